@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use shardax_mpi::{Communicator, Messages, Request, World};
+use shardax_mpi::{Communicator, Messages, Request, World, deadline};
 
 use crate::call::Call;
+use crate::order::{LONG, LOOK, Step};
 use crate::{Exchange, Outcome, lock};
 
 /// Those who wait longer than so many milliseconds say so, for others to tell who is missing; at most.
@@ -39,6 +40,11 @@ impl At {
         At { launch: call.launch, program: call.program, number: call.number }
     }
 
+    /// The computation that this is in, among those shared with other processes.
+    fn step(&self, exchange: &Exchange) -> Option<Step> {
+        exchange.order.of_launch(self.launch, self.program)
+    }
+
     fn describe(&self, exchange: &Exchange) -> String {
         match exchange.name_of(self.program) {
             Some(name) => format!("call {} of `{name}`", self.number),
@@ -62,9 +68,15 @@ impl At {
 
 impl Channel {
     /// Made by all processes of the group, each of which says first that it has come: making it has no deadline.
-    pub(crate) fn make(world: &World, devices: &[usize], processes: &[usize], timeout: Duration) -> Outcome<Channel> {
+    pub(crate) fn make(
+        (exchange, world): (&Exchange, &World),
+        devices: &[usize],
+        processes: &[usize],
+        at: At,
+    ) -> Outcome<Channel> {
         let name = format!("shardax.group/{devices:?}");
-        world.store().exchange(&name, processes, &[], timeout).map_err(|error| error.message)?;
+        let met = exchange.exchange_at(at.step(exchange).as_ref(), (&name, processes), &[], exchange.timeout());
+        met.map_err(|error| format!("{} (at {})", error.message, at.describe(exchange)))?;
         // Several groups may be made at once by the threads of one process.
         let tag = devices.iter().fold(17u32, |hash, &d| hash.wrapping_mul(31).wrapping_add(d as u32)) as u16;
         let comm = world.data().group(processes, tag).map_err(|error| error.message)?;
@@ -103,6 +115,7 @@ impl Channel {
         if *agreed == at.launch || at.program == 0 {
             return Ok(());
         }
+        at.step(exchange);
         let own = at.bytes().to_vec();
         let counts = vec![own.len(); self.processes.len()];
         let (_, all) = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?.into_buffers();
@@ -131,25 +144,40 @@ impl Channel {
         let failed = |error: shardax_mpi::Error| self.failed(exchange, at, &error);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let mut request = request.map_err(failed)?;
-        let (begun, timeout) = (Instant::now(), exchange.timeout());
+        let timeout = exchange.timeout();
         let warn = exchange.patience().min(timeout);
+        let end = deadline(timeout);
         // Those who wait say so before anybody complains.
-        let mut done = request.wait_until(begun + warn / 2).map_err(failed)?;
-        if !done {
-            self.announce(exchange, turn);
-            done = request.wait_until(begun + warn).map_err(failed)?;
-        }
-        if !done && warn < timeout {
-            exchange.say(&format!(
-                "{} have not come to {} for {} s",
-                self.missing(exchange, turn),
-                at.describe(exchange),
-                warn.as_secs_f64()
-            ));
-            done = request.wait_until(begun + timeout).map_err(failed)?;
-        }
-        if done {
-            return Ok(request);
+        let mut announcement = Some(deadline(warn / 2));
+        let mut warning = (warn < timeout).then(|| deadline(warn));
+        let mut comparison = deadline(LONG);
+        loop {
+            let moments = [announcement, warning, Some(comparison)];
+            if request.wait_until(moments.into_iter().flatten().fold(end, Instant::min)).map_err(failed)? {
+                return Ok(request);
+            }
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            let is_due = |moment: &mut Instant| *moment <= now;
+            if announcement.take_if(is_due).is_some() {
+                self.announce(exchange, turn);
+            }
+            if warning.take_if(is_due).is_some() {
+                exchange.say(&format!(
+                    "{} have not come to {} for {} s",
+                    self.missing(exchange, turn),
+                    at.describe(exchange),
+                    warn.as_secs_f64()
+                ));
+            }
+            if comparison <= now {
+                if let Some(apart) = at.step(exchange).and_then(|step| exchange.apart(&step)) {
+                    return Err(apart);
+                }
+                comparison = now + LOOK;
+            }
         }
         Err(format!(
             "process {} waited in vain for the others: within {timeout:?} {} have not come to {}",

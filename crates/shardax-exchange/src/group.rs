@@ -135,7 +135,7 @@ impl<'a> Group<'a> {
             return Ok(channel.clone());
         }
         let ranks: Vec<usize> = self.processes.iter().map(|(process, _)| *process).collect();
-        let channel = self.exchange.channel(&self.devices, &ranks)?;
+        let channel = self.exchange.channel(&self.devices, &ranks, self.at)?;
         Ok(self.channel.get_or_init(|| channel).clone())
     }
 

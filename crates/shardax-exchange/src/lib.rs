@@ -19,6 +19,7 @@ mod channel;
 mod devices;
 mod group;
 mod moves;
+mod order;
 mod reduce;
 
 use std::collections::HashMap;
@@ -33,8 +34,10 @@ use shardax_pjrt::{Plugin, Result};
 
 use crate::buffers::Buffers;
 use crate::call::{Call, Written};
-use crate::channel::Channel;
+use crate::channel::{At, Channel};
 use crate::group::Places;
+use crate::order::Order;
+pub use crate::order::{Shared, Step};
 
 /// How long others may be late before somebody hears of it, unless it is set.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,6 +84,8 @@ pub struct Exchange {
     channels: Mutex<HashMap<Vec<usize>, Arc<Channel>>>,
     /// By program, call and device, with what the call says of its groups.
     groups: Mutex<HashMap<(u64, i64, usize), (Arc<Written>, Arc<Places>)>>,
+    /// The computations shared with other processes.
+    order: Order,
     /// What programs are called, by their numbers.
     names: Mutex<HashMap<u64, String>>,
     failure: OnceLock<String>,
@@ -103,6 +108,7 @@ impl Exchange {
             buffers: Buffers::default(),
             channels: Mutex::default(),
             groups: Mutex::default(),
+            order: Order::default(),
             names: Mutex::default(),
             failure: OnceLock::new(),
             calls_after_failure: AtomicU32::new(0),
@@ -210,12 +216,12 @@ impl Exchange {
     }
 
     /// The channel of a group of devices, whose processes are given.
-    fn channel(&self, devices: &[usize], processes: &[usize]) -> Outcome<Arc<Channel>> {
+    fn channel(&self, devices: &[usize], processes: &[usize], at: At) -> Outcome<Arc<Channel>> {
         let world = self.world.as_ref().ok_or("the group has devices of other processes, and this one is alone")?;
         if let Some(known) = lock(&self.channels).get(devices) {
             return Ok(known.clone());
         }
-        let made = Arc::new(Channel::make(world, devices, processes, self.timeout())?);
+        let made = Arc::new(Channel::make((self, world), devices, processes, at)?);
         lock(&self.channels).insert(devices.to_vec(), made.clone());
         Ok(made)
     }

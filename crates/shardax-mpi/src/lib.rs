@@ -36,3 +36,10 @@ pub use find::Search;
 pub use launch::{Family, Launcher};
 pub use store::Store;
 pub use world::World;
+
+/// The moment so long from now. What is further off than a clock can say is as good as a year.
+pub fn deadline(timeout: std::time::Duration) -> std::time::Instant {
+    const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
+    let now = std::time::Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + YEAR)
+}

@@ -12,6 +12,8 @@ use crate::comm::{Communicator, Request};
 use crate::error::{Error, Kind, Result};
 
 const NAP: Duration = Duration::from_micros(50);
+/// Looks before a process that waits sleeps between them.
+const EAGER_TRIES: u32 = 500;
 
 /// The store of this process's job. Cloning is a reference count.
 #[derive(Clone)]
@@ -55,12 +57,22 @@ impl Store {
         self.put_into(&mut state, key, value, &all)
     }
 
+    /// Puts a value under a key for these processes, in the place of what they have there.
+    ///
+    /// # Errors
+    /// MPI's.
+    pub fn publish(&self, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
+        let mut state = self.state();
+        self.advance(&mut state)?;
+        self.send(&mut state, key, value, ranks)
+    }
+
     /// The value under a key, waited for.
     ///
     /// # Errors
     /// [`Kind::DeadlineExceeded`] when nobody puts one in time; MPI's.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = crate::deadline(timeout);
         self.wait_until(deadline, |state| state.values.get(key).cloned())?.ok_or_else(|| {
             Error::new(
                 Kind::DeadlineExceeded,
@@ -93,7 +105,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::barrier`]; also when this process is not in the list, or the list names one that does not exist.
     pub fn exchange(&self, name: &str, ranks: &[usize], value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = crate::deadline(timeout);
         let (own, size) = (self.comm.rank(), self.comm.size());
         if !ranks.contains(&own) || ranks.iter().any(|&rank| rank >= size) {
             return Err(Error::new(
@@ -145,7 +157,7 @@ impl Store {
     }
 
     fn wait_until<R>(&self, deadline: Instant, found: impl Fn(&State) -> Option<R>) -> Result<Option<R>> {
-        loop {
+        for tries in 0.. {
             {
                 let mut state = self.state();
                 self.advance(&mut state)?;
@@ -156,8 +168,12 @@ impl Store {
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            std::thread::sleep(NAP);
+            match tries {
+                0..EAGER_TRIES => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
         }
+        Ok(None)
     }
 
     fn put_into(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
@@ -167,6 +183,12 @@ impl Store {
                 format!("there is a value under the key {key:?} already"),
             ));
         }
+        self.send(state, key, value, ranks)?;
+        state.values.insert(key.to_owned(), value.to_vec());
+        Ok(())
+    }
+
+    fn send(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
         let mut head = (key.len() as u64).to_ne_bytes().to_vec();
         head.extend((value.len() as u64).to_ne_bytes());
         let body = [key.as_bytes(), value].concat();
@@ -174,7 +196,6 @@ impl Store {
             state.outgoing.push(self.comm.send(peer, head.clone())?);
             state.outgoing.push(self.comm.send(peer, body.clone())?);
         }
-        state.values.insert(key.to_owned(), value.to_vec());
         Ok(())
     }
 

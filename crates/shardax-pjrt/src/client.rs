@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::named_value::{self, Value};
 use crate::plugin::Plugin;
 use crate::raw::*;
+use crate::settings::check_settings;
 
 /// A running instance of a plugin, with its devices. Cloning is a reference count.
 ///
@@ -102,6 +103,7 @@ impl Client {
         owners: Option<(usize, &dyn Fn(usize) -> usize)>,
         store: Option<Arc<dyn KeyValueStore>>,
     ) -> Result<Client> {
+        check_settings()?;
         for (name, value) in options {
             if let ("cpu_device_count", Value::Int(count)) = (*name, value)
                 && !(1..=Client::MAX_CPU_DEVICES as i64).contains(count)

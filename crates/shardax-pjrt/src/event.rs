@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use crate::client::ClientInner;
 use crate::error::{Error, Result};
 use crate::launch_failure::Launch;
+use crate::panics::panic_text;
 use crate::plugin::Plugin;
 use crate::raw::*;
 
@@ -39,12 +40,12 @@ pub(crate) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Runs code that the plugin calls; a panic must not unwind into it.
-pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
+/// Runs code that the plugin calls; a panic must not unwind into it, and is returned as its text.
+pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     let outer = IN_CALLBACK.replace(true);
     let result = catch_unwind(AssertUnwindSafe(f));
     IN_CALLBACK.set(outer);
-    result
+    result.map_err(panic_text)
 }
 
 impl Event {

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::executable::Executable;
 use crate::exit;
+use crate::ffi;
 use crate::launch_failure::Launch;
 use crate::launch_limiter::Completion;
 use crate::layout::Layout;
@@ -87,6 +88,7 @@ impl Executable {
     #[inline]
     fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<Started> {
         let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
+        ffi::check_outside()?;
         self.check(args, devices)?;
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
         let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
@@ -212,7 +214,7 @@ impl Executable {
 
     /// Whether its devices meet those of other processes while it runs.
     #[inline]
-    fn crosses(&self) -> bool {
+    pub fn crosses(&self) -> bool {
         self.calls_host && self.client.has_owners() && self.has_collectives == Some(true)
     }
 

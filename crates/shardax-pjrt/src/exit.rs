@@ -24,9 +24,13 @@ use std::time::{Duration, Instant};
 use crate::client::ClientInner;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
+use crate::settings::EXIT_SECONDS;
 
 /// How long a process waits at its end for the programs under way, unless `SHARDAX_EXIT_SECONDS` says otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Further off than a clock can say is as good as a year.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The same for a client whose programs can be expected to hang.
 const PATIENCE_IF_BROKEN: Duration = Duration::from_secs(1);
@@ -211,8 +215,7 @@ fn leave(status: c_int) -> ! {
 }
 
 fn patience() -> Duration {
-    let seconds = std::env::var("SHARDAX_EXIT_SECONDS").ok().and_then(|text| text.parse().ok());
-    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(PATIENCE)
+    EXIT_SECONDS.get().unwrap_or(PATIENCE).min(FOREVER)
 }
 
 fn client_deadline(client: &ClientInner, deadline: Instant) -> Instant {

@@ -10,6 +10,7 @@
 //!
 //! It is called on a thread of the plugin, on several at once when several devices come to it, and may block.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -253,6 +254,12 @@ impl<'a> CallFrame<'a> {
     pub fn run_id(&self) -> Option<i64> {
         self.frame.run_id()
     }
+
+    /// Whether a function has failed already in this launch, or in one whose results it was given: what is computed
+    /// with now are zeros.
+    pub fn has_failed(&self) -> bool {
+        self.run_id().is_some_and(launch_failure::has_failed)
+    }
 }
 
 impl<'a> Frame<'a> {
@@ -429,12 +436,40 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
     }
 }
 
+thread_local! {
+    static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside a function that a program calls. The program goes on when the function returns, so
+/// what waits for the plugin's threads, or for the program, may wait for ever.
+#[inline]
+pub fn in_function() -> bool {
+    IN_FUNCTION.get()
+}
+
+/// Fails inside a function that a program calls: it cannot run programs.
+#[inline]
+pub(crate) fn check_outside() -> Result<()> {
+    match in_function() {
+        false => Ok(()),
+        true => Err(inside()),
+    }
+}
+
+#[cold]
+fn inside() -> Error {
+    Error::failed_precondition(
+        "a function of the host that a program calls cannot run programs: the threads that would run them may all be \
+         waiting for such functions. Let it compute with the elements, or move what it computes into the program",
+    )
+}
+
 /// What a handler returns; its panic is an error.
 fn guarded(handler: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
-    guard_callback(handler).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        Err(format!("panicked: {}", text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message")))
-    })
+    let outer = IN_FUNCTION.replace(true);
+    let result = guard_callback(handler).unwrap_or_else(|panic| Err(format!("panicked: {panic}")));
+    IN_FUNCTION.set(outer);
+    result
 }
 
 /// At registration XLA calls a handler once to learn which version of the FFI it was made for.

@@ -3,6 +3,7 @@
 //! It may be killed at any moment, and several processes may do it at once. None of it takes longer than
 //! `SHARDAX_INSTALL_SECONDS` (600).
 
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Code, Error, Result};
 use crate::permissions;
 use crate::plugin_search::{Environment, Wheel};
+use crate::settings::INSTALL_SECONDS;
 
 /// Puts the wheel's library at `library` inside `folder`. Several processes may do so at once; one of them works.
 pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: &Path) -> Result<()> {
@@ -21,7 +23,7 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
     let sha256 = wheel.sha256.iter().find(|(name, _)| *name == arch).map(|(_, sha256)| *sha256).ok_or_else(|| {
         Error::new(Code::Unimplemented, format!("{} {} has no wheel for {arch}", wheel.package, wheel.version))
     })?;
-    let limit = Limit::of(env);
+    let limit = Limit::of(env)?;
     permissions::make_folder(folder)?;
 
     // The lock goes with the process that holds it, so one that was killed blocks nobody.
@@ -61,12 +63,12 @@ struct Limit {
 }
 
 impl Limit {
-    fn of(env: &Environment) -> Limit {
-        let seconds = env.var("SHARDAX_INSTALL_SECONDS").and_then(|text| text.to_str()?.parse().ok());
-        let time = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::from_secs(600));
+    fn of(env: &Environment) -> Result<Limit> {
+        let given = env.var(INSTALL_SECONDS.name()).map(OsString::as_os_str);
+        let time = INSTALL_SECONDS.of(given)?.unwrap_or(Duration::from_secs(600));
         // Further off than a clock can say is as good as a year.
         let now = Instant::now();
-        Limit { time, end: now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600)) }
+        Ok(Limit { time, end: now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600)) })
     }
 
     fn is_over(&self) -> bool {

@@ -108,6 +108,12 @@ impl Launch {
     }
 }
 
+/// Whether the launch with this id has failed, or one whose results it was given.
+pub(crate) fn has_failed(id: i64) -> bool {
+    let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());
+    launch.is_some_and(|launch| launch.check().is_err())
+}
+
 /// Notes that a function of the host failed in the launch with this id; false when no such launch is known.
 pub(crate) fn fail(id: i64, error: Error) -> bool {
     let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());

@@ -59,12 +59,13 @@ impl Plugin {
     /// run), or it cannot be loaded.
     pub fn find(platform: &str) -> Result<Plugin> {
         let spec = PluginSpec::for_platform(platform)?;
-        let path = spec.locate(&Environment::of_process())?;
+        let env = Environment::of_process();
+        let path = spec.locate(&env)?;
         if spec.platforms == PluginSpec::TPU.platforms {
             plugin_environment::for_tpu(); // whatever its file is called
         }
         Plugin::load(&path).map_err(|mut error| {
-            error.message.push_str(&spec.advice_for_bad_file(&path));
+            error.message.push_str(&spec.advice_for_bad_file(&env, &path));
             error
         })
     }

@@ -190,12 +190,22 @@ impl PluginSpec {
         )
     }
 
-    pub(crate) fn advice_for_bad_file(&self, path: &Path) -> String {
+    /// What to do about a library that cannot be loaded. Only a file of this crate's cache is one to delete.
+    pub(crate) fn advice_for_bad_file(&self, env: &Environment, path: &Path) -> String {
+        let (command, platform) = (self.command, self.platforms[0]);
+        let mut variables = [Some(self.variable), self.other_variable].into_iter().flatten();
+        if let Some(variable) = variables.find(|name| env.path(name).as_deref() == Some(path)) {
+            return format!(
+                ". {variable} names that file, {}: set it to the path of a {platform} plugin, or unset it to have one \
+                 searched (`{command}` installs one)",
+                path.display()
+            );
+        }
+        let installed = env.cache_folder().is_some_and(|folder| path.starts_with(folder));
         format!(
-            ". Delete that file and run `{}`, or set {} to the path of another {} plugin (this one: {})",
-            self.command,
+            ". {} `{command}`, or set {} to the path of another {platform} plugin (this one: {})",
+            if installed { "Delete that file and run" } else { "Run" },
             self.variable,
-            self.platforms[0],
             path.display()
         )
     }

@@ -9,6 +9,7 @@ pub use crate::client_options::{Allocator, ClientOptions};
 use crate::compiler_options::{self, CompilerOption};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
+use crate::settings;
 use crate::warning;
 
 static CONFIG: Mutex<Config> =
@@ -376,31 +377,19 @@ pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
 
 /// How many bytes of compiled programs are kept.
 pub(crate) fn compilation_cache_max_size() -> u64 {
-    let of_process = || std::env::var("SHARDAX_COMPILATION_CACHE_MAX_SIZE").ok()?.parse().ok();
-    with(|c| c.cache_max_size).or_else(of_process).unwrap_or(512 << 20)
+    with(|c| c.cache_max_size).or_else(|| settings::CACHE_MAX_SIZE.get()).unwrap_or(512 << 20)
 }
 
 pub(crate) fn num_cpu_devices() -> Result<usize> {
-    const VARIABLE: &str = "SHARDAX_NUM_CPU_DEVICES";
     if let Some(n) = with(|c| c.num_cpu_devices) {
         return Ok(n);
     }
-    match std::env::var(VARIABLE) {
-        Err(_) => Ok(1),
-        Ok(text) if text.is_empty() => Ok(1),
-        Ok(text) => match text.parse() {
-            Ok(n) if n > 0 => {
-                check_count(n).map_err(|e| e.context(format_args!("the environment variable {VARIABLE}")))
-            }
-            _ => Err(err!(Value, "the environment variable {VARIABLE} is {text:?}, which is not a number of devices")
-                .help("set it to a whole number of at least 1, or unset it")),
-        },
-    }
+    let variable = &settings::NUM_CPU_DEVICES;
+    let count = settings::read(variable)?.unwrap_or(1);
+    check_count(count).map_err(|e| e.context(format_args!("the environment variable {}", variable.name())))
 }
 
-pub(crate) fn platform() -> String {
-    with(|c| c.platform.clone())
-        .or_else(|| std::env::var("SHARDAX_PLATFORM").ok())
-        .map(|p| p.to_lowercase())
-        .unwrap_or_else(|| "cpu".into())
+pub(crate) fn platform() -> Result<String> {
+    let set = with(|c| c.platform.clone());
+    Ok(set.map_or_else(|| settings::read(&settings::PLATFORM), |set| Ok(Some(set)))?.unwrap_or_else(|| "cpu".into()))
 }

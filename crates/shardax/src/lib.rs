@@ -63,6 +63,7 @@ mod local;
 mod precision;
 pub mod profiler;
 mod scope;
+mod settings;
 pub mod shape;
 mod source;
 mod stack;

@@ -180,7 +180,7 @@ impl Gathering {
             std::thread::yield_now();
         }
         // The one that works has the deadline; this is for members that never come.
-        let deadline = Instant::now() + timeout * 2;
+        let deadline = Instant::now().checked_add(timeout.saturating_mul(2));
         let mut state = lock(&self.state);
         loop {
             if let Some(outcome) = self.outcome.get() {
@@ -189,7 +189,9 @@ impl Gathering {
             if !state.working {
                 let gone = match failure.get() {
                     Some(failure) => Some(failure.clone()),
-                    None => (Instant::now() >= deadline).then(|| "a device of this process did not come".into()),
+                    None => deadline
+                        .is_some_and(|deadline| Instant::now() >= deadline)
+                        .then(|| "a device of this process did not come".into()),
                 };
                 if let Some(why) = gone {
                     state.lent[member] = None;

@@ -83,14 +83,19 @@ impl HostArray {
         Array::from_bytes(&self.bytes, self.dtype, &self.shape)
     }
 
-    /// The array, laid out by a device or a sharding; over several processes this is the part of this one.
+    /// The array, laid out by a device or a sharding, as [`Array::from_slice_on`] does it: over devices of several
+    /// processes this is the whole, which must be the same on each. Where it is this process's part, such as of a batch
+    /// that the processes share, [`to_array_of_process`](HostArray::to_array_of_process) makes the array.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
-        let to = to.into();
-        match to.is_fully_addressable() {
-            true => Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to),
-            false => make_array_from_process_local_data(to, &self.to_array()?),
-        }
+        Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)
+    }
+
+    /// The global array of which this is the process's part, as
+    /// [`make_array_from_process_local_data`] makes it: a batch of 8 examples on each of two processes is one of 16.
+    #[track_caller]
+    pub fn to_array_of_process(&self, sharding: impl Into<Sharding>) -> Result<Array> {
+        make_array_from_process_local_data(sharding, &self.to_array()?)
     }
 
     /// The entry of this number along the first axis.

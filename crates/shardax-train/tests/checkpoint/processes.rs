@@ -64,7 +64,7 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     .donate_argnums([0]);
     let row = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]));
     let rows = (64usize, row).stream().shuffled(5).shard(process_index(), process_count());
-    let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_on(&split)).prefetch(2);
+    let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_of_process(&split)).prefetch(2);
     let options = CheckpointManagerOptions::new().save_interval_steps(3).timeout(std::time::Duration::from_secs(20));
     let mut checkpoints = CheckpointManager::new(folder.join("run"), options)?;
     let mut sums: Vec<f64> = Vec::new();

@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use shardax_exchange::Shared;
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
@@ -15,13 +16,14 @@ use super::placement::Place;
 use super::program_cache::LastUse;
 use super::reshard;
 use crate::config;
-use crate::core::array::{Array, Buffers, Concrete};
+use crate::core::array::{Array, Buffers, Concrete, transfer};
 use crate::core::program::Aval;
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::ops::callback::turn;
 use crate::profiler;
 use crate::sharding::Sharding;
 use crate::sharding::device::GO_ON;
+use crate::sharding::distributed::processes;
 use crate::warning;
 
 /// A program compiled for its devices.
@@ -30,6 +32,8 @@ pub(crate) struct LoadedProgram {
     pub executable: pjrt::Executable,
     /// The program of one device before its collectives were made local, where it has devices of other processes.
     pub partitioned: Option<pjrt::Partitioned>,
+    /// The processes that run it together, where it has devices of others.
+    pub shared: Option<Arc<Shared>>,
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
     pub out_avals: Vec<Aval>,
@@ -106,8 +110,13 @@ impl LoadedProgram {
                 arg.check_alive()?;
             }
             if arg.sharding != *want {
-                moved.push((i, reshard::argument(arg, want)?));
+                reshard::check_argument(arg, want)?;
+                moved.push((i, SmallVec::new()));
             }
+        }
+        self.check_same_values(args, &moved)?;
+        for (i, buffers) in &mut moved {
+            *buffers = reshard::reshard(args[*i].borrow(), &self.in_shardings[*i])?;
         }
         for (i, buffers) in moved.iter().filter(|(i, _)| self.donated[*i]) {
             self.warn_of_move(args[*i].borrow(), &self.in_shardings[*i], buffers);
@@ -120,7 +129,12 @@ impl LoadedProgram {
         let count = self.out_avals.len() + usize::from(self.ordered);
         let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), count);
         let turn = self.ordered.then(turn);
-        self.launch(&placed, &mut outs).or_else(|error| {
+        let mut launch = || self.launch(&placed, &mut outs);
+        let launched = match (&self.shared, processes()) {
+            (Some(shared), Some(processes)) if self.executable.crosses() => processes.launch(shared, launch),
+            _ => launch(),
+        };
+        launched.or_else(|error| {
             // XLA's word for an argument that is gone is not the user's.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
             Err(match self.executable.client().is_broken() {
@@ -155,6 +169,31 @@ impl LoadedProgram {
             Array::from_concrete(Concrete::new(aval.clone(), sharding.clone(), committed, buffers))
         };
         Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
+    }
+
+    /// Fails, on all processes, where a value that each of them gives by itself, as a plain number or an array of its own,
+    /// is not the same on each.
+    fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
+        let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
+        let own = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
+        let given: SmallVec<[usize; 4]> = moved.iter().filter(own).map(|(i, _)| *i).collect();
+        if given.is_empty() {
+            return Ok(());
+        }
+        let bytes: Vec<Vec<u8>> = given.iter().map(|&i| transfer::to_host(args[i].borrow())).collect::<Result<_>>()?;
+        let values: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
+        processes.agree(&shared.processes, &format!("the call of {}", shared.what), &values, &|rank, at| {
+            let i = given[at];
+            let names = self.request.as_ref().map(|request| request.input_names.all()).unwrap_or_default();
+            let name = names.get(i).cloned().unwrap_or_else(|| format!("input {i}"));
+            err!(
+                Value,
+                "{name} of {}, of type {}, is not the same on each process: process {rank} has another value",
+                self.name,
+                args[i].borrow().aval
+            )
+            .help("pass the same value on each process, such as `multihost::broadcast_one_to_all` gives; each process's own part is made a global array by `make_array_from_process_local_data`")
+        })
     }
 
     /// Keeps the functions that it calls until it has run, also when nothing else holds the program any more. One without

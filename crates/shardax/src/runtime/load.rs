@@ -356,6 +356,7 @@ impl Request {
         let signature = self.signature(&donations)?;
         // Functions have their numbers from this process.
         let own = !self.retained().is_empty();
+        let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
             Some(processes) => {
                 let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
@@ -364,7 +365,10 @@ impl Request {
                 let (name, text, options) = (&self.name, &plain, &options);
                 let signature = &signature;
                 let job = multi_process::Job { client, name, types: &types, text, options, signature, own };
-                job.compile(processes, devices)?.map(|made| (made.executable, Some(made.partitioned)))
+                job.compile(processes, devices)?.map(|made| {
+                    shared = Some(made.shared);
+                    (made.executable, Some(made.partitioned))
+                })
             }
             None if own => client.pjrt.compile(&text, &options, signature).map(|made| (made, None)),
             None => {
@@ -396,7 +400,7 @@ impl Request {
         if let Some(whole) = self.with_whole(&found) {
             return whole.compile(xla_options);
         }
-        self.loaded(executable, partitioned, found, plain.len())
+        Ok(LoadedProgram { shared, ..self.loaded(executable, partitioned, found, plain.len())? })
     }
 
     /// What was compiled, with what is known of it here; `found` is how its results lie, `text` the length of its text.
@@ -419,6 +423,7 @@ impl Request {
             in_shardings: self.canonical_inputs(&executable)?,
             executable,
             partitioned,
+            shared: None,
             place: self.place.clone(),
             out_avals: self.program.out_avals().into_iter().map(|a| Aval { vma: Default::default(), ..a }).collect(),
             out_shardings: found.into_iter().flatten().collect(),

@@ -4,9 +4,10 @@
 //! The processes agree first that all of them compile the same program. Then one process on each host compiles it, or
 //! finds it on disk, and gives it to the others there.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
+use shardax_exchange::Shared;
 use shardax_pjrt as pjrt;
 
 use super::disk_cache;
@@ -19,6 +20,8 @@ pub(super) struct MultiProcessExecutable {
     pub executable: pjrt::Executable,
     /// The program of one device, with its collectives.
     pub partitioned: pjrt::Partitioned,
+    /// The processes that run it.
+    pub shared: Arc<Shared>,
 }
 
 /// What is to be compiled.
@@ -63,29 +66,31 @@ impl Job<'_> {
         let digest = Sha256::digest(whole.join("\0"));
         let number = u64::from_le_bytes(digest[..8].try_into().unwrap_or_default()) | 2;
         let what = format!("the compilation of `{}` ({})", self.name, self.types);
-        processes.agree(&ranks, &what, digest.as_slice(), &|rank| {
+        processes.agree(&ranks, &what, &[digest.as_slice()], &|rank, _| {
             err!(Runtime, "process {rank} compiles another program than this one as `{}` ({}): all processes must run the same computations in the same order", self.name, self.types)
                 .help("look for what differs between processes in the function: constants made from `process_index()`, random seeds, options")
         })?;
         // The name is for messages, of which the first arguments tell enough.
         let first: Vec<&str> = self.types.split(", ").take(4).collect();
         let more = if self.types.split(", ").nth(4).is_some() { ", …" } else { "" };
-        processes.name_program(number, &format!("{} ({}{more})", self.name, first.join(", ")));
+        let called = format!("{} ({}{more})", self.name, first.join(", "));
+        processes.name_program(number, &called);
+        let shared = Arc::new(Shared { program: number, processes: ranks.clone(), what: called });
 
         let like = processes.like(&ranks);
         let first = like.first().copied().unwrap_or(processes.rank());
         if self.own || like.len() < 2 {
-            return Ok(self.load_or_compile(number).map(|(spanning, _)| spanning));
+            return Ok(self.load_or_compile(&shared).map(|(spanning, _)| spanning));
         }
         let mut made = None;
-        let shared = processes.share((first, &like), || {
-            let (spanning, bytes) = self.load_or_compile(number).map_err(|error| error.message)?;
+        let given = processes.share((first, &like), || {
+            let (spanning, bytes) = self.load_or_compile(&shared).map_err(|error| error.message)?;
             made = Some(spanning);
             Ok(bytes)
         })?;
-        Ok(match (made, shared) {
+        Ok(match (made, given) {
             (Some(made), _) => Ok(made),
-            (None, Ok(bytes)) => self.load(&bytes),
+            (None, Ok(bytes)) => self.load(&bytes, &shared),
             (None, Err(message)) => Err(pjrt::Error::new(pjrt::Code::Unknown, message)),
         })
     }
@@ -104,16 +109,16 @@ impl Job<'_> {
     }
 
     /// From disk, or compiled; with the bytes that others can load.
-    fn load_or_compile(&self, number: u64) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
+    fn load_or_compile(&self, shared: &Arc<Shared>) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
         let local = self.local();
         let exact = processes().is_none_or(Processes::sums_exactly);
-        let load = |bytes: &[u8]| Ok((self.load(bytes)?, bytes.to_vec()));
+        let load = |bytes: &[u8]| Ok((self.load(bytes, shared)?, bytes.to_vec()));
         let make = || {
             let partitioned = self.client.partition(self.text, self.options)?;
-            let module = partitioned.localize_as(number, exact)?;
+            let module = partitioned.localize_as(shared.program, exact)?;
             let executable = self.client.compile_hlo(&module, &local, self.signature.clone())?;
             let bytes = bundle(&partitioned, &executable)?;
-            Ok((MultiProcessExecutable { executable, partitioned }, bytes))
+            Ok((MultiProcessExecutable { executable, partitioned, shared: shared.clone() }, bytes))
         };
         if self.own {
             return make();
@@ -122,7 +127,7 @@ impl Job<'_> {
         disk_cache::load_or_make(self.client, (&settings, self.text), &load, &make, &|(_, bytes)| Ok(bytes.clone()))
     }
 
-    fn load(&self, bytes: &[u8]) -> pjrt::Result<MultiProcessExecutable> {
+    fn load(&self, bytes: &[u8], shared: &Arc<Shared>) -> pjrt::Result<MultiProcessExecutable> {
         let cut = || pjrt::Error::new(pjrt::Code::DataLoss, "a compiled program came in part");
         let (head, rest) = bytes.split_at_checked(8).ok_or_else(cut)?;
         let length = usize::try_from(u64::from_le_bytes(head.try_into().unwrap_or_default())).unwrap_or(usize::MAX);
@@ -130,6 +135,7 @@ impl Job<'_> {
         Ok(MultiProcessExecutable {
             executable: self.client.deserialize(executable, &self.local(), self.signature.clone())?,
             partitioned: pjrt::Partitioned::from_module(module.to_vec(), self.options.device_ids.clone())?,
+            shared: shared.clone(),
         })
     }
 }

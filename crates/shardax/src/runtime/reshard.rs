@@ -112,11 +112,15 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
     moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
 }
 
-/// The same for an argument of a compiled function. What this process alone has goes to devices of several processes
-/// only where all of them get the whole.
-pub(crate) fn argument(array: &Concrete, want: &Sharding) -> Result<Buffers> {
-    let spans = !want.is_fully_addressable() && array.sharding.is_fully_addressable();
-    if spans && !want.is_fully_replicated() {
+/// Whether an array of this process alone goes to devices of several.
+pub(crate) fn spans(array: &Concrete, want: &Sharding) -> bool {
+    !want.is_fully_addressable() && array.sharding.is_fully_addressable()
+}
+
+/// Fails for an argument of a compiled function that cannot go where the function takes it. What this process alone has
+/// goes to devices of several processes only where all of them get the whole.
+pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
+    if spans(array, want) && !want.is_fully_replicated() {
         return Err(err!(
             Value,
             "Passing non-trivial shardings for host local inputs is not allowed. Got an array of type {} at {}, for {want}",
@@ -125,14 +129,13 @@ pub(crate) fn argument(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         )
         .help("give it the sharding P![] where all processes have the same value, or make it a global array with `make_array_from_process_local_data`, `make_array_from_callback` or `device_put`"));
     }
-    reshard(array, want)
+    Ok(())
 }
 
 /// Fails, on all processes, where a value that goes to devices of several of them is not the same on each; and for one
 /// that was put on devices of this process.
 pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
-    let Some(processes) = processes() else { return Ok(()) };
-    if want.is_fully_addressable() || !array.sharding.is_fully_addressable() {
+    if processes().is_none() || want.is_fully_addressable() || !array.sharding.is_fully_addressable() {
         return Ok(());
     }
     if array.committed {
@@ -143,16 +146,5 @@ pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
         )
         .help("make it a global array of which this is the process's part, with `make_array_from_process_local_data`; a value that is the same on all processes can be put where it was not placed before"));
     }
-    let ranks = processes.of(want.devices());
-    if !ranks.contains(&processes.rank()) {
-        return Ok(());
-    }
-    let (bytes, aval) = (transfer::to_host(array)?, array.aval.clone().strip_weak_type());
-    processes.agree(&ranks, &format!("device_put of {aval} to {want}"), &bytes, &|rank| {
-        err!(
-            Value,
-            "{aval} passed to device_put is not the same on each process: process {rank} has another value"
-        )
-        .help("pass the same value on each process, such as one made from the same seed; for each process's own part there is `make_array_from_process_local_data`")
-    })
+    transfer::check_same("device_put", &transfer::to_host(array)?, &array.aval.clone().strip_weak_type(), want)
 }

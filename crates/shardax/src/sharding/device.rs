@@ -13,6 +13,7 @@ use crate::config;
 use crate::error::{AtCaller, Result, err};
 use crate::local::{Stack, StackKey};
 use crate::profiler;
+use crate::settings;
 
 /// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of one that need not be there, of a
 /// [`Topology`](crate::Topology), which programs can be compiled for.
@@ -227,7 +228,8 @@ fn latest() -> Option<&'static Client> {
 }
 
 fn start() -> Result<Client> {
-    let platform = config::platform();
+    settings::check()?;
+    let platform = config::platform()?;
     let plugin_error = |e: pjrt::Error| err!(Plugin, "{e}");
     let pjrt = match (platform.as_str(), distributed::processes()) {
         ("cpu", Some(processes)) => processes.client(&pjrt::Plugin::cpu().map_err(plugin_error)?)?,

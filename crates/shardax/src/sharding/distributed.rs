@@ -8,17 +8,20 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use shardax_exchange::Exchange;
 pub use shardax_exchange::SumOrder;
+use shardax_exchange::{Exchange, Shared};
 use shardax_mpi as mpi;
 use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Error, Result, err};
-use crate::{config, warning};
+use crate::{config, settings, warning};
 
 /// How long processes wait for each other, unless it is set.
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to do about processes that went apart.
+const SAME_ORDER: &str = "look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes";
 
 /// What is said of what comes after the end.
 const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
@@ -127,7 +130,8 @@ impl Options {
             )
             .help("call it first in `main`, before anything makes an array or asks for devices"));
         }
-        let platform = config::platform();
+        settings::check()?;
+        let platform = config::platform()?;
         if !matches!(platform.as_str(), "cpu" | "cuda" | "gpu") {
             return Err(err!(
                 NotImplemented,
@@ -135,7 +139,7 @@ impl Options {
             )
             .help("set SHARDAX_PLATFORM=cpu, or run one process"));
         }
-        let sum_order = self.sum_order.map_or_else(named_sum_order, Ok)?;
+        let sum_order = self.sum_order.or_else(|| settings::SUM_ORDER.get()).unwrap_or_default();
         let mut search = mpi::Search::from_environment(Some(&launcher));
         if self.mpi_library.is_some() {
             search.named = self.mpi_library;
@@ -144,7 +148,7 @@ impl Options {
         if let Some(text) = world.binding_warning() {
             warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
         }
-        let deadline = Instant::now() + self.initialization_timeout.unwrap_or(Duration::from_secs(300));
+        let deadline = mpi::deadline(self.initialization_timeout.unwrap_or(Duration::from_secs(300)));
         let joined = Processes::meet(world, &platform, sum_order, deadline)?;
         if joined.exchanges() {
             config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
@@ -216,23 +220,20 @@ fn set_limit(which: usize, time: Duration) {
     }
 }
 
-fn limit(which: usize, variable: &str, default: Duration) -> Duration {
+fn limit(which: usize, setting: &pjrt::Setting<Duration>, default: Duration) -> Duration {
     match LIMITS[which].load(Ordering::Relaxed) {
-        0 => {
-            let seconds = std::env::var(variable).ok().and_then(|text| text.parse::<f64>().ok());
-            seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(default)
-        }
+        0 => setting.get().unwrap_or(default),
         millis => Duration::from_millis(millis),
     }
 }
 
 /// How long others are waited for.
 pub(crate) fn timeout() -> Duration {
-    limit(0, "SHARDAX_COLLECTIVE_TIMEOUT", TIMEOUT)
+    limit(0, &settings::COLLECTIVE_TIMEOUT, TIMEOUT)
 }
 
 fn patience() -> Duration {
-    limit(1, "SHARDAX_COLLECTIVE_PATIENCE", PATIENCE)
+    limit(1, &settings::COLLECTIVE_PATIENCE, PATIENCE)
 }
 
 impl Processes {
@@ -336,36 +337,60 @@ impl Processes {
         ranks
     }
 
-    /// Meets these processes, each of which says what it is about to do, as `what`, and on what, as `value`; both must
-    /// be the same everywhere. `differ` is the error of values that differ.
-    pub fn agree(&self, ranks: &[usize], what: &str, value: &[u8], differ: &dyn Fn(usize) -> Error) -> Result<()> {
+    /// Meets these processes, each of which says what it is about to do, as `what`, and with which values; both must be
+    /// the same everywhere. `differ` is the error of values that differ, from the process and the number of the value.
+    pub fn agree(
+        &self,
+        ranks: &[usize],
+        what: &str,
+        values: &[&[u8]],
+        differ: &dyn Fn(usize, usize) -> Error,
+    ) -> Result<()> {
         self.check().map_err(|e| e.context(format!("{what} needs the other processes")))?;
-        let digest = Sha256::digest(value);
+        if pjrt::ffi::in_function() {
+            return Err(err!(
+                Runtime,
+                "{what} needs the other processes, and is inside a function of the host that a program calls"
+            )
+            .help("move it out of the function: the program goes on when the function returns"));
+        }
+        let (digest, per_digest) = digests(values);
         let what = &shortened(what);
         let own = [digest.as_slice(), what.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
-        let all = self.world.store().exchange(&name, ranks, &own, timeout()).map_err(|error| match error.kind {
-            mpi::Kind::DeadlineExceeded => {
-                let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
-                // They may come now, when this process has gone on.
-                self.exchange.close(error.message());
-                error.help("all processes must run the same computations in the same order; look at what the late do")
+        let step =
+            self.exchange.comes_to(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: what.clone() }));
+        let all = self.exchange.exchange_at(Some(&step), (&name, ranks), &own, timeout()).map_err(|error| {
+            match error.kind {
+                mpi::Kind::FailedPrecondition => {
+                    self.exchange.close(&error.message);
+                    err!(Runtime, "{}", error.message).help(SAME_ORDER)
+                }
+                mpi::Kind::DeadlineExceeded => {
+                    let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
+                    let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
+                    // They may come now, when this process has gone on.
+                    self.exchange.close(error.message());
+                    error.help(
+                        "all processes must run the same computations in the same order; look at what the late do",
+                    )
+                }
+                _ => error.into(),
             }
-            _ => error.into(),
         })?;
         for (&rank, theirs) in ranks.iter().zip(&all) {
-            let (value, their_what) = theirs.split_at_checked(digest.len()).unwrap_or((&[], &[]));
+            let (value, their_what) = theirs.split_at_checked(digest.len()).unwrap_or((&[], theirs));
             if their_what != what.as_bytes() {
                 return Err(err!(
                     Runtime,
                     "process {rank} is at {} where this one is at {what}: all processes must run the same computations in the same order",
                     String::from_utf8_lossy(their_what)
                 )
-                .help("look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes"));
+                .help(SAME_ORDER));
             }
-            if value != digest.as_slice() {
-                return Err(differ(rank));
+            let same = |(own, theirs): (&[u8], &[u8])| own == theirs;
+            if let Some(at) = digest.chunks(DIGEST).zip(value.chunks(DIGEST)).position(|pair| !same(pair)) {
+                return Err(differ(rank, at * per_digest));
             }
         }
         Ok(())
@@ -379,11 +404,11 @@ impl Processes {
     ) -> Result<std::result::Result<Vec<u8>, String>> {
         let comm = self.world.data();
         if self.rank() != first {
-            let head = comm.receive(first, 9)?.wait(Instant::now() + timeout()).map_err(|error| {
+            let head = comm.receive(first, 9)?.wait(mpi::deadline(timeout())).map_err(|error| {
                 Error::from(error).context(format!("process {first} has not compiled what this one waits for"))
             })?;
             let length = u64::from_ne_bytes(head[1..].try_into().unwrap_or_default()) as usize;
-            let bytes = comm.receive(first, length)?.wait(Instant::now() + timeout())?;
+            let bytes = comm.receive(first, length)?.wait(mpi::deadline(timeout()))?;
             return Ok(match head[0] {
                 0 => Ok(bytes),
                 _ => Err(String::from_utf8_lossy(&bytes).into_owned()),
@@ -401,7 +426,7 @@ impl Processes {
             sent.push(comm.send(rank, head.clone())?);
             sent.push(comm.send(rank, bytes.to_vec())?);
         }
-        let deadline = Instant::now() + timeout();
+        let deadline = mpi::deadline(timeout());
         for request in sent {
             request.wait(deadline)?;
         }
@@ -414,6 +439,11 @@ impl Processes {
         let hosts = self.world.hosts();
         let count = |rank: usize| self.owners.iter().filter(|&&owner| owner == rank).count();
         ranks.iter().copied().filter(|&rank| hosts[rank] == hosts[own] && count(rank) == count(own)).collect()
+    }
+
+    /// Launches a program in which these processes meet.
+    pub fn launch<T>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.exchange.launches(shared, launch)
     }
 
     /// Says what a program is called whose calls of the exchange have this number.
@@ -444,14 +474,23 @@ impl Processes {
     }
 }
 
-/// The order that the environment asks for.
-fn named_sum_order() -> Result<SumOrder> {
-    match std::env::var("SHARDAX_SUM_ORDER").as_deref() {
-        Err(_) | Ok("exact" | "") => Ok(SumOrder::Exact),
-        Ok("fast") => Ok(SumOrder::Fast),
-        Ok(other) => Err(err!(Value, "SHARDAX_SUM_ORDER is {other:?}, which is no order of sums")
-            .help("set it to `exact` or `fast` on all processes, or leave it unset for `exact`")),
-    }
+/// Bytes of a value's digest that are compared.
+const DIGEST: usize = 16;
+/// Digests that are sent, at most; one stands for several values where there are more.
+const MANY_DIGESTS: usize = 32;
+
+/// The digests of values, and for how many values each stands.
+fn digests(values: &[&[u8]]) -> (Vec<u8>, usize) {
+    let each = values.len().div_ceil(MANY_DIGESTS).max(1);
+    let digest = |values: &[&[u8]]| {
+        let mut all = Sha256::new();
+        for value in values {
+            all.update((value.len() as u64).to_le_bytes());
+            all.update(value);
+        }
+        all.finalize()[..DIGEST].to_vec()
+    };
+    (values.chunks(each).flat_map(digest).collect(), each)
 }
 
 /// Short enough to be sent at once, without this process having a hand in it until it has arrived.

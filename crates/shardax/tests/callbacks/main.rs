@@ -6,6 +6,7 @@ mod common;
 mod batching;
 mod checks;
 mod host;
+mod limits;
 mod nans;
 mod ordered;
 mod scopes;

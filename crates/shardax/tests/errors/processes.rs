@@ -54,6 +54,9 @@ fn run(case: &Case, home: &Path) -> Result<(), String> {
     if !output.status.success() {
         return Err(format!("it ends with {}:\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
+    if text.contains("Delete") {
+        return Err(format!("it advises to delete a file that is not shardax's:\n{text}"));
+    }
     let kind = format!("kind: {}", case.kind);
     let wanted =
         case.phrases.iter().map(String::as_str).chain([kind.as_str(), "again: ", "jit: ", "pmap: ", "count: 0 1"]);
@@ -64,6 +67,12 @@ fn run(case: &Case, home: &Path) -> Result<(), String> {
         ([], n) => Err(format!("only {n} of 4 errors name the user's line:\n{text}")),
         (_, _) => Err(format!("it lacks {lacking:?}:\n{text}")),
     }
+}
+
+/// A setting with a value that it does not take.
+fn setting(name: &'static str, value: &str, takes: &str) -> Case {
+    let phrases = vec![format!("{name} is {value:?}, and takes {takes}"), "correct it, or unset it".into()];
+    Case { name, variables: vec![(name, value.into())], kind: "Value", phrases }
 }
 
 #[test]
@@ -104,8 +113,8 @@ fn a_process_without_an_engine_reports_it() {
         Case {
             name: "platform: unknown",
             variables: vec![("SHARDAX_PLATFORM", "abacus".into())],
-            kind: "Plugin",
-            phrases: vec!["abacus".into(), "known are cpu, cuda, tpu".into()],
+            kind: "Value",
+            phrases: vec!["SHARDAX_PLATFORM is \"abacus\"".into(), "`cpu`, `cuda` or `tpu`".into()],
         },
         Case {
             name: "platform: not installed",
@@ -124,6 +133,19 @@ fn a_process_without_an_engine_reports_it() {
             variables: vec![("SHARDAX_NUM_CPU_DEVICES", "0".into())],
             kind: "Value",
             phrases: vec!["SHARDAX_NUM_CPU_DEVICES".into(), "\"0\"".into()],
+        },
+        setting("SHARDAX_EXIT_SECONDS", "ten", "a number of seconds"),
+        setting("SHARDAX_INSTALL_SECONDS", "-1", "a number of seconds"),
+        setting("SHARDAX_COLLECTIVE_TIMEOUT", "10min", "a number of seconds"),
+        setting("SHARDAX_COLLECTIVE_PATIENCE", "nan", "a number of seconds"),
+        setting("SHARDAX_COMPILATION_CACHE_MAX_SIZE", "1GB", "a whole number of bytes"),
+        setting("SHARDAX_SUM_ORDER", "quick", "`exact` or `fast`"),
+        setting("SHARDAX_CPU_KERNELS", "mkl", "`auto`, `xla` or `all`"),
+        Case {
+            name: "plugin: a file of the system",
+            variables: plugin(Path::new("/etc/passwd")),
+            kind: "Plugin",
+            phrases: vec!["SHARDAX_CPU_PLUGIN names that file, /etc/passwd".into(), "unset it".into()],
         },
     ];
     let failures: Vec<String> =

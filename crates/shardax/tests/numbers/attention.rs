@@ -229,7 +229,7 @@ fn in_a_process_with_attention_by_the_library() -> Result<()> {
 #[test]
 fn attention_by_the_library_is_the_formula() {
     let mut command = child::command("attention::in_a_process_with_attention_by_the_library");
-    child::run(command.env(VARIABLE, "library"));
+    child::run(command.env(VARIABLE, "auto"));
 }
 
 #[test]

@@ -91,5 +91,5 @@ fn in_a_process_with_the_library() {
 #[test]
 fn the_library_computes_what_the_engine_does() {
     let mut command = child::command("products::in_a_process_with_the_library");
-    child::run(command.env(VARIABLE, "library"));
+    child::run(command.env(VARIABLE, "auto"));
 }

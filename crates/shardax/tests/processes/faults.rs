@@ -94,6 +94,27 @@ pub fn child(what: &str) -> Result<()> {
             assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
             return Err(error);
         }
+        "apart" | "compiles" => {
+            let x = counted(device_count())?;
+            let all = jit(|x: Array| x.sum(..));
+            let groups = jit(shard_map(|x: Array| psum(x, "p"), &grid()?).in_specs(P![("p", "d")]).out_specs(P!["d"]));
+            let x = device_put(&x, &NamedSharding::new(&grid()?, P![("p", "d")]))?;
+            groups.call(&x)?.block_until_ready()?;
+            for _ in 0..40 {
+                all.call(&x)?;
+            }
+            groups.call(&x)?;
+            all.call(&x)?.block_until_ready()?;
+            let begun = Instant::now();
+            let error = match (rank, what) {
+                (0, _) => all.call(&x),
+                (_, "apart") => groups.call(&x),
+                (_, _) => jit(|x: Array| x.max(..)).call(&x),
+            };
+            let error = error.and_then(|y| y.block_until_ready()).unwrap_err();
+            println!("[{rank} after {} s: {error}]", begun.elapsed().as_secs() / 15 * 15);
+            return Err(error);
+        }
         "late" => {
             if rank == 1 {
                 std::thread::sleep(Duration::from_secs(3));
@@ -209,6 +230,24 @@ fn programs_in_another_order_are_an_error_on_all() {
         assert!(!outcome.success);
         says(outcome, &["[0: ", "process 1 is at call 0 of `", "[1: ", "process 0 is at call 0 of `"]);
         says(outcome, &["all processes must run the same computations in the same order"]);
+    });
+}
+
+/// They wait in different groups of devices, or at a compilation, and would until the time limit.
+#[test]
+fn processes_that_wait_at_different_computations_fail_at_once() {
+    let two = [("SHARDAX_NUM_CPU_DEVICES", "2")];
+    fault("apart", 2, 40, &two, |outcome| {
+        assert!(!outcome.success);
+        says(outcome, &["[0 after 0 s: ", "process 1 is at `", "[1 after 0 s: ", "process 0 is at `"]);
+        says(outcome, &["all processes must run the same computations in the same order"]);
+    });
+    fault("compiles", 2, 40, &two, |outcome| {
+        assert!(!outcome.success);
+        says(
+            outcome,
+            &["[0 after 0 s: ", "process 1 is at the compilation of `", "[1 after 0 s: ", "process 0 is at `"],
+        );
     });
 }
 

@@ -315,6 +315,50 @@ pub fn results() -> Result<Vec<(String, Array)>> {
     Ok(out)
 }
 
+/// Programs whose last input each process gives by itself: a number, an array, or one that the function captures. Where
+/// it differs on one process, all have the error; and all go on.
+fn with_own_values() -> Result<()> {
+    for number in numbers().step_by(4) {
+        let draw = &mut Draw::new(number ^ 0x0a46);
+        let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
+        let (kind, odd, dtype) = (draw.below(3), draw.below(process_count()), draw.of(&DTYPES));
+        let own = move |value: i32| match kind {
+            0 => Array::from(value),
+            1 => (arange(0..2) + value).astype(dtype),
+            _ => array([value, 1]).astype(dtype),
+        };
+        let run = move |mut inputs: Vec<Array>, own: Array| -> Result<Vec<Array>> {
+            let own = float(&own).astype(DType::F32).sum(..) * 0.01;
+            inputs[0] = &inputs[0] + &own;
+            let mut outs = program(number, &inputs)?;
+            // What no result depends on is no input of the program.
+            outs.push(own);
+            Ok(outs)
+        };
+        let by_argument = jit(run);
+        let call = |value: i32| -> Result<Vec<Vec<u8>>> {
+            let own = own(value);
+            let outs = match kind {
+                2 => jit(move |inputs: Vec<Array>| run(inputs, own.clone())).call(&inputs),
+                _ => by_argument.call((&inputs, own)),
+            };
+            let shards = outs?.iter().map(Array::addressable_shards).collect::<Result<Vec<_>>>()?;
+            shards.iter().flatten().map(|shard| shard.data.to_bytes()).collect()
+        };
+        let first = call(0)?;
+        let different = call(i32::from(process_index() == odd));
+        let error = different.err().unwrap_or_else(|| panic!("program {number} mixes what processes have")).to_string();
+        assert!(error.contains("is not the same on each process"), "program {number}: {error}");
+        assert_eq!(call(0)?, first, "program {number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn random_programs_with_values_that_differ_are_errors_on_all() {
+    everywhere(with_own_values);
+}
+
 #[test]
 fn random_programs_are_equal_bit_by_bit() {
     everywhere(|| compare(results()?));

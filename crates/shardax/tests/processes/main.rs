@@ -10,6 +10,7 @@ mod hosts;
 mod launch;
 mod maps;
 mod programs;
+mod values;
 
 use std::collections::BTreeMap;
 use std::io::Write;

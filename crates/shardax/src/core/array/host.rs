@@ -158,7 +158,9 @@ impl Array {
     }
 
     /// The same, laid out by a device or a sharding: each device gets its part straight from the host, so that none has
-    /// to hold the whole. The array is committed, as one that [`device_put`](crate::device_put) places.
+    /// to hold the whole. The array is committed, as one that [`device_put`](crate::device_put) places. Over devices of
+    /// several processes every process gives the whole, which is checked to be the same on each; of their own parts
+    /// [`make_array_from_process_local_data`](crate::make_array_from_process_local_data) makes an array.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -173,8 +175,8 @@ impl Array {
     /// Fails also when the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
-        let placed =
-            bytes_of(elements, shape).and_then(|bytes| put(&bytes, Aval::of_host(T::DTYPE, shape), to.into(), true));
+        let placed = bytes_of(elements, shape)
+            .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::of_host(T::DTYPE, shape), to.into()));
         placed.at_caller()
     }
 
@@ -211,7 +213,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
-        put(bytes, Aval::new(dtype, shape), to.into(), true).at_caller()
+        put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 
     /// The same values whose dtype gives way in promotion, or does not (see [`weak_type`](Array::weak_type)): for what
@@ -330,6 +332,13 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
     let device = device::uncommitted_device()?;
     put(bytes, aval, Sharding::Single(SingleDeviceSharding::new(device)), false)
+}
+
+/// An array of host bytes, placed as the user asked: the same on all processes whose devices it is on.
+fn put_on(function: &str, bytes: &[u8], aval: Aval, to: Sharding) -> Result<Array> {
+    check_bytes(bytes, &aval)?;
+    transfer::check_same(function, bytes, &aval, &to)?;
+    put(bytes, aval, to, true)
 }
 
 /// An array of host bytes, placed.

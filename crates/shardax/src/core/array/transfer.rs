@@ -11,6 +11,7 @@ use crate::error::{Result, err};
 use crate::profiler;
 use crate::shape::size;
 use crate::sharding::device::client;
+use crate::sharding::distributed::processes;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
 
@@ -59,6 +60,22 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
             Ok(Arc::new(if whole { put(bytes, device)? } else { put(&part(), device)? }))
         })
         .collect()
+}
+
+/// Fails, on all processes, where a value of the host that goes to devices of several of them is not the same on each.
+pub(crate) fn check_same(function: &str, bytes: &[u8], aval: &Aval, want: &Sharding) -> Result<()> {
+    let Some(processes) = processes().filter(|_| !want.is_fully_addressable()) else { return Ok(()) };
+    let ranks = processes.of(want.devices());
+    if !ranks.contains(&processes.rank()) {
+        return Ok(());
+    }
+    processes.agree(&ranks, &format!("{function} of {aval} to {want}"), &[bytes], &|rank, _| {
+        err!(
+            Value,
+            "{aval} passed to {function} is not the same on each process: process {rank} has another value"
+        )
+        .help("pass the same value on each process, such as one made from the same seed; for each process's own part there is `make_array_from_process_local_data`")
+    })
 }
 
 /// An array made of host bytes in row-major order.

@@ -276,7 +276,10 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result
         (Ok(Err(error)), Some(recorded)) if error.message().ends_with(recorded.message()) => return Err(error),
         // A panic that follows a recorded error is its consequence (an index into the shape of an array that
         // could not be made, say): the error is what the user needs to see.
-        (_, Some(error)) => return Err(error),
+        (outputs, Some(error)) => {
+            outputs.err().map(shardax_pjrt::panic_text);
+            return Err(error);
+        }
         (Err(panic), None) => {
             drop(guard);
             resume_unwind(panic)

@@ -163,6 +163,11 @@ fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
 
 /// A call from a program. No lock is held while the function runs.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
+    if frame.has_failed() {
+        // What it would see and do follows from zeros; the results have the error.
+        frame.rets().iter_mut().for_each(|ret| ret.data().fill(0));
+        return Ok(());
+    }
     let function = found(frame.attr("function"))?;
     let token = frame.attr("token").and_then(|a| a.as_i64()).is_some_and(|n| n != 0);
     let (given, made) = frame.split();

@@ -40,7 +40,8 @@ pub struct HostCallback<T> {
 /// It may be left out where its results are not used, and be called more often than it is asked for. It is called on
 /// threads of XLA, from several devices at once: inside a `shard_map` by each with its own block, and otherwise
 /// with whole arrays. It sees its arguments in place and writes each result whole; an error or a panic is the error of
-/// the call, or of reading its results. It must not compute with arrays: XLA's threads may all be waiting for it.
+/// the call, or of reading its results, and after it the program makes no further calls. It cannot run programs, and so not
+/// compute with arrays: that is an error, since XLA's threads may all be waiting for such functions.
 ///
 /// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method); it has no derivative unless `custom_jvp` or
 /// `custom_vjp` gives one.
@@ -209,8 +210,7 @@ impl<T: Tree> HostCallback<T> {
         let bytes: Vec<Vec<u8>> = args.iter().map(Array::to_bytes).collect::<Result<_>>()?;
         let view = |(array, bytes): (&Array, _)| HostArg { dtype: array.dtype(), shape: array.shape().into(), bytes };
         let args: Vec<HostArg<'_>> = args.iter().zip(bytes.iter().map(Vec::as_slice)).map(view).collect();
-        let sizes = self.results.leaves.iter().map(|r| r.aval().byte_size().map(|n| vec![0; n]));
-        let mut made: Vec<Vec<u8>> = sizes.collect::<Result<_>>()?;
+        let mut made: Vec<Vec<u8>> = self.results.leaves.iter().map(room_for).collect::<Result<_>>()?;
         let types = self.call.results.iter().zip(&mut made);
         let room = types.map(|((dtype, shape), bytes)| HostResult {
             dtype: *dtype,
@@ -272,8 +272,18 @@ crate::tuples::each!(tuples_of_operands);
 fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
     let call = std::panic::AssertUnwindSafe(|| f.call(args, results));
     std::panic::catch_unwind(call).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref().copied()).unwrap_or("no message");
-        Err(err!(Runtime, "the host function {f:?} panicked: {text}"))
+        Err(err!(Runtime, "the host function {f:?} panicked: {}", shardax_pjrt::panic_text(panic)))
     })
+}
+
+/// Zeros for a result.
+fn room_for(result: &Array) -> Result<Vec<u8>> {
+    let aval = result.aval();
+    let (size, mut bytes) = (aval.byte_size()?, Vec::new());
+    bytes.try_reserve_exact(size).map_err(|e| {
+        err!(Runtime, "no memory for the result {aval} of a host function, of {size} bytes: {e}")
+            .help("check the result types that the callback was given")
+    })?;
+    bytes.resize(size, 0);
+    Ok(bytes)
 }

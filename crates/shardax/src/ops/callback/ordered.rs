@@ -3,6 +3,7 @@
 //! Inside a program a token goes from call to call, through loops and branches, and is the program's last result. Programs
 //! and calls outside of them wait for each other on the host.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardax_pjrt as pjrt;
@@ -68,21 +69,40 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
     Ok(Some(traced.program))
 }
 
-/// The end of the last program with ordered calls.
-pub(crate) struct Turn(MutexGuard<'static, Vec<pjrt::Event>>);
+thread_local! {
+    /// While this thread has the turn: the ends of programs that were started inside of the call that has it.
+    static INSIDE: RefCell<Option<Vec<pjrt::Event>>> = const { RefCell::new(None) };
+}
 
-/// Waits until ordered calls that were asked for earlier are done. Others wait as long as the turn is held.
+/// The turn to make ordered calls, until it is dropped: the ends of the last programs with such calls. None inside of a
+/// call that has it.
+pub(crate) struct Turn(Option<MutexGuard<'static, Vec<pjrt::Event>>>);
+
+/// Waits until ordered calls that were asked for earlier are done. Others wait as long as the turn is held. A call inside
+/// of another one is part of it: it is made in its place, and waits for nothing, since the other would wait for it.
 pub(crate) fn turn() -> Turn {
     static LAST: Mutex<Vec<pjrt::Event>> = Mutex::new(Vec::new());
+    if pjrt::ffi::in_function() || INSIDE.with_borrow(Option::is_some) {
+        return Turn(None);
+    }
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     // What went wrong there is the error of its own results.
     last.drain(..).for_each(|event| drop(event.wait()));
-    Turn(last)
+    INSIDE.set(Some(Vec::new()));
+    Turn(Some(last))
 }
 
 impl Turn {
     /// The next turn begins when these are ready.
-    pub fn ends_with(mut self, tokens: impl Iterator<Item = pjrt::Event>) {
-        self.0.extend(tokens);
+    pub fn ends_with(self, tokens: impl Iterator<Item = pjrt::Event>) {
+        INSIDE.with_borrow_mut(|inside| inside.get_or_insert_default().extend(tokens));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(last) = &mut self.0 {
+            last.extend(INSIDE.take().unwrap_or_default());
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! run.
 //!
 //! A build without optimization leaves all to XLA: the crate is then part of it, and slower still. The environment
-//! variable `SHARDAX_CPU_KERNELS` (`engine` or `library`) decides otherwise; with `all` the library has whatever it can
+//! variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) decides otherwise; with `all` the library has whatever it can
 //! compute, so that the reference values, which are small, come by it.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,6 +15,7 @@ use super::{attention_cpu, dot_cpu};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::error::Result;
+use crate::settings::{CPU_KERNELS, CpuKernels};
 use crate::sharding::device::client;
 
 /// Products and additions below which a call costs more than it saves.
@@ -23,32 +24,18 @@ pub(super) const MIN_WORK: usize = 1 << 20;
 /// Whether a program may call the library here.
 pub(super) fn is_of_use(cx: &Lowering) -> bool {
     // A plugin without FFI computes all by itself.
-    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != Requested::Nothing && register().is_ok()
+    cx.on_cpu() && cx.is_local() && !cx.portable && asked() != CpuKernels::Xla && register().is_ok()
 }
 
-/// What is left to the library.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Requested {
-    Nothing,
-    /// What is large enough to gain by it.
-    Large,
-    All,
-}
-
-fn asked() -> Requested {
-    static ASKED: OnceLock<Requested> = OnceLock::new();
-    *ASKED.get_or_init(|| match std::env::var("SHARDAX_CPU_KERNELS").as_deref() {
-        Ok("xla") => Requested::Nothing,
-        Ok("own") => Requested::Large,
-        Ok("all") => Requested::All,
-        _ if cfg!(debug_assertions) => Requested::Nothing,
-        _ => Requested::Large,
-    })
+fn asked() -> CpuKernels {
+    static ASKED: OnceLock<CpuKernels> = OnceLock::new();
+    let default = if cfg!(debug_assertions) { CpuKernels::Xla } else { CpuKernels::Auto };
+    *ASKED.get_or_init(|| CPU_KERNELS.get().unwrap_or(default))
 }
 
 /// Whether it computes also what is quicker otherwise.
 pub(super) fn has_all() -> bool {
-    asked() == Requested::All
+    asked() == CpuKernels::All
 }
 
 /// Tells XLA of the handlers, once: before a program that calls one is compiled or loaded.
