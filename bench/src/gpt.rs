@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use shardax::clear_caches;
+use shardax_models::{Activation, Biases, Block, Decoder, DecoderConfig, NormKind, Positions};
 use shardax_nn::optim::{
     AddDecayedWeights, ClipByGlobalNorm, Masked, ScaleByAdam, ScaleByLearningRate, scale_by_adam,
     scale_by_learning_rate,
@@ -21,102 +22,38 @@ const DEEP: usize = 48;
 const ROWS: usize = 8;
 const LENGTH: usize = 256;
 
-#[derive(Module, Clone)]
-struct Block {
-    attention_norm: LayerNorm,
-    attention: MultiHeadAttention,
-    mlp_norm: LayerNorm,
-    up: Linear,
-    down: Linear,
-    #[tree(static)]
-    rules: Rules,
-}
-
-impl Block {
-    fn new(rngs: &mut Rngs) -> Self {
-        let linear = |from, to, names: [&'static str; 2], rngs: &mut Rngs| {
-            Linear::builder(from, to).kernel_axes(names).build(rngs)
-        };
-        let attention = MultiHeadAttention::builder(HEADS, FEATURES)
-            .is_causal(true)
-            .kernel_axes([Some("embed"), Some("heads"), None])
-            .out_kernel_axes([Some("heads"), None, Some("embed")]);
-        Block {
-            attention_norm: LayerNorm::new(FEATURES, rngs),
-            attention: attention.build(rngs),
-            mlp_norm: LayerNorm::new(FEATURES, rngs),
-            up: linear(FEATURES, 4 * FEATURES, ["embed", "mlp"], rngs),
-            down: linear(4 * FEATURES, FEATURES, ["mlp", "embed"], rngs),
-            rules: rngs.rules(),
-        }
-    }
-
-    fn forward(&self, x: Array) -> Array {
-        let placed = |x: Array| self.rules.constrain(x, [Some("batch"), None, None]);
-        let x = placed(&x + self.attention.forward(self.attention_norm.forward(&x)));
-        placed(&x + self.mlp(&x))
-    }
-
-    /// The same for the next position, with those before in the cache.
-    fn next(&mut self, x: Array) -> Array {
-        let x = &x + self.attention.decode(self.attention_norm.forward(&x));
-        &x + self.mlp(&x)
-    }
-
-    fn mlp(&self, x: &Array) -> Array {
-        self.down.forward(gelu(self.up.forward(self.mlp_norm.forward(x))))
+/// GPT-2's form, with a last layer of its own.
+fn config(layers: usize) -> DecoderConfig {
+    DecoderConfig {
+        norm: NormKind::Layer,
+        positions: Positions::Learned(LENGTH),
+        activation: Activation::GeluTanh,
+        gated: false,
+        biases: Biases::ALL,
+        ..DecoderConfig::new(VOCABULARY, layers, FEATURES, HEADS)
     }
 }
 
-#[derive(Module, Clone)]
-struct Gpt {
-    tokens: Embed,
-    positions: Embed,
-    blocks: Vec<Block>,
-    norm: LayerNorm,
-    head: Linear,
+fn model(layers: usize, rules: &Rules) -> Result<Decoder> {
+    Decoder::new(&config(layers), &mut Rngs::new(0).with_rules(rules))
 }
 
-impl Gpt {
-    fn new(layers: usize, rules: &Rules) -> Self {
-        let rngs = &mut Rngs::new(0).with_rules(rules);
-        let embed = |count, rngs: &mut Rngs| Embed::builder(count, FEATURES).axes([None, Some("embed")]).build(rngs);
-        Gpt {
-            tokens: embed(VOCABULARY, rngs),
-            positions: embed(LENGTH, rngs),
-            blocks: (0..layers).map(|_| Block::new(rngs)).collect(),
-            norm: LayerNorm::new(FEATURES, rngs),
-            head: Linear::builder(FEATURES, VOCABULARY).kernel_axes([Some("embed"), None]).build(rngs),
-        }
-    }
+fn block(rngs: &mut Rngs) -> Block {
+    Block::new(&config(DEEP), 0, rngs)
+}
 
-    /// The token that follows `token`, `[1, 1]`, the one at `position`.
-    fn next(&mut self, token: &Array, position: &Array) -> Array {
-        let mut x = self.tokens.forward(token) + self.positions.forward(position);
-        for block in &mut self.blocks {
-            x = block.next(x);
-        }
-        self.head.forward(self.norm.forward(x)).argmax(-1).astype(DType::I32)
-    }
-
-    fn loss(self, tokens: Array, targets: Array) -> Array {
-        let mut x = self.tokens.forward(&tokens) + self.positions.forward(arange(0..LENGTH as i32));
-        for block in &self.blocks {
-            x = block.forward(x);
-        }
-        let logits = self.head.forward(self.norm.forward(x));
-        softmax_cross_entropy_with_integer_labels(logits, targets).mean(..)
-    }
+fn loss(model: Decoder, tokens: Array, targets: Array) -> Array {
+    softmax_cross_entropy_with_integer_labels(model.forward(tokens), targets).mean(..)
 }
 
 type Decay = (ClipByGlobalNorm, ScaleByAdam, Masked<AddDecayedWeights>, ScaleByLearningRate);
-type State = Optimizer<Gpt, Decay>;
+type State = Optimizer<Decoder, Decay>;
 
 fn start(layers: usize, rules: &Rules) -> Result<State> {
     let matrices = Filter::predicate(|_, array| array.ndim() > 1);
     let decay = masked(add_decayed_weights(0.1), matrices);
     Optimizer::new(
-        Gpt::new(layers, rules),
+        model(layers, rules)?,
         (clip_by_global_norm(1.0), scale_by_adam(), decay, scale_by_learning_rate(1e-3)),
     )
 }
@@ -129,13 +66,13 @@ fn batch() -> Result<(Array, Array)> {
 }
 
 fn step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
-    let (loss, grads) = value_and_grad(Gpt::loss).call((&state.model, tokens, targets))?;
+    let (loss, grads) = value_and_grad(loss).call((&state.model, tokens, targets))?;
     state.update(grads)?;
     Ok((state, loss))
 }
 
 fn mapped_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
-    let (loss, grads) = value_and_grad(Gpt::loss).call((&state.model, tokens, targets))?;
+    let (loss, grads) = value_and_grad(loss).call((&state.model, tokens, targets))?;
     state.update(pmean(grads, "batch"))?;
     Ok((state, pmean(loss, "batch")))
 }
@@ -211,10 +148,10 @@ pub fn compile_48_layers(scanned: bool) -> Result<Timing> {
     let rngs = &mut Rngs::new(0);
     let x = ones([1, LENGTH, FEATURES]);
     if scanned {
-        let blocks = Stack::new(DEEP, rngs, Block::new)?;
+        let blocks = Stack::new(DEEP, rngs, block)?;
         return compilations(1, jit(grad(loss_of_stack)).lower((&blocks, &x))?);
     }
-    let blocks: Vec<Block> = (0..DEEP).map(|_| Block::new(rngs)).collect();
+    let blocks: Vec<Block> = (0..DEEP).map(|_| block(rngs)).collect();
     let loss = |blocks: Vec<Block>, x: Array| blocks.iter().fold(x, |x, block| block.forward(x)).square().mean(..);
     compilations(1, jit(grad(loss)).lower((&blocks, &x))?)
 }
@@ -226,7 +163,7 @@ fn loss_of_stack(blocks: Stack<Block>, x: Array) -> Result<Array> {
 
 /// The gradient of a loop over 48 blocks, which keeps what each of them computes or, with `remat`, computes it again.
 pub fn memory_blocks(remat: bool) -> Result<Timing> {
-    let mut blocks = Stack::new(DEEP, &mut Rngs::new(0), Block::new)?;
+    let mut blocks = Stack::new(DEEP, &mut Rngs::new(0), block)?;
     if remat {
         blocks = blocks.checkpoint(CheckpointPolicy::NothingSaveable);
     }
@@ -234,20 +171,28 @@ pub fn memory_blocks(remat: bool) -> Result<Timing> {
     measure(|| block_until_ready(step.call((&blocks, &x))?))
 }
 
+/// The token that follows `token`, `[1, 1]`, the one at `position`.
+fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
+    let mut x = model.embed.forward(token);
+    x = model.positions.iter().fold(x, |x, positions| x + positions.forward(&position));
+    for block in &mut model.blocks {
+        x = block.decode(x, AttentionOptions::new());
+    }
+    model.logits(x).argmax(-1).astype(DType::I32)
+}
+
 /// All positions after the first one, each of which gets the likeliest token, in one program with a cache of keys and
 /// values.
 pub fn gpt_decode() -> Result<Timing> {
-    let mut model = Gpt::new(LAYERS, &Rules::default());
-    for block in &mut model.blocks {
-        block.attention.init_cache([1, LENGTH, FEATURES], DType::F32);
-    }
+    let mut model = model(LAYERS, &Rules::default())?;
+    model.init_cache(1, LENGTH);
     let first = zeros_dtype([1, 1], DType::I32);
-    let generate = jit(|model: Gpt, first: Array| -> Result<Array> {
-        let cache = |model: &Gpt| model.state_of(Filter::of::<Cache>());
+    let generate = jit(|model: Decoder, first: Array| -> Result<Array> {
+        let cache = |model: &Decoder| model.state_of(Filter::of::<Cache>());
         let step = |(old, token): (ModuleState, Array), position: Array| -> Result<_> {
             let mut model = model.clone();
             model.update(&old)?;
-            let token = model.next(&token, &position);
+            let token = next(&mut model, &token, position);
             Ok(((cache(&model), token.clone()), token))
         };
         Ok(scan(step, (cache(&model), first), arange(0..LENGTH as i32 - 1))?.1)

@@ -10,15 +10,14 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod model;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Parser;
-use model::{Gpt, Sizes};
 use shardax::{Error, ErrorKind};
 use shardax_alloc as _;
+use shardax_models::{Decoder, DecoderConfig, GenerateOptions};
 use shardax_nn::prelude::*;
 use shardax_train::data::{Example, Source, Stream, Tokenizer, text_windows, token_windows};
 use shardax_train::{Average, MultiMetric, Perplexity, Trainer};
@@ -80,42 +79,22 @@ struct Cli {
 /// Examples of `tokens` and `targets`, which training and evaluation share.
 type Windows = Arc<dyn Source<Item = Example> + Sync>;
 
-type State = Optimizer<Gpt, (shardax_nn::ClipByGlobalNorm, AdamW)>;
+type State = Optimizer<Decoder, (shardax_nn::ClipByGlobalNorm, AdamW)>;
 
-fn loss_of(model: &Gpt, tokens: &Array, targets: &Array) -> Array {
+fn loss_of(model: &Decoder, tokens: &Array, targets: &Array) -> Array {
     softmax_cross_entropy_with_integer_labels(model.forward(tokens), targets)
 }
 
 fn train_step(mut state: State, (tokens, targets): (Array, Array)) -> Result<(State, MultiMetric)> {
-    let loss = |model: Gpt| loss_of(&model, &tokens, &targets).mean(..);
+    let loss = |model: Decoder| loss_of(&model, &tokens, &targets).mean(..);
     let (loss, grads) = value_and_grad(loss).call(&state.model)?;
     state.update(grads)?;
     Ok((state, MultiMetric::new().with("loss", Average::of(loss))))
 }
 
-fn eval_step(model: Gpt, (tokens, targets): (Array, Array)) -> MultiMetric {
+fn eval_step(model: Decoder, (tokens, targets): (Array, Array)) -> MultiMetric {
     let losses = loss_of(&model, &tokens, &targets);
     MultiMetric::new().with("loss", Average::of(&losses)).with("perplexity", Perplexity::of(losses))
-}
-
-/// The prompt, and `count` tokens after it: one compiled loop, in which each token goes through the model once.
-fn write(model: &Gpt, prompt: Vec<i32>, count: usize, temperature: f64, key: Array) -> Result<Vec<i32>> {
-    let given: Vec<i32> = prompt.into_iter().chain(std::iter::repeat_n(-1, count)).collect();
-    let length = given.len();
-    let loops = jit(move |model: Gpt, given: Array, key: Array| -> Result<Array> {
-        let step = |(cache, token, key): (model::Cache, Array, Array), (position, given): (Array, Array)| {
-            // What is given stands; the others were drawn.
-            let token = where_(given.greater_equal(0), &given, token);
-            let (logits, cache) = model.next(&token, &position, cache);
-            let [now, key] = random::split_n(&key);
-            let next = random::categorical(now, &(logits / temperature), -1).astype(DType::I32);
-            ((cache, next, key), token)
-        };
-        let start = (model.empty_cache(length), zeros_dtype((), DType::I32), key);
-        let (_, written): (_, Array) = scan(step, start, (arange(0..length as i32), given))?;
-        Ok(written)
-    });
-    loops.call((model, Array::from_slice(&given, &[length])?, key))?.to_vec()
 }
 
 /// How the text becomes tokens. What was learned is kept with the run.
@@ -171,13 +150,16 @@ fn main() -> Result<()> {
     config::set_num_cpu_devices(count)?;
     let Cli { layers, features, heads, kv_heads, .. } = cli;
     let tokenizer = tokenizer(&cli)?;
-    let sizes = Sizes { vocabulary: tokenizer.vocab_size(), layers, features, heads, kv_heads };
-    if heads == 0 || kv_heads == 0 || heads % kv_heads != 0 || features % (2 * heads) != 0 || features == 0 {
-        let what = format!("{features} features, {heads} heads and {kv_heads} heads of keys do not fit");
-        return Err(
-            Error::new(ErrorKind::Value, what).help("kv-heads divide heads, and twice the heads divide features")
-        );
+    let config = DecoderConfig {
+        kv_heads,
+        tie_embeddings: true,
+        ..DecoderConfig::new(tokenizer.vocab_size(), layers, features, heads)
+    };
+    if heads == 0 || !features.is_multiple_of(heads) {
+        let what = format!("{heads} heads do not divide {features} features");
+        return Err(Error::new(ErrorKind::Value, what).help("give --heads that divide --features"));
     }
+    config.check()?;
 
     // What splits what: batches over `data` and `fsdp`, parameters over `fsdp` and `model`.
     let mesh = make_mesh(axes.iter().copied())?;
@@ -196,7 +178,7 @@ fn main() -> Result<()> {
     let state = rules.init(move || {
         let schedule = warmup_cosine_decay_schedule(0.0, rate, steps / 20 + 1, steps.max(2) + steps / 20, rate / 10.0);
         let optimizer = (shardax_nn::clip_by_global_norm(1.0), adamw(schedule, 0.01));
-        State::new(Gpt::new(sizes, &mut Rngs::new(seed).with_rules(&own)), optimizer)
+        State::new(Decoder::new(&config, &mut Rngs::new(seed).with_rules(&own))?, optimizer)
     })?;
     println!("{} parameters on {count} devices", state.model.parameter_count());
 
@@ -242,8 +224,9 @@ fn main() -> Result<()> {
     )?;
     if cli.sample > 0 {
         let prompt = tokenizer.encode(&cli.prompt)?;
-        let written = write(&state.model, prompt, cli.sample, cli.temperature, random::key(seed))?;
-        println!("---\n{}", tokenizer.decode(&written)?);
+        let options = GenerateOptions::new(cli.sample).temperature(cli.temperature).seed(seed);
+        let written = state.model.generate(std::slice::from_ref(&prompt), &options)?.concat();
+        println!("---\n{}", tokenizer.decode(&[prompt, written].concat())?);
     }
     Ok(())
 }

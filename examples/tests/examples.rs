@@ -3,10 +3,6 @@
 #[path = "programs/parallel.rs"]
 mod parallel;
 
-#[path = "../lm/model.rs"]
-#[allow(dead_code)]
-mod lm_model;
-
 mod running;
 
 use std::process::Command;
@@ -216,25 +212,4 @@ fn lm_of_byte_pairs() {
     assert!(on.contains("step 45: loss") && !on.contains("step 30:"), "{on}");
     assert_eq!(written(), learned);
     std::fs::remove_dir_all(folder).expect("the folder is removed");
-}
-
-/// One byte after the other, with the keys and values before it kept, is the whole text at once.
-#[test]
-fn lm_writes_what_it_has_learned() -> shardax::Result<()> {
-    use shardax_nn::prelude::*;
-    let sizes = lm_model::Sizes { vocabulary: 256, layers: 2, features: 24, heads: 6, kv_heads: 2 };
-    let model = lm_model::Gpt::new(sizes, &mut Rngs::new(3));
-    let text: Vec<i32> = b"to be or not".iter().map(|b| i32::from(*b)).collect();
-    let whole =
-        jit(|model: lm_model::Gpt, x: Array| model.forward(&x)).call((&model, Array::from_slice(&text, &[1, 12])?))?;
-    let mut cache = model.empty_cache(16);
-    let step =
-        jit(|model: lm_model::Gpt, token: Array, at: Array, cache: lm_model::Cache| model.next(&token, &at, cache));
-    for (at, token) in text.iter().enumerate() {
-        let (logits, filled) = step.call((&model, array(*token), array(at as i32), cache))?;
-        assert!(allclose(&logits, whole.get((0, at as i32)), 1e-4, 1e-5)?, "byte {at}");
-        cache = filled;
-    }
-    assert!(whole.get((0, 3)).to_vec::<f32>()? != whole.get((0, 4)).to_vec::<f32>()?);
-    Ok(())
 }

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import export
+from jax.experimental.shard_alike import shard_alike
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 # Bytecode says where each operation was written: file names, without the folders of whoever ran this.
@@ -87,6 +88,62 @@ def where(x):
     return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x + 2, cuda=lambda x: x + 3)
 
 
+def served(p, x):
+    """A batch of any size."""
+    hidden = jax.nn.silu(x @ p["w"] + p["b"])
+    return {"y": jax.nn.softmax(hidden), "mean": hidden.mean(0), "count": jnp.full((2,), x.shape[0])}
+
+
+def sizes(x, w, n):
+    """Operations on sizes that are symbols: b of `x` and `n`, b * c of `w`."""
+    b, c = x.shape
+    y = jnp.tanh(x @ w.reshape(c, b)).reshape(-1)
+    y = y[1:] + jnp.arange(y.shape[0] - 1)
+    image = jnp.stack([x, x * 2])[..., None]
+    kernel = jnp.ones((3, 2, 1, 2)) * 0.1
+    return [
+        jnp.concatenate([y, y[::-1]]).sum(),
+        jnp.pad(x, ((1, b // 2), (0, c % 3))),
+        x.mean(0) + jnp.cumsum(x, 0).max(0),
+        jax.random.uniform(jax.random.wrap_key_data(jnp.array([0, 7], jnp.uint32)), (b, 2)),
+        jax.lax.fori_loop(0, b, lambda i, a: a.at[i].multiply(i), x),
+        jnp.take(x, n % b, axis=0) + jnp.sort(x, 0),
+        jax.lax.cond(n[0] > 2, lambda x: x * 2, lambda x: x - 1, x),
+        jax.lax.dynamic_slice(x[:, 0], (n[1],), (b - 1,)),
+        jax.lax.dynamic_update_slice(x[:, 0], x[:2, 0], (n[1],)),
+        jax.lax.conv_general_dilated(image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 1), (1, 1), "SAME"),
+        jnp.einsum("bc,dc->bd", x, x, precision="highest"),
+        jax.lax.top_k(x, 2)[0],
+        jax.lax.top_k(w, w.shape[0])[1],
+        jax.lax.scan(lambda carry, row: (carry + row, carry.sum()), x[0], x)[1],
+        jnp.where(x > 0, x, jnp.flip(x, 1)).T,
+        jnp.repeat(x, 2, axis=0)[: b + 1],
+        jnp.cumprod(x.astype(jnp.bfloat16), axis=1).astype(jnp.float32),
+        jnp.tril(jnp.ones((b, b))) @ x,
+        jnp.argmax(x, 1) + b,
+    ]
+
+
+def decompositions(a, b):
+    """What JAX calls LAPACK for on CPU; of vectors whose sign is free what does not depend on it."""
+    la, spd = jnp.linalg, a @ a.mT + 4 * jnp.eye(4)
+    lu, permutation = jax.scipy.linalg.lu_factor(a)
+    complex_lower = la.cholesky(spd + 1j * (a - a.mT) / 4)
+    u, s, vt = la.svd(b, full_matrices=False)
+    q, r = la.qr(b)
+    w, v = la.eigh(spd)
+    return [
+        la.cholesky(spd), la.cholesky(spd, upper=True), jnp.abs(complex_lower), jnp.isnan(la.cholesky(-spd)[0]),
+        lu, permutation, la.solve(a, b), la.inv(a), la.det(a),
+        jax.scipy.linalg.solve_triangular(spd, b, lower=True, trans=1), jax.scipy.linalg.solve_triangular(spd, b, unit_diagonal=True),
+        q @ r, q.mT @ q, jnp.abs(jnp.diagonal(r, axis1=-2, axis2=-1)), la.qr(b[..., :2, :], mode="complete")[0].shape[-1] * jnp.ones(1),
+        s, (u * s[..., None, :]) @ vt, la.svd(b, compute_uv=False), la.svd(b, full_matrices=True)[0].mT @ la.svd(b)[0],
+        w, (v * w[..., None, :]) @ v.mT, la.eigvalsh(spd),
+        jax.lax.linalg.tridiagonal_solve(a[0, 0].at[0].set(0), a[0, 1] + 4, a[0, 2].at[-1].set(0), b[0]),
+    ]
+
+
 def random(*shape, seed):
     return jax.random.normal(jax.random.key(seed), shape)
 
@@ -95,6 +152,11 @@ def write(name, function, *args, vjp_order=1, **options):
     """What `jax.export` itself writes, as it is, and what the function makes of the arguments: of all leaves in order."""
     exported = export.export(jax.jit(function) if not hasattr(function, "lower") else function, **options)(*args)
     (OUT / f"{name}.jax").write_bytes(exported.serialize(vjp_order=vjp_order))
+    return leaves_of(name, function, args, vjp_order)
+
+
+def leaves_of(name, function, args, vjp_order):
+    """Arguments, results and gradients, by name."""
     outs = jax.tree.leaves(jax.jit(function)(*args) if not hasattr(function, "lower") else function(*args))
     leaves = {f"in{i:02}": x for i, x in enumerate(jax.tree.leaves(args))}
     leaves |= {f"out{i:02}": x for i, x in enumerate(outs)}
@@ -113,6 +175,16 @@ def write(name, function, *args, vjp_order=1, **options):
         slopes = jax.grad(loss, range(len(moving)))(*(leaves_in[i] for i in moving))
         leaves |= {f"slope{i:02}": slope for i, slope in zip(moving, slopes)}
     return {f"{name}.{key}": x for key, x in leaves.items()}
+
+
+def write_open(name, function, specs, calls, vjp_order=1):
+    """A function of symbolic sizes, and what it makes of arguments of several sizes."""
+    exported = export.export(jax.jit(function), platforms=["cpu"])(*specs)
+    (OUT / f"{name}.jax").write_bytes(exported.serialize(vjp_order=vjp_order))
+    values = {}
+    for i, args in enumerate(calls):
+        values |= leaves_of(f"{name}@{i}", function, args, vjp_order)
+    return values
 
 
 def main():
@@ -150,19 +222,64 @@ def main():
     for name, function in [("sharded", sharded), ("mapped", mapped)]:
         exchange.save(export.export(function)(*args), OUT / f"{name}.safetensors", vjp_order=1)
     symbol, = export.symbolic_shape("b")
+    struct = lambda shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
+    batch = struct((symbol, 3))
+    values |= write_open("rows", served, [jax.tree.map(lambda x: struct(x.shape), p), batch],
+                         [(p, random(b, 3, seed=11 + b)) for b in [1, 4, 7]])
+    b, c = export.symbolic_shape("b, c", constraints=["b >= 2", "c >= 2", "b <= 2*c"])
+    values |= write_open("sizes", sizes, [struct((b, c)), struct((b * c,)), struct((b,), jnp.int32)],
+                         [(random(b, c, seed=b), random(b * c, seed=c), jnp.arange(b, dtype=jnp.int32)) for b, c in [(3, 4), (5, 3)]],
+                         vjp_order=0)
     rows = export.export(jax.jit(lambda x: jnp.tanh(x).reshape(-1, 2).sum(0) + x.shape[0]))
     rows = export.export(jax.jit(rows(jax.ShapeDtypeStruct((symbol, 4), jnp.float32)).call))(random(3, 4, seed=10))
     values |= {"sized.in00": random(3, 4, seed=10), "sized.out00": rows.call(random(3, 4, seed=10))}
     exchange.save(rows, OUT / "sized.safetensors", vjp_order=1)
     (OUT / "sized.jax").write_bytes(rows.serialize())
-    # What Rust refuses.
-    pair = collections.namedtuple("Pair", "a b")
+    values |= write("decompositions", decompositions, random(2, 4, 4, seed=20), random(2, 4, 3, seed=21), vjp_order=0)
+    # Parts by name, one device with a mesh, names and types that are seldom.
+    pair = collections.namedtuple("Pair", "low high")
     export.register_namedtuple_serialization(pair, serialized_name="Pair")
+    ordered = collections.OrderedDict(second=jnp.arange(2.0), first=jnp.ones(3))
+
+    def named(bounds, parts, *, scale):
+        return pair(low=bounds.low * scale, high=bounds.high - scale), collections.OrderedDict(z=parts["first"].sum(), a=parts["second"] * 2)
+
+    args = pair(low=jnp.arange(3.0), high=jnp.ones(2)), ordered
+    (OUT / "named.jax").write_bytes(export.export(jax.jit(named))(*args, scale=jnp.float32(2)).serialize())
+    one = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1], axis_types=(jax.sharding.AxisType.Auto,))
+    alone = lambda x: jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=one, in_specs=P("data"), out_specs=P())(x * 2)
+    values |= write("placed", jax.jit(jnp.sin), jax.device_put(jnp.arange(4.0), jax.devices()[0]), vjp_order=0)
+    values |= write("alone", jax.jit(alone), jax.device_put(jnp.arange(4.0), NamedSharding(one, P("data"))))
+    inner = jax.jit(lambda x: x * np.random.RandomState(0).rand(40, 33).round().astype(bool))
+    inner.__wrapped__.__name__ = "σ's function"
+    values |= write("seldom", lambda x: [
+        jax.lax.exp(x, accuracy=jax.lax.Tolerance(1e-5, 1e-5, 2)),
+        *(x.astype(dtype).astype(jnp.float32) for dtype in [jnp.float8_e5m2, jnp.float8_e4m3b11fnuz, jnp.int4, jnp.float8_e4m3]),
+        inner(jnp.ones((40, 33))),
+        shard_alike(x, x * 2)[1],
+        jnp.where(np.ones((1200, 1200), bool), 1, 0).sum(),
+    ], x, vjp_order=0)
+    with jax.enable_x64(True):
+        wide = export.export(jax.jit(where), platforms=["tpu", "cpu"])(jnp.arange(3, dtype=jnp.int32))
+        (OUT / "wide.jax").write_bytes(wide.serialize())
+    # What Rust refuses.
+    @jax.tree_util.register_pytree_node_class
+    class Box:
+        def __init__(self, *parts):
+            self.parts = parts
+
+        def tree_flatten(self):
+            return self.parts, None
+
+        @classmethod
+        def tree_unflatten(cls, _, parts):
+            return cls(*parts)
+
+    export.register_pytree_node_serialization(Box, serialized_name="Box", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None)
     refused = {
-        "symbolic": (jnp.tanh, [jax.ShapeDtypeStruct((symbol, 4), jnp.float32)], {}),
-        "keyword": (lambda x, y: x + y, [jnp.ones(2)], {"y": jnp.ones(2)}),
-        "custom": (lambda pair: pair.a + pair.b, [pair(jnp.ones(2), jnp.ones(2))], {}),
-        "lapack": (jnp.linalg.cholesky, [jnp.eye(2)], {}),
+        "custom": (lambda box: box.parts[0] * 2, [Box(jnp.ones(2))], {}),
+        "small": (lambda x: x + x, [jnp.ones(2, jnp.float8_e4m3fn)], {}),
+        "lapack": (jnp.linalg.eigvals, [jnp.eye(2)], {}),
         "keys": (lambda key: jax.random.normal(key, 2), [jax.random.key(0)], {}),
     }
     for name, (function, args, keywords) in refused.items():

@@ -1,83 +1,159 @@
-"""Makes tiny models with random weights by `transformers`, which saves them, and what they compute: the files that the
-tests of `shardax_train::huggingface` read.
+"""Makes tiny models with random weights by `transformers`, which saves them, and their logits and greedy continuations: the
+files that the tests of `shardax_models` read.
 
     python3 -m venv .venv/huggingface
     .venv/huggingface/bin/pip install -r tools/huggingface/requirements.txt
     .venv/huggingface/bin/python tools/huggingface/generate.py
 """
 
-import json
 import pathlib
 import shutil
 
+import peft
 import torch
 import transformers
 from safetensors.torch import save_file
+from transformers.generation import logits_process
 
-OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-train/tests/golden/huggingface"
-# What the tests do not read of a configuration only takes room.
-KEPT = {
-    "model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner", "layer_norm_epsilon", "activation_function",
-    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "attention_bias", "tie_word_embeddings", "hidden_act",
-    "image_size", "patch_size", "num_channels", "layer_norm_eps", "qkv_bias", "id2label", "max_position_embeddings",
-    "type_vocab_size",
-}  # fmt: skip
+OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
+VOCABULARY = 33
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+# Pad, start and end tokens lie outside of the default vocabulary of some models.
+DECODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **SIZES}
 
 
-def save(name, model, inputs, max_shard_size="5GB", **more):
-    """The model, the arguments it is given, and its logits."""
+def randomize(model):
+    """Adds noise: norms and biases start as ones and zeros, which would hide that they are mistaken for one another."""
     model.eval()
-    # Norms and biases are ones and zeros at first, which would hide that they are mistaken for one another.
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-        logits = model(**inputs, **more).logits
+
+
+def save(name, model, inputs, more=None, **options):
+    """Saves the model, its inputs, its logits, and `more` arrays."""
+    with torch.no_grad():
+        logits = model(**inputs).logits
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    model.save_pretrained(folder, **options)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    config = {key: value for key, value in config.items() if key in KEPT}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if "pixel_values" in inputs:
         inputs = {"pixel_values": inputs["pixel_values"].permute(0, 2, 3, 1)}
-    arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in inputs.items()}
-    save_file({**{key: value.contiguous() for key, value in arrays.items()}, "logits": logits}, folder / "case.safetensors")
+    arrays = {**inputs, **(more or {}), "logits": logits}
+    arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in arrays.items()}
+    save_file({key: value.contiguous() for key, value in arrays.items()}, folder / "case.safetensors")
 
 
-def tokens(*shape, vocabulary):
-    return {"input_ids": torch.randint(0, vocabulary, shape)}
+def decoder(name, kind, config, length=9, **options):
+    """Saves a decoder, with two prompts of different lengths and their greedy continuations."""
+    config._attn_implementation = "eager"
+    model = kind(config)
+    randomize(model)
+    prompts = torch.randint(3, VOCABULARY, (2, 4))
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    greedy = dict(max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=2)
+    with torch.no_grad():
+        generated = model.generate(prompts, attention_mask=mask, **greedy)
+    more = {"prompts": prompts, "lengths": mask.sum(1), "generated": generated[:, 4:]}
+    save(name, model, {"input_ids": torch.randint(0, VOCABULARY, (2, length))}, more, **options)
+
+
+def decoders():
+    t = transformers
+    gpt2 = t.GPT2Config(vocab_size=VOCABULARY, n_positions=12, n_embd=16, n_layer=2, n_head=4)
+    decoder("gpt2", t.GPT2LMHeadModel, gpt2, length=7)
+    llama = t.LlamaConfig(num_key_value_heads=2, rope_theta=500.0, **DECODER)
+    # In several files with an index.
+    decoder("llama", t.LlamaForCausalLM, llama, max_shard_size="10KB")
+    scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama3 = t.LlamaConfig(
+        num_key_value_heads=4,
+        head_dim=8,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
+        rope_scaling={**scaling, "original_max_position_embeddings": 8},
+        **{**DECODER, "num_hidden_layers": 1},
+    )
+    decoder("llama3", t.LlamaForCausalLM, llama3, length=16)
+    mistral = t.MistralConfig(num_key_value_heads=2, sliding_window=4, **DECODER)
+    decoder("mistral", t.MistralForCausalLM, mistral)
+    qwen2 = t.Qwen2Config(num_key_value_heads=2, use_sliding_window=True, sliding_window=4, max_window_layers=1, **DECODER)
+    decoder("qwen2", t.Qwen2ForCausalLM, qwen2)
+    qwen3 = t.Qwen3Config(num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, **DECODER)
+    decoder("qwen3", t.Qwen3ForCausalLM, qwen3)
+    gemma = {"num_key_value_heads": 2, "head_dim": 8, **DECODER}
+    decoder("gemma", t.GemmaForCausalLM, t.GemmaConfig(**gemma))
+    gemma2 = t.Gemma2Config(sliding_window=4, query_pre_attn_scalar=6, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **gemma)
+    decoder("gemma2", t.Gemma2ForCausalLM, gemma2)
+    gemma3 = t.Gemma3TextConfig(
+        sliding_window=4,
+        query_pre_attn_scalar=6,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0},
+        },
+        **gemma,
+    )
+    decoder("gemma3", t.Gemma3ForCausalLM, gemma3)
+    phi = t.PhiConfig(**{**DECODER, "num_attention_heads": 2, "partial_rotary_factor": 0.5})
+    decoder("phi", t.PhiForCausalLM, phi)
+    phi3 = t.Phi3Config(num_key_value_heads=2, sliding_window=4, **DECODER)
+    decoder("phi3", t.Phi3ForCausalLM, phi3)
+
+
+def encoders():
+    t = transformers
+    labels = {i: str(i) for i in range(5)}
+    vit = t.ViTConfig(image_size=8, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **SIZES)
+    vit = t.ViTForImageClassification(vit)
+    randomize(vit)
+    save("vit", vit, {"pixel_values": torch.randn(2, 3, 8, 8)})
+    bert = t.BertForMaskedLM(t.BertConfig(vocab_size=VOCABULARY, max_position_embeddings=12, **SIZES))
+    randomize(bert)
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+    kinds = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 0]])
+    save("bert", bert, {"input_ids": torch.randint(0, VOCABULARY, (2, 7)), "attention_mask": mask, "token_type_ids": kinds})
+
+
+def sampling():
+    """Saves logits, and which of them top-k and top-p keep."""
+    logits = torch.randn(4, VOCABULARY) * 3
+    kept = {
+        "top_k": logits_process.TopKLogitsWarper(5),
+        "top_p": logits_process.TopPLogitsWarper(0.7),
+    }
+    kept = {name: torch.isfinite(rule(None, logits)) for name, rule in kept.items()}
+    save_file({"logits": logits, **kept}, OUT / "sampling.safetensors")
+
+
+def adapter():
+    """Saves an adapter of the model `llama` by `peft`, and the logits of both."""
+    model = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama")
+    rules = peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q_proj", "o_proj", "up_proj"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(model, rules).eval()
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.add_(torch.randn_like(parameter) * 0.3)
+    model.peft_config["default"].base_model_name_or_path = "llama"
+    folder = OUT / "adapter"
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    tokens = torch.randint(0, VOCABULARY, (2, 9))
+    with torch.no_grad():
+        logits = model(tokens).logits
+    save_file({"input_ids": tokens.to(torch.int32), "logits": logits}, folder / "case.safetensors")
 
 
 def main():
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
-    gpt2 = transformers.GPT2Config(vocab_size=33, n_positions=12, n_embd=16, n_layer=2, n_head=4)
-    save("gpt2", transformers.GPT2LMHeadModel(gpt2), tokens(2, 7, vocabulary=33))
-    llama = transformers.LlamaConfig(vocab_size=33, num_key_value_heads=2, max_position_embeddings=32, rope_theta=500.0, **sizes)
-    # In several files with an index.
-    save("llama", transformers.LlamaForCausalLM(llama), tokens(2, 9, vocabulary=33), max_shard_size="10KB")
-    scaling = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    llama3 = transformers.LlamaConfig(
-        vocab_size=33,
-        num_key_value_heads=4,
-        head_dim=8,
-        attention_bias=True,
-        tie_word_embeddings=True,
-        max_position_embeddings=32,
-        rope_scaling={**scaling, "original_max_position_embeddings": 8},
-        **{**sizes, "num_hidden_layers": 1},
-    )
-    save("llama3", transformers.LlamaForCausalLM(llama3), tokens(1, 16, vocabulary=33))
-    labels = {i: str(i) for i in range(5)}
-    vit = transformers.ViTConfig(image_size=8, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **sizes)
-    save("vit", transformers.ViTForImageClassification(vit), {"pixel_values": torch.randn(2, 3, 8, 8)})
-    bert = transformers.BertConfig(vocab_size=33, max_position_embeddings=12, **sizes)
-    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
-    kinds = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0, 0]])
-    inputs = {**tokens(2, 7, vocabulary=33), "attention_mask": mask, "token_type_ids": kinds}
-    save("bert", transformers.BertForMaskedLM(bert), inputs)
+    decoders()
+    encoders()
+    sampling()
+    adapter()
     print(sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file()), "bytes")
 
 

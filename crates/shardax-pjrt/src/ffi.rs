@@ -10,7 +10,6 @@
 //!
 //! It is called on a thread of the plugin, on several at once when several devices come to it, and may block.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -25,14 +24,18 @@ use smallvec::SmallVec;
 use crate::api::slice;
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
-use crate::event::guard_callback;
 use crate::launch_failure;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension, RawVoidFn};
 
 pub mod device;
+mod inside;
 mod raw;
 pub mod rendezvous;
+
+pub(crate) use inside::check_outside;
+use inside::guarded;
+pub use inside::in_function;
 
 /// How many functions one process can register.
 pub const MAX_HANDLERS: usize = 64;
@@ -434,42 +437,6 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         }
         make_error(frame, message)
     }
-}
-
-thread_local! {
-    static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is inside a function that a program calls. The program goes on when the function returns, so
-/// what waits for the plugin's threads, or for the program, may wait for ever.
-#[inline]
-pub fn in_function() -> bool {
-    IN_FUNCTION.get()
-}
-
-/// Fails inside a function that a program calls: it cannot run programs.
-#[inline]
-pub(crate) fn check_outside() -> Result<()> {
-    match in_function() {
-        false => Ok(()),
-        true => Err(inside()),
-    }
-}
-
-#[cold]
-fn inside() -> Error {
-    Error::failed_precondition(
-        "a function of the host that a program calls cannot run programs: the threads that would run them may all be \
-         waiting for such functions. Let it compute with the elements, or move what it computes into the program",
-    )
-}
-
-/// What a handler returns; its panic is an error.
-fn guarded(handler: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
-    let outer = IN_FUNCTION.replace(true);
-    let result = guard_callback(handler).unwrap_or_else(|panic| Err(format!("panicked: {panic}")));
-    IN_FUNCTION.set(outer);
-    result
 }
 
 /// At registration XLA calls a handler once to learn which version of the FFI it was made for.

@@ -26,7 +26,6 @@ pub mod batching;
 pub mod checkpoint;
 pub mod data;
 mod finite;
-pub mod huggingface;
 pub mod log;
 pub mod metrics;
 pub mod plot;

@@ -29,6 +29,7 @@ pages! {
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
     Training "../../../docs/training.md"
+    Models "../../../docs/models.md"
     Planning "../../../docs/planning.md"
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"

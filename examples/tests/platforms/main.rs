@@ -2,14 +2,12 @@
 //! not there. `cargo xtask platforms` makes `docs/platforms.md` of it.
 
 mod forms;
-#[path = "../../lm/model.rs"]
-mod model;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use model::{Gpt, Sizes};
 use shardax::sharding::DimSpec;
+use shardax_models::{Decoder, DecoderConfig};
 use shardax_nn::prelude::*;
 
 /// What a compiled program says of itself.
@@ -45,14 +43,15 @@ fn waiting<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out
     })
 }
 
-const GPT: Sizes = Sizes { vocabulary: 256, layers: 2, features: 128, heads: 8, kv_heads: 4 };
-/// One whose parts are worth something on a thousand devices.
-const LARGE_GPT: Sizes = Sizes { vocabulary: 256, layers: 2, features: 1024, heads: 8, kv_heads: 8 };
+/// The model of the example `lm`.
+fn config(features: usize, kv_heads: usize) -> DecoderConfig {
+    DecoderConfig { kv_heads, tie_embeddings: true, ..DecoderConfig::new(256, 2, features, 8) }
+}
 
-type State = Optimizer<Gpt, AdamW>;
+type State = Optimizer<Decoder, AdamW>;
 
 fn gpt_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
-    let loss = |model: Gpt| softmax_cross_entropy_with_integer_labels(model.forward(&tokens), &targets).mean(..);
+    let loss = |model: Decoder| softmax_cross_entropy_with_integer_labels(model.forward(&tokens), &targets).mean(..);
     let (loss, grads) = value_and_grad(loss).call(&state.model)?;
     state.update(grads)?;
     Ok((state, loss))
@@ -60,16 +59,17 @@ fn gpt_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, A
 
 /// A training step of a transformer over a mesh of `data`, `fsdp` and `model`.
 fn gpt([data, fsdp, tensor]: [usize; 3]) -> Result<Waiting> {
-    gpt_on(make_mesh([("data", data), ("fsdp", fsdp), ("model", tensor)])?, GPT, [16, 64])
+    gpt_on(make_mesh([("data", data), ("fsdp", fsdp), ("model", tensor)])?, config(128, 4), [16, 64])
 }
 
-fn gpt_on(mesh: Mesh, sizes: Sizes, tokens: [usize; 2]) -> Result<Waiting> {
+fn gpt_on(mesh: Mesh, config: DecoderConfig, tokens: [usize; 2]) -> Result<Waiting> {
     let along = |names: &[&'static str]| DimSpec::Axes(names.iter().map(|name| (*name).into()).collect());
     let rules = Rules::new(&mesh, [("batch", along(&["data", "fsdp"]))])
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
         .and("mlp", along(&["model"]));
-    let types = eval_shape(move || State::new(Gpt::new(sizes, &mut Rngs::new(0)), adamw(1e-3, 0.01)), ())?;
+    let make = move || State::new(Decoder::new(&config, &mut Rngs::new(0))?, adamw(1e-3, 0.01));
+    let types = eval_shape(make, ())?;
     let shardings = rules.shardings(&types)?;
     let tokens = || shape_dtype_struct(tokens, DType::I32);
     let batch = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
@@ -82,11 +82,22 @@ fn gpt_on(mesh: Mesh, sizes: Sizes, tokens: [usize; 2]) -> Result<Waiting> {
 
 /// One token more, by the keys and values of those before.
 fn gpt_decode() -> Result<Waiting> {
-    let model = eval_shape(|| Gpt::new(GPT, &mut Rngs::new(0)), ())?;
-    let cache = eval_shape(|model: Gpt| model.empty_cache(64), &model)?;
-    let next = jit(|model: Gpt, token: Array, at: Array, cache: model::Cache| model.next(&token, &at, cache));
-    let number = || shape_dtype_struct((), DType::I32);
-    Ok(waiting(next.donate_argnums([3]).lower((model, number(), number(), cache))?))
+    let model = eval_shape(|| Decoder::new(&config(128, 4), &mut Rngs::new(0)), ())?;
+    let filled = eval_shape(
+        |mut model: Decoder| {
+            model.init_cache(1, 64);
+            model.state_of(Filter::of::<Cache>())
+        },
+        &model,
+    )?;
+    let next = jit(|mut model: Decoder, token: Array, cache: ModuleState| -> Result<(Array, ModuleState)> {
+        model.init_cache(1, 64);
+        model.update(&cache)?;
+        let logits = model.decode(token);
+        Ok((logits, model.state_of(Filter::of::<Cache>())))
+    });
+    let token = shape_dtype_struct([1, 1], DType::I32);
+    Ok(waiting(next.donate_argnums([2]).lower((model, token, filled))?))
 }
 
 #[derive(Module, Clone)]
@@ -261,7 +272,7 @@ fn programs_on_topologies() -> Result<()> {
     ] {
         let begun = std::time::Instant::now();
         let mesh = topology.mesh([("data", 1), ("fsdp", 128), ("model", 8)])?;
-        let waiting = gpt_on(mesh, LARGE_GPT, [128, 128])?;
+        let waiting = gpt_on(mesh, config(1024, 8), [128, 128])?;
         let lowered = begun.elapsed();
         let row = waiting(&topology)?;
         let what = "GPT of 34M parameters, FSDP 128 × tensor 8";

@@ -28,6 +28,8 @@ pub struct Rope {
     pub base: f64,
     /// How angles are changed for texts longer than those that a model was trained with.
     pub scaling: RopeScaling,
+    /// The number of features of each head that are turned, the first ones. Default all.
+    pub rotary_dim: Option<usize>,
 }
 
 /// How the angles of a [`Rope`] are changed for longer texts.
@@ -59,7 +61,7 @@ impl Default for Rope {
 impl Rope {
     /// Angles that go from 1 to nearly `1 / base` a position.
     pub fn new(base: f64) -> Self {
-        Rope { base, scaling: RopeScaling::None }
+        Rope { base, scaling: RopeScaling::None, rotary_dim: None }
     }
 
     /// The same, for longer texts.
@@ -68,20 +70,31 @@ impl Rope {
         self
     }
 
+    /// Turns only the first `features` of each head, an even number; the others pass.
+    pub fn rotary_dim(mut self, features: usize) -> Self {
+        self.rotary_dim = Some(features);
+        self
+    }
+
     /// `x`, `[..., length, heads, depth]` with an even depth, turned by `positions`, `[..., length]` or what broadcasts to it.
     #[track_caller]
     pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
         let (x, positions) = (x.into_array(), positions.into_array());
         require!(&x, self.check(&x));
-        let half = x.shape()[x.ndim() - 1] / 2;
+        let depth = x.shape()[x.ndim() - 1];
+        let rotated = self.rotary_dim.unwrap_or(depth);
+        let half = rotated / 2;
         let speeds: Vec<f32> = (0..half).map(|i| self.speed(i as f64 / half as f64) as f32).collect();
         let angles = positions.astype(DType::F32).expand_dims(-1) * array(speeds);
         let angles = angles.expand_dims(-2);
         let (cos, sin) = (angles.cos(), angles.sin());
         let dtype = x.dtype();
         let wide = if dtype.byte_size() < 4 { x.astype(DType::F32) } else { x };
-        let (first, second) = (wide.get((Ellipsis, ..half)), wide.get((Ellipsis, half..)));
-        let turned = [&first * &cos - &second * &sin, second * cos + first * sin];
+        let (first, second) = (wide.get((Ellipsis, ..half)), wide.get((Ellipsis, half..rotated)));
+        let mut turned = vec![&first * &cos - &second * &sin, second * cos + first * sin];
+        if rotated < depth {
+            turned.push(wide.get((Ellipsis, rotated..)));
+        }
         concatenate(&turned, -1).astype(dtype)
     }
 
@@ -119,6 +132,12 @@ impl Rope {
             let what = format!("Rope: x must be [..., length, heads, depth] with an even depth, got {}", x.type_name());
             return value_error(what);
         }
-        Ok(())
+        let depth = x.shape()[x.ndim() - 1];
+        match self.rotary_dim {
+            Some(features) if features > depth || !features.is_multiple_of(2) => {
+                value_error(format!("Rope: rotary_dim must be even and at most the depth of {depth}, got {features}"))
+            }
+            _ => Ok(()),
+        }
     }
 }

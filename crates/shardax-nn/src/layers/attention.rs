@@ -7,7 +7,7 @@ use shardax::shape::AxisName;
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
-use super::{LayerNorm, LinearGeneral};
+use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Rope};
 use crate::check::{refused, require, value_error};
 use crate::rules::Place;
@@ -49,6 +49,10 @@ pub struct MultiHeadAttention {
     pub query_ln: Option<LayerNorm>,
     /// The norm of each head's key, if they are normalized.
     pub key_ln: Option<LayerNorm>,
+    /// The RMS norm of each head's query. Default none: a model that has one sets it.
+    pub query_norm: Option<RmsNorm>,
+    /// The RMS norm of each head's key. Default none: a model that has one sets it.
+    pub key_norm: Option<RmsNorm>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
     pub cached_key: Option<Cache>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
@@ -232,6 +236,11 @@ impl MultiHeadAttention {
             None => x,
         };
         let (query, key) = (normed(&self.query_ln, query), normed(&self.key_ln, key));
+        let rms_normed = |norm: &Option<RmsNorm>, x: Array| match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        let (query, key) = (rms_normed(&self.query_norm, query), rms_normed(&self.key_norm, key));
         let Some(rope) = self.own.rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key, value];
         };
@@ -435,6 +444,8 @@ impl MultiHeadAttentionBuilder {
             out,
             query_ln,
             key_ln,
+            query_norm: None,
+            key_norm: None,
             cached_key,
             cached_value,
             cache_index,

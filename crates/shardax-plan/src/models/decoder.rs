@@ -1,11 +1,12 @@
 //! A language model: RMS norms, rotary positions, fewer heads of keys than of queries, gated linear units, AdamW; it
 //! computes in bfloat16 and keeps parameters in float32. Its layers are one loop.
 
+use shardax_models::{Decoder, DecoderConfig};
 use shardax_nn::prelude::*;
 
 use crate::{Plan, Setup};
 
-/// The sizes of a [`Decoder`].
+/// The sizes of a [`decoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// How many tokens there are.
@@ -66,111 +67,16 @@ impl Sizes {
     }
 }
 
-/// See [`decoder`].
-#[derive(Module, Clone)]
-pub struct Decoder {
-    embed: Embed,
-    blocks: Stack<Block>,
-    norm: RmsNorm,
-    head: Linear,
-    #[tree(static)]
-    rules: Rules,
-}
-
-#[derive(Module, Clone)]
-struct Block {
-    norm: RmsNorm,
-    attention: MultiHeadAttention,
-    mlp_norm: RmsNorm,
-    mlp: Option<Gated>,
-    experts: Option<MixtureOfExperts<Gated>>,
-}
-
-#[derive(Module, Clone)]
-struct Gated {
-    gate: Linear,
-    up: Linear,
-    down: Linear,
-}
-
-fn linear(from: usize, to: usize, names: [&'static str; 2], rngs: &mut Rngs) -> Linear {
-    Linear::builder(from, to).use_bias(false).kernel_axes(names).build(rngs)
-}
-
-impl Gated {
-    fn new(sizes: Sizes, rngs: &mut Rngs) -> Gated {
-        let Sizes { features: f, hidden: h, .. } = sizes;
-        Gated {
-            gate: linear(f, h, ["embed", "mlp"], rngs),
-            up: linear(f, h, ["embed", "mlp"], rngs),
-            down: linear(h, f, ["mlp", "embed"], rngs),
-        }
-    }
-}
-
-impl Gated {
-    fn forward(&self, x: Array) -> Array {
-        self.down.forward(silu(self.gate.forward(&x)) * self.up.forward(x))
-    }
-}
-
-impl Layer for Gated {
-    fn forward(&mut self, x: Array) -> Array {
-        Gated::forward(self, x)
-    }
-}
-
-impl Block {
-    fn new(sizes: Sizes, rngs: &mut Rngs) -> Block {
-        let Sizes { features: f, heads, kv_heads, experts, .. } = sizes;
-        let attention = MultiHeadAttention::builder(heads, f)
-            .num_kv_heads(kv_heads)
-            .use_bias(false)
-            .is_causal(true)
-            .rope(Rope::default())
-            .kernel_axes(["embed", "heads", "depth"])
-            .out_kernel_axes(["heads", "depth", "embed"])
-            .build(rngs);
-        let routed = (experts > 0).then(|| MixtureOfExperts::new(experts, 2, f, rngs, |rngs| Gated::new(sizes, rngs)));
-        let routed = routed.and_then(Result::ok);
-        let mlp = routed.is_none().then(|| Gated::new(sizes, rngs));
-        Block { norm: RmsNorm::new(f, rngs), attention, mlp_norm: RmsNorm::new(f, rngs), mlp, experts: routed }
-    }
-
-    fn forward(&self, x: Array) -> Result<Array> {
-        let x = &x + self.attention.forward(self.norm.forward(&x));
-        let normed = self.mlp_norm.forward(&x);
-        Ok(match (&self.mlp, &self.experts) {
-            (Some(mlp), _) => x + mlp.forward(normed),
-            (None, Some(experts)) => x + experts.forward(normed)?.y,
-            (None, None) => x,
-        })
-    }
-}
-
-impl Decoder {
-    fn new(sizes: Sizes, setup: &Setup, rules: Rules) -> Result<Decoder> {
-        let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&rules);
-        let Sizes { vocabulary, features: f, layers, .. } = sizes;
-        let embed = Embed::builder(vocabulary, f).axes(["vocabulary", "embed"]).build(&mut rngs);
-        let blocks = Stack::new(layers, &mut rngs, |rngs| Block::new(sizes, rngs))?.axis_name("layers");
-        let blocks = match setup.remat.policy() {
-            Some(policy) => blocks.checkpoint(policy),
-            None => blocks,
-        };
-        let norm = RmsNorm::new(f, &mut rngs);
-        Ok(Decoder { embed, blocks, norm, head: linear(f, vocabulary, ["embed", "vocabulary"], &mut rngs), rules })
-    }
-
-    /// Logits `[batch, length, vocabulary]` of `[batch, length]` tokens.
-    ///
-    /// Fails when the sizes do not go together.
-    pub fn forward(&self, tokens: &Array) -> Result<Array> {
-        let between = |x: Array| self.rules.constrain(x, [Some("batch"), None, None]);
-        let x = between(self.embed.forward(tokens));
-        let layer = |block: &Block, x: Array| -> Result<(Array, ())> { Ok((between(block.forward(x)?), ())) };
-        let (x, ()) = self.blocks.scan(layer, x)?;
-        Ok(self.head.forward(self.norm.forward(x)))
+/// The model of these sizes.
+fn config(sizes: Sizes, setup: &Setup) -> DecoderConfig {
+    let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, experts, .. } = sizes;
+    DecoderConfig {
+        kv_heads,
+        hidden,
+        experts,
+        scan_layers: true,
+        checkpoint: setup.remat.policy(),
+        ..DecoderConfig::new(vocabulary, layers, features, heads)
     }
 }
 
@@ -180,7 +86,7 @@ const ROWS_AND_EXPERTS: [(&str, &[&str]); 2] = [("batch", &["expert", "data", "f
 
 /// FSDP along `fsdp`, heads and gated units in parts along `model`.
 const LAYERS: [(&str, &[&str]); 4] =
-    [("embed", &["fsdp"]), ("heads", &["model"]), ("mlp", &["model"]), ("vocabulary", &["model"])];
+    [("embed", &["fsdp"]), ("heads", &["model"]), ("mlp", &["model"]), ("vocab", &["model"])];
 
 type State = Optimizer<Decoder, AdamW>;
 
@@ -201,15 +107,20 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(groups);
     let mesh = setup.mesh()?;
     let over = setup.rules(&mesh, &rules);
-    let own = (over.clone(), setup.clone());
-    let make = move || State::new(Decoder::new(sizes, &own.1, own.0.clone())?, adamw(1e-3, 0.1));
+    let (own, config) = (over.clone(), config(sizes, setup));
+    let make = move || {
+        let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&own);
+        State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3, 0.1))
+    };
     let types = eval_shape(make, ())?;
     let shardings = over.shardings(&types)?;
     let rows = NamedSharding::new(&mesh, over.spec(["batch", "length"]));
-    let step = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
-        let loss = |model: Decoder| -> Result<Array> {
-            let logits = model.forward(&tokens)?.astype(DType::F32);
-            Ok(softmax_cross_entropy_with_integer_labels(logits, &targets).mean(..))
+    let inputs = over.clone();
+    let step = move |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array)> {
+        let loss = |model: Decoder| {
+            let x = inputs.constrain(model.embed(&tokens), [Some("batch"), None, None]);
+            let logits = model.logits(model.hidden(x)).astype(DType::F32);
+            softmax_cross_entropy_with_integer_labels(logits, &targets).mean(..)
         };
         let (loss, grads) = value_and_grad(loss).call(&state.model)?;
         state.update(grads)?;

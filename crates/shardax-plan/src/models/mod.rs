@@ -10,7 +10,7 @@ use crate::error::value_error;
 use crate::{Plan, Setup};
 
 pub use cnn::cnn;
-pub use decoder::{Decoder, Sizes, decoder};
+pub use decoder::{Sizes, decoder};
 pub use mlp::mlp;
 
 /// The names that [`named`] knows.

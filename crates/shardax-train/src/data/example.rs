@@ -85,7 +85,8 @@ impl HostArray {
 
     /// The array, laid out by a device or a sharding, as [`Array::from_slice_on`] does it: over devices of several
     /// processes this is the whole, which must be the same on each. Where it is this process's part, such as of a batch
-    /// that the processes share, [`to_array_of_process`](HostArray::to_array_of_process) makes the array.
+    /// that the processes share, [`to_array_of_process`](HostArray::to_array_of_process) makes the array: that one sends
+    /// nothing, so that a stream's threads may call it.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
         Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)

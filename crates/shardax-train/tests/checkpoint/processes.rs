@@ -56,6 +56,12 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     let mesh = make_mesh([("x", device_count())])?;
     let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
     let weights = make_array_from_callback([8], DType::F32, &split, |index| Ok(zeros([index[0].len()])))?;
+    // Data of the host is the whole, on each process; a batch is of each process's part where that is asked for.
+    let host = HostArray::of(&(0..16).collect::<Vec<i32>>(), &[16])?;
+    assert_eq!((host.to_array_on(&split)?.shape(), host.to_array_on(&whole)?.shape()), (&[16][..], &[16][..]));
+    assert_eq!(host.to_array_of_process(&split)?.shape(), [16 * process_count()]);
+    let own = HostArray::of(&[process_index() as i32; 16], &[16])?.to_array_on(&split);
+    assert!(process_count() == 1 || own.is_err_and(|e| e.message().contains("is not the same on each process")));
     let step = jit(|w: Array, x: Array| {
         let loss = (&x * &w).sum(1).mean(..);
         (w - (&x - 0.5).mean(0) * 0.1, MultiMetric::new().with("loss", Average::of(loss)))

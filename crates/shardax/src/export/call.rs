@@ -12,12 +12,53 @@ use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
 use crate::ops::control_flow::map;
 use crate::sharding::{Mesh, NamedSharding, Sharding};
+use crate::warning;
 
 /// Operands are the inputs of its `main`: what was captured, then the arguments that it takes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallExported {
     pub program: Arc<Exchanged>,
     pub mesh: Option<Mesh>,
+}
+
+/// Targets that are no computation.
+const MARKS: [&str; 6] = [
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "LayoutConstraint",
+    "annotate_device_placement",
+    "shape_assertion",
+];
+
+/// Warns of kernels outside of `shard_map`: XLA knows nothing of how they could be split.
+fn warn_of_kernels(name: &str, text: &str) {
+    let mut within = None;
+    let mut found: Vec<&str> = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        match within {
+            Some(of) if of == indent && line.trim_start().starts_with('}') => within = None,
+            None if line.contains("sdy.manual_computation(") => within = Some(indent),
+            _ => {}
+        }
+        let target = line.split_once("call_target_name = \"").and_then(|(_, rest)| rest.split('"').next());
+        let target = target.or_else(|| line.split_once("custom_call @").and_then(|(_, rest)| rest.split('(').next()));
+        if let Some(target) = target.filter(|target| within.is_none() && !MARKS.contains(target))
+            && !found.contains(&target)
+        {
+            found.push(target);
+        }
+    }
+    if !found.is_empty() {
+        warning::warn(
+            &format!(
+                "{name} was exported with the kernels {}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so",
+                found.join(", ")
+            ),
+            "call it within `shard_map`, on the part of each device, or split its results again with `with_sharding_constraint`",
+        );
+    }
 }
 
 impl Primitive for CallExported {
@@ -65,6 +106,9 @@ impl Primitive for CallExported {
             .map(|(i, &v)| constrained(cx, v, of_mesh(&|mesh| program.in_sharding(i, mesh))))
             .collect();
         let text = program.text(cx.platform)?.clone();
+        if cx.many_devices {
+            warn_of_kernels(&program.name, &text);
+        }
         let key = format!("{} {:?}", program.digest, cx.platform);
         let foreign = Imported { key: &key, text: &text, meshes: self.mesh.as_slice() };
         let made = cx.call_imported(&foreign, &args, outs)?;

@@ -25,7 +25,8 @@
 //! What JAX's `Exported.serialize()` wrote is read like a file of this library, with its derivatives and for many devices.
 //!
 //! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
-//! can be vectorized (row by row), and sizes are numbers, not symbols: export a function for each batch size that is served.
+//! can be vectorized (row by row), and sizes of what is exported here are numbers, not symbols: export a function for each batch
+//! size that is served. JAX's functions of symbolic sizes run for any sizes that fit.
 
 mod call;
 mod file;
@@ -39,7 +40,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use call::CallExported;
-use program::Exchanged;
+use program::{Exchanged, type_of};
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
@@ -158,10 +159,17 @@ impl<Args, Out> fmt::Debug for Exported<Args, Out> {
         let program = &self.program;
         let platforms: Vec<_> = self.platforms().collect();
         writeln!(f, "{} for {} on {}", program.name, devices(program.devices()), platforms.join(", "))?;
-        for (what, paths, avals) in
-            [("argument", &program.in_paths, &program.in_avals), ("result", &program.out_paths, &program.out_avals)]
-        {
-            paths.iter().zip(avals).try_for_each(|(path, aval)| writeln!(f, "  {what}{path}: {aval}"))?;
+        let symbolic = program.symbolic.as_ref();
+        for (what, paths, avals, sizes) in [
+            ("argument", &program.in_paths, &program.in_avals, symbolic.map(|symbolic| &symbolic.in_sizes)),
+            ("result", &program.out_paths, &program.out_avals, symbolic.map(|symbolic| &symbolic.out_sizes)),
+        ] {
+            for (i, (path, aval)) in paths.iter().zip(avals).enumerate() {
+                match sizes {
+                    Some(sizes) => writeln!(f, "  {what}{path}: {}", type_of(aval, &sizes[i]))?,
+                    None => writeln!(f, "  {what}{path}: {aval}")?,
+                }
+            }
         }
         Ok(())
     }
@@ -180,8 +188,8 @@ impl<Args, Out> Exported<Args, Out> {
     /// The function of such a file, or of the bytes that `jax.export.Exported.serialize()` made.
     ///
     /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
-    /// as they make sense. Of JAX's functions those fail that have effects, sizes that are symbols, arguments by name, or types
-    /// that arrays or trees have not here. Whether `Args` and `Out` are its types is found out when it is called.
+    /// as they make sense. Of JAX's functions those fail that have effects, or types that arrays or trees have not here. Whether
+    /// `Args` and `Out` are its types is found out when it is called.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
@@ -222,19 +230,20 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.devices()
     }
 
-    /// The types of its arguments' leaves, with their key paths.
+    /// The types of its arguments' leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
     pub fn in_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.in_paths.iter().map(String::as_str).zip(&self.program.in_avals)
     }
 
-    /// The types of its result's leaves, with their key paths.
+    /// The types of its result's leaves, with their key paths. A symbolic size is 0 here; `Debug` says its name.
     pub fn out_avals(&self) -> impl Iterator<Item = (&str, &Aval)> {
         self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
     }
 
-    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one.
+    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one,
+    /// or has symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
-        self.program.texts.get(platform).map(|text| &**text)
+        self.program.texts.get(platform).map(|text| &**text).filter(|text| !text.is_empty())
     }
 
     /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), for the leaves of its result in
@@ -251,7 +260,9 @@ impl<Args, Out> Exported<Args, Out> {
             let message = err!(Type, "{} takes {} arrays, got {}", program.name, program.in_avals.len(), leaves.len());
             return Err(message.help(format!("{self:?}").trim_end().to_owned()));
         }
-        let leaves = leaves.iter().zip(self.in_avals()).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
+        let program = &program.sized(leaves)?;
+        let wanted = program.in_paths.iter().zip(&program.in_avals);
+        let leaves = leaves.iter().zip(wanted).map(|(leaf, (path, aval))| fitting(leaf, path, aval));
         let outs = call(program, leaves.collect::<Result<_>>()?)?;
         outs.iter().try_for_each(Array::check)?;
         Ok(outs)
@@ -272,8 +283,16 @@ impl<Args: Tree, Out: Tree> Function<Args> for Exported<Args, Out> {
         let flat = Flat::of(&args);
         let context = |e: Error| e.context(format!("argument of {}, which was exported for others", program.name));
         let wanted = TreeDef::from_json(&program.in_tree, &flat.def).map_err(context)?;
-        same_structure(&wanted, &flat.def).map_err(context)?;
-        let leaves = self.on_leaves(&flat.leaves)?.into();
+        let leaves = match wanted.leaves_by_name(&flat.def) {
+            Some(places) => places.into_iter().map(|i| flat.leaves[i].clone()).collect::<Vec<_>>(),
+            None => {
+                return Err(same_structure(&wanted, &flat.def)
+                    .map_err(context)
+                    .err()
+                    .unwrap_or_else(|| context(err!(Type, "trees of different structure"))));
+            }
+        };
+        let leaves = self.on_leaves(&leaves)?.into();
         Flat { leaves, def: TreeDef::from_json(&program.out_tree, &flat.def)? }.build()
     }
 }
@@ -322,5 +341,5 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
 fn run(program: &Arc<Exchanged>, leaves: &[Array]) -> Result<Vec<Array>> {
     let kept = program.kept.iter().map(|&i| leaves[i].clone());
     let operands: Vec<Array> = program.captures.iter().cloned().chain(kept).collect();
-    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh()? }, &operands).into_vec())
+    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh(leaves)? }, &operands).into_vec())
 }

@@ -1,10 +1,10 @@
 //! A program that travels: its text for each platform, its types, structures, shardings and captured values, and the
 //! program of its derivative.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use crate::error::{Error, Result, err};
 use crate::runtime::aot::LoweredFn;
 use crate::runtime::placement::Place;
 use crate::shape::AxisName;
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, make_mesh};
+use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, get_mesh, make_mesh};
 use crate::stack::grow;
 
 /// What is said of a program beside its text.
@@ -43,6 +43,33 @@ pub(super) struct Exchanged {
     pub digest: String,
     /// From its arguments and cotangents of its inexact results to the cotangents of its inexact arguments.
     pub vjp: Option<Arc<Exchanged>>,
+    /// Where sizes are symbolic: there is no text before they are known, and they are 0 in the types.
+    pub symbolic: Option<Symbolic>,
+}
+
+/// A function of JAX with symbolic sizes.
+pub(super) struct Symbolic {
+    /// The sizes of arguments and results as they are written, such as `b` or `2*b + 1`.
+    pub in_sizes: Vec<Vec<String>>,
+    pub out_sizes: Vec<Vec<String>>,
+    /// The file that it came from, from which it is made for known sizes.
+    pub file: Arc<[u8]>,
+    /// What was made of it, by the shapes of the arguments.
+    made: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
+}
+
+/// At most so many sets of sizes are remembered.
+const SIZES: usize = 256;
+
+impl Symbolic {
+    pub fn of(in_sizes: Vec<Vec<String>>, out_sizes: Vec<Vec<String>>) -> Self {
+        Symbolic { in_sizes, out_sizes, file: Arc::from([]), made: Mutex::default() }
+    }
+}
+
+/// A type as it prints, with its symbolic sizes.
+pub(super) fn type_of(aval: &Aval, sizes: &[String]) -> String {
+    format!("{}[{}]", aval.dtype, sizes.join(","))
 }
 
 impl PartialEq for Exchanged {
@@ -127,7 +154,37 @@ impl Exchanged {
             captures: lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect(),
             digest: String::new(),
             vjp: None,
+            symbolic: None,
         })
+    }
+
+    /// The program for these arguments: itself, or where its sizes are symbolic what it is for theirs.
+    pub fn sized(self: &Arc<Self>, leaves: &[Array]) -> Result<Arc<Exchanged>> {
+        let Some(symbolic) = &self.symbolic else { return Ok(self.clone()) };
+        for (i, (leaf, (aval, sizes))) in leaves.iter().zip(self.in_avals.iter().zip(&symbolic.in_sizes)).enumerate() {
+            let have = leaf.aval();
+            let number = leaf.is_number() && sizes.is_empty();
+            let fits = |(size, said): (&usize, &String)| said.parse().map_or(true, |said: usize| said == *size);
+            let same_rank = have.shape.len() == sizes.len();
+            if !(number || have.dtype == aval.dtype && same_rank && have.shape.iter().zip(sizes).all(fits)) {
+                let (path, want) = (&self.in_paths[i], type_of(aval, sizes));
+                return Err(err!(Type, "argument{path} must have type {want}, got {have}").help(
+                    "an exported function is for the types it was exported for; export it for these, or convert the argument",
+                ));
+            }
+        }
+        let shapes: Vec<Vec<usize>> = leaves.iter().map(|leaf| leaf.shape().to_vec()).collect();
+        let made = || symbolic.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = made().get(&shapes) {
+            return Ok(made.clone());
+        }
+        let sized = Arc::new(super::jax::sized(&symbolic.file, &self.digest, &shapes)?);
+        let mut all = made();
+        if all.len() >= SIZES {
+            all.clear();
+        }
+        all.insert(shapes, sized.clone());
+        Ok(sized)
     }
 
     /// Gives it the name of its function.
@@ -143,14 +200,25 @@ impl Exchanged {
         self.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The mesh that it runs on here; none for one device.
-    pub fn mesh(&self) -> Result<Option<Mesh>> {
+    /// The mesh that it runs on for these arguments; none for one device that nothing is said of. Its devices are those of the
+    /// context mesh or else of the arguments, in their order, where they are as many; else the first ones.
+    pub fn mesh(&self, leaves: &[Array]) -> Result<Option<Mesh>> {
         if self.axes.is_empty() {
             return Ok(None);
         }
-        make_mesh(self.axes.iter().copied())
-            .map(Some)
-            .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
+        let placed = leaves.iter().filter(|leaf| leaf.committed()).filter_map(|leaf| leaf.sharding().ok());
+        let placed = placed.map(|sharding| match &sharding {
+            Sharding::Named(named) => named.mesh().devices().to_vec(),
+            other => other.devices().to_vec(),
+        });
+        let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
+        let axes = self.axes.iter().copied();
+        match known.find(|devices| devices.len() == self.devices()) {
+            Some(devices) => Mesh::new(devices, axes),
+            None => make_mesh(axes),
+        }
+        .map(Some)
+        .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 
     /// The text for a platform.

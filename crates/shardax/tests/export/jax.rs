@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use shardax::export::{ExportOptions, Exported};
+use shardax::config;
+use shardax::export::{ExportOptions, Exported, export};
 use shardax::prelude::*;
 
 use crate::common::setup;
@@ -60,51 +61,72 @@ fn functions_that_jax_exported() -> Result<()> {
     Ok(())
 }
 
-/// What `jax.export` itself wrote gives JAX's numbers, leaf by leaf: called, within another program, and its gradient.
-#[test]
-fn artifacts_of_jax() -> Result<()> {
+/// What `jax.export` itself wrote gives JAX's numbers, leaf by leaf: called, within another program, and its gradient. What
+/// is behind an `@` numbers the arguments.
+fn artifact(name: &str) -> Result<()> {
     setup();
     let v = values();
-    for name in ["mlp", "trees", "net", "operations", "steps", "where", "sharded", "mapped"] {
-        let read = Exported::<(Array,), Array>::load(exported(&format!("{name}.jax")))?;
-        let of = |kind: &str| -> Vec<(usize, Array)> {
-            let prefix = format!("{name}.{kind}");
-            let found = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
-            found.collect()
-        };
-        let close = |got: &Array, want: &Array, what: &str| -> Result<()> {
-            assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}: {what}");
-            let wide = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
-            assert!(allclose(wide(got), wide(want), 1e-5, 1e-5)?, "{name}: {what}\n{got}\n{want}");
-            Ok(())
-        };
-        let ins: Vec<Array> = of("in").into_iter().map(|(_, x)| x).collect();
-        let outs = of("out");
-        for (got, (i, want)) in read.call_leaves(&ins)?.iter().zip(&outs) {
-            close(got, want, &format!("result {i}"))?;
-        }
-        let within = jit(|ins: Vec<Array>| Ok(read.call_leaves(&ins)?.into_iter().chain(ins).collect::<Vec<_>>()));
-        for (got, (i, want)) in within.call(ins.clone())?.iter().zip(&outs) {
-            close(got, want, &format!("result {i} within another program"))?;
-        }
-        let slopes = of("slope");
-        assert_eq!((read.has_vjp(), outs.is_empty()), (!slopes.is_empty(), false), "{name}");
-        if slopes.is_empty() {
-            continue;
-        }
-        let moving: Vec<Array> = slopes.iter().map(|(i, _)| ins[*i].clone()).collect();
-        let loss = |moving: Vec<Array>| -> Result<Array> {
-            let mut all = ins.clone();
-            slopes.iter().zip(moving).for_each(|((i, _), x)| all[*i] = x);
-            let outs = read.call_leaves(&all)?;
-            let sums = outs.into_iter().filter(|x| x.dtype().is_inexact()).map(|x| x.astype(DType::F32).sum(..));
-            Ok(sums.fold(array(0.0f32), |all, one| all + one))
-        };
-        for (got, (i, want)) in jit(grad(loss)).call(moving)?.iter().zip(&slopes) {
-            close(got, want, &format!("slope of argument {i}"))?;
-        }
+    let file = name.split('@').next().unwrap_or(name);
+    let read = Exported::<(Array,), Array>::load(exported(&format!("{file}.jax")))?;
+    let of = |kind: &str| -> Vec<(usize, Array)> {
+        let prefix = format!("{name}.{kind}");
+        let found = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
+        found.collect()
+    };
+    let close = |got: &Array, want: &Array, what: &str| -> Result<()> {
+        assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}: {what}");
+        let wide = |x: &Array| if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() };
+        assert!(allclose(wide(got), wide(want), 1e-5, 1e-5)?, "{name}: {what}\n{got}\n{want}");
+        Ok(())
+    };
+    let ins: Vec<Array> = of("in").into_iter().map(|(_, x)| x).collect();
+    let outs = of("out");
+    for (got, (i, want)) in read.call_leaves(&ins)?.iter().zip(&outs) {
+        close(got, want, &format!("result {i}"))?;
+    }
+    let within = jit(|ins: Vec<Array>| Ok(read.call_leaves(&ins)?.into_iter().chain(ins).collect::<Vec<_>>()));
+    for (got, (i, want)) in within.call(ins.clone())?.iter().zip(&outs) {
+        close(got, want, &format!("result {i} within another program"))?;
+    }
+    let slopes = of("slope");
+    assert_eq!((read.has_vjp(), outs.is_empty()), (!slopes.is_empty(), false), "{name}");
+    if slopes.is_empty() {
+        return Ok(());
+    }
+    let moving: Vec<Array> = slopes.iter().map(|(i, _)| ins[*i].clone()).collect();
+    let loss = |moving: Vec<Array>| -> Result<Array> {
+        let mut all = ins.clone();
+        slopes.iter().zip(moving).for_each(|((i, _), x)| all[*i] = x);
+        let outs = read.call_leaves(&all)?;
+        let sums = outs.into_iter().filter(|x| x.dtype().is_inexact()).map(|x| x.astype(DType::F32).sum(..));
+        Ok(sums.fold(array(0.0f32), |all, one| all + one))
+    };
+    for (got, (i, want)) in jit(grad(loss)).call(moving)?.iter().zip(&slopes) {
+        close(got, want, &format!("slope of argument {i}"))?;
     }
     Ok(())
+}
+
+#[test]
+fn artifacts_of_jax() -> Result<()> {
+    ["mlp", "trees", "net", "steps", "where", "sharded", "mapped"].into_iter().try_for_each(artifact)
+}
+
+#[test]
+fn artifacts_of_jax_with_all_kinds_of_operations() -> Result<()> {
+    ["operations", "placed", "alone", "seldom"].into_iter().try_for_each(artifact)
+}
+
+/// Sizes that are symbols there are those of each call.
+#[test]
+fn artifacts_of_jax_with_symbolic_sizes() -> Result<()> {
+    ["rows@0", "rows@1", "rows@2", "sizes@0", "sizes@1", "sized"].into_iter().try_for_each(artifact)
+}
+
+/// What JAX calls LAPACK for are operations here.
+#[test]
+fn artifacts_of_jax_with_decompositions() -> Result<()> {
+    artifact("decompositions")
 }
 
 /// Their structures become Rust's, they run over rows, and what is saved of them here is a file like others.
@@ -147,20 +169,15 @@ fn artifacts_of_jax_that_are_refused() -> Result<()> {
     assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
     assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
     for (name, parts) in [
-        ("symbolic", ["sizes that are symbols: [b, 4]", "symbolic_shape"]),
-        ("sized", ["sizes within that are symbols", "exchange.save"]),
-        ("keyword", ["takes arguments by name", "by place"]),
-        ("custom", ["the type \"Pair\" has no place in Rust", "dictionaries, tuples and lists"]),
-        ("keys", ["JAX's element type 27", "key_data"]),
+        ("custom", ["the type \"Box\" has no place in Rust", "dictionaries, named tuples, tuples and lists"]),
+        ("small", ["element type float8_e4m3fn", "bfloat16"]),
+        ("lapack", ["lapack_sgeev_ffi", "`triangular_solve`"]),
+        ("keys", ["element type key<fry>", "key_data"]),
     ] {
         let file = exported(&format!("{name}.jax"));
         let error = Exported::<(Array,), Array>::load(file).err().expect(name).to_string();
         parts.iter().for_each(|part| assert!(error.contains(part), "{name}: {error}"));
     }
-    // Functions of jaxlib are not in XLA.
-    let lapack = Exported::<(Array,), Array>::load(exported("lapack.jax"))?;
-    let error = lapack.call(eye(2)).err().expect("no such function").to_string();
-    assert!(error.contains("lapack_spotrf_ffi"), "{error}");
     Ok(())
 }
 
@@ -174,6 +191,138 @@ fn symbols_become_numbers() -> Result<()> {
     assert!(allclose(read.call(x)?, &v["sized.out00"], 1e-6, 1e-6)?);
     let slope = grad(|x: Array| Ok(read.call(x)?.sum(..))).call(x)?;
     assert!(allclose(slope, 1.0 - x.tanh().square(), 1e-5, 1e-6)?);
+    Ok(())
+}
+
+/// The number of lines of the user's program that an error names.
+fn lines(error: &str) -> usize {
+    error.lines().filter(|line| line.starts_with("  at ") && line.contains("tests/export/jax.rs")).count()
+}
+
+/// What must hold of symbolic sizes is checked for those of a call; one file serves all that fit.
+#[test]
+fn symbolic_sizes_are_checked() -> Result<()> {
+    setup();
+    type Sizes = Exported<(Array, Array, Array), Array>;
+    let read = Sizes::load(exported("sizes.jax"))?;
+    let text = format!("{read:?}");
+    assert!(text.contains("argument[0]: float32[b,c]") && text.contains("argument[1]: float32[b*c]"), "{text}");
+    let call = |b: usize, c: usize, bc: usize| -> String {
+        let args = [ones([b, c]), ones([bc]), arange(0..b as i32)];
+        read.call_leaves(&args).err().map_or_else(String::new, |e| e.to_string())
+    };
+    for ([b, c, bc], parts) in [
+        ([3, 3, 8], ["division had remainder", "args[1]"]),
+        ([7, 3, 21], ["2*c - b", "but found -1"]),
+        ([1, 3, 3], ["b - 2", "found -1"]),
+    ] {
+        let error = call(b, c, bc);
+        let known = parts.iter().any(|part| error.to_lowercase().contains(&part.to_lowercase()));
+        assert!(known && lines(&error) == 1 && !error.contains("src/"), "{error}");
+    }
+    let error = read.call((ones([3]), ones([9]), arange(0..3))).err().expect("other rank").to_string();
+    assert!(error.contains("argument[0] must have type float32[b,c], got float32[3]") && lines(&error) == 1, "{error}");
+    let again = Sizes::deserialize(&read.serialize()?)?;
+    let args = [ones([2, 2]), ones([4]), arange(0..2)];
+    same(&again.call_leaves(&args)?[0], &read.call_leaves(&args)?[0]);
+    Ok(())
+}
+
+/// Named tuples, ordered dictionaries and arguments by name are structs or maps of those names.
+#[test]
+fn parts_by_name() -> Result<()> {
+    setup();
+    #[derive(Clone, Tree)]
+    struct Bounds {
+        high: Array,
+        low: Array,
+    }
+    #[derive(Clone, Tree)]
+    struct Pair {
+        low: Array,
+        high: Array,
+    }
+    #[derive(Clone, Tree)]
+    struct Options {
+        scale: f32,
+    }
+    let parts =
+        || Dict::from([("first".to_owned(), ones([3])), ("second".to_owned(), arange(0..2).astype(DType::F32))]);
+    let bounds = Bounds { high: ones([2]), low: arange(0..3).astype(DType::F32) };
+    let scale = || Dict::from([("scale".to_owned(), array(2.0f32))]);
+    let read = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("named.jax"))?;
+    let (pair, rest) = read.call((bounds, parts(), scale()))?;
+    assert_eq!((pair.low.to_vec::<f32>()?, pair.high.to_vec::<f32>()?), (vec![0.0, 2.0, 4.0], vec![-1.0, -1.0]));
+    assert_eq!((rest["z"].item::<f32>()?, rest["a"].to_vec::<f32>()?), (3.0, vec![0.0, 2.0]));
+    let paths: Vec<_> = read.in_avals().map(|(path, _)| path).collect();
+    let all = [r#"[0]["low"]"#, r#"[0]["high"]"#, r#"[1]["second"]"#, r#"[1]["first"]"#, r#"[2]["scale"]"#];
+    assert_eq!(paths, all);
+    let wrong = Exported::<(Dict, Dict, Options), (Pair, Dict)>::load(exported("named.jax"))?;
+    let error = wrong.call((parts(), parts(), Options { scale: 2.0 })).err().expect("other names").to_string();
+    assert!(error.contains("different structure"), "{error}");
+    Ok(())
+}
+
+/// Files of JAX before 0.10.1 say shardings in their programs alone: here the tables of a later one are taken out.
+#[test]
+fn shardings_of_older_files() -> Result<()> {
+    setup();
+    let mut bytes = std::fs::read(exported("sharded.jax")).expect("the artifact");
+    let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let root = word(&bytes, 0);
+    let fields = root - word(&bytes, root);
+    for field in [20, 21, 24, 25] {
+        let slot = fields + 4 + 2 * field;
+        bytes[slot..slot + 2].fill(0);
+    }
+    let [old, new] = [&bytes, &std::fs::read(exported("sharded.jax")).expect("the artifact")]
+        .map(|bytes| Exported::<(Array, Array), Array>::deserialize(bytes));
+    let args = (ones([8, 4]), ones([4, 6]));
+    let (old, new) = (old?.call(args.clone())?, new?.call(args)?);
+    assert_eq!(
+        old.sharding()?.as_named().map(|s| s.spec().clone()),
+        new.sharding()?.as_named().map(|s| s.spec().clone())
+    );
+    assert_eq!(old.global_shards()?.len(), 8);
+    same(&old, &new);
+    Ok(())
+}
+
+/// A program with a mesh runs on any devices of its number, in any order: those of the context mesh, or of its arguments.
+#[test]
+fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
+    setup();
+    let read = Exported::<(Array, Array), Array>::load(exported("sharded.jax"))?;
+    let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
+    let want = read.call((&x, &w))?;
+    let devices: Vec<_> = devices()?.into_iter().rev().collect();
+    let mesh = Mesh::new(devices.clone(), [("data", 4), ("model", 2)])?;
+    let other = Mesh::new(devices, [("rows", 8)])?;
+    {
+        let _mesh = set_mesh(&mesh)?;
+        let got = read.call((&x, &w))?;
+        assert_eq!(got.sharding()?.as_named().map(|s| s.mesh().clone()), Some(mesh.clone()));
+        same(&got, &want);
+    }
+    for placed in [NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&other, P!["rows"])] {
+        let got = read.call((device_put(&x, &placed)?, &w))?;
+        assert_eq!(got.sharding()?.devices().first(), mesh.devices().first());
+        same(&got, &want);
+    }
+    let alone = Exported::<(Array,), Array>::load(exported("alone.jax"))?;
+    let x = device_put(&arange(0..4).astype(DType::F32), &mesh.devices()[1].clone())?;
+    let got = alone.call(&x)?;
+    assert_eq!(got.to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0]);
+    assert_eq!(got.sharding()?.devices(), x.sharding()?.devices());
+    Ok(())
+}
+
+/// Where JAX computes with 64 bits the platform's number has them too.
+#[test]
+fn programs_for_several_platforms_with_64_bits() -> Result<()> {
+    setup();
+    let read = Exported::<(Array,), Array>::load(exported("wide.jax"))?;
+    assert_eq!(read.call(arange(0..3))?.to_vec::<i32>()?, [1, 2, 3]);
     Ok(())
 }
 
@@ -196,6 +345,35 @@ fn damaged_artifacts_of_jax() -> Result<()> {
         }
         assert!(4 * refused > tried, "{name}: {refused} of {tried}");
     }
+    // Those of symbolic sizes, and calls of LAPACK, are read when they are called.
+    let sizes = || vec![ones([3, 4]), ones([12]), arange(0..3)];
+    let matrices = || vec![ones([2, 4, 4]), ones([2, 4, 3])];
+    for (name, step, args) in [("sizes", 211, sizes()), ("decompositions", 401, matrices())] {
+        let bytes = std::fs::read(exported(&format!("{name}.jax"))).expect("the artifact");
+        for at in (0..bytes.len()).step_by(step) {
+            let mut changed = bytes.clone();
+            changed[at] ^= [0xff, 1 << (at / 2 % 8)][at % 2];
+            if let Ok(read) = F::deserialize(&changed) {
+                drop(jit(|args: Vec<Array>| read.call_leaves(&args)).lower(args.clone()));
+            }
+        }
+    }
+    // A tree whose tables are shared is no larger than the file: here 30 tuples of two, each of which is the next one twice.
+    let bytes = std::fs::read(exported("where.jax")).expect("the artifact");
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let fields = (word(0) - word(word(0) as usize)) as usize;
+    let place = word(0) as usize + usize::from(u16::from_le_bytes([bytes[fields + 12], bytes[fields + 13]]));
+    let mut shared = bytes.clone();
+    shared.resize(bytes.len().next_multiple_of(4), 0);
+    let tables = shared.len();
+    shared[place..place + 4].copy_from_slice(&((tables + 8 - place) as u32).to_le_bytes());
+    for level in 0..30u32 {
+        // The fields of the table: its kind, and its children, which are this far behind.
+        [8u16, 12, 4, 8].iter().for_each(|n| shared.extend(n.to_le_bytes()));
+        let (count, next) = if level < 29 { (2u32, [20, 16]) } else { (0, [0, 0]) };
+        [8, 2, 4, count, next[0], next[1], 0].iter().for_each(|n| shared.extend(n.to_le_bytes()));
+    }
+    assert!(F::deserialize(&shared).is_err());
     let error = F::deserialize(&[7; 100]).err().expect("no function").to_string();
     assert!(error.contains("no exported function, of this library or of `jax.export`"), "{error}");
     Ok(())
@@ -278,5 +456,49 @@ np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
     let status = std::process::Command::new(python).args(["-c", program]).arg(tools).arg(&folder).status().unwrap();
     assert!(status.success());
     std::fs::remove_dir_all(&folder).unwrap();
+    Ok(())
+}
+
+/// Kernels of a program that is called with split arrays gather them, which a warning says.
+#[test]
+fn kernels_of_programs_on_split_arrays_warn() -> Result<()> {
+    use std::sync::{Arc, Mutex};
+    setup();
+    let said = Arc::new(Mutex::new(String::new()));
+    let log = said.clone();
+    config::set_warning_hook(move |text| log.lock().expect("the log").push_str(text));
+    let x = random::normal(random::key(0), [8, 4, 4]);
+    let mesh = make_mesh([("data", 8)])?;
+    let f = export(|x: Array| linalg::qr(x).1.abs(), &x)?;
+    let want = f.call(&x)?;
+    assert!(!said.lock().expect("the log").contains("kernels"));
+    let got = f.call(device_put(&x, &NamedSharding::new(&mesh, P!["data"]))?)?;
+    assert!(allclose(got, want, 1e-5, 1e-5)?);
+    let text = said.lock().expect("the log").clone();
+    assert!(text.contains("kernels Qr") && text.contains("shard_map") && text.contains("jax.rs"), "{text}");
+    Ok(())
+}
+
+/// Errors of calls name the line of the user's program alone.
+#[test]
+fn errors_of_calls_name_the_users_line() -> Result<()> {
+    setup();
+    let sharded = Exported::<(Array, Array), Array>::load(exported("sharded.jax"))?;
+    let open = Exported::<(Array, Array, Array), Array>::load(exported("sizes.jax"))?;
+    let mesh = make_mesh([("a", 2)])?;
+    let placed = device_put(&ones([8, 4]), &NamedSharding::new(&mesh, P!["a"]))?;
+    let tpu = ExportOptions::new().platforms(["tpu"]).export(|x: Array| x.sin(), ones([2]))?;
+    let errors = [
+        sharded.call((ones([8, 5]), ones([4, 6]))).err(),
+        sharded.call((&placed, ones([4, 6]))).err(),
+        open.call((ones([3, 3]), ones([8]), arange(0..3))).err(),
+        tpu.call(ones([2])).err(),
+        jit(|x: Array| tpu.call(x)).call(ones([2])).err(),
+    ];
+    for error in errors {
+        let error = error.expect("an error").to_string();
+        let at: Vec<_> = error.lines().filter(|line| line.trim_start().starts_with("at ")).collect();
+        assert!(at.len() == 1 && at[0].contains("tests/export/jax.rs"), "{error}");
+    }
     Ok(())
 }

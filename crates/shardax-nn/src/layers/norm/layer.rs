@@ -88,6 +88,8 @@ pub struct RmsNorm {
     pub scale: Option<Array>,
     /// Added to the mean square. Default 1e-6.
     pub epsilon: f64,
+    /// Added to the scale. Default 0.
+    pub scale_offset: f64,
     features: usize,
     #[tree(static)]
     dtype: Option<DType>,
@@ -96,12 +98,20 @@ pub struct RmsNorm {
 }
 
 impl NormLayer for RmsNorm {
-    type Own = ();
+    type Own = f64;
     const HAS_BIAS: bool = false;
 
-    fn make(norm: Norm, (): ()) -> Self {
+    fn make(norm: Norm, scale_offset: f64) -> Self {
         let Norm { scale, bias: _, epsilon, features, dtype, axes } = norm;
-        RmsNorm { scale, epsilon, features, dtype, axes }
+        RmsNorm { scale, epsilon, scale_offset, features, dtype, axes }
+    }
+}
+
+impl NormBuilder<RmsNorm> {
+    /// The number added to the scale: Gemma's norms store `scale - 1`. Default 0.
+    pub fn scale_offset(mut self, offset: f64) -> Self {
+        self.own = offset;
+        self
     }
 }
 
@@ -114,7 +124,7 @@ impl RmsNorm {
 
     /// A layer with options.
     pub fn builder(features: usize) -> NormBuilder<Self> {
-        NormBuilder::new(features, 1e-6, ())
+        NormBuilder::new(features, 1e-6, 0.0)
     }
 
     /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
@@ -124,7 +134,11 @@ impl RmsNorm {
         let scale = self.scale.as_ref();
         require!(&x, check("RmsNorm", &x, self.features, [scale, None], self.epsilon));
         let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
-        let factor = scale.map_or(factor.clone(), |scale| factor * scale);
+        let factor = match (scale, self.scale_offset) {
+            (None, _) => factor,
+            (Some(scale), 0.0) => factor * scale,
+            (Some(scale), offset) => factor * (widened(scale) + offset),
+        };
         (&x * factor).astype(result_dtype(self.dtype, &x, [scale, None]))
     }
 }

@@ -32,38 +32,51 @@ impl Lowering {
         Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))
     }
 
-    /// The functions of the module of this number: under names of their own, with this module's names of meshes and its own
-    /// channels, and without the attributes of `main`'s arguments, which only the first of a program may have.
+    /// The functions of the module of this number: with this module's names of meshes and its own channels.
     fn renamed(&mut self, of: &Imported, number: usize) -> Result<String> {
         let (mut names, mut meshes) = (BTreeMap::new(), of.meshes.iter());
-        let mut kept = Vec::new();
-        for line in of.text.lines().filter(|line| line.starts_with("  ")) {
+        for line in of.text.lines().filter(|line| line.starts_with("  sdy.mesh @")) {
             let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
-            if line.starts_with("  sdy.mesh @") {
-                let mesh = meshes
-                    .next()
-                    .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
-                names.insert(symbol, self.mesh_name(mesh));
-                continue;
-            }
-            if line.starts_with("  func.func ") {
-                names.insert(symbol, named(number, symbol));
-            }
-            kept.push(match line.strip_prefix(MAIN) {
-                Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
-                None => line.to_owned(),
-            });
+            // Several of the same axes are one.
+            let mesh = meshes
+                .next()
+                .or(of.meshes.last())
+                .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
+            names.insert(symbol, self.mesh_name(mesh));
         }
-        if !names.contains_key("main") {
-            return Err(err!(Value, "the program has no function @main"));
-        }
-        let text = replaced(&(kept.join("\n") + "\n"), "@", |rest| {
-            let symbol = symbol(rest);
-            Some((format!("@{}", names.get(symbol)?), symbol.len()))
-        });
+        let text = functions(of.text, &named(number, ""), names)?;
         const CHANNEL: &str = "channel_handle<handle = ";
         Ok(replaced(&text, CHANNEL, |rest| Some((format!("{CHANNEL}{}", self.channel()), digits(rest).len()))))
     }
+}
+
+/// The functions of a module without meshes, for another module that is none of a program: their names begin so there.
+pub(crate) fn private_functions(text: &str, prefix: &str) -> Result<String> {
+    functions(text, prefix, BTreeMap::new())
+}
+
+/// The functions of a module: under names that begin so, with these names of meshes, and without the attributes of `main`'s
+/// arguments, which only the first of a program may have.
+fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, String>) -> Result<String> {
+    let mut kept = Vec::new();
+    let lines = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh @"));
+    for line in lines {
+        if line.starts_with("  func.func ") {
+            let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
+            names.insert(symbol, format!("{prefix}{symbol}"));
+        }
+        kept.push(match line.strip_prefix(MAIN) {
+            Some(signature) => format!("  func.func private @main({}", without_attributes(signature)),
+            None => line.to_owned(),
+        });
+    }
+    if !names.contains_key("main") {
+        return Err(err!(Value, "the program has no function @main"));
+    }
+    Ok(replaced(&(kept.join("\n") + "\n"), "@", |rest| {
+        let symbol = symbol(rest);
+        Some((format!("@{}", names.get(symbol)?), symbol.len()))
+    }))
 }
 
 /// What a function of a foreign module is called here.

@@ -147,10 +147,11 @@ impl Unflatten<'_> {
         }
     }
 
-    /// The next node, checked to be `node`.
+    /// The next node, checked to be `node`; for a struct also a map whose keys are its fields in their order.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let found = self.node()?;
-        if found == node {
+        let is_map = matches!((&found, &node), (Node::Map(_), Node::Struct { .. }));
+        if found == node || (is_map && found.names() == node.names()) {
             Ok(())
         } else {
             Err(err!(Type, "tree structure mismatch: expected {node:?}, found {found:?}"))

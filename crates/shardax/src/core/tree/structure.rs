@@ -88,6 +88,15 @@ impl Node {
         }
     }
 
+    /// The names of its parts, where they have some.
+    pub(super) fn names(&self) -> Option<Vec<&str>> {
+        match self {
+            Node::Map(keys) => Some(keys.iter().map(String::as_str).collect()),
+            Node::Struct { fields, .. } => Some(fields.to_vec()),
+            _ => None,
+        }
+    }
+
     fn child_key(&self, i: usize) -> String {
         match self {
             Node::Tuple(_) | Node::List(_) | Node::None => format!("[{i}]"),
@@ -286,6 +295,41 @@ impl TreeDef {
                 })
                 .collect(),
         )
+    }
+
+    /// Where each leaf of this structure is in `other`, which names the same parts: a struct's fields may be a map's keys,
+    /// and names come in any order. `None` for structures that differ otherwise.
+    pub(crate) fn leaves_by_name(&self, other: &TreeDef) -> Option<Vec<usize>> {
+        fn walk(a: &TreeDef, b: &TreeDef, first: usize, found: &mut Vec<usize>) -> Option<()> {
+            if a == b {
+                found.extend(first..first + a.leaf_count());
+                return Some(());
+            }
+            let (Token::Node(of_a), Token::Node(of_b)) = (a.0.first()?, b.0.first()?) else { return None };
+            let (parts, others) = (a.root_children()?, b.root_children()?);
+            let begins = others.iter().scan(first, |next, (_, part)| {
+                let begin = *next;
+                *next += part.leaf_count();
+                Some(begin)
+            });
+            let others: Vec<_> = others.iter().zip(begins).collect();
+            if parts.len() != others.len() {
+                return None;
+            }
+            let names = of_a.names().zip(of_b.names());
+            for (i, (_, part)) in parts.iter().enumerate() {
+                let at = match &names {
+                    Some((a, b)) => b.iter().position(|name| *name == a[i])?,
+                    None if std::mem::discriminant(of_a) == std::mem::discriminant(of_b) => i,
+                    None => return None,
+                };
+                let ((_, other), begin) = others[at];
+                crate::stack::grow(|| walk(part, other, begin, found))?;
+            }
+            Some(())
+        }
+        let mut found = Vec::new();
+        walk(self, other, 0, &mut found).map(|()| found)
     }
 
     /// Goes to the end of the subtree that begins here.

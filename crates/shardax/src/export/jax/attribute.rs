@@ -1,6 +1,6 @@
 //! Attributes and types of a portable artifact: those of VHLO, which mirror StableHLO's, of MLIR itself, and of Shardy.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 
 use super::bytecode::{Bytecode, Bytes, Entry, at};
@@ -21,6 +21,8 @@ pub(super) enum Attribute<'a> {
     Float(usize, u64),
     Int(usize, i64),
     Text(&'a str),
+    /// A text that is not UTF-8.
+    Bytes(&'a [u8]),
     Symbol(usize),
     Tensor(usize, &'a [u8]),
     Type(usize),
@@ -29,6 +31,12 @@ pub(super) enum Attribute<'a> {
     Alias(Vec<i64>, i64, Vec<i64>),
     /// Absolute and relative tolerance, units in the last place, and the mode.
     Accuracy([f64; 2], i64, usize),
+    /// Shape and values of integers that became known when symbolic sizes did.
+    Numbers(Vec<i64>, Vec<i64>),
+    /// A number of elements, of 64 bits.
+    Count(i64),
+    /// A function that was written for known sizes.
+    Function(String),
     /// Of Shardy, as it stands in an operation, and what it is called elsewhere.
     Sharding(&'static str, String),
 }
@@ -52,14 +60,16 @@ const TRANSPOSE: Choices =
     Choices { of: "transpose", names: &["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"] };
 const ACCURACY: Choices = Choices { of: "result_accuracy_mode", names: &["DEFAULT", "HIGHEST", "TOLERANCE"] };
 
-/// A size that is not known.
-const DYNAMIC: i64 = i64::MIN;
+/// A symbolic size.
+pub(super) const DYNAMIC: i64 = i64::MIN;
 
 /// What attributes and types say, with an end to how much is written: a damaged file may refer to itself.
 pub(super) struct Dictionary<'a> {
     pub code: &'a Bytecode<'a>,
     fuel: Cell<usize>,
     depth: Cell<usize>,
+    /// Shape and element type of tensors whose sizes became known; they are numbered behind the program's own types.
+    refined: RefCell<Vec<(Vec<i64>, usize)>>,
 }
 
 fn unknown(what: &str, entry: &Entry, code: u64) -> Error {
@@ -69,8 +79,29 @@ fn unknown(what: &str, entry: &Entry, code: u64) -> Error {
 
 impl<'a> Dictionary<'a> {
     pub fn of(code: &'a Bytecode<'a>) -> Self {
-        let fuel = code.size.saturating_mul(256).saturating_add(1 << 20);
-        Dictionary { code, fuel: Cell::new(fuel), depth: Cell::new(0) }
+        let fuel = code.size.saturating_mul(256).saturating_add(16 << 20);
+        Dictionary { code, fuel: Cell::new(fuel), depth: Cell::new(0), refined: RefCell::default() }
+    }
+
+    /// The type of a tensor of known sizes.
+    pub fn refined(&self, shape: Vec<i64>, element: usize) -> usize {
+        let mut refined = self.refined.borrow_mut();
+        let known = refined.iter().position(|(sizes, of)| (sizes, *of) == (&shape, element));
+        self.code.types.len()
+            + known.unwrap_or_else(|| {
+                refined.push((shape, element));
+                refined.len() - 1
+            })
+    }
+
+    /// True for a tensor with a symbolic size.
+    pub fn is_symbolic(&self, of: usize) -> bool {
+        self.tensor_type(of).is_ok_and(|(shape, _)| shape.contains(&DYNAMIC))
+    }
+
+    /// True if any tensor of the program has a symbolic size.
+    pub fn has_symbols(&self) -> bool {
+        (0..self.code.types.len()).any(|of| self.is_symbolic(of))
     }
 
     /// Counts what is written.
@@ -107,7 +138,10 @@ impl<'a> Dictionary<'a> {
         Ok(match (entry.dialect, code) {
             ("builtin", 0) | ("vhlo", 1) => Attribute::Array(r.list(|r| r.index())?),
             ("builtin", 1) | ("vhlo", 6) => Attribute::Dictionary(r.list(|r| Ok((r.index()?, r.index()?)))?),
-            ("builtin", 2) | ("vhlo", 14) => Attribute::Text(self.code.string(r)?),
+            ("builtin", 2) | ("vhlo", 14) => {
+                let bytes = *at(&self.code.strings, r.index()?)?;
+                std::str::from_utf8(bytes).map_or(Attribute::Bytes(bytes), Attribute::Text)
+            }
             ("builtin", 4) => Attribute::Symbol(r.index()?),
             ("builtin", 6) | ("vhlo", 17) => Attribute::Type(r.index()?),
             ("builtin", 7) => Attribute::Unit,
@@ -164,7 +198,7 @@ impl<'a> Dictionary<'a> {
             2 => {
                 let axes = parts(r)?.join(", ");
                 let order = r.list(|r| r.signed())?;
-                if !order.is_empty() {
+                if !order.iter().enumerate().all(|(i, device)| *device == i as i64) {
                     return Err(err!(NotImplemented, "the program is for devices in the order {order:?}")
                         .help("export it for a mesh of devices in their own order"));
                 }
@@ -224,8 +258,23 @@ impl<'a> Dictionary<'a> {
                 "i1" => (*value != 0).to_string(),
                 of => format!("{value} : {of}"),
             },
-            Attribute::Text(text) => quoted(text),
-            Attribute::Symbol(name) => symbol(self.string(*name)?)?,
+            Attribute::Text(text) => {
+                self.spend(text.len())?;
+                quoted(text)
+            }
+            Attribute::Bytes(bytes) => {
+                self.spend(bytes.len())?;
+                quoted(bytes)
+            }
+            Attribute::Numbers(shape, values) => {
+                let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
+                let mut text = String::from("dense<");
+                nested(&mut text, shape, &mut values.iter(), &|text, value| write!(text, "{value}"));
+                format!("{text}> : tensor<{sizes}i64>")
+            }
+            Attribute::Count(count) => format!("{count} : i64"),
+            Attribute::Function(name) => format!("@{name}"),
+            Attribute::Symbol(name) => symbol(self.string(*name)?),
             Attribute::Tensor(of, bytes) => self.tensor(*of, bytes)?,
             Attribute::Type(of) => self.type_text(*of)?,
             Attribute::Unit => "unit".to_owned(),
@@ -233,8 +282,11 @@ impl<'a> Dictionary<'a> {
                 "#stablehlo.output_operand_alias<output_tuple_indices = {outs:?}, operand_index = {operand}, operand_tuple_indices = {places:?}>"
             ),
             Attribute::Accuracy([atol, rtol], ulps, mode) => {
+                // MLIR reads a fraction only with digits before and behind its point.
                 format!(
-                    "#stablehlo.result_accuracy<atol = {atol:?}, rtol = {rtol:?}, ulps = {ulps}, mode = {}>",
+                    "#stablehlo.result_accuracy<atol = {}, rtol = {}, ulps = {ulps}, mode = {}>",
+                    decimal(*atol),
+                    decimal(*rtol),
                     inner(*mode)?
                 )
             }
@@ -266,6 +318,9 @@ impl<'a> Dictionary<'a> {
 
     /// Sizes and element type of a tensor.
     pub fn tensor_type(&self, index: usize) -> Result<(Vec<i64>, usize)> {
+        if let Some(place) = index.checked_sub(self.code.types.len()) {
+            return at(&self.refined.borrow(), place).cloned();
+        }
         let entry = at(&self.code.types, index)?;
         let mut r = Bytes(entry.bytes);
         match (entry.dialect, r.varint()?) {
@@ -329,6 +384,45 @@ impl<'a> Dictionary<'a> {
         }
     }
 
+    /// A constant of booleans, whose text is written as they are read: there are eight of them in a byte.
+    fn booleans(&self, shape: &[i64], name: &str, bytes: &[u8]) -> Result<String> {
+        let count = self.count(shape)?;
+        let packed = bytes.len() == count.div_ceil(8);
+        let bit = |i: usize| if packed { bytes[i / 8] >> (i % 8) & 1 != 0 } else { bytes[i] != 0 };
+        let one = match bytes {
+            [] => return Err(damaged(format!("its program has no values for the shape {shape:?}"))),
+            [byte] if !packed || matches!(byte, 0 | 0xff) => Some(*byte != 0),
+            _ if packed || bytes.len() == count => (1..count).all(|i| bit(i) == bit(0)).then(|| bit(0)),
+            _ => {
+                return Err(damaged(format!(
+                    "its program has {} bytes of booleans for the shape {shape:?}",
+                    bytes.len()
+                )));
+            }
+        };
+        let mut text = String::from("dense<");
+        match one {
+            Some(one) => text.push_str(if one { "true" } else { "false" }),
+            None => {
+                // The longest form: `false, `.
+                self.spend(7 * count)?;
+                nested(&mut text, shape, &mut (0..count).map(bit), &|text, value| write!(text, "{value}"));
+            }
+        }
+        Ok(format!("{text}> : {name}"))
+    }
+
+    fn tensor_text(&self, index: usize) -> Result<String> {
+        let (shape, element) = self.tensor_type(index)?;
+        if shape.contains(&DYNAMIC) {
+            return Err(err!(NotImplemented, "the program has sizes within that are symbols").help(
+                "write it with `exchange.save` of `tools/export`, which makes numbers of them, exported for one size",
+            ));
+        }
+        let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
+        Ok(format!("tensor<{sizes}{}>", self.deeper(|| self.type_text(element))?))
+    }
+
     fn count(&self, shape: &[i64]) -> Result<usize> {
         let sizes = shape.iter().map(|&size| usize::try_from(size).ok());
         let count = sizes.into_iter().try_fold(1usize, |all, size| all.checked_mul(size?));
@@ -341,14 +435,17 @@ impl<'a> Dictionary<'a> {
         if shape.contains(&0) {
             return Ok(format!("dense<> : {name}"));
         }
-        if element == "i1" || element == "index" {
+        if element == "i1" {
+            return self.booleans(&shape, &name, bytes);
+        }
+        if element == "index" {
             let values = self.integers(of, bytes)?;
-            let say = |value: i64| if element == "i1" { (value != 0).to_string() } else { value.to_string() };
-            let text = match values.iter().all(|value| *value == values[0]) {
-                true => say(values[0]),
-                false => nested(&shape, &mut values.into_iter().map(say)),
-            };
-            return Ok(format!("dense<{text}> : {name}"));
+            let mut text = String::from("dense<");
+            match values.iter().all(|value| *value == values[0]) {
+                true => text.push_str(&values[0].to_string()),
+                false => nested(&mut text, &shape, &mut values.iter(), &|text, value| write!(text, "{value}")),
+            }
+            return Ok(format!("{text}> : {name}"));
         }
         self.spend(2 * bytes.len())?;
         let mut text = String::with_capacity(2 * bytes.len() + name.len() + 16);
@@ -358,6 +455,9 @@ impl<'a> Dictionary<'a> {
     }
 
     pub fn type_text(&self, index: usize) -> Result<String> {
+        if index >= self.code.types.len() {
+            return self.tensor_text(index);
+        }
         let entry = at(&self.code.types, index)?;
         let mut r = Bytes(entry.bytes);
         if !entry.encoded {
@@ -370,16 +470,7 @@ impl<'a> Dictionary<'a> {
                     let of = r.varint()?;
                     return Ok(format!("{}i{}", ["", "s", "u", ""][(of & 3) as usize], of >> 2));
                 }
-                ("builtin", 13) | ("vhlo", 20) => {
-                    let (shape, element) = self.tensor_type(index)?;
-                    if shape.contains(&DYNAMIC) {
-                        return Err(err!(NotImplemented, "the program has sizes within that are symbols").help(
-                            "write it with `exchange.save` of `tools/export`, which makes numbers of them, exported for one size",
-                        ));
-                    }
-                    let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
-                    return Ok(format!("tensor<{sizes}{}>", self.type_text(element)?));
-                }
+                ("builtin", 13) | ("vhlo", 20) => return self.tensor_text(index),
                 ("builtin", 9) | ("vhlo", 1) => return Ok(format!("complex<{}>", self.type_text(r.index()?)?)),
                 ("vhlo", 23) => {
                     let each = r.list(|r| r.index())?.into_iter().map(|one| self.type_text(one));
@@ -405,6 +496,22 @@ impl<'a> Dictionary<'a> {
                 ("vhlo", 18) => "ui32",
                 ("vhlo", 19) => "ui64",
                 ("vhlo", 22) => "!stablehlo.token",
+                ("vhlo", 27) => "f8E4M3FNUZ",
+                ("vhlo", 28) => "f8E5M2FNUZ",
+                ("vhlo", 29) => "f8E4M3B11FNUZ",
+                ("vhlo", 31) => "i2",
+                ("vhlo", 32) => "ui2",
+                ("vhlo", 34) => "tf32",
+                ("vhlo", 35) => "f8E4M3",
+                ("vhlo", 36) => "f8E3M4",
+                ("vhlo", 37) => "f4E2M1FN",
+                ("vhlo", 38) => "f6E2M3FN",
+                ("vhlo", 39) => "f6E3M2FN",
+                ("vhlo", 40) => "f8E8M0FNU",
+                ("vhlo", 24 | 30) => {
+                    return Err(err!(NotImplemented, "the program has quantized tensors, which are not read")
+                        .help("export a function that computes with integers and floats"));
+                }
                 (_, code) => return Err(unknown("type", entry, code)),
             };
             Ok(name.to_owned())
@@ -413,20 +520,41 @@ impl<'a> Dictionary<'a> {
 }
 
 /// Values in brackets, as deep as the shape has dimensions.
-fn nested(shape: &[i64], values: &mut impl Iterator<Item = String>) -> String {
+fn nested<T>(
+    out: &mut String,
+    shape: &[i64],
+    values: &mut impl Iterator<Item = T>,
+    say: &impl Fn(&mut String, T) -> std::fmt::Result,
+) {
     match shape {
-        [] => values.next().unwrap_or_default(),
+        [] => {
+            if let Some(value) = values.next() {
+                let _ = say(out, value); // a text takes all that is written
+            }
+        }
         [size, rest @ ..] => {
-            let rows: Vec<_> = (0..*size).map(|_| nested(rest, values)).collect();
-            format!("[{}]", rows.join(", "))
+            out.push('[');
+            for row in 0..*size {
+                out.push_str(if row > 0 { ", " } else { "" });
+                nested(out, rest, values, say);
+            }
+            out.push(']');
         }
     }
 }
 
+/// A fraction as MLIR reads it: `1e-5` has a point there, `1.0e-5`.
+fn decimal(value: f64) -> String {
+    match format!("{value:?}") {
+        text if text.contains('.') => text,
+        text => text.replacen('e', ".0e", 1),
+    }
+}
+
 /// A text between quotes.
-pub(super) fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: impl AsRef<[u8]>) -> String {
     let mut out = String::from("\"");
-    for byte in text.bytes() {
+    for &byte in text.as_ref() {
         match byte {
             b'"' => out.push_str("\\22"),
             b'\\' => out.push_str("\\5C"),
@@ -437,13 +565,18 @@ pub(super) fn quoted(text: &str) -> String {
     out + "\""
 }
 
-/// The name of a function or a mesh.
-pub(super) fn symbol(name: &str) -> Result<String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_.$-".contains(c);
-    let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    match begins && name.chars().all(plain) {
-        true => Ok(format!("@{name}")),
-        false => Err(err!(NotImplemented, "the program has a function whose name is {name:?}")
-            .help("name it with letters, digits and underscores")),
+/// The name of a function or a mesh: letters, digits and underscores; every other character becomes its number between
+/// dots, so that different names stay different.
+pub(super) fn symbol(name: &str) -> String {
+    let mut out = String::from("@");
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        out.push_str("_.");
     }
+    for c in name.chars() {
+        match c.is_ascii_alphanumeric() || "_.$-".contains(c) {
+            true => out.push(c),
+            false => out.push_str(&format!(".{:x}.", u32::from(c))),
+        }
+    }
+    out
 }

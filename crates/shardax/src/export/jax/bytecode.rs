@@ -91,7 +91,8 @@ pub(super) struct Entry<'a> {
 
 /// A module, apart but not yet understood.
 pub(super) struct Bytecode<'a> {
-    pub strings: Vec<&'a str>,
+    /// Texts, most of them UTF-8.
+    pub strings: Vec<&'a [u8]>,
     /// Dialect and name of operations.
     pub operations: Vec<(&'a str, &'a str)>,
     pub attributes: Vec<Entry<'a>>,
@@ -142,7 +143,7 @@ impl<'a> Bytecode<'a> {
     }
 
     pub fn string(&self, r: &mut Bytes<'a>) -> Result<&'a str> {
-        at(&self.strings, r.index()?).copied()
+        text(&self.strings, r.index()?)
     }
 }
 
@@ -152,12 +153,12 @@ pub(super) fn at<T>(of: &[T], index: usize) -> Result<&T> {
 }
 
 /// Their lengths, the last first, and the texts, each with a zero behind it.
-fn strings(mut r: Bytes<'_>) -> Result<Vec<&str>> {
+fn strings(mut r: Bytes<'_>) -> Result<Vec<&[u8]>> {
     let lengths = r.list(|r| r.index())?;
     let mut all = Vec::with_capacity(lengths.len());
     for length in lengths.into_iter().rev() {
         let text = r.take(length)?;
-        all.push(std::str::from_utf8(text.split_last().map_or(text, |(_, text)| text)).map_err(damaged)?);
+        all.push(text.split_last().map_or(text, |(_, text)| text));
     }
     Ok(all)
 }
@@ -165,21 +166,26 @@ fn strings(mut r: Bytes<'_>) -> Result<Vec<&str>> {
 /// The names of dialects, and of operations with their dialects.
 type Names<'a> = (Vec<&'a str>, Vec<(&'a str, &'a str)>);
 
-fn names<'a>(mut r: Bytes<'a>, strings: &[&'a str]) -> Result<Names<'a>> {
+/// One of the strings, as a text.
+fn text<'a>(strings: &[&'a [u8]], index: usize) -> Result<&'a str> {
+    std::str::from_utf8(at(strings, index)?).map_err(damaged)
+}
+
+fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]]) -> Result<Names<'a>> {
     let whole = r.0.len();
     let dialects = r.list(|r| {
         let (name, versioned) = r.flagged()?;
         if versioned {
             r.section(whole)?;
         }
-        at(strings, name).copied()
+        text(strings, name)
     })?;
     r.index()?;
     let mut operations = Vec::new();
     while !r.is_empty() {
         let dialect = *at(&dialects, r.index()?)?;
         for name in r.list(|r| Ok(r.flagged()?.0))? {
-            operations.push((dialect, *at(strings, name)?));
+            operations.push((dialect, text(strings, name)?));
         }
     }
     Ok((dialects, operations))

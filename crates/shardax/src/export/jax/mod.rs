@@ -6,9 +6,11 @@
 
 mod attribute;
 mod bytecode;
+mod lapack;
 mod module;
 mod operation;
 mod table;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,11 +18,11 @@ use std::sync::Arc;
 
 use bytecode::Bytecode;
 use module::Module;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use table::Table;
 
-use super::program::Exchanged;
+use super::program::{Exchanged, Symbolic};
 use crate::core::lower::write_type;
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -59,10 +61,20 @@ mod field {
 /// The function of such bytes.
 pub(super) fn exchanged(bytes: &[u8]) -> Result<Exchanged> {
     let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    function(Table::root(bytes)?, &digest)
+    let mut read = function(Table::root(bytes)?, &digest, None)?;
+    if let Some(symbolic) = &mut read.symbolic {
+        symbolic.file = bytes.into();
+    }
+    Ok(read)
 }
 
-fn function(table: Table, digest: &str) -> Result<Exchanged> {
+/// The function of a file with symbolic sizes, for arguments of these shapes.
+pub(super) fn sized(bytes: &[u8], digest: &str, shapes: &[Vec<usize>]) -> Result<Exchanged> {
+    function(Table::root(bytes)?, &format!("{digest} {shapes:?}"), Some(shapes))
+}
+
+/// A function, which is for arguments of these shapes where sizes are symbolic.
+fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result<Exchanged> {
     let name = table.text(field::NAME)?.to_owned();
     for effects in [field::ORDERED_EFFECTS, field::UNORDERED_EFFECTS] {
         if let Some(effect) = table.tables(effects)?.first() {
@@ -70,8 +82,12 @@ fn function(table: Table, digest: &str) -> Result<Exchanged> {
                 .help("export a function without callbacks and prints, and call them around it"));
         }
     }
-    let in_avals = avals(&table, field::IN_AVALS, &name)?;
-    let out_avals = avals(&table, field::OUT_AVALS, &name)?;
+    let (mut in_avals, in_sizes) = avals(&table, field::IN_AVALS, &name)?;
+    let (mut out_avals, out_sizes) = avals(&table, field::OUT_AVALS, &name)?;
+    let symbolic = in_sizes.iter().chain(&out_sizes).flatten().any(|size| size.parse::<usize>().is_err());
+    for (aval, shape) in in_avals.iter_mut().zip(shapes.unwrap_or_default()) {
+        *aval = Aval::new(aval.dtype, shape.as_slice());
+    }
     let kept = table.shorts(field::KEPT)?;
     if !kept.iter().all(|&i| i < in_avals.len()) {
         return Err(damaged("it has no such arguments as its program takes"));
@@ -82,13 +98,27 @@ fn function(table: Table, digest: &str) -> Result<Exchanged> {
     };
     let code = Bytecode::of(table.bytes(field::MODULE)?)?;
     let mut texts = BTreeMap::new();
-    let mut meshes = Vec::new();
+    let (mut meshes, mut takes, mut gives) = (Vec::new(), Vec::new(), Vec::new());
     for (number, platform) in table.texts(field::PLATFORMS)?.into_iter().enumerate() {
-        let module = Module::of(&code, kept.len(), number)?;
-        check(&module.inputs, kept.iter().map(|&i| &in_avals[i]), "arguments")?;
+        if symbolic && shapes.is_none() {
+            texts.insert(platform.to_owned(), Arc::from(""));
+            continue;
+        }
+        let sizes = |i: &usize| in_avals[*i].shape.iter().map(|&size| size as i64).collect();
+        let empty = kept.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
+        let module = Module::of(&code, &kept.iter().map(sizes).collect::<Vec<_>>(), empty, number)
+            .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
+        if symbolic && module.result_shapes.len() == out_avals.len() {
+            for (aval, shape) in out_avals.iter_mut().zip(&module.result_shapes) {
+                let sizes = shape.iter().map(|&size| usize::try_from(size).map_err(damaged));
+                *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
+            }
+        }
+        let given = kept.iter().map(|&i| &in_avals[i]).filter(|aval| aval.dtype != DType::Float0);
+        check(&module.inputs, given, "arguments")?;
         check(&module.results, out_avals.iter(), "results")?;
         texts.insert(platform.to_owned(), Arc::from(module.text));
-        meshes = module.meshes;
+        (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
     }
     let mut read = Exchanged {
         name,
@@ -106,27 +136,23 @@ fn function(table: Table, digest: &str) -> Result<Exchanged> {
         captures: Vec::new(),
         digest: digest.to_owned(),
         vjp: None,
+        symbolic: (symbolic && shapes.is_none()).then(|| Symbolic::of(in_sizes, out_sizes)),
     };
-    sharded(&mut read, &table, devices, meshes)?;
+    sharded(&mut read, &table, devices, meshes, [takes, gives])?;
     if let Some(tree) = table.table(field::OUT_TREE)? {
-        let (steps, paths) = structure(tree)?;
+        let (steps, paths) = tree::structure(tree)?;
         (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
     }
     if let Some(tree) = table.table(field::IN_TREE)? {
-        // Arguments by place, and by name.
-        match tree.tables(1)?.as_slice() {
-            [places, names] if names.byte(0)? == DICTIONARY && names.tables(1)?.is_empty() => {
-                let (steps, paths) = structure(*places)?;
-                (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
-            }
-            _ => {
-                return Err(err!(NotImplemented, "{} takes arguments by name, which have no place in Rust", read.name)
-                    .help("export a function of arguments by place"));
-            }
-        }
+        let (steps, paths) = tree::arguments(tree)?;
+        (read.in_tree, read.in_paths) = (steps, agreeing(paths, read.in_avals.len())?);
     }
     if let Some(vjp) = table.table(field::VJP)? {
-        read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}")))?)?));
+        // It takes what the function takes, and a cotangent of each result.
+        let all: Vec<Vec<usize>> =
+            read.in_avals.iter().chain(&read.out_avals).map(|aval| aval.shape.to_vec()).collect();
+        let shapes = shapes.map(|_| all.as_slice());
+        read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}"), shapes))?)?));
     }
     Ok(read)
 }
@@ -155,11 +181,10 @@ fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
 /// JAX's derivative takes and gives something for every argument and result; this library's for inexact ones.
 fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     let moves: Vec<bool> = read.in_avals.iter().map(|aval| aval.dtype != DType::Float0).collect();
-    if read.kept.iter().any(|&i| !moves[i]) {
-        return Err(err!(NotImplemented, "the derivative of {} takes cotangents of integers", read.name));
-    }
     let before = |i: usize| moves[..i].iter().filter(|moves| **moves).count();
-    read.kept = read.kept.iter().map(|&i| before(i)).collect();
+    let mut stays = read.kept.iter();
+    read.in_specs.retain(|_| stays.next().is_some_and(|&i| moves[i]));
+    read.kept = read.kept.iter().filter(|&&i| moves[i]).map(|&i| before(i)).collect();
     let mut stays = moves.iter();
     read.in_avals.retain(|_| stays.next() == Some(&true));
     read.in_paths = vec![String::new(); read.in_avals.len()];
@@ -194,85 +219,63 @@ const DTYPES: [Option<DType>; 23] = [
     Some(DType::Float0),
 ];
 
-fn avals(table: &Table, field: usize, name: &str) -> Result<Vec<Aval>> {
+/// JAX's names of those that arrays have not here.
+const UNKNOWN: [(usize, &str); 14] = [
+    (15, "int4"),
+    (16, "uint4"),
+    (17, "float8_e4m3b11fnuz"),
+    (18, "float8_e4m3fn"),
+    (19, "float8_e4m3fnuz"),
+    (20, "float8_e5m2"),
+    (21, "float8_e5m2fnuz"),
+    (23, "float8_e4m3"),
+    (24, "float8_e3m4"),
+    (25, "float8_e8m0fnu"),
+    (26, "float4_e2m1fn"),
+    (27, "key<fry>"),
+    (28, "key<rbg>"),
+    (29, "key<urbg>"),
+];
+
+/// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
+fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
     let aval = |table: &Table| {
         let sizes = table.texts(1)?;
-        let number = table.byte(2)?;
-        let dtype = DTYPES.get(usize::from(number)).copied().flatten().ok_or_else(|| {
-            err!(NotImplemented, "{name} has arrays of JAX's element type {number}, which arrays have not here")
-                .help("keys of random numbers travel as their data (`jax.random.key_data`), small floats as wider ones")
+        let number = usize::from(table.byte(2)?);
+        let dtype = DTYPES.get(number).copied().flatten().ok_or_else(|| {
+            let of = UNKNOWN.iter().find(|(of, _)| *of == number).map_or("of an unknown number", |(_, name)| name);
+            let help = if of.starts_with("key<") {
+                "keys of random numbers travel as their data: export a function of `jax.random.key_data`, and wrap it within"
+            } else {
+                "take and return wider numbers, such as bfloat16 or int8, and convert them within the function"
+            };
+            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here").help(help)
         })?;
-        let shape: Vec<usize> = sizes
-            .iter()
-            .map(|size| {
-                size.parse().map_err(|_| {
-                    err!(NotImplemented, "{name} was exported for sizes that are symbols: [{}]", sizes.join(", ")).help(
-                        "export it for the sizes that are called, one function for each, by `exchange.save` of `tools/export` or without `symbolic_shape`",
-                    )
-                })
-            })
-            .collect::<Result<_>>()?;
+        let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
         let bytes = shape.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));
         match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
-            true => Ok(Aval::new(dtype, shape.as_slice())),
+            true => Ok((Aval::new(dtype, shape.as_slice()), sizes.into_iter().map(str::to_owned).collect())),
             false => Err(damaged(format!("it has an array of shape {shape:?}"))),
         }
     };
     table.tables(field)?.iter().map(aval).collect()
 }
 
-/// Kinds of nodes of a tree.
-const LEAF: u8 = 0;
-const NONE: u8 = 1;
-const TUPLE: u8 = 2;
-const LIST: u8 = 3;
-const DICTIONARY: u8 = 4;
-
-/// The steps of a tree and the paths of its leaves, as [`TreeDef`](crate::tree::TreeDef) writes them.
-fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
-    let (mut steps, mut paths) = (Vec::new(), Vec::new());
-    node(tree, String::new(), &mut steps, &mut paths)?;
-    Ok((Value::Array(steps), paths))
-}
-
-fn node(tree: Table, path: String, steps: &mut Vec<Value>, paths: &mut Vec<String>) -> Result<()> {
-    let (kind, children, keys) = (tree.byte(0)?, tree.tables(1)?, tree.texts(2)?);
-    match kind {
-        LEAF | NONE if !children.is_empty() => return Err(damaged("its structure has a leaf with parts")),
-        LEAF => {
-            steps.push(json!("array"));
-            paths.push(path);
-            return Ok(());
-        }
-        NONE => steps.push(json!("none")),
-        TUPLE => steps.push(json!({ "tuple": children.len() })),
-        LIST => steps.push(json!({ "list": children.len() })),
-        DICTIONARY if keys.len() == children.len() => steps.push(json!({ "map": keys })),
-        DICTIONARY => return Err(damaged("its structure has a dictionary of other keys")),
-        _ => {
-            return Err(err!(NotImplemented, "the type {:?} has no place in Rust", tree.text(3)?)
-                .help("export a function of dictionaries, tuples and lists"));
-        }
-    }
-    // Tables may be shared, so that a small file could say a tree without end.
-    if steps.len() * (1 + path.len()) > 1 << 26 {
-        return Err(damaged("its structure has no end"));
-    }
-    for (i, child) in children.into_iter().enumerate() {
-        let step = keys.get(i).map_or_else(|| format!("[{i}]"), |key| format!("[{}]", json!(key)));
-        grow(|| node(child, format!("{path}{step}"), steps, paths))?;
-    }
-    Ok(())
-}
-
-/// The mesh, and how arguments and results lie on it.
-fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<(String, usize)>>) -> Result<()> {
-    if devices <= 1 {
-        return Ok(());
-    }
+/// The mesh, and how arguments and results lie on it: as its tables say, and in files of JAX before 0.10.1 as `main` does.
+fn sharded(
+    read: &mut Exchanged,
+    table: &Table,
+    devices: usize,
+    meshes: Vec<Vec<(String, usize)>>,
+    [takes, gives]: [Vec<String>; 2],
+) -> Result<()> {
     let mut all = meshes;
     for mesh in table.tables(field::MESHES)? {
         all.push(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect());
+    }
+    all.retain(|axes| !axes.is_empty());
+    if devices <= 1 && all.is_empty() || read.symbolic.is_some() {
+        return Ok(());
     }
     let axes = all.first().cloned().unwrap_or_default();
     let size = axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
@@ -287,8 +290,12 @@ fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<
     };
     let each = |field| table.ints(field)?.into_iter().map(named).collect::<Result<Vec<_>>>();
     let (ins, outs) = (each(field::IN_SHARDINGS)?, each(field::OUT_SHARDINGS)?);
-    read.in_specs = read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect();
-    read.out_specs = outs;
+    let written = |texts: &[String]| texts.iter().map(|text| written(text)).collect::<Result<Vec<_>>>();
+    read.in_specs = match ins.is_empty() {
+        true => written(&takes)?,
+        false => read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect(),
+    };
+    read.out_specs = if outs.is_empty() { written(&gives)? } else { outs };
     let fits = |spec: &Option<PartitionSpec>, aval: &Aval| {
         let dims = spec.as_ref().map_or(&[][..], |spec| spec.dims());
         let known = |name: &AxisName| axes.iter().any(|(axis, _)| axis == name.as_str());
@@ -300,6 +307,18 @@ fn sharded(read: &mut Exchanged, table: &Table, devices: usize, meshes: Vec<Vec<
     }
     read.axes = axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
     Ok(())
+}
+
+/// The spec of a sharding as it is written: `{sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}`.
+fn written(text: &str) -> Result<Option<PartitionSpec>> {
+    let Some((_, dims)) = text.split_once(", [") else { return Ok(None) };
+    if text.contains("unreduced=") || text.contains("\":(") {
+        return Err(err!(NotImplemented, "an argument or a result has the sharding{text}")
+            .help("give and take arrays that are split by whole axes, and reduced"));
+    }
+    let axes = |dim: &str| dim.split('"').skip(1).step_by(2).map(AxisName::new).collect();
+    let dims = dims.split(']').next().unwrap_or_default().split('{').skip(1).map(|dim| DimSpec::Axes(axes(dim)));
+    Ok(Some(PartitionSpec::new(dims.collect::<Vec<_>>())))
 }
 
 fn spec(sharding: &Table) -> Result<PartitionSpec> {

@@ -1,5 +1,16 @@
 //! A portable artifact as text: VHLO's operations become StableHLO's, in the form that every operation has.
 
+mod calls;
+mod infer;
+mod known;
+mod refine;
+
+use std::collections::HashMap;
+use std::mem::{replace, take};
+
+use known::Known;
+use refine::Specialized;
+
 use super::attribute::{Attribute, Dictionary, quoted, symbol};
 use super::bytecode::{Bytecode, Bytes, at};
 use super::damaged;
@@ -7,11 +18,16 @@ use super::operation::{Named, braces, foreign};
 use crate::error::{Result, err};
 
 /// What a module says, and the signature of its `main`.
+#[derive(Default)]
 pub(super) struct Module {
     pub text: String,
     pub inputs: Vec<String>,
     pub results: Vec<String>,
-    /// The axes of its meshes.
+    pub result_shapes: Vec<Vec<i64>>,
+    /// How its `main` takes arguments and gives results, as attributes behind their types.
+    pub takes: Vec<String>,
+    pub gives: Vec<String>,
+    /// The axes of its meshes; those without axes are left out.
     pub meshes: Vec<Vec<(String, usize)>>,
 }
 
@@ -20,6 +36,13 @@ pub(super) struct Module {
 struct Value {
     name: String,
     of: usize,
+    known: Known,
+}
+
+impl Value {
+    fn new(name: String, of: usize) -> Value {
+        Value { name, of, known: Known::default() }
+    }
 }
 
 /// The values of an isolated region and of the regions in it, each numbered behind those of the region around it.
@@ -30,6 +53,7 @@ struct Scope {
 }
 
 /// An operation without its regions.
+#[derive(Clone)]
 struct Operation<'a> {
     dialect: &'a str,
     name: &'a str,
@@ -60,18 +84,44 @@ struct Writer<'a> {
     dictionary: Dictionary<'a>,
     /// How many arguments `main` is called with, and what its first one is where it takes one more: the platform's number.
     inputs: usize,
+    /// Which of them are cotangents of integers: not given, but `false`.
+    empty: Vec<bool>,
     platform: usize,
     scopes: Vec<Scope>,
     names: usize,
     made: Module,
+    /// The functions of a program with symbolic sizes, which are written for the sizes that they are called with.
+    symbolic: Option<Specialized<'a>>,
+    /// The functions that stand for calls of LAPACK, by those calls, with the operands that they take; and their text.
+    routines: HashMap<String, (String, Vec<usize>)>,
+    routine_text: String,
+    /// How shardings on meshes without axes begin, which are for one device.
+    axisless: Vec<String>,
+    /// The operands of the last `return`.
+    returned: Vec<Value>,
 }
 
 impl Module {
-    /// Of the bytecode of a module whose `main` takes so many arguments, on the platform of this number.
-    pub fn of(code: &Bytecode, inputs: usize, platform: usize) -> Result<Module> {
-        let made = Module { text: String::new(), inputs: Vec::new(), results: Vec::new(), meshes: Vec::new() };
+    /// The module of this bytecode for one platform, given by its number; its `main` is called with arrays of these shapes,
+    /// but for those that are `empty`, cotangents of integers.
+    pub fn of(code: &Bytecode, shapes: &[Vec<i64>], empty: Vec<bool>, platform: usize) -> Result<Module> {
+        let made = Module::default();
         let dictionary = Dictionary::of(code);
-        let mut writer = Writer { dictionary, inputs, platform, scopes: vec![Scope::default()], names: 0, made };
+        let symbolic = dictionary.has_symbols().then(|| Specialized::of(shapes));
+        let mut writer = Writer {
+            dictionary,
+            inputs: shapes.len(),
+            empty,
+            platform,
+            scopes: vec![Scope::default()],
+            names: 0,
+            made,
+            symbolic,
+            routines: HashMap::new(),
+            routine_text: String::new(),
+            axisless: Vec::new(),
+            returned: Vec::new(),
+        };
         let mut r = code.ir;
         let (count, arguments) = r.flagged()?;
         if count != 1 || arguments {
@@ -84,7 +134,7 @@ impl Module {
 
 impl<'a> Writer<'a> {
     fn line(&mut self, indent: usize, text: &str) -> Result<()> {
-        self.dictionary.spend(1)?;
+        self.dictionary.spend(1 + text.len())?;
         self.made.text.extend(std::iter::repeat_n(' ', indent).chain(text.chars()));
         self.made.text.push('\n');
         Ok(())
@@ -215,12 +265,16 @@ impl<'a> Writer<'a> {
                 let op = me.operation(r)?;
                 match (op.dialect, op.name) {
                     ("sdy", "mesh") => me.mesh(&op)?,
-                    ("vhlo", "func_v1") => me.function(r, &op)?,
+                    ("vhlo", "func_v1") if me.symbolic.is_some() => me.remember(r, op)?,
+                    ("vhlo", "func_v1") => me.function(r, &op, None)?,
                     (dialect, name) => {
                         return Err(damaged(format!("its program has {dialect}.{name} beside functions")));
                     }
                 }
             }
+            me.write_symbolic()?;
+            let routines = take(&mut me.routine_text);
+            me.made.text.push_str(&routines);
             Ok(())
         })?;
         self.line(0, "}")
@@ -235,9 +289,20 @@ impl<'a> Writer<'a> {
             let (name, size) = axis.rsplit_once('=')?;
             Some((name.trim_matches('"').to_owned(), size.parse().ok()?))
         };
-        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(axis).collect::<Option<_>>();
-        self.made.meshes.push(axes.ok_or_else(|| damaged(format!("its program has the mesh {text}")))?);
-        self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)?))
+        let axes = inside.split(", ").filter(|axis| !axis.is_empty()).map(axis).collect::<Option<Vec<_>>>();
+        let axes = axes.ok_or_else(|| damaged(format!("its program has the mesh {text}")))?;
+        if axes.is_empty() {
+            self.axisless.push(format!("<{},", symbol(name)));
+            return Ok(());
+        }
+        self.made.meshes.push(axes);
+        self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)))
+    }
+
+    /// True for a sharding on a mesh without axes.
+    fn is_axisless(&self, sharding: usize) -> Result<bool> {
+        let text = self.dictionary.text(sharding)?;
+        Ok(self.axisless.iter().any(|mesh| text.contains(mesh.as_str())))
     }
 
     /// The shardings of arguments or results, as they stand behind their types.
@@ -247,7 +312,7 @@ impl<'a> Writer<'a> {
         for (text, &one) in texts.iter_mut().zip(all) {
             let Attribute::Dictionary(named) = self.dictionary.attribute(one)? else { continue };
             for (name, value) in named {
-                if self.dictionary.string(name)? == "sdy.sharding" {
+                if self.dictionary.string(name)? == "sdy.sharding" && !self.is_axisless(value)? {
                     *text = format!(" {{sdy.sharding = {}}}", self.dictionary.text(value)?);
                 }
             }
@@ -255,43 +320,78 @@ impl<'a> Writer<'a> {
         Ok(texts)
     }
 
-    fn function(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>) -> Result<()> {
+    /// A function; one with symbolic sizes for these arguments, under this name.
+    fn function(&mut self, r: &mut Bytes<'a>, op: &Operation<'a>, called: Option<(&str, &[Value])>) -> Result<()> {
         let [(_, arguments), (_, Attribute::Type(of)), (_, outs), (_, Attribute::Text(name)), _] = op.named.as_slice()
         else {
             return Err(damaged("its program has a function of which nothing is said"));
         };
         let (inputs, results) = self.dictionary.function_type(*of)?;
         let (takes, gives) = (self.shardings(arguments, inputs.len())?, self.shardings(outs, results.len())?);
-        let results = self.types(results)?;
         let is_main = *name == "main";
         self.names = 0;
         self.regions(r, op, &mut |me, _, types, count, r| {
             if types != inputs {
                 return Err(damaged(format!("its program has a function {name} of other arguments")));
             }
-            let mut texts = me.types(types.iter().copied())?;
-            let mut taken = Vec::new();
-            for (i, (&of, text)) in types.iter().zip(&texts).enumerate() {
-                me.define(Value { name: format!("%arg{i}"), of })?;
-                taken.push(format!("%arg{i}: {text}{}", takes[i]));
+            let (mut texts, mut taken, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+            let numbered = is_main && types.len() == me.inputs + 1;
+            for (i, (&of, takes)) in types.iter().zip(&takes).enumerate() {
+                let mut value = match called {
+                    Some((_, args)) if !is_main => args
+                        .get(i)
+                        .cloned()
+                        .ok_or_else(|| damaged(format!("its program calls {name} without argument {i}")))?,
+                    _ => Value::new(String::new(), me.main_type(i - usize::from(numbered && i > 0), of)?),
+                };
+                value.name = format!("%arg{i}");
+                let text = me.dictionary.type_text(value.of)?;
+                let constant = match numbered && i == 0 {
+                    // Of 64 bits where JAX was set to compute with them.
+                    true => {
+                        value.known = Known::one(me.platform as i64);
+                        Some(me.platform.to_string())
+                    }
+                    false if is_main && me.empty.get(i - usize::from(numbered)) == Some(&true) => {
+                        Some("false".to_owned())
+                    }
+                    false => None,
+                };
+                if let Some(constant) = constant {
+                    let value = format!("<{{value = dense<{constant}> : {text}}}> : () -> {text}");
+                    constants.push(format!("%arg{i} = \"stablehlo.constant\"() {value}"));
+                } else {
+                    taken.push(format!("%arg{i}: {text}{takes}"));
+                    texts.push(text);
+                }
+                me.define(value)?;
             }
-            let numbered = is_main && texts.len() == me.inputs + 1;
-            if numbered {
-                texts.remove(0);
-                taken.remove(0);
+            let before = take(&mut me.made.text);
+            for constant in constants {
+                me.line(4, &constant)?;
             }
+            me.operations(r, count, 4, "func.return")?;
+            let body = replace(&mut me.made.text, before);
+            let results = match called {
+                Some(_) => me.returned.iter().map(|value| value.of).collect(),
+                None => results.clone(),
+            };
+            if is_main {
+                let shape = |of: &usize| Ok(me.dictionary.tensor_type(*of)?.0);
+                me.made.result_shapes = results.iter().map(shape).collect::<Result<_>>()?;
+            }
+            let results = me.types(results)?;
             let given: Vec<_> = results.iter().zip(&gives).map(|(of, sharding)| format!("{of}{sharding}")).collect();
             let visibility = if is_main { "public" } else { "private" };
             let signature = format!("({}) -> ({})", taken.join(", "), given.join(", "));
-            me.line(2, &format!("func.func {visibility} {}{signature} {{", symbol(name)?))?;
-            if numbered {
-                let value = format!("<{{value = dense<{}> : tensor<i32>}}>", me.platform);
-                me.line(4, &format!("%arg0 = \"stablehlo.constant\"() {value} : () -> tensor<i32>"))?;
-            }
+            let name = called.map_or_else(|| symbol(name), |(name, _)| format!("@{name}"));
+            me.line(2, &format!("func.func {visibility} {name}{signature} {{"))?;
+            me.made.text.push_str(&body);
             if is_main {
-                (me.made.inputs, me.made.results) = (texts, results.clone());
+                (me.made.inputs, me.made.results) = (texts, results);
+                (me.made.takes, me.made.gives) =
+                    (takes.iter().skip(usize::from(numbered)).cloned().collect(), gives.clone());
             }
-            me.operations(r, count, 4, "func.return")?;
             me.line(2, "}")
         })
     }
@@ -304,56 +404,84 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The names of an operation's results, which are defined, and what stands before it.
-    fn results(&mut self, op: &Operation<'a>) -> Result<String> {
-        if op.results.is_empty() {
-            return Ok(String::new());
-        }
+    /// A name for the results of an operation, and what stands before it.
+    fn results_name(&mut self, op: &Operation<'a>) -> (String, String) {
         let name = format!("%{}", self.names);
-        self.names += 1;
-        match op.results.as_slice() {
-            &[of] => {
-                self.define(Value { name: name.clone(), of })?;
-                Ok(format!("{name} = "))
-            }
-            many => {
-                for (i, &of) in many.iter().enumerate() {
-                    self.define(Value { name: format!("{name}#{i}"), of })?;
-                }
-                Ok(format!("{name}:{} = ", many.len()))
-            }
+        self.names += usize::from(!op.results.is_empty());
+        let before = match op.results.len() {
+            0 => String::new(),
+            1 => format!("{name} = "),
+            many => format!("{name}:{many} = "),
+        };
+        (name, before)
+    }
+
+    /// Defines the results of an operation under this name.
+    fn define_results(&mut self, op: &Operation<'a>, name: &str, known: Vec<Known>) -> Result<()> {
+        let mut known = known.into_iter();
+        for (i, &of) in op.results.iter().enumerate() {
+            let name = if op.results.len() == 1 { name.to_owned() } else { format!("{name}#{i}") };
+            self.define(Value { name, of, known: known.next().unwrap_or_default() })?;
         }
+        Ok(())
     }
 
     fn inner(&mut self, r: &mut Bytes<'a>, indent: usize, end: &str) -> Result<()> {
-        let op = self.operation(r)?;
+        let mut op = self.operation(r)?;
         // Between VHLO's types and those of other dialects, which are written alike.
         if op.name == "unrealized_conversion_cast" {
             for (value, &of) in op.operands.iter().zip(&op.results) {
-                self.define(Value { name: value.name.clone(), of })?;
+                let of = if self.dictionary.is_symbolic(of) { value.of } else { of };
+                self.define(Value { of, ..value.clone() })?;
             }
             return Ok(());
         }
-        let results = self.results(&op)?;
+        if let (("sdy", "sharding_constraint"), [(_, Attribute::Sharding(_, sharding))]) =
+            ((op.dialect, op.name), op.named.as_slice())
+            && self.axisless.iter().any(|mesh| sharding.starts_with(mesh.as_str()))
+            && let [value] = op.operands.as_slice()
+        {
+            return self.define(value.clone());
+        }
+        let mut known = Vec::new();
+        if self.symbolic.is_some() {
+            known = match self.refine(&mut op, indent)? {
+                Some(known) => known,
+                None => return Ok(()),
+            };
+        }
+        if op.name == "custom_call_v1" {
+            self.routine(&mut op)?;
+        }
+        let (name, results) = self.results_name(&op);
+        if op.regions == 0 {
+            self.define_results(&op, &name, take(&mut known))?;
+        }
         let takes = self.types(op.operands.iter().map(|value| value.of))?.join(", ");
-        let gives = self.types(op.results.iter().copied())?;
-        let gives = if let [one] = gives.as_slice() { one.clone() } else { format!("({})", gives.join(", ")) };
         let operands = op.operands.iter().map(|value| value.name.as_str()).collect::<Vec<_>>().join(", ");
         let called = op.name.rsplit_once("_v").map_or(op.name, |(name, _)| name);
+        if called == "return" {
+            self.returned = op.operands.clone();
+        }
         match (op.dialect, called) {
             ("sdy", "sharding_constraint") => {
                 let [(_, Attribute::Sharding("sharding", sharding))] = op.named.as_slice() else {
                     return Err(damaged("its program has a constraint without a sharding"));
                 };
+                let gives = self.given(&op)?;
                 return self.line(indent, &format!("{results}sdy.sharding_constraint {operands} {sharding} : {gives}"));
             }
+            // Asks for the same sharding as other values have, which is left to XLA.
+            ("sdy", "sharding_group") => return Ok(()),
             ("sdy", "return") => {
                 let types = if takes.is_empty() { String::new() } else { format!(" : {takes}") };
                 return self.line(indent, &format!("sdy.return {operands}{types}"));
             }
             ("sdy", "manual_computation") => {
                 let begin = format!("{results}sdy.manual_computation({operands})");
-                return self.manual(r, &op, indent, &begin, &format!("({takes}) -> {gives}"));
+                let types = format!("({takes}) -> {}", self.given(&op)?);
+                self.manual(r, &op, indent, &begin, &types)?;
+                return self.define_results(&op, &name, known);
             }
             ("vhlo", _) => {}
             (dialect, name) => {
@@ -363,30 +491,50 @@ impl<'a> Writer<'a> {
                     ));
             }
         }
-        let name = match called {
+        let written = match called {
             "return" => end.to_owned(),
             "call" => "func.call".to_owned(),
+            name if calls::CHLO.contains(&name) => format!("chlo.{name}"),
             name => format!("stablehlo.{name}"),
         };
         let attributes = braces("<{", &self.dictionary.attributes(op.name, &op.named)?, "}>");
-        let begin = format!("{results}\"{name}\"({operands}){attributes}");
-        let kept = op.attributes.iter().filter(|(name, _)| !name.starts_with("jax.") && *name != "sdy.sharding_rule");
-        let kept: Vec<_> =
-            kept.map(|(name, value)| Ok(foreign(name, &self.dictionary.text(*value)?))).collect::<Result<_>>()?;
-        let behind = format!("{} : ({takes}) -> {gives}", braces("{", &kept, "}"));
+        let begin = format!("{results}\"{written}\"({operands}){attributes}");
+        let mut kept = Vec::new();
+        for (name, value) in &op.attributes {
+            let dropped = name.starts_with("jax.") || *name == "sdy.sharding_rule";
+            if !(dropped || *name == "sdy.sharding" && self.is_axisless(*value)?) {
+                kept.push(foreign(name, &self.dictionary.text(*value)?));
+            }
+        }
+        let behind = format!("{} : ({takes}) -> ", braces("{", &kept, "}"));
         if op.regions == 0 {
-            return self.line(indent, &format!("{begin}{behind}"));
+            let gives = self.given(&op)?;
+            return self.line(indent, &format!("{begin}{behind}{gives}"));
         }
         self.line(indent, &format!("{begin} ({{"))?;
-        self.regions(r, &op, &mut |me, number, types, count, r| {
+        self.regions(r, &op, &mut |me, number, mut types, count, r| {
             if number > 0 {
                 me.line(indent, "}, {")?;
+            }
+            if me.symbolic.is_some() && called == "while" {
+                types = op.operands.iter().map(|value| value.of).collect();
             }
             let arguments = me.arguments(types)?;
             me.line(indent, &format!("^bb0({arguments}):"))?;
             me.operations(r, count, indent + 2, "stablehlo.return")
         })?;
-        self.line(indent, &format!("}}){behind}"))
+        if self.symbolic.is_some() && matches!(called, "case" | "if") {
+            op.results = self.returned.iter().map(|value| value.of).collect();
+        }
+        self.define_results(&op, &name, known)?;
+        let gives = self.given(&op)?;
+        self.line(indent, &format!("}}){behind}{gives}"))
+    }
+
+    /// The types of an operation's results.
+    fn given(&self, op: &Operation<'a>) -> Result<String> {
+        let gives = self.types(op.results.iter().copied())?;
+        Ok(if let [one] = gives.as_slice() { one.clone() } else { format!("({})", gives.join(", ")) })
     }
 
     /// The arguments of a block, defined.
@@ -396,7 +544,7 @@ impl<'a> Writer<'a> {
             let name = format!("%{}", self.names);
             self.names += 1;
             all.push(format!("{name}: {}", self.dictionary.type_text(of)?));
-            self.define(Value { name, of })?;
+            self.define(Value::new(name, of))?;
         }
         Ok(all.join(", "))
     }

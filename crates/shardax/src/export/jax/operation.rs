@@ -88,6 +88,37 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
             "rhs_contracting_dimensions",
             "rhs_precision_type",
         ],
+        "dynamic_broadcast_in_dim_v1" => {
+            &["broadcast_dimensions", "known_expanding_dimensions", "known_nonexpanding_dimensions"]
+        }
+        "dynamic_conv_v2" => &[
+            "batch_group_count",
+            "feature_group_count",
+            "input_batch_dimension",
+            "input_feature_dimension",
+            "input_spatial_dimensions",
+            "kernel_input_feature_dimension",
+            "kernel_output_feature_dimension",
+            "kernel_spatial_dimensions",
+            "lhs_dilation",
+            "output_batch_dimension",
+            "output_feature_dimension",
+            "output_spatial_dimensions",
+            "precision_config",
+            "rhs_dilation",
+            "window_reversal",
+            "window_strides",
+        ],
+        "dynamic_gather_v2" => &[
+            "collapsed_slice_dims",
+            "index_vector_dim",
+            "indices_are_sorted",
+            "offset_dims",
+            "operand_batching_dims",
+            "start_index_map",
+            "start_indices_batching_dims",
+        ],
+        "dynamic_iota_v1" => &["iota_dimension"],
         "dynamic_slice_v1" => &["slice_sizes"],
         "fft_v1" => &["fft_length", "fft_type"],
         "func_v1" => &["arg_attrs", "function_type", "res_attrs", "sym_name", "sym_visibility"],
@@ -129,6 +160,7 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
         "manual_computation" => &["in_shardings", "manual_axes", "out_shardings"],
         "mesh" => &["mesh", "sym_name"],
         "sharding_constraint" => &["sharding"],
+        "sharding_group" => &["group_id"],
         _ => return None,
     })
 }
@@ -268,10 +300,10 @@ impl<'a> Dictionary<'a> {
                 Attribute::Array(each),
             ) if each.is_empty() => return Ok(None),
             ("called_computations", Attribute::Array(each)) => {
-                let each = each.iter().map(|&one| symbol(self.string(one)?));
+                let each = each.iter().map(|&one| Ok(symbol(self.string(one)?)));
                 format!("[{}]", each.collect::<Result<Vec<_>>>()?.join(", "))
             }
-            ("callee" | "decomposition", Attribute::Text(name)) => symbol(name)?,
+            ("callee" | "decomposition", Attribute::Text(name)) => symbol(name),
             ("window_reversal", Attribute::Tensor(of, bytes)) => {
                 let each: Vec<_> = self.integers(*of, bytes)?.iter().map(|bit| (*bit != 0).to_string()).collect();
                 list("i1", &each)
@@ -279,6 +311,9 @@ impl<'a> Dictionary<'a> {
             (_, Attribute::Tensor(of, bytes)) if LISTS.contains(&name) && !operation.starts_with("custom_call") => {
                 let each: Vec<_> = self.integers(*of, bytes)?.iter().map(i64::to_string).collect();
                 list("i64", &each)
+            }
+            (_, Attribute::Numbers(_, values)) if LISTS.contains(&name) => {
+                list("i64", &values.iter().map(i64::to_string).collect::<Vec<_>>())
             }
             _ => self.print(attribute)?,
         };
@@ -289,7 +324,7 @@ impl<'a> Dictionary<'a> {
         matches!(self.attribute(attribute), Ok(Attribute::Choice(_, name)) if name == choice)
     }
 
-    fn of_name<'n>(&self, named: &'n Named<'a>, name: &str) -> Result<&'n Attribute<'a>> {
+    pub fn of_name<'n>(&self, named: &'n Named<'a>, name: &str) -> Result<&'n Attribute<'a>> {
         let found = named.iter().find(|(of, _)| *of == name).map(|(_, attribute)| attribute);
         found.ok_or_else(|| damaged(format!("its program does not say {name} of an operation")))
     }

@@ -35,6 +35,11 @@ impl<'a> Table<'a> {
         Ok(Table { bytes, at: follow(bytes, 0)?, depth: 0 })
     }
 
+    /// How many tables the file can hold that are not shared: each takes some bytes.
+    pub fn most(&self) -> usize {
+        self.bytes.len() / 4
+    }
+
     /// Where a field is.
     fn field(&self, number_of: usize) -> Result<Option<usize>> {
         let back = i32::from_le_bytes(number(self.bytes, self.at)?);

@@ -1,0 +1,209 @@
+//! A transformer that predicts the next token, in the forms of many models.
+
+mod block;
+mod config;
+
+pub use block::{Block, Mlp, Norm};
+pub use config::{Activation, Biases, DecoderConfig, NormKind, Positions};
+
+use shardax::error::Result;
+use shardax_nn::prelude::*;
+
+/// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, and
+/// those of Mistral, Qwen, Gemma, Phi and GPT-2.
+///
+/// Dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers`, see [`Rules`]; where the rules that it is made with
+/// split `batch`, so are the activations between layers.
+///
+/// ```
+/// use shardax_models::{Decoder, DecoderConfig};
+/// use shardax_nn::prelude::*;
+/// let config = DecoderConfig { kv_heads: 2, tie_embeddings: true, ..DecoderConfig::new(100, 2, 32, 4) };
+/// let model = Decoder::new(&config, &mut Rngs::new(0))?;
+/// let tokens = array([[3, 1, 4, 1, 5]]);
+/// let logits = model.forward(&tokens);
+/// assert_eq!(logits.shape(), [1, 5, 100]);
+///
+/// // One token after the other, with the keys and values of those before.
+/// let mut decoder = model.clone();
+/// decoder.init_cache(1, 5);
+/// let first = decoder.decode(tokens.get((.., ..4)));
+/// let last = decoder.decode(tokens.get((.., 4..)));
+/// assert!(allclose(concatenate(&[first, last], 1), logits, 1e-4, 1e-4)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Decoder {
+    /// The table of tokens.
+    pub embed: Embed,
+    /// The table of positions, of a model that learns them.
+    pub positions: Option<Embed>,
+    /// The layers; none of them where they are a [`stack`](Decoder::stack).
+    pub blocks: Vec<Block>,
+    /// The layers as one, see [`DecoderConfig::scan_layers`].
+    pub stack: Option<Stack<Block>>,
+    /// Normalizes the output of the last layer.
+    pub norm: Norm,
+    /// The layer that gives logits; `None` where it is the table of tokens.
+    pub head: Option<Linear>,
+    embedding_scale: Option<f64>,
+    logits_soft_cap: Option<f64>,
+    #[tree(static)]
+    checkpoint: Option<CheckpointPolicy>,
+}
+
+impl Decoder {
+    /// A model with random weights.
+    ///
+    /// Fails when sizes are zero or do not fit each other.
+    #[track_caller]
+    pub fn new(config: &DecoderConfig, rngs: &mut Rngs) -> Result<Decoder> {
+        config.check()?;
+        let DecoderConfig { vocab_size, layers, features, .. } = *config;
+        let embed = Embed::builder(vocab_size, features).axes(["vocab", "embed"]).build(rngs);
+        let positions = match config.positions {
+            Positions::Learned(length) => {
+                Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs))
+            }
+            Positions::Rotary(_) => None,
+        };
+        let (mut blocks, mut stack) = (Vec::new(), None);
+        if config.scan_layers {
+            let all = Stack::new(layers, rngs, |rngs| Block::new(config, 0, rngs))?.axis_name("layers");
+            stack = Some(config.checkpoint.iter().fold(all, |all, policy| all.checkpoint(policy.clone())));
+        } else {
+            blocks = (0..layers).map(|layer| Block::new(config, layer, rngs)).collect();
+        }
+        let norm = Norm::new(config.norm, features, config.epsilon, rngs);
+        let head = (!config.tie_embeddings).then(|| {
+            let builder = Linear::builder(features, vocab_size).use_bias(config.biases.head);
+            builder.kernel_axes(["embed", "vocab"]).build(rngs)
+        });
+        Ok(Decoder {
+            embed,
+            positions,
+            blocks,
+            stack,
+            norm,
+            head,
+            embedding_scale: config.embedding_scale,
+            logits_soft_cap: config.logits_soft_cap,
+            checkpoint: config.checkpoint.clone(),
+        })
+    }
+
+    /// Logits `[..., length, vocabulary]` of the tokens that follow each of `[..., length]`.
+    #[track_caller]
+    pub fn forward(&self, tokens: impl ArrayLike) -> Array {
+        self.logits(self.hidden(self.embed(tokens)))
+    }
+
+    /// The features of tokens `[..., length]`, as the first layer takes them: `[..., length, features]`.
+    #[track_caller]
+    pub fn embed(&self, tokens: impl ArrayLike) -> Array {
+        let tokens = tokens.into_array();
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        self.embed_at(tokens, || arange(0..length as i32))
+    }
+
+    /// Applies the layers to `x`, `[..., length, features]`.
+    #[track_caller]
+    pub fn hidden(&self, x: Array) -> Array {
+        if let Some(stack) = &self.stack {
+            let scanned = stack.scan(|block: &Block, x: Array| (block.forward(x), ()), x.clone());
+            return scanned.map_or_else(|error| Array::from_error(error, &x), |(y, ())| y);
+        }
+        self.blocks.iter().fold(x, |x, block| match &self.checkpoint {
+            Some(policy) => {
+                let recomputed = checkpoint(|block: Block, x: Array| block.forward(x)).policy(policy.clone());
+                Function::<(Block, Array)>::apply(&recomputed, (block.clone(), x.clone()))
+                    .unwrap_or_else(|error| Array::from_error(error, &x))
+            }
+            None => block.forward(x),
+        })
+    }
+
+    /// Logits `[..., vocabulary]` of the output of the last layer.
+    #[track_caller]
+    pub fn logits(&self, x: Array) -> Array {
+        let x = self.norm.forward(x);
+        let logits = match &self.head {
+            Some(head) => head.forward(x),
+            None => self.embed.attend(x),
+        };
+        match self.logits_soft_cap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        }
+    }
+
+    /// Makes room for the keys and values of `batch` texts of `length` tokens, of which none is there yet.
+    #[track_caller]
+    pub fn init_cache(&mut self, batch: usize, length: usize) {
+        let init = |attention: &mut MultiHeadAttention, shape: &[usize]| {
+            let dtype = attention.key.kernel.dtype();
+            attention.init_cache(shape, dtype);
+        };
+        self.blocks.iter_mut().for_each(|block| init(&mut block.attention, &[batch, length, 1]));
+        if let Some(stack) = &mut self.stack {
+            let depth = stack.depth();
+            let attention = &mut stack.layers.attention;
+            init(attention, &[depth, batch, length, 1]);
+            attention.cache_index = Some(zeros_dtype([depth], DType::I32).into());
+        }
+    }
+
+    /// Logits of the tokens that follow the next ones, `[batch, length]`, which come after those that were given since
+    /// [`init_cache`](Decoder::init_cache). Results are NaN beyond the cache's length.
+    ///
+    /// Fails before `init_cache`.
+    #[track_caller]
+    pub fn decode(&mut self, tokens: impl ArrayLike) -> Array {
+        self.decode_at(tokens.into_array(), None, None)
+    }
+
+    /// Decodes at given positions, `[batch, length]`, with a mask of the cache.
+    #[track_caller]
+    pub(crate) fn decode_at(&mut self, tokens: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        let length = tokens.shape().last().copied().unwrap_or(0) as i32;
+        let cached = self.cached();
+        let next = || positions.cloned().unwrap_or_else(|| cached + arange(0..length));
+        let mut x = self.embed_at(tokens, next);
+        let options = || {
+            let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
+            mask.iter().fold(options, |options, mask| options.mask(*mask))
+        };
+        for block in &mut self.blocks {
+            x = block.decode(x, options());
+        }
+        if let Some(stack) = &mut self.stack {
+            let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, options()), x.clone());
+            x = decoded.unwrap_or_else(|error| Array::from_error(error, &x));
+        }
+        self.logits(x)
+    }
+
+    /// The number of tokens in the cache, a scalar; 0 without a cache.
+    pub(crate) fn cached(&self) -> Array {
+        let index = match (&self.stack, self.blocks.first()) {
+            (Some(stack), _) => stack.layers.attention.cache_index.as_ref().map(|index| index.get(0)),
+            (None, block) => {
+                block.and_then(|block| block.attention.cache_index.as_ref()).map(|index| (**index).clone())
+            }
+        };
+        index.unwrap_or_else(|| zeros_dtype((), DType::I32))
+    }
+
+    #[track_caller]
+    fn embed_at(&self, tokens: Array, positions: impl FnOnce() -> Array) -> Array {
+        let x = self.embed.forward(tokens);
+        let x = match self.embedding_scale {
+            Some(scale) => x * scale,
+            None => x,
+        };
+        match &self.positions {
+            Some(table) => x + table.forward(positions()),
+            None => x,
+        }
+    }
+}

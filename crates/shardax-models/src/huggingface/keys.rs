@@ -1,0 +1,155 @@
+//! The names and layouts of a model's arrays in files.
+
+use super::{Layout, Weights};
+
+/// The names and layouts of a model's arrays in files: pairs of a key path and a name, in which `*` stands for the same
+/// number.
+///
+/// ```
+/// use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
+/// use shardax_nn::prelude::*;
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-keys-{}", std::process::id()));
+/// # let header = br#"{"layer.0.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}"#;
+/// # let length = (header.len() as u64).to_le_bytes();
+/// # let file = [&length[..], header, &1.0f32.to_le_bytes(), &2.0f32.to_le_bytes()].concat();
+/// # std::fs::write(&path, file).expect("a file");
+/// let keys = KeyMap::new().array("[*].kernel", "layer.*.weight", Layout::Transposed);
+/// let like = vec![Linear::builder(2, 1).use_bias(false).build(&mut Rngs::new(0))];
+/// let layers = load(&Weights::open(&path)?, &like, &keys, &Rules::default())?;
+/// assert_eq!(layers[0].kernel.to_vec::<f32>()?, [1.0, 2.0]);
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct KeyMap {
+    rules: Vec<(String, String, Layout)>,
+    prefix: String,
+    aliases: Vec<(String, String)>,
+    ignored: Vec<String>,
+    pub(super) tied: Vec<(String, String)>,
+}
+
+impl KeyMap {
+    /// No arrays yet.
+    pub fn new() -> Self {
+        KeyMap::default()
+    }
+
+    /// All names may have this in front.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// Names that end with `ending` may end with `other`.
+    pub fn alias(mut self, ending: &str, other: &str) -> Self {
+        self.aliases.push((ending.to_owned(), other.to_owned()));
+        self
+    }
+
+    /// Files may have arrays of this name, which no model needs.
+    pub fn ignore(mut self, name: &str) -> Self {
+        self.ignored.push(name.to_owned());
+        self
+    }
+
+    /// Files may have the array `copy`, which a model without it has as `name`: both must be equal.
+    pub fn tied(mut self, copy: &str, name: &str) -> Self {
+        self.tied.push((copy.to_owned(), name.to_owned()));
+        self
+    }
+
+    /// The rules of both; of an array that both have, the first one's.
+    pub fn and(mut self, other: KeyMap) -> Self {
+        self.rules.extend(other.rules);
+        self.aliases.extend(other.aliases);
+        self.ignored.extend(other.ignored);
+        self.tied.extend(other.tied);
+        self
+    }
+
+    /// The array at this key path has this name.
+    pub fn array(mut self, path: impl Into<String>, name: impl Into<String>, layout: Layout) -> Self {
+        self.rules.push((path.into(), name.into(), layout));
+        self
+    }
+
+    /// A linear layer of PyTorch, and its bias.
+    pub fn linear(self, path: &str, name: &str) -> Self {
+        self.weights(path, name, Layout::Transposed)
+    }
+
+    /// A convolution, and its bias.
+    pub fn conv(self, path: &str, name: &str) -> Self {
+        self.weights(path, name, Layout::Convolution)
+    }
+
+    /// A layer with a kernel of this layout, and its bias.
+    pub fn weights(self, path: &str, name: &str, layout: Layout) -> Self {
+        let bias = match layout {
+            Layout::Part { .. } | Layout::Rows { .. } => layout,
+            _ => Layout::Same,
+        };
+        self.array(format!("{path}.kernel"), format!("{name}.weight"), layout).array(
+            format!("{path}.bias"),
+            format!("{name}.bias"),
+            bias,
+        )
+    }
+
+    /// A norm with its scale and its bias.
+    pub fn norm(self, path: &str, name: &str) -> Self {
+        self.scale(path, name).array(format!("{path}.bias"), format!("{name}.bias"), Layout::Same)
+    }
+
+    /// A norm with a scale alone.
+    pub fn scale(self, path: &str, name: &str) -> Self {
+        self.array(format!("{path}.scale"), format!("{name}.weight"), Layout::Same)
+    }
+
+    /// The name, and the layout, of the array at this key path.
+    pub(super) fn find(&self, path: &str) -> Option<(String, Layout)> {
+        self.rules.iter().find_map(|(pattern, name, layout)| {
+            let number = matched(pattern, path)?;
+            Some((name.replacen('*', number, 1), *layout))
+        })
+    }
+
+    /// The key path of the array of this name, which is without a prefix.
+    pub(super) fn path_of(&self, name: &str) -> Option<(String, Layout)> {
+        self.rules.iter().find_map(|(path, pattern, layout)| {
+            let number = matched(pattern, name)?;
+            Some((path.replacen('*', number, 1), *layout))
+        })
+    }
+
+    /// The name as these files have it.
+    pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
+        let other =
+            |(ending, other): &(String, String)| Some(format!("{}{other}", name.strip_suffix(ending.as_str())?));
+        let names = std::iter::once(name.to_owned()).chain(self.aliases.iter().filter_map(other));
+        names.flat_map(|name| [format!("{}{name}", self.prefix), name]).find(|name| weights.contains(name))
+    }
+
+    /// The name as `transformers` writes it.
+    pub(super) fn written(&self, name: &str) -> String {
+        // The last layer is beside the model that the prefix names.
+        if name.starts_with("lm_head.") { name.to_owned() } else { format!("{}{name}", self.prefix) }
+    }
+
+    /// True if no model needs the array of this name.
+    pub(super) fn ignores(&self, name: &str) -> bool {
+        let bare = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
+        self.ignored.iter().any(|pattern| match pattern.strip_suffix("**") {
+            Some(start) => bare.starts_with(start) || name.starts_with(start),
+            None => matched(pattern, bare).is_some(),
+        })
+    }
+}
+
+/// The number that `*` stands for in `pattern`, the empty text where there is none; `None` if `text` differs.
+fn matched<'a>(pattern: &str, text: &'a str) -> Option<&'a str> {
+    let Some((before, after)) = pattern.split_once('*') else { return (pattern == text).then_some("") };
+    let number = text.strip_prefix(before)?.strip_suffix(after)?;
+    (!number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())).then_some(number)
+}

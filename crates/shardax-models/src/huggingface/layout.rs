@@ -1,0 +1,187 @@
+//! Arrays on the host, and their layouts in files.
+
+use shardax::sharding::Sharding;
+use shardax_nn::prelude::*;
+
+/// The layout of an array in a file, beside its layout in a model. Dimensions that the model splits or joins, such as
+/// those of the heads of attention, need no mention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// The model's own.
+    Same,
+    /// The last dimension first: PyTorch's `Linear` has `[out, in]`.
+    Transposed,
+    /// PyTorch's convolutions have `[out, in, spatial dimensions]`.
+    Convolution,
+    /// One of `of` equal parts of the last dimension: queries, keys and values in one matrix.
+    Part {
+        /// Which of them, counted from 0.
+        index: usize,
+        /// The number of parts.
+        of: usize,
+    },
+    /// Rows of the first dimension, `start..end` of `of`, transposed: parts of a `Linear` of PyTorch.
+    Rows {
+        /// The first row.
+        start: usize,
+        /// The row behind the last one.
+        end: usize,
+        /// The rows of the array in the file.
+        of: usize,
+    },
+}
+
+/// Values on the host, in row-major order.
+#[derive(Clone)]
+pub(super) struct Raw {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+impl Raw {
+    /// The values of an array.
+    pub fn of(array: &Array) -> Result<Raw> {
+        Ok(Raw { dtype: array.dtype(), shape: array.shape().to_vec(), bytes: array.to_bytes()? })
+    }
+
+    /// The array on the default device, or as a sharding says. Every process has all of the values.
+    pub fn to_array(&self, to: Option<Sharding>) -> Result<Array> {
+        match to {
+            Some(sharding) => Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, sharding),
+            None => Array::from_bytes(&self.bytes, self.dtype, &self.shape),
+        }
+    }
+
+    /// The values of a file as a model has them; `None` where they do not fit the layout.
+    pub fn read_as(self, layout: Layout) -> Option<Raw> {
+        let rank = self.shape.len();
+        let backwards: Vec<usize> = (0..rank).rev().collect();
+        match layout {
+            Layout::Same => Some(self),
+            Layout::Transposed => self.transposed(&backwards),
+            Layout::Convolution if rank >= 2 => self.transposed(&(2..rank).chain([1, 0]).collect::<Vec<_>>()),
+            Layout::Convolution => None,
+            Layout::Part { index, of } => self.part(index, of),
+            Layout::Rows { start, end, of } => self.rows(start, end, of)?.transposed(&backwards),
+        }
+    }
+
+    /// The values of a model as a file has them; of a part of an array, that part.
+    pub fn written_as(self, layout: Layout) -> Option<Raw> {
+        let rank = self.shape.len();
+        let backwards: Vec<usize> = (0..rank).rev().collect();
+        match layout {
+            Layout::Same | Layout::Part { .. } => Some(self),
+            Layout::Transposed | Layout::Rows { .. } => self.transposed(&backwards),
+            Layout::Convolution if rank >= 2 => {
+                self.transposed(&[rank - 1, rank - 2].into_iter().chain(0..rank - 2).collect::<Vec<_>>())
+            }
+            Layout::Convolution => None,
+        }
+    }
+
+    /// The array that parts make together, along the first or the last dimension.
+    pub fn joined(mut parts: Vec<(Layout, Raw)>) -> Option<Raw> {
+        parts.sort_by_key(|(layout, _)| match layout {
+            Layout::Part { index, .. } => *index,
+            Layout::Rows { start, .. } => *start,
+            _ => 0,
+        });
+        let (layout, first) = parts.first()?;
+        if parts.len() == 1 {
+            return Some(first.clone());
+        }
+        let along_rows = matches!(layout, Layout::Rows { .. });
+        let row = |raw: &Raw| match along_rows {
+            true => raw.bytes.len(),
+            false => raw.shape.last().map_or(0, |last| last * raw.dtype.byte_size()),
+        };
+        let (dtype, mut shape) = (first.dtype, first.shape.clone());
+        let axis = if along_rows { 0 } else { shape.len().checked_sub(1)? };
+        shape[axis] = parts.iter().map(|(_, raw)| raw.shape.get(axis).copied().unwrap_or(0)).sum();
+        let rows = first.bytes.len().checked_div(row(first))?;
+        let mut bytes = Vec::new();
+        for i in 0..rows {
+            parts.iter().for_each(|(_, raw)| bytes.extend_from_slice(&raw.bytes[i * row(raw)..(i + 1) * row(raw)]));
+        }
+        Some(Raw { dtype, shape, bytes })
+    }
+
+    /// These values in another shape of as many elements.
+    pub fn reshaped(self, shape: &[usize]) -> Raw {
+        Raw { shape: shape.to_vec(), ..self }
+    }
+
+    /// The dimensions in this order.
+    fn transposed(&self, order: &[usize]) -> Option<Raw> {
+        let size = self.dtype.byte_size();
+        let mut strides = vec![size; order.len()];
+        for d in (1..order.len()).rev() {
+            strides[d - 1] = strides[d].checked_mul(self.shape[d])?;
+        }
+        let shape: Vec<usize> = order.iter().map(|d| self.shape[*d]).collect();
+        let strides: Vec<usize> = order.iter().map(|d| strides[*d]).collect();
+        let mut bytes = Vec::with_capacity(self.bytes.len());
+        if !self.bytes.is_empty() {
+            gather(&self.bytes, &shape, &strides, size, &mut bytes);
+        }
+        Some(Raw { dtype: self.dtype, shape, bytes })
+    }
+
+    /// One of several equal parts of the last dimension.
+    fn part(&self, index: usize, of: usize) -> Option<Raw> {
+        let (last, before) = self.shape.split_last()?;
+        if of == 0 || index >= of || !last.is_multiple_of(of) {
+            return None;
+        }
+        let part = last / of;
+        let (row, size) = (last * self.dtype.byte_size(), part * self.dtype.byte_size());
+        let rows = self.bytes.chunks_exact(row.max(1));
+        let bytes: Vec<u8> = rows.flat_map(|row| &row[index * size..(index + 1) * size]).copied().collect();
+        Some(Raw { dtype: self.dtype, shape: [before, &[part]].concat(), bytes })
+    }
+
+    /// Some of the entries of the first dimension.
+    fn rows(&self, start: usize, end: usize, of: usize) -> Option<Raw> {
+        let (count, rest) = self.shape.split_first()?;
+        if *count != of || start > end || end > of || of == 0 {
+            return None;
+        }
+        let row = self.bytes.len() / of;
+        let bytes = self.bytes.get(start * row..end * row)?.to_vec();
+        Some(Raw { dtype: self.dtype, shape: [&[end - start], rest].concat(), bytes })
+    }
+}
+
+/// True if one shape is the other with some dimensions split into several, or the other way round.
+pub(super) fn splits(a: &[usize], b: &[usize]) -> bool {
+    let (mut a, mut b) = (a.iter().filter(|d| **d != 1).peekable(), b.iter().filter(|d| **d != 1).peekable());
+    loop {
+        match (a.next().copied(), b.next().copied()) {
+            (None, None) => return true,
+            (Some(mut left), Some(mut right)) => {
+                while left != right {
+                    let (less, more) = if left < right { (&mut left, a.next()) } else { (&mut right, b.next()) };
+                    match more.and_then(|more| less.checked_mul(*more)) {
+                        Some(product) => *less = product,
+                        None => return false,
+                    }
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Elements of `size` bytes in row-major order of `shape`, which lie at these strides.
+fn gather(bytes: &[u8], shape: &[usize], strides: &[usize], size: usize, out: &mut Vec<u8>) {
+    match (shape, strides) {
+        ([count, shape @ ..], [stride, strides @ ..]) => {
+            for at in 0..*count {
+                gather(&bytes[at * stride..], shape, strides, size, out);
+            }
+        }
+        _ => out.extend_from_slice(&bytes[..size]),
+    }
+}

@@ -1,0 +1,227 @@
+//! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files with
+//! an index.
+//!
+//! [`Decoder`], [`Vit`] and [`Bert`] are made of them ([`Pretrained`]), and written as such files again. A folder is refused
+//! where its configuration or its files have something that the model does not. [`Weights`] reads the files, and a
+//! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
+//!
+//! ```no_run
+//! use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Pretrained};
+//! use shardax_nn::prelude::*;
+//!
+//! let model = Decoder::from_pretrained("Llama-3.2-1B")?;
+//! let logits = jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, array([[464, 3290]])))?;
+//! let written = model.generate(&[vec![464, 3290]], &GenerateOptions::new(20).temperature(0.8).top_p(0.95))?;
+//!
+//! // Split over devices as it is read, and computing in bfloat16.
+//! let mesh = make_mesh([("model", 4)])?;
+//! let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
+//! let options = LoadOptions::new().policy(Policy::bf16_compute()).rules(&rules);
+//! let model = Decoder::from_pretrained_with("Llama-3.2-1B", &options)?;
+//! model.save_pretrained(&Config::open("Llama-3.2-1B")?, "copy")?;
+//! # let _ = (logits, written);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+mod adapter;
+mod bert;
+mod config;
+mod decoders;
+mod keys;
+mod layout;
+mod load;
+mod save;
+mod vit;
+mod weights;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shardax_nn::prelude::*;
+
+use self::config::Fields;
+use crate::error::value_error;
+use crate::{Activation, Decoder, DecoderConfig, Mlp};
+
+pub use bert::{Bert, BertConfig, BertOptions};
+pub use config::Config;
+pub use keys::KeyMap;
+pub use layout::Layout;
+pub use load::load;
+pub(crate) use save::input_dims;
+pub use vit::{Vit, VitConfig};
+pub use weights::Weights;
+
+/// Options for loading weights.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    policy: Policy,
+    rules: Rules,
+}
+
+impl LoadOptions {
+    /// Float32, on the default device.
+    pub fn new() -> Self {
+        LoadOptions::default()
+    }
+
+    /// The dtypes of the parameters, to which the file's are converted, and of computing.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp`.
+    pub fn rules(mut self, rules: &Rules) -> Self {
+        self.rules = rules.clone();
+        self
+    }
+}
+
+/// A model of `transformers`, which can be made of the files that are saved there.
+pub trait Pretrained: Module {
+    /// The architecture.
+    type Architecture: Send + Sync + 'static;
+
+    /// The architecture of a configuration, and the names of the model's arrays in files.
+    ///
+    /// Fails where the configuration has a field that may have an effect and is not understood.
+    fn read(config: &Config) -> Result<(Self::Architecture, KeyMap)>;
+
+    /// A model with random weights.
+    fn make(architecture: &Self::Architecture, rngs: &mut Rngs) -> Result<Self>;
+
+    /// The number of layers, and the matrices, which the files bound.
+    #[doc(hidden)]
+    fn extents(architecture: &Self::Architecture) -> (usize, Vec<(&'static str, usize, usize)>);
+
+    /// A model with random weights.
+    ///
+    /// Fails when sizes of the configuration do not divide each other, and for fields that are not understood.
+    #[track_caller]
+    fn from_config(config: &Config, rngs: &mut Rngs) -> Result<Self> {
+        let location = std::panic::Location::caller();
+        let (architecture, _) = Self::read(config).map_err(|error| error.at(location))?;
+        Self::make(&architecture, rngs).map_err(|error| error.at(location))
+    }
+
+    /// The model in a folder that `save_pretrained` wrote.
+    ///
+    /// Fails when a file is missing or damaged, and when the configuration or the files have something that the model does
+    /// not.
+    #[track_caller]
+    fn from_pretrained(folder: impl AsRef<Path>) -> Result<Self> {
+        Self::from_pretrained_with(folder, &LoadOptions::new())
+    }
+
+    /// Loads the model in a folder with the given dtypes and shardings.
+    #[track_caller]
+    fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
+        let location = std::panic::Location::caller();
+        pretrained(folder.as_ref(), options).map_err(|error| error.at(location))
+    }
+
+    /// Writes a folder that `transformers` reads: `config.json` and `model.safetensors`, which takes the host's memory for
+    /// the whole model.
+    ///
+    /// Fails when the configuration is not that of the model, and when a file cannot be written.
+    #[track_caller]
+    fn save_pretrained(&self, config: &Config, folder: impl AsRef<Path>) -> Result<()> {
+        let location = std::panic::Location::caller();
+        saved(self, config, folder.as_ref()).map_err(|error| error.at(location))
+    }
+}
+
+/// A model with the weights in this folder in the place of first ones, which are never computed.
+fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
+    let config = Config::open(folder)?;
+    let (architecture, keys) = M::read(&config)?;
+    let weights = Weights::open(folder)?;
+    bounded::<M>(&architecture, &weights)?;
+    let like = shapes::<M>(architecture, options.policy)?;
+    load::all_of(&weights, &like, &keys, &options.rules)
+}
+
+/// The model's types, without values.
+fn shapes<M: Pretrained>(architecture: M::Architecture, policy: Policy) -> Result<M> {
+    let architecture = Arc::new(architecture);
+    eval_shape(move || M::make(&architecture, &mut Rngs::new(0).with_policy(policy)), ())
+}
+
+/// Fails where a configuration has more than its files can hold.
+fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> Result<()> {
+    let (layers, matrices) = M::extents(architecture);
+    let (arrays, elements) = (weights.names().count(), weights.elements());
+    let too_large = |what: String| {
+        let what = format!(
+            "config.json has {what}, and {} has {arrays} arrays of {elements} elements",
+            weights.path().display()
+        );
+        value_error(what, "look whether `config.json` belongs to the files")
+    };
+    if layers > arrays {
+        return Err(too_large(format!("{layers} layers")));
+    }
+    match matrices.into_iter().find(|(_, a, b)| *a as u128 * *b as u128 > elements) {
+        Some((name, a, b)) => Err(too_large(format!("a {name} of {a} by {b}"))),
+        None => Ok(()),
+    }
+}
+
+fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
+    let (architecture, keys) = M::read(config)?;
+    let types = |model: &M| -> Vec<(String, Vec<usize>)> {
+        let leaves = tree::leaves_with_path(model).into_iter();
+        leaves.map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
+    };
+    let (want, got) = (types(&shapes::<M>(architecture, Policy::default())?), types(model));
+    if let Some(((path, want), _)) = want.iter().zip(&got).find(|(want, got)| want != got) {
+        let what =
+            format!("the configuration is not that of the model: `{}` would be {want:?}", path.trim_start_matches('.'));
+        return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
+    }
+    if want.len() != got.len() {
+        let what = format!("the configuration is of {} arrays, and the model has {}", want.len(), got.len());
+        return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
+    }
+    save::write(folder, &save::arrays(model, &keys)?, "model.safetensors", ("config.json", &config.to_json()))
+}
+
+/// Fails unless the configuration is of this type of model.
+fn of_type(fields: &Fields, wanted: &str) -> Result<()> {
+    match fields.text("model_type")? {
+        kind if kind == wanted => Ok(()),
+        other => Err(fields.error(format!("the model_type is {other:?}, and this model's {wanted:?}"))),
+    }
+}
+
+impl Pretrained for Decoder {
+    type Architecture = DecoderConfig;
+
+    fn read(config: &Config) -> Result<(DecoderConfig, KeyMap)> {
+        let fields = config.fields();
+        let (decoder, keys) = decoders::read(&fields)?;
+        fields.finish()?;
+        decoder.check()?;
+        Ok((decoder, keys))
+    }
+
+    fn make(architecture: &DecoderConfig, rngs: &mut Rngs) -> Result<Self> {
+        Decoder::new(architecture, rngs)
+    }
+
+    fn extents(architecture: &DecoderConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        (architecture.layers, architecture.extents())
+    }
+}
+
+/// Attention whose dimensions have names.
+fn attention(heads: usize, features: usize) -> MultiHeadAttentionBuilder {
+    let builder = MultiHeadAttention::builder(heads, features);
+    builder.kernel_axes([Some("embed"), Some("heads"), None]).out_kernel_axes([Some("heads"), None, Some("embed")])
+}
+
+/// An MLP without a gate.
+fn mlp(features: usize, hidden: usize, activation: Activation, rngs: &mut Rngs) -> Mlp {
+    Mlp::new(features, hidden, activation, false, true, rngs)
+}

@@ -1,0 +1,28 @@
+//! Models: a configurable [`Decoder`], text generation, LoRA adapters, and the files of Hugging Face's `transformers` and
+//! `peft`.
+//!
+//! ```
+//! use shardax_models::{Decoder, DecoderConfig, GenerateOptions};
+//! use shardax_nn::prelude::*;
+//!
+//! let config = DecoderConfig { kv_heads: 2, ..DecoderConfig::new(256, 2, 32, 4) };
+//! let model = Decoder::new(&config, &mut Rngs::new(0))?;
+//! assert_eq!(model.forward(array([[1, 2, 3]])).shape(), [1, 3, 256]);
+//! let written = model.generate(&[vec![1, 2, 3]], &GenerateOptions::new(4))?;
+//! assert_eq!(written[0].len(), 4);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod adapter;
+mod decoder;
+mod error;
+mod generate;
+pub mod huggingface;
+
+pub use adapter::Adapter;
+pub use decoder::{Activation, Biases, Block, Decoder, DecoderConfig, Mlp, Norm, NormKind, Positions};
+pub use generate::{GenerateOptions, Generation};
+pub use huggingface::{Bert, BertOptions, Config, LoadOptions, Pretrained, Vit};

@@ -1,0 +1,291 @@
+//! Models that `transformers` and `peft` saved, and what they compute (`tools/huggingface`).
+
+#[path = "../../../shardax-train/tests/common/mod.rs"]
+mod common;
+mod fuzz;
+mod refused;
+
+use std::path::{Path, PathBuf};
+
+use common::{Folder, fails};
+use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
+use shardax_models::{
+    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, Pretrained, Vit,
+};
+use shardax_nn::prelude::*;
+
+/// Every decoder that there are files of.
+const DECODERS: [&str; 11] =
+    ["gpt2", "llama", "llama3", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi", "phi3"];
+
+fn setup() {
+    config::set_num_cpu_devices(4).expect("four CPU devices");
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// A model's inputs, and its logits.
+fn case(name: &str) -> Result<impl Fn(&str) -> Result<Array>> {
+    let case = Weights::open(folder(name).join("case.safetensors"))?;
+    Ok(move |name: &str| case.get(name))
+}
+
+#[track_caller]
+fn alike(name: &str, got: &Array, want: &Array) -> Result<()> {
+    assert_eq!(got.shape(), want.shape(), "{name}");
+    assert!(allclose(got, want, 1e-4, 1e-4)?, "{name}: {}", (got - want).abs().max(..).item::<f32>()?);
+    // Zeros would pass otherwise.
+    assert!(want.abs().max(..).item::<f32>()? > 0.1, "{name}");
+    Ok(())
+}
+
+fn rows(x: &Array) -> Result<Vec<Vec<i32>>> {
+    let (all, width) = (x.to_vec::<i32>()?, x.shape()[1]);
+    Ok(all.chunks(width).map(<[i32]>::to_vec).collect())
+}
+
+#[test]
+fn decoders_have_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
+    let decode = jit(|mut model: Decoder, tokens: Array| {
+        let first = model.decode(tokens.get((.., ..3)));
+        (first, model.decode(tokens.get((.., 3..))))
+    });
+    for name in DECODERS {
+        let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
+        let (tokens, want) = (case("input_ids")?, case("logits")?);
+        alike(name, &forward.call((&model, &tokens))?, &want)?;
+        let mut decoder = model.clone();
+        decoder.init_cache(tokens.shape()[0], tokens.shape()[1]);
+        let (first, rest) = decode.call((&decoder, &tokens))?;
+        alike(name, &concatenate(&[first, rest], 1), &want)?;
+    }
+    Ok(())
+}
+
+/// Prompts of several lengths in one batch, greedily.
+#[test]
+fn decoders_write_the_tokens_of_transformers() -> Result<()> {
+    setup();
+    for name in DECODERS {
+        let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
+        let lengths = case("lengths")?.to_vec::<i32>()?;
+        let prompts: Vec<Vec<i32>> = rows(&case("prompts")?)?
+            .into_iter()
+            .zip(lengths)
+            .map(|(row, length)| row[row.len() - length as usize..].to_vec())
+            .collect();
+        let want = rows(&case("generated")?)?;
+        assert_eq!(model.generate(&prompts, &GenerateOptions::new(5))?, want, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn texts_end_at_stop_tokens_and_streams_say_so() -> Result<()> {
+    setup();
+    let (case, model) = (case("llama")?, Decoder::from_pretrained(folder("llama"))?);
+    let want = rows(&case("generated")?)?;
+    let (prompts, lengths) = (rows(&case("prompts")?)?, case("lengths")?.to_vec::<i32>()?);
+    let prompts = [prompts[0].clone(), prompts[1][prompts[1].len() - lengths[1] as usize..].to_vec()];
+    let stop = want[0][1];
+    let until = |row: &[i32]| row.iter().position(|t| *t == stop).map_or(row.to_vec(), |at| row[..=at].to_vec());
+    let options = GenerateOptions::new(5).stop_tokens([stop]);
+    assert_eq!(model.generate(&prompts, &options)?, [until(&want[0]), until(&want[1])]);
+    let streamed: Vec<Vec<Option<i32>>> = model.stream(&prompts, &options)?.collect::<Result<_>>()?;
+    assert_eq!(streamed[0], [Some(want[0][0]), Some(want[1][0])]);
+    assert!(streamed.iter().skip(until(&want[0]).len()).all(|tokens| tokens[0].is_none()));
+
+    // Drawn tokens follow the seed, and come from those that are kept.
+    let drawn = |seed, k| model.generate(&prompts, &GenerateOptions::new(5).temperature(2.0).top_k(k).seed(seed));
+    assert_eq!(drawn(0, 20)?, drawn(0, 20)?);
+    assert_ne!(drawn(0, 20)?, drawn(1, 20)?);
+    assert_eq!(drawn(3, 1)?, want);
+    let likeliest = GenerateOptions::new(5).temperature(1.0).top_p(1e-6);
+    assert_eq!(model.generate(&prompts, &likeliest)?, want);
+    assert_eq!(model.generate(&[], &options)?, Vec::<Vec<i32>>::new());
+    assert_eq!(model.generate(&prompts, &GenerateOptions::new(0))?, [[0; 0]; 2]);
+
+    let one = |options: GenerateOptions| model.generate(&[vec![3]], &options);
+    fails(model.generate(&[vec![3], vec![]], &options), &["prompt 1 is empty"]);
+    fails(model.generate(&[vec![33]], &options), &["the token 33", "33 tokens"]);
+    fails(one(GenerateOptions::new(3).temperature(f64::NAN)), &["the temperature is NaN"]);
+    fails(one(GenerateOptions::new(3).top_k(0)), &["top_k is 0"]);
+    fails(one(GenerateOptions::new(3).top_p(1.5)), &["top_p is 1.5"]);
+    fails(one(GenerateOptions::new(usize::MAX)), &["too long"]);
+    let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
+    fails(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(4)), &["too long", "12 positions"]);
+    assert_eq!(gpt2.generate(&[vec![3; 10]], &GenerateOptions::new(3))?[0].len(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
+    setup();
+    let case = case("gpt2")?;
+    let (tokens, want) = (case("input_ids")?, case("logits")?);
+    let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
+    let mesh = make_mesh([("model", 4)])?;
+    let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model")]);
+    let split = Decoder::from_pretrained_with(folder("gpt2"), &LoadOptions::new().rules(&rules))?;
+    alike("split", &forward.call((&split, &tokens))?, &want)?;
+    let parts = tree::leaves_with_path(&split);
+    let of = |end: &str| parts.iter().find(|(path, _)| path.ends_with(end)).map(|(_, x)| x.clone()).expect("an array");
+    assert_eq!(of("attention.query.kernel").addressable_data(0)?.shape(), [16, 1, 4]);
+    assert_eq!(of("mlp.down.kernel").addressable_data(3)?.shape(), [16, 16]);
+    let options = GenerateOptions::new(4);
+    let whole = Decoder::from_pretrained(folder("gpt2"))?;
+    assert_eq!(split.generate(&[vec![3, 4], vec![5]], &options)?, whole.generate(&[vec![3, 4], vec![5]], &options)?);
+    let half = Decoder::from_pretrained_with(folder("gpt2"), &LoadOptions::new().policy(Policy::bf16()))?;
+    assert!(tree::leaves(&half).iter().all(|leaf| leaf.dtype() == DType::Bf16));
+    let logits = forward.call((&half, &tokens))?.astype(DType::F32);
+    assert!(allclose(&logits, &want, 0.1, 0.1)?, "{}", (logits - want).abs().max(..).item::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn vit_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("vit")?, Vit::from_pretrained(folder("vit"))?);
+    let forward = jit(|model: Vit, images: Array| model.forward(images));
+    alike("vit", &forward.call((&model, case("pixel_values")?))?, &case("logits")?)
+}
+
+#[test]
+fn bert_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("bert")?, Bert::from_pretrained(folder("bert"))?);
+    let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Array| {
+        model.forward(tokens, &BertOptions::new().attention_mask(mask).token_type_ids(kinds))
+    });
+    let given = (&model, case("input_ids")?, case("attention_mask")?, case("token_type_ids")?);
+    alike("bert", &forward.call(given)?, &case("logits")?)
+}
+
+/// Adds a folder with what was read of a model, saved again.
+fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
+    let (model, config) = (M::from_pretrained(folder(name))?, Config::open(folder(name))?);
+    model.save_pretrained(&config, to)?;
+    let again = M::from_pretrained(to)?;
+    for ((path, a), b) in tree::leaves_with_path(&model).iter().zip(tree::leaves(&again)) {
+        assert_eq!(a.to_bytes()?, b.to_bytes()?, "{name}: {path}");
+    }
+    let (old, new) = (Weights::open(folder(name))?, Weights::open(to)?);
+    assert_eq!(old.names().collect::<Vec<_>>(), new.names().collect::<Vec<_>>(), "{name}");
+    for array in old.names() {
+        assert_eq!(old.shape(array), new.shape(array), "{name}: {array}");
+        assert_eq!(old.get(array)?.to_bytes()?, new.get(array)?.to_bytes()?, "{name}: {array}");
+    }
+    Ok(())
+}
+
+/// Folders as `tools/huggingface/check.py` reads them by `transformers` and `peft`.
+fn save_all(to: &Path) -> Result<()> {
+    for name in DECODERS {
+        save_again::<Decoder>(name, &to.join(name))?;
+    }
+    save_again::<Vit>("vit", &to.join("vit"))?;
+    save_again::<Bert>("bert", &to.join("bert"))?;
+    let config = Config::open(folder("llama"))?;
+    Adapter::from_pretrained(&config, folder("adapter"))?.save_pretrained(&config, to.join("adapter"))
+}
+
+#[test]
+fn saved_models_are_the_files_of_transformers() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    save_all(&here.0)?;
+    let model = Decoder::from_pretrained(folder("llama"))?;
+    let other = Config::open(folder("qwen3"))?;
+    fails(model.save_pretrained(&other, here.join("x")), &["the configuration is not that of the model"]);
+    let mut cached = model.clone();
+    cached.init_cache(1, 4);
+    fails(cached.save_pretrained(&Config::open(folder("llama"))?, here.join("x")), &["the configuration", "caches"]);
+    Ok(())
+}
+
+/// For `tools/huggingface/check.py`.
+#[test]
+#[ignore = "writes folders for another program"]
+fn saved_folders() -> Result<()> {
+    setup();
+    save_all(Path::new(&std::env::var("SAVED").expect("SAVED names a folder")))
+}
+
+#[test]
+fn adapters_are_those_of_peft() -> Result<()> {
+    setup();
+    let (case, config) = (case("adapter")?, Config::open(folder("llama"))?);
+    let (model, adapter) =
+        (Decoder::from_pretrained(folder("llama"))?, Adapter::from_pretrained(&config, folder("adapter"))?);
+    assert_eq!((adapter.layers.len(), adapter.scale()), (6, 1.5));
+    let logits = |adapter: &Adapter| {
+        let forward = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+            Ok(adapter.apply(&model)?.forward(tokens))
+        };
+        jit(forward).call((adapter, &model, case("input_ids")?))
+    };
+    alike("adapter", &logits(&adapter)?, &case("logits")?)?;
+    let here = Folder::new();
+    adapter.save_pretrained(&config, here.join("a"))?;
+    let again = Adapter::from_pretrained(&config, here.join("a"))?;
+    assert_eq!(logits(&again)?.to_bytes()?, logits(&adapter)?.to_bytes()?);
+
+    let mut rngs = Rngs::new(0);
+    fails(Adapter::new(&model, ["attention.key", "nothing"], 2, 1.0, &mut rngs), &["no layer \"nothing\"", "key path"]);
+    fails(Adapter::new(&model, ["head"], 0, 1.0, &mut rngs), &["rank 0"]);
+    let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
+    fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is of [16, 24]", "[16, 64]"]);
+    let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
+    fails(
+        fused.save_pretrained(&Config::open(folder("gpt2"))?, here.join("b")),
+        &["c_attn", "one adapter for all parts"],
+    );
+    fails(Adapter::from_pretrained(&Config::open(folder("gpt2"))?, folder("adapter")), &["a layer", "does not have"]);
+    let about = std::fs::read_to_string(folder("adapter").join("adapter_config.json")).expect("a file");
+    std::fs::copy(folder("adapter").join("adapter_model.safetensors"), here.join("adapter_model.safetensors"))
+        .expect("a copy");
+    for (from, to, said) in [
+        ("\"use_dora\": false", "\"use_dora\": true", "`use_dora` is true"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
+        ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
+        ("\"r\": 2", "\"r\": 3", "no matrix of rank 3"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "`rank_pattern` is"),
+    ] {
+        assert!(about.contains(from), "{from}");
+        here.write("adapter_config.json", about.replace(from, to));
+        fails(Adapter::from_pretrained(&config, &here.0), &[said]);
+    }
+    Ok(())
+}
+
+/// Layers in one loop, and layers computed again for the gradient, give what others give.
+#[test]
+fn scanned_and_recomputed_layers_are_the_same_model() -> Result<()> {
+    setup();
+    let config = DecoderConfig { kv_heads: 2, ..DecoderConfig::new(40, 3, 16, 4) };
+    let model = Decoder::new(&config, &mut Rngs::new(0))?;
+    let again = DecoderConfig { checkpoint: Some(CheckpointPolicy::NothingSaveable), ..config.clone() };
+    let (again, mut looped) = (Decoder::new(&again, &mut Rngs::new(0))?, model.clone());
+    looped.stack = Some(Stack::from_layers(&std::mem::take(&mut looped.blocks))?);
+    let tokens = array([[3, 1, 4, 1, 5, 9]]);
+    let loss = |model: Decoder, tokens: Array| model.forward(tokens).square().mean(..);
+    let run = jit(value_and_grad(loss));
+    let (want, grads) = run.call((&model, &tokens))?;
+    for model in [&again, &looped] {
+        let (got, others) = run.call((model, &tokens))?;
+        assert!(allclose(&got, &want, 1e-5, 1e-5)?);
+        assert!(allclose(&others.embed.embedding, &grads.embed.embedding, 1e-4, 1e-5)?);
+    }
+    let prompts = [vec![3, 1, 4], vec![7]];
+    let options = GenerateOptions::new(4);
+    assert_eq!(looped.generate(&prompts, &options)?, model.generate(&prompts, &options)?);
+    fails(DecoderConfig { kv_heads: 3, ..config.clone() }.check(), &["kv_heads (3) does not divide heads (4)"]);
+    fails(DecoderConfig { layers: 0, ..config.clone() }.check(), &["layers must be positive"]);
+    fails(DecoderConfig { vocab_size: usize::MAX, ..config.clone() }.check(), &["overflows"]);
+    fails(DecoderConfig { head_dim: 3, ..config }.check(), &["even head_dim"]);
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Configurations and files that a model would compute otherwise, or that are damaged.
+
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use shardax_models::{Bert, Config, Decoder, Pretrained, Vit};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{KeyMap, Layout, Weights, folder, load, setup};
+
+pub fn copy(from: &str, name: &str) -> Vec<u8> {
+    std::fs::read(folder(from).join(name)).expect("a file")
+}
+
+/// The error of a model in this folder.
+fn load_of(kind: &str, folder: &Path) -> Result<()> {
+    match kind {
+        "vit" => Vit::from_pretrained(folder).map(drop),
+        "bert" => Bert::from_pretrained(folder).map(drop),
+        _ => Decoder::from_pretrained(folder).map(drop),
+    }
+}
+
+/// A field that changes what `transformers` computes is refused where the model here would not follow it.
+#[test]
+fn fields_that_are_not_understood_are_refused() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    for (kind, field, said) in [
+        ("llama", r#""model_type": "granite""#, "the model_type \"granite\" is none of gpt2, llama"),
+        ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
+        ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
+        ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
+        ("llama", r#""partial_rotary_factor": 0.5"#, "field `partial_rotary_factor` is 0.5"),
+        ("llama", r#""quantization_config": {"bits": 8}"#, "field `quantization_config` is"),
+        ("llama", r#""residual_multiplier": 0.2"#, "field `residual_multiplier` is 0.2"),
+        ("llama", r#""pretraining_tp": 2"#, "field `pretraining_tp` is 2"),
+        (
+            "llama",
+            r#""rope_parameters": {"rope_type": "yarn", "factor": 4.0}"#,
+            "rotary positions of the kind \"yarn\"",
+        ),
+        ("llama", r#""rope_parameters": {"rope_type": "default", "beta": 1}"#, "field `beta` is 1"),
+        ("llama", r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "`partial_rotary_factor` is 0.5"),
+        ("llama", r#""rope_parameters": {"rope_type": "linear"}"#, "missing field `factor`"),
+        ("llama", r#""layer_types": ["full_attention"]"#, "`layer_types` has 1 entries for 2 layers"),
+        ("llama", r#""hidden_act": "sine""#, "the activation \"sine\" is not known"),
+        ("llama", r#""num_key_value_heads": 3"#, "num_key_value_heads (3) does not divide num_attention_heads (4)"),
+        ("llama", r#""vocab_size": -1"#, "field `vocab_size` must be a positive integer, got -1"),
+        ("llama", r#""vocab_size": null"#, "missing field `vocab_size`"),
+        ("llama", r#""num_hidden_layers": 50000000"#, "`num_hidden_layers` is 50000000"),
+        ("llama", r#""num_hidden_layers": 90000"#, "config.json has 90000 layers"),
+        ("llama", r#""vocab_size": 4000000000000000000"#, "overflows"),
+        ("llama", r#""vocab_size": 4000000000"#, "config.json has a token table of 4000000000 by 16"),
+        ("llama", r#""intermediate_size": 4000000000"#, "config.json has a MLP kernel of 16 by 4000000000"),
+        ("llama", r#""head_dim": 4000000000"#, "config.json has a query kernel of 16 by 16000000000"),
+        ("mistral", r#""attention_bias": true"#, "field `attention_bias` is true"),
+        ("qwen2", r#""layer_types": ["full_attention", "chunked_attention"]"#, "layer type \"chunked_attention\""),
+        ("gemma3", r#""use_bidirectional_attention": true"#, "field `use_bidirectional_attention` is true"),
+        ("phi", r#""qk_layernorm": true"#, "field `qk_layernorm` is true"),
+        (
+            "phi",
+            r#""rope_parameters": {"partial_rotary_factor": 0.1}"#,
+            "`partial_rotary_factor` of 0.1 turns 0 features",
+        ),
+        ("phi3", r#""rope_parameters": {"rope_type": "longrope"}"#, "rotary positions of the kind \"longrope\""),
+        ("gpt2", r#""scale_attn_by_inverse_layer_idx": true"#, "field `scale_attn_by_inverse_layer_idx` is true"),
+        ("gpt2", r#""scale_attn_weights": false"#, "field `scale_attn_weights` is false"),
+        ("gpt2", r#""n_head": 5"#, "n_head (5) does not divide n_embd (16)"),
+        ("gpt2", r#""n_positions": 4000000000"#, "config.json has a position table of 4000000000 by 16"),
+        ("bert", r#""model_type": "roberta""#, "the model_type is \"roberta\", and this model's \"bert\""),
+        ("bert", r#""position_embedding_type": "relative_key""#, "field `position_embedding_type` is"),
+        ("bert", r#""is_decoder": true"#, "field `is_decoder` is true"),
+        ("bert", r#""tie_word_embeddings": false"#, "field `tie_word_embeddings` is false"),
+        ("bert", r#""max_position_embeddings": 4000000000"#, "a position table of 4000000000 by 16"),
+        ("vit", r#""model_type": "deit""#, "the model_type is \"deit\""),
+        ("vit", r#""use_mask_token": true"#, "field `use_mask_token` is true"),
+        ("vit", r#""image_size": 4000000000"#, "config.json has a position table"),
+        ("vit", r#""patch_size": 3"#, "patch_size (3) does not divide image_size (8)"),
+    ] {
+        for entry in std::fs::read_dir(folder(kind)).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            here.write(
+                path.file_name().and_then(|name| name.to_str()).expect("a name"),
+                std::fs::read(&path).expect("a file"),
+            );
+        }
+        let config = String::from_utf8(copy(kind, "config.json")).expect("a text");
+        let name = field.split('"').nth(1).expect("a name");
+        let mut fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&config).expect("JSON");
+        let new: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&format!("{{{field}}}")).expect("JSON");
+        fields.insert(name.to_owned(), new[name].clone());
+        here.write("config.json", serde_json::to_string(&fields).expect("JSON"));
+        let error = load_of(kind, &here.0).err().unwrap_or_else(|| panic!("{kind} takes {field}")).to_string();
+        assert!(error.contains(said), "{kind}, {field}: {error}");
+    }
+    fails(Config::from_json("[]"), &["config.json is not a configuration"]);
+    fails(Decoder::from_config(&Config::from_json("{}")?, &mut Rngs::new(0)), &["missing field `model_type`"]);
+    Ok(())
+}
+
+/// Configurations of older versions of `transformers`, with fields of published checkpoints.
+#[test]
+fn older_configurations_are_the_same_models() -> Result<()> {
+    for (kind, without, with) in [
+        (
+            "llama",
+            &["rope_parameters", "head_dim"][..],
+            r#""rope_theta": 500.0, "rope_scaling": null, "torch_dtype": "float16""#,
+        ),
+        (
+            "llama3",
+            &["rope_parameters"],
+            r#""rope_theta": 10000.0, "rope_scaling": {"type": "llama3", "rope_type": "llama3", "factor": 4.0,
+               "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}"#,
+        ),
+        ("qwen2", &["layer_types", "rope_parameters"], r#""rope_theta": 10000.0"#),
+        ("gemma2", &["layer_types", "rope_parameters"], r#""rope_theta": 10000.0, "cache_implementation": "hybrid""#),
+        ("phi", &["rope_parameters"], r#""rope_theta": 10000.0, "partial_rotary_factor": 0.5"#),
+        ("phi3", &["rope_parameters"], r#""rope_theta": 10000.0, "auto_map": {"AutoConfig": "x"}"#),
+        ("gpt2", &["tie_word_embeddings", "n_inner"], r#""n_ctx": 1024, "task_specific_params": {"a": 1}"#),
+    ] {
+        let new = Config::open(folder(kind))?;
+        let mut fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&new.to_json()).expect("JSON");
+        let more: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(&format!("{{{with}}}")).expect("JSON");
+        without.iter().for_each(|name| drop(fields.remove(*name)));
+        fields.extend(more);
+        let old = Config::from_json(&serde_json::to_string(&fields).expect("JSON"))?;
+        assert_eq!(Decoder::read(&old)?.0, Decoder::read(&new)?.0, "{kind}");
+    }
+    Ok(())
+}
+
+/// A safetensors file with its arrays changed.
+fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> Vec<u8> {
+    let read = SafeTensors::deserialize(file).expect("a file");
+    let of = |(name, view): (String, TensorView<'_>)| (name, view.dtype(), view.shape().to_vec(), view.data().to_vec());
+    let mut arrays: Vec<_> = read.tensors().into_iter().map(of).collect();
+    change(&mut arrays);
+    let views = arrays.iter().map(|(name, dtype, shape, bytes)| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).expect("as many bytes as the shape says"))
+    });
+    safetensors::serialize(views, None).expect("a file")
+}
+
+/// Arrays that the model does not have are not left out in silence.
+#[test]
+fn arrays_that_are_not_understood_are_refused() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let add = |kind: &str, name: &str, shape: &[usize], value: f32| {
+        let bytes = value.to_le_bytes().repeat(shape.iter().product());
+        let new = (name.to_owned(), Dtype::F32, shape.to_vec(), bytes);
+        here.write("config.json", copy(kind, "config.json"));
+        here.write("model.safetensors", changed(&copy(kind, "model.safetensors"), |arrays| arrays.push(new)));
+        load_of(kind, &here.0)
+    };
+    for (kind, name) in [
+        ("llama3", "model.layers.1.self_attn.q_proj.weight"),
+        ("mistral", "model.layers.0.self_attn.q_proj.bias"),
+        ("qwen3", "model.layers.0.mlp.up_proj.bias"),
+        ("gemma", "model.layers.0.self_attn.q_norm.weight"),
+        ("phi3", "model.layers.0.self_attn.qkv_proj.weight_scale"),
+        ("gpt2", "transformer.h.2.ln_1.weight"),
+        ("bert", "bert.encoder.layer.2.output.dense.bias"),
+        ("vit", "vit.encoder.layer.0.layer_scale.weight"),
+    ] {
+        fails(add(kind, name, &[16], 0.0), &["1 arrays that the model of config.json does not have", name]);
+    }
+    // Buffers of older files, and heads of other models.
+    add("gpt2", "transformer.h.0.attn.bias", &[1, 1, 12, 12], 1.0)?;
+    add("mistral", "model.layers.0.self_attn.rotary_emb.inv_freq", &[2], 1.0)?;
+    add("bert", "bert.pooler.dense.weight", &[16, 16], 1.0)?;
+    // A copy of the table of tokens must be one.
+    fails(
+        add("qwen3", "lm_head.weight", &[33, 16], 1.0),
+        &["\"lm_head.weight\" and \"model.embed_tokens.weight\"", "differ"],
+    );
+    let table = |arrays: &mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>| {
+        let mut copy = arrays.iter().find(|(name, ..)| name == "model.embed_tokens.weight").expect("a table").clone();
+        copy.0 = "lm_head.weight".to_owned();
+        arrays.push(copy);
+    };
+    here.write("config.json", copy("qwen3", "config.json"));
+    here.write("model.safetensors", changed(&copy("qwen3", "model.safetensors"), table));
+    load_of("qwen3", &here.0)?;
+
+    // Eight bits without their scales.
+    let quantized = changed(&copy("mistral", "model.safetensors"), |arrays| {
+        let one = arrays.iter_mut().find(|(name, ..)| name.ends_with("up_proj.weight")).expect("a kernel");
+        (one.1, one.3) = (Dtype::I8, vec![1; one.2.iter().product()]);
+    });
+    here.write("config.json", copy("mistral", "config.json"));
+    here.write("model.safetensors", quantized);
+    fails(load_of("mistral", &here.0), &["up_proj.weight", "holds int8", "quantized weights are not read"]);
+    Ok(())
+}
+
+/// Errors name the file and the place in it.
+#[test]
+fn damaged_files_are_errors() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let write = |name: &str, bytes: &[u8]| drop(here.write(name, bytes));
+    let gpt2 = || Decoder::from_pretrained(&here.0);
+
+    fails(gpt2(), &["cannot read", "config.json", "save_pretrained"]);
+    write("config.json", b"{");
+    fails(gpt2(), &["config.json is not a configuration", "EOF"]);
+    write("config.json", &copy("gpt2", "config.json"));
+    fails(gpt2(), &["cannot read", "model.safetensors"]);
+    let whole = copy("gpt2", "model.safetensors");
+    write("model.safetensors", &whole[..whole.len() - 4]);
+    fails(gpt2(), &["model.safetensors is damaged", "at byte 8, the header's array", "is at"]);
+    write("model.safetensors", &[&whole[..], &[0; 4]].concat());
+    fails(gpt2(), &["model.safetensors is damaged", "follow the header"]);
+    write("model.safetensors", &whole[..100]);
+    fails(gpt2(), &["at byte 0, a header of", "and 92 bytes do"]);
+    write("model.safetensors", &whole[..5]);
+    fails(gpt2(), &["at byte 0, 8 bytes should follow, and 5 do"]);
+    let mut odd = whole.clone();
+    odd[9] = b'!';
+    write("model.safetensors", &odd);
+    fails(gpt2(), &["at byte 8, the header is no JSON"]);
+    write("model.safetensors", &copy("vit", "model.safetensors"));
+    fails(gpt2(), &["has no array \"wte.weight\", which `embed.embedding` would be"]);
+    write("model.safetensors", &whole);
+    write("config.json", String::from_utf8_lossy(&copy("gpt2", "config.json")).replace("33", "34").as_bytes());
+    fails(gpt2(), &["wte.weight", "is [33, 16]", "does not make `embed.embedding`, [34, 16]"]);
+
+    // Two arrays in one place.
+    let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    write("one.safetensors", &[&(header.len() as u64).to_le_bytes()[..], header, &[0; 4]].concat());
+    fails(Weights::open(here.join("one.safetensors")), &["an array begins at 0, and the one before it ends at 4"]);
+
+    // An index of several files.
+    write("config.json", &copy("llama", "config.json"));
+    std::fs::remove_file(here.join("model.safetensors")).expect("the file");
+    let index = copy("llama", "model.safetensors.index.json");
+    write("model.safetensors.index.json", &index);
+    fails(Decoder::from_pretrained(&here.0), &["cannot read", "model-00001-of-0000"]);
+    write("model.safetensors.index.json", &index[..index.len() / 2]);
+    fails(Weights::open(&here.0), &["index.json is damaged", "no index of safetensors files"]);
+    write("model.safetensors.index.json", br#"{"weight_map":{"a":"../a.safetensors"}}"#);
+    fails(Weights::open(&here.0), &["\"../a.safetensors\" is not the name of a file beside it"]);
+    write("a.safetensors", &whole);
+    write("model.safetensors.index.json", br#"{"weight_map":{"a":"a.safetensors"}}"#);
+    fails(Weights::open(&here.0), &["the array \"a\" should be in a.safetensors, and is not"]);
+
+    let weights = Weights::open(folder("gpt2"))?;
+    fails(weights.get("none"), &["has no array \"none\""]);
+    let keys = KeyMap::new().array("kernel", "transformer.wte.weight", Layout::Part { index: 5, of: 3 });
+    fails(load(&weights, &array(1.0f32), &keys, &Rules::default()), &["no rule says which array of a file ``"]);
+    let layer = Linear::builder(33, 16).use_bias(false).build(&mut Rngs::new(0));
+    fails(load(&weights, &layer, &keys, &Rules::default()), &["laid out as Part { index: 5, of: 3 }"]);
+    Ok(())
+}
+
+/// A file of 8 TB that takes no room on the disk, and a pipe that nobody writes to.
+#[test]
+#[cfg(unix)]
+fn files_of_any_size_and_kind_are_errors() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let header = br#"{"a":{"dtype":"U8","shape":[8796093022208],"data_offsets":[0,8796093022208]}}"#;
+    let path = here.write("sparse.safetensors", [&(header.len() as u64).to_le_bytes()[..], header].concat());
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("a file");
+    if file.set_len(8 + header.len() as u64 + 8_796_093_022_208).is_ok() {
+        fails(Weights::open(&path)?.get("a"), &["takes 8796093022208 bytes"]);
+    }
+    let pipe = here.join("config.json");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    if made.is_ok_and(|status| status.success()) {
+        fails(Decoder::from_pretrained(&here.0), &["config.json is no file"]);
+        fails(Weights::open(&pipe), &["config.json is no file"]);
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Calls of LAPACK, as JAX lowers linear algebra to on CPU, read as the operations that are here: jaxlib's functions are not in
+//! the plugin.
+
+use std::sync::Arc;
+
+use super::damaged;
+use crate::core::array::Array;
+use crate::core::lower::imported::private_functions;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::export::ExportOptions;
+use crate::linalg;
+use crate::ops::lax;
+use crate::ops::numpy::eye_offset;
+use crate::ops::primitive::lu::Lu;
+use crate::ops::primitive::matrix::adjoint;
+use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
+use crate::runtime::aot::shape_dtype_struct;
+
+/// One call: which function, what its configuration says, and the types of its results.
+pub(super) struct Call {
+    pub routine: String,
+    pub config: Vec<(String, i64)>,
+    pub operands: Vec<Aval>,
+    pub results: Vec<Aval>,
+}
+
+/// The routine of a target such as `lapack_spotrf_ffi`, without its element type.
+pub(super) fn routine(target: &str) -> Option<&str> {
+    let named = target.strip_prefix("lapack_").or_else(|| target.strip_prefix("blas_"))?.strip_suffix("_ffi")?;
+    named.strip_prefix(['s', 'd', 'c', 'z'])
+}
+
+/// The element types of the arrays that it takes and gives.
+pub(super) fn dtype(element: &str) -> Option<DType> {
+    Some(match element {
+        "f32" => DType::F32,
+        "f64" => DType::F64,
+        "complex<f32>" => DType::Complex64,
+        "complex<f64>" => DType::Complex128,
+        "i32" => DType::I32,
+        _ => return None,
+    })
+}
+
+impl Call {
+    /// A letter that LAPACK is given, such as `L` for the lower triangle.
+    fn letter(&self, name: &str) -> Option<char> {
+        let found = self.config.iter().find(|(of, _)| of == name)?;
+        char::from_u32(u32::try_from(found.1).ok()?)
+    }
+
+    /// Its functions under names that begin with this, and which operands the first of them, `<prefix>main`, takes.
+    pub fn text(self, prefix: &str) -> Result<(String, Vec<usize>)> {
+        let counts = (self.operands.len(), self.results.len());
+        let known = match self.routine.as_str() {
+            "potrf" => counts == (1, 2),
+            "trsm" => counts == (2, 1),
+            "getrf" | "syevd" | "heevd" => counts == (1, 3),
+            "gesdd" | "gesvd" => counts == (1, 5),
+            "gtsv" => counts == (4, 5),
+            _ => true,
+        };
+        let matrices = self.operands.first().is_some_and(|aval| aval.rank() >= 2 || self.routine == "gtsv");
+        if !known || !matrices {
+            return Err(damaged(format!("its program calls {} with other arrays: {:?}", self.routine, self.operands)));
+        }
+        let results = self.results.clone();
+        let args = self.operands.iter().map(|aval| shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
+        let f = move |args: Vec<Array>| self.apply(&args);
+        let made = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0)?;
+        let same = |(a, b): (&Aval, &Aval)| (a.dtype, &a.shape) == (b.dtype, &b.shape);
+        if !results.iter().zip(&made.out_avals).all(same) {
+            return Err(damaged(format!("its program takes {results:?} of a call that gives {:?}", made.out_avals)));
+        }
+        let text: Option<&Arc<str>> = made.texts.get("cpu").filter(|_| made.captures.is_empty());
+        let text = text.ok_or_else(|| err!(Runtime, "a decomposition was not lowered"))?;
+        Ok((private_functions(text, prefix)?, made.kept))
+    }
+
+    fn apply(&self, x: &[Array]) -> Result<Vec<Array>> {
+        let zeros = |result: usize| Array::zeros_of(&self.results[result]);
+        let lower = self.letter("uplo") == Some('L');
+        // Hermitian matrices are given as one triangle.
+        let hermitian = |a: &Array| match lower {
+            true => a.tril(0) + adjoint(&a.tril(-1)),
+            false => a.triu(0) + adjoint(&a.triu(1)),
+        };
+        let failed = |of: &Array, info: usize| {
+            let failed = of.not_equal(of).astype(DType::I32).max([-2, -1]);
+            failed.astype(self.results[info].dtype)
+        };
+        Ok(match self.routine.as_str() {
+            "potrf" => {
+                let l = lax::cholesky(&hermitian(&x[0]));
+                let info = failed(&l, 1);
+                vec![if lower { l } else { adjoint(&l) }, info]
+            }
+            "trsm" => {
+                let op = match self.letter("trans_x") {
+                    Some('T') => Op::Transpose,
+                    Some('C') => Op::Adjoint,
+                    _ => Op::Plain,
+                };
+                let solve = TriangularSolve {
+                    left_side: self.letter("side") == Some('L'),
+                    lower,
+                    op,
+                    unit_diagonal: self.letter("diag") == Some('U'),
+                };
+                vec![solve.apply(&x[0], &x[1])]
+            }
+            "getrf" => {
+                let made = Lu.apply(&x[0]);
+                vec![made[0].clone(), &made[1] + 1, zeros(2)]
+            }
+            "gesdd" | "gesvd" => {
+                let (u, s, vt) = match self.letter("mode") {
+                    Some('A') => linalg::svd_full(&x[0]),
+                    Some('S') => linalg::svd(&x[0]),
+                    _ => (zeros(2), linalg::svdvals(&x[0]), zeros(3)),
+                };
+                vec![zeros(0), s, u, vt, zeros(4)]
+            }
+            "syevd" | "heevd" => {
+                let (w, v) = linalg::eigh(hermitian(&x[0]));
+                vec![v, w, zeros(2)]
+            }
+            "gtsv" => {
+                let (below, diagonal, above) = (&x[0], &x[1], &x[2]);
+                let n = *diagonal.shape().last().unwrap_or(&0);
+                // A vector's elements beside the diagonal, in the row that they are in.
+                let band = |v: &Array, k: i32| {
+                    let mut config = vec![(0, 0, 0); v.ndim()];
+                    if let (Some(last), Some(have)) = (config.last_mut(), v.shape().last()) {
+                        let missing = n as i64 - *have as i64;
+                        *last = if k < 0 { (missing, 0, 0) } else { (0, missing, 0) };
+                    }
+                    let rows = lax::pad(v, &Array::zeros_of(&Aval::scalar(v.dtype())), &config).expand_dims(-1);
+                    rows * eye_offset(n, n, k).astype(v.dtype())
+                };
+                let a = band(below, -1) + band(diagonal, 0) + band(above, 1);
+                let solved = linalg::solve(a, &x[3]);
+                vec![below.clone(), diagonal.clone(), above.clone(), solved, zeros(4)]
+            }
+            name => {
+                return Err(err!(NotImplemented, "the program calls LAPACK's {name}, which is not read").help(
+                    "export a function of `cholesky`, `lu`, `qr`, `svd`, `eigh`, `triangular_solve` or `tridiagonal_solve`",
+                ));
+            }
+        })
+    }
+}

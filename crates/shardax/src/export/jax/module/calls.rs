@@ -1,0 +1,115 @@
+//! Custom calls: functions of jaxlib's LAPACK become functions of the module, and what older versions of JAX wrote as calls of
+//! MHLO the operations of CHLO that newer ones write.
+
+use super::super::lapack::{self, Call};
+use super::*;
+use crate::core::program::Aval;
+
+/// The operations of CHLO.
+pub(super) const CHLO: &[&str] =
+    &["acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "erf_inv", "sinh", "top_k"];
+
+impl<'a> Writer<'a> {
+    /// Makes of a call such as `mhlo.sinh` the operation.
+    fn of_mhlo(&self, op: &mut Operation<'a>, name: &'a str) -> Result<()> {
+        let name = if name == "topk" { "top_k" } else { name };
+        if !CHLO.contains(&name) && name != "tan" {
+            return Ok(());
+        }
+        let mut named = Vec::new();
+        if let Some((_, said)) = op.attributes.iter().find(|(name, _)| *name == "mhlo.attributes")
+            && let Attribute::Dictionary(entries) = self.dictionary.attribute(*said)?
+        {
+            for (name, value) in entries {
+                match (self.dictionary.string(name)?, self.dictionary.attribute(value)?) {
+                    ("k", Attribute::Int(_, k)) => named.push(("k", Attribute::Count(k))),
+                    ("largest", Attribute::Int(_, 0) | Attribute::Bool(false)) => {
+                        return Err(err!(NotImplemented, "the program takes the smallest elements, which is not read"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (op.name, op.named) = (name, named);
+        op.attributes.clear();
+        Ok(())
+    }
+
+    /// Makes of a call of LAPACK one of a function that is written behind the others; other calls stay.
+    pub(super) fn routine(&mut self, op: &mut Operation<'a>) -> Result<()> {
+        let &Attribute::Text(target) = self.dictionary.of_name(&op.named, "call_target_name")? else { return Ok(()) };
+        if let Some(name) = target.strip_prefix("mhlo.") {
+            return self.of_mhlo(op, name);
+        }
+        let Some(routine) = lapack::routine(target) else { return Ok(()) };
+        if let Some(known) = match routine {
+            "geqrf" => Some("Qr"),
+            "orgqr" | "ungqr" => Some("ProductOfElementaryHouseholderReflectors"),
+            _ => None,
+        } {
+            // XLA has these for every platform.
+            op.named = vec![("call_target_name", Attribute::Text(known))];
+            op.attributes.clear();
+            return Ok(());
+        }
+        let call = Call {
+            routine: routine.to_owned(),
+            config: self.config(op)?,
+            operands: self.avals(target, op.operands.iter().map(|value| value.of))?,
+            results: self.avals(target, op.results.iter().copied())?,
+        };
+        let key = format!("{target} {:?} {:?}", call.config, call.operands);
+        let (name, kept) = match self.routines.get(&key) {
+            Some(known) => known.clone(),
+            None => {
+                let prefix = format!("{target}.{}.", self.routines.len());
+                let (text, kept) = call.text(&prefix).map_err(|e| e.context(format!("{target} of the program")))?;
+                self.dictionary.spend(text.len() / 256)?;
+                self.routine_text.push_str(&text);
+                self.routines.insert(key, (format!("{prefix}main"), kept.clone()));
+                (format!("{prefix}main"), kept)
+            }
+        };
+        op.operands = kept.iter().map(|&i| at(&op.operands, i).cloned()).collect::<Result<_>>()?;
+        op.name = "call_v1";
+        op.named = vec![("callee", Attribute::Function(name))];
+        op.attributes.clear();
+        Ok(())
+    }
+
+    /// The numbers that a call is configured with.
+    fn config(&self, op: &Operation<'a>) -> Result<Vec<(String, i64)>> {
+        let property = op.named.iter().find(|(name, _)| *name == "backend_config").map(|(_, value)| value.clone());
+        let attribute = op.attributes.iter().find(|(name, _)| *name == "mhlo.backend_config");
+        let attribute = attribute.map(|(_, value)| self.dictionary.attribute(*value)).transpose()?;
+        let mut all = Vec::new();
+        for one in [attribute, property].into_iter().flatten() {
+            let Attribute::Dictionary(entries) = one else { continue };
+            for (name, value) in entries {
+                if let Attribute::Int(_, value) = self.dictionary.attribute(value)? {
+                    all.push((self.dictionary.string(name)?.to_owned(), value));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn avals(&self, target: &str, types: impl Iterator<Item = usize>) -> Result<Vec<Aval>> {
+        types
+            .map(|of| {
+                let (shape, element) = self.dictionary.tensor_type(of)?;
+                let element = self.dictionary.type_text(element)?;
+                let dtype = lapack::dtype(&element);
+                let dtype = dtype.ok_or_else(|| damaged(format!("its program calls {target} with {element}")))?;
+                let sizes: Option<Vec<usize>> = shape.iter().map(|&size| usize::try_from(size).ok()).collect();
+                let bytes = |sizes: &Vec<usize>| {
+                    let bytes = sizes.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));
+                    bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+                };
+                let sizes = sizes.filter(bytes);
+                let sizes = sizes.ok_or_else(|| damaged(format!("its program calls {target} with {shape:?}")))?;
+                Ok(Aval::new(dtype, sizes.as_slice()))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! The structures of arguments and results.
+
+use serde_json::{Value, json};
+
+use super::damaged;
+use super::table::Table;
+use crate::error::{Result, err};
+use crate::stack::grow;
+
+/// Kinds of nodes.
+const LEAF: u8 = 0;
+const NONE: u8 = 1;
+const TUPLE: u8 = 2;
+const LIST: u8 = 3;
+const DICTIONARY: u8 = 4;
+const CUSTOM: u8 = 5;
+
+/// The steps of a tree and the paths of its leaves, as [`TreeDef`](crate::tree::TreeDef) writes them.
+#[derive(Default)]
+struct Walk {
+    steps: Vec<Value>,
+    paths: Vec<String>,
+    /// Tables and texts may be shared, so that a small file could say a tree without end.
+    nodes: usize,
+    text: usize,
+}
+
+/// The longest texts of one structure, together.
+const TEXT: usize = 1 << 25;
+
+/// The structure of a result.
+pub(super) fn structure(tree: Table) -> Result<(Value, Vec<String>)> {
+    let mut walk = Walk { nodes: tree.most(), ..Walk::default() };
+    walk.node(tree, String::new())?;
+    Ok((Value::Array(walk.steps), walk.paths))
+}
+
+/// The structure of arguments: those by place, and behind them, if there are any, those by name as one argument more.
+pub(super) fn arguments(tree: Table) -> Result<(Value, Vec<String>)> {
+    let parts = tree.tables(1)?;
+    let [places, names] = parts.as_slice() else {
+        return Err(damaged("its structure has no arguments"));
+    };
+    if places.byte(0)? != TUPLE || names.byte(0)? != DICTIONARY {
+        return Err(damaged("its structure has no arguments"));
+    }
+    let mut all = places.tables(1)?;
+    if !names.tables(1)?.is_empty() {
+        all.push(*names);
+    }
+    let mut walk = Walk { nodes: tree.most(), ..Walk::default() };
+    walk.steps.push(json!({ "tuple": all.len() }));
+    for (i, child) in all.into_iter().enumerate() {
+        walk.node(child, format!("[{i}]"))?;
+    }
+    Ok((Value::Array(walk.steps), walk.paths))
+}
+
+impl Walk {
+    fn node(&mut self, tree: Table, path: String) -> Result<()> {
+        let (kind, children) = (tree.byte(0)?, tree.tables(1)?);
+        let keys: Vec<String> = match kind {
+            CUSTOM => names(&tree)?,
+            _ => tree.texts(2)?.into_iter().map(str::to_owned).collect(),
+        };
+        let text = keys.iter().map(|key| 24 + key.len()).sum::<usize>() + path.len();
+        self.text = self.text.saturating_add(text);
+        self.nodes = self
+            .nodes
+            .checked_sub(1)
+            .filter(|_| self.text <= TEXT)
+            .ok_or_else(|| damaged("its structure is larger than its bytes can say"))?;
+        match kind {
+            LEAF | NONE if !children.is_empty() => return Err(damaged("its structure has a leaf with parts")),
+            LEAF => {
+                self.steps.push(json!("array"));
+                self.paths.push(path);
+                return Ok(());
+            }
+            NONE => self.steps.push(json!("none")),
+            TUPLE => self.steps.push(json!({ "tuple": children.len() })),
+            LIST => self.steps.push(json!({ "list": children.len() })),
+            DICTIONARY | CUSTOM if keys.len() == children.len() => self.steps.push(json!({ "map": keys })),
+            DICTIONARY | CUSTOM => return Err(damaged("its structure has a dictionary of other keys")),
+            kind => return Err(damaged(format!("its structure has a node of kind {kind}"))),
+        }
+        for (i, child) in children.into_iter().enumerate() {
+            let step = keys.get(i).map_or_else(|| format!("[{i}]"), |key| format!("[{}]", json!(key)));
+            grow(|| self.node(child, format!("{path}{step}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// The names of the parts of an `OrderedDict` or a named tuple, which JAX writes as a list in JSON.
+fn names(tree: &Table) -> Result<Vec<String>> {
+    serde_json::from_slice(tree.bytes(4)?).map_err(|_| {
+        err!(
+            NotImplemented,
+            "the type {:?} has no place in Rust: nothing says the names of its parts",
+            tree.text(3).unwrap_or_default()
+        )
+        .help("export a function of dictionaries, named tuples, tuples and lists")
+    })
+}
