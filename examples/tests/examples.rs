@@ -9,7 +9,6 @@ use std::process::Command;
 
 use running::{example, numbers, output, run, run_of};
 
-/// SPEC 51–63, 73, 74, 90, 97
 #[test]
 fn scale() {
     let text = output("scale", &[]);
@@ -36,7 +35,7 @@ fn every_example_names_the_allocator() {
     assert_eq!(without.collect::<Vec<_>>(), [""; 0]);
 }
 
-/// SPEC 178, 179: the losses that JAX prints.
+/// The losses that JAX prints.
 #[test]
 fn linear_regression() {
     let text = output("linear_regression", &[]);
@@ -44,7 +43,7 @@ fn linear_regression() {
     assert!(text.contains("replicas identical: true"), "{text}");
 }
 
-/// SPEC 10: on one device the program runs all the same.
+/// On one device the program runs all the same.
 #[test]
 fn linear_regression_on_one_device() {
     let text = output("linear_regression", &["--devices", "1"]);
@@ -52,7 +51,7 @@ fn linear_regression_on_one_device() {
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
 
-/// The whole program: it learns, its replicas stay equal, and it draws what it did. SPEC 181
+/// The whole program: it learns, its replicas stay equal, and it draws what it did.
 #[test]
 fn digits() {
     let plot = std::env::temp_dir().join(format!("shardax-digits-{}.svg", std::process::id()));
@@ -88,7 +87,7 @@ fn digits_go_on_from_a_checkpoint() {
     std::fs::remove_dir_all(folder).expect("the run's folder");
 }
 
-/// SPEC 183: the mean of the devices' gradients is the gradient of the whole batch.
+/// The mean of the devices' gradients is the gradient of the whole batch.
 #[test]
 fn digits_on_one_device_learn_the_same() {
     let loss = |devices| numbers(&output("digits", &["--epochs", "1", "--devices", devices]), "train loss")[0];
@@ -96,7 +95,7 @@ fn digits_on_one_device_learn_the_same() {
     assert!((one - eight).abs() < 1e-4 * one, "{one} on one device, {eight} on eight");
 }
 
-/// SPEC 137, and other sizes that cannot be: an error that says what to do, and no crash.
+/// Impossible sizes are errors that say what to do.
 #[test]
 fn digits_refuse_batches_that_do_not_fit() {
     for (size, message) in [
@@ -128,7 +127,7 @@ fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// SPEC 103: each process takes its rows of each batch; losses and weights are the same bits however many there are.
+/// Each process takes its rows of each batch; losses and weights are the same bits however many there are.
 #[test]
 fn data_parallel_hosts() {
     let args = |devices| ["--epochs", "2", "--devices", devices];

@@ -64,7 +64,6 @@ fn data(folder: &Folder) {
 
 /// The whole program: it learns, evaluates on all devices with the odd last batch masked, keeps the copies of the model
 /// equal, goes on after its end, on other devices too, and draws what it did.
-/// SPEC 142 143 144 145 146 148 150 151 156 157 159 162 163 164 165 168 171 174 175 177 179 180 181
 #[test]
 fn cifar10() {
     let folder = Folder::new("cifar10");
@@ -83,7 +82,7 @@ fn cifar10() {
     // Parts of a batch one after the other, images that threads change, and a run in two parts.
     let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
     let first = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
-    // SPEC 183: the same images at once on one device teach the same.
+    // The same images at once on one device teach the same.
     let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", all];
     let alone = numbers(&cifar10(&alone), ", loss ")[0];
     assert!((alone - first).abs() < 1e-3 * first, "{alone} on one device, {first} on two");
@@ -103,7 +102,7 @@ fn cifar10() {
 }
 
 /// 128 images are 16 on each of 8 devices, labels are spread over the classes, and what bfloat16 saves is computation: the
-/// gradients that devices send are as large. SPEC 153 158 166 173
+/// gradients that devices send are as large.
 #[test]
 fn cifar10_on_eight_devices() {
     let folder = Folder::new("cifar10-eight");
@@ -121,7 +120,7 @@ fn cifar10_on_eight_devices() {
     assert_eq!(sent("half", &["--bf16"]), whole);
 }
 
-/// ResNet-18, narrow, in bfloat16: its statistics are those of all devices' images. SPEC 172
+/// ResNet-18, narrow, in bfloat16: its statistics are those of all devices' images.
 #[test]
 fn cifar10_resnet() {
     let folder = Folder::new("cifar10-resnet");
@@ -134,7 +133,7 @@ fn cifar10_resnet() {
     assert!(text.contains("replicas identical: true\n"), "{text}");
 }
 
-/// SPEC 147, and the number of parameters that this form of ResNet-18 has elsewhere.
+/// The number of parameters of this form of ResNet-18.
 #[test]
 fn classifiers_have_as_many_parameters_as_those_of_others() -> Result<()> {
     let cnn = eval_shape(|| Cnn::new(&mut Rngs::new(0)), ())?;

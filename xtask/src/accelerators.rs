@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is fetched: the package, its version, its sha256, and a file of it. Their licences are their makers': libtpu is
+/// A package to fetch: its name, version, sha256, and a file of it. Their licences are their makers': libtpu is
 /// Google's, `ptxas` NVIDIA's; so a person asks for them.
 const PACKAGES: [(&str, &str, &str, &str); 3] = [
     ("libtpu", "0.0.52", "f5e2e596eaea9357fbb5a6755a7a9007c6ab75bfde4a55191b03eff402971140", "libtpu/libtpu.so"),

@@ -9,15 +9,17 @@ use crate::read;
 const DOCS: &str = "docs";
 /// The crate whose documentation tests are the programs of the pages.
 const PROGRAMS: &str = "examples/book/src/lib.rs";
-/// How mdBook is had where it is not installed.
+/// The command that installs mdBook.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features";
 
 /// Checks the pages, and builds the book unless only `links` are asked for.
 pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     let pages = links::pages(root)?;
     let mut faults = links::broken(root, &pages, Path::new(DOCS));
-    faults.extend(links::missing_paths(root, &pages));
-    faults.extend(unknown_settings(root, pages.keys())?);
+    // The changelog names files and settings of earlier versions.
+    let current = pages.iter().filter(|(path, _)| *path != Path::new("CHANGELOG.md"));
+    faults.extend(links::missing_paths(root, current.clone()));
+    faults.extend(unknown_settings(root, current.map(|(path, _)| path))?);
 
     let summary = Path::new(DOCS).join("SUMMARY.md");
     let chapters = pages.get(&summary).ok_or("docs/SUMMARY.md is missing")?;

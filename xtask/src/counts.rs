@@ -1,24 +1,26 @@
-//! The page about tests: what it names must be there, and its numbers follow from the sources.
+//! Tests that pages name, and the counts in `docs/testing.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::tests::Found;
+use crate::tests::Test;
 
 const OPEN: &str = "<!-- counts, written by `cargo xtask docs` -->\n";
 const CLOSE: &str = "<!-- end of counts -->";
 
-/// `docs/testing.md` with the numbers of today; an error where it names a test that is not there.
-pub fn page(root: &Path, text: &str, found: &Found) -> Result<String, String> {
-    for (place, name) in named(text) {
-        if !found.tests.iter().any(|(p, n)| p == place && n == name) {
-            return Err(format!("docs/testing.md names `{place}: {name}`, but there is no such test"));
-        }
-    }
+/// Renders `docs/testing.md` with current counts.
+pub fn page(root: &Path, text: &str, found: &[Test]) -> Result<String, String> {
     let (before, rest) = text.split_once(OPEN).ok_or("docs/testing.md has no place for counts")?;
     let (_, after) = rest.split_once(CLOSE).ok_or("docs/testing.md: the counts have no end")?;
     Ok(format!("{before}{OPEN}{}{CLOSE}{after}", counts(root, found)?))
+}
+
+/// The tests that a page names and that do not exist, one line each.
+pub fn unknown_tests(page: &str, text: &str, found: &[Test]) -> Vec<String> {
+    let exists = |(place, name): &(&str, &str)| found.iter().any(|(p, n)| p == place && n == name);
+    let unknown = named(text).filter(|test| !exists(test));
+    unknown.map(|(place, name)| format!("{page}: there is no test `{place}: {name}`")).collect()
 }
 
 /// The tests that a page names, as `` `shardax/golden: promotion` ``.
@@ -27,10 +29,10 @@ fn named(text: &str) -> impl Iterator<Item = (&str, &str)> {
     spans.filter_map(|span| span.split_once(": ")).filter(|(place, name)| place.contains('/') && !name.contains(' '))
 }
 
-fn counts(root: &Path, found: &Found) -> Result<String, String> {
+fn counts(root: &Path, found: &[Test]) -> Result<String, String> {
     let mut text = String::from("\n| crate | tests |\n|---|--:|\n");
     let mut crates: BTreeMap<&str, usize> = BTreeMap::new();
-    for (place, _) in &found.tests {
+    for (place, _) in found {
         *crates.entry(place.split('/').next().unwrap_or(place)).or_default() += 1;
     }
     for (name, n) in &crates {

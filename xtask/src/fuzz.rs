@@ -78,7 +78,7 @@ fn python(root: &Path, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// What the test says of a file: lines of counts, in three parts.
+/// The output of the test for a file: lines of counts, in three parts.
 #[derive(Default)]
 struct Found {
     modes: BTreeMap<String, usize>,

@@ -38,7 +38,7 @@ fn allowed(text: &str) -> Result<BTreeSet<String>, String> {
     Ok(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// Whether a licence expression can be met: of `OR` (or `/`) one side, of `AND` both.
+/// Returns whether a licence expression is allowed: of `OR` (or `/`) one side, of `AND` both.
 fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let expression = expression.trim();
     // Of a side in parentheses the operators do not count.

@@ -7,16 +7,16 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::read;
 
-/// What a page offers and asks for.
+/// A page: its headings, links and paths.
 #[derive(Default)]
 pub struct Page {
     /// The names of its headings, as links write them.
     pub anchors: BTreeSet<String>,
     /// Where its links and pictures lead.
     pub links: Vec<String>,
-    /// What it writes as `code` in its text.
+    /// Inline `code` of its text.
     pub code: Vec<String>,
-    /// Whether it has programs that `cargo test` can run.
+    /// True if it has programs that `cargo test` can run.
     pub has_programs: bool,
 }
 
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// How links write the name of a heading: small letters, hyphens for blanks, nothing else.
+/// The anchor of a heading: small letters, hyphens for blanks, nothing else.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
@@ -103,7 +103,7 @@ pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<
 }
 
 /// The files and folders of the workspace that pages name as `code` and that are not there.
-pub fn missing_paths(root: &Path, pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
+pub fn missing_paths<'a>(root: &Path, pages: impl Iterator<Item = (&'a PathBuf, &'a Page)>) -> Vec<String> {
     const FOLDERS: [&str; 8] = [".ci", "bench", "crates", "data", "docs", "examples", "tools", "xtask"];
     let mut missing = Vec::new();
     for (from, page) in pages {

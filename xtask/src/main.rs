@@ -1,12 +1,13 @@
 //! Chores of the workspace.
 //!
-//! `cargo xtask docs` writes the pages of `docs` that follow from tests and lists of rows; with `--check` it fails where the
-//! committed ones are stale.
+//! `cargo xtask docs` writes the generated pages of `docs`; with `--check` it fails if the committed ones are stale. Both
+//! check the names of tests on pages and the style of pages and rustdoc.
+//! `cargo xtask style [FOLDER]` lists faults of style in rustdoc.
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
-//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a run that was
-//! ended goes on where it was.
+//! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
+//! resumes.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
@@ -15,20 +16,20 @@
 mod accelerators;
 mod book;
 mod counts;
-mod coverage;
 mod fuzz;
 mod licences;
 mod links;
-mod pages;
+mod names;
 mod platforms;
-mod rows;
 mod sanitize;
+mod style;
 mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask docs [--check]
+       cargo xtask style [FOLDER]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S]
        cargo xtask accelerators
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["docs"] => docs(false),
         ["docs", "--check"] => docs(true),
+        ["style", folders @ ..] => style::list(&root(), folders),
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
         ["accelerators"] => accelerators::run(),
@@ -75,37 +77,29 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Writes the pages, or with `check` compares them with what is committed.
+/// Writes the generated pages, or with `check` compares them with the committed ones; then checks tests that pages name,
+/// and style.
 fn docs(check: bool) -> Result<(), String> {
     let root = root();
     let docs = root.join("docs");
     let found = tests::find(&root)?;
-    let spec = pages::spec(&rows::spec(&read(&docs.join("spec-rows.txt"))?)?, &found)?;
-    let scorecard = pages::scorecard(&rows::scorecard(&read(&docs.join("scorecard-rows.txt"))?)?, &found);
-    let testing = counts::page(&root, &read(&docs.join("testing.md"))?, &found)?;
-    let coverage = coverage::page(&root, &read(&docs.join("coverage-rows.txt"))?)?;
-    let mut stale = Vec::new();
+    let mut faults = Vec::new();
     let pages = [
-        ("spec.md", &spec.text),
-        ("scorecard.md", &scorecard.text),
-        ("testing.md", &testing),
-        ("coverage.md", &coverage),
+        ("testing.md", counts::page(&root, &read(&docs.join("testing.md"))?, &found)?),
+        ("where-is-x.md", names::page(&root, &read(&docs.join("where-is-x.txt"))?)?),
     ];
     for (name, text) in pages {
         let path = docs.join(name);
-        if check {
-            if std::fs::read_to_string(&path).ok().as_ref() != Some(text) {
-                stale.push(format!("docs/{name}"));
-            }
-        } else {
+        if !check {
             std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        } else if read(&path).ok().as_ref() != Some(&text) {
+            faults.push(format!("docs/{name} is stale: run `cargo xtask docs` and commit what it writes"));
         }
     }
-    for (name, page) in [("spec.md", &spec), ("scorecard.md", &scorecard)] {
-        println!("docs/{name}: {} of {} rows have a test", page.proved, page.rows);
+    for path in tests::files(&docs, "md")? {
+        let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
+        faults.extend(counts::unknown_tests(&name, &read(&path)?, &found));
     }
-    match stale.as_slice() {
-        [] => Ok(()),
-        _ => Err(format!("stale: {}. Run `cargo xtask docs` and commit what it writes", stale.join(", "))),
-    }
+    faults.extend(style::check(&root, check)?);
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }

@@ -15,13 +15,13 @@ pub fn from(root: &Path, files: &[&str]) -> Result<(), String> {
     write(root, &lines)
 }
 
-/// What is compiled.
+/// Options of a run.
 struct Options {
     /// One reference value in so many.
     every: String,
     /// The topologies of the reference values; all where none is named.
     on: Option<String>,
-    /// How many processes share them.
+    /// The number of processes that share them.
     processes: usize,
 }
 
@@ -43,7 +43,7 @@ impl Options {
 }
 
 /// Compiles everything and writes the page. The reference values take hours: lines of what is done are kept in the
-/// folder of builds, and a run that was ended goes on where it was.
+/// folder of builds, and a rerun resumes.
 pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let options = Options::read(args)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
@@ -134,7 +134,7 @@ fn by_example(said: &str) -> String {
 }
 
 /// Lines for the page of what a process said that compiled its programs for others too: one for each topology, and one for
-/// each reason why a program is refused.
+/// each reason why a program does not compile.
 fn counted(said: &str) -> String {
     let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
     for line in said.lines() {
@@ -154,7 +154,7 @@ fn counted(said: &str) -> String {
 }
 
 const EXAMPLES_RUN: &str = "## Examples\n";
-const CASES: &str = "## JAX's own cases\n";
+const CASES: &str = "## Tests that follow JAX's\n";
 const OPERATIONS: &str = "## Operations\n";
 
 fn write(root: &Path, lines: &str) -> Result<(), String> {
@@ -196,7 +196,7 @@ fn programs(rows: &[Vec<&str>]) -> String {
 /// The table of what the examples run.
 fn examples(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{EXAMPLES_RUN}\nWhat the examples compile while their tests run them on CPU, compiled a second time for as many devices of these:\n\n"
+        "{EXAMPLES_RUN}\nTests run each example on CPU and compile its programs for as many devices of these topologies:\n\n"
     );
     let mut all = BTreeMap::<&str, BTreeMap<&str, String>>::new();
     for row in rows {
@@ -217,7 +217,7 @@ fn examples(rows: &[Vec<&str>]) -> String {
 /// The table of what tests run.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
-        "{CASES}\nWhat the [cases](scorecard.md) of JAX's tests of `pmap`, `shard_map` and collectives, and the tests beside them, compile\nwhile they run on CPU, compiled a second time for as many devices of these, with `SHARDAX_COMPILE_ALSO_FOR`:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
+        "{CASES}\nThe [tests that follow JAX's](conformance.md#jaxs-own-tests) for `pmap`, `shard_map` and collectives run on CPU; with\n`SHARDAX_COMPILE_ALSO_FOR` their programs are compiled for as many devices of these topologies:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
     );
     for row in rows {
         let ["case", on, compiled, all] = row[..] else { continue };
@@ -243,7 +243,7 @@ struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// What [`Cell::text`] wrote.
+    /// Parses the text of [`Cell::text`].
     fn read(text: &'a str) -> Option<Cell<'a>> {
         let (count, every) = text.split_once(", one in ").unwrap_or((text, "1"));
         let (compiled, all) = match count.strip_prefix("all ") {
@@ -325,7 +325,7 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     }
     reasons.sort();
     if !reasons.is_empty() {
-        let _ = write!(text, "\nWhat does not compile, and why:\n\n{}\n", reasons.join("\n"));
+        let _ = write!(text, "\nThese do not compile:\n\n{}\n", reasons.join("\n"));
     }
     text + "\n"
 }
@@ -346,12 +346,12 @@ mod tests {
 | sort | all 2, one in 8 | all 2, one in 8 |
 | together | 5 of 6 | all 6 |
 
-What does not compile, and why:
+These do not compile:
 
 - conv for h100: conv of int32: not there (1 of them, as conv/i32)
 ";
 
-    /// What is not told anew stays.
+    /// Lines without new results stay.
     #[test]
     fn a_family_is_written_anew() {
         let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrefused|sort|h100|1|no sort|1|sort/c64";

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What is run.
+/// A sanitizer.
 pub struct Tool {
     pub name: &'static str,
     run: fn(&Path) -> Result<String, Missing>,

@@ -240,7 +240,7 @@ fn is_equal_over(processes: usize) {
     }
 }
 
-/// SPEC 30: the same numbers, bit by bit, however many processes there are.
+/// The same numbers, bit by bit, however many processes there are.
 #[test]
 fn two_processes_of_two_devices_are_bit_equal_to_one() {
     is_equal_over(2);

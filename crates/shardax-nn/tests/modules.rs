@@ -310,7 +310,6 @@ struct Cnn {
     dense: Linear,
 }
 
-// SPEC 147
 #[test]
 fn a_table_of_a_model() -> Result<()> {
     setup();

@@ -29,7 +29,6 @@ impl Cnn {
     }
 }
 
-// SPEC 142 143 144 146 147 148
 #[test]
 fn cnn_of_the_reference() -> Result<()> {
     setup();
@@ -41,7 +40,6 @@ fn cnn_of_the_reference() -> Result<()> {
     Ok(())
 }
 
-// SPEC 149 152
 #[test]
 fn split_and_merge() -> Result<()> {
     setup();
@@ -102,7 +100,6 @@ fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array
     Ok((state, loss, accuracy(logits, &labels)))
 }
 
-// SPEC 157
 #[test]
 fn training_learns() -> Result<()> {
     setup();
@@ -123,7 +120,7 @@ fn training_learns() -> Result<()> {
     Ok(())
 }
 
-/// The same model on one device and on eight, whose gradients are averaged, stays the same. SPEC 183
+/// The same model on one device and on eight, whose gradients are averaged, stays the same.
 #[test]
 fn eight_devices_train_as_one() -> Result<()> {
     setup();
@@ -192,7 +189,6 @@ fn eight_devices_train_as_one() -> Result<()> {
     Ok(())
 }
 
-// SPEC 160 161
 #[test]
 fn plain_sgd_by_tree_map() -> Result<()> {
     setup();
@@ -211,7 +207,7 @@ fn plain_sgd_by_tree_map() -> Result<()> {
     Ok(())
 }
 
-// SPEC 172: the forward pass in bfloat16, parameters and gradients in float32
+// The forward pass in bfloat16, parameters and gradients in float32
 #[test]
 fn mixed_precision() -> Result<()> {
     setup();

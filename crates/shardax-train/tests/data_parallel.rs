@@ -71,7 +71,7 @@ fn train_step<M: Model>(mut state: State<M>, x: Array, labels: Array) -> Result<
 /// The loop for any model: state replicated with a leading axis, as `pmap` programs have it, and all that comes back.
 /// Returns the state, and the loss and accuracy of each epoch.
 fn train<M: Model>(epochs: usize) -> Result<(State<M>, Vec<(f32, f32)>)> {
-    // SPEC 167: a number of samples that the devices divide, reshaped by hand
+    // A number of samples that the devices divide, reshaped by hand
     let (x, labels) = data(100 * DEVICES);
     let (x, labels) = (x.reshape([DEVICES, 100, FEATURES]), labels.reshape([DEVICES, 100]));
     let mut state = replicate(&State::new(M::new(&mut Rngs::new(0)), adam(2e-2))?)?;
@@ -81,14 +81,14 @@ fn train<M: Model>(epochs: usize) -> Result<(State<M>, Vec<(f32, f32)>)> {
         let (next, loss, accuracy) = step.call((state, &x, &labels))?;
         state = next;
         assert_eq!((loss.shape(), accuracy.shape()), ([DEVICES].as_slice(), [DEVICES].as_slice()));
-        // SPEC 170: what is equal on all devices is read from one of them
+        // What is equal on all devices is read from one of them
         history.push((loss.get(0).item::<f32>()?, accuracy.addressable_shards()?[0].data.squeeze(0).item::<f32>()?));
     }
     Ok((state, history))
 }
 
-/// SPEC 164: parameters, moments and the step are replicated. SPEC 168: state, loss and metrics come back, all with the
-/// device axis. SPEC 180: another model is another type. SPEC 153, 156
+/// Parameters, moments and the step are replicated. State, loss and metrics come back, all with the
+/// device axis. Another model is another type.
 #[test]
 fn any_model_trains_in_the_same_loop() -> Result<()> {
     setup();
@@ -114,7 +114,7 @@ fn any_model_trains_in_the_same_loop() -> Result<()> {
     learns::<Mlp>(0.9)
 }
 
-/// SPEC 169: the odd last batch is left out, averages are printed with four decimals.
+/// The odd last batch is left out, averages are printed with four decimals.
 #[test]
 fn an_epoch_over_batches() -> Result<()> {
     setup();
@@ -133,7 +133,7 @@ fn an_epoch_over_batches() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 173: gradients synchronized in bfloat16 are half the bytes; in float32, with the forward pass in bfloat16, as
+/// Gradients synchronized in bfloat16 are half the bytes; in float32, with the forward pass in bfloat16, as
 /// many as without mixed precision.
 #[test]
 fn what_mixed_precision_sends() -> Result<()> {
@@ -160,7 +160,7 @@ fn what_mixed_precision_sends() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 185, 186: a step returns before it has run, and adding its loss to an average does not wait for it; reading does.
+/// A step returns before it has run, and adding its loss to an average does not wait for it; reading does.
 #[test]
 fn losses_are_read_when_they_are_wanted() -> Result<()> {
     setup();

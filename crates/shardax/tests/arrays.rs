@@ -10,7 +10,6 @@ use common::{resident_mib, setup};
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-// SPEC 16, 24, 27, 28, 29
 #[test]
 fn shards_of_an_array() -> Result<()> {
     setup();
@@ -32,7 +31,6 @@ fn shards_of_an_array() -> Result<()> {
     Ok(())
 }
 
-// SPEC 118, 119, 120, 121, 128
 #[test]
 fn indexing_keeps_what_it_can() -> Result<()> {
     setup();
@@ -54,20 +52,21 @@ fn indexing_keeps_what_it_can() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testArrayGetItem`.
 #[test]
-fn test_array_get_item() -> Result<()> {
+fn entry_of_a_pmap_result_is_its_row() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x * 2).call(arange(0..32).reshape([8, 4]))?;
     assert_eq!(ints(&y.get(0)), [0, 2, 4, 6]);
     assert_eq!(ints(&y.get(-1)), [56, 58, 60, 62]);
     assert_eq!(y.iter().map(|row| ints(&row)[0]).collect::<Vec<_>>(), (0..8).map(|i| i * 8).collect::<Vec<_>>());
-    // SPEC 124
     assert_eq!(ints(&y.addressable_shards()?[0].data.squeeze(0)), [0, 2, 4, 6]);
     Ok(())
 }
 
+/// JAX: `test_array_with_pmap_sharding_copy_without_round_trip`.
 #[test]
-fn test_array_with_pmap_sharding_copy_without_round_trip() -> Result<()> {
+fn copy_keeps_the_sharding_in_its_own_buffers() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x * 2).call(arange(0..32).reshape([8, 4]))?;
     let copy = y.copy()?;
@@ -77,7 +76,6 @@ fn test_array_with_pmap_sharding_copy_without_round_trip() -> Result<()> {
     Ok(())
 }
 
-// SPEC 31, 32, 34, 94
 #[test]
 fn copies_for_devices() -> Result<()> {
     setup();

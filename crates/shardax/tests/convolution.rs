@@ -163,7 +163,6 @@ fn derivatives_nest() -> Result<()> {
     Ok(())
 }
 
-// SPEC 145
 #[test]
 fn avg_pool_is_the_mean() -> Result<()> {
     setup();

@@ -30,7 +30,6 @@ struct Params {
     b: Array,
 }
 
-// SPEC 133
 #[test]
 fn incompatible_devices() -> Result<()> {
     let mesh = mesh()?;
@@ -78,7 +77,6 @@ fn incompatible_devices() -> Result<()> {
     Ok(())
 }
 
-// SPEC 54
 #[test]
 fn shardings_are_kept() -> Result<()> {
     let mesh = mesh()?;
@@ -304,7 +302,6 @@ fn constraints_are_transformed() -> Result<()> {
     Ok(())
 }
 
-// SPEC 111, 112, 114, 115
 #[test]
 fn donation() -> Result<()> {
     let mesh = mesh()?;
@@ -349,7 +346,6 @@ fn donation() -> Result<()> {
     Ok(())
 }
 
-// SPEC 64
 #[test]
 fn static_arguments() -> Result<()> {
     setup();
@@ -387,7 +383,6 @@ fn static_arguments() -> Result<()> {
     Ok(())
 }
 
-// SPEC 41, 47
 #[test]
 fn nested_in_other_transformations() -> Result<()> {
     let mesh = mesh()?;
@@ -441,7 +436,6 @@ fn the_context_mesh_is_part_of_the_key() -> Result<()> {
 }
 
 /// The compiler may split a program as it likes; the numbers stay the same, and what it chose is read back.
-// SPEC 17, 18, 19, 20
 #[test]
 fn any_sharding_computes_the_same() -> Result<()> {
     setup();
@@ -477,7 +471,6 @@ fn any_sharding_computes_the_same() -> Result<()> {
     Ok(())
 }
 
-// SPEC 68, 77, 132
 #[test]
 fn shard_map_and_pmap_inside_and_beside_jit() -> Result<()> {
     let mesh = mesh()?;

@@ -48,7 +48,6 @@ fn says(settings: &[(&str, &str)], words: &[&str]) {
     }
 }
 
-// SPEC 8
 #[test]
 fn a_cpu_host_has_one_device_unless_told_otherwise() {
     says(&[], &["ran on 1 of cpu."]);

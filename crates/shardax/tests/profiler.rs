@@ -22,7 +22,6 @@ fn halve(x: Array) -> Array {
     x / 2
 }
 
-// SPEC 184, 187
 #[test]
 fn profiles_show_calls_and_devices() -> Result<()> {
     setup();

@@ -19,7 +19,6 @@ fn moments(x: &Array) -> Result<(f64, f64)> {
 #[test]
 fn keys_and_values_of_jax() -> Result<()> {
     setup();
-    // SPEC 38
     let key = random::PRNGKey(42);
     assert_eq!((key.shape(), key.dtype(), key.to_vec::<u32>()?), (&[2][..], DType::U32, vec![0, 42]));
     assert_eq!(random::key(-1).to_vec::<u32>()?, [0, u32::MAX]);

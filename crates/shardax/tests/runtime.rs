@@ -138,7 +138,6 @@ fn many_little_launches_and_threads_keep_their_order() -> Result<()> {
     })
 }
 
-// SPEC 10
 #[test]
 fn a_mesh_of_one_device() -> Result<()> {
     common::setup();

@@ -45,7 +45,6 @@ fn model() -> Model {
     }
 }
 
-// SPEC 48, 49
 #[test]
 fn derived_trees_round_trip() -> Result<()> {
     setup();
@@ -76,7 +75,6 @@ fn differences_are_named() {
     assert!(error.contains("first") && error.contains("other"), "{error}");
 }
 
-// SPEC 50, 66
 #[test]
 fn structured_arguments_and_gradients() -> Result<()> {
     setup();

@@ -110,7 +110,6 @@ fn placed(x: Array) -> Array {
     x * 2
 }
 
-// SPEC 113, 115
 #[test]
 fn donations_that_are_moved_first() -> Result<()> {
     start();
@@ -174,7 +173,6 @@ fn forgetful(axis: &'static str) -> impl Fn(Array, Array) -> Result<(Array, Arra
     }
 }
 
-// SPEC 176
 #[test]
 fn gradients_that_nothing_reduces() -> Result<()> {
     start();

@@ -14,6 +14,9 @@ macro_rules! pages {
 
 pages! {
     TenMinutes "../../../docs/ten-minutes.md"
+    FromJax "../../../docs/from-jax.md"
+    FromPytorch "../../../docs/from-pytorch.md"
+    FromRust "../../../docs/from-rust.md"
     ArraysAndTrees "../../../docs/arrays-and-trees.md"
     Transformations "../../../docs/transformations.md"
     ManyDevices "../../../docs/many-devices.md"
@@ -31,7 +34,7 @@ pages! {
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
     Primitives "../../../docs/primitives.md"
-    Coverage "../../../docs/coverage.md"
+    WhereIsX "../../../docs/where-is-x.md"
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
 }

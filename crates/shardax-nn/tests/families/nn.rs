@@ -11,9 +11,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 
 fn loss(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
-        // SPEC 158
         "softmax_cross_entropy" => two(|x, y| softmax_cross_entropy(x, y)),
-        // SPEC 159
         "softmax_cross_entropy_with_integer_labels" => two(|x, y| softmax_cross_entropy_with_integer_labels(x, y)),
         "sigmoid_binary_cross_entropy" => two(|x, y| sigmoid_binary_cross_entropy(x, y)),
         "l2_loss" => two(|x, y| l2_loss(x, y)),
@@ -26,7 +24,6 @@ fn loss(case: &Case) -> Option<Fun> {
         }
         "cosine_similarity" => two(|x, y| cosine_similarity(x, y, 0.0)),
         "kl_divergence" => two(|x, y| kl_divergence(x, y)),
-        // SPEC 162
         "accuracy" => two(|x, y| accuracy(x, y)),
         "masked_mean_loss" => {
             three(|x, y, mask| (softmax_cross_entropy_with_integer_labels(x, y) * mask).sum(..) / mask.sum(..))
@@ -67,7 +64,7 @@ fn layer(case: &Case) -> Option<Fun> {
     }
 }
 
-/// The first weights of layers are those of Flax. SPEC 142-144, 148
+/// The first weights of layers are those of Flax.
 fn weights(case: &Case) -> Option<Fun> {
     let made: fn() -> Vec<Array> = match case.op.as_str() {
         "nnx_rngs" => || {

@@ -208,7 +208,7 @@ fn norm(case: &Case) -> Option<Fun> {
     }
 }
 
-/// Attention layers. SPEC 148
+/// Attention layers.
 fn heads(case: &Case) -> Option<Fun> {
     const SHAPE: &[usize] = &[2, 5, 16];
     if case.op == "mha_then_linear" {

@@ -66,7 +66,7 @@ fn schedule(case: &Case) -> Option<Schedule> {
     })
 }
 
-/// Weights of layers made in turn, with layers between them that draw keys only. SPEC 148
+/// Weights of layers made in turn, with layers between them that draw keys only.
 fn streams(op: &str) -> Option<Fun> {
     match op {
         "nnx_streams" => many(|_| {

@@ -28,7 +28,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     }
 }
 
-/// The first weights are those of Flax in every dtype. SPEC 148
+/// The first weights are those of Flax in every dtype.
 fn first_weights(dtype: DType) -> Vec<Array> {
     let r = &mut Rngs::new(0).with_policy(Policy { param_dtype: dtype, dtype: Some(dtype) });
     // In the order in which they are made.

@@ -1,4 +1,4 @@
-//! Optimizers over three updates, and schedules. SPEC 155
+//! Optimizers over three updates, and schedules.
 
 use shardax_nn::optim::*;
 use shardax_nn::prelude::{Array, stack, tree};

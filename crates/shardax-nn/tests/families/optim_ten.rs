@@ -1,4 +1,4 @@
-//! Ten steps of every optimizer, transformation and wrapper, with float32 and with bfloat16 parameters. SPEC 155
+//! Ten steps of every optimizer, transformation and wrapper, with float32 and with bfloat16 parameters.
 
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;

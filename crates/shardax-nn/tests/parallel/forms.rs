@@ -133,7 +133,7 @@ fn dense(rules: Rules) -> Config {
     Config { rules, ..Config::default() }
 }
 
-/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step. SPEC 189, 192
+/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step.
 #[test]
 fn data_parallel() -> Result<()> {
     setup();
@@ -176,7 +176,6 @@ fn data_parallel() -> Result<()> {
 }
 
 /// FSDP: a block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
-/// SPEC 188, 191
 #[test]
 fn parameters_and_layers_split() -> Result<()> {
     setup();
@@ -210,7 +209,7 @@ fn parameters_and_layers_split() -> Result<()> {
 }
 
 /// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and in every slot of 1F1B both
-/// ways. SPEC 190
+/// ways.
 #[test]
 fn pipelines() -> Result<()> {
     setup();

@@ -114,7 +114,7 @@ fn changes_of_images_are_what_they_say() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 174: a short last batch is filled up, and the mask says which examples are real.
+/// A short last batch is filled up, and the mask says which examples are real.
 #[test]
 fn the_last_batch_is_masked() -> Result<()> {
     let batches = images().epochs(1).batch_masked(4).items().collect::<Result<Vec<_>>>()?;

@@ -6,7 +6,7 @@ use shardax_train::*;
 
 use super::setup;
 
-/// SPEC 166: 128 images over 8 devices. SPEC 165: every array of a tree is split.
+/// 128 images over 8 devices. Every array of a tree is split.
 #[test]
 fn a_batch_is_split_over_devices() -> Result<()> {
     setup();
@@ -19,7 +19,6 @@ fn a_batch_is_split_over_devices() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 137
 #[test]
 fn a_batch_that_does_not_divide_is_an_error() {
     setup();

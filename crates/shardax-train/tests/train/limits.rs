@@ -29,6 +29,8 @@ type Reader = fn(&Path) -> Result<()>;
 
 /// Every reader of files by their paths.
 fn readers() -> Vec<(&'static str, Reader)> {
+    // Features add to it.
+    #[allow(unused_mut)]
     let mut all: Vec<(&str, Reader)> = vec![
         ("idx", |path| idx(path).map(drop)),
         ("cifar10", |path| cifar10([path]).map(drop)),

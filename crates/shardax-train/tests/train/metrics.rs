@@ -9,7 +9,7 @@ fn close(a: f64, b: f64) {
     assert!((a - b).abs() <= 1e-6 * b.abs().max(1.0), "{a} is not {b}");
 }
 
-/// SPEC 162, 174: ragged batches, over devices and steps, are what all examples together are.
+/// Ragged batches, over devices and steps, are what all examples together are.
 #[test]
 fn windows_of_masked_batches_over_devices_are_the_whole() -> Result<()> {
     setup();

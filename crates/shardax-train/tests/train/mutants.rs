@@ -41,6 +41,8 @@ fn formats(folder: &Folder) -> Vec<Format> {
     let npys = vec![npy("(2, 3)", "<f4", &[7; 24]), npy("(3,)", ">c8", &[1; 24]), npy("()", "|b1", &[1])];
     let tar = (0..6).flat_map(|i| member(&format!("d/{:04}.{}", i / 2, ["txt", "cls"][i % 2]), &[i as u8; 20]));
     let gnu = [long_name(&"x".repeat(150)), member("short", b"abc"), sparse(), pax(), member("2.txt", b"d")].concat();
+    // Features add to it.
+    #[allow(unused_mut)]
     let mut all = vec![
         Format {
             name: "npy",

@@ -95,7 +95,7 @@ fn a_run_that_is_stopped_goes_on_bit_by_bit() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 171: the gradients of k parts are added, divided by k, and reduced once; they are those of the whole batch.
+/// The gradients of k parts are added, divided by k, and reduced once; they are those of the whole batch.
 #[test]
 fn accumulated_gradients_are_reduced_once() -> Result<()> {
     setup();

@@ -105,7 +105,7 @@ impl Placing<'_> {
         if let Some(mesh) =
             mesh_with_devices().filter(|_| !matches!(found, Some((Place::Mesh(_), _))) && self.is_typed())
         {
-            meet(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
+            agree(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
         }
         let asked = found.is_some();
         let place = match found {

@@ -72,7 +72,6 @@ fn programs_compile_for_gpus() {
     apart("on_gpus", &[GPU], &[NO_CPU]);
 }
 
-// SPEC 11
 #[test]
 fn one_program_runs_on_the_cpu_and_compiles_for_tpus_and_gpus() {
     apart("on_all_three", &[TPU, GPU], &[("SHARDAX_NUM_CPU_DEVICES", "8")]);

@@ -11,7 +11,6 @@ fn collectives_of_row(x: &Array) -> Result<Collectives> {
     compiled.collectives()
 }
 
-// SPEC 118, 119, 120, 121
 #[test]
 fn indexing_and_communication() -> Result<()> {
     setup();
@@ -38,7 +37,6 @@ fn update(p: Params, grads: Params) -> Result<Params> {
 }
 
 /// One all-reduce for loss and gradients together: XLA combines them.
-// SPEC 98, 99
 #[test]
 fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
     setup();
@@ -74,7 +72,6 @@ fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
 }
 
 /// Micro-batches in a loop: what is in the loop, and what is not.
-// SPEC 171
 #[test]
 fn gradient_accumulation_communicates_once() -> Result<()> {
     setup();
@@ -139,7 +136,6 @@ fn collectives_name_their_axes() -> Result<()> {
     Ok(())
 }
 
-// SPEC 123, 125, 126, 127
 #[test]
 fn shards_are_sliced_without_a_gather() -> Result<()> {
     setup();

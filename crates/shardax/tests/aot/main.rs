@@ -18,9 +18,9 @@ fn float_range(n: i32) -> Array {
     arange(0..n).astype(DType::F32)
 }
 
-// SPEC 116
+/// JAX: `testLowerCompile`.
 #[test]
-fn test_lower_compile() -> Result<()> {
+fn compiled_pmap_returns_what_the_call_returns() -> Result<()> {
     setup();
     let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
     let x = float_range(8);
@@ -36,8 +36,9 @@ fn test_lower_compile() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testLowerCompileInTreeMismatch`.
 #[test]
-fn test_lower_compile_in_tree_mismatch() -> Result<()> {
+fn compiled_pmap_rejects_another_tree_structure() -> Result<()> {
     setup();
     let f = pmap(|xs: Vec<Array>| &xs[0] - psum(xs[0].clone(), "i")).axis_name("i");
     let x = float_range(8);
@@ -51,8 +52,9 @@ fn test_lower_compile_in_tree_mismatch() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testLowerHasReplicaAttributes`.
 #[test]
-fn test_lower_has_replica_attributes() -> Result<()> {
+fn lowered_pmap_has_n_partitions_and_one_replica() -> Result<()> {
     setup();
     let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
     let text = f.lower(float_range(4))?.as_text().to_owned();
@@ -60,8 +62,9 @@ fn test_lower_has_replica_attributes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_lowered_args_info`.
 #[test]
-fn test_lowered_args_info() -> Result<()> {
+fn lowered_pmap_reports_types_and_donations() -> Result<()> {
     setup();
     let f = pmap(|x: Array, (y,): (Array,)| &x - psum(x.clone(), "i") + y).axis_name("i");
     let x = float_range(8);
@@ -146,7 +149,6 @@ fn lower_for_types_alone() -> Result<()> {
     Ok(())
 }
 
-// SPEC 116
 #[test]
 fn shard_map_lowers_too() -> Result<()> {
     setup();
@@ -255,7 +257,6 @@ fn names_of_programs() -> Result<()> {
     Ok(())
 }
 
-// SPEC 111, 112
 #[test]
 fn donation_in_the_lowered_program() -> Result<()> {
     setup();

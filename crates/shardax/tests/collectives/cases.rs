@@ -1,4 +1,4 @@
-//! What each collective gives. Names that begin with `test_` are those of JAX's own cases.
+//! What each collective gives. `JAX:` names the case of JAX's tests that a test follows.
 
 use shardax::prelude::*;
 
@@ -14,8 +14,9 @@ fn mapped(f: impl Fn(Array) -> Array, x: &Array) -> Result<Array> {
     pmap(f).axis_name("i").call(x)
 }
 
+/// JAX: `testGather`.
 #[test]
-fn test_gather() -> Result<()> {
+fn all_gather_stacks_along_axis_0() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| all_gather(x, "i", 0), &x)?;
@@ -23,8 +24,9 @@ fn test_gather() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testGatherNegativeAxis`.
 #[test]
-fn test_gather_negative_axis() -> Result<()> {
+fn all_gather_stacks_along_the_last_axis() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| all_gather(x, "i", -1), &x)?;
@@ -32,8 +34,9 @@ fn test_gather_negative_axis() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testGatherTiled`.
 #[test]
-fn test_gather_tiled() -> Result<()> {
+fn all_gather_tiled_concatenates() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| all_gather_tiled(x, "i", 0), &x)?;
@@ -41,8 +44,9 @@ fn test_gather_tiled() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testReduceScatterTiled`.
 #[test]
-fn test_reduce_scatter_tiled() -> Result<()> {
+fn psum_scatter_tiled_returns_each_part_of_the_sum() -> Result<()> {
     setup();
     let x = ramp([8, 16]);
     let y = mapped(|x| psum_scatter_tiled(x, "i", 0), &x)?;
@@ -50,8 +54,9 @@ fn test_reduce_scatter_tiled() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testReduceScatterNegativeScatterDimension`.
 #[test]
-fn test_reduce_scatter_negative_scatter_dimension() -> Result<()> {
+fn psum_scatter_takes_a_negative_dimension() -> Result<()> {
     setup();
     let x = ramp([8, 3, 8]);
     let a = mapped(|x| psum_scatter(x, "i", -1), &x)?;
@@ -61,8 +66,9 @@ fn test_reduce_scatter_negative_scatter_dimension() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testReduceScatterReplicaGroupsTiled`.
 #[test]
-fn test_reduce_scatter_replica_groups_tiled() -> Result<()> {
+fn psum_scatter_within_even_and_odd_devices() -> Result<()> {
     setup();
     let x = ramp([8, 8]);
     let y = mapped(|x| psum_scatter_tiled(x, axis_index_groups("i", [[0, 2, 4, 6], [1, 3, 5, 7]]), 0), &x)?;
@@ -78,8 +84,9 @@ fn test_reduce_scatter_replica_groups_tiled() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPsumUnevenReplicaGroups`.
 #[test]
-fn test_psum_uneven_replica_groups() -> Result<()> {
+fn psum_over_groups_of_different_sizes() -> Result<()> {
     setup();
     let y = mapped(|x| psum(x, axis_index_groups("i", [vec![0, 1], vec![2, 3, 4, 5, 6, 7]])), &arange(0..8))?;
     assert_eq!(ints(&y), [1, 1, 27, 27, 27, 27, 27, 27]);
@@ -88,8 +95,9 @@ fn test_psum_uneven_replica_groups() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPsumConstantReplicaGroups`.
 #[test]
-fn test_psum_constant_replica_groups() -> Result<()> {
+fn psum_of_a_constant_multiplies_by_the_group_size() -> Result<()> {
     setup();
     let y = mapped(
         |x| x * psum(Array::from(3), axis_index_groups("i", [[0, 2, 4, 6], [1, 3, 5, 7]])),
@@ -99,8 +107,9 @@ fn test_psum_constant_replica_groups() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testAllToAll`.
 #[test]
-fn test_all_to_all() -> Result<()> {
+fn all_to_all_over_every_pair_of_axes() -> Result<()> {
     setup();
     for split in 0..3 {
         for concat in 0..3 {
@@ -114,8 +123,9 @@ fn test_all_to_all() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testAllToAllReplicaGroups`.
 #[test]
-fn test_all_to_all_replica_groups() -> Result<()> {
+fn all_to_all_stays_inside_groups() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| all_to_all(x, axis_index_groups("i", [[0, 2, 4, 6], [1, 3, 5, 7]]), 0, 0), &x)?;
@@ -129,8 +139,9 @@ fn test_all_to_all_replica_groups() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPswapaxes`.
 #[test]
-fn test_pswapaxes() -> Result<()> {
+fn pswapaxes_exchanges_the_mapped_axis() -> Result<()> {
     setup();
     let x = ramp([8, 3, 8, 5]);
     let y = mapped(|x| pswapaxes(x, "i", 1), &x)?;
@@ -138,8 +149,9 @@ fn test_pswapaxes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testCollectivePermute`.
 #[test]
-fn test_collective_permute() -> Result<()> {
+fn ppermute_in_a_ring_rolls_the_rows() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| ppermute(x, "i", (0..8).map(|i| (i, (i + 1) % 8)).collect::<Vec<_>>()), &x)?;
@@ -148,24 +160,28 @@ fn test_collective_permute() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testCollectivePermuteCyclicWithPShuffle`.
 #[test]
-fn test_collective_permute_cyclic_with_p_shuffle() -> Result<()> {
+fn pshuffle_in_a_ring_rolls_the_rows() -> Result<()> {
     setup();
     let y = mapped(|x| pshuffle(x, "i", [7, 0, 1, 2, 3, 4, 5, 6]), &arange(0..8))?;
     assert_eq!(ints(&y), [7, 0, 1, 2, 3, 4, 5, 6]);
     Ok(())
 }
 
+/// JAX: `testPShuffleWithBadPerm`.
 #[test]
-fn test_p_shuffle_with_bad_perm() {
+fn pshuffle_rejects_what_is_no_permutation() {
     setup();
     let text = mapped(|x| pshuffle(x, "i", [1, 1, 2, 3, 4, 5, 6, 7]), &arange(0..8)).err().expect("bad").to_string();
     assert!(text.contains("`perm` does not represent a permutation: [1, 1, 2, 3, 4, 5, 6, 7]"), "{text}");
 }
 
 /// A cellular automaton cut over the devices, which exchange the cells at their edges.
+///
+/// JAX: `testRule30`.
 #[test]
-fn test_rule30() -> Result<()> {
+fn rule_30_exchanges_edges() -> Result<()> {
     setup();
     let (n, width, steps) = (8usize, 4usize, 6);
     let step = pmap(|cells: Array| {
@@ -190,16 +206,18 @@ fn test_rule30() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testCollectiveConstant`.
 #[test]
-fn test_collective_constant() -> Result<()> {
+fn axis_size_is_the_number_of_devices() -> Result<()> {
     setup();
     let f = pmap(|x: Array| -> Result<Array> { Ok(x * 0 + axis_size("i")?) }).axis_name("i");
     assert_eq!(ints(&f.call(arange(0..8))?), [8; 8]);
     Ok(())
 }
 
+/// JAX: `testCollectiveBroadcast`.
 #[test]
-fn test_collective_broadcast() -> Result<()> {
+fn pbroadcast_copies_one_device_to_all() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = mapped(|x| pbroadcast(x, "i", 2), &x)?;
@@ -207,8 +225,9 @@ fn test_collective_broadcast() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testCollectivesWithVmap`.
 #[test]
-fn test_collectives_with_vmap() -> Result<()> {
+fn reductions_over_pmap_and_vmap_axes_in_either_nesting() -> Result<()> {
     setup();
     let x = ramp([8, 3, 2]);
     let body = |x: Array| {
@@ -224,8 +243,9 @@ fn test_collectives_with_vmap() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPPermuteAgreesWithVmap`.
 #[test]
-fn test_p_permute_agrees_with_vmap() -> Result<()> {
+fn ppermute_under_vmap_equals_pmap() -> Result<()> {
     setup();
     let x = ramp([3, 2]);
     let body = |x: Array| ppermute(x, "i", [(0, 1), (1, 2), (2, 0)]);
@@ -233,8 +253,9 @@ fn test_p_permute_agrees_with_vmap() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_all_gather`.
 #[test]
-fn test_all_gather() -> Result<()> {
+fn all_gather_over_one_and_two_mesh_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let x = ramp([8, 8]);
@@ -252,8 +273,9 @@ fn test_all_gather() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_matmul_reduce_scatter`.
 #[test]
-fn test_matmul_reduce_scatter() -> Result<()> {
+fn matmul_then_psum_scatter_is_the_whole_matmul() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let (a, b) = (ramp([8, 8]), ramp([8, 4]));
@@ -264,8 +286,9 @@ fn test_matmul_reduce_scatter() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_axis_index_twoaxes`.
 #[test]
-fn test_axis_index_twoaxes() -> Result<()> {
+fn axis_index_over_two_axes_is_row_major() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let f =
@@ -274,8 +297,9 @@ fn test_axis_index_twoaxes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_ppermute_different_axis_order_error`.
 #[test]
-fn test_ppermute_different_axis_order_error() -> Result<()> {
+fn ppermute_with_axes_out_of_mesh_order() -> Result<()> {
     setup();
     // JAX refuses tuples that are not in the mesh's order; here they mean what they say: the first name is major.
     let mesh = make_mesh([("i", 4), ("j", 2)])?;

@@ -214,17 +214,17 @@ fn every_mistake_is_an_error_that_names_the_users_line() {
     assert!(!all || count >= 450, "only {count} rows ran");
 }
 
-/// Every error has an example, how it happens and how to mend it. SPEC 141
+/// Every error on the page has an example, a cause and a fix.
 #[test]
-fn the_page_on_errors_says_all_three() {
+fn every_error_of_the_page_has_a_cause_and_a_fix() {
     let page = include_str!("../../../../docs/errors.md");
     let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
     assert!(sections.len() >= 12, "{} sections", sections.len());
     for section in sections {
         let title = section.lines().next().unwrap_or_default();
         let parts: Vec<&str> = section.split("\n### ").collect();
-        let [_, example, happens, mend] = parts.as_slice() else { panic!("{title} has {} parts", parts.len() - 1) };
+        let [_, example, cause, fix] = parts.as_slice() else { panic!("{title} has {} parts", parts.len() - 1) };
         assert!(example.starts_with("Example\n") && example.contains("```"), "{title}");
-        assert!(happens.starts_with("How it happens\n") && mend.starts_with("How to mend it\n"), "{title}");
+        assert!(cause.starts_with("Cause\n") && fix.starts_with("Fix\n"), "{title}");
     }
 }

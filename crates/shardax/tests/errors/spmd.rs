@@ -17,11 +17,9 @@ fn double(x: Array) -> Array {
 }
 
 fn pmaps(t: &mut Table) {
-    // SPEC 137
     t.row("pmap: batch not divisible", Value, &["100", "8 devices", "must be divisible by num_devices"], || {
         at!(pmap(double).call(ones([100, 3])))
     });
-    // SPEC 138
     t.row("pmap: no device dimension", Value, &["float32[128,32,32,3]", "size 128", "8 devices", "reshape"], || {
         at!(pmap(double).call(zeros([128, 32, 32, 3])))
     });
@@ -70,15 +68,12 @@ fn pmaps(t: &mut Table) {
         let d = devices()?[0].clone();
         at!(pmap(double).devices(vec![d.clone(), d]).call(ones(2)))
     });
-    // SPEC 139
     t.row("pmap: no axis name", Name, &["unbound axis name: devices", "axis_name(\"devices\")"], || {
         pmap(|x: Array| at!(psum(x, "devices"))).call(ones(8))
     });
     t.row("pmap: another axis name", Name, &["unbound axis name: b", "bound here: batch"], || {
         pmap(|x: Array| at!(pmean(x, "b"))).axis_name("batch").call(ones(8))
     });
-    // SPEC 134
-    // SPEC 71
     t.row(
         "pmap: in pmap",
         Value,
@@ -141,7 +136,6 @@ fn pmaps(t: &mut Table) {
 }
 
 fn placement(t: &mut Table) {
-    // SPEC 69
     t.row(
         "pmap: committed otherwise",
         Value,
@@ -163,7 +157,6 @@ fn placement(t: &mut Table) {
         },
     )
     .at_once_only();
-    // SPEC 133
     t.row(
         "add: on two devices",
         Value,
@@ -270,7 +263,6 @@ fn shard_maps(t: &mut Table) {
             at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P![]).call(1.0f32))
         },
     );
-    // SPEC 140
     t.row(
         "shard_map: out_specs too long",
         Value,
@@ -280,7 +272,6 @@ fn shard_maps(t: &mut Table) {
             at!(shard_map(double, &mesh).in_specs(P!["i"]).out_specs(P!["i", "j"]).call(ones(8)))
         },
     );
-    // SPEC 140
     t.row(
         "shard_map: out_specs of a scalar",
         Value,
@@ -290,7 +281,6 @@ fn shard_maps(t: &mut Table) {
             at!(shard_map(|x: Array| x.sum(..), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ones(8)))
         },
     );
-    // SPEC 140
     t.row(
         "shard_map: a pmap body",
         Type,
@@ -435,7 +425,6 @@ fn shard_maps(t: &mut Table) {
 
 fn varying(t: &mut Table) {
     let mesh = || make_mesh([("i", 8)]);
-    // SPEC 82
     t.row(
         "shard_map: out_specs of what varies",
         Value,

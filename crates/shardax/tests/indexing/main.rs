@@ -26,7 +26,6 @@ fn floats(x: &Array) -> Vec<f32> {
 fn numbers_and_ranges() -> Result<()> {
     setup();
     let x = cube();
-    // SPEC 118
     assert_eq!((x.get(0).shape(), ints(&x.get(1))), (&[3, 4][..], (12..24).collect()));
     assert_eq!(ints(&x.get((1, 2, 3))), [23]);
     assert_eq!(ints(&x.get((-1, -3, -4))), [12]);

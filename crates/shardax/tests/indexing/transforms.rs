@@ -6,7 +6,6 @@ use super::*;
 fn rows() -> Result<()> {
     setup();
     let x = arange(0..6).reshape([3, 2]);
-    // SPEC 126
     let sums: Vec<i32> = x.iter().map(|row| row.sum(..).item::<i32>()).collect::<Result<_>>()?;
     assert_eq!(sums, [1, 5, 9]);
     assert_eq!(x.iter().len(), 3);
@@ -255,7 +254,6 @@ fn rows_of_sharded_arrays() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?;
     let value = arange(0..8 * 8 * 4).reshape([8, 8, 4]);
-    // SPEC 119 120 121
     for (spec, want) in [(P![], P![]), (P![None, "x", None], P!["x", None]), (P!["x", None, None], P![])] {
         let x = device_put(&value, &NamedSharding::new(&mesh, spec.clone()))?;
         let row = x.get(0);

@@ -30,14 +30,14 @@ fn all_highest(name: &str, f: impl Fn(Array, Array) -> Array + Copy) {
 #[test]
 fn products_keep_their_precision() {
     super::common::setup();
-    let dot = DotOptions::new().precision(Precision::Highest);
-    all_highest("dot", move |x, y| dot.dot(x, y));
-    all_highest("matmul", move |x, y| dot.matmul(x, y));
-    all_highest("inner", move |x, y| dot.inner(x, y));
-    all_highest("vdot", move |x, y| dot.vdot(x, y));
-    all_highest("tensordot", move |x, y| dot.tensordot(x, y, 1));
-    all_highest("einsum", move |x, y| dot.einsum("ij,kj->ik", &[&x, &y]));
-    all_highest("dot_general", move |x, y| dot.dot_general(&x, &y, (&[0], &[1]), (&[], &[])));
+    let dot = || DotOptions::new().precision(Precision::Highest);
+    all_highest("dot", move |x, y| dot().dot(x, y));
+    all_highest("matmul", move |x, y| dot().matmul(x, y));
+    all_highest("inner", move |x, y| dot().inner(x, y));
+    all_highest("vdot", move |x, y| dot().vdot(x, y));
+    all_highest("tensordot", move |x, y| dot().tensordot(x, y, 1));
+    all_highest("einsum", move |x, y| dot().einsum("ij,kj->ik", &[&x, &y]));
+    all_highest("dot_general", move |x, y| dot().dot_general(&x, &y, (&[0], &[1]), (&[], &[])));
     all_highest("conv", |x, y| {
         let options = ConvOptions::new().precision(Precision::Highest);
         lax::conv_general_dilated(x.reshape([3, 3, 1]), y.reshape([3, 3, 1]), [1], Padding::Valid, options)

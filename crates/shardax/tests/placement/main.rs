@@ -428,7 +428,6 @@ fn deleting_twice_is_deleting_once() -> Result<()> {
     Ok(())
 }
 
-// SPEC 113
 #[test]
 fn donated_arrays_that_are_moved() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;

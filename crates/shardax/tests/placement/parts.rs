@@ -113,7 +113,6 @@ fn the_part_of_one_process_is_the_whole() -> Result<()> {
     Ok(())
 }
 
-// SPEC 131
 #[test]
 fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
     setup();
@@ -147,7 +146,6 @@ fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
     Ok(())
 }
 
-// SPEC 25, 130
 #[test]
 fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     let (split, whole) = shardings()?;
@@ -177,7 +175,6 @@ fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     Ok(())
 }
 
-// SPEC 35
 #[test]
 fn that_entries_are_equal_is_not_known_to_the_array() -> Result<()> {
     let (split, whole) = shardings()?;
@@ -197,7 +194,6 @@ fn that_entries_are_equal_is_not_known_to_the_array() -> Result<()> {
     Ok(())
 }
 
-// SPEC 122
 #[test]
 fn unreplicating_by_an_index_communicates_and_unreplicate_does_not() -> Result<()> {
     shardings()?;

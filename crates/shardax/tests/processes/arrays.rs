@@ -2,7 +2,6 @@
 
 use crate::*;
 
-// SPEC 30, 110
 #[test]
 fn every_process_sees_all_devices() {
     everywhere(|| {
@@ -35,8 +34,10 @@ fn every_process_sees_all_devices() {
 }
 
 /// Whose index, copy and shape of shards are what each of five specs says.
+///
+/// JAX: `test_array_2d_shard`.
 #[test]
-fn test_array_2d_shard() {
+fn index_copy_and_shape_of_shards() {
     everywhere(|| {
         let mesh = grid()?;
         let (p, d) = (process_count(), each());
@@ -72,8 +73,9 @@ fn test_array_2d_shard() {
     });
 }
 
+/// JAX: `test_multi_process_to_py`.
 #[test]
-fn test_multi_process_to_py() {
+fn only_replicated_arrays_are_read() {
     everywhere(|| {
         let x = counted(2 * device_count())?;
         fails(
@@ -90,8 +92,9 @@ fn test_multi_process_to_py() {
     });
 }
 
+/// JAX: `test_multi_process_repr`.
 #[test]
-fn test_multi_process_repr() {
+fn global_arrays_print_shape_and_dtype() {
     everywhere(|| {
         let x = counted(2 * device_count())?;
         let shape = format!("Array(shape=[{}], dtype=float32)", 2 * device_count());
@@ -102,8 +105,9 @@ fn test_multi_process_repr() {
     });
 }
 
+/// JAX: `test_device_put_python_scalar_different_error`.
 #[test]
-fn test_device_put_python_scalar_different_error() {
+fn device_put_of_different_scalars_is_an_error() {
     everywhere(|| {
         let whole = NamedSharding::new(&line()?, P![]);
         let own = Array::from(process_index() as i32);
@@ -131,8 +135,9 @@ fn layouts_over_processes_are_refused() {
     });
 }
 
+/// JAX: `test_device_put_committed_array_error`.
 #[test]
-fn test_device_put_committed_array_error() {
+fn local_array_to_a_global_sharding_is_an_error() {
     everywhere(|| {
         let local = device_put(&arange(0..8), &local_devices()?[0])?;
         let split = NamedSharding::new(&line()?, P!["x"]);
@@ -141,7 +146,6 @@ fn test_device_put_committed_array_error() {
     });
 }
 
-// SPEC 101, 103
 #[test]
 fn process_local_data_is_stitched() {
     everywhere(|| {
@@ -161,7 +165,6 @@ fn process_local_data_is_stitched() {
     });
 }
 
-// SPEC 102
 #[test]
 fn local_data_of_another_shape_is_an_error_there_alone() {
     everywhere(|| {

@@ -8,8 +8,9 @@ use shardax::multihost::*;
 
 use crate::*;
 
+/// JAX: `test_process_allgather_stacked`.
 #[test]
-fn test_process_allgather_stacked() {
+fn process_allgather_stacks_one_entry_per_process() {
     everywhere(|| {
         let own = process_index() as i32;
         let (x, scalar, flag) = process_allgather(&(array([own, own + 10]), Array::from(own), array([own == 1])))?;
@@ -37,8 +38,9 @@ fn gathered_one_after_the_other() {
     });
 }
 
+/// JAX: `test_broadcast_one_to_all`.
 #[test]
-fn test_broadcast_one_to_all() {
+fn process_0_broadcasts_a_tree() {
     everywhere(|| {
         let own = process_index();
         let tree = (array([own as f32, -0.0]), array([own == 0]), array([own as u8 + 200]));
@@ -52,9 +54,9 @@ fn test_broadcast_one_to_all() {
     });
 }
 
-// SPEC 108
+/// JAX: `test_sync_global_devices_error`.
 #[test]
-fn test_sync_global_devices_error() {
+fn different_barrier_names_fail_on_all_processes() {
     everywhere(|| {
         sync_global_devices("all here")?;
         let name = format!("a{}", process_index());
@@ -66,9 +68,9 @@ fn test_sync_global_devices_error() {
     });
 }
 
-// SPEC 106
+/// JAX: `test_host_local_array_to_global_array_same_sharding_array`.
 #[test]
-fn test_host_local_array_to_global_array_same_sharding_array() {
+fn array_with_the_right_sharding_is_not_copied() {
     everywhere(|| {
         let mesh = grid()?;
         let local_mesh = mesh.local_mesh()?;
@@ -87,8 +89,9 @@ fn test_host_local_array_to_global_array_same_sharding_array() {
     });
 }
 
+/// JAX: `test_host_local_to_global_locally_replicated`.
 #[test]
-fn test_host_local_to_global_locally_replicated() {
+fn split_over_hosts_and_replicated_within() {
     everywhere(|| {
         let own = process_index() as f32;
         let global = host_local_array_to_global_array(&array([own, own + 0.5]), &grid()?, P!["p"])?;
@@ -101,9 +104,9 @@ fn test_host_local_to_global_locally_replicated() {
     });
 }
 
-// SPEC 107
+/// JAX: `test_global_array_to_host_local_array`.
 #[test]
-fn test_global_array_to_host_local_array() {
+fn local_part_of_a_global_array() {
     everywhere(|| {
         let mesh = grid()?;
         let x = counted(4 * device_count())?;
@@ -130,8 +133,9 @@ fn test_global_array_to_host_local_array() {
     });
 }
 
+/// JAX: `test_host_local_array_to_global_array_none_error`.
 #[test]
-fn test_host_local_array_to_global_array_none_error() {
+fn conversion_without_a_spec_is_an_error() {
     everywhere(|| {
         let (mesh, x) = (line()?, ones(device_count()));
         let none: Option<PartitionSpec> = None;
@@ -157,9 +161,9 @@ fn unequal_trees_are_told_of() {
     });
 }
 
-// SPEC 109, 136
+/// JAX: `test_one_participant_never_calls_fails`.
 #[test]
-fn test_one_participant_never_calls_fails() {
+fn missing_process_ends_the_barrier() {
     everywhere(|| {
         wait_at_barrier("all", Duration::from_secs(30))?;
         if process_index() != 1 {

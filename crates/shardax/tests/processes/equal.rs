@@ -192,7 +192,6 @@ pub fn compare(results: Vec<(String, Array)>) -> Result<()> {
     Ok(())
 }
 
-// SPEC 30
 #[test]
 fn programs_are_equal_bit_by_bit() {
     everywhere(|| compare(results()?));

@@ -224,7 +224,6 @@ fn a_process_that_finishes_early_is_named() {
     });
 }
 
-// SPEC 136
 #[test]
 fn programs_in_another_order_are_an_error_on_all() {
     fault("swapped", 2, 25, &QUICK, |outcome| {

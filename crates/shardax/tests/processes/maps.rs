@@ -6,8 +6,9 @@ fn own(n: usize) -> f32 {
     (process_index() * n) as f32
 }
 
+/// JAX: `testBasic`.
 #[test]
-fn test_basic() {
+fn psum_spans_all_processes() {
     everywhere(|| {
         let d = each();
         let x = (arange(0..d as i32).astype(DType::F32) + own(d)).reshape([d, 1]);
@@ -20,8 +21,9 @@ fn test_basic() {
     });
 }
 
+/// JAX: `test_pmap_with_float0`.
 #[test]
-fn test_pmap_with_float0() {
+fn float0_across_processes() {
     everywhere(|| {
         let d = each();
         let zeros = Array::from_bytes(&vec![0; d], DType::Float0, &[d])?;
@@ -32,8 +34,9 @@ fn test_pmap_with_float0() {
     });
 }
 
+/// JAX: `test_replicated_output_sharding_multi_process`.
 #[test]
-fn test_replicated_output_sharding_multi_process() {
+fn replicated_result_is_over_the_local_mesh() {
     everywhere(|| {
         let y = pmap(|x: Array| psum(x, "i")).axis_name("i").out_axes(None).call(&ones(each()))?;
         assert_eq!(y.item::<f32>()?, device_count() as f32);
@@ -45,8 +48,9 @@ fn test_replicated_output_sharding_multi_process() {
     });
 }
 
+/// JAX: `testShardedArrayIndexing`.
 #[test]
-fn test_sharded_array_indexing() {
+fn entry_of_a_local_pmap_result() {
     everywhere(|| {
         let d = each();
         let y = pmap(|x: Array| x * 2).call(&(arange(0..d as i32) + process_index() as i32))?;
@@ -57,8 +61,10 @@ fn test_sharded_array_indexing() {
 }
 
 /// Groups that span processes: the even and the odd devices.
+///
+/// JAX: `test_psum_axis_index_groups`.
 #[test]
-fn test_psum_axis_index_groups() {
+fn psum_over_groups_across_processes() {
     everywhere(|| {
         let (n, d) = (device_count(), each());
         let groups: Vec<Vec<usize>> = [0, 1].map(|odd| (odd..n).step_by(2).collect()).to_vec();
@@ -71,7 +77,6 @@ fn test_psum_axis_index_groups() {
     });
 }
 
-// SPEC 104, 105
 #[test]
 fn pmap_takes_and_returns_host_local_arrays() {
     everywhere(|| {
@@ -138,7 +143,6 @@ fn pmap_donates() {
     });
 }
 
-// SPEC 117
 #[test]
 fn compiled_ahead_of_time_pmap_takes_global_arrays() {
     everywhere(|| {

@@ -4,8 +4,9 @@ use shardax::pure_callback;
 
 use crate::*;
 
+/// JAX: `test_all_to_all_shard_map`.
 #[test]
-fn test_all_to_all_shard_map() {
+fn all_to_all_across_processes() {
     everywhere(|| {
         let (mesh, n) = (line()?, device_count());
         let x = make_array_from_callback([n, n], DType::F32, &NamedSharding::new(&mesh, P!["x"]), |index| {
@@ -21,8 +22,10 @@ fn test_all_to_all_shard_map() {
 }
 
 /// JAX refuses; here what a function captures is one more argument.
+///
+/// JAX: `test_closed_over_global_array_error`.
 #[test]
-fn test_closed_over_global_array_error() {
+fn captured_global_array() {
     everywhere(|| {
         let x = counted(device_count())?;
         let captured = x.clone();
@@ -32,8 +35,9 @@ fn test_closed_over_global_array_error() {
     });
 }
 
+/// JAX: `test_numpy_input_error_with_non_trivial_sharding`.
 #[test]
-fn test_numpy_input_error_with_non_trivial_sharding() {
+fn host_data_for_a_split_argument_is_an_error() {
     everywhere(|| {
         let (mesh, n) = (line()?, device_count());
         let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
@@ -45,8 +49,9 @@ fn test_numpy_input_error_with_non_trivial_sharding() {
     });
 }
 
+/// JAX: `testLocalInputsWithJaxArray`.
 #[test]
-fn test_local_inputs_with_jax_array() {
+fn local_to_global_to_local() {
     everywhere(|| {
         use shardax::multihost::*;
         let (mesh, d) = (grid()?, each());
@@ -60,7 +65,6 @@ fn test_local_inputs_with_jax_array() {
     });
 }
 
-// SPEC 129
 #[test]
 fn an_entry_is_sent_to_all_processes() {
     everywhere(|| {

@@ -81,8 +81,10 @@ fn pmap_under_a_context_mesh() -> Result<()> {
 }
 
 /// Compiled ahead of time, `pmap` takes what it was compiled for.
+///
+/// JAX: `testLowerCompileArgTypeMismatch`.
 #[test]
-fn test_lower_compile_arg_type_mismatch() -> Result<()> {
+fn compiled_pmap_rejects_other_types() -> Result<()> {
     setup();
     let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
     let compiled = f.lower(ramp(8))?.compile()?;

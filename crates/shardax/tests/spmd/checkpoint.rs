@@ -90,8 +90,9 @@ fn it_is_computed_again() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_remat_of_pmap`.
 #[test]
-fn test_remat_of_pmap() -> Result<()> {
+fn checkpoint_inside_and_around_pmap() -> Result<()> {
     setup();
     let (w, x) = (noise([4, 4]), noise([8, 3, 4]));
     let mapped = |w: Array, x: Array| pmap(layer).in_axes((None, 0)).call((w, x));
@@ -106,8 +107,9 @@ fn test_remat_of_pmap() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testAxisIndexRemat`.
 #[test]
-fn test_axis_index_remat() -> Result<()> {
+fn axis_index_in_recomputed_values() -> Result<()> {
     setup();
     let f = |k: Array| random::bernoulli(&random::fold_in(&k, axis_index("i")), 0.5, [4]);
     let keys = random::split(&random::key(0), 8);
@@ -116,8 +118,9 @@ fn test_axis_index_remat() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_grad_remat`.
 #[test]
-fn test_grad_remat() -> Result<()> {
+fn checkpoint_inside_and_around_shard_map() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let (w, x) = (noise([4, 4]), noise([8, 4]));

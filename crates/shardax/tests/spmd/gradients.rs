@@ -78,7 +78,6 @@ fn inner_gradients() -> Result<()> {
 }
 
 /// `pmap` under `grad`, `vmap` and `jit`, and each collective's gradient against a numerical one.
-// SPEC 93
 #[test]
 fn collectives_under_grad() -> Result<()> {
     setup();

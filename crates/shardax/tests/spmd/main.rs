@@ -17,7 +17,6 @@ use common::setup;
 use common::values::{close, message, noise, numbers, ramp};
 use shardax::prelude::*;
 
-// SPEC 55, 56, 57, 58, 59, 60, 61, 63, 74, 90, 97
 #[test]
 fn scale_and_add() -> Result<()> {
     setup();
@@ -42,7 +41,6 @@ fn scale_and_add() -> Result<()> {
     Ok(())
 }
 
-// SPEC 75, 77, 81, 88, 91, 100
 #[test]
 fn shard_map_psum() -> Result<()> {
     setup();
@@ -56,7 +54,6 @@ fn shard_map_psum() -> Result<()> {
     Ok(())
 }
 
-// SPEC 42, 43, 46, 47
 #[test]
 fn grads() -> Result<()> {
     setup();
@@ -88,7 +85,6 @@ fn train_step(p: Params, x: Array, y: Array, lr: Array) -> Result<(Params, Array
 }
 
 /// The program of the design: forgetting `pmean` is an error, and with it training converges as on one device.
-// SPEC 44, 62, 92, 154, 160, 161, 163, 176, 177, 183
 #[test]
 fn data_parallel_training_step() -> Result<()> {
     setup();
@@ -125,7 +121,6 @@ fn train_step_single(p: Params, x: Array, y: Array, lr: Array) -> Result<(Params
 }
 
 /// Nested maps, one mesh axis at a time, and axes that are left to the compiler.
-// SPEC 79, 80, 85
 #[test]
 fn partial_manual() -> Result<()> {
     setup();
@@ -158,7 +153,6 @@ fn partial_manual() -> Result<()> {
         shard_map(|x: Array| x * 0 + axis_index("i"), &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);
     assert_eq!(jit(index).call(arange(0..8))?.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3]);
 
-    // SPEC 86
     let _context = set_mesh(&mesh)?;
     let total = smap(
         |x: Array| -> Result<Array> {
@@ -204,7 +198,6 @@ fn groups_and_permutations() -> Result<()> {
     Ok(())
 }
 
-/// SPEC 10
 #[test]
 fn one_device_runs_collectives() -> Result<()> {
     setup();

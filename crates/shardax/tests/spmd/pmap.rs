@@ -1,4 +1,4 @@
-//! `pmap`: axes, devices, results, errors. Names that begin with `test_` are those of JAX's own cases.
+//! `pmap`: axes, devices, results, errors. `JAX:` names the case of JAX's tests that a test follows.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,9 @@ use shardax::prelude::*;
 use crate::common::setup;
 use crate::{close, message, numbers, ramp};
 
+/// JAX: `testBasic`.
 #[test]
-fn test_basic() -> Result<()> {
+fn pmap_subtracts_the_sum_over_devices() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i").call(&x)?;
@@ -17,24 +18,27 @@ fn test_basic() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testDefaultDeviceOrdering`.
 #[test]
-fn test_default_device_ordering() -> Result<()> {
+fn results_of_pmap_are_in_device_order() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x).call(arange(0..8))?;
     assert_eq!(y.devices()?, devices()?);
     Ok(())
 }
 
+/// JAX: `testMismatchedAxisSizes`.
 #[test]
-fn test_mismatched_axis_sizes() {
+fn arguments_of_different_mapped_sizes_are_an_error() {
     setup();
     let f = pmap(|x: Array, y: Array| x + y);
     let text = message(f.call((ones([8, 2]), ones([4, 2]))));
     assert!(text.contains("inconsistent sizes") && text.contains('8') && text.contains('4'), "{text}");
 }
 
+/// JAX: `testDeviceCountError`.
 #[test]
-fn test_device_count_error() -> Result<()> {
+fn more_slices_than_devices_are_an_error() -> Result<()> {
     setup();
     let error = pmap(|x: Array| x).call(ones([9, 1])).err().expect("too many slices");
     assert_eq!(error.kind(), ErrorKind::Value);
@@ -44,24 +48,27 @@ fn test_device_count_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testInAxesPyTreePrefixMismatchError`.
 #[test]
-fn test_in_axes_py_tree_prefix_mismatch_error() {
+fn in_axes_of_another_structure_name_the_place() {
     setup();
     let f = pmap(|x: (Array, Array)| x.0 + x.1).in_axes((((0, 0), 0),));
     let text = message(f.call((ones(8), ones(8))));
     assert!(text.contains("pmap in_axes[0][0]"), "{text}");
 }
 
+/// JAX: `testOutAxesPyTreePrefixMismatchError`.
 #[test]
-fn test_out_axes_py_tree_prefix_mismatch_error() {
+fn out_axes_of_another_structure_are_an_error() {
     setup();
     let f = pmap(|x: Array| (x.clone(), x)).out_axes((0, 0, 0));
     let text = message(f.call(ones(8)));
     assert!(text.contains("pmap out_axes") && text.contains("3 entries") && text.contains('2'), "{text}");
 }
 
+/// JAX: `testPmapInAxesBasic`.
 #[test]
-fn test_pmap_in_axes_basic() -> Result<()> {
+fn in_axes_map_axes_1_and_2() -> Result<()> {
     setup();
     let (x, y) = (ramp([3, 8]), ramp([2, 3, 8]));
     let z = pmap(|x: Array, y: Array| &y * x.sum(..)).in_axes((1, 2)).call((&x, &y))?;
@@ -70,8 +77,9 @@ fn test_pmap_in_axes_basic() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPmapOutAxesBasic`.
 #[test]
-fn test_pmap_out_axes_basic() -> Result<()> {
+fn out_axes_stack_along_axis_2_or_replicate() -> Result<()> {
     setup();
     let x = ramp([8, 2, 3]);
     let (a, b) = pmap(|x: Array| (x.clone(), psum(x, "i"))).axis_name("i").out_axes((2, None)).call(&x)?;
@@ -84,8 +92,9 @@ fn test_pmap_out_axes_basic() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_pmap_array_in_axes_out_axes`.
 #[test]
-fn test_pmap_array_in_axes_out_axes() -> Result<()> {
+fn in_axes_none_keeps_the_shape_inside() -> Result<()> {
     setup();
     let f = pmap(|x: Array, y: Array| {
         assert_eq!(y.shape(), [8, 2]);
@@ -98,8 +107,9 @@ fn test_pmap_array_in_axes_out_axes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testTrees`.
 #[test]
-fn test_trees() -> Result<()> {
+fn collectives_over_maps_of_arrays() -> Result<()> {
     setup();
     type Dict = BTreeMap<String, Array>;
     let tree: Dict = [("a".to_owned(), ramp(8)), ("b".to_owned(), ramp([8, 2]))].into();
@@ -109,9 +119,9 @@ fn test_trees() -> Result<()> {
     Ok(())
 }
 
-// SPEC 51, 52
+/// JAX: `testPmapConstant`.
 #[test]
-fn test_pmap_constant() -> Result<()> {
+fn captured_array_does_not_compile_again() -> Result<()> {
     setup();
     let constant = ramp(4);
     let traces = std::sync::atomic::AtomicUsize::new(0);
@@ -126,17 +136,18 @@ fn test_pmap_constant() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_wrapped`.
 #[test]
-fn test_wrapped() -> Result<()> {
+fn pmap_returns_the_function_it_wraps() -> Result<()> {
     setup();
     let f = pmap(|x: Array| x + 1);
     assert_eq!(f.wrapped()(ones(2)).shape(), [2]);
     Ok(())
 }
 
-// SPEC 64
+/// JAX: `testPmapStaticArgnums`.
 #[test]
-fn test_pmap_static_argnums() -> Result<()> {
+fn function_as_static_argument_of_pmap() -> Result<()> {
     setup();
     fn double(x: Array) -> Array {
         x * 2
@@ -147,8 +158,9 @@ fn test_pmap_static_argnums() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_static_argnum_on_method`.
 #[test]
-fn test_static_argnum_on_method() -> Result<()> {
+fn self_of_a_method_as_static_argument() -> Result<()> {
     setup();
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     struct Scale(i32);
@@ -163,16 +175,17 @@ fn test_static_argnum_on_method() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testNoDevicesError`.
 #[test]
-fn test_no_devices_error() {
+fn empty_device_list_is_an_error() {
     setup();
     let text = message(pmap(|x: Array| x).devices(Vec::new()).call(ones(8)));
     assert!(text.contains("'devices' argument to pmap must be non-empty, or None."), "{text}");
 }
 
-// SPEC 14
+/// JAX: `testOneDevice`.
 #[test]
-fn test_one_device() -> Result<()> {
+fn pmap_on_each_single_device() -> Result<()> {
     setup();
     for device in devices()?.iter().take(2) {
         let y = pmap(|x: Array| x * 2).devices(vec![device.clone()]).call(ramp([1, 3]))?;
@@ -182,8 +195,9 @@ fn test_one_device() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_pmap_array_devices_mismatch`.
 #[test]
-fn test_pmap_array_devices_mismatch() -> Result<()> {
+fn argument_on_reversed_devices_keeps_its_values() -> Result<()> {
     setup();
     let mut reversed = devices()?;
     reversed.reverse();
@@ -194,8 +208,9 @@ fn test_pmap_array_devices_mismatch() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_axis_name_shadowing_with_vmap`.
 #[test]
-fn test_axis_name_shadowing_with_vmap() -> Result<()> {
+fn vmap_shadows_the_axis_name_of_pmap() -> Result<()> {
     setup();
     // The innermost binding of the name is meant.
     let f = pmap(|x: Array| vmap(|y: Array| psum(y, "i")).axis_name("i").call(x)).axis_name("i");
@@ -207,8 +222,9 @@ fn test_axis_name_shadowing_with_vmap() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_same_out_sharding_id`.
 #[test]
-fn test_same_out_sharding_id() -> Result<()> {
+fn chained_calls_share_one_sharding_object() -> Result<()> {
     setup();
     let f = pmap(|x: Array| x + 1);
     let a = f.call(ramp([8, 2]))?;
@@ -221,9 +237,9 @@ fn test_same_out_sharding_id() -> Result<()> {
     Ok(())
 }
 
-// SPEC 70
+/// JAX: `testJitPmapComposition`.
 #[test]
-fn test_jit_pmap_composition() -> Result<()> {
+fn jit_of_pmap_equals_pmap_of_jit() -> Result<()> {
     setup();
     let f = |x: Array| &x - psum(x.clone(), "i");
     let x = ramp([8, 4]);
@@ -233,8 +249,9 @@ fn test_jit_pmap_composition() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testVmapOfPmapNonLeadingAxis`.
 #[test]
-fn test_vmap_of_pmap_non_leading_axis() -> Result<()> {
+fn vmap_of_pmap_over_axis_2() -> Result<()> {
     setup();
     let x = ramp([8, 2, 3]);
     let y = vmap(pmap(|x: Array| x)).in_axes(2).out_axes(2).call(&x)?;
@@ -242,8 +259,9 @@ fn test_vmap_of_pmap_non_leading_axis() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testGradOfPsum`.
 #[test]
-fn test_grad_of_psum() -> Result<()> {
+fn second_derivative_through_psum() -> Result<()> {
     setup();
     let f = |x: Array| -> Result<Array> {
         Ok(pmap(|x: Array| psum(x.sin(), "i") * &x).axis_name("i").call(x)?.square().sum(..))
@@ -258,8 +276,9 @@ fn test_grad_of_psum() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testAxisIndexInInitialStyle`.
 #[test]
-fn test_axis_index_in_initial_style() -> Result<()> {
+fn axis_index_inside_scan() -> Result<()> {
     setup();
     let f = pmap(|x: Array| -> Result<Array> {
         let (total, _) = shardax::scan(
@@ -274,8 +293,9 @@ fn test_axis_index_in_initial_style() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testArrays`.
 #[test]
-fn test_arrays() -> Result<()> {
+fn pmap_results_feed_pmap_jit_and_other_device_orders() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x + 1).call(ramp([8, 2]))?;
     assert_eq!(numbers(&pmap(|x: Array| x * 2).call(&y)?), numbers(&((ramp([8, 2]) + 1) * 2)));
@@ -288,8 +308,9 @@ fn test_arrays() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_delete_is_idempotent`.
 #[test]
-fn test_delete_is_idempotent() -> Result<()> {
+fn deleting_twice_is_allowed_and_reading_is_an_error() -> Result<()> {
     setup();
     let y = pmap(|x: Array| x + 1).call(ramp([8, 2]))?;
     y.delete()?;
@@ -301,16 +322,18 @@ fn test_delete_is_idempotent() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_int_arg_with_in_axes_none`.
 #[test]
-fn test_int_arg_with_in_axes_none() -> Result<()> {
+fn unmapped_plain_integer() -> Result<()> {
     setup();
     let f = pmap(|x: Array, n: Array| x * n).in_axes((0, None));
     assert_eq!(f.call((arange(0..8), 3))?.to_vec::<i32>()?[7], 21);
     Ok(())
 }
 
+/// JAX: `testPsumOnBooleanDtype`.
 #[test]
-fn test_psum_on_boolean_dtype() -> Result<()> {
+fn psum_of_booleans_counts() -> Result<()> {
     setup();
     let x = arange(0..8).less(3);
     let total = pmap(|x: Array| psum(x, "i")).axis_name("i").call(&x)?;
@@ -320,8 +343,9 @@ fn test_psum_on_boolean_dtype() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_prng_key`.
 #[test]
-fn test_prng_key() -> Result<()> {
+fn random_keys_pass_through_pmap() -> Result<()> {
     setup();
     let keys = shardax::random::split(&shardax::random::key(0), 8);
     let out = pmap(|k: Array| k).call(&keys)?;
@@ -329,8 +353,9 @@ fn test_prng_key() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_float0_dtype_input`.
 #[test]
-fn test_float0_dtype_input() -> Result<()> {
+fn pmap_takes_float0() -> Result<()> {
     setup();
     let zeros = Array::from_bytes(&[0; 16], DType::Float0, &[8, 2])?;
     let out = pmap(|x: Array, z: Array| {
@@ -343,8 +368,10 @@ fn test_float0_dtype_input() -> Result<()> {
 }
 
 /// Random numbers on every device are those of its key.
+///
+/// JAX: `test_pmap_of_prng_key`.
 #[test]
-fn test_pmap_of_prng_key() -> Result<()> {
+fn each_device_draws_with_its_own_key() -> Result<()> {
     setup();
     let keys = random::split(&random::key(7), 8);
     let draw = |k: Array| {
@@ -364,8 +391,9 @@ fn test_pmap_of_prng_key() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPmapDictOutAxes`.
 #[test]
-fn test_pmap_dict_out_axes() -> Result<()> {
+fn out_axes_for_entries_of_a_map() -> Result<()> {
     setup();
     type Dict = BTreeMap<String, Array>;
     let dict = |x: &Array| -> Dict { [("a".to_owned(), x.clone()), ("b".to_owned(), x * 2)].into() };

@@ -1,4 +1,4 @@
-//! `pmap` of trees, with options, and inside and around other transformations. Names that begin with `test_` are those of JAX's own cases.
+//! `pmap` of trees, with options, and inside and around other transformations. `JAX:` names the case of JAX's tests that a test follows.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,27 @@ use shardax::prelude::*;
 use crate::common::setup;
 use crate::{close, noise, numbers, ramp};
 
+/// JAX: `testMean`.
 #[test]
-fn test_mean() -> Result<()> {
+fn pmap_subtracts_the_mean_over_devices() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     close(&pmap(|x: Array| &x - pmean(x.clone(), "i")).axis_name("i").call(&x)?, &(&x - x.mean(0)));
     Ok(())
 }
 
+/// JAX: `testVmapOf`.
 #[test]
-fn test_vmap_of() -> Result<()> {
+fn vmap_of_pmap_over_another_axis() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     close(&vmap(pmap(|x: Array| x)).in_axes(1).call(&x)?, &x.t());
     Ok(())
 }
 
+/// JAX: `testComplexPsum`.
 #[test]
-fn test_complex_psum() -> Result<()> {
+fn psum_of_complex_numbers() -> Result<()> {
     setup();
     let x = complex(ramp([8, 4]), noise([8, 4]));
     let y = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i").call(&x)?;
@@ -35,8 +38,9 @@ fn test_complex_psum() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPartiallyMapped`.
 #[test]
-fn test_partially_mapped() -> Result<()> {
+fn unmapped_argument_on_all_devices() -> Result<()> {
     setup();
     let y = ramp([8, 4]);
     let f = pmap(|x: Array, _: Array| x).in_axes((None, 0)).call((3.0f32, &y))?;
@@ -47,8 +51,9 @@ fn test_partially_mapped() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testJvpAndPartialEval`.
 #[test]
-fn test_jvp_and_partial_eval() -> Result<()> {
+fn linearized_pmap_pushes_tangents() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let f = |x: Array| pmap(|x: Array| x.sin()).axis_name("i").call(x);
@@ -57,8 +62,9 @@ fn test_jvp_and_partial_eval() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testGradOfJvp`.
 #[test]
-fn test_grad_of_jvp() -> Result<()> {
+fn reverse_over_forward_mode_of_pmap() -> Result<()> {
     setup();
     let f = |x: Array| pmap(|x: Array| x.sin()).call(x);
     let g = |x: Array| -> Result<Array> { Ok(jvp(f, &x, ones_like(&x))?.1.sum(..)) };
@@ -67,8 +73,9 @@ fn test_grad_of_jvp() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testTwoArgsGrad`.
 #[test]
-fn test_two_args_grad() -> Result<()> {
+fn gradients_of_two_arguments_through_psum() -> Result<()> {
     setup();
     let f = |x: Array, y: Array| psum(&y * x.sin() * 3, "i") * y;
     let mapped = move |x: Array, y: Array| -> Result<Array> { Ok(pmap(f).axis_name("i").call((x, y))?.sum(..)) };
@@ -81,8 +88,9 @@ fn test_two_args_grad() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testArrayReshape`.
 #[test]
-fn test_array_reshape() -> Result<()> {
+fn pmap_result_reshaped_across_devices() -> Result<()> {
     setup();
     let x = ramp([8, 4]);
     let y = pmap(|x: Array| x + 1).call(&x)?;
@@ -90,8 +98,9 @@ fn test_array_reshape() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPmapConstantDevices`.
 #[test]
-fn test_pmap_constant_devices() -> Result<()> {
+fn constant_result_on_reordered_devices() -> Result<()> {
     setup();
     let mut few = devices()?[..7].to_vec();
     few.rotate_left(3);
@@ -119,8 +128,9 @@ fn results_that_nothing_was_computed_for() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testIssue1065`.
 #[test]
-fn test_issue1065() -> Result<()> {
+fn pmap_inside_a_compiled_loop() -> Result<()> {
     setup();
     let exchange = |s: Array| pmap(jit(|s: Array| s)).axis_name("x").call(s);
     let evolve = jit(move |s: Array| fori_loop(0, 1, |_, s: Array| exchange(s), s));
@@ -128,8 +138,9 @@ fn test_issue1065() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testManyArgs`.
 #[test]
-fn test_many_args() -> Result<()> {
+fn pmap_of_hundreds_of_arrays() -> Result<()> {
     setup();
     let args: Vec<Array> = (0..200).map(|i| ones(8) * i).collect();
     let sum = pmap(|xs: Vec<Array>| xs.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| zeros(())));
@@ -142,8 +153,9 @@ fn test_many_args() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPostProcessMap2`.
 #[test]
-fn test_post_process_map2() -> Result<()> {
+fn batched_matmuls_with_rows_over_devices() -> Result<()> {
     setup();
     let (x, y) = (noise([80, 50]), noise([10, 50, 1]));
     let matrix = x.clone();
@@ -156,8 +168,10 @@ fn test_post_process_map2() -> Result<()> {
 }
 
 /// `vmap`, `scan` and `pmap` in each other, with a value of the outermost captured by the innermost.
+///
+/// JAX: `testPmapMapVmapCombinations`.
 #[test]
-fn test_pmap_map_vmap_combinations() -> Result<()> {
+fn loops_batches_and_devices_nested() -> Result<()> {
     setup();
     let (x, y) = (noise([40, 5]), noise([5, 5]));
     let rows = |z: Array, y: Array| -> Result<Array> { Ok(scan(|(), row: Array| ((), row.dot(&y)), (), z)?.1) };
@@ -172,8 +186,9 @@ fn test_pmap_map_vmap_combinations() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPsumZeroCotangents`.
 #[test]
-fn test_psum_zero_cotangents() -> Result<()> {
+fn second_derivative_with_a_zero_cotangent() -> Result<()> {
     setup();
     type P = (Array, Array);
     let loss = |p: P, meta: Array| meta * p.1 * p.0;
@@ -190,8 +205,9 @@ fn test_psum_zero_cotangents() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testArgAllReduce`.
 #[test]
-fn test_arg_all_reduce() -> Result<()> {
+fn every_reduction_along_every_axis() -> Result<()> {
     setup();
     let x = noise([3, 8, 2]);
     for axis in [1, -2] {
@@ -204,8 +220,9 @@ fn test_arg_all_reduce() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_num_replicas_with_switch`.
 #[test]
-fn test_num_replicas_with_switch() -> Result<()> {
+fn pmaps_as_branches_of_switch() -> Result<()> {
     setup();
     let f =
         |x: Array| cond(true, |x: Array| pmap(|x: Array| x * 2).call(x), |x: Array| pmap(|x: Array| x * 3).call(x), x);
@@ -214,8 +231,9 @@ fn test_num_replicas_with_switch() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_pmap_error_on_non_hashable_static_argument`.
 #[test]
-fn test_pmap_error_on_non_hashable_static_argument() {
+fn array_as_static_argument_is_an_error() {
     setup();
     let f = pmap(|x: Array, _: Array| x + 3).static_broadcasted_argnums([1]);
     let error = f.call((ramp(8), ramp(1))).err().expect("an array is no static argument");
@@ -223,16 +241,18 @@ fn test_pmap_error_on_non_hashable_static_argument() {
     assert!(error.to_string().contains("Non-hashable static arguments are not supported"), "{error}");
 }
 
+/// JAX: `test_axis_env_length`.
 #[test]
-fn test_axis_env_length() -> Result<()> {
+fn no_axis_name_stays_bound() -> Result<()> {
     setup();
     let f = |x: Array| -> Result<Array> { Ok(pmap(|x: Array| x).call(stack(&[x], 0))?.get(0)) };
     assert_eq!(numbers(&grad(f).call(3.0)?), [1.0]);
     Ok(())
 }
 
+/// JAX: `testCompositionWithJitTwice`.
 #[test]
-fn test_composition_with_jit_twice() -> Result<()> {
+fn pmap_inside_two_jits() -> Result<()> {
     setup();
     let f = jit(|x: Array| {
         let y = &x * 2;
@@ -243,8 +263,9 @@ fn test_composition_with_jit_twice() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testCollectivesWithVmap2`.
 #[test]
-fn test_collectives_with_vmap2() -> Result<()> {
+fn collectives_over_two_axes_in_any_nesting() -> Result<()> {
     setup();
     let x = noise([4, 2, 8, 8]);
     for collective in [|x: Array| psum(x, ("i", "j")), |x: Array| pmean(x, ("j", "i")), |x: Array| pmax(x, ("i", "j"))]
@@ -257,8 +278,9 @@ fn test_collectives_with_vmap2() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPPermuteWithVmap`.
 #[test]
-fn test_p_permute_with_vmap() -> Result<()> {
+fn ppermute_beside_a_vmap_axis() -> Result<()> {
     setup();
     let f = |x: Array, y: Array| &x + ppermute(x.dot(y), "i", [(0, 1), (1, 0)]);
     let x = noise([2, 2, 8, 8]);
@@ -286,8 +308,9 @@ fn axes_of_trees() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `testPmapAllAxesGrad`.
 #[test]
-fn test_pmap_all_axes_grad() -> Result<()> {
+fn gradients_for_all_kinds_of_axes() -> Result<()> {
     setup();
     let body = |x: Array, y: Array, z: Array| (x + y).sin() * z;
     for (axes, out) in [((0, 0, 0), 0), ((2, 1, 0), 1), ((-1, -2, -3), -1), ((1, 0, 2), 2)] {
@@ -309,8 +332,10 @@ fn test_pmap_all_axes_grad() -> Result<()> {
 }
 
 /// A gradient with respect to a value that the mapped function captures.
+///
+/// JAX: `testPmapPostProcess`.
 #[test]
-fn test_pmap_post_process() -> Result<()> {
+fn gradient_of_what_pmap_captures() -> Result<()> {
     setup();
     let (x, y) = (noise([5, 7]), noise([5, 8, 7]));
     let with_pmap = |x: Array, y: Array| -> Result<Array> {
@@ -324,8 +349,9 @@ fn test_pmap_post_process() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_jnp_stack`.
 #[test]
-fn test_jnp_stack() -> Result<()> {
+fn rows_of_a_pmap_result_stacked() -> Result<()> {
     setup();
     let z = pmap(|x: Array| (&x + &x).reshape(())).call(arange(0..8))?;
     let rows: Vec<Array> = (0..8).map(|i| z.get(i)).collect();
@@ -333,16 +359,18 @@ fn test_jnp_stack() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_float0_dtype_output`.
 #[test]
-fn test_float0_dtype_output() -> Result<()> {
+fn pmap_returns_float0() -> Result<()> {
     setup();
     let y = pmap(|_: Array| Array::from_bytes(&[0], DType::Float0, &[])).call(ones(8))?;
     assert_eq!((y.dtype(), y.shape()), (DType::Float0, &[8][..]));
     Ok(())
 }
 
+/// JAX: `test_lower_with_flattened_args`.
 #[test]
-fn test_lower_with_flattened_args() -> Result<()> {
+fn pmap_lowers_an_empty_tree() -> Result<()> {
     setup();
     pmap(|x: (Array, ())| x.0.get(0)).lower((ramp([8, 3]), ()))?.compile()?;
     Ok(())
@@ -421,8 +449,10 @@ fn orders_of_devices() -> Result<()> {
 }
 
 /// Functions are traced and compiled once for each kind of arguments.
+///
+/// JAX: `test_grad_of_pmap_compilation_caching`.
 #[test]
-fn test_grad_of_pmap_compilation_caching() -> Result<()> {
+fn gradient_of_pmap_is_compiled_once() -> Result<()> {
     setup();
     use std::sync::atomic::{AtomicUsize, Ordering};
     static TRACES: AtomicUsize = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! `shard_map`: specs, collectives, meshes, nesting. Names that begin with `test_` are those of JAX's own cases.
+//! `shard_map`: specs, collectives, meshes, nesting. `JAX:` names the case of JAX's tests that a test follows.
 
 use shardax::ErrorKind;
 use shardax::prelude::*;
@@ -24,8 +24,9 @@ pub(crate) fn mesh42() -> Result<Mesh> {
     make_mesh([("i", 4), ("j", 2)])
 }
 
+/// JAX: `test_with_static_arg`.
 #[test]
-fn test_with_static_arg() -> Result<()> {
+fn shard_map_passes_static_tuples() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array, axes: Static<[i32; 2]>| x.sum(axes.0), &mesh)
         .in_specs((P!["i"], None))
@@ -35,8 +36,9 @@ fn test_with_static_arg() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_in_spec_none`.
 #[test]
-fn test_in_spec_none() -> Result<()> {
+fn in_specs_none_passes_values_that_are_no_arrays() -> Result<()> {
     let mesh = mesh42()?;
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     struct Config {
@@ -49,8 +51,9 @@ fn test_in_spec_none() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_in_specs_none_error`.
 #[test]
-fn test_in_specs_none_error() -> Result<()> {
+fn scalars_take_empty_specs() -> Result<()> {
     let mesh = mesh42()?;
     let body = |x: Array| psum(x, "i");
     close(&shard_map(body, &mesh).in_specs(None).out_specs(P![]).call(3.0)?, &array(12.0f32));
@@ -59,8 +62,9 @@ fn test_in_specs_none_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_tree_prefix_error`.
 #[test]
-fn test_tree_prefix_error() -> Result<()> {
+fn specs_of_another_structure_name_the_place() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: (Array, Array)| x.0, &mesh).in_specs(([P!["i"], P!["i"], P!["i"]],)).out_specs(P!["i"]);
     let text = message(f.call((ramp([4, 2]), ramp([4, 2]))));
@@ -68,8 +72,9 @@ fn test_tree_prefix_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_rank_errors`.
 #[test]
-fn test_rank_errors() -> Result<()> {
+fn specs_longer_than_the_rank_are_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| x, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
     let text = message(f.call(ramp(8)));
@@ -80,8 +85,9 @@ fn test_rank_errors() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_no_mesh_context_error`.
 #[test]
-fn test_no_mesh_context_error() {
+fn shard_map_without_any_mesh_is_an_error() {
     setup();
     let f = shard_map(|x: Array| x, None).in_specs(P![]).out_specs(P![]);
     let error = f.call(ramp(8)).err().expect("no mesh");
@@ -89,8 +95,9 @@ fn test_no_mesh_context_error() {
     assert!(error.to_string().contains("The context mesh cannot be empty. Use `set_mesh(mesh)`"), "{error}");
 }
 
+/// JAX: `test_psum_not_under_shmap_error`.
 #[test]
-fn test_psum_not_under_shmap_error() {
+fn psum_outside_of_a_map_is_an_error_with_advice() {
     setup();
     let error = jit(|x: Array| psum(x, "i")).call(ramp(8)).err().expect("unbound");
     assert_eq!(error.kind(), ErrorKind::Name);
@@ -99,8 +106,9 @@ fn test_psum_not_under_shmap_error() {
     assert!(text.contains(file!()), "{text}");
 }
 
+/// JAX: `test_returned_out_sharding`.
 #[test]
-fn test_returned_out_sharding() -> Result<()> {
+fn result_has_the_sharding_of_out_specs() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| x, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
     let y = f.call(ramp([8, 2]))?;
@@ -108,8 +116,9 @@ fn test_returned_out_sharding() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_eager_repr`.
 #[test]
-fn test_eager_repr() -> Result<()> {
+fn eager_shard_map_prints_the_shard_of_each_device() -> Result<()> {
     let mesh = mesh42()?;
     let text = std::sync::Mutex::new(String::new());
     shard_map(
@@ -128,8 +137,9 @@ fn test_eager_repr() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_eager_control_flow`.
 #[test]
-fn test_eager_control_flow() -> Result<()> {
+fn eager_shard_map_branches_on_replicated_values() -> Result<()> {
     let mesh = mesh42()?;
     let body = |x: Array| -> Result<Array> {
         // The sum is the same everywhere and its value is known: a plain `if` works.
@@ -148,8 +158,9 @@ fn test_eager_control_flow() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_disable_jit`.
 #[test]
-fn test_disable_jit() -> Result<()> {
+fn shard_map_with_jit_disabled() -> Result<()> {
     let mesh = mesh42()?;
     let f = jit(shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i"]).out_specs(P![]));
     let _eager = disable_jit();
@@ -157,9 +168,9 @@ fn test_disable_jit() -> Result<()> {
     Ok(())
 }
 
-// SPEC 82
+/// JAX: `test_replication_checker_eager`.
 #[test]
-fn test_replication_checker_eager() -> Result<()> {
+fn eager_replication_check_of_out_specs() -> Result<()> {
     let mesh = mesh42()?;
     let bad = shard_map(|x: Array| x * 2, &mesh).in_specs(P!["i"]).out_specs(P![]);
     let text = message(bad.call(ramp(8)));
@@ -170,8 +181,9 @@ fn test_replication_checker_eager() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_replication_checker_jit`.
 #[test]
-fn test_replication_checker_jit() -> Result<()> {
+fn replication_check_of_out_specs_under_jit() -> Result<()> {
     let mesh = mesh42()?;
     let bad = jit(shard_map(|x: Array| x * 2, &mesh).in_specs(P!["i"]).out_specs(P![]));
     assert!(message(bad.call(ramp(8))).contains("require replication"));
@@ -180,8 +192,9 @@ fn test_replication_checker_jit() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_get_check_rep`.
 #[test]
-fn test_get_check_rep() -> Result<()> {
+fn psum_removes_the_axes_it_sums_over() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(
         |x: Array| {
@@ -200,8 +213,9 @@ fn test_get_check_rep() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_mul_with_vma_in_types`.
 #[test]
-fn test_mul_with_vma_in_types() -> Result<()> {
+fn replicated_factor_is_cast_to_varying() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| x * ramp(2), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
     let program = make_program(f, ramp(8))?;
@@ -209,8 +223,9 @@ fn test_mul_with_vma_in_types() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_pmax_vma_in_types`.
 #[test]
-fn test_pmax_vma_in_types() -> Result<()> {
+fn operand_of_pmax_is_cast_to_varying() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| pmax(x, "i"), &mesh).in_specs(P![]).out_specs(P![]);
     let program = make_program(f, ramp(8))?;
@@ -218,8 +233,9 @@ fn test_pmax_vma_in_types() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_all_gather_invariant_basic`.
 #[test]
-fn test_all_gather_invariant_basic() -> Result<()> {
+fn all_gather_invariant_is_replicated_and_has_a_gradient() -> Result<()> {
     let mesh = mesh42()?;
     let f = || {
         shard_map(
@@ -239,16 +255,18 @@ fn test_all_gather_invariant_basic() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_repeated_psum_allowed`.
 #[test]
-fn test_repeated_psum_allowed() -> Result<()> {
+fn psum_of_psum_multiplies_again() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| psum(psum(x, "i"), "i"), &mesh).in_specs(P!["i"]).out_specs(P![]);
     close(&f.call(ramp(4))?, &(ramp(4).sum_keepdims(0) * 4));
     Ok(())
 }
 
+/// JAX: `test_scan_pvary_errors`.
 #[test]
-fn test_scan_pvary_errors() -> Result<()> {
+fn scan_carry_that_starts_to_vary_names_the_cast() -> Result<()> {
     let mesh = mesh42()?;
     let f = |cast: bool| {
         shard_map(
@@ -267,8 +285,9 @@ fn test_scan_pvary_errors() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_scan_rep_rule`.
 #[test]
-fn test_scan_rep_rule() -> Result<()> {
+fn scan_carries_varying_axes() -> Result<()> {
     let mesh = mesh42()?;
     let f = |spec: PartitionSpec| {
         shard_map(
@@ -287,8 +306,9 @@ fn test_scan_rep_rule() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_pvary_eager`.
 #[test]
-fn test_pvary_eager() -> Result<()> {
+fn pcast_works_inside_and_fails_outside() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| pcast(x, "i"), &mesh).in_specs(P![]).out_specs(P!["i"]);
     assert_eq!(f.call(ramp(2))?.shape(), [8]);
@@ -306,8 +326,9 @@ fn transposed(f: impl Function<(Array,), Output = Array>, x: &Array) -> Result<P
     )
 }
 
+/// JAX: `test_fanout_specs_transpose_to_psum`.
 #[test]
-fn test_fanout_specs_transpose_to_psum() -> Result<()> {
+fn replicated_input_transposes_to_psum() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| x, &mesh).in_specs(P![]).out_specs(P!["i"]);
     let program = transposed(f, &ramp(1))?;
@@ -315,8 +336,9 @@ fn test_fanout_specs_transpose_to_psum() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_fanin_psum_transposes_to_fanout`.
 #[test]
-fn test_fanin_psum_transposes_to_fanout() -> Result<()> {
+fn psum_transposes_to_a_cast() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i"]).out_specs(P![]);
     let program = transposed(f, &ramp(4))?;
@@ -326,8 +348,9 @@ fn test_fanin_psum_transposes_to_fanout() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_psum_with_implicit_fanout_self_transposes`.
 #[test]
-fn test_psum_with_implicit_fanout_self_transposes() -> Result<()> {
+fn psum_returned_split_transposes_to_psum_and_cast() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
     let x = ramp(4);
@@ -335,8 +358,9 @@ fn test_psum_with_implicit_fanout_self_transposes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_reverse_mode_ad`.
 #[test]
-fn test_reverse_mode_ad() -> Result<()> {
+fn both_modes_with_captured_constants() -> Result<()> {
     let mesh = mesh42()?;
     let constant = ramp([2, 2]);
     let f = shard_map(|x: Array| (x * &constant).sin(), &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]);
@@ -350,8 +374,9 @@ fn test_reverse_mode_ad() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_spmd_axis_name`.
 #[test]
-fn test_vmap_spmd_axis_name() -> Result<()> {
+fn spmd_axis_name_splits_the_batch() -> Result<()> {
     let mesh = mesh42()?;
     let f = vmap(shard_map(|x: Array| x, &mesh).in_specs(P!["i"]).out_specs(P!["i"])).spmd_axis_name("j");
     let program = make_program(f, ramp([4, 8]))?;
@@ -360,8 +385,9 @@ fn test_vmap_spmd_axis_name() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_spmd_axis_name_error`.
 #[test]
-fn test_vmap_spmd_axis_name_error() -> Result<()> {
+fn spmd_axis_name_used_by_a_spec_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let f =
         |ins, outs| vmap(shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(ins).out_specs(outs)).spmd_axis_name("i");
@@ -376,8 +402,9 @@ fn test_vmap_spmd_axis_name_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partial_auto`.
 #[test]
-fn test_partial_auto() -> Result<()> {
+fn partially_manual_shard_map() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(
         |x: Array| {
@@ -396,8 +423,9 @@ fn test_partial_auto() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partial_auto_mismatch_mesh_error`.
 #[test]
-fn test_partial_auto_mismatch_mesh_error() -> Result<()> {
+fn other_mesh_inside_partially_manual_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let other = make_mesh([("i", 2), ("j", 4)])?;
     let inner =
@@ -407,8 +435,9 @@ fn test_partial_auto_mismatch_mesh_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_nested_partial_auto`.
 #[test]
-fn test_nested_partial_auto() -> Result<()> {
+fn nested_partially_manual_takes_the_context_mesh() -> Result<()> {
     let mesh = mesh42()?;
     let inner = |x: Array| {
         shard_map(
@@ -430,8 +459,9 @@ fn test_nested_partial_auto() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_smap_auto_error`.
 #[test]
-fn test_smap_auto_error() -> Result<()> {
+fn smap_without_in_axes() -> Result<()> {
     let mesh = mesh42()?;
     let _context = set_mesh(&mesh)?;
     let error = smap(|x: Array| x, "i").out_axes(0).call(ramp(8)).err().expect("no in_axes");
@@ -440,8 +470,9 @@ fn test_smap_auto_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_shard_map_abstract_mesh`.
 #[test]
-fn test_shard_map_abstract_mesh() -> Result<()> {
+fn abstract_mesh_takes_devices_from_arguments() -> Result<()> {
     let mesh = mesh42()?;
     let shape = AbstractMesh::new([("i", 4), ("j", 2)]);
     let x = device_put(&ramp([8, 2]), NamedSharding::new(&mesh, P!["i", "j"]))?;
@@ -453,8 +484,9 @@ fn test_shard_map_abstract_mesh() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_shmap_abstract_mesh_errors`.
 #[test]
-fn test_shmap_abstract_mesh_errors() -> Result<()> {
+fn abstract_mesh_without_devices_is_an_error() -> Result<()> {
     setup();
     let shape = AbstractMesh::new([("i", 4), ("j", 2)]);
     let f = || shard_map(|x: Array| x, &shape).in_specs(P!["i"]).out_specs(P!["i"]);

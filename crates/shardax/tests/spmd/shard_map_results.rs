@@ -1,4 +1,4 @@
-//! `shard_map`: errors, placement, results, captures, transposes, groups. Names that begin with `test_` are those of JAX's own cases.
+//! `shard_map`: errors, placement, results, captures, transposes, groups. `JAX:` names the case of JAX's tests that a test follows.
 
 use shardax::ErrorKind;
 use shardax::prelude::*;
@@ -7,8 +7,9 @@ use crate::common::setup;
 use crate::shard_map_transforms::{mesh8, mesh42};
 use crate::{close, message, noise, numbers, ramp};
 
+/// JAX: `test_dynamic_slice_transpose`.
 #[test]
-fn test_dynamic_slice_transpose() -> Result<()> {
+fn gradients_of_slices_in_shard_map() -> Result<()> {
     let mesh = mesh42()?;
     let f = |x: Array| {
         let body = |x: Array| lax::dynamic_slice_in_dim(&x, array(1), 2, 0);
@@ -21,7 +22,7 @@ fn test_dynamic_slice_transpose() -> Result<()> {
 }
 
 #[test]
-fn test_in_spec_none_errors() -> Result<()> {
+fn errors_of_in_specs_none() -> Result<()> {
     let mesh = mesh42()?;
     let static_and = |spec: PartitionSpec, x: Array| {
         shard_map(|_: Static<&'static str>, _: Array| (), &mesh)
@@ -34,8 +35,9 @@ fn test_in_spec_none_errors() -> Result<()> {
     static_and(P!["i"], ramp(4))
 }
 
+/// JAX: `test_shmap_empty_mesh_error`.
 #[test]
-fn test_shmap_empty_mesh_error() -> Result<()> {
+fn mesh_without_axes_is_an_error() -> Result<()> {
     setup();
     let error = Mesh::new(vec![devices()?[0].clone()], Vec::<(&str, usize)>::new())
         .and_then(|mesh| shard_map(|x: Array| x, &mesh).in_specs(P![]).out_specs(P![]).call(ramp(8)))
@@ -46,8 +48,9 @@ fn test_shmap_empty_mesh_error() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_axis_index_unmapped`.
 #[test]
-fn test_axis_index_unmapped() -> Result<()> {
+fn axis_index_beside_a_batch() -> Result<()> {
     let mesh = mesh8()?;
     let f = vmap(|_: Array| axis_index("i"));
     let y = jit(shard_map(f, &mesh).in_specs(P![]).out_specs(P![]).check_vma(false)).call(arange(0..8))?;
@@ -55,8 +58,9 @@ fn test_axis_index_unmapped() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_shmap_psum`.
 #[test]
-fn test_vmap_shmap_psum() -> Result<()> {
+fn vmap_of_psum_in_shard_map() -> Result<()> {
     let mesh = mesh42()?;
     let x = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P!["i", "j"]))?;
     let f = || vmap(shard_map(|x: Array| psum(x, "j"), &mesh).in_specs(P!["j"]).out_specs(P![]));
@@ -66,8 +70,9 @@ fn test_vmap_shmap_psum() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_split_with_unused_result_in_shardmap`.
 #[test]
-fn test_split_with_unused_result_in_shardmap() -> Result<()> {
+fn gradient_of_one_part_of_a_split() -> Result<()> {
     let mesh = mesh42()?;
     let x = device_put(&ones(8), NamedSharding::new(&mesh, P!["i"]))?;
     let g = |x: Array| -> Result<Array> {
@@ -79,8 +84,9 @@ fn test_split_with_unused_result_in_shardmap() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_shmap_primal_type_match_ct_type`.
 #[test]
-fn test_shmap_primal_type_match_ct_type() -> Result<()> {
+fn gradients_have_the_sharding_of_their_arguments() -> Result<()> {
     let mesh = mesh8()?;
     let x = device_put(&ramp(8), NamedSharding::new(&mesh, P!["i"]))?;
     let f = |x: Array| shard_map(|x: Array| x * 2, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x);
@@ -90,8 +96,9 @@ fn test_shmap_primal_type_match_ct_type() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_smap_replicated_sharded`.
 #[test]
-fn test_smap_replicated_sharded() -> Result<()> {
+fn smap_returns_replicated_and_split_results() -> Result<()> {
     let mesh = mesh8()?;
     let _context = set_mesh(&mesh)?;
     let f = smap(|x: Array, y: Array| (x * 2, y * 2), "i").in_axes((None, 0)).out_axes((None, 0));
@@ -105,8 +112,9 @@ fn test_smap_replicated_sharded() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_smap_nested_psum`.
 #[test]
-fn test_smap_nested_psum() -> Result<()> {
+fn psum_inside_nested_smaps() -> Result<()> {
     let mesh = mesh42()?;
     let _context = set_mesh(&mesh)?;
     let g = |x: Array| {
@@ -124,8 +132,9 @@ fn test_smap_nested_psum() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_device_put`.
 #[test]
-fn test_device_put() -> Result<()> {
+fn device_put_inside_shard_map_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let first = devices()?[0].clone();
     let f = |x: Array| -> Result<Array> { Ok(x + device_put(&Array::from(1), &first)?) };
@@ -135,8 +144,9 @@ fn test_device_put() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_multiple_result_primitive_with_none_sharding`.
 #[test]
-fn test_multiple_result_primitive_with_none_sharding() -> Result<()> {
+fn primitive_with_several_results_of_a_whole_argument() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 2)])?;
     let x = arange(0..20).reshape([2, 10]);
@@ -265,8 +275,10 @@ fn vmap_inside_a_checked_map() -> Result<()> {
 }
 
 /// Groups, of one axis or of several together, in a map that checks.
+///
+/// JAX: `test_all_gather_with_axis_index_groups`.
 #[test]
-fn test_all_gather_with_axis_index_groups() -> Result<()> {
+fn all_gather_within_groups_of_two_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
     let x = ramp([8, 8]);
@@ -279,8 +291,9 @@ fn test_all_gather_with_axis_index_groups() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_reduce_scatter_with_axis_index_groups`.
 #[test]
-fn test_reduce_scatter_with_axis_index_groups() -> Result<()> {
+fn psum_scatter_within_groups_of_three_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
     let x = ramp([8, 8]);
@@ -319,8 +332,9 @@ fn sums_in_groups_are_checked() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_collective_permute_with_multiple_axis_names`.
 #[test]
-fn test_collective_permute_with_multiple_axis_names() -> Result<()> {
+fn ppermute_over_pairs_of_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
     let x = ramp([4, 16]);

@@ -31,8 +31,9 @@ impl Cumulative for Array {
     }
 }
 
+/// JAX: `test_eager_against_ref`.
 #[test]
-fn test_eager_against_ref() -> Result<()> {
+fn eager_shard_map_equals_slices_and_concatenation() -> Result<()> {
     let mesh = mesh42()?;
     for f in SAMPLES {
         for (spec, rows, columns) in [
@@ -50,8 +51,9 @@ fn test_eager_against_ref() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_grads`.
 #[test]
-fn test_grads() -> Result<()> {
+fn second_derivatives_of_sampled_functions_with_and_without_checks() -> Result<()> {
     let mesh = mesh42()?;
     for check in [true, false] {
         for f in [SAMPLES[0], SAMPLES[1], SAMPLES[3], SAMPLES[4]] {
@@ -71,8 +73,9 @@ fn test_grads() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_against_ref`.
 #[test]
-fn test_against_ref() -> Result<()> {
+fn smap_equals_splits_and_concatenation() -> Result<()> {
     let mesh = mesh42()?;
     let _context = set_mesh(&mesh)?;
     for f in SAMPLES {

@@ -1,4 +1,4 @@
-//! `shard_map` differentiated, batched, checked, and with axes left to the compiler. Names that begin with `test_` are those of JAX's own cases.
+//! `shard_map` differentiated, batched, checked, and with axes left to the compiler. `JAX:` names the case of JAX's tests that a test follows.
 
 use shardax::ErrorKind;
 use shardax::prelude::*;
@@ -31,8 +31,9 @@ fn functions_without_arguments() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_axis_index`.
 #[test]
-fn test_axis_index() -> Result<()> {
+fn axis_index_along_two_axes_without_arguments() -> Result<()> {
     let mesh = mesh42()?;
     let each = || stack(&[axis_index("i"), axis_index("j")], 0);
     let y = shard_map(each, &mesh).in_specs(None).out_specs(P![("i", "j")]).call(())?;
@@ -40,8 +41,9 @@ fn test_axis_index() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_process_env_traces`.
 #[test]
-fn test_process_env_traces() -> Result<()> {
+fn captured_outer_values_differentiate() -> Result<()> {
     let mesh = mesh42()?;
     let g = |x: Array| -> Result<Array> {
         let y = (x * 3).sum(..);
@@ -54,8 +56,9 @@ fn test_process_env_traces() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_post_process`.
 #[test]
-fn test_post_process() -> Result<()> {
+fn shard_map_linearizes_through_captures() -> Result<()> {
     let mesh = mesh42()?;
     let f = |x: Array| -> Result<Array> {
         shard_map(|y: Array| y.sin() * x.sin().sum(..), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
@@ -66,8 +69,9 @@ fn test_post_process() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_basic_axis_name_reuse_mesh_name`.
 #[test]
-fn test_vmap_basic_axis_name_reuse_mesh_name() -> Result<()> {
+fn vmap_reuses_the_name_of_a_mesh_axis() -> Result<()> {
     let mesh = mesh42()?;
     let g = |x: Array| shard_map(|x: Array| x * 2, &mesh).in_specs(P!["j"]).out_specs(P!["j"]).call(x);
     close(&vmap(g).axis_name("i").call(ramp([8, 8]))?, &(ramp([8, 8]) * 2));
@@ -76,8 +80,9 @@ fn test_vmap_basic_axis_name_reuse_mesh_name() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_of_grad_spmd_axis_name`.
 #[test]
-fn test_vmap_of_grad_spmd_axis_name() -> Result<()> {
+fn gradients_of_a_batch_split_over_the_mesh() -> Result<()> {
     let mesh = mesh42()?;
     let f = |x: Array| {
         shard_map(|x: Array| x.sum(..).sin(), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
@@ -96,8 +101,9 @@ fn test_vmap_of_grad_spmd_axis_name() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vmap_spmd_axis_name_pair`.
 #[test]
-fn test_vmap_spmd_axis_name_pair() -> Result<()> {
+fn spmd_axis_name_of_two_mesh_axes() -> Result<()> {
     let mesh = mesh42()?;
     let f = vmap(shard_map(|x: Array| x, &mesh).in_specs(P![]).out_specs(P![])).spmd_axis_name(("i", "j"));
     let text = make_program(f, ramp([8, 4]))?.to_string();
@@ -110,8 +116,10 @@ fn test_vmap_spmd_axis_name_pair() -> Result<()> {
 }
 
 /// Arguments that are not batched keep their specs, and get none for the batch.
+///
+/// JAX: `test_vmap_shmap_spmd_axis_name_scalar`.
 #[test]
-fn test_vmap_shmap_spmd_axis_name_scalar() -> Result<()> {
+fn unbatched_arguments_keep_their_specs() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array, y: Array| x * y, &mesh).in_specs((P!["j"], P![])).out_specs(P!["j"]);
     let y = jit(vmap(f).in_axes((0, None)).spmd_axis_name("i")).call((ramp([4, 4]), 3.0f32))?;
@@ -137,8 +145,9 @@ fn spmd_axis_name_of_constraints() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_psum_transpose_non_zero_cts`.
 #[test]
-fn test_psum_transpose_non_zero_cts() -> Result<()> {
+fn one_of_two_results_differentiated() -> Result<()> {
     let mesh = mesh8()?;
     let f1 = |x: Array| {
         shard_map(|x: Array| (x.clone(), psum(x, "i")), &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(x)
@@ -151,8 +160,9 @@ fn test_psum_transpose_non_zero_cts() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_vma_out_specs_error_check`.
 #[test]
-fn test_vma_out_specs_error_check() -> Result<()> {
+fn out_specs_error_names_the_missing_axes() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
     let f = shard_map(|x: Array| x * 2, &mesh).in_specs(P!["x", "y", "z"]).out_specs(P!["x"]);
@@ -161,8 +171,9 @@ fn test_vma_out_specs_error_check() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_while_rep_rule`.
 #[test]
-fn test_while_rep_rule() -> Result<()> {
+fn varying_axes_of_a_loop_carry() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2)])?;
     // The carry is turned around: in the end every part may vary as much as any.
@@ -191,8 +202,9 @@ fn test_while_rep_rule() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_cond_rep_rule`.
 #[test]
-fn test_cond_rep_rule() -> Result<()> {
+fn varying_axes_of_a_cond_result() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2)])?;
     type F = fn(Array, Array) -> Result<Array>;
@@ -218,8 +230,9 @@ fn test_cond_rep_rule() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_cond_pvary_errors`.
 #[test]
-fn test_cond_pvary_errors() -> Result<()> {
+fn branches_that_vary_over_different_axes_are_an_error() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2)])?;
     let f = |x: Array, y: Array| cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y));
@@ -230,8 +243,9 @@ fn test_cond_pvary_errors() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_scan_pvary_errors2`.
 #[test]
-fn test_scan_pvary_errors2() -> Result<()> {
+fn permuted_scan_carry_names_the_cast() -> Result<()> {
     let mesh = mesh42()?;
     let f = |cast: bool| {
         let body = move |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
@@ -250,8 +264,10 @@ fn test_scan_pvary_errors2() -> Result<()> {
 }
 
 /// Keys that differ from device to device, and keys that do not, with every kind of draw.
+///
+/// JAX: `test_random_normal_rules`.
 #[test]
-fn test_random_normal_rules() -> Result<()> {
+fn draws_with_equal_and_different_keys() -> Result<()> {
     let mesh = mesh8()?;
     let draw = |k: Array| -> Vec<Array> {
         vec![
@@ -285,8 +301,9 @@ fn test_random_normal_rules() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_check_rep_failure_inside_rule`.
 #[test]
-fn test_check_rep_failure_inside_rule() -> Result<()> {
+fn gradient_of_a_captured_value_sums_over_devices() -> Result<()> {
     let mesh = mesh42()?;
     let loss = |w: Array, x: Array| {
         shard_map(|x: Array| psum((&w * x).square().sum(..), "i"), &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)
@@ -297,16 +314,18 @@ fn test_check_rep_failure_inside_rule() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_post_process_partial_eval_with_scalar_res`.
 #[test]
-fn test_post_process_partial_eval_with_scalar_res() -> Result<()> {
+fn captured_scalar_differentiates() -> Result<()> {
     let mesh = mesh42()?;
     let f = |x: Array| shard_map(|| x.sin(), &mesh).in_specs(P![]).out_specs(P![]).call(());
     close(&grad(f).call(2.0)?, &array(2.0f32).cos());
     Ok(())
 }
 
+/// JAX: `test_shmap_close_over_unused_params`.
 #[test]
-fn test_shmap_close_over_unused_params() -> Result<()> {
+fn gradient_of_unused_captures() -> Result<()> {
     let mesh = mesh42()?;
     let params = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P![]))?;
     for check in [true, false] {
@@ -322,8 +341,9 @@ fn test_shmap_close_over_unused_params() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partial_auto_error_wsc_manual`.
 #[test]
-fn test_partial_auto_error_wsc_manual() -> Result<()> {
+fn sharding_constraint_on_a_manual_axis_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let sharding = NamedSharding::new(&mesh, P!["i", "j"]);
     let g = |x: Array| with_sharding_constraint(x.clone(), &sharding) * x;
@@ -336,8 +356,9 @@ fn test_partial_auto_error_wsc_manual() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_axis_size_1_partial_auto`.
 #[test]
-fn test_axis_size_1_partial_auto() -> Result<()> {
+fn manual_axis_of_size_one() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 1), ("j", 2), ("k", 4)])?;
     let f = shard_map(|x: Array| &x * &x, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).axis_names("i");
@@ -349,8 +370,9 @@ fn test_axis_size_1_partial_auto() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partial_auto_of_pjit`.
 #[test]
-fn test_partial_auto_of_pjit() -> Result<()> {
+fn compiled_function_with_shardings_inside_partially_manual() -> Result<()> {
     let mesh = mesh42()?;
     let h = || -> Result<Array> {
         Ok(jit(|| zeros(())).out_shardings(NamedSharding::new(&mesh, P![])).call(())?.reshape(1))
@@ -360,8 +382,9 @@ fn test_partial_auto_of_pjit() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partial_auto_ppermute`.
 #[test]
-fn test_partial_auto_ppermute() -> Result<()> {
+fn ppermute_beside_an_automatic_axis() -> Result<()> {
     let mesh = mesh42()?;
     let split = NamedSharding::new(&mesh, P!["j"]);
     let g = |x: Array| ppermute(with_sharding_constraint(x, &split), "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
@@ -415,8 +438,9 @@ fn blocks_stay_split_over_free_axes() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_partially_sharded_dim_with_auto`.
 #[test]
-fn test_partially_sharded_dim_with_auto() -> Result<()> {
+fn dimension_split_over_manual_and_automatic_axes() -> Result<()> {
     let mesh = mesh42()?;
     let split = NamedSharding::new(&mesh, P![("i", "j")]);
     let f = |x: Array| -> Result<Array> {
@@ -428,8 +452,9 @@ fn test_partially_sharded_dim_with_auto() -> Result<()> {
     Ok(())
 }
 
+/// JAX: `test_nested_shmap_innermost_no_axis_names`.
 #[test]
-fn test_nested_shmap_innermost_no_axis_names() -> Result<()> {
+fn innermost_shard_map_takes_the_remaining_axes() -> Result<()> {
     let mesh = mesh42()?;
     let _context = set_mesh(&make_mesh([("i", 4), ("j", 2), ("k", 1)])?)?;
     let h = |x: Array| shard_map(|x: Array| x * 2, None).in_specs(P![]).out_specs(P![]).call(x);

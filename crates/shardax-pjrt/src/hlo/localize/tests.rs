@@ -36,7 +36,7 @@ fn calls(module: &[u8]) -> String {
     text.lines().filter(of_interest).map(|line| rename(line) + "\n").collect()
 }
 
-/// SPEC 30: the plugin shows the partitioned program, and its collectives become calls in one order.
+/// The plugin shows the partitioned program, and its collectives become calls in one order.
 #[test]
 fn collectives_become_calls_in_one_order() {
     let got = calls(&partition(MANY, &[0, 1, 2, 3]).unwrap().localize().unwrap());

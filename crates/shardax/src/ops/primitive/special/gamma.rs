@@ -2,7 +2,7 @@
 //! expansion where both are large and close
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
-use super::{constant, eps, gamma_uniform, until_settled};
+use super::{constant, eps, gamma_uniform, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;

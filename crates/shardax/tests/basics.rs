@@ -1,4 +1,4 @@
-//! Rows of the specification that are small enough for a few lines each.
+//! Devices, arrays, calls and errors that take a few lines each.
 
 mod common;
 
@@ -6,7 +6,6 @@ use common::setup;
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-// SPEC 1, 2, 3, 4, 5, 6, 15
 #[test]
 fn devices_of_one_process() -> Result<()> {
     setup();
@@ -17,7 +16,6 @@ fn devices_of_one_process() -> Result<()> {
     Ok(())
 }
 
-// SPEC 7
 #[test]
 fn the_first_devices_are_used() -> Result<()> {
     setup();
@@ -26,7 +24,6 @@ fn the_first_devices_are_used() -> Result<()> {
     Ok(())
 }
 
-// SPEC 14
 #[test]
 fn pmap_on_a_named_platform() -> Result<()> {
     setup();
@@ -50,7 +47,6 @@ fn pmap_on_a_named_platform() -> Result<()> {
     Ok(())
 }
 
-// SPEC 9, 12
 #[test]
 fn settings_by_name() {
     setup();
@@ -64,7 +60,6 @@ fn settings_by_name() {
     assert!(config::update("num_cpu_devices", "many").is_err());
 }
 
-// SPEC 17, 18, 19, 20, 21, 22
 #[test]
 fn meshes_and_shardings() -> Result<()> {
     setup();
@@ -80,7 +75,6 @@ fn meshes_and_shardings() -> Result<()> {
     Ok(())
 }
 
-// SPEC 23, 68, 54
 #[test]
 fn results_of_pmap_meet_jit() -> Result<()> {
     setup();
@@ -91,7 +85,6 @@ fn results_of_pmap_meet_jit() -> Result<()> {
     Ok(())
 }
 
-// SPEC 25, 26, 40
 #[test]
 fn host_data_in_and_out() -> Result<()> {
     setup();
@@ -103,7 +96,6 @@ fn host_data_in_and_out() -> Result<()> {
     Ok(())
 }
 
-// SPEC 33, 123
 #[test]
 fn replication_without_an_axis() -> Result<()> {
     setup();
@@ -113,7 +105,6 @@ fn replication_without_an_axis() -> Result<()> {
     Ok(())
 }
 
-// SPEC 36, 37, 39
 #[test]
 fn the_usual_functions() -> Result<()> {
     setup();
@@ -130,7 +121,6 @@ fn the_usual_functions() -> Result<()> {
     Ok(())
 }
 
-// SPEC 41, 45, 53
 #[test]
 fn auxiliary_results() -> Result<()> {
     setup();
@@ -141,7 +131,6 @@ fn auxiliary_results() -> Result<()> {
     Ok(())
 }
 
-// SPEC 65, 114
 #[test]
 fn donated_arguments_are_gone() -> Result<()> {
     setup();
@@ -157,7 +146,6 @@ fn donated_arguments_are_gone() -> Result<()> {
     Ok(())
 }
 
-// SPEC 67, 135
 #[test]
 fn a_map_of_nothing_says_what_to_do() {
     setup();
@@ -166,7 +154,6 @@ fn a_map_of_nothing_says_what_to_do() {
     assert!(error.help_text().is_some_and(|h| h.contains("device_put")));
 }
 
-// SPEC 76, 78, 83, 140
 #[test]
 fn blocks_keep_their_rank() -> Result<()> {
     setup();
@@ -187,7 +174,6 @@ fn blocks_keep_their_rank() -> Result<()> {
     Ok(())
 }
 
-// SPEC 87
 #[test]
 fn meshes_print_their_kinds() -> Result<()> {
     setup();
@@ -196,7 +182,6 @@ fn meshes_print_their_kinds() -> Result<()> {
     Ok(())
 }
 
-// SPEC 95, 139
 #[test]
 fn collectives_need_their_axis() {
     setup();
@@ -205,7 +190,6 @@ fn collectives_need_their_axis() {
     assert!(error.to_string().contains("unbound axis name: devices"), "{error}");
 }
 
-// SPEC 96
 #[test]
 fn the_mean_of_three_vectors() -> Result<()> {
     setup();
@@ -215,7 +199,6 @@ fn the_mean_of_three_vectors() -> Result<()> {
     Ok(())
 }
 
-// SPEC 171, 174, 175
 #[test]
 fn accumulation_and_masks() -> Result<()> {
     setup();
@@ -246,7 +229,6 @@ fn accumulation_and_masks() -> Result<()> {
     Ok(())
 }
 
-// SPEC 72
 #[test]
 fn mapped_functions_can_be_debugged() -> Result<()> {
     setup();
@@ -268,6 +250,6 @@ fn mapped_functions_can_be_debugged() -> Result<()> {
     assert!(text.contains("On devices at mesh coordinates (i=1):\n[4 6]"), "{text}");
     // Compiled, the value is not known while the function is traced, and the error says what to do.
     let message = f.call(arange(0..4).reshape([2, 2])).unwrap_err().to_string();
-    assert!(message.contains("disable_jit") && message.contains("spec.rs"), "{message}");
+    assert!(message.contains("disable_jit") && message.contains("basics.rs"), "{message}");
     Ok(())
 }

@@ -1,18 +1,21 @@
-//! The page of names of flax.nnx, Optax, Orbax and CLU: what stands for each, or why nothing does.
+//! `docs/where-is-x.md`: names of JAX, Flax, Optax, Orbax and CLU with their counterparts here, from `docs/where-is-x.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::pages::NOTE;
 use crate::read;
-use crate::rows::sections;
 use crate::tests::sources;
 
-/// A name, and what stands for it.
+/// A heading and the rows below it.
+struct Section {
+    title: String,
+    rows: Vec<Row>,
+}
+
+/// A name and its counterparts, or the reason why there is none.
 struct Row {
     name: String,
-    uses: String,
     found: Result<Vec<Item>, String>,
     remark: String,
 }
@@ -23,22 +26,22 @@ struct Item {
     method: Option<String>,
 }
 
-/// The page. Fails where a method is nowhere; paths are imported by the program at the page's end.
+/// Renders the page. Fails if a method does not exist; the program at the end of the page imports every path.
 pub fn page(root: &Path, rows: &str) -> Result<String, String> {
-    let sections = sections(rows, row)?;
+    let sections = sections(rows)?;
     let rows = || sections.iter().flat_map(|section| &section.rows);
     let items = || rows().filter_map(|row| row.found.as_ref().ok()).flatten();
     methods_exist(root, items())?;
     let mut body = String::new();
     for section in &sections {
-        let _ = write!(body, "\n## {}\n\n| name | use | here |\n|---|---|---|\n", section.title);
+        let _ = write!(body, "\n## {}\n\n| name | here |\n|---|---|\n", section.title);
         for row in &section.rows {
             let here = match &row.found {
                 Ok(items) => items.iter().map(Item::text).collect::<Vec<_>>().join(", "),
-                Err(why) => format!("left out: {why}"),
+                Err(why) => format!("no counterpart: {why}"),
             };
             let remark = if row.remark.is_empty() { String::new() } else { format!(" ({})", row.remark) };
-            let _ = writeln!(body, "| `{}` | {} | {here}{remark} |", row.name, row.uses);
+            let _ = writeln!(body, "| `{}` | {here}{remark} |", row.name);
         }
     }
     let mut imports: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -58,13 +61,38 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
         }
         let _ = writeln!(program, "    }};\n}}");
     }
-    let (all, there) = (rows().count(), rows().filter(|row| row.found.is_ok()).count());
     Ok(format!(
-        "# Names of JAX, Flax, Optax, Orbax and CLU\n\n{NOTE} The rows are those of [coverage-rows.txt](coverage-rows.txt): every \
-         name of `flax.nnx` (0.12.8), `optax` (0.2.8), checkpoints of `orbax` and metrics of `clu` that 39 public \
-         codebases use, and others; the use is repositories/files/uses. Of JAX itself it has what a port of training code meets first.\n\n{there} of {all} are there.\n{body}\n## As a program\n\nEach of them can be \
-         imported:\n\n```rust\n# #![allow(unused_imports)]\n{program}```\n"
+        "{HEAD}{body}\n## As a program\n\nThis program imports every path above; `cargo test` compiles it.\n\n\
+         <details>\n<summary>The program</summary>\n\n\
+         ```rust\n# #![allow(unused_imports)]\n{program}```\n\n</details>\n"
     ))
+}
+
+const HEAD: &str = "# Where is X?
+
+Look up a name of JAX, Flax NNX, Optax, Orbax or CLU and find its counterpart in shardax. Most names are in a prelude:
+`use shardax::prelude::*;` for arrays and transformations, `use shardax_nn::prelude::*;` for these, layers and optimizers.
+
+Written by `cargo xtask docs` from [where-is-x.txt](where-is-x.txt); do not edit.
+";
+
+/// Parses the list: titles of sections are in brackets, lines that begin with `#` are comments.
+fn sections(text: &str) -> Result<Vec<Section>, String> {
+    let mut out: Vec<Section> = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(title) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            out.push(Section { title: title.to_owned(), rows: Vec::new() });
+            continue;
+        }
+        let parsed = row(line).ok_or_else(|| format!("where-is-x.txt: line {}: cannot parse {line:?}", i + 1))?;
+        let section = out.last_mut().ok_or_else(|| format!("where-is-x.txt: line {}: no section yet", i + 1))?;
+        section.rows.push(parsed);
+    }
+    Ok(out)
 }
 
 fn row(line: &str) -> Option<Row> {
@@ -72,7 +100,8 @@ fn row(line: &str) -> Option<Row> {
     let there = place(" = ") < place(" - ");
     let (head, rest) = line.split_once(if there { " = " } else { " - " })?;
     let is_use = |last: &str| last.contains('/') && last.chars().all(|c| c.is_ascii_digit() || c == '/');
-    let (name, uses) = head.rsplit_once(' ').filter(|(_, last)| is_use(last)).unwrap_or((head, ""));
+    // Counts of uses in public code, as 7/23/35, say which rows matter; the page does without them.
+    let name = head.rsplit_once(' ').filter(|(_, last)| is_use(last)).map_or(head, |(name, _)| name);
     let (items, remark) = match (there, rest.split_once(" (")) {
         (true, Some((items, remark))) => (items, remark.strip_suffix(')')?),
         _ => (rest, ""),
@@ -82,7 +111,7 @@ fn row(line: &str) -> Option<Row> {
         Item { path: path.to_owned(), method: method.map(str::to_owned) }
     };
     let found = if there { Ok(items.split(", ").map(item).collect()) } else { Err(rest.to_owned()) };
-    Some(Row { name: name.to_owned(), uses: uses.to_owned(), found, remark: remark.to_owned() })
+    Some(Row { name: name.to_owned(), found, remark: remark.to_owned() })
 }
 
 impl Item {
@@ -108,7 +137,7 @@ fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Resu
         let krate = item.path.split("::").next().unwrap_or_default();
         let text = code.get(krate).map(String::as_str).unwrap_or_default();
         if !["(", "<"].iter().any(|open| text.contains(&format!("fn {method}{open}"))) {
-            return Err(format!("coverage-rows.txt: {} has no method {method}", item.path));
+            return Err(format!("where-is-x.txt: {} has no method {method}", item.path));
         }
     }
     Ok(())

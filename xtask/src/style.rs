@@ -1,0 +1,223 @@
+//! The style of pages and rustdoc: summary lines name the thing, and words are the field's.
+//!
+//! Pages have no faults. Crates whose rustdoc is not clean yet have a number of faults in `xtask/style-allowance.txt` that
+//! they must not exceed. To shrink it: `cargo xtask style crates/shardax-nn` lists the faults of a folder, fix some, run
+//! `cargo xtask docs`, which lowers the numbers, and commit both.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::read;
+use crate::tests::sources;
+
+const ALLOWANCE: &str = "xtask/style-allowance.txt";
+
+/// Openings that a summary line must not have: it names the thing, or says what it does.
+const OPENINGS: [&str; 5] = ["what", "how", "whether", "the same", "so many"];
+
+/// Words of a private dictionary, and the field's.
+const WORDS: [(&str, &str); 32] = [
+    ("anew", "again"),
+    ("devices that are not there", "hardware you do not have"),
+    ("engine", "XLA, the plugin, or the runtime"),
+    ("engines", "plugins, or versions of XLA"),
+    ("give way", "are weakly typed"),
+    ("gives way", "is weakly typed"),
+    ("goes on where", "resumes where"),
+    ("hand out", "return"),
+    ("hands out", "returns"),
+    ("how the house stands", "source layout"),
+    ("in truth", "eagerly, or really"),
+    ("keeper", "cache, or owner"),
+    ("keepers", "caches, or owners"),
+    ("knot", "cycle"),
+    ("knots", "cycles"),
+    ("mend", "fix"),
+    ("mended", "fixed"),
+    ("mends", "fixes"),
+    ("of the house", "of the source"),
+    ("quicker", "faster"),
+    ("refuse", "reject"),
+    ("refused", "rejected"),
+    ("refuses", "rejects"),
+    ("settled", "weak type stripped"),
+    ("so many experts", "`num_experts` experts"),
+    ("spanning", "multi-process"),
+    ("staged", "traced, lowered or compiled"),
+    ("staging", "tracing, lowering or compiling"),
+    ("start it again", "rerun"),
+    ("sum of parts", "partial sum"),
+    ("sums of parts", "partial sums"),
+    ("what is left", "remainder"),
+];
+
+/// The faults of pages, and of folders with more faults than they are allowed. Without `check` it lowers the allowances.
+pub fn check(root: &Path, check: bool) -> Result<Vec<String>, String> {
+    let mut faults = pages(root)?;
+    let allowed = allowance(&read(&root.join(ALLOWANCE))?)?;
+    let mut lowered = BTreeMap::new();
+    for (folder, found) in rustdoc(root)? {
+        let limit = allowed.get(&folder).copied().unwrap_or(0);
+        if found.len() > limit {
+            faults.push(format!(
+                "{folder}: {} faults of style in rustdoc, {limit} allowed: `cargo xtask style {folder}` lists them",
+                found.len()
+            ));
+        }
+        lowered.insert(folder, found.len().min(limit));
+    }
+    if !check {
+        let mut text = String::from(HEAD);
+        for (folder, count) in lowered.into_iter().filter(|(_, count)| *count > 0) {
+            let _ = writeln!(text, "{folder} {count}");
+        }
+        std::fs::write(root.join(ALLOWANCE), text).map_err(|e| format!("{ALLOWANCE}: {e}"))?;
+    }
+    Ok(faults)
+}
+
+const HEAD: &str = "# Faults of style that the rustdoc of a folder may have (xtask/src/style.rs). `cargo xtask docs` lowers the numbers.\n";
+
+/// Prints the faults in the rustdoc of the folders that begin with one of `names`, of all if there is none.
+pub fn list(root: &Path, names: &[&str]) -> Result<(), String> {
+    for (folder, found) in rustdoc(root)? {
+        if names.is_empty() || names.contains(&folder.as_str()) {
+            found.iter().for_each(|fault| println!("{fault}"));
+            println!("{folder}: {}", found.len());
+        }
+    }
+    Ok(())
+}
+
+fn allowance(text: &str) -> Result<BTreeMap<String, usize>, String> {
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let parse = |line: &str| {
+        let (folder, count) = line.split_once(' ')?;
+        Some((folder.to_owned(), count.parse().ok()?))
+    };
+    lines.map(|line| parse(line).ok_or_else(|| format!("{ALLOWANCE}: cannot parse {line:?}"))).collect()
+}
+
+fn pages(root: &Path) -> Result<Vec<String>, String> {
+    let mut paths: Vec<_> = crate::links::pages(root)?.into_keys().collect();
+    // The changelog tells what was, in the words of then.
+    paths.retain(|path| path != Path::new("CHANGELOG.md"));
+    let mut faults = Vec::new();
+    for path in paths {
+        let text = read(&root.join(&path))?;
+        words(text.lines().enumerate(), &path.display().to_string(), &mut faults);
+    }
+    Ok(faults)
+}
+
+/// The faults in rustdoc by folder: a crate, or a folder at the root such as `examples`.
+fn rustdoc(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let mut folders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for path in sources(root)? {
+        let inside = path.strip_prefix(root).unwrap_or(&path);
+        let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
+        if parts.iter().any(|part| part == "tests") {
+            continue;
+        }
+        let depth = if parts[0] == "crates" { 2 } else { 1 };
+        let faults = folders.entry(parts[..depth].join("/")).or_default();
+        let (text, name) = (read(&path)?, inside.display().to_string());
+        for comment in comments(&text) {
+            summary(&comment, &name, faults);
+            words(comment.into_iter(), &name, faults);
+        }
+    }
+    Ok(folders)
+}
+
+/// The documentation comments of a source: their lines without the marks, with the numbers of the lines.
+fn comments(text: &str) -> Vec<Vec<(usize, &str)>> {
+    let (mut out, mut mark) = (Vec::<Vec<_>>::new(), None);
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let found = ["///", "//!"].into_iter().find(|m| line.starts_with(m) && !line.starts_with("////"));
+        if let Some(m) = found {
+            if found != mark {
+                out.push(Vec::new());
+            }
+            out.last_mut().expect("pushed").push((i, line[m.len()..].trim_start()));
+        }
+        mark = found;
+    }
+    out
+}
+
+fn summary(comment: &[(usize, &str)], name: &str, faults: &mut Vec<String>) {
+    let Some((at, first)) = comment.first() else { return };
+    let lower = first.to_lowercase();
+    let opens =
+        |opening: &str| lower.strip_prefix(opening).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    if let Some(opening) = OPENINGS.into_iter().find(|opening| opens(opening)) {
+        faults.push(format!("{name}:{}: the summary opens with {opening:?}: name the thing, or what it does", at + 1));
+    }
+}
+
+/// The private words in lines of prose: programs and `code` are skipped.
+fn words<'a>(lines: impl Iterator<Item = (usize, &'a str)>, name: &str, faults: &mut Vec<String>) {
+    let mut program = false;
+    for (at, line) in lines {
+        if line.trim_start().starts_with("```") {
+            program = !program;
+            continue;
+        }
+        if program {
+            continue;
+        }
+        let prose: Vec<&str> = line.split('`').step_by(2).collect();
+        let prose = prose.join("`").to_lowercase();
+        for (word, instead) in WORDS.iter().filter(|(word, _)| contains(&prose, word)) {
+            faults.push(format!("{name}:{}: {word:?}: write {instead}", at + 1));
+        }
+    }
+}
+
+/// Returns whether `text` has `word`, not as a part of a longer one.
+fn contains(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let ends = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
+        ends(text[..at].chars().next_back()) && ends(text[at + word.len()..].chars().next())
+    })
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    fn faults(text: &str) -> Vec<String> {
+        let mut out = Vec::new();
+        for comment in comments(text) {
+            summary(&comment, "f", &mut out);
+            words(comment.into_iter(), "f", &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn summaries_name_the_thing() {
+        let text =
+            "/// What it is.\n///\n/// How it is no summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
+        let found = faults(text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("f:1:") && found[1].starts_with("f:5:"), "{found:?}");
+    }
+
+    #[test]
+    fn private_words_are_found_in_prose_alone() {
+        let found =
+            faults("/// Mended, recommended, `mended`.\n/// ```\n/// // refused\n/// ```\n/// It gives\n/// way.\n");
+        assert_eq!(found, ["f:1: \"mended\": write fixed"]);
+    }
+
+    #[test]
+    fn allowances_are_read() {
+        let read = allowance("# note\ncrates/a 3\n").expect("two fields");
+        assert_eq!(read.into_iter().collect::<Vec<_>>(), [("crates/a".to_owned(), 3)]);
+        assert!(allowance("crates/a\n").is_err());
+    }
+}
