@@ -301,7 +301,7 @@ impl<'a> ShardingRule<'a> {
                         let mut taken: SmallVec<[_; 2]> = SmallVec::new();
                         while let Some((&axis, others)) = axes.split_first() {
                             let size = self.mesh.axis_size(axis).unwrap_or(1);
-                            if rest % size != 0 {
+                            if !rest.is_multiple_of(size) {
                                 break;
                             }
                             taken.push(axis);

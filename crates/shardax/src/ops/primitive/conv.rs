@@ -133,7 +133,7 @@ impl ConvGeneralDilated {
         for (&from, &to) in self.lhs.iter().zip(&self.out).enumerate().filter(|(i, _)| *i != 1).map(|(_, dims)| dims) {
             let parts = x.parts(from);
             let size = rule.outs()[0].shape[to];
-            if size % parts != 0 {
+            if !size.is_multiple_of(parts) {
                 return Err(rule.error(
                     format_args!(
                         "on sharded dims where out dim ({size}) is not divisible by mesh axes ({parts}) is not implemented. Got operand type {}",

@@ -77,7 +77,7 @@ impl Reshard {
             at.fold(Array::from(0), |index, (at, size)| index * size + at)
         };
         let body = ShardMap::bind_axes(&mesh, &manual, false, || {
-            trace(&[block.clone()], |args| {
+            trace(std::slice::from_ref(&block), |args| {
                 let split = start.split_axes().collect::<AxisSet>();
                 let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
                 let zero = Array::zeros_of(&Aval::scalar(out.dtype));
