@@ -67,17 +67,16 @@ impl Source for TextWindows {
                 .help("they are counted from 0"));
         }
         let offset = (i * self.length) as u64;
-        let mut bytes = Vec::new();
-        {
+        let bytes = {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
             file.seek(SeekFrom::Start(offset))
                 .and_then(|_| read_up_to(&mut *file, self.length as u64 + 1))
                 .and_then(|read| match read.len() == self.length + 1 {
-                    true => Ok(bytes = read),
+                    true => Ok(read),
                     false => Err(io::ErrorKind::UnexpectedEof.into()),
                 })
-                .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?;
-        }
+                .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?
+        };
         let tokens: Vec<i32> = bytes.into_iter().map(i32::from).collect();
         window(&tokens)
     }

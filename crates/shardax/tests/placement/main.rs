@@ -467,7 +467,7 @@ fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     // On a device; an argument that is committed elsewhere is refused.
     let third = devices()?[3].clone();
     let there = |x: Array| device_put(&(x * 2), &third);
-    assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), [third.clone()]);
+    assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
     let error = vjp(there, device_put(&x, &devices()?[0])?).err().expect("two devices");
     assert!(error.message().contains("incompatible devices"), "{error}");
     Ok(())
