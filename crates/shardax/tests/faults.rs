@@ -73,12 +73,12 @@ fn fails_and_goes_on() -> Result<()> {
         let error = placed_sum.call(&placed).and_then(block_until_ready).err().expect("the launch fails");
         assert!(!std::path::Path::new(&fault).exists(), "the fault has come");
         assert_eq!(error.kind(), ErrorKind::Runtime);
-        assert!(error.help_text().is_some_and(|help| help.contains("make meshes and arrays anew")), "{error}");
+        assert!(error.help_text().is_some_and(|help| help.contains("create meshes and arrays again")), "{error}");
         // Later calls that are for the old devices say so, compiled before or not.
         for result in [placed_sum.call(&placed), jit(|x: Array| x.sum(..) * 2).call(&placed)] {
             let text = result.and_then(block_until_ready).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(text.contains("earlier execution on several devices failed inside the plugin"), "{text}");
-            assert!(text.contains("make meshes and arrays anew"), "{text}");
+            assert!(text.contains("create meshes and arrays again"), "{text}");
         }
         // What is there can be read; what is made anew runs.
         assert_eq!(placed.to_vec::<f32>()?, x.to_vec::<f32>()?, "round {round}");

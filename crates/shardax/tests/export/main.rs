@@ -263,8 +263,8 @@ fn mistakes_are_told() -> Result<()> {
         shardax::debug_print!("{x}");
         x
     };
-    let error = export(printed, ones([2])).err().expect("a function of the host").to_string();
-    assert!(error.contains("function of the host") && error.contains("tests/export/main.rs"), "{error}");
+    let error = export(printed, ones([2])).err().expect("a host function").to_string();
+    assert!(error.contains("calls a host function") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
     told(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
     Ok(())
