@@ -116,7 +116,7 @@ fn cifar10_on_eight_devices() {
         report.split_once("Communication in a step").expect("what is sent").1.to_owned()
     };
     let whole = sent("whole", &[]);
-    assert!(whole.contains("<td>all-reduce</td><td>batch</td><td>8</td>"), "{whole}");
+    assert!(whole.contains("<td>all-reduce</td><td>batch</td><td class=\"n\">8</td>"), "{whole}");
     assert_eq!(sent("half", &["--bf16"]), whole);
 }
 

@@ -56,7 +56,7 @@ fn a_cpu_host_has_one_device_unless_told_otherwise() {
     for wrong in ["0", "-1", "many"] {
         says(
             &[("SHARDAX_NUM_CPU_DEVICES", wrong)],
-            &["error of kind Value", "SHARDAX_NUM_CPU_DEVICES is", wrong, "help: set it to a whole number"],
+            &["error of kind Value", "SHARDAX_NUM_CPU_DEVICES is", wrong, "a whole number of at least 1: correct it"],
         );
     }
 }
@@ -89,7 +89,7 @@ fn one_program_for_every_platform() {
     }
     says(
         &[("SHARDAX_PLATFORM", "abacus")],
-        &["error of kind Plugin", "no PJRT plugin is known for platform \"abacus\"; known are cpu, cuda, tpu"],
+        &["error of kind Value", "SHARDAX_PLATFORM is \"abacus\", and takes `cpu`, `cuda` or `tpu`"],
     );
     // What a variable names is what is loaded, whatever the platform is called.
     if let Ok(plugin) = std::env::var("SHARDAX_CPU_PLUGIN") {

@@ -481,7 +481,7 @@ mod tests {
         traced.expect("a program").program.to_string()
     }
 
-    /// In a program, constant indices lower to slices, also in loops over rows. SPEC 126
+    /// In a program, constant indices lower to slices, also in loops over rows.
     #[test]
     fn constant_indices_need_no_gather() {
         let text = program(|x| vec![x.get((0, 1..3)), x.get(s![.., -1, ..;-2])]);
