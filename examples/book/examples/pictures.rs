@@ -103,7 +103,9 @@ fn draw(panels: &[Panel]) -> Result<String> {
         let picture =
             visualize_sharding_svg(&[8, 8], &panel.sharding)?.replacen("font-size=\"14\"", "font-size=\"23\"", 1);
         let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
-        out += &picture.replacen("<svg ", &place, 1);
+        // The panel's own size takes the place of the picture's.
+        out += &place;
+        out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);
     }
     out += "</svg>\n";
     Ok(out)
