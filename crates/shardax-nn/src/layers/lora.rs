@@ -17,7 +17,7 @@ use crate::{LoRAParam, Rngs};
 /// use shardax_nn::prelude::*;
 /// let mut rngs = Rngs::new(0);
 /// let base = Linear::new(3, 4, &mut rngs);
-/// let adapted = LoRA::new(3, 2, 4, &mut rngs).around(base.clone());
+/// let mut adapted = LoRA::new(3, 2, 4, &mut rngs).around(base.clone());
 /// // The second matrix begins as zeros.
 /// let x = ones([16, 3]);
 /// assert_eq!(adapted.forward(&x).to_vec::<f32>()?, base.forward(&x).to_vec::<f32>()?);

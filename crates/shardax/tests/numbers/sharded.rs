@@ -205,10 +205,14 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
                 lax::dynamic_update_slice(&zeros([24, 6]), &w, &[array(2), array(0)]),
                 w.get(array([0, n as i32 - 1])),
                 nn::softmax(&w, 0),
+                nn::Pool::new([2, 2]).padding(Padding::Same).max(w.reshape([1, n, 6, 1])),
+                nn::Pool::new([2, 2]).padding(Padding::Same).avg(w.reshape([1, n, 6, 1])),
+                nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])),
                 nn::conv(w.reshape([1, n, 6, 1]), ones([2, 2, 1, 1]), [1, 1], Padding::Same),
             ];
             let slope = grad(|w: Array| w.get(array([0, 0])).square().sum(..) + w.cumsum(0).max(..)).call(&w)?;
-            Ok([list, vec![slope]].concat())
+            let pooled = |w: Array| nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])).square().sum(..);
+            Ok([list, vec![slope, grad(pooled).call(&w)?]].concat())
         };
         let want = jit(all).call(w.clone())?;
         for (sizes, spec) in [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"])] {

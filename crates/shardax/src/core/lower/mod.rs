@@ -313,6 +313,13 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
+    /// `v` with those of these dimensions left whole that the compiler could pad. XLA (xla-cpu-pjrt 0.0.1) takes the padding
+    /// of unevenly split dimensions for elements in windows; `numbers/sharded` notices when it no longer does.
+    pub(crate) fn without_padding(&mut self, v: Value, dims: impl IntoIterator<Item = usize>) -> Value {
+        let padded: Vec<usize> = dims.into_iter().filter(|d| self.may_pad(self.shape(v)[*d])).collect();
+        if padded.is_empty() { v } else { self.with_whole(v, &padded) }
+    }
+
     /// The sharding in the type of a variable of the program.
     pub(crate) fn typed(&self, v: Value) -> Option<Arc<Typed>> {
         self.values[v.0 as usize].typed.clone()

@@ -127,8 +127,7 @@ impl Primitive for Cumulative {
             ints(&along(n as i64, 1)),
             padding_attr(&padding)
         );
-        // Where the axis is split unevenly XLA takes its padding for elements.
-        let x = if cx.may_pad(n) { cx.with_whole(args[0], &[self.axis]) } else { args[0] };
+        let x = cx.without_padding(args[0], [self.axis]);
         let sums = accumulated(cx, x, &outs[0], |cx, x, out| {
             let scalar = Aval::scalar(out.dtype);
             let init = cx.constant(self.identity(scalar.dtype), &scalar);

@@ -38,6 +38,11 @@ pub(crate) struct ReduceWindow {
     pub dims: SmallVec<[WindowDim; 4]>,
 }
 
+/// The dimensions that windows of this shape extend over.
+pub(super) fn windows(shape: &[usize]) -> Vec<usize> {
+    (0..shape.len()).filter(|d| shape[*d] > 1).collect()
+}
+
 /// The bounds of one slice: the operand's elements under one element of the window.
 struct Part {
     start: Ints,
@@ -267,9 +272,10 @@ impl Primitive for ReduceWindow {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let x = cx.without_padding(args[0], windows(&self.window));
         Ok(vec![match self.reducer {
-            Reducer::Sum => accumulated(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))?,
-            _ => self.write(cx, args[0], &outs[0])?,
+            Reducer::Sum => accumulated(cx, x, &outs[0], |cx, x, out| self.write(cx, x, out))?,
+            _ => self.write(cx, x, &outs[0])?,
         }])
     }
 

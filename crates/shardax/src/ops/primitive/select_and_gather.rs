@@ -6,6 +6,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::reduce::Reducer;
+use super::reduce_window::windows;
 use super::window::WindowDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Region, Value, ints};
@@ -111,6 +112,7 @@ impl Primitive for SelectAndGather {
             let carried = cx.op("stablehlo.select", &[keep, a[1], a[3]], "", &value);
             Ok(vec![kept, carried])
         })?;
+        let args = args.iter().map(|v| cx.without_padding(*v, windows(&self.window))).collect::<Vec<_>>();
         let both = cx.op_with(
             "stablehlo.reduce_window",
             &[args[1], args[0], init_operand, init_value],
@@ -164,6 +166,7 @@ impl Primitive for SelectAndScatterAdd {
         let select: Region = cx.region(&pair, |cx, a| Ok(vec![cx.op("stablehlo.compare", a, &compare, &flag)]))?;
         let scatter = Reducer::Sum.region(cx, scalar.dtype)?;
         let attrs = self.0.attrs();
+        let args = args.iter().map(|v| cx.without_padding(*v, windows(&self.0.window))).collect::<Vec<_>>();
         Ok(cx.op_with("stablehlo.select_and_scatter", &[args[1], args[0], zero], &attrs, vec![select, scatter], outs))
     }
 
