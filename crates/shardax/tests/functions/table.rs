@@ -195,7 +195,7 @@ pub const EXCEPTED: &[(&str, &str)] = &[
 /// Functions of the table below that no reference case calls, and why.
 pub const NOT_GOLDEN: &[(&str, &str)] = &[
     (
-        "Array::aval Array::error Array::flatten Array::flatten_from Array::from_error Array::from_vec Array::is_traced Array::item \
+        "Array::aval Array::error Array::flatten_from Array::from_error Array::from_vec Array::is_traced Array::item \
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
