@@ -26,7 +26,7 @@ use crate::{RngStream, Rngs};
 pub struct Dropout {
     /// The probability of being zeroed.
     pub rate: f64,
-    /// Whether elements are dropped. See [`Module::train`](crate::Module::train).
+    /// The training flag: elements are dropped if it is true. See [`Module::train`](crate::Module::train).
     pub training: bool,
     /// The keys, one a call; `None` where each call is given its key.
     pub rngs: Option<RngStream>,

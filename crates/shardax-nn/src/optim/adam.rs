@@ -42,7 +42,7 @@ pub struct ScaleByAdam {
     pub eps: f64,
     /// Added inside of the square root. Default 0.
     pub eps_root: f64,
-    /// Whether to use Nesterov's momentum.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
     /// The dtype of the mean of the gradients. Default: that of the parameters.
     #[tree(static)]
@@ -193,7 +193,7 @@ pub struct ScaleByBelief {
     pub eps: f64,
     /// Added to the mean of squares in each step. Default 1e-16.
     pub eps_root: f64,
-    /// Whether to use Nesterov's momentum.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
 }
 
@@ -284,7 +284,7 @@ pub struct ScaleByRadam {
     pub eps_root: f64,
     /// The number of variance samples from which on the variance is used. Default 5.
     pub threshold: f64,
-    /// Whether to use Nesterov's momentum.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
 }
 

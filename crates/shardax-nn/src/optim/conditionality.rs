@@ -95,7 +95,7 @@ pub struct ConditionallyState<S> {
     pub step: Array,
 }
 
-/// Applies `inner` at the steps for which `should_transform_fn` returns true; at others the updates pass unchanged.
+/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates pass unchanged.
 ///
 /// Programs are compiled again for every transformation created this way: create it once.
 ///
@@ -116,7 +116,7 @@ pub fn conditionally_transform<T>(
     Conditionally { inner, condition: Shared(Arc::new(should_transform)), otherwise_zero: false }
 }
 
-/// Applies `inner` at the steps for which `should_transform_fn` returns true; at others the updates are zero.
+/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates are zero.
 pub fn conditionally_mask<T>(
     inner: T,
     should_transform: impl Fn(&Array) -> Array + Send + Sync + 'static,

@@ -163,7 +163,7 @@ stateless!(
 pub struct Trace {
     /// The decay rate of the accumulated updates, between 0 and 1.
     pub decay: f64,
-    /// Whether to use Nesterov's momentum.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
     /// The dtype of the accumulator. Default: that of the parameters.
     #[tree(static)]
@@ -204,7 +204,7 @@ impl<P: Tree> GradientTransformation<P> for Trace {
 pub struct Ema {
     /// The share of the average that each step keeps.
     pub decay: f64,
-    /// Whether to correct the bias of the initial zero.
+    /// Corrects the bias of the initial value.
     pub debias: bool,
     /// The dtype of the average. Default: that of the parameters.
     #[tree(static)]
@@ -259,7 +259,7 @@ impl<P: Tree> GradientTransformation<P> for Ema {
 pub struct ScaleByLearningRate {
     /// The factor of updates, whose sign is flipped.
     pub learning_rate: Schedule,
-    /// Whether the sign is flipped. Default true.
+    /// Flips the sign. Default true.
     pub flip_sign: bool,
 }
 

@@ -15,7 +15,7 @@ use crate::check::positive;
 pub struct ScaleByLbfgs {
     /// The number of steps in memory, at least 1. Default 10.
     pub memory_size: usize,
-    /// Whether the initial estimate is scaled by the last step. Default true.
+    /// Scales the initial estimate by the last step. Default true.
     pub scale_init_precond: bool,
 }
 

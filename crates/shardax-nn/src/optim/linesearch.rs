@@ -27,7 +27,7 @@ pub struct ScaleByZoomLinesearch {
     pub approx_dec_rtol: Option<f64>,
     /// The minimum length of a searched interval. Default 1e-5.
     pub stepsize_precision: f64,
-    /// Whether a search starts at the last step, or at 1. Default true.
+    /// Starts each search at the last step if true, otherwise at 1. Default true.
     pub keep_stepsize: bool,
 }
 

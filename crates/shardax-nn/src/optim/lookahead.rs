@@ -14,7 +14,7 @@ pub struct Lookahead<T> {
     pub sync_period: usize,
     /// The fraction of the way to the fast parameters that the slow ones are moved.
     pub slow_step_size: f64,
-    /// Whether the optimizer's state is reset at each synchronization. Default false.
+    /// Resets the optimizer's state at each synchronization. Default false.
     pub reset_state: bool,
 }
 

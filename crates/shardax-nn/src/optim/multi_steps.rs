@@ -12,7 +12,7 @@ pub struct MultiSteps<T> {
     pub inner: T,
     /// The number of gradients per update.
     pub every: usize,
-    /// Whether the optimizer gets the mean of the gradients, or their sum. Default true.
+    /// Passes the mean of the gradients to the optimizer if true, otherwise their sum. Default true.
     pub use_grad_mean: bool,
     /// The dtype in which they are added up. Default float32.
     #[tree(static)]

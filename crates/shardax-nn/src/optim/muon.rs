@@ -20,7 +20,7 @@ pub struct ScaleByMuon {
     pub beta: f64,
     /// Added to the length that matrices are divided by. Default 1e-8.
     pub eps: f64,
-    /// Whether to use Nesterov's momentum. Default true.
+    /// Uses Nesterov's momentum. Default true.
     pub nesterov: bool,
     /// The dtype of the mean of the gradients. Default: that of the parameters.
     #[tree(static)]

@@ -22,9 +22,9 @@ pub struct ScaleByRms {
     pub eps: f64,
     /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
-    /// Whether `eps` is added inside of the square root. Default true.
+    /// Adds `eps` inside of the square root. Default true.
     pub eps_in_sqrt: bool,
-    /// Whether to correct the bias of the initial zero. Default false.
+    /// Corrects the bias of the initial value. Default false.
     pub bias_correction: bool,
 }
 
@@ -194,7 +194,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
 /// See [`scale_by_factored_rms`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByFactoredRms {
-    /// Whether large matrices keep only the means of rows and columns. Default true.
+    /// Stores only the means of rows and columns for large matrices. Default true.
     pub factored: bool,
     /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
     pub decay_rate: f64,

@@ -14,7 +14,7 @@ pub struct Sam<T, A> {
     pub adv_optimizer: A,
     /// The number of calls per step. Default 2.
     pub sync_period: usize,
-    /// Whether the state of `adv_optimizer` is reset at each step. Default true.
+    /// Resets the state of `adv_optimizer` at each step. Default true.
     pub reset_state: bool,
 }
 

@@ -69,7 +69,7 @@ pub struct ExponentialDecay {
     pub decay_rate: f64,
     /// The step at which the decay begins. Default 0.
     pub transition_begin: usize,
-    /// Whether to decay once in `transition_steps` instead of a little every step. Default false.
+    /// Decays once in `transition_steps` instead of a little every step. Default false.
     pub staircase: bool,
     /// The bound of the decay. Default none.
     pub end_value: Option<f64>,

@@ -45,7 +45,7 @@ pub enum PipelineSchedule {
 
 /// A model in stages along a mesh axis: its loss, with the gradient that any loss has.
 ///
-/// Where a device has the whole model, as by rules without such an axis, the loss is computed at once.
+/// If a device has the whole model, as with rules without such an axis, the loss is computed without a pipeline.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
