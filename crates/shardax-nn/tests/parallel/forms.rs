@@ -208,7 +208,7 @@ fn parameters_and_layers_split() -> Result<()> {
     Ok(())
 }
 
-/// GPipe sends the activations between stages in every tick, forward and then backward. 1F1B sends both ways in every slot.
+/// GPipe sends the activations between stages in every tick, forward and then backward; 1F1B both ways in every slot.
 #[test]
 fn pipelines() -> Result<()> {
     setup();
