@@ -1,4 +1,4 @@
-//! What arguments must be: numbers in their range, arrays of a kind and a shape.
+//! Checks of arguments: numbers in range, array dtypes, array shapes.
 
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
@@ -6,7 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
-/// Returns an array that carries the error of a failed check, in the place of the result of the enclosing function.
+/// Returns from the enclosing function with an array that carries the error of a failed check.
 macro_rules! require {
     ($like:expr, $($check:expr),+ $(,)?) => {
         $(if let Err(error) = $check {
@@ -20,12 +20,12 @@ pub(crate) use require;
 /// Every finite number.
 pub(crate) const FINITE: (Bound<f64>, Bound<f64>) =
     (Bound::Excluded(f64::NEG_INFINITY), Bound::Excluded(f64::INFINITY));
-/// Every finite number that is not negative.
+/// Every finite number that is at least 0.
 pub(crate) const NOT_NEGATIVE: (Bound<f64>, Bound<f64>) = (Bound::Included(0.0), Bound::Excluded(f64::INFINITY));
-/// A share of what was, of an average that is freed of its beginning at zero.
+/// The range of a decay rate: at least 0 and less than 1, so that bias correction is defined.
 pub(crate) const DECAY: std::ops::Range<f64> = 0.0..1.0;
 
-/// Whether the parameter `name` of `owner` is in its range; NaN is in none.
+/// Checks that the parameter `name` of `owner` is in its range; NaN is in none.
 #[track_caller]
 pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBounds<f64>) -> Result<()> {
     if range.contains(&value) {
@@ -48,7 +48,7 @@ pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBound
     refuse(owner, name, value, &if wanted.is_empty() { "a number".to_owned() } else { wanted })
 }
 
-/// Whether the parameter `name` of `owner` is at least 1.
+/// Checks that the parameter `name` of `owner` is at least 1.
 #[track_caller]
 pub(crate) fn positive(owner: &str, name: &str, value: usize) -> Result<()> {
     if value > 0 { Ok(()) } else { refuse(owner, name, value, "at least 1") }
@@ -59,31 +59,31 @@ fn refuse<T>(owner: &str, name: &str, value: impl Debug, wanted: &str) -> Result
     value_error(format!("{owner}: {name} must be {wanted}, got {value:?}"))
 }
 
-/// A value error with the caller's line.
+/// Returns a value error with the caller's line.
 #[track_caller]
 pub(crate) fn value_error<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::Value, message).at(std::panic::Location::caller()))
 }
 
-/// An array in the place of a result, which carries a value error with the caller's line.
+/// Returns an array that carries a value error with the caller's line, in place of a result.
 #[track_caller]
 pub(crate) fn refused(message: impl Into<String>, like: &Array) -> Array {
     let error = Error::new(ErrorKind::Value, message).at(std::panic::Location::caller());
     Array::from_error(error, like)
 }
 
-/// Whether an array that `owner` calls `name` is of real floating point, as Optax's losses ask.
+/// Checks that the array `name` of `owner` has a real floating-point dtype, as Optax's losses do.
 pub(crate) fn floating(owner: &str, name: &str, x: &Array) -> Result<()> {
     kind(owner, name, x, "floating", DType::is_float)
 }
 
-/// Whether an array that `owner` calls `name` is of integers.
+/// Checks that the array `name` of `owner` has an integer dtype.
 pub(crate) fn integer(owner: &str, name: &str, x: &Array) -> Result<()> {
     kind(owner, name, x, "integer", DType::is_integer)
 }
 
 fn kind(owner: &str, name: &str, x: &Array, wanted: &str, ok: fn(DType) -> bool) -> Result<()> {
-    // What went wrong before is what the error is about.
+    // An earlier error takes precedence.
     x.check()?;
     if ok(x.dtype()) {
         return Ok(());
@@ -95,7 +95,7 @@ fn kind(owner: &str, name: &str, x: &Array, wanted: &str, ok: fn(DType) -> bool)
     Err(Error::new(ErrorKind::Type, what).help("convert it with `astype`"))
 }
 
-/// Whether two arrays that `owner` calls by these names have these shapes, which must be equal.
+/// Checks that two named arrays of `owner` have equal shapes.
 pub(crate) fn same_shape(owner: &str, a: (&str, &[usize]), b: (&str, &[usize])) -> Result<()> {
     if a.1 == b.1 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which variables of a model are meant.
+//! Filters that select variables of a model.
 
 use std::ops::{BitAnd, BitOr, Not};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::variable::{Kind, kind};
 /// A function of a parameter's key path, such as `conv1.kernel`, and the parameter.
 pub(crate) type Of<R> = Shared<dyn Fn(&str, &Array) -> R + Send + Sync>;
 
-/// Which variables of a model are meant: by kind, by key path, or by a function of both path and array.
+/// A filter that selects variables of a model: by kind, by key path, or by a function of path and array.
 ///
-/// One value serves gradients, optimizers and their masks, and taking models apart. Filters are combined by `&`, `|` and
-/// `!`; a string is a pattern of key paths.
+/// Gradients, optimizers, masks and [`Module::split_by`](crate::Module::split_by) all take filters. Filters are
+/// combined with `&`, `|` and `!`. A string is a pattern of key paths.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -47,39 +47,40 @@ enum Rule {
 }
 
 impl Filter {
-    /// All variables.
+    /// Selects all variables.
     pub fn everything() -> Self {
         Filter(Rule::Everything)
     }
 
-    /// None of them.
+    /// Selects no variable.
     pub fn nothing() -> Self {
         !Filter::everything()
     }
 
-    /// The variables of a kind: `Filter::of::<BatchStat>()`. What a variable holds is of its kind, whatever is in it.
+    /// Selects the variables of a kind: `Filter::of::<BatchStat>()`. Every array inside a variable has the variable's
+    /// kind.
     pub fn of<K: Kind>() -> Self {
         Filter(Rule::Kind(K::NAME))
     }
 
-    /// The variables whose key path is like this: `*` stands for any part of a name or an index, `**` for any number of
-    /// them. `layers[*].kernel` and `layers.*.kernel` say the same.
+    /// Selects variables by a pattern of their key path: `*` matches any part of a name or an index, `**` any number of
+    /// them. `layers[*].kernel` and `layers.*.kernel` are equivalent.
     pub fn path(pattern: impl Into<String>) -> Self {
         Filter(Rule::Path(pattern.into()))
     }
 
-    /// The variables for which a function of key path and array says so. Filters of functions are equal only to copies
-    /// of themselves, and programs are compiled anew for each: make it once.
+    /// Selects the variables for which a function of key path and array returns true. Such filters are equal only to
+    /// copies of themselves, and programs are compiled again for each: create the filter once.
     pub fn predicate(f: impl Fn(&str, &Array) -> bool + Send + Sync + 'static) -> Self {
         Filter(Rule::Predicate(Shared(Arc::new(f))))
     }
 
-    /// Whether this variable is meant.
+    /// Returns true if the filter selects this variable.
     pub fn matches(&self, leaf: &LeafInfo, array: &Array) -> bool {
         self.0.matches(leaf, array)
     }
 
-    /// Which leaves of a tree are meant.
+    /// Returns for each leaf of a tree whether it is selected.
     pub(crate) fn choose(&self, flat: &Flat) -> Vec<bool> {
         let infos = flat.def.leaf_infos();
         infos.iter().zip(&flat.leaves).map(|(leaf, array)| self.matches(leaf, array)).collect()
@@ -90,7 +91,7 @@ impl Rule {
     fn matches(&self, leaf: &LeafInfo, array: &Array) -> bool {
         match self {
             Rule::Everything => true,
-            // What says nothing is a parameter.
+            // A leaf without a kind is a parameter.
             Rule::Kind(kind) => leaf.kind.unwrap_or(kind::Param::NAME) == *kind,
             Rule::Path(pattern) => {
                 let names = segments(&leaf.path);
@@ -104,13 +105,13 @@ impl Rule {
     }
 }
 
-/// A key path without the dot in front; that of a state's array is the key itself.
+/// Removes the dot in front of a key path. A state's key paths have none.
 pub(crate) fn key(path: &str) -> &str {
     let path = path.strip_prefix('.').unwrap_or(path);
     path.strip_prefix("[\"").and_then(|rest| rest.strip_suffix("\"]")).filter(|key| !key.contains('"')).unwrap_or(path)
 }
 
-/// The names and indices of a key path: `layers[0].kernel` has three.
+/// Splits a key path into names and indices: `layers[0].kernel` has three.
 fn segments(path: &str) -> Vec<&str> {
     path.split(['.', '[', ']', '"']).filter(|part| !part.is_empty()).collect()
 }
@@ -123,7 +124,7 @@ fn like(pattern: &[&str], names: &[&str]) -> bool {
     }
 }
 
-/// Whether a name is like a pattern with stars.
+/// Returns true if a name matches a pattern with stars.
 fn wild(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

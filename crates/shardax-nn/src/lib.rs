@@ -1,10 +1,10 @@
 //! Modules, layers, losses, optimizers and schedules for [`shardax`].
 //!
-//! A model is a struct whose fields are arrays and other modules, and nothing else: a tree. `#[derive(Module)]` makes
-//! it one; [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers take and return
-//! it as they do any tree, so there is no separate store of parameters.
+//! A model is a struct of arrays and other modules: a tree. `#[derive(Module)]` implements the traits.
+//! [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers take and return it like
+//! any tree, so there is no separate store of parameters.
 //!
-//! Layers have Flax NNX's names, defaults and first weights; losses, optimizers and schedules are Optax's.
+//! Layers have Flax NNX's names, defaults and initial weights. Losses, optimizers and schedules are Optax's.
 //!
 //! ```
 //! use shardax_nn::prelude::*;
@@ -79,7 +79,7 @@ pub use state::State;
 pub use tabulate::tabulate;
 pub use variable::{BatchStat, Cache, Frozen, Kind, LoRAParam, Param, RngCount, RngKey, Variable, kind};
 
-/// What a program needs, of shardax and of this crate: `use shardax_nn::prelude::*;`
+/// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {
     pub use crate::layers::*;
     pub use crate::losses::*;
@@ -87,7 +87,7 @@ pub mod prelude {
     pub use crate::module::{Module, merge};
     pub use crate::state::State as ModuleState;
     pub use crate::tabulate::tabulate;
-    // Not all of them: `clip`, `scale` and `trace` are too common as names.
+    // Some are left out: `clip`, `scale` and `trace` are too common as names.
     pub use crate::optim::{
         Adam, AdamW, ApplyIfFinite, ClipByGlobalNorm, DynamicScale, GradientTransformation, InjectHyperparams, Lamb,
         Lion, Masked, MultiSteps, Optimizer, ScaleByAdam, Schedule, Sgd, TrainState, Unscaled, adabelief, adafactor,

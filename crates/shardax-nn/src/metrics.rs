@@ -4,9 +4,9 @@ use shardax::prelude::*;
 
 use crate::check::{integer, require, same_shape};
 
-/// The share of rows whose largest logit is the label's: `mean(argmax(logits, -1) == labels)`.
+/// Returns the share of rows whose largest logit is the label's: `mean(argmax(logits, -1) == labels)`.
 ///
-/// `logits` are `[..., classes]`, `labels` `[...]`, integers; anything else is an error.
+/// `logits` are `[..., classes]`, `labels` are integers `[...]`; anything else is an error.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

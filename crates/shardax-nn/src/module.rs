@@ -1,4 +1,4 @@
-//! What a module is: a tree, with a few methods.
+//! The `Module` trait: a tree with a few methods.
 
 use std::borrow::Borrow;
 
@@ -12,10 +12,10 @@ use crate::{Filter, State};
 
 /// A part of a model, or a whole one: a struct of arrays and modules.
 ///
-/// `#[derive(Module)]` implements it, and [`Tree`], which is all that it asks for. There is no method `forward` in it:
-/// what a model computes is an ordinary method with whatever arguments the model needs. It borrows the model mutably if a
-/// layer changes with a call, as [`Dropout`](crate::Dropout) and [`BatchNorm`](crate::BatchNorm) do. A field that is
-/// configuration, not data, is a plain number or is marked `#[tree(static)]`.
+/// `#[derive(Module)]` implements it, and [`Tree`], its only requirement. The trait has no method `forward`: write one,
+/// with the arguments that the model needs. It borrows the model mutably if a call changes a layer, as with
+/// [`Dropout`](crate::Dropout) and [`BatchNorm`](crate::BatchNorm). A field that is configuration is a plain number or
+/// is marked `#[tree(static)]`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -29,8 +29,8 @@ use crate::{Filter, State};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait Module: Tree {
-    /// Puts the module into training, as `nnx.Module.train` does: every field `training: bool` of it and of the modules in it
-    /// becomes true. Layers are made so.
+    /// Puts the module into training mode, as `nnx.Module.train` does: sets every field `training: bool` of it and of
+    /// its submodules to true. New layers are in training mode.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -46,23 +46,24 @@ pub trait Module: Tree {
         set_training(self, true);
     }
 
-    /// Puts the module into evaluation: every field `training: bool` of it and of the modules in it becomes false. See
+    /// Puts the module into evaluation mode: sets every field `training: bool` of it and of its submodules to false.
+    /// See
     /// [`train`](Module::train).
     fn eval(&mut self) {
         set_training(self, false);
     }
 
-    /// The number of elements of all arrays.
+    /// Returns the number of elements of all arrays.
     fn parameter_count(&self) -> usize {
         tree::leaves(self).iter().map(Array::size).sum()
     }
 
-    /// The arrays by their key paths.
+    /// Returns the arrays by their key paths.
     fn state(&self) -> State {
         self.split().1
     }
 
-    /// The structure, and the arrays by their key paths; [`merge`] is the reverse.
+    /// Returns the structure, and the arrays by their key paths. [`merge`] is the inverse.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -79,17 +80,17 @@ pub trait Module: Tree {
         (flat.def, state)
     }
 
-    /// The arrays that `filter` means, by their key paths.
+    /// Returns the arrays that `filter` selects, by their key paths.
     fn state_of(&self, filter: impl Into<Filter>) -> State {
         let flat = Flat::of(self);
         let chosen = filter.into().choose(&flat);
         pick(&flat, |i| chosen[i])
     }
 
-    /// The structure, and for each filter the arrays that it means and no filter before it; [`merge`] takes the states
-    /// together again.
+    /// Returns the structure, and for each filter the arrays that it selects and no earlier filter does. [`merge`]
+    /// combines the states again.
     ///
-    /// Fails when no filter means some array; the message names it.
+    /// Fails when no filter selects some array; the message names it.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -113,9 +114,9 @@ pub trait Module: Tree {
         Ok((flat.def, states))
     }
 
-    /// This module with the arrays of `state` in the place of its own: `model.with_state(&params)?.forward(x)` is what
-    /// `model.apply({'params': params}, x)` is in Flax. Arrays that the state has not stay, so that a gradient with
-    /// respect to some of a model's arrays is one of a function of their state:
+    /// Returns this module with its arrays replaced by those of `state`: `model.with_state(&params)?.forward(x)` is
+    /// `model.apply({'params': params}, x)` in Flax. Arrays that are not in the state stay. Use it to differentiate
+    /// with respect to some of a model's arrays:
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -126,12 +127,12 @@ pub trait Module: Tree {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails when the state has an array that this module has not.
+    /// Fails when the state has an array that is not in this module.
     fn with_state(&self, state: &State) -> Result<Self> {
         put(&Flat::of(self), state)?.build()
     }
 
-    /// Puts the arrays of `state` in the place of this module's own; the others stay.
+    /// Replaces this module's arrays by those of `state`; the others stay.
     ///
     /// Fails as [`with_state`](Module::with_state) does, and then changes nothing.
     fn update(&mut self, state: &State) -> Result<()> {
@@ -152,18 +153,18 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
     }
 }
 
-/// Returns true if a plain number at this key path says whether its module is in training.
+/// Returns true if the plain number at this key path is a module's training flag.
 pub fn is_mode(path: &str) -> bool {
     path.rsplit('.').next() == Some("training")
 }
 
-/// The arrays of a tree that are chosen by position.
+/// Returns the arrays of a tree that are chosen by position.
 pub(crate) fn pick(flat: &Flat, chosen: impl Fn(usize) -> bool) -> State {
     let leaves = flat.def.leaf_infos().into_iter().zip(&flat.leaves).enumerate().filter(|(i, _)| chosen(*i));
     State::of(leaves.map(|(_, (leaf, array))| (key(&leaf.path).to_owned(), leaf.axis_names, array.clone())))
 }
 
-/// The tree with the arrays of `state` in the place of its own.
+/// Returns the tree with its arrays replaced by those of `state`.
 pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
     let mut new = flat.clone();
     let mut found = 0;
@@ -182,14 +183,14 @@ pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
         .help("the state must be that of a module of the same structure"))
 }
 
-/// The key path of each leaf, without the dot in front.
+/// Returns the key path of each leaf, without the dot in front.
 pub(crate) fn keys(def: &TreeDef) -> Vec<String> {
     def.paths().iter().map(|path| key(path).to_owned()).collect()
 }
 
-/// The module of this structure with these arrays.
+/// Builds the module of this structure from these arrays.
 ///
-/// Fails when an array of the structure is missing in `state`, or `state` has one that the structure has not; the
+/// Fails when an array of the structure is missing in `state`, or `state` has one that is not in the structure. The
 /// message names the first of them.
 pub fn merge<M: Module>(structure: &TreeDef, state: impl Borrow<State>) -> Result<M> {
     let state = state.borrow();

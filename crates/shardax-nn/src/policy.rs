@@ -1,11 +1,11 @@
-//! The dtypes of a whole model.
+//! Mixed-precision policies.
 
 use shardax::prelude::*;
 
-/// The dtypes of a whole model: those of its parameters, and those that its layers compute in. [`Rngs`](crate::Rngs) take
-/// it to every layer that they make, so that a model is written once; what a layer's builder says comes first.
+/// The dtypes of a whole model: of its parameters, and of its computations. [`Rngs`](crate::Rngs) pass it to every
+/// layer built with them, so the model's code is written once. A layer's builder overrides it.
 ///
-/// Statistics of normalization layers and the softmax of attention are computed in float32 whatever the policy is.
+/// Statistics of normalization layers and the softmax of attention are always computed in float32.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -19,7 +19,7 @@ use shardax::prelude::*;
 pub struct Policy {
     /// The dtype of parameters. Default float32.
     pub param_dtype: DType,
-    /// The dtype to compute in. Default: what a layer's input and parameters promote to.
+    /// The dtype to compute in. Default: the promoted dtype of a layer's input and parameters.
     pub dtype: Option<DType>,
 }
 
@@ -30,17 +30,17 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Parameters in float32, computing in bfloat16: mixed precision.
+    /// Parameters in float32, computations in bfloat16: mixed precision.
     pub fn bf16_compute() -> Self {
         Policy { dtype: Some(DType::Bf16), ..Policy::default() }
     }
 
-    /// Parameters and computing in bfloat16: what serves a model that was trained.
+    /// Parameters and computations in bfloat16: for inference with a trained model.
     pub fn bf16() -> Self {
         Policy { param_dtype: DType::Bf16, dtype: Some(DType::Bf16) }
     }
 
-    /// Parameters in float32, computing in float16, whose small gradients need a scaled loss:
+    /// Parameters in float32, computations in float16. Small gradients need a scaled loss:
     /// [`DynamicScale`](crate::optim::DynamicScale).
     pub fn f16_compute() -> Self {
         Policy { dtype: Some(DType::F16), ..Policy::default() }

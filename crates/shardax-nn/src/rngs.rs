@@ -1,4 +1,4 @@
-//! Streams of random keys, as Flax NNX's `Rngs` makes them.
+//! Streams of random keys, like Flax NNX's `Rngs`.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use shardax::prelude::*;
 
 use crate::{Policy, RngCount, RngKey, Rules};
 
-/// One stream of random keys: a key, and how many keys were made of it. A tree.
+/// One stream of random keys: a key, and the number of keys drawn from it. A tree.
 ///
-/// [`Rngs::fork`] makes it; a layer that draws while a program runs, such as [`Dropout`](crate::Dropout), has one and takes
-/// a key of it at each call.
+/// [`Rngs::fork`] creates it. A layer that draws while a program runs, such as [`Dropout`](crate::Dropout), has one and
+/// takes a key from it at each call.
 #[derive(Tree, Clone, Debug)]
 pub struct RngStream {
     key: RngKey,
@@ -17,13 +17,13 @@ pub struct RngStream {
 }
 
 impl RngStream {
-    /// The stream of this key.
+    /// Creates the stream of this key.
     #[track_caller]
     pub fn new(key: Array) -> Self {
         RngStream { key: key.into(), count: zeros_dtype((), DType::U32).into() }
     }
 
-    /// The next key: the stream's, folded with the count.
+    /// Returns the next key: the stream's key, folded with the count.
     #[track_caller]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Array {
@@ -32,18 +32,18 @@ impl RngStream {
         key
     }
 
-    /// A stream of its own, from the next key.
+    /// Creates an independent stream from the next key.
     #[track_caller]
     pub fn fork(&mut self) -> Self {
         RngStream::new(self.next())
     }
 }
 
-/// Streams of random keys: each call gives a new one, the stream's key folded with a counter.
+/// Streams of random keys. Each call returns a new key: the stream's key, folded with a counter.
 ///
-/// Layers draw from the stream `params`. A stream that was not given a seed of its own is the default one. Models made
-/// with the same seed, layer by layer in the same order, have the same weights as in Flax NNX: each layer draws as many
-/// keys as there, and [`fork`](Rngs::fork) draws what `nnx.Dropout(rate, rngs=rngs)` does.
+/// Layers draw from the stream `params`. A name without a seed of its own uses the default stream. Models built with
+/// the same seed, layer by layer in the same order, have the same weights as in Flax NNX: each layer draws as many keys
+/// as there, and [`fork`](Rngs::fork) draws the key that `nnx.Dropout(rate, rngs=rngs)` draws.
 ///
 /// It is a tree, so a compiled function can take it and return it.
 ///
@@ -66,13 +66,13 @@ pub struct Rngs {
 }
 
 impl Rngs {
-    /// The default stream, from a seed.
+    /// Creates the default stream from a seed.
     #[track_caller]
     pub fn new(seed: impl ArrayLike) -> Self {
         Rngs::from_key(random::key(seed))
     }
 
-    /// The default stream, from a key.
+    /// Creates the default stream from a key.
     #[track_caller]
     pub fn from_key(key: Array) -> Self {
         Rngs {
@@ -83,42 +83,42 @@ impl Rngs {
         }
     }
 
-    /// The same, and a stream of its own, from a seed, under this name.
+    /// Adds a stream of this name, from a seed.
     #[track_caller]
     pub fn with(mut self, name: &str, seed: impl ArrayLike) -> Self {
         self.named.insert(name.to_owned(), RngStream::new(random::key(seed)));
         self
     }
 
-    /// The same, for layers whose dtypes the policy says.
+    /// Sets the policy: the dtypes of the layers built with these streams.
     pub fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The same, for a model whose parts ask for these rules.
+    /// Sets the sharding rules of the model built with these streams.
     pub fn with_rules(mut self, rules: &Rules) -> Self {
         self.rules = rules.clone();
         self
     }
 
-    /// The dtypes of the layers that are made with it.
+    /// Returns the policy: the dtypes of the layers built with these streams.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// The rules that the model constrains its activations by.
+    /// Returns the rules that shard the model's activations.
     pub fn rules(&self) -> Rules {
         self.rules.clone()
     }
 
-    /// The next key of the stream of this name, or of the default stream where there is none.
+    /// Returns the next key of the stream of this name, or of the default stream if there is none.
     #[track_caller]
     pub fn next(&mut self, name: &str) -> Array {
         self.stream(name).next()
     }
 
-    /// Returns a stream of its own, from the next key of the stream of this name, as a layer that draws has one.
+    /// Creates an independent stream from the next key of the stream of this name, for a layer that draws keys.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -131,8 +131,8 @@ impl Rngs {
         self.stream(name).fork()
     }
 
-    /// Streams for `n` copies of a layer, along a new leading dimension of their keys: each stream's next key is split, as
-    /// `nnx.split_rngs(splits=n)` does.
+    /// Creates streams for `n` copies of a layer, along a new leading dimension of their keys. The next key of each
+    /// stream is split, as `nnx.split_rngs(splits=n)` does.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -156,13 +156,13 @@ impl Rngs {
         self.named.get_mut(name).unwrap_or(&mut self.default)
     }
 
-    /// The next key for weights.
+    /// Returns the next key for weights.
     #[track_caller]
     pub fn params(&mut self) -> Array {
         self.next("params")
     }
 
-    /// The next key for dropout.
+    /// Returns the next key for dropout.
     #[track_caller]
     pub fn dropout(&mut self) -> Array {
         self.next("dropout")

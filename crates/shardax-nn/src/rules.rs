@@ -1,4 +1,4 @@
-//! Sharding as metadata: logical names of dimensions, and rules from them to the axes of a mesh.
+//! Sharding rules: from logical names of dimensions to mesh axes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::check::value_error;
 
 /// The logical names of an array's dimensions: `["embed", "mlp"]`, or `[Some("embed"), None]`.
 pub trait IntoAxisNames {
-    /// A name for each dimension that has one.
+    /// Returns a name for each dimension that has one.
     fn into_axis_names(self) -> AxisNames;
 }
 
@@ -34,19 +34,20 @@ impl IntoAxisNames for &AxisNames {
     }
 }
 
-/// Over which axes of a mesh the dimensions of a model's arrays are split, by their logical names.
+/// Sharding rules of a model's arrays: from logical names of dimensions to mesh axes.
 ///
 /// Layers name the dimensions of their parameters (`kernel_axes`), and a model those of its activations
-/// ([`constrain`](Rules::constrain)); the rules decide what that means. Data parallel, FSDP, tensor parallel and their
-/// products are different rules for one model. [`Rules::default`] splits nothing.
+/// ([`constrain`](Rules::constrain)). The rules map the names to mesh axes. Data parallel, FSDP, tensor parallel and
+/// their combinations are different rules for one model. [`Rules::default`] shards nothing.
 ///
-/// A rule holds for the first dimension of its name; the rules before it come first, and a mesh axis splits one dimension
-/// of an array. So a later rule of the same name is what holds where the axes of the earlier one are taken. Dimensions
-/// that no rule holds for are not split. This is Flax's `logical_axis_rules`.
+/// Rules are tried in order. A rule applies to the first dimension of its name, and a mesh axis shards at most one
+/// dimension of an array. So a later rule of the same name applies where the axes of the earlier one are taken.
+/// Dimensions without a rule are not sharded. These are Flax's `logical_axis_rules`.
 ///
-/// Some layers talk to other devices by themselves where the rules split what they are made of: [`Pipeline`](crate::Pipeline)
-/// along its layers, [`MultiHeadAttention`](crate::MultiHeadAttention) along its
-/// [sequence](crate::MultiHeadAttentionBuilder::sequence_axis), [`MixtureOfExperts`](crate::MixtureOfExperts) along `expert`.
+/// Some layers communicate explicitly where the rules shard them: [`Pipeline`](crate::Pipeline) along its layers,
+/// [`MultiHeadAttention`](crate::MultiHeadAttention) along its
+/// [sequence](crate::MultiHeadAttentionBuilder::sequence_axis), [`MixtureOfExperts`](crate::MixtureOfExperts) along
+/// `expert`.
 /// The rows of a batch are called `batch`.
 ///
 /// ```
@@ -89,24 +90,24 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Rules over `mesh`: a logical name with a mesh axis, several as a tuple, or `None`.
+    /// Creates rules over `mesh`: a logical name with a mesh axis, several as a tuple, or `None`.
     pub fn new<A: IntoDimSpec>(mesh: &Mesh, rules: impl IntoIterator<Item = (&'static str, A)>) -> Self {
         let rules = rules.into_iter().map(|(name, axes)| (name, axes.into_dim_spec())).collect();
         Rules { mesh: Some(mesh.clone()), rules }
     }
 
-    /// The same, and one rule more.
+    /// Adds a rule.
     pub fn and(mut self, name: &'static str, axes: impl IntoDimSpec) -> Self {
         self.rules = self.rules.iter().cloned().chain([(name, axes.into_dim_spec())]).collect();
         self
     }
 
-    /// The mesh; `None` where nothing is split.
+    /// Returns the mesh; `None` if nothing is sharded.
     pub fn mesh(&self) -> Option<&Mesh> {
         self.mesh.as_ref()
     }
 
-    /// How an array with these names lies.
+    /// Returns the partition spec of an array with these names.
     pub fn spec(&self, names: impl IntoAxisNames) -> PartitionSpec {
         let names = names.into_axis_names();
         let mut dims = vec![DimSpec::None; names.len()];
@@ -124,9 +125,9 @@ impl Rules {
         PartitionSpec::new(dims)
     }
 
-    /// The mesh axis over which dimensions of this name are split; `None` where no rule splits them, or over one device
-    /// alone. What talks over it by name (a pipeline, a ring, experts) needs one axis: several are an error, and so is one
-    /// that the mesh has not.
+    /// Returns the mesh axis that shards dimensions of this name; `None` if no rule shards them, or over one device
+    /// alone. Layers that communicate over it by name (a pipeline, a ring, experts) need one axis: several are an
+    /// error, and so is an axis that is not in the mesh.
     #[track_caller]
     pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
         let Some(mesh) = &self.mesh else { return Ok(None) };
@@ -143,8 +144,8 @@ impl Rules {
         }
     }
 
-    /// The mesh axes over which rows are split, and nothing else: those of the dimension `batch` that no other rule takes,
-    /// as far as they are not manual already.
+    /// Returns the mesh axes that shard rows alone: those of the dimension `batch` that no other rule uses, except axes
+    /// that are manual already.
     pub(crate) fn row_axes(&self) -> Vec<AxisName> {
         let Some(mesh) = &self.mesh else { return Vec::new() };
         let others = || self.rules.iter().filter(|rule| rule.0 != BATCH).flat_map(|rule| rule.1.axes());
@@ -155,7 +156,7 @@ impl Rules {
         self.spec([BATCH]).axes(0).iter().copied().filter(alone).collect()
     }
 
-    /// Where the devices are that dimensions of this name are split over.
+    /// Returns the place of the devices that shard dimensions of this name.
     #[track_caller]
     pub(crate) fn place(&self, name: &str) -> Result<Place> {
         Ok(match (self.axis(name)?, &self.mesh) {
@@ -165,13 +166,14 @@ impl Rules {
         })
     }
 
-    /// The sharding of an array with these names; `None` where there is no mesh.
+    /// Returns the sharding of an array with these names; `None` if there is no mesh.
     pub fn sharding(&self, names: impl IntoAxisNames) -> Option<NamedSharding> {
         Some(NamedSharding::new(self.mesh.as_ref()?, self.spec(names)))
     }
 
-    /// The sharding of each array of a model, an optimizer or any tree, by the names that layers gave. Arrays without names
-    /// are replicated. `jit` takes it as `in_shardings` and `out_shardings`, and `device_put` too.
+    /// Returns the sharding of each array of a model, an optimizer or any tree, by the names that layers gave. Arrays
+    /// without names are replicated. `jit` takes the result as `in_shardings` and `out_shardings`, and so does
+    /// `device_put`.
     pub fn shardings<T: Tree>(&self, tree: &T) -> Result<LeafTree<Option<Sharding>>> {
         self.of(&tree::structure(tree))
     }
@@ -184,25 +186,24 @@ impl Rules {
         LeafTree::try_new(def, def.leaf_infos().into_iter().map(|leaf| sharding(leaf.axis_names)).collect())
     }
 
-    /// What `make` makes (a model, or a whole training state), in one compiled program whose results lie as the rules say:
-    /// no device ever holds more than its parts.
+    /// Runs `make` (for a model, or a whole training state) in one compiled program whose results are sharded by the
+    /// rules. No device ever holds more than its shards.
     ///
-    /// Fails where a dimension cannot be split evenly; the message has the key path.
+    /// Fails if a dimension is not evenly divisible; the message has the key path.
     #[track_caller]
     pub fn init<M: Tree>(&self, make: impl Function<(), Output = M> + Clone) -> Result<M> {
         let shapes = eval_shape(make.clone(), ())?;
         jit(make).out_shardings(&self.shardings(&shapes)?).call(())
     }
 
-    /// The tree with its arrays moved to where the rules say.
+    /// Moves the arrays of the tree to the devices given by the rules.
     #[track_caller]
     pub fn device_put<T: Tree>(&self, tree: &T) -> Result<T> {
         device_put(tree, &self.shardings(tree)?)
     }
 
-    /// `x` with a constraint on how it lies, in a function that is compiled; the gradient has it too. In a `shard_map` over
-    /// some axes the constraint is of the others; without a mesh, and where all axes are manual (as in `pmap`), `x` is
-    /// returned.
+    /// Constrains the sharding of `x` and of its gradient, in a compiled function. In a `shard_map` over some axes the
+    /// constraint applies to the others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
     #[track_caller]
     pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();
@@ -218,27 +219,27 @@ impl Rules {
     }
 }
 
-/// The logical name of the dimension of rows.
+/// The logical name of the batch dimension.
 const BATCH: &str = "batch";
 
-/// Where the devices are among which something is split.
+/// The devices that something is sharded over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// Nothing is split.
+    /// No sharding.
     Whole,
-    /// Along an axis that is manual here: each device has its part.
+    /// A manual axis: each device has its shard.
     Manual(AxisName),
-    /// Along an axis that is left to the compiler, until a `shard_map` takes it.
+    /// An axis managed by the compiler, until a `shard_map` makes it manual.
     Auto(Mesh, AxisName),
 }
 
-/// The axes that one of the arrays varies over, and `axis`.
+/// Returns the axes that one of the arrays varies over, and `axis`.
 pub(crate) fn axes_of<T: Tree>(tree: &T, axis: AxisName) -> AxisSet {
     tree::leaves(tree).iter().map(Array::vma).fold(axis_index(axis).vma(), |all, vma| all.union(&vma))
 }
 
-/// The tree with every array varying over these axes. Of what goes into a loop, sums of gradients over devices come once,
-/// behind the loop, and not in each of its steps.
+/// Casts every array to vary over these axes. Gradients of a loop's operands are then summed over devices once, after
+/// the loop, and not in each of its steps.
 pub(crate) fn varying<T: Tree>(tree: T, axes: &AxisSet) -> Result<T> {
     let cast = |x: Array| match axes.minus(&x.vma()) {
         missing if missing.is_empty() => x,

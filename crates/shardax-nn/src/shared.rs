@@ -1,4 +1,4 @@
-//! Functions of a user's that are part of a structure.
+//! User functions that are part of a tree's structure.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

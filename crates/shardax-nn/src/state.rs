@@ -8,10 +8,10 @@ use shardax::prelude::*;
 use shardax::tree::{AxisNames, Flat, Metadata, Node, Unflatten, flatten_named, unflatten_named};
 use shardax::{Error, ErrorKind};
 
-/// The arrays of a module, or some of them, by their key paths, such as `conv1.kernel`, in the order of the paths. A tree.
+/// The arrays of a module, or some of them, sorted by their key paths, such as `conv1.kernel`. A tree.
 ///
-/// It keeps the names of the arrays' dimensions, so that [`Rules`](crate::Rules) place what is made of it, such as the
-/// state of an optimizer, as they place the model.
+/// It retains the names of the arrays' dimensions, so that [`Rules`](crate::Rules) shard what is derived from it, such
+/// as the state of an optimizer, like the model.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -29,23 +29,23 @@ pub struct State {
 }
 
 impl State {
-    /// No arrays.
+    /// Creates a state without arrays.
     pub fn new() -> Self {
         State::default()
     }
 
-    /// The array at this key path.
+    /// Returns the array at this key path.
     pub fn get(&self, key: &str) -> Option<&Array> {
         Some(&self.arrays[self.find(key).ok()?])
     }
 
-    /// The array at this key path, to be replaced.
+    /// Returns a mutable reference to the array at this key path.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Array> {
         let at = self.find(key).ok()?;
         Some(&mut self.arrays[at])
     }
 
-    /// Puts an array at this key path; the one that was there is returned.
+    /// Puts an array at this key path, and returns the previous one.
     pub fn insert(&mut self, key: impl Into<String>, array: Array) -> Option<Array> {
         let key = key.into();
         match self.find(&key) {
@@ -62,7 +62,7 @@ impl State {
         }
     }
 
-    /// Takes the array at this key path out.
+    /// Removes the array at this key path, and returns it.
     pub fn remove(&mut self, key: &str) -> Option<Array> {
         let at = self.find(key).ok()?;
         let others = |i: usize| i != at;
@@ -71,32 +71,32 @@ impl State {
         Some(self.arrays.remove(at))
     }
 
-    /// Whether there is an array at this key path.
+    /// Returns true if there is an array at this key path.
     pub fn contains_key(&self, key: &str) -> bool {
         self.find(key).is_ok()
     }
 
-    /// The key paths.
+    /// Returns the key paths.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
 
-    /// The arrays, in the order of their key paths.
+    /// Returns the arrays, in the order of their key paths.
     pub fn values(&self) -> impl Iterator<Item = &Array> {
         self.arrays.iter()
     }
 
-    /// The key paths with their arrays.
+    /// Returns the key paths with their arrays.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Array)> {
         self.keys().zip(self.values())
     }
 
-    /// How many arrays there are.
+    /// Returns the number of arrays.
     pub fn len(&self) -> usize {
         self.arrays.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if there are no arrays.
     pub fn is_empty(&self) -> bool {
         self.arrays.is_empty()
     }
@@ -105,7 +105,7 @@ impl State {
         self.keys.binary_search_by(|k| k.as_str().cmp(key))
     }
 
-    /// The state of these entries, of which the last wins where two have one key.
+    /// Builds the state of these entries. The last entry of a key wins.
     pub(crate) fn of(entries: impl IntoIterator<Item = (String, Option<AxisNames>, Array)>) -> Self {
         let sorted: BTreeMap<_, _> = entries.into_iter().map(|(key, names, array)| (key, (names, array))).collect();
         let (mut keys, mut all, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ impl State {
 impl Index<&str> for State {
     type Output = Array;
 
-    /// Panics where there is no array at this key path, as a map does; [`State::get`] does not.
+    /// Panics if there is no array at this key path, as a map does; [`State::get`] does not.
     fn index(&self, key: &str) -> &Array {
         match self.get(key) {
             Some(array) => array,

@@ -21,9 +21,9 @@ struct Row {
     bytes: usize,
 }
 
-/// A table of the modules that have arrays of their own: key path, type, the names, dtypes and shapes of the arrays (and
-/// how they are split, where they are), their kind, and how many elements and bytes they have; then the totals, of each
-/// kind and of all.
+/// Returns a table of the modules that have arrays of their own: key path, type, the names, dtypes, shapes and
+/// shardings of the arrays, their kind, and their numbers of elements and bytes; then the totals, of each kind and of
+/// all.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -85,7 +85,7 @@ pub fn tabulate<M: Module>(model: &M) -> String {
     out
 }
 
-/// `60,362`
+/// Formats a number with thousands separators: `60,362`.
 fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let groups: Vec<&str> =
@@ -93,7 +93,7 @@ fn grouped(n: usize) -> String {
     groups.join(",")
 }
 
-/// `241.4 KB`, as Flax writes it.
+/// Formats a size, `241.4 KB`, as Flax does.
 fn bytes(n: usize) -> String {
     let units = ["B", "KB", "MB", "GB", "TB"];
     let (mut value, mut unit) = (n as f64, 0);

@@ -1,4 +1,4 @@
-//! Kinds of variables, told apart by type.
+//! Kinds of variables, distinguished by type.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use crate::Module;
 
-/// What kind of variable an array of a model is. A field that is an [`Array`] is a [`Param`]; others say so by their
-/// type, one of these or a user's own:
+/// The kind of an array of a model. A field that is an [`Array`] is a [`Param`]; other kinds are types, predefined or a
+/// user's own:
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -30,7 +30,7 @@ use crate::Module;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait Kind: 'static {
-    /// What it is called in errors and tables; kinds of one name are one kind.
+    /// The kind's name in errors and tables. Kinds of one name are one kind.
     const NAME: &'static str;
 }
 
@@ -51,57 +51,57 @@ pub mod kind {
     }
 
     kinds! {
-        /// What an optimizer moves.
+        /// Trainable parameters.
         Param;
         /// Running statistics, such as those of [`BatchNorm`](crate::BatchNorm).
         BatchStat;
-        /// What is kept from one call to the next, such as the keys and values of attention.
+        /// State between calls, such as the keys and values of attention.
         Cache;
-        /// What stays as it is: weights that were trained before.
+        /// Frozen weights, which no optimizer updates.
         Frozen;
         /// The small matrices of a low-rank adaptation.
         LoRAParam;
         /// The key of a stream of random keys.
         RngKey;
-        /// The number of keys that a stream has made.
+        /// The number of keys drawn from a stream.
         RngCount;
     }
 }
 
-/// An array, or any tree of them, that is a variable of the kind `K`. It is used as what it holds.
+/// An array, or any tree of arrays, that is a variable of the kind `K`. It dereferences to its value.
 pub struct Variable<K, T = Array> {
     value: T,
     kind: PhantomData<fn() -> K>,
 }
 
-/// What an optimizer moves. A field that is a plain [`Array`] is one too.
+/// A trainable parameter. A field that is a plain [`Array`] is one too.
 pub type Param<T = Array> = Variable<kind::Param, T>;
-/// Running statistics: no optimizer moves them, and no gradient is taken.
+/// Running statistics: no optimizer updates them, and no gradient is taken.
 pub type BatchStat<T = Array> = Variable<kind::BatchStat, T>;
-/// What is kept from one call to the next.
+/// State between calls.
 pub type Cache<T = Array> = Variable<kind::Cache, T>;
-/// What stays as it is, whatever is in it: `Frozen<Encoder>`.
+/// Frozen weights, a whole module or one array: `Frozen<Encoder>`.
 pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 /// A matrix of a low-rank adaptation.
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
 /// The key of a stream of random keys.
 pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
-/// The number of keys that a stream has made.
+/// The number of keys drawn from a stream.
 pub type RngCount<T = Array> = Variable<kind::RngCount, T>;
 
 impl<K, T> Variable<K, T> {
-    /// A variable that holds `value`.
+    /// Creates a variable with this value.
     pub fn new(value: T) -> Self {
         Variable { value, kind: PhantomData }
     }
 
-    /// What it holds.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value
     }
 }
 
-/// A variable's kind stands for it: `Filter::of::<BatchStat>()`.
+/// A variable type is usable as its kind: `Filter::of::<BatchStat>()`.
 impl<K: Kind, T: 'static> Kind for Variable<K, T> {
     const NAME: &'static str = K::NAME;
 }

@@ -8,7 +8,7 @@ mod families;
 
 use golden_support::check_family;
 
-/// What is known to fail or to differ: a path, or the beginning of paths, and the reason.
+/// Known failures and differences: a path or a prefix of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[];
 
 macro_rules! families {

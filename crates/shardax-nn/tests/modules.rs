@@ -1,4 +1,4 @@
-//! What models are made of: kinds of variables, filters, policies, rules of sharding, tables.
+//! The parts of models: kinds of variables, filters, policies, sharding rules, tables.
 
 #[path = "modules/attention.rs"]
 mod attention;
@@ -138,7 +138,7 @@ fn modes_reach_all_layers() -> Result<()> {
     model.train();
     assert_ne!(model.forward(&x).to_vec::<f32>()?, model.forward(&x).to_vec::<f32>()?);
 
-    // Wrappers hand on what the layer that they wrap changes.
+    // Wrappers propagate state changes of the wrapped layer.
     let mut wrapped = WeightNorm::new(make(&mut Rngs::new(1)))?;
     let mut spectral = SpectralNorm::new(make(&mut Rngs::new(1)), &mut Rngs::new(2));
     let mut adapted = LoRA::new(5, 2, 5, &mut Rngs::new(1)).around(make(&mut Rngs::new(1)));
@@ -151,7 +151,7 @@ fn modes_reach_all_layers() -> Result<()> {
     Ok(())
 }
 
-/// A layer whose calls differ while it is in training.
+/// A layer whose calls differ in training mode.
 trait Stateful {
     fn forward_twice(&mut self, x: &Array) -> Result<()>;
 }
@@ -195,7 +195,7 @@ fn a_policy_is_every_layers() -> Result<()> {
     assert_eq!(dtypes(embed.forward(array([1, 2])), embed.state()), (DType::Bf16, vec![DType::F32]));
     let own = Linear::builder(4, 4).dtype(DType::F32).build(&mut rngs);
     assert_eq!(own.forward(&x).dtype(), DType::F32);
-    // What a recurrent network carries has the dtype of its parameters.
+    // The carry of a recurrent network has the dtype of its parameters.
     let rnn = Rnn::new(GruCell::new(4, 4, &mut rngs));
     let (carry, y) = rnn.run(ones([2, 6, 4]), None, Some(&array([6, 2])))?;
     assert_eq!((carry.dtype(), y.dtype()), (DType::F32, DType::F32));
@@ -231,7 +231,7 @@ impl Mlp {
     }
 }
 
-/// One model and one step: the rules decide how it lies, and ten steps give the same numbers.
+/// One model and one step under several sharding rules: ten steps give the same numbers.
 #[test]
 fn rules_decide_how_a_model_lies() -> Result<()> {
     setup();
@@ -280,7 +280,7 @@ fn rules_decide_how_a_model_lies() -> Result<()> {
         assert_eq!(kernel.sharding()?.spec()?.trimmed(), spec, "{rules:?}");
         assert_eq!(kernel.addressable_data(0)?.size(), held);
         assert!(allclose(kernel, &alone.model.up.kernel, 1e-4, 1e-5)?);
-        // The moments lie as their parameters do.
+        // The moments are sharded like their parameters.
         for (path, moment) in tree::leaves_with_path(&state.opt_state) {
             if path.contains("up.kernel") {
                 assert_eq!(moment.addressable_data(0)?.size(), held, "{path}");
@@ -296,7 +296,7 @@ fn rules_give_each_mesh_axis_once() -> Result<()> {
     let mesh = make_mesh([("data", 2), ("model", 4)])?;
     let rules = Rules::new(&mesh, [("embed", "data"), ("mlp", "model"), ("heads", "model"), ("heads", "data")]);
     assert_eq!(rules.spec(["embed", "mlp"]), P!["data", "model"]);
-    // The rule before comes first; a later rule of the same name has the axis that is left.
+    // Earlier rules take precedence; a later rule of the same name gets the remaining axis.
     assert_eq!(rules.spec(["heads", "mlp"]), P!["data", "model"]);
     assert_eq!(rules.spec(["mlp", "heads", "embed"]), P!["model", None, "data"]);
     assert_eq!(rules.spec([Some("unknown"), None]), P![None, None]);

@@ -81,7 +81,7 @@ impl Mlp {
     }
 }
 
-/// Three classes that a line cannot part.
+/// Three classes that are not linearly separable.
 fn data(n: usize) -> (Array, Array) {
     let x = random::normal(&random::key(5), [n, 4]);
     let labels =
@@ -120,7 +120,7 @@ fn training_learns() -> Result<()> {
     Ok(())
 }
 
-/// The same model on one device and on eight, whose gradients are averaged, stays the same.
+/// Training on eight devices with averaged gradients equals training on one device.
 #[test]
 fn eight_devices_train_as_one() -> Result<()> {
     setup();
@@ -297,7 +297,7 @@ fn losses_refuse_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
     }
     assert!(refused(accuracy(&logits, array([1]))).contains("shape mismatch"));
     assert!(refused(accuracy(&logits, array([1.0f32, 0.0]))).contains("subdtype of integer"));
-    // What went wrong before is what the error is about.
+    // An earlier error takes precedence.
     assert!(refused(squared_error(zeros(3) + zeros(4), zeros(3))).contains("broadcasting"));
     for (x, what) in [
         (huber_loss(&floats, &floats, f64::NAN), "delta must be at least 0 and finite, got NaN"),
@@ -436,7 +436,7 @@ fn norms_of_half_precision_are_summed_in_float32() -> Result<()> {
     Ok(())
 }
 
-/// A new learning rate is data: the step is not compiled anew.
+/// A new learning rate is data: the step is not recompiled.
 #[test]
 fn an_injected_learning_rate_is_read_and_set_without_a_new_program() -> Result<()> {
     setup();

@@ -1,14 +1,14 @@
-//! Masks of attention: which keys a query sees.
+//! Attention masks.
 
 use shardax::prelude::*;
 
 use crate::check::value_error;
 
-/// The mask of every pair of a query and a key: `query_input` is `[..., queries]`, `key_input` `[..., keys]`, the result
-/// `[..., 1, queries, keys]` of booleans, where the 1 stands for all heads.
+/// Returns the mask of every pair of a query and a key. `query_input` is `[..., queries]`, `key_input` is `[...,
+/// keys]`. The result is `[..., 1, queries, keys]` of booleans; the dimension of size 1 broadcasts over the heads.
 ///
-/// `pairwise` says what becomes of a pair; with `multiply`, as in Flax, both must not be zero. A result that is no boolean
-/// counts as seen where it is not zero.
+/// `pairwise` combines the two elements of a pair. With `multiply`, as in Flax, the key is visible if both are nonzero.
+/// A result that is not boolean counts as true where it is nonzero.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -29,7 +29,8 @@ pub fn make_attention_mask(
     pairwise(query.expand_dims(-1), key.expand_dims(-2)).expand_dims(-3).astype(DType::Bool)
 }
 
-/// The mask by which no query sees a key after it: `[..., 1, length, length]` of booleans for `x` of `[..., length]`.
+/// Returns the causal mask, `[..., 1, length, length]` of booleans for `x` of `[..., length]`: no query attends to a
+/// later key.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -44,7 +45,7 @@ pub fn make_causal_mask(x: impl ArrayLike) -> Array {
     make_attention_mask(&places, &places, |q, k| q.greater_equal(k))
 }
 
-/// The mask that holds where all of these do; `None` of none. They are of one rank, and broadcast.
+/// Combines masks with a logical and; returns `None` if there are none. The masks have one rank, and are broadcast.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

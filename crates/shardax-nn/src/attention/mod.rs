@@ -1,4 +1,4 @@
-//! Attention: what each query takes of the values, by how much it is like their keys.
+//! Scaled dot-product attention.
 
 mod mask;
 mod ring;
@@ -20,7 +20,8 @@ use self::shapes::Shapes;
 use crate::check::{FINITE, integer, same_shape, value_error, within};
 use crate::layers::promoted;
 
-/// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head; [`AttentionOptions`] has masks and more.
+/// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head. [`AttentionOptions`] adds masks and
+/// more.
 ///
 /// `query` is `[..., queries, heads, depth]`, `key` and `value` are `[..., keys, key heads, depth]`, where the heads of the
 /// query are a multiple of those of the keys; the result is like `query`. Scores and their softmax are in float32.
@@ -38,7 +39,7 @@ pub fn dot_product_attention(query: impl ArrayLike, key: impl ArrayLike, value: 
     AttentionOptions::new().dot_product_attention(query, key, value)
 }
 
-/// Which keys a query sees, and how its scores become weights.
+/// Options of scaled dot-product attention: bias, masks, scale, dropout.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -68,72 +69,76 @@ pub struct AttentionOptions {
 }
 
 impl AttentionOptions {
-    /// Every query sees every key.
+    /// Creates the default options: every query attends to every key.
     pub fn new() -> Self {
         AttentionOptions::default()
     }
 
-    /// What is added to the scores: broadcastable to `[..., heads, queries, keys]`.
+    /// Adds a bias to the scores: broadcastable to `[..., heads, queries, keys]`.
     pub fn bias(mut self, bias: impl ArrayLike) -> Self {
         self.bias = Some(bias.into_array());
         self
     }
 
-    /// Which keys are seen: booleans, or numbers that are not zero, broadcastable to `[..., heads, queries, keys]`.
+    /// Sets the mask of visible keys: booleans, or numbers of which nonzero is true, broadcastable to `[..., heads,
+    /// queries, keys]`.
     pub fn mask(mut self, mask: impl ArrayLike) -> Self {
         self.mask = Some(mask.into_array());
         self
     }
 
-    /// Whether a query sees no key that comes after it. Default false.
+    /// Sets whether attention is causal: no query attends to a later key. Default false.
     pub fn is_causal(mut self, is_causal: bool) -> Self {
         self.is_causal = is_causal;
         self
     }
 
-    /// What the products of queries and keys are multiplied by. Default `1 / sqrt(depth)`.
+    /// Sets the factor of the dot products of queries and keys. Default `1 / sqrt(depth)`.
     pub fn scale(mut self, scale: f64) -> Self {
         self.scale = Some(scale);
         self
     }
 
-    /// How many queries of each example there are, integers of the shape of the batch; the results of the others are zero.
+    /// Sets the number of valid queries of each example, integers of the batch's shape. The results of other queries
+    /// are zero.
     pub fn query_seq_lengths(mut self, lengths: impl ArrayLike) -> Self {
         self.query_seq_lengths = Some(lengths.into_array());
         self
     }
 
-    /// How many keys of each example there are, integers of the shape of the batch; the others are not seen.
+    /// Sets the number of valid keys of each example, integers of the batch's shape. Other keys are masked.
     pub fn key_value_seq_lengths(mut self, lengths: impl ArrayLike) -> Self {
         self.key_value_seq_lengths = Some(lengths.into_array());
         self
     }
 
-    /// The segments of queries and of keys, integers of the shape of the batch and their length: a query sees the keys of its
-    /// own segment alone. For several texts in one row, and for padding, which is a segment too.
+    /// Sets the segments of queries and of keys, integers of the batch's shape and their length. A query attends only
+    /// to the keys of its own segment. Use it to pack several texts into one row, and for padding, which is a segment
+    /// too.
     pub fn segment_ids(mut self, queries: impl ArrayLike, keys: impl ArrayLike) -> Self {
         self.segment_ids = Some((queries.into_array(), keys.into_array()));
         self
     }
 
-    /// How many keys before the query's own position, and how many after it, are seen.
+    /// Restricts attention to this many keys before the query's own position, and this many after it.
     pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
         self.local_window_size = Some((left, right));
         self
     }
 
-    /// Keeps scores between `-cap` and `cap`, by `cap * tanh(scores / cap)`, before bias and masks.
+    /// Limits scores to between `-cap` and `cap` with `cap * tanh(scores / cap)`, before bias and masks.
     pub fn soft_cap(mut self, cap: f64) -> Self {
         self.soft_cap = Some(cap);
         self
     }
 
-    /// Zeroes each weight with this probability, between 0 and 1, and scales the others so that the mean stays.
+    /// Zeroes each weight with probability `rate`, between 0 and 1, and scales the others so that the mean is
+    /// unchanged.
     pub fn dropout(self, rate: f64, key: &Array) -> Self {
         self.dropout_rate(rate).dropout_key(key)
     }
 
-    /// The key of the dropout of a layer, whose rate it is; without a key nothing is dropped.
+    /// Sets the key of a layer's dropout; the layer sets the rate. Without a key nothing is dropped.
     pub fn dropout_key(mut self, key: &Array) -> Self {
         self.dropout_key = Some(key.clone());
         self
@@ -144,26 +149,27 @@ impl AttentionOptions {
         self
     }
 
-    /// The positions of queries and keys, `[..., length]`, for the [`Rope`] of a layer. Default: from 0.
+    /// Sets the positions of queries and keys, `[..., length]`, for the [`Rope`] of a layer. By default they start at
+    /// 0.
     pub fn positions(mut self, positions: impl ArrayLike) -> Self {
         self.positions = Some(positions.into_array());
         self
     }
 
-    /// Whether dropout falls on the same places in every example and every head. Default true.
+    /// Sets whether all examples and heads share one dropout mask. Default true.
     pub fn broadcast_dropout(mut self, broadcast: bool) -> Self {
         self.broadcast_dropout = Some(broadcast);
         self
     }
 
-    /// How precisely accelerators compute both products. Default: as
-    /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+    /// Sets the precision of both matmuls on accelerators. Default:
+    /// [`default_matmul_precision`](shardax::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
         self
     }
 
-    /// The same, and what a layer says where this says nothing.
+    /// Fills the options that are not set with those of the layer.
     pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
         self.is_causal |= layer.is_causal;
         self.scale = self.scale.or(layer.scale);
@@ -175,7 +181,7 @@ impl AttentionOptions {
         self
     }
 
-    /// The same for queries that go on from `start` among all keys, so that positions are counted from there.
+    /// Replaces causality and window by a mask for queries at positions `start..` among all keys.
     pub(crate) fn seen_from(mut self, start: &Array, queries: usize, keys: usize) -> Self {
         let query = start + arange(0..queries as i32).expand_dims(1);
         let key = arange(0..keys as i32);
@@ -191,7 +197,7 @@ impl AttentionOptions {
         self
     }
 
-    /// As [`dot_product_attention`], with these options.
+    /// Computes [`dot_product_attention`] with these options.
     #[track_caller]
     pub fn dot_product_attention(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> Array {
         let query = query.into_array();
@@ -201,8 +207,8 @@ impl AttentionOptions {
         }
     }
 
-    /// The same, and the logarithm of each query's sum of exponentials, `[..., queries, heads]`, through which no gradient
-    /// flows: what puts the results of several blocks of keys together.
+    /// Returns the result and the logsumexp of each query's scores, `[..., queries, heads]`, through which no gradient
+    /// flows. The logsumexp is needed to combine the results of several blocks of keys.
     #[track_caller]
     pub fn with_residual(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> (Array, Array) {
         let query = query.into_array();
@@ -215,7 +221,7 @@ impl AttentionOptions {
         }
     }
 
-    /// The result, and what its softmax sums up.
+    /// Returns the result, and the normalizer of its softmax.
     #[track_caller]
     fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Sums)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
@@ -242,7 +248,7 @@ impl AttentionOptions {
         Ok((y, sums))
     }
 
-    /// Whether it is attention as the primitive has it. What a single query takes of all keys is no more than it is.
+    /// Returns true if the fused attention primitive applies. It has no advantage for a single query.
     fn is_plain(&self, q: &Array, shapes: &Shapes) -> bool {
         let nothing_added = self.bias.is_none() && self.soft_cap.is_none() && !self.drops();
         nothing_added && q.dtype() == DType::F32 && shapes.queries > 1 && shapes.keys > 0
@@ -252,13 +258,13 @@ impl AttentionOptions {
         self.dropout_key.is_some() && self.dropout_rate.unwrap_or(0.0) > 0.0
     }
 
-    /// How many keys before and behind a query's position are seen.
+    /// Returns the numbers of visible keys before and after a query's position.
     fn near(&self) -> (usize, usize) {
         let (before, behind) = self.local_window_size.unwrap_or((usize::MAX, usize::MAX));
         (before, if self.is_causal { 0 } else { behind })
     }
 
-    /// `[..., heads, queries, keys]`, in float32 at least.
+    /// Returns the scores, `[..., heads, queries, keys]`, in float32 at least.
     fn scores(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
         let mut scores = self.products(q, k, shapes);
         if let Some(bias) = &self.bias {
@@ -268,7 +274,7 @@ impl AttentionOptions {
         self.hidden(&scores, &self.seen(shapes))
     }
 
-    /// How products are computed.
+    /// Returns the options of the matmuls.
     fn dot(&self) -> DotOptions {
         DotOptions::new().precision(self.precision)
     }
@@ -277,7 +283,7 @@ impl AttentionOptions {
         self.scale.unwrap_or_else(|| 1.0 / (shapes.depth.max(1) as f64).sqrt())
     }
 
-    /// The products of queries and keys, scaled and capped.
+    /// Returns the dot products of queries and keys, scaled and capped.
     fn products(&self, q: &Array, k: &Array, shapes: &Shapes) -> Array {
         let scores = shapes.products(q, k, self.dot()) * self.factor(shapes);
         match self.soft_cap {
@@ -286,24 +292,24 @@ impl AttentionOptions {
         }
     }
 
-    /// The scores without those that are not seen.
+    /// Masks the scores of keys that are not visible.
     fn hidden(&self, scores: &Array, seen: &Option<Array>) -> Array {
-        // Not the infinity: where nothing is seen the weights are equal, and gradients are no NaN.
+        // Not infinity: where no key is visible the weights are equal, and gradients are not NaN.
         seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, HIDDEN))
     }
 
-    /// Where all masks hold, and positions let it; `None` where all is seen.
+    /// Returns the combined mask of options and positions; `None` if every key is visible.
     fn seen(&self, shapes: &Shapes) -> Option<Array> {
         let query = arange(0..shapes.queries as i32).expand_dims(1);
         let key = arange(0..shapes.keys as i32);
         self.masks(shapes).into_iter().chain(self.seen_between(&query, &key)).reduce(|a, b| a & b)
     }
 
-    /// Where all masks hold, with as many dimensions as scores have.
+    /// Returns the combined mask of the options, with the rank of the scores.
     fn mask_of(&self, shapes: &Shapes) -> Option<Array> {
         let mask = self.masks(shapes).into_iter().reduce(|a, b| a & b)?;
         let mut shape = mask.shape().to_vec();
-        // Leading dimensions of 1 come and go.
+        // Leading dimensions of size 1 are added or removed.
         let rank = shapes.batch.len() + 3;
         let beyond = shape.len().saturating_sub(rank);
         shape.drain(..beyond);
@@ -325,7 +331,7 @@ impl AttentionOptions {
         seen
     }
 
-    /// What positions, `[queries, 1]` and `[keys]`, tell of who sees whom.
+    /// Returns the mask that follows from the positions `[queries, 1]` and `[keys]`.
     fn seen_between(&self, query: &Array, key: &Array) -> Option<Array> {
         let causal = self.is_causal.then(|| query.greater_equal(key));
         let window = self.local_window_size.map(|(left, right)| {
@@ -408,16 +414,16 @@ impl AttentionOptions {
     }
 }
 
-/// What is known of each query's softmax.
+/// The normalizer of each query's softmax.
 enum Sums {
-    /// Of every key.
+    /// The scores of every key.
     Scores(Array),
-    /// The largest score, and the sum of the exponentials of what scores are less than that.
+    /// The largest score, and the sum of the exponentials of the scores minus the largest.
     Exponentials { max: Array, sum: Array },
 }
 
 impl Sums {
-    /// The logarithm of each query's sum of exponentials: `[..., heads, queries]`.
+    /// Returns the logsumexp of each query's scores: `[..., heads, queries]`.
     fn logarithm(&self) -> Array {
         match self {
             Sums::Scores(scores) => scores.logsumexp(-1),
@@ -426,7 +432,7 @@ impl Sums {
     }
 }
 
-/// Where a query, `[..., queries]`, and a key, `[..., keys]`, are of one segment: `[..., 1, queries, keys]`.
+/// Returns the mask of equal segments, `[..., 1, queries, keys]`, for queries `[..., queries]` and keys `[..., keys]`.
 fn same_segment(queries: &Array, keys: &Array) -> Array {
     queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3)
 }

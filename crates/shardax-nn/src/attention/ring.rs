@@ -1,4 +1,4 @@
-//! Attention over a sequence that is split over devices: keys and values go round.
+//! Ring attention: attention over a sequence that is sharded over devices.
 
 use shardax::lax::DotOptions;
 use shardax::prelude::*;
@@ -10,12 +10,13 @@ use crate::check::value_error;
 use crate::layers::promoted;
 use crate::rules::{axes_of, varying};
 
-/// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is split over a mesh axis, inside a
-/// `shard_map`: each device has its positions of `query`, `key` and `value`, in order, and gets its positions of the result.
+/// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is sharded over a mesh axis, inside a
+/// `shard_map`. Each device holds its positions of `query`, `key` and `value`, in order, and gets its positions of the
+/// result.
 ///
-/// Keys and values go from device to device round the axis, so that no device ever has the scores, keys or values of more
-/// than a block; the softmax is summed up as they come, in float32. The gradient sends them round again, with the sums of
-/// their gradients. It is exact. Forward mode (`jvp`) is an error.
+/// Keys and values are passed from device to device around the axis. No device ever holds the scores, keys or values of
+/// more than one block. The softmax is accumulated in float32 as blocks arrive. The gradient passes them around again,
+/// together with the accumulated gradients of keys and values. The result is exact. Forward mode (`jvp`) is an error.
 ///
 /// Source: [Liu et al. 2023](https://arxiv.org/abs/2310.01889).
 ///
@@ -41,13 +42,13 @@ pub fn ring_attention(
 }
 
 impl AttentionOptions {
-    /// As [`ring_attention`], with these options; positions are those in the whole sequence. Of causal attention, blocks that
-    /// no query sees are left out.
+    /// Computes [`ring_attention`] with these options. Positions are those in the whole sequence. Causal attention
+    /// skips blocks that no query attends to.
     ///
-    /// [`segment_ids`](AttentionOptions::segment_ids) are those of the device's own queries and keys; the numbers of all keys are
-    /// gathered, which are few beside keys and values.
+    /// [`segment_ids`](AttentionOptions::segment_ids) are those of the device's own queries and keys. The ids of all
+    /// keys are gathered: they are small compared with keys and values.
     ///
-    /// Fails with a bias, a mask, lengths or dropout, which are of whole sequences.
+    /// Fails with a bias, a mask, lengths or dropout, which apply to whole sequences.
     #[track_caller]
     pub fn ring_attention(
         &self,
@@ -79,7 +80,7 @@ impl AttentionOptions {
             ));
         }
         self.check("ring_attention", &q, &k, &v)?;
-        // What rules of gradients see are arguments.
+        // A gradient rule sees only the arguments, so the ids are passed as one.
         let options = AttentionOptions { segment_ids: None, positions: None, ..self.clone() };
         let segments = self.segment_ids.as_ref().map(|(queries, keys)| Segments {
             queries: queries.clone(),
@@ -98,7 +99,7 @@ impl AttentionOptions {
             },
             move |(q, k, v, ids, y, softmax): (Array, Array, Array, Given, Array, Softmax), dy: Array| -> Result<_> {
                 let (dq, dk, dv) = backward.backward([q, k, v], ids.clone(), y, softmax, dy)?;
-                // Those of integers are not looked at.
+                // The cotangents of integers are ignored.
                 Ok((dq, dk, dv, ids))
             },
         )
@@ -106,7 +107,7 @@ impl AttentionOptions {
     }
 }
 
-/// Attention round an axis of so many devices.
+/// Ring attention around an axis of `size` devices.
 #[derive(Clone)]
 struct Ring {
     options: AttentionOptions,
@@ -114,24 +115,24 @@ struct Ring {
     size: usize,
 }
 
-/// The segments of the queries here, `[..., queries]`, and of the keys of all devices, `[..., keys]`.
+/// The segments of the local queries, `[..., queries]`, and of the keys of all devices, `[..., keys]`.
 #[derive(Tree, Clone)]
 struct Segments {
     queries: Array,
     keys: Array,
 }
 
-/// What is known of each query's softmax, `[..., heads, queries]` in float32.
+/// The normalizer of each query's softmax, `[..., heads, queries]` in float32.
 #[derive(Tree, Clone)]
 struct Softmax {
     /// The largest score.
     max: Array,
-    /// The sum of the exponentials of the scores, less the largest.
+    /// The sum of the exponentials of the scores minus the largest.
     sum: Array,
 }
 
 impl Ring {
-    /// The result, and what its gradient needs of the softmax.
+    /// Returns the result, and the residuals of the softmax for the gradient.
     fn forward(&self, qkv: [Array; 3], ids: Option<Segments>) -> Result<(Array, Softmax)> {
         let axes = axes_of(&(qkv.clone(), ids.clone()), self.axis);
         let ([q, k, v], ids) = varying((qkv, ids), &axes)?;
@@ -166,7 +167,7 @@ impl Ring {
         Ok((y, softmax))
     }
 
-    /// The gradients of queries, keys and values.
+    /// Returns the gradients of queries, keys and values.
     fn backward(
         &self,
         qkv: [Array; 3],
@@ -182,7 +183,7 @@ impl Ring {
         let own = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
         let scale = self.options.factor(&shapes);
-        // What each query's softmax takes off the gradients of its weights.
+        // The correction term of the softmax gradient of each query.
         let mean = (dy.astype(dtype) * y.astype(dtype)).sum(-1).swapaxes(-1, -2).expand_dims(-1);
         let add = |from: &Array, k: Array, v: Array, state: (Array, Array, Array)| {
             self.unless_hidden(&own, from, &shapes, state, |(dq, dk, dv): (Array, Array, Array)| {
@@ -212,28 +213,28 @@ impl Ring {
             Ok((((k, v, dk, dv), dq), ()))
         };
         let (((_, _, dk, dv), dq), ()) = self.round(step, ((k.clone(), v.clone(), dk, dv), dq))?;
-        // The last step to where they belong.
+        // The last step returns the gradients to their own devices.
         let (dk, dv) = if self.size > 1 { pshift((dk, dv), self.axis, 1) } else { (dk, dv) };
         Ok((dq.astype(q.dtype()), dk.astype(k.dtype()), dv.astype(v.dtype())))
     }
 
-    /// Products that are summed in float32 at least.
+    /// Returns the options of matmuls that accumulate in float32 at least.
     fn dot(&self, x: &Array) -> DotOptions {
         self.options.dot().preferred_element_type(wide(x))
     }
 
-    /// A step for each device but one, which is given how far what it has has come.
+    /// Runs `step` for each other device; its second argument is the number of hops that the block has made.
     fn round<C: Tree>(&self, step: impl Fn(C, Array) -> Result<(C, ())>, start: C) -> Result<(C, ())> {
         if self.size > 1 { scan(step, start, arange(1..self.size as i32)) } else { Ok((start, ())) }
     }
 
-    /// Whose block has come so far.
+    /// Returns the index of the device that the current block comes from.
     fn source(&self, own: &Array, hop: &Array) -> Array {
         let size = self.size as i32;
         (own - hop + size) % size
     }
 
-    /// Which keys of the block from `from` are seen by the queries here.
+    /// Returns the mask between the local queries and the keys of the block from `from`.
     fn seen(&self, own: &Array, from: &Array, shapes: &Shapes, ids: &Option<Segments>) -> Option<Array> {
         let query = own * shapes.queries as i32 + arange(0..shapes.queries as i32);
         let key = from * shapes.keys as i32 + arange(0..shapes.keys as i32);
@@ -245,7 +246,7 @@ impl Ring {
         self.options.seen_between(&query.expand_dims(1), &key).into_iter().chain(of_one).reduce(|a, b| a & b)
     }
 
-    /// `add` to the state, where a query here sees a key of the block from `from`.
+    /// Applies `add` to the state, unless causality masks the whole block from `from`.
     fn unless_hidden<T: Tree>(
         &self,
         own: &Array,
@@ -262,7 +263,7 @@ impl Ring {
     }
 }
 
-/// `[..., queries, heads, 1]` of `[..., heads, queries]`.
+/// Reorders `[..., heads, queries]` to `[..., queries, heads, 1]`.
 fn of_queries(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }

@@ -6,10 +6,10 @@ use shardax::prelude::*;
 
 use crate::check::{require, value_error, within};
 
-/// Rotary position embedding: pairs of features are turned by an angle that grows with the position, so that the product
-/// of a query and a key depends on how far they are apart.
+/// Rotary position embedding: pairs of features are rotated by an angle that grows with the position, so that the dot
+/// product of a query and a key depends on their distance.
 ///
-/// A pair is a feature and the one half of the depth further on. Angles are computed in float32.
+/// A pair is a feature and the one half of the depth after it. Angles are computed in float32.
 ///
 /// Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864).
 ///
@@ -18,34 +18,34 @@ use crate::check::{require, value_error, within};
 /// let rope = Rope::new(10_000.0);
 /// let x = ones([1, 4, 2, 8]);
 /// let y = rope.apply(&x, arange(0..4).expand_dims(0));
-/// // At position 0 nothing is turned.
+/// // Position 0 is not rotated.
 /// assert_eq!(y.get((0, 0)).to_vec::<f32>()?, [1.0; 16]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// The last pair turns about `base` times slower than the first. Default 10000.
+    /// The base of the frequencies: the last pair rotates about `base` times slower than the first. Default 10000.
     pub base: f64,
-    /// How angles are changed for texts longer than those that a model was trained with.
+    /// The scaling of angles for texts longer than those that a model was trained with.
     pub scaling: RopeScaling,
-    /// The number of features of each head that are turned, the first ones. Default all.
+    /// The number of features of each head that are rotated, the first ones. Default all.
     pub rotary_dim: Option<usize>,
 }
 
-/// How the angles of a [`Rope`] are changed for longer texts.
+/// The scaling of the angles of a [`Rope`] for longer texts.
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// Positions are divided by this factor.
+    /// Divides positions by this factor.
     Linear(f64),
-    /// Slow pairs turn slower by `factor`, fast ones stay, as Llama 3.1 has it.
+    /// Slows low frequencies down by `factor` and leaves high ones unchanged, as in Llama 3.1.
     Llama3 {
-        /// By how much longer texts are.
+        /// The ratio of the new length to the original one.
         factor: f64,
-        /// Pairs that turn less often than this over the original length are slow. Llama: 1.
+        /// Pairs that make fewer rotations than this over the original length have low frequency. Llama: 1.
         low_freq_factor: f64,
-        /// Pairs that turn more often are fast. Llama: 4.
+        /// Pairs that make more rotations than this have high frequency. Llama: 4.
         high_freq_factor: f64,
         /// The length that the model was trained with.
         original_max_position: f64,
@@ -59,24 +59,25 @@ impl Default for Rope {
 }
 
 impl Rope {
-    /// Angles that go from 1 to nearly `1 / base` a position.
+    /// Creates an embedding whose frequencies go from 1 to nearly `1 / base` per position.
     pub fn new(base: f64) -> Self {
         Rope { base, scaling: RopeScaling::None, rotary_dim: None }
     }
 
-    /// The same, for longer texts.
+    /// Sets the scaling for longer texts.
     pub fn scaling(mut self, scaling: RopeScaling) -> Self {
         self.scaling = scaling;
         self
     }
 
-    /// Turns only the first `features` of each head, an even number; the others pass.
+    /// Rotates only the first `features` of each head, an even number; the others pass through.
     pub fn rotary_dim(mut self, features: usize) -> Self {
         self.rotary_dim = Some(features);
         self
     }
 
-    /// `x`, `[..., length, heads, depth]` with an even depth, turned by `positions`, `[..., length]` or what broadcasts to it.
+    /// Rotates `x`, `[..., length, heads, depth]` with an even depth, by `positions`, `[..., length]` or broadcastable
+    /// to it.
     #[track_caller]
     pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
         let (x, positions) = (x.into_array(), positions.into_array());
@@ -98,7 +99,7 @@ impl Rope {
         concatenate(&turned, -1).astype(dtype)
     }
 
-    /// The angle of a pair at position 1; the pairs lie between 0 and 1.
+    /// Returns the angle of a pair at position 1. `pair` lies between 0 and 1.
     fn speed(&self, pair: f64) -> f64 {
         let speed = self.base.powf(-pair);
         match self.scaling {

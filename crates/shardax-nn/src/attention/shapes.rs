@@ -1,9 +1,9 @@
-//! The sizes of queries and keys, and the products of attention.
+//! Sizes of queries and keys, and the matmuls of attention.
 
 use shardax::lax::DotOptions;
 use shardax::prelude::*;
 
-/// The sizes of queries and keys that fit each other. The heads of queries are groups, one for each head of the keys.
+/// The sizes of matching queries and keys. The heads of queries form one group for each head of the keys.
 pub(super) struct Shapes {
     pub batch: Vec<usize>,
     pub queries: usize,
@@ -27,39 +27,39 @@ impl Shapes {
         }
     }
 
-    /// The batch's dimensions, then these.
+    /// Returns the batch's dimensions followed by `last`.
     pub fn with<const N: usize>(&self, last: [usize; N]) -> Vec<usize> {
         [self.batch.as_slice(), &last].concat()
     }
 
-    /// One number of each example, to be compared with scores.
+    /// Reshapes one number of each example so that it broadcasts with scores.
     pub fn of_batch(&self, numbers: &Array) -> Array {
         numbers.reshape(self.with([1, 1, 1]))
     }
 
-    /// The dimensions that both operands of a product have: batch and heads of the keys.
+    /// Returns the batch dimensions of a matmul: batch and heads of the keys.
     fn shared(&self) -> Vec<usize> {
         (0..=self.batch.len()).collect()
     }
 
-    /// Heads of queries as groups: `[..., key heads, groups, queries, depth]` of `[..., queries, heads, depth]`.
+    /// Groups the heads of queries: `[..., queries, heads, depth]` to `[..., key heads, groups, queries, depth]`.
     fn grouped(&self, x: &Array) -> Array {
         let depth = x.shape().last().copied().unwrap_or(0);
         x.reshape(self.with([self.queries, self.key_heads, self.groups, depth])).moveaxis(-4, -2)
     }
 
-    /// The same of weights `[..., heads, queries, keys]`.
+    /// Groups the heads of weights `[..., heads, queries, keys]`.
     fn grouped_weights(&self, weights: &Array) -> Array {
         weights.reshape(self.with([self.key_heads, self.groups, self.queries, self.keys]))
     }
 
-    /// Of every query with every key: `[..., heads, queries, keys]`, in float32 at least.
+    /// Returns the dot products of every query and every key: `[..., heads, queries, keys]`, in float32 at least.
     #[track_caller]
     pub fn products(&self, q: &Array, k: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
         let dot = dot.preferred_element_type(wide(k));
         let products = match self.queries * self.groups {
-            // A single query reads the keys as they lie.
+            // A single query reads the keys without a transpose.
             1 => {
                 let heads: Vec<usize> = (0..n).chain([n + 1]).collect();
                 dot.dot_general(q, k, (&[n + 2], &[n + 2]), (&heads, &heads))
@@ -72,7 +72,7 @@ impl Shapes {
         products.reshape(self.with([self.key_heads * self.groups, self.queries, self.keys]))
     }
 
-    /// The sums of values by their weights: `[..., queries, heads, depth]`.
+    /// Returns the weighted sums of values: `[..., queries, heads, depth]`.
     #[track_caller]
     pub fn values(&self, weights: &Array, v: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
@@ -82,8 +82,8 @@ impl Shapes {
         sums.moveaxis(-2, -4).reshape(self.with([self.queries, self.key_heads * self.groups, depth]))
     }
 
-    /// The sums over the queries of what each has, `[..., queries, heads, depth]`, by the weights of keys, in float32 at
-    /// least: `[..., keys, key heads, depth]`.
+    /// Returns the weighted sums over the queries of `x`, `[..., queries, heads, depth]`, for each key: `[..., keys,
+    /// key heads, depth]`, in float32 at least.
     #[track_caller]
     pub fn of_keys(&self, weights: &Array, x: &Array, dot: DotOptions) -> Array {
         let (n, shared) = (self.batch.len(), self.shared());
@@ -93,7 +93,7 @@ impl Shapes {
     }
 }
 
-/// The dtype of sums of products of half precision.
+/// Returns the accumulation dtype for half precision.
 pub(super) fn wide(x: &Array) -> Option<DType> {
     (x.dtype().byte_size() < 4).then_some(DType::F32)
 }

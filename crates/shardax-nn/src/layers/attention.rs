@@ -13,10 +13,10 @@ use crate::check::{refused, require, value_error};
 use crate::rules::Place;
 use crate::{Cache, IntoAxisNames, Rngs, Rules};
 
-/// Attention with several heads: queries, keys and values are linear in the inputs, the result is linear in what the heads
-/// take of the values.
+/// Multi-head attention: linear projections of the inputs to queries, keys and values, and a linear projection of the
+/// heads' results.
 ///
-/// It holds no stream of keys for its dropout: [`AttentionOptions::dropout_key`] gives a key of the stream that
+/// It holds no stream of keys for its dropout. [`AttentionOptions::dropout_key`] takes a key of the stream that
 /// [`Rngs::fork`] draws where `nnx.MultiHeadAttention(…, dropout_rate=…)` draws its own, after the layer is made.
 ///
 /// ```
@@ -57,7 +57,7 @@ pub struct MultiHeadAttention {
     pub cached_key: Option<Cache>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
     pub cached_value: Option<Cache>,
-    /// How many positions are in the cache, int32.
+    /// The number of positions in the cache, int32.
     pub cache_index: Option<Cache>,
     own: Own,
     #[tree(static)]
@@ -71,7 +71,7 @@ struct Sequence {
     rules: Rules,
 }
 
-/// What is no layer.
+/// The options that are not layers.
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
 struct Own {
     dropout_rate: f64,
@@ -109,13 +109,13 @@ pub struct MultiHeadAttentionBuilder {
 }
 
 impl MultiHeadAttention {
-    /// A layer of so many heads, which must divide the features: kernels LeCun normal, biases zero.
+    /// Creates a layer of `num_heads` heads, which must divide the features. Kernels are LeCun normal, biases zero.
     #[track_caller]
     pub fn new(num_heads: usize, in_features: usize, rngs: &mut Rngs) -> Self {
         MultiHeadAttention::builder(num_heads, in_features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(num_heads: usize, in_features: usize) -> MultiHeadAttentionBuilder {
         MultiHeadAttentionBuilder {
             num_heads,
@@ -148,15 +148,15 @@ impl MultiHeadAttention {
         }
     }
 
-    /// Self-attention: `x` is `[..., length, features]`, and so is the result. Nothing is dropped.
+    /// Applies self-attention without dropout: `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         self.attend(&x, &x, &x, AttentionOptions::new())
     }
 
-    /// What the queries of `inputs_q` take of the values of `inputs_v`, by their keys of `inputs_k`, all
-    /// `[..., length, features]`. `options` come before those of the layer.
+    /// Computes attention of the queries of `inputs_q` over the keys of `inputs_k` and the values of `inputs_v`, all
+    /// `[..., length, features]`. `options` override those of the layer.
     #[track_caller]
     pub fn attend(
         &self,
@@ -176,13 +176,13 @@ impl MultiHeadAttention {
         }
     }
 
-    /// Where the devices are that the sequence is split over.
+    /// Returns the place of the devices that the sequence is sharded over.
     #[track_caller]
     fn place(&self) -> Result<Place> {
         self.sequence.as_ref().map_or(Ok(Place::Whole), |sequence| sequence.rules.place(sequence.name))
     }
 
-    /// Room for the keys and values of inputs of this shape, `[..., length, features]`, of which none is there yet.
+    /// Creates an empty cache of keys and values for inputs of this shape, `[..., length, features]`.
     #[track_caller]
     pub fn init_cache(&mut self, input_shape: impl AsRef<[usize]>, dtype: DType) {
         let input_shape = input_shape.as_ref();
@@ -193,8 +193,8 @@ impl MultiHeadAttention {
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// Self-attention of the next positions, one or several, with all that are in the cache, where they are put too. No
-    /// position sees one after it. Beyond the cache's length the result is NaN.
+    /// Applies causal self-attention to the next positions, one or several, and all positions in the cache, and adds
+    /// the new ones to the cache. Beyond the cache's length the result is NaN.
     ///
     /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and where `x` has another batch.
     #[track_caller]
@@ -202,7 +202,8 @@ impl MultiHeadAttention {
         self.decode_with(x, AttentionOptions::new())
     }
 
-    /// The same, with options; a mask is broadcastable to `[..., heads, length of x, length of the cache]`.
+    /// Computes [`decode`](MultiHeadAttention::decode) with options; a mask is broadcastable to `[..., heads, length of
+    /// x, length of the cache]`.
     #[track_caller]
     pub fn decode_with(&mut self, x: impl ArrayLike, options: AttentionOptions) -> Array {
         let x = x.into_array();
@@ -226,7 +227,7 @@ impl MultiHeadAttention {
         y
     }
 
-    /// Queries, keys and values, `[..., length, heads, depth]`, normalized and turned.
+    /// Returns queries, keys and values, `[..., length, heads, depth]`, normalized and rotated.
     #[track_caller]
     fn projected(&self, inputs: [Array; 3], positions: Option<&Array>, start: Option<&Array>) -> [Array; 3] {
         let [q, k, v] = inputs;
@@ -283,7 +284,7 @@ impl Own {
     }
 }
 
-/// Ring attention in a `shard_map` over the axis of the sequence alone.
+/// Runs ring attention in a `shard_map` over the axis of the sequence alone.
 #[track_caller]
 fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisName) -> Array {
     let [query, key, value] = qkv;
@@ -304,7 +305,7 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
     }
 }
 
-/// Whether new keys go into a cache.
+/// Checks that new keys fit into a cache.
 #[track_caller]
 fn fits(key: &Array, cache: &Array) -> Result<()> {
     key.check()?;
@@ -342,40 +343,40 @@ impl MultiHeadAttentionBuilder {
         num_kv_heads: usize => num_kv_heads, Some;
         /// The features of the input of keys and values. Default those of the query's.
         in_kv_features: usize => in_kv_features, Some;
-        /// Whether the linear layers have biases. Default true.
+        /// Sets whether the linear layers have biases. Default true.
         use_bias: bool => use_bias, std::convert::identity;
-        /// Whether each head's queries and keys are normalized. Default false.
+        /// Sets whether the queries and keys of each head are normalized. Default false.
         normalize_qk: bool => normalize_qk, std::convert::identity;
         /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
         dtype: DType => dtype, Some;
         /// The dtype of the parameters. Default: the policy's, float32.
         param_dtype: DType => param_dtype, Some;
-        /// How the kernels are made. Default LeCun normal.
+        /// Sets the initializer of the kernels. Default LeCun normal.
         kernel_init: Initializer => kernel_init, std::convert::identity;
-        /// How the biases are made. Default zeros.
+        /// Sets the initializer of the biases. Default zeros.
         bias_init: Initializer => bias_init, std::convert::identity;
-        /// How the last kernel is made. Default as the others.
+        /// Sets the initializer of the last kernel. Default: that of the others.
         out_kernel_init: Initializer => out_kernel_init, Some;
-        /// How the last bias is made. Default as the others.
+        /// Sets the initializer of the last bias. Default: that of the others.
         out_bias_init: Initializer => out_bias_init, Some;
         /// The probability that a weight is zeroed in training. Default 0.
         dropout_rate: f64 => own.dropout_rate, std::convert::identity;
-        /// Whether dropout falls on the same places in every example and every head. Default true.
+        /// Sets whether all examples and heads share one dropout mask. Default true.
         broadcast_dropout: bool => own.broadcast_dropout, std::convert::identity;
-        /// Whether no position sees one after it. Default false.
+        /// Sets whether attention is causal: no position attends to a later one. Default false.
         is_causal: bool => own.is_causal, std::convert::identity;
-        /// What the products of queries and keys are multiplied by. Default `1 / sqrt(depth)`.
+        /// Sets the factor of the dot products of queries and keys. Default `1 / sqrt(depth)`.
         scale: f64 => own.scale, Some;
         /// See [`AttentionOptions::soft_cap`]. Default none.
         soft_cap: f64 => own.soft_cap, Some;
-        /// How queries and keys are turned by their positions. Default not at all.
+        /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
-        /// How precisely accelerators compute the products. Default: as
-        /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+        /// Sets the precision of the matmuls on accelerators. Default:
+        /// [`default_matmul_precision`](shardax::default_matmul_precision).
         precision: Precision => own.precision, Some;
     }
 
-    /// How many positions before one's own, and how many after it, are seen. Default all.
+    /// Restricts attention to this many positions before the query's own, and this many after it. Default all.
     pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
         self.own.local_window_size = Some((left, right));
         self
@@ -393,8 +394,8 @@ impl MultiHeadAttentionBuilder {
         self
     }
 
-    /// The logical name of the dimension of positions, `length` say: where the rules that the layer is made with split it
-    /// over a mesh axis, attention is [`ring_attention`](crate::ring_attention) round that axis. Decoding is not.
+    /// Sets the logical name of the dimension of positions, for example `length`. If the rules shard it over a mesh
+    /// axis, attention is [`ring_attention`](crate::ring_attention) around that axis, except in decoding.
     pub fn sequence_axis(mut self, name: &'static str) -> Self {
         self.sequence_axis = Some(name);
         self
@@ -454,7 +455,7 @@ impl MultiHeadAttentionBuilder {
         }
     }
 
-    /// A part's builder with what holds for all parts.
+    /// Sets the options that all parts share on a part's builder.
     fn given<L: KernelLayer>(
         &self,
         builder: KernelBuilder<L>,

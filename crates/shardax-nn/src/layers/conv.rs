@@ -75,7 +75,7 @@ impl KernelLayer for Conv {
 }
 
 impl ConvBuilder {
-    /// How far the kernel moves in each spatial dimension. Default 1.
+    /// Sets the step of the kernel in each spatial dimension. Default 1.
     pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
         self.own.strides = strides.as_ref().into();
         self
@@ -99,7 +99,7 @@ impl ConvBuilder {
         self
     }
 
-    /// Features are convolved in so many independent groups. Default 1.
+    /// Sets the number of independent groups of features. Default 1.
     pub fn feature_group_count(mut self, count: usize) -> Self {
         self.own.feature_group_count = count;
         self
@@ -114,7 +114,7 @@ impl Conv {
         Conv::builder(in_features, out_features, kernel_size).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>) -> ConvBuilder {
         let kernel_size: Vec<usize> = kernel_size.as_ref().into();
         let ones = vec![1; kernel_size.len()];
@@ -129,7 +129,8 @@ impl Conv {
         })
     }
 
-    /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
+    /// Applies the convolution. `x` is `[batch, spatial dimensions, features]`, with any number of batch dimensions, or
+    /// none.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -153,13 +154,13 @@ impl Conv {
     }
 }
 
-/// How far a kernel reaches in each spatial dimension, whose elements are so far apart.
+/// Returns the extent of a dilated kernel in each spatial dimension.
 pub(super) fn extents(kernel: &Array, dilation: &[usize]) -> Vec<usize> {
     let sizes = kernel.shape().iter().zip(dilation);
     sizes.map(|(&k, &d)| k.saturating_sub(1).saturating_mul(d).saturating_add(k.min(1))).collect()
 }
 
-/// `f` of `x` with all dimensions before the spatial ones as one batch; they are as they were in the result.
+/// Applies `f` to `x` with all batch dimensions flattened to one, and restores them in the result.
 pub(super) fn in_batches(x: &Array, rank: usize, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
     x.check()?;
     let before = (x.ndim() + 1).saturating_sub(rank);

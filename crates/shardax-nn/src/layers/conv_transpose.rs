@@ -10,7 +10,7 @@ use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, w
 use crate::Rngs;
 use crate::check::{require, value_error};
 
-/// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`: it enlarges them by its
+/// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`. It upsamples them by its
 /// strides.
 ///
 /// ```
@@ -71,13 +71,13 @@ impl KernelLayer for ConvTranspose {
 }
 
 impl ConvTransposeBuilder {
-    /// By how much each spatial dimension is enlarged. Default 1.
+    /// Sets the upsampling factor of each spatial dimension. Default 1.
     pub fn strides(mut self, strides: impl AsRef<[usize]>) -> Self {
         self.own.strides = strides.as_ref().into();
         self
     }
 
-    /// The padding of the convolution that it goes back on: zeros, or [`ConvPadding::Circular`]. Default [`Padding::Same`].
+    /// Sets the padding of the underlying convolution: zeros, or [`ConvPadding::Circular`]. Default [`Padding::Same`].
     pub fn padding(mut self, padding: impl Into<ConvPadding>) -> Self {
         self.own.padding = padding.into();
         self
@@ -89,7 +89,7 @@ impl ConvTransposeBuilder {
         self
     }
 
-    /// Whether the kernel is that of the convolution that it goes back on: reversed, with inputs and outputs exchanged.
+    /// Sets whether the kernel is that of the underlying convolution: reversed, with inputs and outputs exchanged.
     /// Default false.
     pub fn transpose_kernel(mut self, transpose: bool) -> Self {
         self.own.transpose_kernel = transpose;
@@ -105,7 +105,7 @@ impl ConvTranspose {
         ConvTranspose::builder(in_features, out_features, kernel_size).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>) -> ConvTransposeBuilder {
         let kernel_size: Vec<usize> = kernel_size.as_ref().into();
         let ones = vec![1; kernel_size.len()];
@@ -119,7 +119,7 @@ impl ConvTranspose {
         })
     }
 
-    /// `x` is `[batch, spatial dimensions, features]`, or one example without the batch dimension, or has several.
+    /// Applies the layer. `x` is `[batch, spatial dimensions, features]`, with any number of batch dimensions, or none.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -153,11 +153,11 @@ impl ConvTranspose {
         }
     }
 
-    /// What lies beyond the enlarged input, added up at the places that it wraps around to.
+    /// Adds the elements beyond the upsampled input at the positions that they wrap around to.
     fn wrapped(&self, x: &Array, y: Array) -> Array {
         (1..x.ndim() - 1).fold(y, |y, d| {
             let period = x.shape()[d] * self.own.strides[d - 1];
-            // As Flax centres it: what is missing of whole pairs of periods lies on both sides.
+            // Centred like Flax: the padding to whole pairs of periods is on both sides.
             let twice = 2 * period as i64;
             let missing = (period as i64 - y.shape()[d] as i64).rem_euclid(twice.max(1)) as usize;
             let odd_first = if self.own.transpose_kernel { 0 } else { missing % 2 };

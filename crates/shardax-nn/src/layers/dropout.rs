@@ -6,11 +6,11 @@ use super::Layer;
 use crate::check::{refused, require, within};
 use crate::{RngStream, Rngs};
 
-/// Zeroes each element with probability `rate`, and scales the others so that the mean stays.
+/// Zeroes each element with probability `rate`, and scales the others so that the mean is unchanged.
 ///
-/// The layer holds a stream of random keys of its own, forked from the stream `dropout` of the [`Rngs`] that it is made
-/// with, and takes the next key at each call, so that every step drops other elements.
-/// [`Module::eval`](crate::Module::eval) turns it off.
+/// The layer holds its own stream of random keys, forked from the stream `dropout` of the [`Rngs`] that it is built
+/// with. Each call takes the next key, so that every step drops other elements. [`Module::eval`](crate::Module::eval)
+/// turns dropout off.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -26,7 +26,7 @@ use crate::{RngStream, Rngs};
 pub struct Dropout {
     /// The probability of being zeroed.
     pub rate: f64,
-    /// Whether elements are dropped. See [`Module::train`](crate::Module::train).
+    /// The training flag: elements are dropped if it is true. See [`Module::train`](crate::Module::train).
     pub training: bool,
     /// The keys, one a call; `None` where each call is given its key.
     pub rngs: Option<RngStream>,
@@ -35,14 +35,14 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A layer that zeroes at this rate, between 0 and 1, as `nnx.Dropout(rate, rngs=rngs)`: it draws one key of the stream
-    /// `dropout`.
+    /// Creates a layer with this rate, between 0 and 1, like `nnx.Dropout(rate, rngs=rngs)`. It draws one key of the
+    /// stream `dropout`.
     #[track_caller]
     pub fn new(rate: f64, rngs: &mut Rngs) -> Self {
         Dropout { rngs: Some(rngs.fork("dropout")), ..Dropout::without_rngs(rate) }
     }
 
-    /// A layer that is given a key at each call, as `nnx.Dropout(rate)`: it draws nothing here. See
+    /// Creates a layer that takes a key at each call, like `nnx.Dropout(rate)`. It draws no key. See
     /// [`forward_with`](Dropout::forward_with).
     pub fn without_rngs(rate: f64) -> Self {
         Dropout { rate, training: true, rngs: None, broadcast_dims: Vec::new() }

@@ -1,4 +1,4 @@
-//! The layer of any sum of products.
+//! The einsum layer.
 
 use shardax::lax::{DotOptions, Precision};
 use shardax::prelude::*;
@@ -8,7 +8,7 @@ use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, w
 use crate::Rngs;
 use crate::check::{require, value_error};
 
-/// A sum of products of the input and a kernel, as [`einsum`] writes it: the input's letters, the kernel's, the result's.
+/// An [`einsum`] of the input and a kernel. The string has the input's letters, the kernel's and the result's.
 ///
 /// A bias has the dimensions of the kernel that the result has too, in the result's order. Default: none.
 ///
@@ -21,7 +21,7 @@ use crate::check::{require, value_error};
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Einsum {
-    /// As it was asked for.
+    /// The kernel, with the given shape.
     #[tree(axis_names = kernel_axes)]
     pub kernel: Array,
     /// The dimensions that kernel and result have.
@@ -81,19 +81,19 @@ impl KernelLayer for Einsum {
 }
 
 impl Einsum {
-    /// A layer without a bias, its kernel of this shape, LeCun normal.
+    /// Creates a layer without a bias. Its kernel has this shape, and is LeCun normal.
     #[track_caller]
     pub fn new(einsum_str: &str, kernel_shape: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
         Einsum::builder(einsum_str, kernel_shape).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(einsum_str: &str, kernel_shape: impl AsRef<[usize]>) -> EinsumBuilder {
         let spec = einsum_str.replace(' ', "");
         KernelBuilder::new(EinsumOptions { spec, kernel_shape: kernel_shape.as_ref().into() }).use_bias(false)
     }
 
-    /// The sum of products of `x` and the kernel, and the bias.
+    /// Returns the einsum of `x` and the kernel, plus the bias.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);

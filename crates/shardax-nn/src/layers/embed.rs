@@ -43,7 +43,7 @@ impl Embed {
         Embed::builder(num_embeddings, features).build(rngs)
     }
 
-    /// A table with options.
+    /// Returns a builder of a table.
     pub fn builder(num_embeddings: usize, features: usize) -> EmbedBuilder {
         EmbedBuilder {
             sizes: [num_embeddings, features],
@@ -54,14 +54,16 @@ impl Embed {
         }
     }
 
-    /// The vectors of `indices`, integers of any shape; the result has one axis more. An index beyond the table gives NaN.
+    /// Returns the vectors of `indices`, integers of any shape; the result has one axis more. An index beyond the table
+    /// gives NaN.
     #[track_caller]
     pub fn forward(&self, indices: impl ArrayLike) -> Array {
         let dtype = compute_dtype(self.dtype, &[&self.embedding]);
         self.embedding.astype(dtype).take(indices.into_array(), 0)
     }
 
-    /// The product of `x`, `[..., features]`, with every vector: logits, where the table is the output layer too.
+    /// Returns the dot products of `x`, `[..., features]`, and every vector: the logits, if the table is also the
+    /// output layer.
     #[track_caller]
     pub fn attend(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -83,7 +85,7 @@ impl EmbedBuilder {
         self
     }
 
-    /// How the table is made. Default normal, with variance `1 / features`.
+    /// Sets the initializer of the table. Default normal, with variance `1 / features`.
     pub fn embedding_init(mut self, init: Initializer) -> Self {
         self.embedding_init = init;
         self

@@ -11,14 +11,15 @@ use crate::check::{positive, value_error, within};
 use crate::rules::Place;
 use crate::{Module, Rngs, Rules};
 
-/// Many layers, of which each token goes through a few: a router chooses them, and weighs what they give.
+/// A mixture of experts: a router sends each token to a few of many layers, and weights their outputs.
 ///
-/// Tokens are routed row by row of the batch, so that a row goes the same way whichever device it is on. In each row an
-/// expert has room for `capacity_factor * k * tokens / experts` tokens, rounded up; first choices come before second ones,
-/// earlier tokens before later ones, and what finds no room is dropped: it adds nothing to the result.
+/// Tokens are routed row by row of the batch, so that routing does not depend on the device of a row. In each row an
+/// expert has a capacity of `capacity_factor * k * tokens / experts` tokens, rounded up. First choices come before
+/// second ones, earlier tokens before later ones. Choices beyond the capacity are dropped: they add nothing to the
+/// result.
 ///
-/// Where the [`Rules`] that it is made with split the dimension `expert` over a mesh axis, each device has some of the
-/// experts and some rows of the batch, and tokens go to the devices of their experts and back by two `all_to_all`.
+/// If the [`Rules`] shard the dimension `expert` over a mesh axis, each device has some of the experts and some rows of
+/// the batch. Two `all_to_all` send tokens to the devices of their experts and back.
 ///
 /// Source: [Lepikhin et al. 2020](https://arxiv.org/abs/2006.16668), [Fedus et al. 2021](https://arxiv.org/abs/2101.03961).
 ///
@@ -28,7 +29,7 @@ use crate::{Module, Rngs, Rules};
 /// let moe = MixtureOfExperts::new(4, 2, 8, &mut rngs, |rngs| Linear::new(8, 8, rngs))?;
 /// let routed = moe.forward(random::normal(random::key(1), [2, 16, 8]))?;
 /// assert_eq!(routed.y.shape(), [2, 16, 8]);
-/// // 1 where all experts have as much to do.
+/// // 1 if the load is balanced.
 /// assert!(routed.balance_loss.item::<f32>()? > 0.9);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -48,31 +49,32 @@ pub struct MixtureOfExperts<E> {
 /// The logical name of the dimension of experts.
 const EXPERT: &str = "expert";
 
-/// What a [`MixtureOfExperts`] gives.
+/// The result of a [`MixtureOfExperts`].
 #[derive(Tree, Clone, Debug)]
 pub struct Routed {
     /// `[..., tokens, features]`
     pub y: Array,
-    /// Experts times the sum of the shares of choices and the mean probabilities of each, the mean over the rows: 1 where
-    /// they are balanced, and what a loss has added to it (times 0.01, say) so that they become so. A scalar, float32.
+    /// The load-balancing loss: the number of experts times the sum over experts of the share of choices times the mean
+    /// probability, averaged over the rows. It is 1 if the load is balanced. Add it to the loss with a small factor,
+    /// such as 0.01. A scalar, float32.
     pub balance_loss: Array,
-    /// The share of choices that found no room, a scalar, float32.
+    /// The share of dropped choices, a scalar, float32.
     pub dropped: Array,
 }
 
-/// Who goes where.
+/// The routes of tokens to experts.
 struct Routes {
     /// 1 where a token goes to a place of an expert: `[rows, tokens, experts, places]`.
     dispatch: Array,
-    /// The same, with the weight of what comes back.
+    /// The routes back, with the weights of the experts' outputs.
     combine: Array,
     balance_loss: Array,
     dropped: Array,
 }
 
 impl<E: Layer> MixtureOfExperts<E> {
-    /// So many experts, made by `expert`, of which `k` are chosen for each token of so many features. The router's weights
-    /// are drawn first.
+    /// Creates `num_experts` experts with top-`k` routing of tokens; `expert` creates each. The router's weights are
+    /// drawn first.
     #[track_caller]
     pub fn new(
         num_experts: usize,
@@ -96,20 +98,20 @@ impl<E: Layer> MixtureOfExperts<E> {
         Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true, rules: rngs.rules() })
     }
 
-    /// The room of each expert, as a multiple of what balanced experts need; `None` for so much that nothing is dropped.
-    /// Default 1.25.
+    /// Sets the capacity of each expert, as a multiple of a balanced load; `None` for a capacity that never drops a
+    /// token. Default 1.25.
     pub fn capacity_factor(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.capacity_factor = factor.into();
         self
     }
 
-    /// Whether the weights of a token's experts are made to sum to 1. Default true.
+    /// Sets whether the weights of a token's experts are normalized to sum to 1. Default true.
     pub fn normalized(mut self, normalized: bool) -> Self {
         self.normalized = normalized;
         self
     }
 
-    /// `x` is `[..., tokens, features]`. Where experts are split over a mesh axis, so is the first dimension of `x`.
+    /// Applies the layer. `x` is `[..., tokens, features]`; its first dimension is sharded like the experts.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Result<Routed> {
         let x = x.into_array();
@@ -145,8 +147,9 @@ impl<E: Layer> MixtureOfExperts<E> {
             .call((&self.router, &self.experts, x))
     }
 
-    /// The same inside a `shard_map` over this axis, where each device has its rows of `x`, the whole router, and its part
-    /// of the experts (their first dimension): tokens go to the devices of their experts and back by two `all_to_all`.
+    /// Applies the layer inside a `shard_map` over this axis. Each device has its rows of `x`, the whole router, and
+    /// its shard of the experts (their first dimension). Two `all_to_all` send tokens to the devices of their experts
+    /// and back.
     ///
     /// The losses are those of the device's own rows.
     #[track_caller]
@@ -205,13 +208,13 @@ impl<E: Layer> MixtureOfExperts<E> {
         let places_of = one_hot(place, places) * kept.expand_dims(-1);
         let dispatch = einsum("gkte,gktc->gtec", &[&chosen, &places_of]);
         let combine = einsum("gkte,gktc->gtec", &[&(&chosen * weights.expand_dims(-1)), &places_of]);
-        // Which experts are chosen has no gradient; how probable they were has.
+        // The choice of experts has no gradient; their probabilities have.
         let shares = chosen.sum([1, 2]) / (k * t.max(1)) as f64;
         let balance_loss = (shares * probabilities.mean(1)).sum(-1).mean(..) * experts as f64;
         Ok(Routes { dispatch, combine, balance_loss, dropped: 1.0 - kept.mean(..) })
     }
 
-    /// How many tokens of a row an expert takes.
+    /// Returns the number of tokens of a row that an expert takes.
     #[track_caller]
     fn places(&self, tokens: usize, experts: usize) -> Result<usize> {
         let Some(factor) = self.capacity_factor else { return Ok(tokens) };

@@ -1,4 +1,4 @@
-//! What layers with a kernel and a bias have in common: their options, and how their weights are drawn.
+//! Options and initialization shared by the layers with a kernel and a bias.
 
 use shardax::lax::Precision;
 use shardax::nn::initializers::{self, Initializer};
@@ -8,7 +8,7 @@ use shardax::tree::AxisNames;
 use super::compute_dtype;
 use crate::{IntoAxisNames, Rngs};
 
-/// A kernel, a bias, and how they are used.
+/// A kernel, a bias, and the options of their use.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Kernel {
@@ -36,7 +36,7 @@ pub trait KernelLayer: Sized {
     /// The options that it has alone.
     type Own;
 
-    /// Fails where its options do not fit each other.
+    /// Fails if the options contradict each other.
     fn shape(own: &Self::Own) -> Result<KernelShape>;
 
     fn make(kernel: Kernel, own: Self::Own) -> Self;
@@ -69,7 +69,7 @@ impl<L: KernelLayer> KernelBuilder<L> {
         }
     }
 
-    /// Whether there is a bias. Default true, but for [`Einsum`](crate::Einsum).
+    /// Sets whether there is a bias. Default true, except for [`Einsum`](crate::Einsum).
     pub fn use_bias(mut self, use_bias: bool) -> Self {
         self.use_bias = use_bias;
         self
@@ -87,8 +87,8 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// How precisely accelerators compute the products. Default: as
-    /// [`default_matmul_precision`](shardax::default_matmul_precision) says.
+    /// Sets the precision of the matmuls on accelerators. Default:
+    /// [`default_matmul_precision`](shardax::default_matmul_precision).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = Some(precision);
         self
@@ -100,13 +100,13 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// How the kernel is made. Default LeCun normal.
+    /// Sets the initializer of the kernel. Default LeCun normal.
     pub fn kernel_init(mut self, init: Initializer) -> Self {
         self.kernel_init = init;
         self
     }
 
-    /// How the bias is made. Default zeros.
+    /// Sets the initializer of the bias. Default zeros.
     pub fn bias_init(mut self, init: Initializer) -> Self {
         self.bias_init = init;
         self
@@ -150,7 +150,7 @@ impl<L: KernelLayer> KernelBuilder<L> {
     }
 }
 
-/// Input, kernel and bias in the dtype that a layer computes in.
+/// Casts input, kernel and bias to the layer's computation dtype.
 pub(super) fn in_dtype(
     dtype: Option<DType>,
     x: Array,
@@ -162,7 +162,7 @@ pub(super) fn in_dtype(
     (x.astype(dtype), kernel.astype(dtype), bias.as_ref().map(|bias| bias.astype(dtype)))
 }
 
-/// `y + bias`, where there is one.
+/// Returns `y + bias`, or `y` without a bias.
 pub(super) fn with_bias(y: Array, bias: Option<Array>) -> Array {
     match bias {
         Some(bias) => y + bias,

@@ -57,7 +57,7 @@ impl Linear {
         Linear::builder(in_features, out_features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(in_features: usize, out_features: usize) -> LinearBuilder {
         KernelBuilder::new([in_features, out_features])
     }

@@ -95,13 +95,13 @@ impl LinearGeneralBuilder {
 }
 
 impl LinearGeneral {
-    /// A layer from the last dimensions of these sizes to dimensions of those: the kernel LeCun normal, the bias zero.
+    /// Creates a layer from last dimensions `in_features` to `out_features`. The kernel is LeCun normal, the bias zero.
     #[track_caller]
     pub fn new(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
         LinearGeneral::builder(in_features, out_features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(in_features: impl AsRef<[usize]>, out_features: impl AsRef<[usize]>) -> LinearGeneralBuilder {
         KernelBuilder::new(LinearGeneralOptions {
             in_features: in_features.as_ref().into(),

@@ -6,10 +6,10 @@ use shardax::prelude::*;
 use super::{Layer, Linear, promoted};
 use crate::{LoRAParam, Rngs};
 
-/// A product of two small matrices, by which a layer is adapted while its own weights stay.
+/// A product of two small matrices that adapts a layer, while the layer's own weights stay frozen.
 ///
-/// The matrices are of the kind [`LoRAParam`], so that `Optimizer::wrt(model, adam(1e-3), Filter::of::<LoRAParam>())`
-/// moves them alone.
+/// The matrices are of the kind [`LoRAParam`]: `Optimizer::wrt(model, adam(1e-3), Filter::of::<LoRAParam>())` updates
+/// only them.
 ///
 /// Source: [Hu et al. 2021](https://arxiv.org/abs/2106.09685).
 ///
@@ -58,13 +58,13 @@ impl LoRABuilder {
         self
     }
 
-    /// How the first matrix is made. Default He uniform.
+    /// Sets the initializer of the first matrix. Default He uniform.
     pub fn a_initializer(mut self, init: Initializer) -> Self {
         self.a_initializer = init;
         self
     }
 
-    /// How the second matrix is made. Default zeros.
+    /// Sets the initializer of the second matrix. Default zeros.
     pub fn b_initializer(mut self, init: Initializer) -> Self {
         self.b_initializer = init;
         self
@@ -88,7 +88,7 @@ impl LoRA {
         LoRA::builder(in_features, lora_rank, out_features).build(rngs)
     }
 
-    /// Matrices with options.
+    /// Returns a builder of the matrices.
     pub fn builder(in_features: usize, lora_rank: usize, out_features: usize) -> LoRABuilder {
         LoRABuilder {
             sizes: [in_features, lora_rank, out_features],
@@ -99,7 +99,7 @@ impl LoRA {
         }
     }
 
-    /// The same, added to what `base_module` gives.
+    /// Adds the product to the output of `base_module`.
     pub fn around<B: Layer>(self, base_module: B) -> LoRA<B> {
         LoRA { lora_a: self.lora_a, lora_b: self.lora_b, base_module, dtype: self.dtype }
     }
@@ -123,7 +123,7 @@ impl<B: Layer> LoRA<B> {
 }
 
 impl<B> LoRA<B> {
-    /// `x` in the dtype that it is computed in, and `x · a · b`.
+    /// Returns `x` in the computation dtype, and `x · a · b`.
     #[track_caller]
     fn adapt(&self, x: Array) -> (Array, Array) {
         let arrays = [x, self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
@@ -156,7 +156,7 @@ impl<B: Layer> Layer for LoRA<B> {
 pub struct LoRALinear {
     /// The layer that is adapted.
     pub linear: Linear,
-    /// What adapts it.
+    /// The matrices that adapt it.
     pub lora: LoRA,
 }
 

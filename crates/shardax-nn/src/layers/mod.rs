@@ -1,4 +1,4 @@
-//! Layers, with Flax NNX's names, defaults and first weights.
+//! Layers, with Flax NNX's names, defaults and initial weights.
 
 mod attention;
 mod conv;
@@ -39,7 +39,7 @@ pub use stack::Stack;
 use shardax::dtype::promote;
 use shardax::prelude::*;
 
-/// The dtype that a layer computes in: the one it was given, or what its operands promote to.
+/// Returns a layer's computation dtype: the given one, or the promoted dtype of its operands.
 fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
     dtype.unwrap_or_else(|| {
         let types = operands.iter().map(|x| (x.dtype(), x.weak_type()));
@@ -47,7 +47,7 @@ fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
     })
 }
 
-/// The arrays in the dtype that they promote to.
+/// Casts the arrays to their promoted dtype.
 pub(crate) fn promoted<const N: usize>(arrays: [Array; N]) -> [Array; N] {
     let dtype = compute_dtype(None, &arrays.each_ref());
     arrays.map(|x| x.astype(dtype))

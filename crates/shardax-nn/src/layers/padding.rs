@@ -5,7 +5,7 @@ use shardax::prelude::*;
 
 use crate::check::value_error;
 
-/// How a convolution layer's input is padded: as [`Padding`] says, or by its own elements.
+/// The padding of a convolution layer's input: zeros by [`Padding`], or the input's own elements.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -20,9 +20,9 @@ use crate::check::value_error;
 pub enum ConvPadding {
     /// Zeros.
     Zeros(Padding),
-    /// As much as the result keeps the input's size, by the elements from the other end.
+    /// Pads to the input's size with the elements from the other end.
     Circular,
-    /// As much as the result keeps the input's size, by the elements mirrored at the edge.
+    /// Pads to the input's size with the elements mirrored at the edge.
     Reflect,
     /// Zeros before the only spatial dimension, so that no result depends on what comes after it.
     Causal,
@@ -47,7 +47,7 @@ impl<const N: usize> From<[(i64, i64); N]> for ConvPadding {
 }
 
 impl ConvPadding {
-    /// `x`, of one batch dimension, padded for a window of these extents, and what is left to pad.
+    /// Pads `x`, of one batch dimension, for a window of these extents, and returns the remaining padding.
     #[track_caller]
     pub(super) fn apply(&self, x: &Array, extents: &[usize]) -> Result<(Array, Padding)> {
         let around = |inner: Vec<(usize, usize)>| [vec![(0, 0)], inner, vec![(0, 0)]].concat();

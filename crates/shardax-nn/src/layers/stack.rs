@@ -1,4 +1,4 @@
-//! Equal layers as one.
+//! A stack of equal layers.
 
 use shardax::function::IntoOutput;
 use shardax::prelude::*;
@@ -30,7 +30,7 @@ pub struct Stack<L> {
     options: Options,
 }
 
-/// How a loop goes through the layers.
+/// The options of the loop over the layers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Options {
     checkpoint: Option<CheckpointPolicy>,
@@ -39,7 +39,7 @@ struct Options {
 }
 
 impl<L: Module> Stack<L> {
-    /// So many layers, each made with streams of its own, split from those of `rngs`.
+    /// Creates `depth` layers, each with its own streams, split from those of `rngs`.
     #[track_caller]
     pub fn new(depth: usize, rngs: &mut Rngs, make: impl Fn(&mut Rngs) -> L) -> Result<Self> {
         if depth == 0 {
@@ -67,14 +67,14 @@ impl<L: Module> Stack<L> {
         Stack { layers, options: Options { checkpoint: None, unroll: 1, axis_name: None } }
     }
 
-    /// Keeps between the layers what goes from one to the next, and of what is inside them only what the policy says: the
-    /// rest is computed again for the gradient. Default: all is kept.
+    /// Checkpoints each layer: retains the values between layers, and inside them only the residuals of the policy. The
+    /// rest is recomputed for the gradient. Default: all residuals are retained.
     pub fn checkpoint(mut self, policy: CheckpointPolicy) -> Self {
         self.options.checkpoint = Some(policy);
         self
     }
 
-    /// How many layers an iteration of the compiled loop goes through. Default 1.
+    /// Sets the number of layers per iteration of the compiled loop. Default 1.
     pub fn unroll(mut self, layers: usize) -> Self {
         self.options.unroll = layers;
         self
@@ -86,12 +86,12 @@ impl<L: Module> Stack<L> {
         self
     }
 
-    /// How many layers there are; 0 where they have no arrays.
+    /// Returns the number of layers; 0 if they have no arrays.
     pub fn depth(&self) -> usize {
         tree::leaves(&self.layers).first().and_then(|x| x.shape().first().copied()).unwrap_or(0)
     }
 
-    /// One of the layers.
+    /// Returns one of the layers.
     #[track_caller]
     pub fn layer(&self, index: usize) -> Result<L> {
         if index >= self.depth() {
@@ -100,8 +100,8 @@ impl<L: Module> Stack<L> {
         tree::map(|x| x.get(index), self.layers.clone())
     }
 
-    /// Goes through the layers: `f` takes each, and what the one before gave; it returns what the next is given, and an
-    /// output. The result is the last of the former, and the outputs along a new first dimension.
+    /// Scans over the layers: `f` takes each layer and the previous carry, and returns the next carry and an output.
+    /// Returns the last carry, and the outputs along a new first dimension.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -134,7 +134,7 @@ impl<L: Module> Stack<L> {
         ScanOptions::default().unroll(self.options.unroll).scan(step, carry, self.layers.clone())
     }
 
-    /// Goes through layers that change, such as those with running statistics or caches: `f` changes its layer in place.
+    /// Scans over layers with state, such as running statistics or caches: `f` changes its layer in place.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -159,7 +159,7 @@ impl<L: Module> Stack<L> {
         Ok(carry)
     }
 
-    /// Each layer on its own part of `xs`, whose arrays have as many along their first dimension, all at once.
+    /// Applies each layer to its own slice of `xs` along the first dimension, all at once.
     #[track_caller]
     pub fn map<X, Y, R>(&self, f: impl Fn(&L, X) -> R, xs: X) -> Result<Y>
     where

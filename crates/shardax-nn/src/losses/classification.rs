@@ -39,7 +39,7 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     let (logits, labels) = (logits.into_array(), labels.into_array());
     let name = "softmax_cross_entropy_with_integer_labels";
     let [batch @ .., classes] = logits.shape() else {
-        // The checks below have said what else is wrong; a scalar has no classes.
+        // The checks below reject everything else; a scalar has no classes.
         require!(&logits, floating(name, "logits", &logits));
         return logits.logsumexp(-1);
     };
@@ -57,11 +57,11 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     // A selection instead of a gather: its gradient is elementwise, and needs no scatter.
     let chosen = labels.expand_dims(-1).equal(arange(0..classes as i32).astype(labels.dtype()));
     let label_logits = where_(chosen, &logits, 0).sum(-1);
-    // As a gather that fills: an unknown label's gradient is that of the normalizer, softmax.
+    // Like a gather with fill mode: the gradient of an unknown label is that of the normalizer, softmax.
     logits.logsumexp(-1) - where_(known, label_logits, f64::NAN)
 }
 
-/// As [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.
+/// Computes [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.
 ///
 /// Fails as [`softmax_cross_entropy`] does.
 ///
@@ -157,7 +157,7 @@ pub fn sigmoid_focal_loss(logits: impl ArrayLike, labels: impl ArrayLike, alpha:
     );
     let labels = labels.astype(logits.dtype());
     let entropy = sigmoid_binary_cross_entropy(&logits, &labels);
-    // log((1 - labels) p + labels (1 - p)), of logarithms, without what has no weight.
+    // log((1 - labels) p + labels (1 - p)), computed from logarithms, without the terms of weight 0.
     let missed = {
         let weights = stack(&[1 - &labels, labels.clone()], -1);
         let logs = stack(&[log_sigmoid(&logits), log_sigmoid(-&logits)], -1);

@@ -8,7 +8,7 @@ use super::tree_utils::{
 use super::{GradientTransformation, count, safe_increment, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
-/// Whether the decay rates and epsilons that these transformations share are in their ranges.
+/// Checks that the decay rates and epsilons that these transformations share are in their ranges.
 #[track_caller]
 fn check(owner: &str, [b1, b2]: [f64; 2], [eps, eps_root]: [f64; 2]) -> Result<()> {
     within(owner, "b1", b1, DECAY)?;
@@ -17,7 +17,7 @@ fn check(owner: &str, [b1, b2]: [f64; 2], [eps, eps_root]: [f64; 2]) -> Result<(
     within(owner, "eps_root", eps_root, NOT_NEGATIVE)
 }
 
-/// The mean of the gradients without its bias; with Nesterov's look a step ahead.
+/// Returns the bias-corrected mean of the gradients, optionally with Nesterov's momentum.
 fn unbiased<P: Tree>(mu: &P, grads: &P, b1: f64, count: &Array, nesterov: bool) -> Result<P> {
     if !nesterov {
         return bias_correction(mu, b1, count);
@@ -26,7 +26,7 @@ fn unbiased<P: Tree>(mu: &P, grads: &P, b1: f64, count: &Array, nesterov: bool) 
     tree::map2(|m, g| b1 * m + (1.0 - b1) * g, ahead, bias_correction(grads, b1, count)?)
 }
 
-/// `m / (sqrt(v + eps_root) + eps)`, leaf by leaf.
+/// Returns `m / (sqrt(v + eps_root) + eps)`, leaf by leaf.
 fn ratio<P: Tree>(mu: P, nu: P, eps: f64, eps_root: f64) -> Result<P> {
     tree::map2(|m, v| m / ((if eps_root == 0.0 { v } else { v + eps_root }).sqrt() + eps), mu, nu)
 }
@@ -34,15 +34,15 @@ fn ratio<P: Tree>(mu: P, nu: P, eps: f64, eps_root: f64) -> Result<P> {
 /// See [`scale_by_adam`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdam {
-    /// How much of the mean of the gradients each step keeps. Default 0.9.
+    /// The decay rate of the mean of the gradients. Default 0.9.
     pub b1: f64,
-    /// How much of the mean of their squares each step keeps. Default 0.999.
+    /// The decay rate of the mean of their squares. Default 0.999.
     pub b2: f64,
     /// Added outside of the square root. Default 1e-8.
     pub eps: f64,
     /// Added inside of the square root. Default 0.
     pub eps_root: f64,
-    /// Whether to look a step ahead.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
     /// The dtype of the mean of the gradients. Default: that of the parameters.
     #[tree(static)]
@@ -96,13 +96,13 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdam {
 /// See [`scale_by_amsgrad`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAmsgrad {
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b1: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b2: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub eps: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub eps_root: f64,
 }
 
@@ -115,7 +115,7 @@ pub struct AmsgradState<P> {
     pub mu: P,
     /// The mean of their squares.
     pub nu: P,
-    /// The largest that the mean of squares has been.
+    /// The elementwise maximum of the mean of squares so far.
     pub nu_max: P,
 }
 
@@ -149,15 +149,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAmsgrad {
 /// See [`scale_by_adamax`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdamax {
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b1: f64,
-    /// How much of the largest absolute value each step keeps. Default 0.999.
+    /// The decay rate of the largest absolute value. Default 0.999.
     pub b2: f64,
     /// Added to absolute values. Default 1e-8.
     pub eps: f64,
 }
 
-/// [`scale_by_adam`] with the largest absolute value, which decays, in the place of the root of the mean of squares.
+/// [`scale_by_adam`] with a decayed maximum of the absolute values in place of the root of the mean of squares.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
 pub fn scale_by_adamax() -> ScaleByAdamax {
@@ -185,19 +185,19 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdamax {
 /// See [`scale_by_belief`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByBelief {
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b1: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b2: f64,
     /// Added outside of the square root. Default 1e-16.
     pub eps: f64,
     /// Added to the mean of squares in each step. Default 1e-16.
     pub eps_root: f64,
-    /// Whether to look a step ahead.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
 }
 
-/// [`scale_by_adam`] with the squares of what the mean did not predict.
+/// [`scale_by_adam`] with the squares of the gradients' deviations from their mean.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
 pub fn scale_by_belief() -> ScaleByBelief {
@@ -227,15 +227,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByBelief {
 /// See [`scale_by_yogi`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByYogi {
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b1: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b2: f64,
     /// Added outside of the square root. Default 1e-3.
     pub eps: f64,
     /// Added inside of the square root. Default 0.
     pub eps_root: f64,
-    /// What both means begin with. Default 1e-6.
+    /// The initial value of both means. Default 1e-6.
     pub initial_accumulator_value: f64,
 }
 
@@ -274,21 +274,22 @@ impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
 /// See [`scale_by_radam`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRadam {
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b1: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub b2: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub eps: f64,
-    /// As in [`ScaleByAdam`].
+    /// See [`ScaleByAdam`].
     pub eps_root: f64,
-    /// From how many samples of the variance on it is used. Default 5.
+    /// The number of variance samples from which on the variance is used. Default 5.
     pub threshold: f64,
-    /// Whether to look a step ahead.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
 }
 
-/// [`scale_by_adam`], rectified: in the first steps, whose mean of squares says little, the mean of the gradients alone.
+/// [`scale_by_adam`], rectified: early steps, whose variance estimate is unreliable, use the mean of the gradients
+/// alone.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
 pub fn scale_by_radam() -> ScaleByRadam {
@@ -326,11 +327,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
 /// See [`scale_by_adan`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdan {
-    /// How much of the mean of the gradients each step keeps. Default 0.98.
+    /// The decay rate of the mean of the gradients. Default 0.98.
     pub b1: f64,
-    /// How much of the mean of their differences each step keeps. Default 0.92.
+    /// The decay rate of the mean of their differences. Default 0.92.
     pub b2: f64,
-    /// How much of the mean of squares each step keeps. Default 0.99.
+    /// The decay rate of the mean of squares. Default 0.99.
     pub b3: f64,
     /// Added outside of the square root. Default 1e-8.
     pub eps: f64,
@@ -347,7 +348,7 @@ pub struct AdanState<P> {
     pub v: P,
     /// The mean of squares.
     pub n: P,
-    /// The gradients before.
+    /// The previous gradients.
     pub g: P,
     /// The steps taken, int32.
     pub t: Array,
@@ -388,9 +389,9 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
 /// See [`scale_by_lion`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByLion {
-    /// The share of the mean in what the sign is taken of. Default 0.9.
+    /// The weight of the mean in the interpolation whose sign is taken. Default 0.9.
     pub b1: f64,
-    /// How much of the mean each step keeps. Default 0.99.
+    /// The decay rate of the mean. Default 0.99.
     pub b2: f64,
     /// The dtype of the mean. Default: that of the parameters.
     #[tree(static)]
@@ -432,15 +433,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLion {
 /// See [`scale_by_novograd`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByNovograd {
-    /// How much of the mean of the updates each step keeps. Default 0.9.
+    /// The decay rate of the mean of the updates. Default 0.9.
     pub b1: f64,
-    /// How much of the mean of squared lengths each step keeps. Default 0.25.
+    /// The decay rate of the mean of squared lengths. Default 0.25.
     pub b2: f64,
     /// Added outside of the square root. Default 1e-8.
     pub eps: f64,
     /// Added inside of the square root. Default 0.
     pub eps_root: f64,
-    /// The share of the parameters that is added before the mean. Default 0.
+    /// The factor of the parameters that are added before the mean. Default 0.
     pub weight_decay: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Transformations that bound gradients, or keep them from harm: clipping, NaNs, signs of parameters.
+//! Transformations that clip or sanitize gradients: bounds, NaNs, signs of parameters.
 
 use shardax::prelude::*;
 
@@ -6,10 +6,10 @@ use super::GradientTransformation;
 use super::tree_utils::{abs_sq, total};
 use crate::check::{NOT_NEGATIVE, within};
 
-/// Every number that is not negative, infinity too: a bound that may be none.
+/// The range of a bound: every number that is not negative; infinity for no bound.
 const BOUND: std::ops::RangeFrom<f64> = 0.0..;
 
-/// The length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar.
+/// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -29,7 +29,7 @@ pub struct Clip {
     pub max_delta: f64,
 }
 
-/// Keeps each element between `-max_delta` and `max_delta`.
+/// Clips each element to between `-max_delta` and `max_delta`.
 pub fn clip(max_delta: f64) -> Clip {
     Clip { max_delta }
 }
@@ -92,7 +92,7 @@ stateless!(
 pub struct AdaptiveGradClip {
     /// The largest ratio of a unit's gradient to its parameters, not negative.
     pub clipping: f64,
-    /// The least length that parameters count as. Default 1e-3.
+    /// The minimum length of parameters. Default 1e-3.
     pub eps: f64,
 }
 
@@ -206,11 +206,11 @@ pub struct ZeroNans {}
 /// The state of [`ZeroNans`].
 #[derive(Tree, Clone, Debug)]
 pub struct ZeroNansState<P> {
-    /// Whether the last gradients had a NaN, for each array a bool.
+    /// True for each array of the last gradients that had a NaN.
     pub found_nan: P,
 }
 
-/// Puts 0 in the place of NaNs.
+/// Replaces NaNs by 0.
 pub fn zero_nans() -> ZeroNans {
     ZeroNans {}
 }

@@ -12,25 +12,25 @@ use crate::shared::Shared;
 pub struct ApplyIfFinite<T> {
     /// The optimizer.
     pub inner: T,
-    /// After so many bad gradients in a row they are let through.
+    /// The number of consecutive bad gradients after which they are let through.
     pub max_consecutive_errors: usize,
 }
 
 /// The state of [`ApplyIfFinite`].
 #[derive(Tree, Clone, Debug)]
 pub struct ApplyIfFiniteState<S> {
-    /// Gradients in a row that were not finite, int32.
+    /// The number of consecutive gradients that were not finite, int32.
     pub notfinite_count: Array,
-    /// Whether the last were finite.
+    /// True if the last gradients were finite.
     pub last_finite: Array,
-    /// All that were not finite, int32.
+    /// The number of all gradients that were not finite, int32.
     pub total_notfinite: Array,
     /// The state of the optimizer.
     pub inner_state: S,
 }
 
-/// Leaves out the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state stays;
-/// until there were more than `max_consecutive_errors` in a row.
+/// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state stays. After
+/// more than `max_consecutive_errors` such steps in a row they are let through.
 ///
 /// ```
 /// use shardax_nn::optim::apply_if_finite;
@@ -73,13 +73,13 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ApplyI
     }
 }
 
-/// A function of the step, an int32 scalar, that says whether a transformation is applied.
+/// A predicate of the step, an int32 scalar.
 type Condition = Shared<dyn Fn(&Array) -> Array + Send + Sync>;
 
 /// See [`conditionally_transform`] and [`conditionally_mask`].
 #[derive(Tree, Clone, Debug)]
 pub struct Conditionally<T> {
-    /// What is applied at some steps.
+    /// The transformation that is applied at some steps.
     pub inner: T,
     #[tree(static)]
     condition: Condition,
@@ -89,15 +89,15 @@ pub struct Conditionally<T> {
 /// The state of [`Conditionally`].
 #[derive(Tree, Clone, Debug)]
 pub struct ConditionallyState<S> {
-    /// The state of the transformation, which moves only at the steps at which it is applied.
+    /// The state of the transformation. It changes only at the steps at which the transformation is applied.
     pub inner_state: S,
     /// The steps taken, int32.
     pub step: Array,
 }
 
-/// `inner` at the steps for which the function says so, by a boolean; at others the updates pass unchanged.
+/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates pass unchanged.
 ///
-/// Programs are compiled anew for every transformation made this way: make it once.
+/// Programs are compiled again for every transformation created this way: create it once.
 ///
 /// ```
 /// use shardax_nn::optim::conditionally_transform;
@@ -116,7 +116,7 @@ pub fn conditionally_transform<T>(
     Conditionally { inner, condition: Shared(Arc::new(should_transform)), otherwise_zero: false }
 }
 
-/// The same, but at other steps the updates are zero.
+/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates are zero.
 pub fn conditionally_mask<T>(
     inner: T,
     should_transform: impl Fn(&Array) -> Array + Send + Sync + 'static,

@@ -1,15 +1,15 @@
-//! Losses scaled so that small gradients of half precision are not lost.
+//! Dynamic loss scaling, which keeps small gradients of half precision from underflow.
 
 use shardax::prelude::*;
 
 use super::{count, safe_increment};
 use crate::check::within;
 
-/// The scale of a loss in float16: it is halved where gradients overflow, and doubled after a number of steps at which
-/// they did not. A tree, which a step takes and returns, as Flax's `dynamic_scale.DynamicScale`.
+/// The dynamic scale of a loss in float16. It is halved when gradients overflow, and doubled after a number of finite
+/// steps. A tree that a step takes and returns, like Flax's `dynamic_scale.DynamicScale`.
 ///
-/// Steps whose gradients are not finite are to be left out: [`apply_if_finite`](super::apply_if_finite) does so.
-/// In data parallel the gradients are averaged before they are given to [`unscale`](DynamicScale::unscale).
+/// Skip steps whose gradients are not finite, for example with [`apply_if_finite`](super::apply_if_finite). In data
+/// parallel, average the gradients before [`unscale`](DynamicScale::unscale).
 ///
 /// ```
 /// use shardax_nn::optim::{ApplyIfFinite, DynamicScale, Unscaled};
@@ -34,28 +34,28 @@ use crate::check::within;
 /// ```
 #[derive(Tree, Clone, Debug)]
 pub struct DynamicScale {
-    /// What the scale is multiplied by when it grows, at least 1. Default 2.
+    /// The factor by which the scale grows, at least 1. Default 2.
     pub growth_factor: f64,
-    /// What it is multiplied by where gradients are not finite, between 0 and 1. Default 0.5.
+    /// The factor by which it shrinks when gradients are not finite, between 0 and 1. Default 0.5.
     pub backoff_factor: f64,
-    /// After how many finite steps it grows. Default 2000.
+    /// The number of finite steps after which it grows. Default 2000.
     pub growth_interval: usize,
-    /// It does not become smaller than this. Default: the smallest normal float32.
+    /// The minimum of the scale. Default: the smallest normal float32.
     pub minimum_scale: Option<f64>,
-    /// Finite steps since it changed, int32.
+    /// The number of finite steps since it changed, int32.
     pub fin_steps: Array,
-    /// What losses are multiplied by, float32. It begins as 65536.
+    /// The factor of losses, float32. It starts at 65536.
     pub scale: Array,
 }
 
-/// What [`DynamicScale::unscale`] gives.
+/// The result of [`DynamicScale::unscale`].
 #[derive(Tree, Clone, Debug)]
 pub struct Unscaled<G> {
     /// The scale of the next step.
     pub dynamic_scale: DynamicScale,
-    /// Whether all gradients are finite, a boolean.
+    /// True if all gradients are finite.
     pub is_finite: Array,
-    /// The gradients of the loss as it was, float32.
+    /// The gradients of the unscaled loss, float32.
     pub grads: G,
 }
 
@@ -66,7 +66,7 @@ impl Default for DynamicScale {
 }
 
 impl DynamicScale {
-    /// A scale of 65536, with Flax's defaults.
+    /// Creates a scale of 65536, with Flax's defaults.
     pub fn new() -> Self {
         DynamicScale {
             growth_factor: 2.0,
@@ -78,14 +78,14 @@ impl DynamicScale {
         }
     }
 
-    /// The loss times the scale: what is to be differentiated.
+    /// Returns the loss times the scale, to be differentiated.
     #[track_caller]
     pub fn scale_loss(&self, loss: impl ArrayLike) -> Array {
         &self.scale * loss.into_array()
     }
 
-    /// The gradients of a scaled loss, any tree, divided by the scale; whether they are finite; and the scale of the next
-    /// step.
+    /// Divides the gradients of a scaled loss, any tree, by the scale. Also returns whether they are finite, and the
+    /// scale of the next step.
     ///
     /// Fails when a number of the scale is out of its range.
     #[track_caller]

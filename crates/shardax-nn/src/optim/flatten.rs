@@ -8,12 +8,12 @@ use super::{GradientTransformation, tree_utils};
 /// See [`flatten`].
 #[derive(Tree, Clone, Debug)]
 pub struct Flatten<T> {
-    /// What transforms the vector.
+    /// The transformation of the vector.
     pub inner: T,
 }
 
-/// `inner` on all gradients as one vector, of the dtype that they promote to: fewer and larger operations where there are
-/// many small arrays. Not for transformations that look at single arrays or at their shapes.
+/// Applies `inner` to all gradients as one vector, of their promoted dtype: fewer and larger operations where there are
+/// many small arrays. Not for transformations that depend on single arrays or their shapes.
 ///
 /// ```
 /// use shardax_nn::optim::flatten;
@@ -40,7 +40,7 @@ impl<P: Tree, T: GradientTransformation<Array>> GradientTransformation<P> for Fl
     }
 }
 
-/// All elements of a tree, one after the other.
+/// Concatenates all elements of a tree.
 fn joined<P: Tree>(tree: &P) -> Array {
     let dtype = tree_utils::dtype(tree);
     let parts: Vec<Array> = tree::leaves(tree).iter().map(|x| x.ravel().astype(dtype)).collect();

@@ -10,7 +10,7 @@ use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 /// See [`scale`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// What updates are multiplied by.
+    /// The factor of updates.
     pub factor: f64,
 }
 
@@ -28,7 +28,7 @@ stateless!(Scale, |this| within("scale", "factor", this.factor, FINITE), |this, 
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct SetToZero {}
 
-/// Updates of zero: what it is applied to stays as it is.
+/// Sets updates to zero: the parameters stay unchanged.
 pub fn set_to_zero() -> SetToZero {
     SetToZero {}
 }
@@ -39,7 +39,7 @@ stateless!(SetToZero, |_this| Ok(()), |_this, updates, _params| tree::map(|u| ze
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleBySign {}
 
-/// The signs of the updates.
+/// Replaces updates by their signs.
 pub fn scale_by_sign() -> ScaleBySign {
     ScaleBySign {}
 }
@@ -49,7 +49,7 @@ stateless!(ScaleBySign, |_this| Ok(()), |_this, updates, _params| tree::map(|u| 
 /// See [`add_decayed_weights`].
 #[derive(Tree, Clone, Debug)]
 pub struct AddDecayedWeights {
-    /// The share of the parameters that is added.
+    /// The factor of the parameters that are added.
     pub weight_decay: Schedule,
 }
 
@@ -77,20 +77,20 @@ impl<P: Tree> GradientTransformation<P> for AddDecayedWeights {
     }
 }
 
-/// What [`scale_by_trust_ratio`] and [`scale_by_param_block_norm`] take the length of an array as: at least `min_norm`.
+/// Returns the length of an array, at least `min_norm`, for [`scale_by_trust_ratio`] and [`scale_by_param_block_norm`].
 fn safe_norm(x: &Array, min_norm: f64) -> Array {
     let square = abs_sq(x).sum(..);
     let least = square.sqrt().less_equal(min_norm);
-    // The root is not taken where it has no derivative.
+    // The root is not taken at 0, where it has no derivative.
     where_(&least, full_like(&square, min_norm), where_(&least, 1, square).sqrt())
 }
 
 /// See [`scale_by_trust_ratio`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByTrustRatio {
-    /// The least length that a parameter or an update counts as. Default 0.
+    /// The minimum length of a parameter or an update. Default 0.
     pub min_norm: f64,
-    /// What the ratio is multiplied by. Default 1.
+    /// The factor of the ratio. Default 1.
     pub trust_coefficient: f64,
     /// Added to the length of the update. Default 0.
     pub eps: f64,
@@ -121,7 +121,7 @@ stateless!(
 /// See [`scale_by_param_block_norm`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByParamBlockNorm {
-    /// The least length that a parameter counts as. Default 1e-3.
+    /// The minimum length of a parameter. Default 1e-3.
     pub min_scale: f64,
 }
 
@@ -139,7 +139,7 @@ stateless!(
 /// See [`scale_by_param_block_rms`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByParamBlockRms {
-    /// The least root mean square that a parameter counts as. Default 1e-3.
+    /// The minimum root mean square of a parameter. Default 1e-3.
     pub min_scale: f64,
 }
 
@@ -161,11 +161,11 @@ stateless!(
 /// See [`trace`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Trace {
-    /// The share of what came before that stays, between 0 and 1.
+    /// The decay rate of the accumulated updates, between 0 and 1.
     pub decay: f64,
-    /// Whether to look a step ahead.
+    /// Uses Nesterov's momentum.
     pub nesterov: bool,
-    /// The dtype of what is kept. Default: that of the parameters.
+    /// The dtype of the accumulator. Default: that of the parameters.
     #[tree(static)]
     pub accumulator_dtype: Option<DType>,
 }
@@ -173,11 +173,11 @@ pub struct Trace {
 /// The state of a [`Trace`].
 #[derive(Tree, Clone, Debug)]
 pub struct TraceState<P> {
-    /// The sum of what came before.
+    /// The accumulated updates.
     pub trace: P,
 }
 
-/// Momentum: adds `decay` times all that came before.
+/// Momentum: adds `decay` times the accumulated updates.
 pub fn trace(decay: f64, nesterov: bool) -> Trace {
     Trace { decay, nesterov, accumulator_dtype: None }
 }
@@ -204,7 +204,7 @@ impl<P: Tree> GradientTransformation<P> for Trace {
 pub struct Ema {
     /// The share of the average that each step keeps.
     pub decay: f64,
-    /// Whether to free the average of its beginning at zero.
+    /// Corrects the bias of the initial value.
     pub debias: bool,
     /// The dtype of the average. Default: that of the parameters.
     #[tree(static)]
@@ -257,9 +257,9 @@ impl<P: Tree> GradientTransformation<P> for Ema {
 /// See [`scale_by_learning_rate`].
 #[derive(Tree, Clone, Debug)]
 pub struct ScaleByLearningRate {
-    /// What updates are multiplied by, with the sign changed.
+    /// The factor of updates, whose sign is flipped.
     pub learning_rate: Schedule,
-    /// Whether the sign is changed. Default true.
+    /// Flips the sign. Default true.
     pub flip_sign: bool,
 }
 
@@ -295,7 +295,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLearningRate {
 /// See [`apply_every`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ApplyEvery {
-    /// How many updates are added up, at least 1.
+    /// The number of updates that are accumulated, at least 1.
     pub k: usize,
 }
 
@@ -308,7 +308,7 @@ pub struct ApplyEveryState<P> {
     pub grad_acc: P,
 }
 
-/// Adds up `k` updates and lets their sum through; in between updates are zero. See [`multi_steps`](super::multi_steps)
+/// Accumulates `k` updates and emits their sum; in between updates are zero. See [`multi_steps`](super::multi_steps)
 /// for means of gradients.
 pub fn apply_every(k: usize) -> ApplyEvery {
     ApplyEvery { k }
@@ -336,7 +336,7 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Normalize {}
 
-/// Divides all gradients together by their [`global_norm`]: what [`sam`](super::sam) looks for the worst direction with.
+/// Divides all gradients together by their [`global_norm`]. [`sam`](super::sam) uses it in its adversarial optimizer.
 pub fn normalize() -> Normalize {
     Normalize {}
 }
@@ -358,13 +358,13 @@ pub struct ScaleByOptimisticGradient {
 /// The state of [`ScaleByOptimisticGradient`].
 #[derive(Tree, Clone, Debug)]
 pub struct OptimisticGradientState<P> {
-    /// Whether there was no step yet.
+    /// True before the first step.
     pub is_initial_step: Array,
     /// The gradients of the last step.
     pub previous_gradient: P,
 }
 
-/// The gradient, and what it changed by since the last step: for games, in which plain descent circles.
+/// Adds the change of the gradient since the last step: for games, in which plain descent circles.
 ///
 /// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
 pub fn scale_by_optimistic_gradient() -> ScaleByOptimisticGradient {
@@ -394,15 +394,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
 /// See [`scale_by_rprop`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRprop {
-    /// The size of the first steps.
+    /// The initial step size.
     pub learning_rate: f64,
-    /// What a step's size is multiplied by where the sign of the gradient changed. Default 0.5.
+    /// The factor of a step size when the sign of the gradient changes. Default 0.5.
     pub eta_minus: f64,
-    /// What it is multiplied by where the sign stayed. Default 1.2.
+    /// The factor of a step size when the sign stays. Default 1.2.
     pub eta_plus: f64,
-    /// The least size. Default 1e-6.
+    /// The minimum step size. Default 1e-6.
     pub min_step_size: f64,
-    /// The largest size. Default 50.
+    /// The maximum step size. Default 50.
     pub max_step_size: f64,
 }
 
@@ -447,7 +447,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
         let zero_where_changed = |same: Array, x: Array| where_(same.less(0), zeros_like(&x), x);
         let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
         let prev_updates = tree::map2(zero_where_changed, same.clone(), steps)?;
-        // As Optax does it, a step is made one call after its gradient.
+        // Like in Optax, each update is applied one call after its gradient.
         let updates = tree::map2(zero_where_changed, same, state.prev_updates)?;
         Ok((updates, RpropState { step_sizes, prev_updates }))
     }

@@ -10,7 +10,7 @@ use crate::State;
 use crate::check::value_error;
 use crate::shared::Shared;
 
-/// A function that makes an optimizer of its hyperparameters.
+/// A function that creates an optimizer from its hyperparameters.
 type Factory<T> = Shared<dyn Fn(&State) -> T + Send + Sync>;
 
 /// See [`inject_hyperparams`].
@@ -31,18 +31,18 @@ impl<T> Clone for InjectHyperparams<T> {
 pub struct InjectHyperparamsState<S> {
     /// The steps taken, int32.
     pub count: Array,
-    /// The hyperparameters of the last step; those that are no schedules may be set for the next.
+    /// The hyperparameters of the last step; those that are not schedules can be set for the next.
     pub hyperparams: State,
     /// The state of the optimizer.
     pub inner_state: S,
 }
 
-/// The optimizer that `inner_factory` makes of its hyperparameters, which are arrays in the state: they can be read, and
-/// those that were given as numbers can be set, without compiling the step anew. What takes a [`Schedule`], such as a
-/// learning rate or a weight decay, takes such an array.
+/// Creates an optimizer with `inner_factory` from hyperparameters that are arrays in the state. They can be read, and
+/// those that were given as numbers can be set, without recompiling the step. Every argument of type [`Schedule`], such
+/// as a learning rate or a weight decay, accepts such an array.
 ///
-/// Their dtype is the one that the parameters promote to. Programs are compiled anew for every `inject_hyperparams`: make
-/// it once.
+/// Their dtype is the promoted dtype of the parameters. Programs are compiled again for every `inject_hyperparams`:
+/// create it once.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

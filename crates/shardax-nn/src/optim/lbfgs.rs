@@ -13,9 +13,9 @@ use crate::check::positive;
 /// See [`scale_by_lbfgs`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByLbfgs {
-    /// How many steps are remembered, at least 1. Default 10.
+    /// The number of steps in memory, at least 1. Default 10.
     pub memory_size: usize,
-    /// Whether the estimate begins at the size that the last step had. Default true.
+    /// Scales the initial estimate by the last step. Default true.
     pub scale_init_precond: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct LbfgsState<P> {
     pub diff_params_memory: P,
     /// The changes of the gradients, `[memory_size, …]`.
     pub diff_updates_memory: P,
-    /// One over the products of both, `[memory_size]`.
+    /// The reciprocals of the dot products of both, `[memory_size]`.
     pub weights_memory: Array,
 }
 
@@ -72,7 +72,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
         let product = vdot(&diff_updates, &diff_params)?.real();
         let flat = product.equal(0);
         let weight = where_(&flat, 0, 1 / where_(&flat, 1, &product));
-        // Before the first step there is nothing to compare with.
+        // Before the first step there is no previous point.
         let known = |x: &Array| where_(&started, x, zeros_like(x));
         let diff_params = tree::map(|x| known(&x), diff_params)?;
         let diff_updates = tree::map(|x| known(&x), diff_updates)?;
@@ -117,8 +117,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
 /// See [`lbfgs`].
 pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 
-/// L-BFGS with steps of this size: Optax's with `linesearch=None`; [`lbfgs_linesearch`] searches for them. For minima of smooth functions whose gradients have no
-/// noise.
+/// L-BFGS with a fixed or scheduled step size: Optax's with `linesearch=None`. [`lbfgs_linesearch`] searches for the
+/// step size. For minima of smooth functions with noise-free gradients.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs;
@@ -141,15 +141,15 @@ pub fn lbfgs(learning_rate: impl Into<Schedule>) -> Lbfgs {
 pub struct LbfgsLinesearch {
     /// The estimate of the Hessian's inverse.
     pub precondition: ScaleByLbfgs,
-    /// What finds the step. Default at most 20 evaluations, from 1 on.
+    /// The line search. Default at most 20 evaluations, starting at 1.
     pub linesearch: ScaleByZoomLinesearch,
 }
 
 /// The state of [`LbfgsLinesearch`]: those of its parts.
 pub type LbfgsLinesearchState<P> = (LbfgsState<P>, ZoomLinesearchState<P>);
 
-/// L-BFGS with a zoom line search, Optax's default: each step is as long as the function's values say. For minima of smooth
-/// functions whose gradients have no noise.
+/// L-BFGS with a zoom line search, Optax's default: function values determine the step size. For minima of smooth
+/// functions with noise-free gradients.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs_linesearch;
@@ -174,13 +174,14 @@ pub fn lbfgs_linesearch() -> LbfgsLinesearch {
 }
 
 impl LbfgsLinesearch {
-    /// The state before the first step.
+    /// Returns the state before the first step.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<LbfgsLinesearchState<P>> {
         Ok((self.precondition.init(params)?, self.linesearch.init(params)?))
     }
 
-    /// The updates and the next state; `value` and `grad` are those of `value_fn`, a scalar function, at `params`.
+    /// Returns the updates and the next state; `value` and `grad` are those of `value_fn`, a scalar function, at
+    /// `params`.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,
@@ -202,8 +203,8 @@ impl LbfgsLinesearch {
     }
 }
 
-/// The value and the gradient of a scalar function at `params`, where the last line search found them: the function is
-/// evaluated only before the first step, and where the search found no finite value.
+/// Returns the value and the gradient of a scalar function at `params`, from the last line search if possible. The
+/// function is evaluated only before the first step, and after a search that found no finite value.
 #[track_caller]
 pub fn value_and_grad_from_state<P, F, R>(value_fn: F, params: P, state: &LbfgsLinesearchState<P>) -> Result<(Array, P)>
 where

@@ -1,4 +1,4 @@
-//! Line search: how far to go along an update, by the values of the function itself.
+//! Line search: the step size along an update, from values of the function itself.
 
 use shardax::function::IntoOutput;
 use shardax::prelude::*;
@@ -10,23 +10,24 @@ use crate::check::{NOT_NEGATIVE, positive, within};
 /// See [`scale_by_zoom_linesearch`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByZoomLinesearch {
-    /// After so many evaluations the best step so far is taken, at least 1.
+    /// The maximum number of evaluations, at least 1. After it the best step so far is taken.
     pub max_linesearch_steps: usize,
     /// The largest step. Default none.
     pub max_learning_rate: Option<f64>,
-    /// By how much both conditions may be missed. Default 0.
+    /// The tolerance of both conditions. Default 0.
     pub tol: f64,
-    /// By how much a step grows while it is too short. Default 2.
+    /// The factor by which a step grows while it is too short. Default 2.
     pub increase_factor: f64,
-    /// The part of the slope's decrease that the value must have at least. Default 1e-4.
+    /// The sufficient-decrease factor of the slope (Armijo). Default 1e-4.
     pub slope_rtol: f64,
-    /// The part of the slope that may be left. Default 0.9.
+    /// The fraction of the slope that may remain (curvature condition). Default 0.9.
     pub curv_rtol: f64,
-    /// By how much, of the value, it may grow where rounding hides its decrease; `None` for not at all. Default 1e-6.
+    /// The relative increase of the value that is tolerated where rounding hides its decrease; `None` for none. Default
+    /// 1e-6.
     pub approx_dec_rtol: Option<f64>,
-    /// An interval shorter than this is not searched. Default 1e-5.
+    /// The minimum length of a searched interval. Default 1e-5.
     pub stepsize_precision: f64,
-    /// Whether a search begins at the last step, or at 1. Default true.
+    /// Starts each search at the last step if true, otherwise at 1. Default true.
     pub keep_stepsize: bool,
 }
 
@@ -39,19 +40,20 @@ pub struct ZoomLinesearchState<P> {
     pub value: Array,
     /// The function's gradient there.
     pub grad: P,
-    /// Evaluations of the last search, int32.
+    /// The number of evaluations of the last search, int32.
     pub num_linesearch_steps: Array,
-    /// By how much the last step misses the decrease that was asked for.
+    /// The violation of the sufficient-decrease condition by the last step.
     pub decrease_error: Array,
-    /// By how much the slope after the last step is too steep.
+    /// The violation of the curvature condition by the last step.
     pub curvature_error: Array,
 }
 
-/// A step along the updates that fulfils the strong Wolfe conditions: the value falls enough, and its slope flattens. Steps
-/// grow until an interval has such a step, which is then narrowed by cubic and quadratic interpolation.
+/// Finds a step along the updates that fulfils the strong Wolfe conditions: the value decreases enough, and its slope
+/// flattens. Steps grow until an interval contains such a step. Cubic and quadratic interpolation then narrow the
+/// interval.
 ///
-/// It looks at the function, so that it is called by [`update_with`](ScaleByZoomLinesearch::update_with) in the place of
-/// `update`, and stands in no chain.
+/// It evaluates the function. Call [`update_with`](ScaleByZoomLinesearch::update_with) instead of `update`; it cannot
+/// be part of a chain.
 ///
 /// Source: [Nocedal and Wright 1999](https://doi.org/10.1007/978-0-387-40065-5), algorithms 3.5 and 3.6.
 pub fn scale_by_zoom_linesearch(max_linesearch_steps: usize) -> ScaleByZoomLinesearch {
@@ -68,7 +70,7 @@ pub fn scale_by_zoom_linesearch(max_linesearch_steps: usize) -> ScaleByZoomLines
     }
 }
 
-/// A place on the line: how far it is, and the function's value and slope there.
+/// A point on the line: its step, and the function's value and slope there.
 #[derive(Tree, Clone, Debug)]
 struct Place {
     step: Array,
@@ -76,7 +78,7 @@ struct Place {
     slope: Array,
 }
 
-/// A search on its way.
+/// The state of a running search.
 #[derive(Tree, Clone, Debug)]
 struct Search<P> {
     count: Array,
@@ -96,7 +98,7 @@ struct Search<P> {
     safe_grad: P,
 }
 
-/// What stays the same in a search.
+/// The constants of a search.
 struct Line<'a, P, F> {
     options: &'a ScaleByZoomLinesearch,
     params: &'a P,
@@ -107,7 +109,7 @@ struct Line<'a, P, F> {
 }
 
 impl ScaleByZoomLinesearch {
-    /// The state before the first step.
+    /// Returns the state before the first step.
     ///
     /// Fails when a number is out of its range.
     #[track_caller]
@@ -136,8 +138,8 @@ impl ScaleByZoomLinesearch {
         })
     }
 
-    /// The updates times the step that was found, and the next state; `value` and `grad` are those of the function
-    /// `value_fn` of parameters, a scalar, at `params`.
+    /// Returns the updates times the step that was found, and the next state. `value` and `grad` are those of the
+    /// scalar function `value_fn` at `params`.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,
@@ -194,7 +196,7 @@ impl ScaleByZoomLinesearch {
 }
 
 impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
-    /// The place at this step, and the gradient there.
+    /// Returns the point at this step, and the gradient there.
     fn at(&self, step: Array) -> Result<(Place, P)> {
         let point = super::tree_utils::cast_like(&add_scale(self.params, &step, self.updates)?, self.params)?;
         let (value, grad) = value_and_grad(|p: P| (self.value_fn)(p).into_output()).call(point)?;
@@ -202,7 +204,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
         Ok((Place { step, value: value.astype(DType::F32), slope }, grad))
     }
 
-    /// By how much a place misses the two conditions.
+    /// Returns by how much a point violates the two conditions.
     fn errors(&self, place: &Place) -> (Array, Array) {
         let (o, start) = (self.options, &self.start);
         let mut decrease = &place.value - &start.value - o.slope_rtol * &place.step * &start.slope;
@@ -216,7 +218,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
         (bounded(decrease), bounded(curvature))
     }
 
-    /// Goes further, until there is an interval with a good step.
+    /// Extends the search until an interval contains a good step.
     fn widen(&self, s: Search<P>) -> Result<Search<P>> {
         let o = self.options;
         let first = s.count.equal(0);
@@ -292,7 +294,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
         })
     }
 
-    /// A search that failed ends at the best place that decreases enough, or does not move where nothing is finite.
+    /// Ends a failed search at the best point that decreases enough, or at the start if nothing is finite.
     fn settled(&self, s: Search<P>) -> Result<Search<P>> {
         let outside = s.decrease_error.isinf();
         let back = &s.failed & (s.safe.step.greater(0) | outside);
@@ -300,7 +302,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
     }
 }
 
-/// The minimum of the cubic through three values and the slope at the first.
+/// Returns the minimum of the cubic through three values and the slope at the first.
 fn cubic_minimum(a: &Place, b: &Place, c: &Place) -> Array {
     let (db, dc) = (&b.step - &a.step, &c.step - &a.step);
     let denominator = (&db * &dc).square() * (&db - &dc);
@@ -311,7 +313,7 @@ fn cubic_minimum(a: &Place, b: &Place, c: &Place) -> Array {
     &a.step + (-second + radical.sqrt()) / (3.0 * third)
 }
 
-/// The minimum of the parabola through two values and the slope at the first.
+/// Returns the minimum of the parabola through two values and the slope at the first.
 fn quadratic_minimum(a: &Place, b: &Place) -> Array {
     let db = &b.step - &a.step;
     let second = (&b.value - &a.value - &a.slope * &db) / db.square();

@@ -8,18 +8,18 @@ use crate::check::{FINITE, positive, within};
 /// See [`lookahead`].
 #[derive(Tree, Clone, Debug)]
 pub struct Lookahead<T> {
-    /// What moves the fast parameters.
+    /// The optimizer of the fast parameters.
     pub fast_optimizer: T,
-    /// After so many steps the slow parameters are moved, and the fast ones are set to them.
+    /// The number of steps after which the slow parameters are updated, and the fast ones are set to them.
     pub sync_period: usize,
-    /// By which part of the way to the fast parameters the slow ones are moved.
+    /// The fraction of the way to the fast parameters that the slow ones are moved.
     pub slow_step_size: f64,
-    /// Whether the state of the optimizer begins anew then. Default false.
+    /// Resets the optimizer's state at each synchronization. Default false.
     pub reset_state: bool,
 }
 
-/// Parameters for [`lookahead`]: those that a loss is a function of are `fast`, those that a model is evaluated with
-/// `slow`. Gradients have zeros in the place of `slow`.
+/// The parameters of [`lookahead`]: a loss is a function of `fast`, a model is evaluated with `slow`. Gradients have
+/// zeros in place of `slow`.
 #[derive(Tree, Clone, Debug)]
 pub struct LookaheadParams<P> {
     /// Moved at each step.
@@ -29,7 +29,7 @@ pub struct LookaheadParams<P> {
 }
 
 impl<P: Clone> LookaheadParams<P> {
-    /// Both as these.
+    /// Sets both to `params`.
     pub fn init_synced(params: P) -> Self {
         LookaheadParams { fast: params.clone(), slow: params }
     }
@@ -44,8 +44,8 @@ pub struct LookaheadState<S> {
     pub steps_since_sync: Array,
 }
 
-/// Moves fast parameters by an optimizer, and every `sync_period` steps slow ones part of the way to them, where the fast
-/// ones go on from.
+/// Updates fast parameters with an optimizer. Every `sync_period` steps the slow ones are moved part of the way to
+/// them, and the fast ones continue from there.
 ///
 /// Source: [Zhang et al. 2019](https://arxiv.org/abs/1907.08610).
 ///

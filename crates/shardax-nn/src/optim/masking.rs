@@ -1,7 +1,7 @@
 //! Transformations of some of the parameters: masks, and groups with an optimizer each.
 //!
-//! What is inside of them sees the parameters that it is for as a [`State`], arrays by their key paths, so that its own
-//! state holds nothing for the others.
+//! An inner transformation sees its own parameters as a [`State`], arrays by their key paths. Its state holds nothing
+//! for the others.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::{Filter, State};
 /// See [`masked`].
 #[derive(Tree, Clone, Debug)]
 pub struct Masked<T> {
-    /// What transforms the updates of the chosen parameters.
+    /// The transformation of the selected parameters' updates.
     pub inner: T,
     #[tree(static)]
     mask: Filter,
 }
 
-/// `inner` for the parameters that `mask` means; the updates of the others pass unchanged.
+/// Applies `inner` to the parameters that `mask` selects; the updates of the others pass unchanged.
 ///
 /// ```
 /// use shardax_nn::optim::masked;
@@ -59,7 +59,7 @@ impl<P: Tree, T: GradientTransformation<State>> GradientTransformation<P> for Ma
     }
 }
 
-/// Keeps the parameters that `mask` means as they are: their updates become zero. Comes last in a chain.
+/// Freezes the parameters that `mask` selects: their updates become zero. Comes last in a chain.
 pub fn freeze(mask: impl Into<Filter>) -> Masked<SetToZero> {
     masked(set_to_zero(), mask)
 }
@@ -139,10 +139,11 @@ groups! {
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
 }
 
-/// A transformation for each group of parameters: `param_labels` gives the label of each, by key path and array.
+/// Applies a transformation to each group of parameters: `param_labels` returns the label of each, by key path and
+/// array.
 ///
-/// `init` and `update` fail where a parameter has a label without a transformation. Programs are compiled anew for every
-/// `partition`: make it once.
+/// `init` and `update` fail if a parameter has a label without a transformation. Programs are compiled again for every
+/// `partition`: create it once.
 ///
 /// ```
 /// use shardax_nn::optim::{partition, set_to_zero};
@@ -174,7 +175,7 @@ pub fn multi_transform<L: Labelled, S: Into<String>>(
     partition(transforms, param_labels)
 }
 
-/// `optimizer` for the parameters that `freeze_mask` does not mean; the others stay as they are.
+/// Applies `optimizer` to the parameters that `freeze_mask` does not select; the others stay frozen.
 pub fn selective_transform<T>(optimizer: T, freeze_mask: impl Into<Filter>) -> (Masked<T>, Masked<SetToZero>) {
     let frozen = freeze_mask.into();
     (masked(optimizer, !frozen.clone()), freeze(frozen))

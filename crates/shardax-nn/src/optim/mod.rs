@@ -1,4 +1,4 @@
-//! Optimizers, as [Optax](https://optax.readthedocs.io) has them: transformations of gradients, and chains of them.
+//! Optimizers like those of [Optax](https://optax.readthedocs.io): gradient transformations, and chains of them.
 //!
 //! A transformation has a state, a tree made from the parameters by [`init`](GradientTransformation::init);
 //! [`update`](GradientTransformation::update) turns gradients into updates, which [`apply_updates`] adds to the
@@ -88,10 +88,10 @@ use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, w
 
 /// A transformation of gradients of parameters of type `P`, any tree.
 pub trait GradientTransformation<P: Tree>: Tree {
-    /// What it remembers from one step to the next.
+    /// The state from one step to the next.
     type State: Tree;
 
-    /// The state before the first step.
+    /// Returns the state before the first step.
     ///
     /// Fails when a number of the transformation is out of its range.
     fn init(&self, params: &P) -> Result<Self::State>;
@@ -102,9 +102,9 @@ pub trait GradientTransformation<P: Tree>: Tree {
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)>;
 }
 
-/// `params + updates`: added in the dtype that both promote to, then rounded to those of `params`.
+/// Returns `params + updates`, added in their promoted dtype, then rounded to the dtypes of `params`.
 ///
-/// Fails when the two do not have one structure.
+/// Fails if the two have different structures.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -139,7 +139,7 @@ pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: im
     tree::map2(|new, old| &step_size * new + &rest * old, new_tensors, old_tensors)
 }
 
-/// The new parameters where `steps` is a multiple of `update_period`, the old ones elsewhere.
+/// Returns the new parameters if `steps` is a multiple of `update_period`, otherwise the old ones.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -214,7 +214,7 @@ chains! {
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7)
 }
 
-/// Zeros like every array of `params`, in its dtype or in this one.
+/// Returns zeros like every array of `params`, in its dtype or in the given one.
 fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
     tree::map(|p| zeros_dtype(p.shape(), dtype.unwrap_or(p.dtype())), params.clone())
 }

@@ -1,4 +1,4 @@
-//! Transformations that look at the updates that go through them.
+//! Transformations that measure the updates that pass through them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub struct Monitor<P> {
     measures: Vec<(String, Measure<P>)>,
 }
 
-/// Measures of the updates that go through it, which stay as they are: the state has the last of each under its name. It
-/// stands in a chain where what is measured passes.
+/// Measures the updates that pass through it, unchanged. The state holds the last value of each measure under its name.
+/// Put it into a chain where the updates of interest pass.
 ///
-/// Programs are compiled anew for every monitor: make it once.
+/// Programs are compiled again for every monitor: create it once.
 ///
 /// ```
 /// use shardax_nn::optim::monitor;
@@ -36,13 +36,13 @@ pub fn monitor<P>() -> Monitor<P> {
     Monitor { measures: Vec::new() }
 }
 
-/// One measure of the updates that go through it; see [`monitor`].
+/// Measures one function of the updates; see [`monitor`].
 pub fn snapshot<P>(name: &str, measure: impl Fn(&P) -> Array + Send + Sync + 'static) -> Monitor<P> {
     monitor().measure(name, measure)
 }
 
 impl<P> Monitor<P> {
-    /// The same, and one measure more, under this name.
+    /// Adds a measure of this name.
     pub fn measure(mut self, name: &str, measure: impl Fn(&P) -> Array + Send + Sync + 'static) -> Self {
         self.measures.push((name.to_owned(), Shared(Arc::new(measure))));
         self
@@ -78,7 +78,7 @@ impl<P: 'static> Tree for Monitor<P> {
 impl<P: Tree + 'static> GradientTransformation<P> for Monitor<P> {
     type State = State;
 
-    /// The measures of the parameters, in the place of those of updates.
+    /// Measures the parameters, in place of updates.
     #[track_caller]
     fn init(&self, params: &P) -> Result<State> {
         Ok(self.of(params))

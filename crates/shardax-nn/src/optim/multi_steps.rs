@@ -10,39 +10,39 @@ use crate::check::positive;
 pub struct MultiSteps<T> {
     /// The optimizer.
     pub inner: T,
-    /// How many gradients make an update.
+    /// The number of gradients per update.
     pub every: usize,
-    /// Whether the optimizer gets their mean, or their sum. Default true.
+    /// Passes the mean of the gradients to the optimizer if true, otherwise their sum. Default true.
     pub use_grad_mean: bool,
     /// The dtype in which they are added up. Default float32.
     #[tree(static)]
     pub accumulator_dtype: DType,
-    /// Which gradients are left out. Default none.
+    /// The condition under which gradients are skipped. Default none.
     pub should_skip: Option<SkipUpdate>,
 }
 
-/// Which gradients [`MultiSteps`] leaves out, as if their step had not been.
+/// The condition under which [`MultiSteps`] skips gradients, as if the step had not happened.
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
 pub enum SkipUpdate {
-    /// Those with a NaN or an infinity.
+    /// Gradients with a NaN or an infinity.
     NotFinite,
-    /// Those of which the sum of squares is this or more.
+    /// Gradients whose sum of squares is at least this.
     Large {
         /// The bound.
         max_squared_norm: f64,
     },
 }
 
-/// What [`MultiSteps`] found of the last gradients.
+/// The last decision of [`MultiSteps`] to skip gradients.
 #[derive(Tree, Clone, Debug)]
 pub struct SkipState {
-    /// How many elements were not finite, int32, or the sum of squares.
+    /// The number of elements that were not finite, int32, or the sum of squares.
     pub measure: Array,
-    /// Whether the gradients were left out.
+    /// True if the gradients were skipped.
     pub should_skip: Array,
 }
 
-/// Leaves gradients with a NaN or an infinity out.
+/// Skips gradients with a NaN or an infinity.
 ///
 /// ```
 /// use shardax_nn::optim::{MultiSteps, skip_not_finite};
@@ -57,7 +57,7 @@ pub fn skip_not_finite() -> SkipUpdate {
     SkipUpdate::NotFinite
 }
 
-/// Leaves gradients out of which the sum of squares is `max_squared_norm` or more.
+/// Skips gradients whose sum of squares is at least `max_squared_norm`.
 pub fn skip_large_updates(max_squared_norm: f64) -> SkipUpdate {
     SkipUpdate::Large { max_squared_norm }
 }
@@ -73,7 +73,7 @@ impl SkipUpdate {
             }
             SkipUpdate::Large { max_squared_norm } => {
                 let measure = tree_utils::total(leaves.iter().map(|g| tree_utils::abs_sq(g).sum(..)));
-                // Of NaN too.
+                // True for NaN too.
                 SkipState { should_skip: !measure.less(max_squared_norm), measure }
             }
         }
@@ -91,11 +91,11 @@ pub struct MultiStepsState<P, S> {
     pub inner_state: S,
     /// The mean of the gradients since the last update.
     pub acc_grads: P,
-    /// Whether the last gradients were left out; `None` where none are.
+    /// The last decision to skip gradients; `None` if none are ever skipped.
     pub skip_state: Option<SkipState>,
 }
 
-/// The inner optimizer, applied once in `every` calls to the mean of their gradients; in between updates are zero.
+/// Applies the inner optimizer once in `every` calls, to the mean of their gradients; in between updates are zero.
 ///
 /// Call it on every micro-batch; [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` is at least 1.
 pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
@@ -130,7 +130,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
         if let Some(skip) = &skip_state {
             emit = emit & !&skip.should_skip;
         }
-        // The inner update is small beside a gradient: computing it every time is simpler than branching.
+        // The inner update is cheap compared with a gradient: computing it every time is simpler than branching.
         let (updates, next) = self.inner.update(tree_utils::cast_like(&mean, &grads)?, inner_state.clone(), params)?;
         let acc_next = tree::map(|acc| where_(&emit, 0, &acc).astype(self.accumulator_dtype), mean)?;
         let mini_next = where_(&emit, 0, &seen);

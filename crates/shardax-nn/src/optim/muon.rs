@@ -14,13 +14,13 @@ use crate::check::{DECAY, FINITE, NOT_NEGATIVE, value_error, within};
 pub struct ScaleByMuon {
     /// The coefficients of the Newton-Schulz iteration. Default (3.4445, -4.775, 2.0315).
     pub ns_coeffs: (f64, f64, f64),
-    /// How many iterations. Default 5.
+    /// The number of iterations. Default 5.
     pub ns_steps: usize,
-    /// How much of the mean of the gradients each step keeps. Default 0.95.
+    /// The decay rate of the mean of the gradients. Default 0.95.
     pub beta: f64,
     /// Added to the length that matrices are divided by. Default 1e-8.
     pub eps: f64,
-    /// Whether to look a step ahead. Default true.
+    /// Uses Nesterov's momentum. Default true.
     pub nesterov: bool,
     /// The dtype of the mean of the gradients. Default: that of the parameters.
     #[tree(static)]
@@ -36,7 +36,7 @@ pub struct MuonState<P> {
     pub mu: P,
 }
 
-/// The mean of the gradients, each a matrix, made nearly orthogonal by some steps of the Newton-Schulz iteration.
+/// Orthogonalizes the mean of the gradients, each a matrix, approximately, with the Newton-Schulz iteration.
 ///
 /// Source: [Jordan 2024](https://kellerjordan.github.io/posts/muon/).
 pub fn scale_by_muon() -> ScaleByMuon {
@@ -54,7 +54,7 @@ impl ScaleByMuon {
     fn orthogonal(&self, x: Array) -> Array {
         let &[rows, columns] = x.shape() else { return x };
         let (a, b, c) = self.ns_coeffs;
-        // The smaller of the two products.
+        // The smaller of the two Gram matrices.
         let mut x = if rows > columns { x.t() } else { x };
         x = &x / (x.square().sum(..).sqrt() + self.eps);
         for _ in 0..self.ns_steps {

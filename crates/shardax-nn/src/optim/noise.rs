@@ -11,7 +11,7 @@ use crate::check::{FINITE, NOT_NEGATIVE, value_error, within};
 pub struct AddNoise {
     /// The variance of the first step.
     pub eta: f64,
-    /// How fast it falls: the variance of step `t`, from 1, is `eta / t^gamma`.
+    /// The decay exponent: the variance of step `t`, from 1, is `eta / t^gamma`.
     pub gamma: f64,
     /// The random key to begin with.
     pub key: Array,
@@ -26,7 +26,7 @@ pub struct AddNoiseState {
     pub rng_key: Array,
 }
 
-/// Adds normal noise, whose variance falls from step to step.
+/// Adds normal noise, whose variance decreases from step to step.
 ///
 /// Source: [Neelakantan et al. 2014](https://arxiv.org/abs/1511.06807).
 pub fn add_noise(eta: f64, gamma: f64, key: &Array) -> AddNoise {
@@ -54,10 +54,10 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
     }
 }
 
-/// The sum over a batch of gradients, `[batch, …]` each, of which every example's are scaled so that their length is at
-/// most `l2_norm_clip`; and how many were scaled, int32.
+/// Clips the gradients of every example, `[batch, …]` each, to a length of at most `l2_norm_clip`. Returns their sum
+/// over the batch, and the number of clipped examples, int32.
 ///
-/// Fails when the arrays have not one batch size.
+/// Fails if the arrays have different batch sizes.
 ///
 /// ```
 /// use shardax_nn::optim::per_example_global_norm_clip;
@@ -87,7 +87,7 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
 /// See [`differentially_private_aggregate`].
 #[derive(Tree, Clone, Debug)]
 pub struct DifferentiallyPrivateAggregate {
-    /// The length that the gradients of one example are scaled to at most.
+    /// The maximum length of the gradients of one example.
     pub l2_norm_clip: f64,
     /// The deviation of the noise, as a multiple of that.
     pub noise_multiplier: f64,

@@ -1,5 +1,5 @@
-//! Projections of parameters onto sets that they must stay in: the nearest point of the set, by Euclid's distance. Trees
-//! count as one vector.
+//! Projections of parameters onto constraint sets: the nearest point of the set, by Euclidean distance. A tree is one
+//! vector.
 //!
 //! ```
 //! use shardax_nn::optim::projections::projection_simplex;
@@ -15,22 +15,22 @@ use shardax::prelude::*;
 use super::tree_utils::{self, add_scale, scale, total, vdot};
 use crate::check::within;
 
-/// The nearest without negative elements.
+/// Returns the nearest tree without negative elements.
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| relu(x), tree.clone())
 }
 
-/// The nearest whose elements are between these.
+/// Returns the nearest tree whose elements are between `lower` and `upper`.
 pub fn projection_box<P: Tree>(tree: &P, lower: f64, upper: f64) -> Result<P> {
     tree_utils::clip(tree, lower, upper)
 }
 
-/// The nearest whose elements are between 0 and `size`.
+/// Returns the nearest tree whose elements are between 0 and `size`.
 pub fn projection_hypercube<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, 0.0, size)
 }
 
-/// The nearest without negative elements whose sum is `size`, above 0.
+/// Returns the nearest tree without negative elements whose sum is `size`, above 0.
 #[track_caller]
 pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     within("projection_simplex", "size", size, f64::MIN_POSITIVE..f64::INFINITY)?;
@@ -51,14 +51,14 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     split_like(&projected, tree)
 }
 
-/// The nearest whose absolute values sum to `size`, above 0.
+/// Returns the nearest tree whose absolute values sum to `size`, above 0.
 #[track_caller]
 pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let projected = projection_simplex(&tree::map(|x| x.abs(), tree.clone())?, size)?;
     tree::map2(|x, p| x.sign() * p, tree.clone(), projected)
 }
 
-/// The nearest whose absolute values sum to `size` at most, above 0.
+/// Returns the nearest tree whose absolute values sum to `size` at most, above 0.
 #[track_caller]
 pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
@@ -66,33 +66,33 @@ pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     tree_utils::where_(inside, tree, &outside)
 }
 
-/// The nearest of this length.
+/// Returns the nearest tree of length `size`.
 pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     scale(size / tree_utils::norm(tree), tree)
 }
 
-/// The nearest of this length at most.
+/// Returns the nearest tree of length `size` at most.
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
     scale(size / maximum(square, size * size).sqrt(), tree)
 }
 
-/// The nearest whose elements are between `-size` and `size`.
+/// Returns the nearest tree whose elements are between `-size` and `size`.
 pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, -size, size)
 }
 
-/// The nearest multiple of `a`.
+/// Returns the nearest multiple of `a`.
 pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
     scale(vdot(x, a)? / vdot(a, a)?, a)
 }
 
-/// The nearest whose product with `a` is `b`.
+/// Returns the nearest tree whose dot product with `a` is `b`.
 pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
 }
 
-/// The nearest whose product with `a` is `b` at most.
+/// Returns the nearest tree whose dot product with `a` is `b` at most.
 pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
 }

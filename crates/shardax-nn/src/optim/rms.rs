@@ -16,22 +16,22 @@ fn inverse_root(n: Array, eps: f64, eps_in_sqrt: bool) -> Array {
 /// See [`scale_by_rms`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRms {
-    /// How much of the mean of squares each step keeps.
+    /// The decay rate of the mean of squares.
     pub decay: f64,
     /// Added to keep from dividing by zero.
     pub eps: f64,
-    /// What the mean of squares begins with. Default 0.
+    /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
-    /// Whether `eps` is added inside of the square root. Default true.
+    /// Adds `eps` inside of the square root. Default true.
     pub eps_in_sqrt: bool,
-    /// Whether to free the mean of its beginning. Default false.
+    /// Corrects the bias of the initial value. Default false.
     pub bias_correction: bool,
 }
 
 /// The state of [`ScaleByRms`].
 #[derive(Tree, Clone, Debug)]
 pub struct RmsState<P> {
-    /// The steps taken, int32, where the mean is freed of its beginning.
+    /// The steps taken, int32, if the mean is bias-corrected.
     pub count: Option<Array>,
     /// The mean of the squared gradients.
     pub nu: P,
@@ -68,11 +68,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRms {
 /// See [`scale_by_stddev`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByStddev {
-    /// How much of both means each step keeps. Default 0.9.
+    /// The decay rate of both means. Default 0.9.
     pub decay: f64,
     /// Added to keep from dividing by zero. Default 1e-8.
     pub eps: f64,
-    /// What the mean of squares begins with. Default 0.
+    /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
 }
 
@@ -112,7 +112,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
 /// See [`scale_by_rss`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRss {
-    /// What the sum of squares begins with.
+    /// The initial sum of squares.
     pub initial_accumulator_value: f64,
     /// Added inside of the square root.
     pub eps: f64,
@@ -150,7 +150,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRss {
 /// See [`scale_by_adadelta`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdadelta {
-    /// How much of both means each step keeps. Default 0.9.
+    /// The decay rate of both means. Default 0.9.
     pub rho: f64,
     /// Added inside of the square roots. Default 1e-6.
     pub eps: f64,
@@ -194,7 +194,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
 /// See [`scale_by_factored_rms`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByFactoredRms {
-    /// Whether large matrices keep only the means of rows and columns. Default true.
+    /// Stores only the means of rows and columns for large matrices. Default true.
     pub factored: bool,
     /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
     pub decay_rate: f64,
@@ -240,7 +240,7 @@ impl ScaleByFactoredRms {
     }
 }
 
-/// Zeros like `x` without a dimension.
+/// Returns zeros like `x` without a dimension.
 fn zeros_without(x: &Array, dim: usize) -> Array {
     let shape: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).map(|d| x.shape()[d]).collect();
     zeros_dtype(shape, x.dtype())
@@ -315,9 +315,9 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
 /// See [`scale_by_sm3`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleBySm3 {
-    /// How much of the mean of the updates each step keeps. Default 0.9.
+    /// The decay rate of the mean of the updates. Default 0.9.
     pub b1: f64,
-    /// How much of the largest squares each step keeps; 1 for their sum. Default 1.
+    /// The decay rate of the largest squares; 1 for their sum. Default 1.
     pub b2: f64,
     /// Added inside of the square root. Default 1e-8.
     pub eps: f64,

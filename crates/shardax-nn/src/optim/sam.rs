@@ -8,13 +8,13 @@ use crate::check::positive;
 /// See [`sam`].
 #[derive(Tree, Clone, Debug)]
 pub struct Sam<T, A> {
-    /// What moves the parameters.
+    /// The optimizer of the parameters.
     pub optimizer: T,
-    /// What looks for the worst point: its updates are taken with the sign changed.
+    /// The optimizer that finds the worst point: its updates are applied with the sign flipped.
     pub adv_optimizer: A,
-    /// How many calls make one step. Default 2.
+    /// The number of calls per step. Default 2.
     pub sync_period: usize,
-    /// Whether the state of `adv_optimizer` begins anew with each step. Default true.
+    /// Resets the state of `adv_optimizer` at each step. Default true.
     pub reset_state: bool,
 }
 
@@ -25,14 +25,14 @@ pub struct SamState<P, S, A> {
     pub steps_since_sync: Array,
     /// The state of the optimizer.
     pub opt_state: S,
-    /// The state of what looks for the worst point.
+    /// The state of `adv_optimizer`.
     pub adv_state: A,
     /// The parameters that are searched around.
     pub cache: P,
 }
 
-/// The optimizer with the gradients of the worst point nearby, which `adv_optimizer` looks for: of two calls the first
-/// moves the parameters there, and the second moves them back and makes the step.
+/// Applies the optimizer to the gradients of the worst point nearby, found by `adv_optimizer`. The first of two calls
+/// moves the parameters there. The second moves them back and makes the step.
 ///
 /// Source: [Foret et al. 2020](https://arxiv.org/abs/2010.01412).
 ///
@@ -51,7 +51,7 @@ pub fn sam<T, A>(optimizer: T, adv_optimizer: A) -> Sam<T, A> {
     Sam { optimizer, adv_optimizer, sync_period: 2, reset_state: true }
 }
 
-/// The tree of `yes` where the condition holds, and of `no` elsewhere.
+/// Returns the tree `yes` if the condition holds, otherwise `no`.
 fn pick<P: Tree>(condition: &Array, yes: P, no: P) -> Result<P> {
     tree::map2(|yes, no| where_(condition, &yes, no).astype(yes.dtype()), yes, no)
 }

@@ -49,12 +49,12 @@ pub enum Schedule {
     Function(#[tree(static)] ScheduleFn),
 }
 
-/// How [`piecewise_interpolate_schedule`] goes from one value to the next.
+/// The interpolation of [`piecewise_interpolate_schedule`] between two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interpolate {
     /// Along a line.
     Linear,
-    /// As half a period of a cosine.
+    /// Along half a period of a cosine.
     Cosine,
 }
 
@@ -63,15 +63,15 @@ pub enum Interpolate {
 pub struct ExponentialDecay {
     /// The number at the beginning.
     pub init_value: f64,
-    /// In how many steps it decays once; 0 for a constant.
+    /// The number of steps per factor `decay_rate`; 0 for a constant.
     pub transition_steps: usize,
-    /// What it is multiplied by; 0 for a constant.
+    /// The decay factor; 0 for a constant.
     pub decay_rate: f64,
     /// The step at which the decay begins. Default 0.
     pub transition_begin: usize,
-    /// Whether to decay once in `transition_steps` instead of a little every step. Default false.
+    /// Decays once in `transition_steps` instead of a little every step. Default false.
     pub staircase: bool,
-    /// What the decay stops at. Default none.
+    /// The bound of the decay. Default none.
     pub end_value: Option<f64>,
 }
 
@@ -109,7 +109,7 @@ impl From<ExponentialDecay> for Schedule {
     }
 }
 
-/// The same number at every step.
+/// Returns the same number at every step.
 pub fn constant_schedule(value: f64) -> Schedule {
     Schedule::Constant { value }
 }
@@ -240,7 +240,7 @@ pub fn sgdr_schedule(cosine_kwargs: impl IntoIterator<Item = (f64, f64, usize, u
 }
 
 impl Schedule {
-    /// Whether the numbers are such that there is a value at every step; `name` is what it is used as.
+    /// Checks that there is a value at every step; `name` is the schedule's use.
     #[track_caller]
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         match self {
@@ -290,19 +290,19 @@ impl Schedule {
         }
     }
 
-    /// Whether it is the same at every step.
+    /// Returns true if the value is the same at every step.
     pub(super) fn is_constant(&self) -> bool {
         matches!(self, Schedule::Constant { .. } | Schedule::Value { .. })
     }
 
-    /// The state before the first step, of what uses it as `name`.
+    /// Returns the state before the first step, for the use `name`.
     #[track_caller]
     pub(super) fn start(&self, name: &str) -> Result<ScheduleState> {
         self.check(name)?;
         Ok(ScheduleState { count: (!self.is_constant()).then(count) })
     }
 
-    /// The number of this step, weak where it is a plain one, and the next state.
+    /// Returns the number of this step, weakly typed if it is a plain number, and the next state.
     pub(super) fn step(&self, state: ScheduleState) -> (Array, ScheduleState) {
         match self {
             Schedule::Constant { value } => (value.into_array(), state),
@@ -314,15 +314,15 @@ impl Schedule {
         }
     }
 
-    /// A schedule that is any function of the step, an int32 scalar.
+    /// Creates a schedule from any function of the step, an int32 scalar.
     ///
-    /// Programs are compiled anew for every `Schedule` made this way: make it once.
+    /// Programs are compiled again for every `Schedule` created this way: create it once.
     pub fn function(f: impl Fn(&Array) -> Array + Send + Sync + 'static) -> Self {
         Schedule::Function(ScheduleFn(Shared(Arc::new(f))))
     }
 
-    /// The number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over no steps,
-    /// negative scales, and joined schedules without a boundary between two are an error.
+    /// Returns the number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over
+    /// no steps, negative scales, and joined schedules without a boundary between two are an error.
     #[track_caller]
     pub fn at(&self, step: impl ArrayLike) -> Array {
         let step = step.into_array();

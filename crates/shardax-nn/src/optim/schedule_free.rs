@@ -1,4 +1,4 @@
-//! Schedule-free optimizers: an average of the iterates in the place of a learning rate that decays.
+//! Schedule-free optimizers: an average of the iterates in place of a learning rate that decays.
 
 use shardax::prelude::*;
 
@@ -15,9 +15,9 @@ pub struct ScheduleFree<T> {
     pub base_optimizer: T,
     /// Its learning rate.
     pub learning_rate: Schedule,
-    /// The share of the average in the point at which gradients are taken. Default 0.9.
+    /// The weight of the average in the point at which gradients are taken. Default 0.9.
     pub b1: f64,
-    /// Iterates weigh in the average as this power of the largest learning rate so far. Default 2.
+    /// The exponent of an iterate's weight, a power of the largest learning rate so far. Default 2.
     pub weight_lr_power: f64,
     /// The dtype of the iterates. Default: that of the parameters.
     #[tree(static)]
@@ -41,8 +41,8 @@ pub struct ScheduleFreeState<P, S> {
     pub z: P,
 }
 
-/// The optimizer without a schedule: gradients are taken between its iterates and their average. The average is what
-/// [`schedule_free_eval_params`] gives, for evaluation.
+/// Trains without a schedule: gradients are taken between the iterates and their average. [`schedule_free_eval_params`]
+/// returns the average, for evaluation.
 ///
 /// Source: [Defazio et al. 2024](https://arxiv.org/abs/2405.15682).
 pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -> ScheduleFree<T> {
@@ -55,7 +55,7 @@ pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -
     }
 }
 
-/// The parameters to evaluate with, of the state and the parameters of a training with [`schedule_free`].
+/// Returns the parameters for evaluation, from the state and the parameters of [`schedule_free`].
 #[track_caller]
 pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
     tree::map2(|y, z| (y - (1.0 - &state.b1) * z) / &state.b1, params.clone(), state.z.clone())

@@ -11,7 +11,7 @@ use crate::{Filter, Module, State};
 
 use super::{GradientTransformation, apply_updates, count, safe_increment};
 
-/// The state of a training: step, parameters, optimizer and its state. A tree, whose functions return a new one.
+/// The state of training: step, parameters, optimizer and its state. A tree, whose methods return a new one.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -34,10 +34,10 @@ pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
 }
 
 impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
-    /// The state before the first step.
+    /// Returns the state before the first step.
     ///
-    /// Fails when a number of the optimizer is out of its range, and when some variables are no parameters, which an
-    /// optimizer must not move: [`Optimizer`] is for such models.
+    /// Fails if a number of the optimizer is out of its range, or if some variables are not parameters, which an
+    /// optimizer must not update: use [`Optimizer`] for such models.
     #[track_caller]
     pub fn create(params: P, tx: T) -> Result<Self> {
         let infos = tree::structure(&params).leaf_infos();
@@ -54,7 +54,7 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
         Ok(TrainState { step: count(), params, tx, opt_state })
     }
 
-    /// The state after one step of the optimizer.
+    /// Returns the state after one step of the optimizer.
     pub fn apply_gradients(self, grads: P) -> Result<Self> {
         let TrainState { step, params, tx, opt_state } = self;
         let (updates, opt_state) = tx.update(grads, opt_state, &params)?;
@@ -64,8 +64,8 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 
 /// A model together with its optimizer, updated in place: the form of Flax NNX. A tree, like [`TrainState`].
 ///
-/// The optimizer moves the variables that a [`Filter`] means, [`Param`](crate::Param)s if nothing else is said, and has a
-/// state for them alone; statistics, caches and what is frozen stay as the program leaves them.
+/// The optimizer updates the variables that a [`Filter`] selects, by default [`Param`](crate::Param)s, and has a state
+/// for them alone. Statistics, caches and frozen weights are left to the program.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -93,7 +93,7 @@ pub struct Optimizer<M: Tree, T: GradientTransformation<State>> {
     pub model: M,
     /// The optimizer. Its numbers are part of the structure.
     pub tx: T,
-    /// Its state, for the variables that it moves.
+    /// The optimizer's state, for the variables that it updates.
     pub opt_state: T::State,
     #[tree(static)]
     wrt: Filter,
@@ -101,7 +101,7 @@ pub struct Optimizer<M: Tree, T: GradientTransformation<State>> {
 
 /// Gradients as [`Optimizer::update`] takes them: of a whole model, or of some of its variables by their key paths.
 pub trait Gradients {
-    /// The gradients of the variables that `filter` means.
+    /// Returns the gradients of the variables that `filter` selects.
     fn of(self, filter: &Filter) -> State;
 }
 
@@ -117,17 +117,17 @@ impl Gradients for State {
     }
 }
 
-/// A loss, alone or with something more that the gradient passes through; each also as a [`Result`].
+/// A loss, alone or with auxiliary outputs; each also as a [`Result`].
 pub trait Loss {
     /// The loss, or the pair.
     type Value;
-    /// What is passed through.
+    /// The auxiliary outputs.
     type Aux: Tree;
 
-    /// Splits it into the loss and the rest.
+    /// Splits the value into the loss and the auxiliary outputs.
     fn into_loss(self) -> Result<(Array, Self::Aux)>;
 
-    /// Puts both together again.
+    /// Combines both again.
     fn value(loss: Array, aux: Self::Aux) -> Self::Value;
 }
 
@@ -177,8 +177,8 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
-    /// The same of the variables that a filter means. Fails also when it means none, as where a path is misspelled:
-    /// nothing would be trained.
+    /// Creates the optimizer of the variables that a filter selects. Also fails if it selects none, for example by a
+    /// misspelled path: nothing would be trained.
     #[track_caller]
     pub fn wrt(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
@@ -201,13 +201,13 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
         Ok(Optimizer { step: count(), model, tx, opt_state, wrt })
     }
 
-    /// The variables that it moves.
+    /// Returns the variables that it updates.
     pub fn params(&self) -> State {
         self.model.state_of(&self.wrt)
     }
 
-    /// Returns the loss and the gradients of the variables that it moves, and keeps what the loss changed of the model's
-    /// other variables: running statistics, keys, caches.
+    /// Returns the loss and the gradients of the variables that it updates, and stores the loss's changes of the
+    /// model's other variables: running statistics, keys, caches.
     ///
     /// The gradients may be averaged over devices before [`update`](Optimizer::update);
     /// [`minimize`](Optimizer::minimize) does both. Fails as [`value_and_grad`](shardax::value_and_grad) does; then the
@@ -234,11 +234,11 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
         Ok((L::value(value, aux), grads))
     }
 
-    /// One step of training: the gradients of `loss` with respect to the variables that it moves update them, and what the
-    /// loss changed of the model's other variables is kept. Returns the loss.
+    /// Takes one training step: updates the variables with the gradients of `loss`, and stores the loss's changes of
+    /// the model's other variables. Returns the loss.
     ///
-    /// The loss returns a scalar, or a pair of it and something more that is passed through. On failure the optimizer may
-    /// have the model's new statistics without the new parameters.
+    /// The loss returns a scalar, or a pair of it and auxiliary outputs. On failure the optimizer may have the model's
+    /// new statistics without the new parameters.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -276,7 +276,7 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     }
 }
 
-/// Whether there is a gradient for each variable, and no other.
+/// Checks that there is a gradient for each variable, and no other.
 #[track_caller]
 fn same_keys(grads: &State, params: &State) -> Result<()> {
     let missing = params.keys().find(|key| !grads.contains_key(key)).map(|key| format!("no gradient of {key}"));

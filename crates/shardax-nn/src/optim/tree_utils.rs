@@ -1,5 +1,5 @@
-//! Arithmetic on trees of arrays: what `optax.tree` has. Two trees must have one structure, or the result is an error
-//! that names where they differ.
+//! Arithmetic on trees of arrays, like `optax.tree`. Two trees must have one structure, or the result is an error that
+//! names the difference.
 //!
 //! ```
 //! use shardax_nn::optim::tree_utils;
@@ -48,7 +48,7 @@ pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
     tree::map2(|x, y| x + &scalar * y, x.clone(), y.clone())
 }
 
-/// The sum of all elements of the products, of conjugates of `x` where it is complex: a scalar.
+/// Returns the dot product of two trees, with the conjugate of `x` if it is complex: a scalar.
 pub fn vdot<P: Tree>(x: &P, y: &P) -> Result<Array> {
     let conjugate = |x: Array| if x.dtype().is_complex() { x.conj() } else { x };
     let dot = |x: Array, y: Array| conjugate(x).ravel().dot(y.ravel());
@@ -61,7 +61,7 @@ pub fn sum<P: Tree>(tree: &P) -> Array {
     total(tree::leaves(tree).into_iter().map(|x| x.sum(..)))
 }
 
-/// The sum of scalars; 0 of none.
+/// Returns the sum of scalars; 0 if there are none.
 pub(super) fn total(scalars: impl IntoIterator<Item = Array>) -> Array {
     scalars.into_iter().reduce(|a, b| a + b).unwrap_or_else(|| zeros(()))
 }
@@ -115,7 +115,7 @@ pub fn cast_like<P: Tree>(tree: &P, other: &P) -> Result<P> {
     tree::map2(|x, o| x.astype(o.dtype()), tree.clone(), other.clone())
 }
 
-/// The dtype that all leaves promote to: Optax's `dtype(tree, 'promote')`; float32 of no leaves.
+/// Returns the promoted dtype of all leaves: Optax's `dtype(tree, 'promote')`; float32 without leaves.
 pub fn dtype<P: Tree>(tree: &P) -> DType {
     let types = tree::leaves(tree).into_iter().map(|x| (x.dtype(), x.weak_type()));
     types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
@@ -144,7 +144,7 @@ pub fn update_moment<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) 
     tree::map2(average, updates.clone(), moments.clone())
 }
 
-/// As [`update_moment`], of absolute values where the updates are complex; `order` is even.
+/// Computes [`update_moment`] of absolute values where the updates are complex; `order` is even.
 pub fn update_moment_per_elem_norm<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) -> Result<P> {
     let power = |g: &Array| match g.dtype().is_complex() {
         true => integer_pow(&abs_sq(g), order / 2),
@@ -180,7 +180,7 @@ pub(super) fn abs_sq(x: &Array) -> Array {
 #[track_caller]
 pub fn safe_increment(count: impl ArrayLike) -> Array {
     let count = count.into_array();
-    // Where one more is less, it has wrapped.
+    // If one more is less, it has wrapped.
     let next = &count + 1;
     shardax::numpy::where_(next.greater(&count), &next, &count)
 }

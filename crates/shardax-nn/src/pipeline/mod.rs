@@ -45,7 +45,7 @@ pub enum PipelineSchedule {
 
 /// A model in stages along a mesh axis: its loss, with the gradient that any loss has.
 ///
-/// Where a device has the whole model, as by rules without such an axis, the loss is computed at once.
+/// If a device has the whole model, as with rules without such an axis, the loss is computed without a pipeline.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -88,7 +88,7 @@ pub struct Pipeline {
     schedule: PipelineSchedule,
 }
 
-/// What tells the axis of the stages.
+/// The source of the stages' axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Along {
     Axis(AxisName),
@@ -96,7 +96,7 @@ enum Along {
 }
 
 impl Pipeline {
-    /// Stages along an axis that is manual: for a `shard_map` over it. A batch is cut into so many micro-batches.
+    /// Creates a pipeline along a manual axis, for a `shard_map` over it, with this many micro-batches.
     pub fn new(axis_name: impl Into<AxisName>, micro_batches: usize) -> Self {
         Pipeline { along: Along::Axis(axis_name.into()), micro_batches, schedule: PipelineSchedule::default() }
     }
@@ -121,10 +121,10 @@ impl Pipeline {
     /// The arrays of `stage`'s parameters are split over the stages along their first dimension, as a [`Stack`](crate::Stack)
     /// is. The first and the last stage alone compute `first` and `last`, of which every stage has the parameters.
     ///
-    /// Inputs and targets have rows along their first dimension, of which a micro-batch has every so-manieth, so that rows
-    /// that are split over another axis stay where they are. No gradient goes to them.
+    /// Inputs and targets have rows along their first dimension. Micro-batch `i` has every `micro_batches`-th row, from
+    /// row `i`, so that rows that are sharded over another axis stay in place. They have no gradient.
     ///
-    /// The functions may capture what is no array: values that gradients go to are parameters.
+    /// The functions must not capture arrays: values that need gradients are parameters.
     ///
     /// Fails where the micro-batches do not divide the rows, a stage returns something else than it takes, or the axis is one
     /// of a `pmap` or of a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an error.
@@ -251,12 +251,12 @@ impl Run {
         axis_index(self.axis).equal(self.stages as i32 - 1)
     }
 
-    /// What each stage has, sent to the one after it.
+    /// Sends the value of each stage to the next one.
     fn onward<T: Tree>(&self, x: T) -> T {
         ppermute(x, self.axis, (1..self.stages).map(|to| (to - 1, to)))
     }
 
-    /// What each stage has, sent to the one before it.
+    /// Sends the value of each stage to the previous one.
     fn back<T: Tree>(&self, x: T) -> T {
         ppermute(x, self.axis, (1..self.stages).map(|from| (from, from - 1)))
     }

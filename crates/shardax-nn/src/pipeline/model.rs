@@ -1,4 +1,4 @@
-//! What a pipeline is told of a model.
+//! The model interface of a pipeline.
 
 use std::marker::PhantomData;
 
@@ -16,14 +16,14 @@ pub(super) trait Model: Send + Sync + 'static {
     type Last: Tree + 'static;
     type Input: Tree + 'static;
     type Target: Tree + 'static;
-    /// What goes from stage to stage.
+    /// The value that is passed from stage to stage.
     type Hidden: Tree + 'static;
 
     fn first(&self, params: Self::First, input: Self::Input) -> Result<Self::Hidden>;
     fn stage(&self, params: Self::Stage, hidden: Self::Hidden) -> Result<Self::Hidden>;
     fn last(&self, params: Self::Last, hidden: Self::Hidden, target: Self::Target) -> Result<Array>;
 
-    /// The loss of a whole batch, where all stages are here.
+    /// Returns the loss of a whole batch, if all stages are on one device.
     fn whole(&self, (first, stage, last): Params<Self>, (input, target): (Self::Input, Self::Target)) -> Result<Array>
     where
         Self: Sized,
@@ -31,7 +31,7 @@ pub(super) trait Model: Send + Sync + 'static {
         self.last(last, self.stage(stage, self.first(first, input)?)?, target)
     }
 
-    /// Zeros like what goes from stage to stage, and like the loss.
+    /// Returns zeros like the value passed between stages, and like the loss.
     fn zeros(
         &self,
         (first, stage, last): Params<Self>,
@@ -40,7 +40,7 @@ pub(super) trait Model: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        // No more than the types is used of what is traced here.
+        // Only the types of these traced values are used.
         let (input, target) = at(batch, &array(0))?;
         let hidden = self.first(first, input)?;
         let next = self.stage(stage, hidden.clone())?;

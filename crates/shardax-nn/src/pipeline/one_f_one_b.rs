@@ -6,14 +6,14 @@ use super::Run;
 use super::model::{Model, Params, at};
 use crate::rules::{axes_of, varying};
 
-/// What a stage has from one slot to the next.
+/// The state of a stage between slots.
 #[derive(Tree, Clone)]
 struct Slot<P, H> {
-    /// From the stage before: what goes on.
+    /// The value from the previous stage.
     arrived: H,
-    /// From the stage after: the gradient of what was sent there.
+    /// The gradient from the next stage, of the value that was sent there.
     gradient: H,
-    /// What came in, of the micro-batches that have not gone backward: one for each stage.
+    /// The inputs of the micro-batches that have not gone backward: one for each stage.
     kept: H,
     grads: P,
     loss: Array,
@@ -38,7 +38,7 @@ impl Run {
         let (first, stage, _) = &params;
         let (own, stages, count) = (axis_index(self.axis), self.stages as i32, self.micro_batches as i32);
 
-        // What goes into the stage: the first one makes it from the inputs.
+        // The input of the stage: the first stage computes it from the batch.
         let enter = |first: M::First, micro: &Array, arrived: M::Hidden| -> Result<M::Hidden> {
             let make = |(first, _): (M::First, M::Hidden)| varying(model.first(first, at(inputs, micro)?)?, &axes);
             cond(self.is_first(), make, |(_, x): (M::First, M::Hidden)| x, (first, arrived))
@@ -56,7 +56,7 @@ impl Run {
                 let x = enter(first.clone(), &micro, state.arrived.clone())?;
                 let keep = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
                 state.kept = tree::map2(keep, state.kept, x.clone())?;
-                // The last stage goes backward next, and computes it then.
+                // The last stage goes backward next, and computes its output then.
                 let through = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
                 let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), through, x)?;
                 Ok((state, (y, hidden.clone())))
@@ -67,7 +67,7 @@ impl Run {
                     let y = model.stage(stage, enter(first, &micro, x)?)?;
                     let loss =
                         |(last, y): (M::Last, M::Hidden)| varying(model.last(last, y, at(targets, &micro)?)?, &axes);
-                    // What has the gradient that came from the stage after.
+                    // A function whose gradient is the one that came from the next stage.
                     let product = |(_, y): (M::Last, M::Hidden)| {
                         let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
                         let sum = |(y, g): (Array, Array)| (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..);

@@ -24,7 +24,7 @@ struct Run {
     policy: Policy,
     dtype: DType,
     gradients: bool,
-    /// Whether parameters are made as the inputs are, and not drawn.
+    /// Computes parameters like the inputs, instead of drawing them.
     given: bool,
 }
 
@@ -296,7 +296,7 @@ fn with_stream(layer: MultiHeadAttention, rngs: &mut Rngs) -> WithStream {
     WithStream { layer, stream: Hidden(rngs.fork("dropout")) }
 }
 
-/// Functions of attention.
+/// Attention functions.
 fn attention(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
         "attention" => {
@@ -355,7 +355,7 @@ fn attention(case: &Case) -> Option<Fun> {
 /// Recurrent layers.
 fn other(case: &Case) -> Option<Fun> {
     const SHAPE: &[usize] = &[2, 6, 3];
-    /// What is carried, after the outputs.
+    /// Returns the outputs, then the carry.
     fn run<C: RnnCell>(rnn: Rnn<C>, x: &[Array]) -> Result<Vec<Array>> {
         let (carry, y) = rnn.run(&x[0], None, None)?;
         Ok([vec![y], tree::leaves(&carry)].concat())

@@ -28,7 +28,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     }
 }
 
-/// The first weights are those of Flax in every dtype.
+/// The initial weights are those of Flax in every dtype.
 fn first_weights(dtype: DType) -> Vec<Array> {
     let r = &mut Rngs::new(0).with_policy(Policy { param_dtype: dtype, dtype: Some(dtype) });
     // In the order in which they are made.
@@ -59,7 +59,7 @@ fn no_qr<C: shardax_nn::BuiltCell>(builder: CellBuilder<C>, rngs: &mut Rngs) -> 
     builder.recurrent_kernel_init(initializers::lecun_normal()).build(rngs)
 }
 
-/// How a case is run.
+/// The settings of a case.
 #[derive(Clone, Copy)]
 struct Run {
     dtype: DType,
@@ -97,7 +97,7 @@ impl Run {
     }
 }
 
-/// What a loss is given beside the model.
+/// The arguments of a loss besides the model.
 struct Step {
     i: Array,
     dtype: DType,

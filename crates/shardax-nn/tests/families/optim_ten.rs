@@ -8,7 +8,7 @@ use crate::golden_support::{Case, Fun, many};
 /// The parameters `b` and `w`; Optax orders a dict by key.
 type Params = (Array, Array);
 
-/// How a case is run.
+/// The settings of a case.
 #[derive(Clone, Copy)]
 pub struct Run {
     dtype: DType,
@@ -155,7 +155,7 @@ impl Run {
             let offset = &inputs[0];
             let params = self.tree(&array(100), offset);
             let state = optimizer.init(&params)?;
-            // A state whose types changed from step to step would be refused here.
+            // A state whose types changed from step to step would be rejected here.
             let step = |(params, state): (Params, T::State), i: Array| -> Result<((Params, T::State), Params)> {
                 let (updates, state) = optimizer.update(self.gradients(&i, offset)?, state, &params)?;
                 let params = apply_updates(params, updates)?;

@@ -1,4 +1,4 @@
-//! Attention: decoding, options against plain formulas, what is refused.
+//! Attention: decoding, options against plain formulas, rejected arguments.
 
 use shardax_nn::prelude::*;
 
@@ -77,7 +77,7 @@ fn masks_of_any_rank_and_no_keys() -> Result<()> {
     Ok(())
 }
 
-/// The dot products of turned queries and keys depend on their distance alone.
+/// The dot products of rotated queries and keys depend on their distance alone.
 #[test]
 fn rotations_tell_distances() -> Result<()> {
     setup();

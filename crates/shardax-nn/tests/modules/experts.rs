@@ -11,7 +11,7 @@ fn experts(k: usize) -> Result<Experts> {
     MixtureOfExperts::new(8, k, 6, &mut Rngs::new(0), expert)
 }
 
-/// With room for all, a token gets the weighted sum of its experts.
+/// With enough capacity, a token gets the weighted sum of its experts.
 #[test]
 fn experts_equal_the_dense_sum() -> Result<()> {
     setup();
@@ -37,7 +37,7 @@ fn experts_equal_the_dense_sum() -> Result<()> {
     Ok(())
 }
 
-/// What finds no room is dropped, first choices last.
+/// Choices beyond the capacity are dropped, first choices last.
 #[test]
 fn experts_have_so_much_room() -> Result<()> {
     setup();
@@ -52,7 +52,7 @@ fn experts_have_so_much_room() -> Result<()> {
     Ok(())
 }
 
-/// Experts split over devices, tokens sent by `all_to_all`: the same results, gradients and losses as on one device.
+/// Experts sharded over devices give the same results, gradients and losses as on one device.
 #[test]
 fn experts_over_devices_equal_one_device() -> Result<()> {
     setup();

@@ -1,4 +1,4 @@
-//! What layers and transformations refuse, and how they say it.
+//! Arguments that layers and transformations reject, and their error messages.
 
 use shardax_nn::optim::projections::projection_simplex;
 use shardax_nn::optim::{LookaheadParams, ScaleByZoomLinesearch, lookahead, scale_by_zoom_linesearch};
@@ -64,7 +64,7 @@ fn layers_say_what_does_not_fit() {
     ] {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     }
-    // Nothing panics where more is mirrored than there is.
+    // Mirroring more than the input's size does not panic.
     let _ = reflected.forward(ones([1, 2, 2])).check();
     let _ = Conv::new(2, 3, [0], r).forward(ones([1, 4, 2])).check();
     let _ = Rnn::new(LstmCell::new(2, 3, r)).forward(ones([2, 0, 2])).check();

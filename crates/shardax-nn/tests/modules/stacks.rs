@@ -52,7 +52,7 @@ fn programs_are_flat_in_depth() -> Result<()> {
     Ok(())
 }
 
-/// A stack is what its layers are one after the other, whatever is computed again, forward and backward.
+/// A stack equals its layers in sequence, forward and backward, whatever is recomputed.
 #[test]
 fn a_stack_is_its_layers() -> Result<()> {
     setup();
@@ -84,7 +84,7 @@ fn a_stack_is_its_layers() -> Result<()> {
     Ok(())
 }
 
-/// Rules see the names of the layers' dimensions behind that of the stack.
+/// Rules see the names of the layers' dimensions after that of the stack.
 #[test]
 fn rules_place_a_stack() -> Result<()> {
     setup();
@@ -98,7 +98,7 @@ fn rules_place_a_stack() -> Result<()> {
     assert_eq!(blocks.layers.up.kernel.addressable_data(0)?.shape(), [2, 8, 8]);
     let kernel = &blocks.state()["layers.up.kernel"];
     assert_eq!(kernel.shape(), [4, 8, 32]);
-    // As on one device.
+    // Equal to one device.
     let (alone, x) = (make()?, random::normal(random::key(1), [2, 4, 8]));
     assert!(allclose(jit(loss).call((blocks, &x))?, jit(loss).call((alone, &x))?, 1e-5, 0.0)?);
     Ok(())

@@ -9,7 +9,7 @@ use shardax_nn::prelude::*;
 use super::model::*;
 use super::setup;
 
-/// What is sent is decided before machine code is made: a step that runs ten times need not be fast.
+/// Communication is fixed before machine code is generated, so the code of a step that runs ten times need not be fast.
 const QUICK: [(&str, CompilerOption); 3] = [
     ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
     ("xla_backend_optimization_level", CompilerOption::Int(0)),
@@ -69,7 +69,7 @@ impl Run {
     }
 }
 
-/// A compiled step by these rules, run ten times and compared; what it sends.
+/// Compiles a step with these rules, runs it ten times and compares it; returns its communication.
 #[track_caller]
 fn by_rules(config: &Config) -> Result<Sent> {
     let state = config.rules.device_put(&start(config)?)?;
@@ -86,7 +86,7 @@ fn by_rules(config: &Config) -> Result<Sent> {
     Sent::of(&compiled)
 }
 
-/// The bytes of the communication report, by what is sent over which axes, in a loop or not.
+/// The bytes of the communication report, by collective, axes, and inside or outside of a loop.
 #[derive(Debug)]
 struct Sent(BTreeMap<String, usize>);
 
@@ -119,7 +119,7 @@ const BLOCK: usize = MATRICES + NORMS;
 const TABLE: usize = VOCABULARY * FEATURES;
 const LAST: usize = FEATURES + FEATURES * VOCABULARY;
 const TOKENS: usize = ROWS * LENGTH;
-/// What goes from block to block.
+/// The activations between blocks.
 const X: usize = TOKENS * FEATURES;
 /// Sums over `model` in a block: forward of attention and features, backward of features, of queries, keys and values.
 const SUMS: usize = 2 + 1 + 3;
@@ -208,8 +208,7 @@ fn parameters_and_layers_split() -> Result<()> {
     Ok(())
 }
 
-/// What goes from stage to stage is sent in every tick of GPipe, forward and then backward, and in every slot of 1F1B both
-/// ways.
+/// GPipe sends the activations between stages in every tick, forward and then backward; 1F1B both ways in every slot.
 #[test]
 fn pipelines() -> Result<()> {
     setup();
@@ -256,7 +255,7 @@ fn sequences_split() -> Result<()> {
     Ok(())
 }
 
-/// The room of an expert for a row.
+/// The capacity of an expert for a row.
 fn places() -> usize {
     (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize
 }
@@ -281,7 +280,7 @@ fn experts_split() -> Result<()> {
         // In the experts, forward and backward; in the blocks.
         ("all-reduce model", 2 * exchanged / 4),
         ("all-reduce model loop", SUMS * X / 4),
-        // What each device has of its experts.
+        // Each device's shard of the experts.
         ("all-reduce data", EXPERTS / 2 * 2 * FEATURES * HIDDEN / 2),
         ("all-reduce data,expert loop", MATRICES / 2 + NORMS),
         ("all-reduce data,expert", TABLE + LAST + router + 2),

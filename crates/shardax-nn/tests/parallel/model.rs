@@ -82,7 +82,7 @@ impl Block {
 pub struct Lm {
     pub embed: Embed,
     pub blocks: Stack<Block>,
-    /// Between the blocks and the last layer, in some models.
+    /// The experts between the blocks and the last layer, in some models.
     pub experts: Option<MixtureOfExperts<Mlp>>,
     pub norm: RmsNorm,
     pub head: Linear,
@@ -92,7 +92,7 @@ pub struct Lm {
     pub schedule: PipelineSchedule,
 }
 
-/// What makes a model.
+/// The configuration of a model.
 #[derive(Clone, Default)]
 pub struct Config {
     pub rules: Rules,
@@ -158,7 +158,7 @@ pub fn start(config: &Config) -> Result<State> {
     Optimizer::new(Lm::new(config)?, adamw(3e-3, 1e-2))
 }
 
-/// A step of AdamW: the next state, the loss and the gradients.
+/// Takes a step of AdamW; returns the next state, the loss and the gradients.
 pub fn step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array, Lm)> {
     let (loss, grads) = value_and_grad(Lm::loss).call((&state.model, tokens, targets))?;
     state.update(grads.clone())?;

@@ -1,4 +1,4 @@
-//! Pipelines: what they keep, and what they refuse.
+//! Pipelines: their memory, and rejected arguments.
 
 use shardax_nn::prelude::*;
 
@@ -26,7 +26,7 @@ fn loss_by(pipeline: Pipeline, checkpointed: bool) -> impl Fn(Layers, Array, Arr
     }
 }
 
-/// 1F1B keeps as many micro-batches as there are stages, GPipe all of them.
+/// 1F1B retains as many micro-batches as there are stages, GPipe all of them.
 #[test]
 fn one_f_one_b_keeps_few_micro_batches() -> Result<()> {
     setup();

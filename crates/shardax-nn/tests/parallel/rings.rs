@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::setup;
 
-/// What a device computes, and its gradients by random weights of the result.
+/// Returns a device's result, and the gradients of its product with random weights.
 fn with_gradients(
     attend: impl Fn(Array, Array, Array) -> Result<Array>,
     [q, k, v, weights]: [Array; 4],

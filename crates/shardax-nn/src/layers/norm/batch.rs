@@ -38,7 +38,8 @@ pub struct BatchNorm {
     pub mean: BatchStat,
     /// The running variance, `[features]`, ones at first.
     pub var: BatchStat,
-    /// Whether `x` is normalized with its own statistics. See [`Module::train`](crate::Module::train).
+    /// The training flag: whether `x` is normalized with its own statistics. See
+    /// [`Module::train`](crate::Module::train).
     pub training: bool,
     /// The share of the old running statistics that each batch keeps. Default 0.99.
     pub momentum: f64,
@@ -89,13 +90,13 @@ impl<L: NormLayer<Own = BatchOptions>> NormBuilder<L> {
 }
 
 impl BatchNorm {
-    /// A layer of `features` features. It draws the two keys of Flax's from `rngs`.
+    /// Creates a layer of `features` features. It draws Flax's two keys from `rngs`.
     #[track_caller]
     pub fn new(features: usize, rngs: &mut Rngs) -> Self {
         BatchNorm::builder(features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(features: usize) -> NormBuilder<Self> {
         NormBuilder::new(features, 1e-5, BatchOptions { momentum: 0.99, axis_name: None })
     }

@@ -25,7 +25,7 @@ pub struct GroupNorm {
     /// `[features]`, zeros at first.
     #[tree(axis_names = axes)]
     pub bias: Option<Array>,
-    /// How many groups the features are divided into.
+    /// The number of groups of features.
     pub num_groups: usize,
     /// Added to the variance. Default 1e-6.
     pub epsilon: f64,
@@ -47,13 +47,13 @@ impl NormLayer for GroupNorm {
 }
 
 impl GroupNorm {
-    /// A layer of so many features; `num_groups`, at least 1, must divide them. It draws the two keys of Flax's from `rngs`.
+    /// Creates a layer of `features` features, a multiple of `num_groups`. It draws Flax's two keys from `rngs`.
     #[track_caller]
     pub fn new(features: usize, num_groups: usize, rngs: &mut Rngs) -> Self {
         GroupNorm::builder(features, num_groups).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(features: usize, num_groups: usize) -> NormBuilder<Self> {
         NormBuilder::new(features, 1e-6, num_groups)
     }
@@ -128,13 +128,13 @@ impl NormLayer for InstanceNorm {
 }
 
 impl InstanceNorm {
-    /// A layer of so many features. It draws the two keys of Flax's from `rngs`.
+    /// Creates a layer of `features` features. It draws Flax's two keys from `rngs`.
     #[track_caller]
     pub fn new(features: usize, rngs: &mut Rngs) -> Self {
         InstanceNorm::builder(features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(features: usize) -> NormBuilder<Self> {
         NormBuilder::new(features, 1e-6, ())
     }

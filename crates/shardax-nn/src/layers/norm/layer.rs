@@ -48,13 +48,13 @@ impl NormLayer for LayerNorm {
 }
 
 impl LayerNorm {
-    /// A layer of so many features. It draws the two keys of Flax's from `rngs`.
+    /// Creates a layer of `features` features. It draws Flax's two keys from `rngs`.
     #[track_caller]
     pub fn new(features: usize, rngs: &mut Rngs) -> Self {
         LayerNorm::builder(features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(features: usize) -> NormBuilder<Self> {
         NormBuilder::new(features, 1e-6, ())
     }
@@ -116,13 +116,13 @@ impl NormBuilder<RmsNorm> {
 }
 
 impl RmsNorm {
-    /// A layer of so many features. It draws the key of Flax's from `rngs`.
+    /// Creates a layer of `features` features. It draws Flax's key from `rngs`.
     #[track_caller]
     pub fn new(features: usize, rngs: &mut Rngs) -> Self {
         RmsNorm::builder(features).build(rngs)
     }
 
-    /// A layer with options.
+    /// Returns a builder of a layer.
     pub fn builder(features: usize) -> NormBuilder<Self> {
         NormBuilder::new(features, 1e-6, 0.0)
     }

@@ -32,7 +32,7 @@ pub(super) fn forward_as<L: Layer>(layer: &mut L, mut with: L, x: &Array) -> Res
     Ok(y)
 }
 
-/// What all normalization layers have.
+/// The options that all normalization layers share.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Norm {
@@ -49,7 +49,7 @@ pub struct Norm {
 pub trait NormLayer: Sized {
     /// The options that it has alone.
     type Own;
-    /// Whether it shifts.
+    /// True if the layer has a bias.
     const HAS_BIAS: bool;
 
     fn make(norm: Norm, own: Self::Own) -> Self;
@@ -86,19 +86,19 @@ impl<L: NormLayer> NormBuilder<L> {
         }
     }
 
-    /// What is added to the variance.
+    /// Sets the number that is added to the variance.
     pub fn epsilon(mut self, epsilon: f64) -> Self {
         self.epsilon = epsilon;
         self
     }
 
-    /// Whether there is a scale. Default true.
+    /// Sets whether there is a scale. Default true.
     pub fn use_scale(mut self, use_scale: bool) -> Self {
         self.use_scale = use_scale;
         self
     }
 
-    /// Whether there is a bias. Default true, but for a layer that never shifts ([`RmsNorm`]).
+    /// Sets whether there is a bias. Default true, except for a layer that never shifts ([`RmsNorm`]).
     pub fn use_bias(mut self, use_bias: bool) -> Self {
         self.use_bias = use_bias && L::HAS_BIAS;
         self
@@ -117,13 +117,13 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// How the scale is made. Default ones.
+    /// Sets the initializer of the scale. Default ones.
     pub fn scale_init(mut self, init: Initializer) -> Self {
         self.scale_init = init;
         self
     }
 
-    /// How the bias is made. Default zeros.
+    /// Sets the initializer of the bias. Default zeros.
     pub fn bias_init(mut self, init: Initializer) -> Self {
         self.bias_init = init;
         self
@@ -160,17 +160,17 @@ fn widened(x: &Array) -> Array {
     if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() }
 }
 
-/// `x` divided by its length over these axes.
+/// Divides `x` by its length over these axes.
 fn l2_normalize(x: &Array, axes: &[i32], epsilon: f64) -> Array {
     x * (x.square().sum_keepdims(axes) + epsilon).rsqrt()
 }
 
-/// The square of the absolute value.
+/// Returns the square of the absolute value.
 fn abs_sq(x: &Array) -> Array {
     if x.dtype().is_complex() { x.real().square() + x.imag().square() } else { x.square() }
 }
 
-/// The variance of what has this mean and this mean of squares.
+/// Returns the variance for this mean and this mean of squares.
 fn variance(mean: &Array, square: &Array) -> Array {
     // E[x²] - E[x]² needs one pass; rounding must not make it negative.
     maximum(square - abs_sq(mean), 0)
@@ -203,12 +203,12 @@ fn normalize(
     bias.map_or(y.clone(), |bias| y + bias).astype(dtype)
 }
 
-/// Whether a layer of so many features with this epsilon takes `x`.
+/// Checks that a layer of `features` features with this epsilon accepts `x`.
 fn check(owner: &str, x: &Array, features: usize, parameters: [Option<&Array>; 2], epsilon: f64) -> Result<()> {
     x.check()?;
     parameters.into_iter().flatten().try_for_each(Array::check)?;
     within(owner, "epsilon", epsilon, NOT_NEGATIVE)?;
-    // A parameter of other features, which a user put in, decides.
+    // A parameter of another size, set by the user, takes precedence.
     let features = parameters.into_iter().flatten().next().map_or(features, Array::size);
     if x.shape().last() == Some(&features) {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
-/// A layer whose kernels are divided by an estimate of their largest singular value, so that it stretches nothing.
+/// A layer whose kernels are divided by an estimate of their largest singular value, so that it is 1-Lipschitz.
 ///
 /// The estimate is made by power iteration from a vector that is a variable of the layer, which training moves. The layer's
 /// own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
@@ -31,7 +31,7 @@ pub struct SpectralNorm<L> {
     pub layer: L,
     /// The vectors, by the key paths of their kernels and `.u`, and the last estimates, by `.sigma`.
     pub batch_stats: BatchStat<State>,
-    /// Whether calls move the vectors. See [`Module::train`](crate::Module::train).
+    /// The training flag: whether calls update the vectors. See [`Module::train`](crate::Module::train).
     pub training: bool,
     n_steps: usize,
     epsilon: f64,
@@ -52,13 +52,13 @@ impl<L: Layer> SpectralNorm<L> {
         SpectralNorm { layer, batch_stats: stats.into(), training: true, n_steps: 1, epsilon: 1e-12 }
     }
 
-    /// The same, with so many steps of power iteration a call, at least 1. Default 1.
+    /// Sets the number of power iterations per call, at least 1. Default 1.
     pub fn n_steps(mut self, steps: usize) -> Self {
         self.n_steps = steps;
         self
     }
 
-    /// The same, with this number added to the squares of lengths. Default 1e-12.
+    /// Sets the number that is added to the squares of lengths. Default 1e-12.
     pub fn epsilon(mut self, epsilon: f64) -> Self {
         self.epsilon = epsilon;
         self

@@ -53,13 +53,13 @@ impl<L: Layer> WeightNorm<L> {
         Ok(WeightNorm { layer, scales: scales.into_iter().collect(), feature_axes, epsilon: 1e-12, filter })
     }
 
-    /// The same, without lengths: all are 1.
+    /// Removes the lengths: all are 1.
     pub fn without_scale(mut self) -> Self {
         self.scales = State::new();
         self
     }
 
-    /// The same, with this number added to the squares of lengths. Default 1e-12.
+    /// Sets the number that is added to the squares of lengths. Default 1e-12.
     pub fn epsilon(mut self, epsilon: f64) -> Self {
         self.epsilon = epsilon;
         self

@@ -26,13 +26,13 @@ pub struct Bidirectional<F, B> {
 }
 
 impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
-    /// The two, whatever directions they were made with.
+    /// Combines two layers; their directions are set to forward and backward.
     pub fn new(forward_rnn: Rnn<F>, backward_rnn: Rnn<B>) -> Self {
         let (forward_rnn, backward_rnn) = (forward_rnn.reverse(false), backward_rnn.reverse(true).keep_order(true));
         Bidirectional { forward_rnn, backward_rnn, merge_fn: |forward, backward| concatenate(&[forward, backward], -1) }
     }
 
-    /// What becomes of the outputs of both. Default: the features of one after those of the other.
+    /// Sets the function that merges both outputs. Default: concatenation of the features.
     pub fn merge_fn(mut self, merge_fn: fn(Array, Array) -> Array) -> Self {
         self.merge_fn = merge_fn;
         self
@@ -48,7 +48,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
         }
     }
 
-    /// What both carry after their last steps, and the outputs of all; see [`Rnn::run`].
+    /// Returns the carries of both after their last steps, and the outputs of all steps; see [`Rnn::run`].
     #[track_caller]
     #[allow(clippy::type_complexity)]
     pub fn run(

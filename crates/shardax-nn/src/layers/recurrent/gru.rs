@@ -38,13 +38,13 @@ impl BuiltCell for GruCell {
 }
 
 impl GruCell {
-    /// A cell of so many features.
+    /// Creates a cell of `hidden_features` features.
     #[track_caller]
     pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
         GruCell::builder(in_features, hidden_features).build(rngs)
     }
 
-    /// A cell with options.
+    /// Returns a builder of a cell.
     pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
         CellBuilder::new(in_features, hidden_features, ())
     }

@@ -53,13 +53,13 @@ impl BuiltCell for LstmCell {
 }
 
 impl LstmCell {
-    /// A cell of so many features.
+    /// Creates a cell of `hidden_features` features.
     #[track_caller]
     pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
         LstmCell::builder(in_features, hidden_features).build(rngs)
     }
 
-    /// A cell with options.
+    /// Returns a builder of a cell.
     pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
         CellBuilder::new(in_features, hidden_features, ())
     }
@@ -84,7 +84,7 @@ impl RnnCell for LstmCell {
     }
 }
 
-/// The same cell with one product for all gates, which is faster.
+/// [`LstmCell`] with one matmul for all gates, which is faster.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -115,13 +115,13 @@ impl BuiltCell for OptimizedLstmCell {
 }
 
 impl OptimizedLstmCell {
-    /// A cell of so many features.
+    /// Creates a cell of `hidden_features` features.
     #[track_caller]
     pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
         OptimizedLstmCell::builder(in_features, hidden_features).build(rngs)
     }
 
-    /// A cell with options.
+    /// Returns a builder of a cell.
     pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
         CellBuilder::new(in_features, hidden_features, ())
     }

@@ -1,4 +1,4 @@
-//! Recurrent layers: cells that go from step to step, and what runs them over sequences.
+//! Recurrent layers: cells for one step, and the layers that run them over sequences.
 
 mod bidirectional;
 mod gru;
@@ -19,15 +19,15 @@ use shardax::prelude::*;
 use super::Linear;
 use crate::{Module, Rngs};
 
-/// One step of a recurrent network: it takes what the step before carried, and an input.
+/// One step of a recurrent network: a function of the previous carry and an input.
 pub trait RnnCell: Module {
-    /// What goes from one step to the next.
+    /// The state from one step to the next.
     type Carry: Tree;
 
-    /// What the first step is given for inputs of this shape, `[..., features]`: zeros.
+    /// Returns the initial carry for inputs of this shape, `[..., features]`: zeros.
     fn initialize_carry(&self, input_shape: &[usize]) -> Self::Carry;
 
-    /// What the next step is given, and the output; `x` is `[..., features]`.
+    /// Returns the next carry and the output; `x` is `[..., features]`.
     fn forward(&self, carry: Self::Carry, x: Array) -> (Self::Carry, Array);
 }
 
@@ -43,7 +43,7 @@ pub trait BuiltCell: Sized {
     fn make(options: &CellOptions, own: Self::Own, rngs: &mut Rngs) -> Self;
 }
 
-/// What all cells have.
+/// The options that all cells share.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct CellOptions {
@@ -81,31 +81,31 @@ impl<C: BuiltCell> CellBuilder<C> {
         CellBuilder { options, own }
     }
 
-    /// What opens and closes the gates. Default sigmoid.
+    /// Sets the activation of the gates. Default sigmoid.
     pub fn gate_fn(mut self, gate_fn: fn(Array) -> Array) -> Self {
         self.options.gate_fn = gate_fn;
         self
     }
 
-    /// What the other values go through. Default tanh.
+    /// Sets the activation of the other values. Default tanh.
     pub fn activation_fn(mut self, activation_fn: fn(Array) -> Array) -> Self {
         self.options.activation_fn = activation_fn;
         self
     }
 
-    /// How the kernels of the inputs are made. Default LeCun normal.
+    /// Sets the initializer of the kernels of the inputs. Default LeCun normal.
     pub fn kernel_init(mut self, init: Initializer) -> Self {
         self.options.kernel_init = init;
         self
     }
 
-    /// How the kernels of what is carried are made. Default orthogonal.
+    /// Sets the initializer of the recurrent kernels. Default orthogonal.
     pub fn recurrent_kernel_init(mut self, init: Initializer) -> Self {
         self.options.recurrent_kernel_init = init;
         self
     }
 
-    /// How the biases are made. Default zeros.
+    /// Sets the initializer of the biases. Default zeros.
     pub fn bias_init(mut self, init: Initializer) -> Self {
         self.options.bias_init = init;
         self
@@ -131,13 +131,13 @@ impl<C: BuiltCell> CellBuilder<C> {
 }
 
 impl CellOptions {
-    /// The linear layer of the inputs, to so many times the hidden features.
+    /// Creates the linear layer of the inputs, to `times` times the hidden features.
     #[track_caller]
     fn of_inputs(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
         self.linear(self.in_features, times, self.kernel_init, use_bias, rngs)
     }
 
-    /// The linear layer of what is carried.
+    /// Creates the linear layer of the carry.
     #[track_caller]
     fn of_carry(&self, times: usize, use_bias: bool, rngs: &mut Rngs) -> Linear {
         self.linear(self.hidden_features, times, self.recurrent_kernel_init, use_bias, rngs)

@@ -20,7 +20,7 @@ use crate::layers::Layer;
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Rnn<C> {
-    /// What is done at each step.
+    /// The cell that runs at each step.
     pub cell: C,
     time_major: bool,
     reverse: bool,
@@ -34,25 +34,25 @@ impl<C: RnnCell> Rnn<C> {
         Rnn { cell, time_major: false, reverse: false, keep_order: false, unroll: 1 }
     }
 
-    /// Whether sequences are `[steps, batch, features]`. Default false.
+    /// Sets whether sequences are `[steps, batch, features]`. Default false.
     pub fn time_major(mut self, time_major: bool) -> Self {
         self.time_major = time_major;
         self
     }
 
-    /// Whether it runs from the last step to the first; outputs are in the order that it runs. Default false.
+    /// Sets whether it runs from the last step to the first; outputs are in the order of the run. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
     }
 
-    /// Whether outputs lie where their inputs do, even in reverse. Default false.
+    /// Sets whether outputs are in the order of their inputs, even in reverse. Default false.
     pub fn keep_order(mut self, keep_order: bool) -> Self {
         self.keep_order = keep_order;
         self
     }
 
-    /// How many steps an iteration of the compiled loop does. Default 1.
+    /// Sets the number of steps per iteration of the compiled loop. Default 1.
     pub fn unroll(mut self, steps: usize) -> Self {
         self.unroll = steps;
         self
@@ -69,7 +69,7 @@ impl<C: RnnCell> Rnn<C> {
         }
     }
 
-    /// What is carried after the last step, and the outputs of all.
+    /// Returns the carry after the last step, and the outputs of all steps.
     ///
     /// With `seq_lengths`, integers of the shape of the batch, at least 1, sequences end there: what is carried is that
     /// after the last step of each, and in reverse it begins there. Outputs beyond the end are not meaningful.
@@ -94,7 +94,7 @@ impl<C: RnnCell> Rnn<C> {
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
         let options = ScanOptions::default().unroll(self.unroll);
-        // What is carried keeps its dtype, whatever the cell computes in.
+        // The carry keeps its dtype, whatever dtype the cell computes in.
         let step = |carry: C::Carry, x: Array| -> Result<(C::Carry, Array)> {
             let (next, y) = self.cell.forward(carry.clone(), x);
             Ok((tree::map2(|new, old| new.astype(old.dtype()), next, carry)?, y))

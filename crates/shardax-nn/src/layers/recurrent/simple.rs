@@ -41,7 +41,7 @@ impl BuiltCell for SimpleCell {
 }
 
 impl CellBuilder<SimpleCell> {
-    /// Whether the last output is added before the activation. Default false.
+    /// Sets whether the last output is added before the activation. Default false.
     pub fn residual(mut self, residual: bool) -> Self {
         self.own = residual;
         self
@@ -49,13 +49,13 @@ impl CellBuilder<SimpleCell> {
 }
 
 impl SimpleCell {
-    /// A cell of so many features.
+    /// Creates a cell of `hidden_features` features.
     #[track_caller]
     pub fn new(in_features: usize, hidden_features: usize, rngs: &mut Rngs) -> Self {
         SimpleCell::builder(in_features, hidden_features).build(rngs)
     }
 
-    /// A cell with options.
+    /// Returns a builder of a cell.
     pub fn builder(in_features: usize, hidden_features: usize) -> CellBuilder<Self> {
         CellBuilder::new(in_features, hidden_features, false)
     }
