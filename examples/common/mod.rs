@@ -49,8 +49,8 @@ impl Logger for Memory {
 
 impl Files {
     /// Runs a training with its files: it goes on from the last checkpoint, one is kept every `save_every` steps, and
-    /// at the end each of `curves` is a panel of the plot, with that of the test set. `about` adds to the report what it
-    /// knows of a step that is given this state and this batch.
+    /// at the end each of `curves` is a panel of the plot, with that of the test set. `about` adds to the report what
+    /// it knows of a step that is given this state and this batch.
     #[allow(clippy::too_many_arguments)]
     pub fn train<S: Tree, D: Stream>(
         &self,

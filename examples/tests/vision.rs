@@ -101,8 +101,8 @@ fn cifar10() {
     assert!(refused.contains("data_batch_2.bin is damaged") && refused.contains("at byte 1, 3072 bytes"), "{refused}");
 }
 
-/// 128 images are 16 on each of 8 devices, labels are spread over the classes, and what bfloat16 saves is computation: the
-/// gradients that devices send are as large.
+/// 128 images are 16 on each of 8 devices, labels are spread over the classes, and what bfloat16 saves is computation:
+/// the gradients that devices send are as large.
 #[test]
 fn cifar10_on_eight_devices() {
     let folder = Folder::new("cifar10-eight");

@@ -1,5 +1,5 @@
-//! Models: a configurable [`Decoder`], text generation, LoRA adapters, and the files of Hugging Face's `transformers` and
-//! `peft`.
+//! Models: a configurable [`Decoder`], text generation, LoRA adapters, and the files of Hugging Face's `transformers`
+//! and `peft`.
 //!
 //! ```
 //! use shardax_models::{Decoder, DecoderConfig, GenerateOptions};

@@ -164,8 +164,8 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
     Ok(report)
 }
 
-/// What a setup could be changed to that may need less memory, as options: layers that keep less, parameters split along
-/// what is `data` alone, half the micro-batch.
+/// What a setup could be changed to that may need less memory, as options: layers that keep less, parameters split
+/// along what is `data` alone, half the micro-batch.
 fn others(setup: &Setup) -> Vec<(String, Setup)> {
     let mut all = Vec::new();
     for remat in Remat::ALL.into_iter().filter(|remat| *remat > setup.remat) {

@@ -192,8 +192,8 @@ impl DeviceSpec {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// A torus has `"torus": 2` or `3` dimensions and the bandwidth of a `"link"` each way, in the place of the `"switch"`.
-    /// `"source"` may be left out.
+    /// A torus has `"torus": 2` or `3` dimensions and the bandwidth of a `"link"` each way, in the place of the
+    /// `"switch"`. `"source"` may be left out.
     ///
     /// Fails when the file cannot be read, is no JSON, or lacks a figure.
     #[track_caller]

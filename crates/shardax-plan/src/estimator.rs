@@ -58,8 +58,8 @@ pub(crate) fn mesh_axes(sizes: impl IntoIterator<Item = (&'static str, usize)>) 
 }
 
 impl Estimator {
-    /// Compiles the samples of a way of keeping: all devices along `fsdp`, or `data` where that splits nothing, with few rows
-    /// for each and twice as many; and some of them along each other of the axes that are of use.
+    /// Compiles the samples of a way of keeping: all devices along `fsdp`, or `data` where that splits nothing, with
+    /// few rows for each and twice as many; and some of them along each other of the axes that are of use.
     ///
     /// Fails when it cannot be compiled so.
     pub fn new(
@@ -122,8 +122,8 @@ impl Estimator {
         setup.axes.iter().all(|(axis, size)| *size == 1 || known(&axis.to_string()))
     }
 
-    /// A figure of so many rows: on a line through those of few and of more rows; and of so many devices along the other
-    /// axes, of which each splits a part of it, and repeats the rest.
+    /// A figure of so many rows: on a line through those of few and of more rows; and of so many devices along the
+    /// other axes, of which each splits a part of it, and repeats the rest.
     fn figure(&self, of: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
         let (few, more) = (of(&self.few_rows.report), of(&self.more_rows.report));
         let first = self.few_rows.rows;
@@ -137,8 +137,8 @@ impl Estimator {
         of_rows(rows) * self.along.iter().map(split).product::<f64>()
     }
 
-    /// What the plan, lowered for the setup, would need and take: its arguments are known, gradients are as large as the
-    /// parameters.
+    /// What the plan, lowered for the setup, would need and take: its arguments are known, gradients are as large as
+    /// the parameters.
     pub fn estimate(&self, spec: &DeviceSpec, plan: &Plan, setup: &Setup) -> Result<Estimate> {
         let rows = rows_of(plan);
         let parameters = plan.argument_bytes(Some(Holder::Parameters));
@@ -190,7 +190,8 @@ impl Estimator {
             }
             add(&axes, t.kind, self.figure(&same, rows, setup), t.runs);
         }
-        // What goes along another: activations of the rows; where it splits rows too, sums and gathers are of parameters.
+        // What goes along another: activations of the rows; where it splits rows too, sums and gathers are of
+        // parameters.
         for (axis, _, splits_rows, sample) in &self.along {
             for t in sample.report.traffic.iter().filter(|t| t.axes.iter().any(|a| a == axis)) {
                 use CollectiveKind::*;

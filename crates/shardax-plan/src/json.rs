@@ -61,8 +61,9 @@ impl Report {
 }
 
 impl Found {
-    /// The whole search as JSON: each setup that was compiled, by the time for a row, with its mesh, its rules, the lines of a
-    /// program that make them, what was estimated and what the compiler says; and what could not be planned, and why.
+    /// The whole search as JSON: each setup that was compiled, by the time for a row, with its mesh, its rules, the
+    /// lines of a program that make them, what was estimated and what the compiler says; and what could not be planned,
+    /// and why.
     pub fn to_json(&self) -> String {
         let candidate = |c: &Candidate| {
             let axes = c.setup.axes.iter().map(|(name, size)| json!({"axis": name.to_string(), "size": size}));

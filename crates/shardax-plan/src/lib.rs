@@ -1,5 +1,5 @@
-//! What a training step would need and take on TPUs and GPUs that are not there: memory on each device by what holds it,
-//! floating-point operations, communication by mesh axis and link, and a roofline of its time.
+//! What a training step would need and take on TPUs and GPUs that are not there: memory on each device by what holds
+//! it, floating-point operations, communication by mesh axis and link, and a roofline of its time.
 //!
 //! The step is compiled by the platform's own compiler where that is installed
 //! ([`Lowered::compile_for`](shardax::Lowered::compile_for)), and else by the CPU's, for as many simulated devices; the

@@ -104,8 +104,8 @@ pub struct Advice {
 }
 
 impl Memory {
-    /// What would help, by theory: state and gradients are split over more devices, activations are in proportion to the
-    /// batch.
+    /// What would help, by theory: state and gradients are split over more devices, activations are in proportion to
+    /// the batch.
     pub(crate) fn advice(&self) -> Vec<Advice> {
         let (parameters, state) = (self.of(Holder::Parameters), self.of(Holder::OptimizerState));
         let within = self.of(Holder::ActivationsAndTemporaries);

@@ -118,8 +118,8 @@ impl Plan {
         self
     }
 
-    /// The rules that its shardings are made by: over which axes, of those that the mesh has, each logical name is split.
-    /// A search writes them down.
+    /// The rules that its shardings are made by: over which axes, of those that the mesh has, each logical name is
+    /// split. A search writes them down.
     pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
         let owned = |axes: &[&str]| axes.iter().map(|axis| (*axis).to_owned()).collect();
         self.rules = rules.iter().map(|(name, axes)| ((*name).to_owned(), owned(axes))).collect();

@@ -60,7 +60,8 @@ impl Report {
         for (axis, size) in &idle {
             notes.push(format!("the axis {axis:?} splits nothing: its {size} devices repeat the work"));
         }
-        // What the compiled program does not show, calls of the host's functions say, is shared by those that have parts.
+        // What the compiled program does not show, calls of the host's functions say, is shared by those that have
+        // parts.
         let sharing = devices as f64 / idle.iter().map(|(_, n)| *n as f64).product::<f64>();
         let hidden = facts.products < 0.9 * plan.flops.model() / sharing;
         let products_per_device = if hidden { plan.flops.products / sharing } else { facts.products };

@@ -18,7 +18,8 @@ pub struct Roofline {
     pub exposed: f64,
     /// The whole step.
     pub step: f64,
-    /// The share of all devices' peak that the model's own products take up, each counted once: model FLOPs utilization.
+    /// The share of all devices' peak that the model's own products take up, each counted once: model FLOPs
+    /// utilization.
     pub mfu: f64,
     /// The same with what is computed again, by `checkpoint` or by several devices: hardware FLOPs utilization.
     pub hfu: f64,

@@ -106,8 +106,8 @@ pub struct Found {
     pub too_large: usize,
     /// Axes that split nothing of the step: meshes that have them are left out.
     pub idle: Vec<String>,
-    /// What could not be planned, as options, and why: setups that do not fit after all or do not compile, and meshes that
-    /// the step cannot have.
+    /// What could not be planned, as options, and why: setups that do not fit after all or do not compile, and meshes
+    /// that the step cannot have.
     pub failed: Vec<(String, String)>,
     best: Report,
 }

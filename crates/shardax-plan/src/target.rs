@@ -41,10 +41,11 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for it, as
-    /// it does for devices that a file describes.
+    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for
+    /// it, as it does for devices that a file describes.
     ///
-    /// Fails when the name is none of these, or has other dimensions than such devices have, or the file describes none.
+    /// Fails when the name is none of these, or has other dimensions than such devices have, or the file describes
+    /// none.
     #[track_caller]
     pub fn new(name: &str) -> Result<Target> {
         let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8`, `cpu:8` or `FILE.json:4x8`";
@@ -134,7 +135,8 @@ impl Target {
         Target { topology: Err(self.topology.err().unwrap_or_else(|| why.to_owned())), ..self }
     }
 
-    /// Makes the host simulate as many CPU devices, where those stand in. To be called before anything asks for devices.
+    /// Makes the host simulate as many CPU devices, where those stand in. To be called before anything asks for
+    /// devices.
     ///
     /// Fails when there are more than can be simulated, or devices are in use already.
     #[track_caller]
@@ -176,7 +178,8 @@ impl Target {
         }
     }
 
-    /// Where the device at this place of the mesh is: its slice, and its coordinates there; of a GPU its host and number.
+    /// Where the device at this place of the mesh is: its slice, and its coordinates there; of a GPU its host and
+    /// number.
     pub(crate) fn place(&self, mesh: &Mesh, position: usize) -> (usize, Vec<usize>) {
         let device = &mesh.devices()[position];
         if self.topology.is_ok()

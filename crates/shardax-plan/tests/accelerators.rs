@@ -1,5 +1,6 @@
 //! Plans by the platforms' own compilers. Where `cargo xtask accelerators` has not fetched them, these tests say so and
-//! end. Each runs the command in a process of its own, where the system allows it without a network: libtpu asks servers.
+//! end. Each runs the command in a process of its own, where the system allows it without a network: libtpu asks
+//! servers.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -204,7 +204,8 @@ fn a_search_compiles_the_best_and_says_the_rules() -> Result<()> {
     setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let search = Search { compile: 2, remats: vec![Remat::None, Remat::Full], ..Search::default() };
     let found = search.run(&models::mlp, &setup)?;
-    // Ten meshes of eight devices, one micro-batch; what is kept makes no difference. Two of the fastest, one of the smallest.
+    // Ten meshes of eight devices, one micro-batch; what is kept makes no difference. Two of the fastest, one of the
+    // smallest.
     assert_eq!((found.tried, found.too_large, found.compiled.len()), (10, 0, 3), "{found}");
     assert!(found.compiled[0].on_frontier && found.idle == ["expert"]);
     let step = |c: &Candidate| c.report.roofline.as_ref().map(|r| r.step);

@@ -5,12 +5,12 @@ use std::panic::Location;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// The mean over `parts` equal parts of a batch of what `f` computes of each, one part after the other: in the memory of one
-/// part, the gradient of the whole batch. What is averaged over devices is then averaged once.
+/// Gradient accumulation: the mean of `f` over `parts` equal parts of a batch, computed one part after the other. It
+/// returns the gradient of the whole batch in the memory of one part. Devices average only that mean, once.
 ///
-/// `f` takes a part of the batch, a tree whose arrays have `1 / parts` of the rows; what it returns (a gradient, or a loss
-/// with its gradient) is floating point. Sums over ragged, masked parts are divided by `parts` all the same: let `f` return
-/// the sums and the counts.
+/// `f` takes a part of the batch, a tree whose arrays have `1 / parts` of the rows. It returns floating-point arrays,
+/// such as a gradient, or a loss with its gradient. Sums over ragged, masked parts are also divided by `parts`: let `f`
+/// return the sums and the counts.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

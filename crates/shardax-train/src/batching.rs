@@ -1,4 +1,4 @@
-//! Batches: out of a data set, with a mask for the last one, and split over devices.
+//! Batches of a data set, with a mask for the last one, and batches split over devices.
 
 use std::panic::Location;
 
@@ -7,7 +7,7 @@ use shardax::prelude::*;
 
 use crate::data::{Dataset, shuffled};
 
-/// Examples that are worked on at once.
+/// A batch of labelled images.
 #[derive(Clone, Debug, Tree)]
 pub struct Batch {
     /// float32 `[B, …]`
@@ -26,16 +26,15 @@ pub struct Batches<'a> {
     size: usize,
     drop_last: bool,
     at: usize,
-    /// Where they were asked for.
+    /// The caller of [`Dataset::batches`], for error messages.
     location: &'static Location<'static>,
 }
 
 impl Dataset {
-    /// Batches of `size` examples, in order. All have one shape: where the last is short, blank examples fill it up,
-    /// which [`Batch::mask`] tells apart.
+    /// Returns batches of `size` examples, in order. All have one shape: a short last batch is padded with blank
+    /// examples, which [`Batch::mask`] marks.
     ///
-    /// A size that gives no batches at all, or batches beyond the host's memory, is an error, which comes in the place
-    /// of the first.
+    /// If the size gives no batches at all, or batches larger than the host's memory, the first item is an error.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -54,19 +53,19 @@ impl Dataset {
 }
 
 impl Batches<'_> {
-    /// Takes the examples in an order that follows from `seed`: give each epoch its own.
+    /// Shuffles the examples in an order that follows from `seed`: give each epoch its own.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.order = shuffled(self.data.len(), seed);
         self
     }
 
-    /// Leaves out the last batch when it is short.
+    /// Drops the last batch when it is short.
     pub fn drop_last(mut self) -> Self {
         self.drop_last = true;
         self
     }
 
-    /// How many batches are left.
+    /// The number of batches left.
     fn left(&self) -> usize {
         let examples = self.order.len() - self.at;
         match self.size {
@@ -76,7 +75,7 @@ impl Batches<'_> {
         }
     }
 
-    /// Why there is no batch at all, if there is none.
+    /// The error for an iterator without batches, if it has none.
     fn nothing(&self) -> Option<Error> {
         if self.at > 0 || self.order.is_empty() || self.left() > 0 {
             return None;
@@ -141,8 +140,8 @@ impl Iterator for Batches<'_> {
 
 impl ExactSizeIterator for Batches<'_> {}
 
-/// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, the
-/// form that [`pmap`] takes.
+/// Splits the leading dimension of every array of a tree over `num_devices`: `[B, …]` becomes `[n, B / n, …]`, as
+/// [`pmap`] expects.
 ///
 /// Fails when `num_devices` does not divide the size of the batch.
 ///

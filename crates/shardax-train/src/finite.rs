@@ -1,12 +1,12 @@
-//! A search for NaN and infinities that does not wait for the devices.
+//! Detection of NaN and infinities that does not wait for the devices.
 
 use std::collections::VecDeque;
 
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// Looks at every array of a training's state after each step: the first step after which one is not finite is an error
-/// that names the step and the arrays. What the devices find is read when it is there, a few steps later.
+/// Checks every array of a training state after each step. The first step with one that is not finite is an error that
+/// names the step and the arrays. The result is read when the devices have it, a few steps later.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -20,20 +20,20 @@ use shardax::prelude::*;
 /// ```
 #[derive(Debug, Default)]
 pub struct FiniteCheck {
-    /// Steps that were not read yet: whether each array is finite.
+    /// Results that were not read yet: for each step, one boolean per array.
     waiting: VecDeque<(u64, Array)>,
     paths: Vec<String>,
 }
 
 impl FiniteCheck {
-    /// Nothing was looked at yet.
+    /// Creates a check.
     pub fn new() -> Self {
         FiniteCheck::default()
     }
 
-    /// Has the devices look at what a step made, and reads what they found of the steps before, as far as it is there.
+    /// Starts the check of a step's state on the devices, and reads the results of earlier steps that are available.
     ///
-    /// Fails when the state after one of them was not finite.
+    /// Fails if the state after one of them was not finite.
     pub fn step<T: Tree>(&mut self, step: u64, state: &T) -> Result<()> {
         let leaves: Vec<(String, Array)> =
             tree::leaves_with_path(state).into_iter().filter(|(_, leaf)| leaf.dtype().is_inexact()).collect();
@@ -44,7 +44,7 @@ impl FiniteCheck {
         self.paths = paths;
         let found = jit(all_finite).call(arrays)?;
         self.waiting.push_back((step, found));
-        // A program that never reads anything does not run away from its devices.
+        // Bounds the queue, so that the host does not run ahead of the devices without limit.
         while let Some((_, found)) = self.waiting.front() {
             if self.waiting.len() <= MOST && !found.is_ready()? {
                 break;
@@ -54,7 +54,7 @@ impl FiniteCheck {
         Ok(())
     }
 
-    /// Reads all that is left.
+    /// Waits for all remaining results, and fails if one is not finite.
     pub fn finish(&mut self) -> Result<()> {
         while !self.waiting.is_empty() {
             self.read()?;
@@ -87,10 +87,10 @@ impl FiniteCheck {
     }
 }
 
-/// As many steps are looked at before the first of them is waited for.
+/// The number of steps that may be checked before the first of them is waited for.
 const MOST: usize = 64;
 
-/// Whether each of these arrays is finite.
+/// Computes whether each of these arrays is finite.
 fn all_finite(arrays: Vec<Array>) -> Array {
     let finite: Vec<Array> = arrays.iter().map(|x| x.isfinite().all(..).reshape([1])).collect();
     lax::concatenate(&finite, 0)

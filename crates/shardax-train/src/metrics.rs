@@ -1,5 +1,5 @@
 //! Metrics: trees of sums that stay on the devices until they are read. A step returns those of its batch, devices add
-//! theirs by [`psum`], and those of many steps are merged; the host reads the result once.
+//! theirs with [`psum`], and those of many steps are merged; the host reads the result once.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -7,17 +7,17 @@ use std::panic::Location;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// What is counted over batches and devices. A tree: a compiled step takes and returns it.
+/// A metric that is accumulated over batches and devices. It is a tree: a compiled step takes and returns it.
 ///
-/// Sums over devices are [`psum`]'s, but for [`LastValue`], which is no sum.
+/// Sum metrics over devices with [`psum`], except [`LastValue`], which is not a sum.
 pub trait Metric: Tree {
-    /// That of what both have seen.
+    /// Combines two metrics of separate data.
     fn merge(&self, other: &Self) -> Self;
 
-    /// The value, a scalar on the device; NaN of nothing.
+    /// The value, a scalar on the device; NaN without data.
     fn compute(&self) -> Array;
 
-    /// The value. Waits for it.
+    /// Waits for the value and returns it.
     ///
     /// Fails when its computation failed.
     #[track_caller]
@@ -29,8 +29,8 @@ pub trait Metric: Tree {
 
 /// An average of scalars.
 ///
-/// Adding waits for nothing: reading a value makes the host wait for the device, so that happens once, in
-/// [`value`](Metric::value), and not in each step.
+/// Adding a value does not wait. Reading makes the host wait for the device, so read once, with
+/// [`value`](Metric::value), rather than in each step.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +50,7 @@ pub trait Metric: Tree {
 pub struct Average {
     /// The sum of the values, a scalar.
     pub total: Array,
-    /// How many they are, a scalar.
+    /// The number of values, a scalar.
     pub count: Array,
 }
 
@@ -61,12 +61,12 @@ impl Default for Average {
 }
 
 impl Average {
-    /// The average of nothing yet.
+    /// Creates an average without values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// That of all of these values.
+    /// Averages all of these values.
     #[track_caller]
     pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
@@ -74,8 +74,8 @@ impl Average {
         Average::of_sum(values.sum(..), array(i32::try_from(count).unwrap_or(i32::MAX)))
     }
 
-    /// That of the values where `mask`, of the same shape, is true, or of as much of each as it says (SPEC's
-    /// `(loss * mask).sum() / mask.sum()`).
+    /// Averages the values where `mask`, of the same shape, is true. A numeric mask is a weight:
+    /// `(loss * mask).sum() / mask.sum()`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -93,12 +93,12 @@ impl Average {
             let wrong = Array::from_error(error, &values.sum(..));
             return Average { total: wrong.clone(), count: wrong };
         }
-        // What is left out may be anything, NaN too.
+        // Masked values may be anything, even NaN: multiplying by 0 is not enough.
         let chosen = where_(mask.not_equal(0), values * &mask, 0);
         Average::of_sum(chosen.sum(..), mask.sum(..))
     }
 
-    /// That of `count` values, of which `sum` is the sum; both are scalars.
+    /// Averages `count` values whose sum is `sum`; both are scalars.
     #[track_caller]
     pub fn of_sum(sum: impl ArrayLike, count: impl ArrayLike) -> Self {
         let scalar = |x: Array| match x.shape() {
@@ -113,7 +113,7 @@ impl Average {
         Average { total: scalar(sum.into_array()), count: scalar(count.into_array()) }
     }
 
-    /// The average so far; NaN of nothing. Waits for the values.
+    /// The average so far; NaN without values. Waits for the values.
     ///
     /// Fails when one is not a scalar, or when its computation failed.
     #[track_caller]
@@ -121,13 +121,13 @@ impl Average {
         Metric::value(self)
     }
 
-    /// Counts `value`, a scalar, once.
+    /// Adds `value`, a scalar.
     #[track_caller]
     pub fn add(&mut self, value: impl ArrayLike) {
         self.add_sum(value, 1);
     }
 
-    /// Counts `count` values at once, of which `sum` is the sum; both are scalars.
+    /// Adds `count` values whose sum is `sum`; both are scalars.
     #[track_caller]
     pub fn add_sum(&mut self, sum: impl ArrayLike, count: impl ArrayLike) {
         *self = self.merge(&Average::of_sum(sum, count));
@@ -145,7 +145,7 @@ impl Metric for Average {
     }
 }
 
-/// The share of examples whose largest logit is the label's.
+/// The fraction of examples whose largest logit is the label's.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -158,25 +158,25 @@ impl Metric for Average {
 pub struct Accuracy(Average);
 
 impl Accuracy {
-    /// That of nothing yet.
+    /// Creates a metric without values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of logits `[..., classes]` and labels `[...]`.
+    /// Computes the accuracy of logits `[..., classes]` and labels `[...]`.
     #[track_caller]
     pub fn of(logits: impl ArrayLike, labels: impl ArrayLike) -> Self {
         Accuracy(Average::of(right(logits.into_array(), labels.into_array())))
     }
 
-    /// The same of the examples where `mask`, of the labels' shape, is true.
+    /// Computes the accuracy of the examples where `mask`, of the labels' shape, is true.
     #[track_caller]
     pub fn masked(logits: impl ArrayLike, labels: impl ArrayLike, mask: impl ArrayLike) -> Self {
         Accuracy(Average::masked(right(logits.into_array(), labels.into_array()), mask))
     }
 }
 
-/// 1 where the prediction is the label, else 0.
+/// 1 if the prediction is the label, else 0.
 #[track_caller]
 fn right(logits: Array, labels: Array) -> Array {
     let predictions = logits.argmax(-1);
@@ -199,23 +199,23 @@ impl Metric for Accuracy {
     }
 }
 
-/// `exp` of the average loss of a token.
+/// `exp` of the average loss per token.
 #[derive(Tree, Clone, Debug, Default)]
 pub struct Perplexity(Average);
 
 impl Perplexity {
-    /// That of nothing yet.
+    /// Creates a metric without values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of the losses of tokens.
+    /// Computes the perplexity of tokens with these losses.
     #[track_caller]
     pub fn of(losses: impl ArrayLike) -> Self {
         Perplexity(Average::of(losses))
     }
 
-    /// Of the losses of the tokens where `mask` is true.
+    /// Computes the perplexity of the tokens where `mask` is true.
     #[track_caller]
     pub fn masked(losses: impl ArrayLike, mask: impl ArrayLike) -> Self {
         Perplexity(Average::masked(losses, mask))
@@ -233,7 +233,7 @@ impl Metric for Perplexity {
     }
 }
 
-/// The standard deviation of scalars, of all of them (`ddof=0`).
+/// The population standard deviation of scalars (`ddof=0`).
 #[derive(Tree, Clone, Debug, Default)]
 pub struct Std {
     mean: Average,
@@ -241,12 +241,12 @@ pub struct Std {
 }
 
 impl Std {
-    /// That of nothing yet.
+    /// Creates a metric without values.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of all of these values.
+    /// Computes the standard deviation of these values.
     #[track_caller]
     pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
@@ -261,7 +261,7 @@ impl Metric for Std {
     }
 
     fn compute(&self) -> Array {
-        // Rounding may make it less than nothing.
+        // Rounding may make the variance negative.
         (self.squares.compute() - self.mean.compute().square()).maximum(0.0).sqrt()
     }
 }
@@ -271,7 +271,7 @@ impl Metric for Std {
 pub struct LastValue(Array);
 
 impl LastValue {
-    /// This value, a scalar.
+    /// Creates a metric with this value, a scalar.
     pub fn of(value: impl ArrayLike) -> Self {
         LastValue(value.into_array())
     }
@@ -289,7 +289,7 @@ impl Metric for LastValue {
 
 macro_rules! any_metric {
     ($($kind:ident)*) => {
-        /// Any of the metrics.
+        /// Any of the metrics of this module.
         #[derive(Tree, Clone, Debug)]
         pub enum AnyMetric {
             $(
@@ -306,7 +306,7 @@ macro_rules! any_metric {
             }
         )*
 
-        /// Two of different kinds make one that carries an error.
+        /// Merging two of different kinds gives a metric that carries an error.
         impl Metric for AnyMetric {
             #[track_caller]
             fn merge(&self, other: &Self) -> Self {
@@ -331,7 +331,7 @@ macro_rules! any_metric {
 
 any_metric! { Average Accuracy Perplexity Std LastValue }
 
-/// Metrics by their names.
+/// Named metrics.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -358,12 +358,12 @@ pub struct MultiMetric {
 }
 
 impl MultiMetric {
-    /// No metrics.
+    /// Creates an empty set of metrics.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// These, and one more.
+    /// Adds a metric.
     pub fn with(mut self, name: impl Into<String>, metric: impl Into<AnyMetric>) -> Self {
         self.metrics.insert(name.into(), metric.into());
         self
@@ -374,12 +374,12 @@ impl MultiMetric {
         self.metrics.get(name)
     }
 
-    /// Whether there is none.
+    /// True if there is no metric.
     pub fn is_empty(&self) -> bool {
         self.metrics.is_empty()
     }
 
-    /// Those of what both have seen; a metric that only one has stays.
+    /// Merges metrics by name; a metric that only one side has is unchanged.
     #[track_caller]
     pub fn merge(&self, other: &Self) -> Self {
         let mut metrics = self.metrics.clone();
@@ -390,7 +390,7 @@ impl MultiMetric {
         MultiMetric { metrics }
     }
 
-    /// All values. Waits for them once.
+    /// Waits for all values once and returns them.
     ///
     /// Fails when a computation failed; the message names the metric.
     #[track_caller]
@@ -399,18 +399,18 @@ impl MultiMetric {
         self.computed().values().map_err(|error| error.at(location))
     }
 
-    /// All values, on the devices: they are computed in order, whenever somebody reads them.
+    /// All values, on the devices: their computation is enqueued now, and can be read at any time.
     pub(crate) fn computed(&self) -> Computed {
         Computed(self.metrics.iter().map(|(name, metric)| (name.clone(), metric.compute())).collect())
     }
 }
 
-/// The values of metrics by their names, scalars which the devices may still compute.
+/// The values of metrics by name, scalars that the devices may still be computing.
 #[derive(Debug)]
 pub(crate) struct Computed(Vec<(String, Array)>);
 
 impl Computed {
-    /// Waits for them.
+    /// Waits for the values.
     pub fn values(self) -> Result<BTreeMap<String, f64>> {
         let read = |(name, value): (String, Array)| match value.to_f64() {
             Ok(value) => Ok((name, value)),

@@ -7,10 +7,10 @@ use shardax::prelude::*;
 
 use crate::data::file::room;
 
-/// Pixels in red, green and blue, made of an array.
+/// An RGB image, made from an array.
 ///
-/// Floating point numbers are from 0 (black) to 1 (white), those beyond are cut off, NaN is red; uint8 is from 0 to 255;
-/// false is black.
+/// Floating-point values range from 0 (black) to 1 (white) and are clamped; NaN is red. uint8 values range from 0 to
+/// 255; false is black.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,8 +34,8 @@ pub struct Picture {
 const GAP: usize = 2;
 
 impl Picture {
-    /// One image, `[rows, columns]` or `[rows, columns, channels]` with 1, 3 or 4 channels, of which the fourth (opacity)
-    /// is left out.
+    /// Creates a picture of one image, `[rows, columns]` or `[rows, columns, channels]` with 1, 3 or 4 channels. The
+    /// fourth channel (opacity) is ignored.
     ///
     /// Fails for other shapes and dtypes.
     #[track_caller]
@@ -44,26 +44,26 @@ impl Picture {
         Picture::grid(&image.expand_dims(0), 1)
     }
 
-    /// Images side by side, `columns` of them a row: `[images, rows, columns]` or `[images, rows, columns, channels]`.
+    /// Tiles images, `columns` a row: `[images, rows, columns]` or `[images, rows, columns, channels]`.
     ///
-    /// Fails for other shapes and dtypes, and for no columns.
+    /// Fails for other shapes and dtypes, and for zero columns.
     #[track_caller]
     pub fn grid(images: &Array, columns: usize) -> Result<Picture> {
         let location = std::panic::Location::caller();
         images.check().and_then(|()| draw(images, columns)).map_err(|error| error.at(location))
     }
 
-    /// Pixels from left to right.
+    /// The width in pixels.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Pixels from top to bottom.
+    /// The height in pixels.
     pub fn height(&self) -> usize {
         self.height
     }
 
-    /// The bytes of a PNG file.
+    /// Encodes the picture as a PNG file.
     pub fn to_png(&self) -> Result<Vec<u8>> {
         let failed = |error: &dyn std::fmt::Display| {
             let what = format!("a picture of {} × {} pixels is no PNG file: {error}", self.width, self.height);
@@ -78,7 +78,7 @@ impl Picture {
         written.map(|()| bytes).map_err(|error| failed(&error))
     }
 
-    /// Writes a PNG file. Fails where it cannot be written.
+    /// Writes a PNG file. Fails if it cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_png()?).map_err(|error| {

@@ -20,11 +20,11 @@ const COLORS: [RGBColor; 5] = [
 const INK: RGBColor = RGBColor(31, 41, 55);
 const FAINT: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(229, 231, 235);
-/// Values beyond this have no place on an axis: the distance of two would not be finite, and a pixel would be nothing.
+/// The largest value that is drawn: the distance of two larger ones might not be finite.
 const LARGEST: f64 = 1e100;
-/// The least height of an axis, and its least share of the values: below, its marks could not be told apart.
+/// The least range of an axis, absolute and relative to the values: tick labels of a smaller range would be equal.
 const LEAST: (f64, f64) = (1e-100, 1e-9);
-/// With fewer points than this each one gets a dot.
+/// The number of points below which each one gets a dot.
 const DOTS: usize = 40;
 
 /// A row of panels, each with curves.
@@ -59,7 +59,7 @@ struct Line {
 }
 
 impl Panel {
-    /// A panel without curves. `title` names what is drawn, `x_label` what is counted from left to right.
+    /// Creates a panel without curves. `title` names the values, `x_label` the horizontal axis.
     pub fn new(title: &str, x_label: &str) -> Self {
         Panel { title: title.into(), x_label: x_label.into(), lines: Vec::new() }
     }
@@ -71,14 +71,14 @@ impl Panel {
         self
     }
 
-    /// Adds a curve through these points, from left to right: the numbers of a log by their steps.
+    /// Adds a curve through these points, from left to right, such as the steps and numbers of a log.
     pub fn points(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().filter(|(x, _)| is_drawn(*x)).collect();
         self.lines.push(Line { name: name.into(), points });
         self
     }
 
-    /// What is drawn.
+    /// The points that are drawn.
     fn finite(&self) -> impl Iterator<Item = (f64, f64)> {
         self.lines.iter().flat_map(|l| l.points.iter().copied()).filter(|(_, y)| is_drawn(*y))
     }
@@ -87,14 +87,14 @@ impl Panel {
         let ends = self.lines.iter().flat_map(|l| l.points.iter().map(|(x, _)| *x));
         let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         match low < high {
-            // Below a share of the numbers its marks could not be told apart.
+            // Tick labels of a smaller range would be equal.
             true => low..high.max(low + low.abs().max(high.abs()) * LEAST.1),
             false if low.is_finite() => low..low + 1.0,
             false => 1.0..2.0,
         }
     }
 
-    /// All values, and a little room above and below.
+    /// The range of all values, with a margin above and below.
     fn y_range(&self) -> Range<f64> {
         let (low, high) = self.finite().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), (_, y)| (l.min(y), h.max(y)));
         if low > high {
@@ -105,19 +105,19 @@ impl Panel {
             0.0 => size.max(1.0) * 0.06,
             height => (height * 0.06).max(size * LEAST.1).max(LEAST.0),
         };
-        // What is never negative is not shown with room below 0.
+        // No margin below 0 for values that are never negative.
         let bottom = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
         bottom..high + room
     }
 }
 
-/// Whether a value has a place on the axis.
+/// True if a value can be drawn on the axis.
 fn is_drawn(y: f64) -> bool {
     y.abs() <= LARGEST
 }
 
 impl Plot {
-    /// A plot without panels.
+    /// Creates a plot without panels.
     pub fn new() -> Self {
         Self::default()
     }
@@ -128,7 +128,7 @@ impl Plot {
         self
     }
 
-    /// The picture as SVG text.
+    /// Renders the plot as SVG text.
     pub fn to_svg(&self) -> Result<String> {
         let mut svg = String::new();
         let count = self.panels.len().max(1);
@@ -142,7 +142,7 @@ impl Plot {
         drawn.map(|()| svg)
     }
 
-    /// Writes the picture to a file. Fails where the file cannot be written.
+    /// Writes the plot to a file. Fails if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_svg()?).map_err(|e| {
@@ -196,7 +196,7 @@ impl Panel {
         Ok(())
     }
 
-    /// The title on the left and the names of the curves on the right, above the axes.
+    /// Draws the title on the left and the curves' names on the right, above the axes.
     fn draw_header(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
         let title = ("sans-serif", 17).into_font().style(FontStyle::Bold).color(&INK);
         let name = ("sans-serif", 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -204,7 +204,7 @@ impl Panel {
         let mut right = PANEL.0 as i32 - 24;
         let keys: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();
         for (line, color) in keys.into_iter().rev() {
-            // Without the font at hand its width is estimated.
+            // The width is estimated, since the font is not available.
             let left = right - 7 * line.name.chars().count() as i32;
             area.draw_text(&line.name, &name, (left, 28)).map_err(failed)?;
             let key = PathElement::new([(left - 26, 28), (left - 8, 28)], color.stroke_width(3));
@@ -215,8 +215,8 @@ impl Panel {
     }
 }
 
-/// How the labels of an axis are written, so that they can be told apart: with as many decimals as that takes, or, very
-/// large or small, with an exponent.
+/// A formatter of an axis' labels: with as many decimals as it takes to tell them apart, or with an exponent if they
+/// are very large or small.
 fn labels(range: &Range<f64>) -> impl Fn(&f64) -> String + use<> {
     let (step, size) = ((range.end - range.start) / 5.0, range.start.abs().max(range.end.abs()));
     let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;

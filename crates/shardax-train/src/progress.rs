@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shows how far a run is: on a terminal as a bar below what is printed, which disappears at the end; in a file or a
-/// pipe not at all, so that only the lines remain.
+/// A progress bar. On a terminal it is drawn below the printed lines and disappears at the end; in a file or a pipe
+/// only the lines are written.
 ///
 /// ```
 /// let progress = shardax_train::Progress::new(100);
@@ -22,22 +22,22 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// The last losses.
+    /// The most recent losses.
     losses: Mutex<VecDeque<f64>>,
 }
 
-/// The losses of the small picture.
+/// The number of losses in the sparkline.
 const PICTURE: usize = 24;
 
 impl Progress {
-    /// The progress of a run of so many steps.
+    /// Creates a progress bar for `steps` steps.
     pub fn new(steps: usize) -> Self {
         Progress::from_step(steps, 0)
     }
 
-    /// That of a run which goes on after `step`.
+    /// Creates the progress bar of a run that resumes after `step`.
     pub fn from_step(steps: usize, step: usize) -> Self {
-        // Draws on standard error, and only where that is a terminal.
+        // Draws on standard error, and only if that is a terminal.
         Progress::on(ProgressDrawTarget::stderr(), steps, step)
     }
 
@@ -51,12 +51,12 @@ impl Progress {
         Progress { bar, losses: Mutex::default() }
     }
 
-    /// One step is done.
+    /// Advances by one step.
     pub fn step(&self) {
         self.bar.inc(1);
     }
 
-    /// A few words beside the bar.
+    /// Sets the text beside the bar.
     pub fn message(&self, text: impl Display) {
         self.bar.set_message(text.to_string());
     }
@@ -66,7 +66,7 @@ impl Progress {
         self.bar.suspend(|| println!("{line}"));
     }
 
-    /// The numbers of a step: a line, and beside the bar how the loss went and how quick it is.
+    /// Prints the numbers of a step, and shows the loss' sparkline and the speed beside the bar.
     pub fn report(&self, step: u64, values: &BTreeMap<String, f64>) {
         let mut line = format!("step {step}:");
         for (at, (name, x)) in values.iter().filter(|(name, _)| !name.starts_with("time/")).enumerate() {
@@ -85,7 +85,7 @@ impl Progress {
     }
 }
 
-/// Four digits, in the form that shows them.
+/// Formats a number with four digits, in the shortest form.
 fn short(x: f64) -> String {
     match x.abs() {
         1000.0..1e6 => format!("{x:.0}"),
@@ -97,7 +97,7 @@ fn short(x: f64) -> String {
     }
 }
 
-/// Numbers as a row of bars, from the least to the largest of them.
+/// Draws numbers as a row of bars, from the smallest to the largest of them.
 ///
 /// ```
 /// assert_eq!(shardax_train::progress::sparkline(&[4.0, 2.0, f64::NAN, 1.0]), "█▃ ▁");
@@ -108,7 +108,7 @@ pub fn sparkline(values: &[f64]) -> String {
     let (low, high) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
     let bar = |x: f64| match x.is_finite() {
         false => ' ',
-        // Halves, so that the distance of the largest numbers is one.
+        // Halves, so that the difference of the largest finite numbers does not overflow.
         true if high / 2.0 - low / 2.0 > 0.0 => {
             let share = (x / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
             BARS[((share * 7.0).round() as usize).min(7)]
@@ -133,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that keeps what is drawn on it.
+    /// A terminal that records what is drawn.
     #[derive(Clone, Debug, Default)]
     struct Screen(Arc<Mutex<Vec<String>>>);
 
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// On a terminal there are the bar, the steps, how long it will take, how the loss went and how quick it is.
+    /// A terminal shows the bar, the steps, the remaining time, the sparkline of the loss and the speed.
     #[test]
     fn a_terminal_shows_the_loss_and_what_is_left() {
         let screen = Screen::default();

@@ -1,17 +1,17 @@
-//! Copies on several devices, compared.
+//! Comparison of replicas on several devices.
 
 use shardax::error::Result;
 use shardax::prelude::*;
 
-/// Whether the devices that hold the same part of an array hold the same bits, in every array of a tree: after a
-/// data-parallel step that forgets to average its gradients they do not. Waits for the values.
+/// Checks that all replicas of every array's shards have the same bits. After a data-parallel step that forgets to
+/// average its gradients they do not. Waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// use shardax_train::replicas_identical;
 /// # shardax::config::set_num_cpu_devices(8).ok();
 ///
-/// // The check that would refuse this is turned off.
+/// // The replication check, which would reject this function, is turned off.
 /// let drift = pmap(|w: Array, x: Array| w + x).in_axes((None, 0)).out_axes(None).check_replication(false);
 /// assert!(!replicas_identical(&drift.call((zeros(3), arange(0..8)))?)?);
 ///

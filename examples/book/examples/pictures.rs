@@ -1,4 +1,5 @@
-//! Draws the shardings in `docs/images`, with [`visualize_sharding_svg`]. Its test fails if a committed picture is stale.
+//! Draws the shardings in `docs/images`, with [`visualize_sharding_svg`]. Its test fails if a committed picture is
+//! stale.
 //!
 //!     cargo run -p shardax-book --example pictures
 

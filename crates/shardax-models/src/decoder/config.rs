@@ -5,7 +5,8 @@ use shardax_nn::prelude::*;
 
 use crate::error::value_error;
 
-/// The architecture of a [`Decoder`](crate::Decoder): [`new`](DecoderConfig::new) gives Llama's, other models change fields.
+/// The architecture of a [`Decoder`](crate::Decoder): [`new`](DecoderConfig::new) gives Llama's, other models change
+/// fields.
 ///
 /// ```
 /// use shardax_models::{Activation, Biases, DecoderConfig, NormKind, Positions};

@@ -12,8 +12,8 @@ use shardax_nn::prelude::*;
 /// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, and
 /// those of Mistral, Qwen, Gemma, Phi and GPT-2.
 ///
-/// Dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers`, see [`Rules`]; where the rules that it is made with
-/// split `batch`, so are the activations between layers.
+/// Dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers`, see [`Rules`]; where the rules that it is made
+/// with split `batch`, so are the activations between layers.
 ///
 /// ```
 /// use shardax_models::{Decoder, DecoderConfig};

@@ -38,7 +38,8 @@ const WITHOUT_EFFECT: [&str; 14] = [
 impl Adapter {
     /// The adapter of a [`Decoder`] in a folder of `peft`, for the model that `config` describes.
     ///
-    /// Fails when a file is missing or damaged, when it is no LoRA, and when it has something else that is not understood.
+    /// Fails when a file is missing or damaged, when it is no LoRA, and when it has something else that is not
+    /// understood.
     #[track_caller]
     pub fn from_pretrained(config: &Config, folder: impl AsRef<Path>) -> Result<Adapter> {
         let location = std::panic::Location::caller();

@@ -16,7 +16,8 @@ use crate::error::{read_small, value_error};
 /// ```
 /// use shardax_models::{Config, Decoder, Pretrained};
 /// use shardax_nn::prelude::*;
-/// let config = Config::from_json(r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 32,
+/// let config = Config::from_json(r#"{"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size":
+/// 32,
 ///     "num_hidden_layers": 2, "num_attention_heads": 4}"#)?;
 /// let model = Decoder::from_config(&config, &mut Rngs::new(0))?;
 /// assert_eq!(model.blocks.len(), 2);

@@ -1,9 +1,9 @@
-//! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files with
-//! an index.
+//! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files
+//! with an index.
 //!
-//! [`Decoder`], [`Vit`] and [`Bert`] are made of them ([`Pretrained`]), and written as such files again. A folder is refused
-//! where its configuration or its files have something that the model does not. [`Weights`] reads the files, and a
-//! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
+//! [`Decoder`], [`Vit`] and [`Bert`] are made of them ([`Pretrained`]), and written as such files again. A folder is
+//! refused where its configuration or its files have something that the model does not. [`Weights`] reads the files,
+//! and a [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
 //!
 //! ```no_run
 //! use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Pretrained};
@@ -107,8 +107,8 @@ pub trait Pretrained: Module {
 
     /// The model in a folder that `save_pretrained` wrote.
     ///
-    /// Fails when a file is missing or damaged, and when the configuration or the files have something that the model does
-    /// not.
+    /// Fails when a file is missing or damaged, and when the configuration or the files have something that the model
+    /// does not.
     #[track_caller]
     fn from_pretrained(folder: impl AsRef<Path>) -> Result<Self> {
         Self::from_pretrained_with(folder, &LoadOptions::new())
@@ -121,8 +121,8 @@ pub trait Pretrained: Module {
         pretrained(folder.as_ref(), options).map_err(|error| error.at(location))
     }
 
-    /// Writes a folder that `transformers` reads: `config.json` and `model.safetensors`, which takes the host's memory for
-    /// the whole model.
+    /// Writes a folder that `transformers` reads: `config.json` and `model.safetensors`, which takes the host's memory
+    /// for the whole model.
     ///
     /// Fails when the configuration is not that of the model, and when a file cannot be written.
     #[track_caller]

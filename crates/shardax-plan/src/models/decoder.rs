@@ -91,8 +91,8 @@ const LAYERS: [(&str, &[&str]); 4] =
 type State = Optimizer<Decoder, AdamW>;
 
 /// A step of AdamW of a language model. Axes: `data` and `fsdp` split the sequences, `fsdp` parameters and optimizer
-/// state, `model` heads, gated units and the vocabulary; of a mixture of experts `expert` the experts and the sequences. The
-/// micro-batch is in sequences, by default one for each device that has its own.
+/// state, `model` heads, gated units and the vocabulary; of a mixture of experts `expert` the experts and the
+/// sequences. The micro-batch is in sequences, by default one for each device that has its own.
 ///
 /// Fails when the sizes do not divide.
 #[track_caller]

@@ -1,4 +1,4 @@
-//! What goes wrong with files: named, with the cause and the fix.
+//! Errors of checkpoint files, with the cause and the fix.
 
 use std::fmt::Display;
 use std::io;
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use shardax::error::{Error, ErrorKind};
 
-/// Why a checkpoint was not read.
+/// The reason a checkpoint could not be read.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// What was written is not there as it was: another checkpoint may be whole.
+    /// The files are not as they were written: another checkpoint may be intact.
     Damaged(Error),
-    /// Anything else, which holds for the others as well.
+    /// Any other error, which other checkpoints would give, too.
     Other(Error),
 }
 
@@ -29,7 +29,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// A file of a checkpoint is not as it was written.
+/// Reports a checkpoint's file that is not as it was written.
 pub(super) fn damaged(file: &Path, what: impl Display) -> Fault {
     let message = format!("the checkpoint's file {} is damaged: {what}", file.display());
     Fault::Damaged(Error::new(ErrorKind::Value, message).help(
@@ -38,7 +38,7 @@ pub(super) fn damaged(file: &Path, what: impl Display) -> Fault {
     ))
 }
 
-/// The error of a file that cannot be worked with; `what` says what was tried: `write`.
+/// The error of a failed file operation; `what` is the operation, such as `write`.
 pub(super) fn failed(what: &str, file: &Path, error: &io::Error) -> Error {
     let message = format!("cannot {what} {}: {error}", file.display());
     let help = match error.kind() {

@@ -1,4 +1,4 @@
-//! The folder of a manager: which checkpoints there are, and which go.
+//! The folder of a manager: lists, ranks and removes its checkpoints.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,11 +15,11 @@ use super::format::COMMIT;
 use super::options::{BestMode, CheckpointManagerOptions};
 use super::write::{UNFINISHED, sync_folder, unfinished};
 
-/// Holds the folder for this program; `None` where another has it. Where locks are not known it is held as well.
+/// Locks the folder for this program; `None` if another program has locked it, or the lock file cannot be opened.
 pub(super) fn lock_of(folder: &Path) -> Option<fs::File> {
     let path = folder.join(".lock");
     if path.exists() && !path.is_file() {
-        // To open a FIFO would wait.
+        // Opening a FIFO would block.
         return None;
     }
     let file = fs::File::options().create(true).append(true).open(&path).ok()?;
@@ -29,12 +29,12 @@ pub(super) fn lock_of(folder: &Path) -> Option<fs::File> {
     }
 }
 
-/// Removes what a program that was ended left half-written.
+/// Removes what an interrupted program left half-written.
 pub(super) fn clean(folder: &Path) -> Result<()> {
     for name in names(folder)? {
         let stem = name.strip_suffix(UNFINISHED).and_then(|step| step.parse::<u64>().ok());
         let path = folder.join(&name);
-        // A file of that name is none of a manager's.
+        // The manager writes folders only: a file of that name is not its own.
         if stem.is_some() && path.is_dir() {
             fs::remove_dir_all(&path).map_err(|error| failed("remove", &path, &error))?;
         }
@@ -46,7 +46,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let cannot = |error| failed("read the folder", folder, &error);
     let mut names = Vec::new();
     let entries = match fs::read_dir(folder) {
-        // One that only looks may be there before the first is saved.
+        // A reader may look at the folder before the first checkpoint is saved.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
         entries => entries.map_err(cannot)?,
     };
@@ -56,17 +56,17 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The whole checkpoints in a folder, in order.
+/// Lists the complete checkpoints in a folder, in order.
 pub(super) fn steps(folder: &Path) -> Result<Vec<u64>> {
     let whole = |name: &&String| folder.join(name).join(COMMIT).exists();
-    // `007` is not the manager's.
+    // The manager never writes a name such as `007`.
     let step = |name: &String| name.parse::<u64>().ok().filter(|step| step.to_string() == *name);
     let mut steps: Vec<u64> = names(folder)?.iter().filter(whole).filter_map(step).collect();
     steps.sort_unstable();
     Ok(steps)
 }
 
-/// The steps from the worst to the best; those that are equally good in their order.
+/// Orders the steps from the worst to the best; equal ones by their number.
 pub(super) fn ranked(
     folder: &Path,
     options: &CheckpointManagerOptions,
@@ -91,7 +91,7 @@ pub(super) fn ranked(
     steps
 }
 
-/// Removes the checkpoints that are not to be kept.
+/// Removes the checkpoints that the options do not retain.
 pub(super) fn prune(
     folder: &Path,
     options: &CheckpointManagerOptions,
@@ -109,7 +109,7 @@ pub(super) fn prune(
         .try_for_each(|step| remove(folder, step))
 }
 
-/// Removes a checkpoint, so that it is never there in part.
+/// Removes a checkpoint atomically: readers never see a part of it.
 pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
     let path = folder.join(step.to_string());
     if process_index() > 0 || !path.exists() {
@@ -118,7 +118,7 @@ pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
     let gone = unfinished(&path);
     let removed = match fs::rename(&path, &gone) {
         Ok(()) => fs::remove_dir_all(&gone),
-        // Something else has that name. Without its commit it is no checkpoint.
+        // Something else has the temporary name. Without its commit file the folder is no longer a checkpoint.
         Err(_) => fs::remove_file(path.join(COMMIT)).and_then(|()| fs::remove_dir_all(&path)),
     };
     removed.map_err(|error| failed("remove", &path, &error))?;

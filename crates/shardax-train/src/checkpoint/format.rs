@@ -1,4 +1,4 @@
-//! What a checkpoint's folder holds: the manifest, and how dtypes and key paths are named in safetensors files.
+//! The files of a checkpoint: the manifest, and the names of dtypes and key paths in safetensors files.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use shardax::DType;
 use shardax::dtype::Scalar;
 
 pub(super) const FORMAT: &str = "shardax checkpoint";
-/// Grows when a reader of before could not read what is written.
+/// The version of the format; raised when older readers cannot read the new files.
 pub(super) const VERSION: u32 = 1;
 pub(super) const MANIFEST: &str = "manifest.json";
 /// Written last: the checksum of the manifest.
 pub(super) const COMMIT: &str = "commit";
-/// A checksum is kept of so many bytes each, so that a part of an array is read, and checked, without the rest.
+/// The number of bytes that share a checksum. A slice of an array is read, and checked, without the rest.
 pub(super) const CHUNK: usize = 4 << 20;
 
-/// All that there is to know of a checkpoint but the arrays' values.
+/// The manifest of a checkpoint: everything but the arrays' values.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub format: String,
     pub version: u32,
-    /// Of shardax.
+    /// The version of shardax.
     pub written_by: String,
     pub step: Option<u64>,
     pub processes: usize,
-    /// Bytes of which one checksum is kept.
+    /// The number of bytes that share a checksum.
     pub chunk: usize,
-    /// What is not finite is null.
+    /// Metrics that are not finite are null.
     pub metrics: BTreeMap<String, Option<f64>>,
-    /// The user's.
+    /// The user's metadata.
     pub metadata: Value,
     /// The plain numbers of the tree: key path and text.
     pub numbers: Vec<(String, String)>,
@@ -38,7 +38,7 @@ pub(super) struct Manifest {
     pub files: Vec<File>,
 }
 
-/// An array.
+/// An array in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// The key path, as `.params.conv1.kernel`.
@@ -47,22 +47,22 @@ pub(super) struct Entry {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub weak: bool,
     pub shape: Vec<usize>,
-    /// For people: how it lay.
+    /// The sharding when it was saved, for people to read.
     pub sharding: String,
     pub parts: Vec<Part>,
 }
 
-/// A part of an array, in a file.
+/// A slice of an array, in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Part {
-    /// Where its file is in the manifest's list.
+    /// The index of its file in the manifest's list.
     pub file: usize,
-    /// Where it begins there, in bytes.
+    /// The offset in that file, in bytes.
     pub offset: u64,
-    /// Its first element, and its sizes.
+    /// The index of its first element, one number a dimension.
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
-    /// Of each chunk.
+    /// The checksum of each chunk.
     pub crc32: Vec<u32>,
 }
 
@@ -71,20 +71,20 @@ pub(super) struct Part {
 pub(super) struct File {
     pub name: String,
     pub bytes: u64,
-    /// Of what stands before the values.
+    /// The size of the header in front of the values.
     pub header_bytes: u64,
     pub header_crc32: u32,
 }
 
-/// What one process wrote, or why it could not.
+/// The files that one process wrote, or the reason it could not.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Index {
     Written { files: Vec<File>, arrays: Vec<Entry>, host_local: Vec<(String, u32)>, numbers: Vec<(String, String)> },
     Failed(String),
 }
 
-/// The element type of a safetensors file, and how many of them make an element: a complex number is a pair, since few
-/// readers know complex numbers.
+/// The element type in a safetensors file, and the number of those that make an element: a complex number is a pair,
+/// since few readers know complex numbers.
 pub(super) fn stored(dtype: DType) -> (Dtype, usize) {
     match dtype {
         DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
@@ -110,7 +110,7 @@ pub(super) fn dtype_named(name: &str) -> Option<DType> {
     DType::ALL.into_iter().chain([DType::Float0]).find(|dtype| dtype.to_string() == name)
 }
 
-/// What an array is called in a safetensors file: its key path, without the dot in front.
+/// The name of an array in a safetensors file: its key path, without the leading dot.
 pub(super) fn tensor_name(path: &str) -> &str {
     match path.strip_prefix('.').unwrap_or(path) {
         "" => "value",
@@ -123,7 +123,7 @@ pub(super) fn number_text(number: &Scalar) -> String {
     format!("{number:?}")
 }
 
-/// The number of this text, of the kind of another.
+/// Parses a number, of the kind of `like`.
 pub(super) fn number_of(text: &str, like: &Scalar) -> Option<Scalar> {
     match like {
         Scalar::Bool(_) => text.parse().ok().map(Scalar::Bool),

@@ -19,10 +19,10 @@ use super::snapshot::{Keep, Memory};
 use super::write::Job;
 use super::{Checkpoint, RestoreOptions, SaveArgs, at};
 
-/// Numbers that tell how good a step is, by their names.
+/// Metrics of a step by name.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// The checkpoints of a training in one folder, each in a folder of its own, named by its step.
+/// The checkpoints of a training run in one folder, each in a subfolder named by its step.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -46,39 +46,39 @@ pub type Metrics = BTreeMap<String, f64>;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A checkpoint appears under its name whole, or not at all: whatever ends the program, the one before stays. What a
-/// program that was ended left half-written is removed when the next manager of the folder is made.
+/// A checkpoint appears under its name complete, or not at all: if the program is killed, the previous one is still
+/// there. The next manager of the folder removes what an interrupted program left half-written.
 ///
-/// Over several processes all of them make a manager of one folder, which they all see, and call the same methods.
+/// In a multi-process program every process creates a manager of one shared folder, and calls the same methods.
 #[derive(Debug)]
 pub struct CheckpointManager {
     folder: PathBuf,
     options: CheckpointManagerOptions,
     writer: Option<JoinHandle<Result<()>>>,
-    /// What `best_fn` said of each step.
+    /// The value of `best_fn` for each step.
     scores: Arc<Mutex<BTreeMap<u64, f64>>>,
     memory: Memory,
-    /// Held while this program may be writing.
+    /// The folder's lock: this program may be writing.
     _lock: Option<fs::File>,
 }
 
-/// What [`CheckpointManager::restore_latest`] found.
+/// A checkpoint that [`CheckpointManager::restore_latest`] found.
 #[derive(Clone, Debug)]
 pub struct Restored<T> {
     /// The step that was saved.
     pub step: u64,
     /// The tree.
     pub tree: T,
-    /// What was saved beside it.
+    /// The metadata that was saved with it.
     pub metadata: Value,
     /// The step's metrics.
     pub metrics: Metrics,
 }
 
 impl CheckpointManager {
-    /// The checkpoints in this folder, which is made if there is none.
+    /// Opens the checkpoints in this folder, and creates it if necessary.
     ///
-    /// Fails when the folder cannot be made or read.
+    /// Fails when the folder cannot be created or read.
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>, options: CheckpointManagerOptions) -> Result<Self> {
         at(Self::open(folder.as_ref(), options))
@@ -105,42 +105,42 @@ impl CheckpointManager {
         &self.folder
     }
 
-    /// The steps that there are, from the first to the last. One that is still being written is none of them.
+    /// Lists the saved steps in increasing order, without one that is still being written.
     #[track_caller]
     pub fn all_steps(&self) -> Result<Vec<u64>> {
         at(steps(&self.folder))
     }
 
-    /// The last of them.
+    /// The latest saved step.
     #[track_caller]
     pub fn latest_step(&self) -> Result<Option<u64>> {
         Ok(self.all_steps()?.pop())
     }
 
-    /// The best of them by `best_fn`, and the last where there is no such function.
+    /// The best saved step by `best_fn`; the latest one if there is no such function.
     #[track_caller]
     pub fn best_step(&self) -> Result<Option<u64>> {
         at(steps(&self.folder)).map(|steps| ranked(&self.folder, &self.options, &self.scores, steps).pop())
     }
 
-    /// Whether `save` would save this step.
+    /// True if `save` would save this step.
     pub fn should_save(&self, step: u64) -> bool {
         !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
     }
 
-    /// Saves a tree as this step, if it is one to be saved, and says whether it was. Waits for the save before, and not for
-    /// the values: a thread copies them when they are there, and writes them. The arrays may be donated at once; what
-    /// donates or deletes them waits until they are copied.
+    /// Saves a tree as this step if the step is due, and returns whether it was. Waits for the previous save, but not
+    /// for the values: a thread copies them when they are computed, and writes them. The arrays may be donated at once;
+    /// an operation that donates or deletes them waits for that copy.
     ///
-    /// Fails when the save before failed; when the step is before the last that there is; for an array that was deleted
-    /// or carries an error. What fails later, an array's computation among it, is returned by the next `save`, or by
-    /// [`wait_until_finished`](Self::wait_until_finished).
+    /// Fails if the previous save failed, if the step is not after the latest saved one, and for an array that was
+    /// deleted or carries an error. Later errors, an array's computation among them, are returned by the next `save` or
+    /// by [`wait_until_finished`](Self::wait_until_finished).
     #[track_caller]
     pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
         at(self.save_step(step, tree, &SaveArgs::new()))
     }
 
-    /// The same, with metrics, with data of the user's, or where it is not one of the steps to be saved.
+    /// Saves with [`SaveArgs`]: with metrics, with metadata, or although the step is not due.
     #[track_caller]
     pub fn save_with<T: Tree>(&mut self, step: u64, tree: &T, args: &SaveArgs) -> Result<bool> {
         at(self.save_step(step, tree, args))
@@ -186,7 +186,7 @@ impl CheckpointManager {
         }
         let memory = self.memory.clone();
         let work = move || {
-            // First of all: the next step may wait for it.
+            // The copy comes first: the next step may wait for it.
             job.snapshot = job.snapshot.and_then(|snapshot| snapshot.copied(&memory));
             job.run(|| prune(&folder, &options, &scores))
         };
@@ -197,9 +197,9 @@ impl CheckpointManager {
         Ok(true)
     }
 
-    /// Waits until what was saved is on the disk.
+    /// Waits until all saves are on disk.
     ///
-    /// Fails when it could not be written: the checkpoints before it are whole.
+    /// Fails when one could not be written: the checkpoints before it are complete.
     #[track_caller]
     pub fn wait_until_finished(&mut self) -> Result<()> {
         at(self.finish())
@@ -213,13 +213,13 @@ impl CheckpointManager {
         }
     }
 
-    /// Waits, and ends. Without it the same happens where the manager is dropped, and an error becomes a warning.
+    /// Waits for all saves and closes the manager. Dropping it does the same, with errors as warnings.
     #[track_caller]
     pub fn close(mut self) -> Result<()> {
         at(self.finish())
     }
 
-    /// What there is of this step.
+    /// Opens the checkpoint of this step, to look at it.
     ///
     /// Fails when there is no such step, or its files are damaged.
     #[track_caller]
@@ -239,13 +239,14 @@ impl CheckpointManager {
         Checkpoint::read(&path)
     }
 
-    /// The tree that was saved as this step, in the place of one like it. [`Checkpoint::restore`] says what may differ.
+    /// Restores the tree that was saved as this step, given a tree like it. [`Checkpoint::restore`] lists what may
+    /// differ.
     #[track_caller]
     pub fn restore<T: Tree>(&self, step: u64, like: &T) -> Result<T> {
         self.restore_with(step, like, &RestoreOptions::new())
     }
 
-    /// The same, in part, elsewhere or otherwise.
+    /// Restores `step` with [`RestoreOptions`].
     #[track_caller]
     pub fn restore_with<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<T> {
         at(self.restore_step(step, like, options).map(|found| found.tree).map_err(Error::from))
@@ -260,8 +261,8 @@ impl CheckpointManager {
     /// The last tree that was saved, with its step; `None` where nothing was saved yet.
     ///
     /// A checkpoint that is damaged is passed over for the one before it, and set aside under the name `STEP.damaged`,
-    /// with a warning that says what is wrong with it. Fails when no checkpoint is whole, and when the tree is not the one
-    /// that was saved.
+    /// with a warning that says what is wrong with it. Fails when no checkpoint is whole, and when the tree is not the
+    /// one that was saved.
     #[track_caller]
     pub fn restore_latest<T: Tree>(&mut self, like: &T) -> Result<Option<Restored<T>>> {
         at(self.latest(like, &RestoreOptions::new()))

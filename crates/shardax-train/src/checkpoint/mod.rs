@@ -17,10 +17,10 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! A checkpoint is a folder: `device-N.safetensors` with the parts of arrays that device `N` had first,
-//! `manifest.json` with the key path, type and place of each and checksums of all, and `commit`, written last. Of what
-//! several devices hold alike one copy is written. Any reader of safetensors reads the files; complex numbers are pairs
-//! there, in a last dimension of 2.
+//! A checkpoint is a folder: `device-N.safetensors` with the slices of arrays that device `N` wrote, `manifest.json`
+//! with the key path, type and location of each slice and the checksums of all, and `commit`, written last. Replicated
+//! slices are written once. Any reader of safetensors reads the files; complex numbers are pairs there, in a last
+//! dimension of 2.
 
 mod fault;
 mod folder;
@@ -58,7 +58,7 @@ fn at<T>(result: Result<T>) -> Result<T> {
     result.map_err(|error| error.at(location))
 }
 
-/// A path that stays the same where the program changes its folder.
+/// Makes a path absolute, so that it stays valid when the program changes its working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     let found = std::path::absolute(path).ok().filter(|path| path.file_name().is_some());
     found.ok_or_else(|| {
@@ -67,7 +67,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// What is saved beside a tree, and how.
+/// Options of a save, and the data that is saved with a tree.
 ///
 /// ```
 /// use shardax_train::checkpoint::SaveArgs;
@@ -81,60 +81,59 @@ pub struct SaveArgs {
 }
 
 impl SaveArgs {
-    /// Nothing beside it.
+    /// Creates options without metrics or metadata.
     pub fn new() -> Self {
         SaveArgs::default()
     }
 
-    /// A number that tells how good it is.
+    /// Adds a metric of the step.
     pub fn metric(mut self, name: impl Into<String>, value: f64) -> Self {
         self.metrics.insert(name.into(), value);
         self
     }
 
-    /// Numbers that tell how good it is.
+    /// Adds metrics of the step.
     pub fn metrics<N: Into<String>>(mut self, metrics: impl IntoIterator<Item = (N, f64)>) -> Self {
         self.metrics.extend(metrics.into_iter().map(|(name, value)| (name.into(), value)));
         self
     }
 
-    /// Any JSON: the position in the data, the program's arguments. Saving fails where it is nested more than 120 deep.
+    /// Sets metadata: any JSON, such as the position in the data. Saving fails if it is nested more than 120 deep.
     pub fn metadata(mut self, metadata: Value) -> Self {
         self.metadata = metadata;
         self
     }
 
-    /// Saves a step of a manager that is none of those to be saved; with [`save_with`] a checkpoint that is there is
-    /// replaced.
+    /// Saves a step of a manager even if it is not due. With [`save_with`], replaces an existing checkpoint.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 }
 
-/// Saves a tree in a folder, which must not be there yet; the folders above it are made. Returns when all is on the disk.
+/// Saves a tree in a new folder, and creates its parents. Returns when everything is on disk.
 ///
-/// Saved are the arrays, with their key paths, dtypes and weak types, and the plain numbers. Over several processes all
-/// of them call it, each writes what its devices have, and the folder must be one that all see.
+/// The checkpoint has the arrays, with their key paths, dtypes and weak types, and the plain numbers. In a
+/// multi-process program every process calls it and writes its devices' slices; all must see the folder.
 ///
-/// Fails when the folder is there already or cannot be written, and for an array that has no values; then nothing is left
-/// there.
+/// Fails when the folder exists or cannot be written, and for an array without values; then it leaves no files.
 #[track_caller]
 pub fn save<T: Tree>(path: impl AsRef<Path>, tree: &T) -> Result<()> {
     at(write_tree(path.as_ref(), tree, &SaveArgs::new()))
 }
 
-/// The same, with metrics and data of the user's, or in the place of a checkpoint that is there.
+/// Saves a tree with [`SaveArgs`]: with metrics and metadata, or replacing an existing checkpoint.
 #[track_caller]
 pub fn save_with<T: Tree>(path: impl AsRef<Path>, tree: &T, args: &SaveArgs) -> Result<()> {
     at(write_tree(path.as_ref(), tree, args))
 }
 
-/// Levels of lists and objects that metadata may have: what reads JSON counts the manifest's own as well, up to 128.
+/// The levels of nesting that metadata may have: `serde_json` allows 128, the manifest's own included.
 const DEEPEST: usize = 120;
 
 impl SaveArgs {
-    /// What is saved of a tree, and the metadata. An error is one of the snapshot, of which the other processes hear.
+    /// Takes a snapshot of a tree, with the metadata. An error becomes the snapshot's, so that other processes hear of
+    /// it.
     fn taken<T: Tree>(&self, tree: &T, keep: Keep) -> (Result<Snapshot>, Value) {
         match self.check() {
             Ok(()) => (Snapshot::of(tree, keep), self.metadata.clone()),
@@ -142,9 +141,9 @@ impl SaveArgs {
         }
     }
 
-    /// Fails for metadata that could be written and not read back.
+    /// Fails for metadata that could be written but not read back.
     fn check(&self) -> Result<()> {
-        // Without recursion, which deep metadata would end.
+        // An explicit stack: recursion would overflow on deep metadata.
         let mut left = vec![(&self.metadata, 0)];
         while let Some((value, depth)) = left.pop() {
             if depth > DEEPEST {
@@ -180,37 +179,37 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     job.run(|| Ok(()))
 }
 
-/// The tree that was saved in a folder, in the place of one like it: [`Checkpoint::restore`].
+/// Restores the tree that was saved in a folder, given a tree like it: [`Checkpoint::restore`].
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
     let found = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
     at(restore::agreed(found).and_then(|found| found.fill(like, &RestoreOptions::new())).map_err(Error::from))
 }
 
-/// A checkpoint on the disk, whose files are there and as long as they were.
+/// A checkpoint on disk, whose files exist and have the right sizes.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     manifest: Manifest,
 }
 
-/// An array that was saved.
+/// A saved array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayInfo {
     /// Its key path, as `.params.conv1.kernel`.
     pub path: String,
-    /// Its sizes.
+    /// Its shape.
     pub shape: Vec<usize>,
     /// Its dtype.
     pub dtype: DType,
-    /// How it lay, as text.
+    /// Its sharding when it was saved, as text.
     pub sharding: String,
 }
 
 impl Checkpoint {
-    /// The checkpoint in this folder.
+    /// Opens the checkpoint in this folder.
     ///
-    /// Fails when there is none, when another version of the format wrote it, and when a file is missing or was cut off;
+    /// Fails when there is none, when another version of the format wrote it, and when a file is missing or truncated;
     /// the message names the file.
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
@@ -231,12 +230,12 @@ impl Checkpoint {
         self.manifest.step
     }
 
-    /// What was saved beside the tree; null where nothing was.
+    /// The metadata that was saved with the tree; null without any.
     pub fn metadata(&self) -> &Value {
         &self.manifest.metadata
     }
 
-    /// The metrics; NaN where one was not finite.
+    /// The metrics; NaN for one that was not finite.
     pub fn metrics(&self) -> Metrics {
         self.manifest.metrics.iter().map(|(name, x)| (name.clone(), x.unwrap_or(f64::NAN))).collect()
     }
@@ -252,21 +251,21 @@ impl Checkpoint {
         self.manifest.arrays.iter().map(info).collect()
     }
 
-    /// The tree that was saved, in the place of one like it, whose arrays may be given by their types alone
+    /// Restores the saved tree, given a tree like it. The arrays of that tree may be given as types only
     /// ([`shape_dtype_struct`], [`eval_shape`]).
     ///
-    /// An array goes where the given one lies, however it lay when it was saved, or to the default device where its type
-    /// is given; each device reads its part. Floating point numbers become those of the given dtype, integers those of a
-    /// wider one.
+    /// Each array gets the sharding of the given one, whatever its sharding was when it was saved, or goes to the
+    /// default device if only its type is given. Each device reads its slice. Floating-point numbers are converted to
+    /// the given dtype, integers to a wider one.
     ///
-    /// Fails when the tree has other key paths, shapes or plain numbers (the message names them), and when a file is not
-    /// as it was written. [`RestoreOptions`] allow more.
+    /// Fails when the tree has other key paths, shapes or plain numbers (the message names them), and when a file is
+    /// damaged. [`RestoreOptions`] allow more.
     #[track_caller]
     pub fn restore<T: Tree>(&self, like: &T) -> Result<T> {
         self.restore_with(like, &RestoreOptions::new())
     }
 
-    /// The same, in part, elsewhere or otherwise.
+    /// Restores the saved tree with [`RestoreOptions`].
     #[track_caller]
     pub fn restore_with<T: Tree>(&self, like: &T, options: &RestoreOptions) -> Result<T> {
         at(self.fill(like, options).map_err(Error::from))
@@ -276,9 +275,9 @@ impl Checkpoint {
         restore::restore(&self.path, &self.manifest, like, options)
     }
 
-    /// Reads all of it, and compares the checksums.
+    /// Reads the whole checkpoint, and compares the checksums.
     ///
-    /// Fails, naming the file and the bytes, where they differ.
+    /// Fails if they differ, naming the file and the bytes.
     #[track_caller]
     pub fn verify(&self) -> Result<()> {
         let mut files = read::Files::new(&self.path, &self.manifest);

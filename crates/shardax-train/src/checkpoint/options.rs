@@ -1,4 +1,4 @@
-//! What a manager keeps, and when it saves.
+//! Options of a checkpoint manager: which steps it saves and retains.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use super::Metrics;
 
-/// Which of two steps is the better one, by what `best_fn` says of them.
+/// The order of `best_fn`'s values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BestMode {
-    /// The larger.
+    /// Larger is better.
     #[default]
     Max,
-    /// The smaller.
+    /// Smaller is better.
     Min,
 }
 
 pub(super) type BestFn = Arc<dyn Fn(&Metrics) -> Option<f64> + Send + Sync>;
 
-/// What a [`CheckpointManager`](super::CheckpointManager) keeps, and when. The names are Orbax's.
+/// Options of a [`CheckpointManager`](super::CheckpointManager), with Orbax's names.
 #[derive(Clone)]
 pub struct CheckpointManagerOptions {
     pub(super) max_to_keep: Option<usize>,
@@ -58,57 +58,57 @@ impl fmt::Debug for CheckpointManagerOptions {
 }
 
 impl CheckpointManagerOptions {
-    /// Every step that is given is kept for ever.
+    /// Creates options that save every step and never remove one.
     pub fn new() -> Self {
         CheckpointManagerOptions::default()
     }
 
-    /// Keeps the last `n` checkpoints, or with [`best_fn`](Self::best_fn) the best `n` and the last; others are removed
-    /// when a new one is whole. At least one is kept.
+    /// Retains the last `n` checkpoints, or with [`best_fn`](Self::best_fn) the best `n` and the last. Others are
+    /// removed when a new one is complete. At least one is retained.
     pub fn max_to_keep(mut self, n: usize) -> Self {
         self.max_to_keep = Some(n.max(1));
         self
     }
 
-    /// Keeps, beside those, the steps that are multiples of `period`.
+    /// Also retains the steps that are multiples of `period`.
     pub fn keep_period(mut self, period: u64) -> Self {
         self.keep_period = Some(period.max(1));
         self
     }
 
-    /// Saves the steps that are multiples of `steps` (1); others are passed over.
+    /// Saves only the steps that are multiples of `steps` (1 by default).
     pub fn save_interval_steps(mut self, steps: u64) -> Self {
         self.save_interval_steps = steps.max(1);
         self
     }
 
-    /// How good a step is, from its metrics: `|metrics| metrics.get("accuracy").copied()`. A step of which this is `None` or
-    /// NaN is worse than all others.
+    /// Ranks steps by their metrics, such as `|metrics| metrics.get("accuracy").copied()`. A step for which the
+    /// function returns `None` or NaN is worse than all others.
     pub fn best_fn(mut self, f: impl Fn(&Metrics) -> Option<f64> + Send + Sync + 'static, mode: BestMode) -> Self {
         self.best = Some((Arc::new(f), mode));
         self
     }
 
-    /// Whether `save` returns as soon as the values are copied from the devices, and a thread writes them (the default).
+    /// Sets whether `save` returns as soon as the values are copied, and a thread writes them (the default).
     pub fn enable_async_checkpointing(mut self, enable: bool) -> Self {
         self.asynchronous = enable;
         self
     }
 
-    /// Nothing is written or removed: for programs that look at the checkpoints of another.
+    /// Never writes or removes anything: for programs that read another program's checkpoints.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Whether [`restore_latest`](super::CheckpointManager::restore_latest) takes the checkpoint before one that is damaged, with
-    /// a warning that names it (the default), or fails.
+    /// Sets whether [`restore_latest`](super::CheckpointManager::restore_latest) skips a damaged checkpoint with a
+    /// warning that names it, and restores the one before (the default), or fails.
     pub fn fall_back(mut self, fall_back: bool) -> Self {
         self.fall_back = fall_back;
         self
     }
 
-    /// How long processes wait for each other's parts (600 s).
+    /// Sets the time that processes wait for each other (600 s by default).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

@@ -1,11 +1,11 @@
-//! Work on several threads: one reads and sums a gigabyte a second, and disks do more.
+//! Parallel file work: a thread reads and checks about 1 GB/s, less than a disk.
 
 use std::sync::{Mutex, PoisonError};
 
-/// As many threads at most; each holds one array, or one file.
+/// The maximal number of threads; each has one array, or one file, in memory.
 const MOST: usize = 4;
 
-/// What `work` makes of each item, in order, or the first error. Each thread begins with a state of its own.
+/// Applies `work` to each item; returns the results in order, or the first error. Each thread has a state of its own.
 pub(super) fn each<T: Send, R: Send, E: Send, S>(
     items: Vec<T>,
     begin: impl Fn() -> S + Sync,
@@ -29,7 +29,7 @@ pub(super) fn each<T: Send, R: Send, E: Send, S>(
             let failed = result.is_err();
             done.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(result);
             if failed {
-                // The others end with what they have.
+                // After an error the other threads finish their current items only.
                 let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
                 left.by_ref().for_each(drop);
                 return;
@@ -42,6 +42,6 @@ pub(super) fn each<T: Send, R: Send, E: Send, S>(
         }
         run();
     });
-    // After a failure some have none.
+    // After an error some items have no result.
     results.into_iter().flatten().collect()
 }

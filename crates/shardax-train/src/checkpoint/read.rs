@@ -1,4 +1,4 @@
-//! Reading a checkpoint: what it holds, and parts of its arrays with their checksums.
+//! Reads checkpoints: the manifest, and slices of arrays with their checksums.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::slices::{Block, Run, Runs};
 use super::write::{replaced, unfinished};
 use crate::data::file;
 
-/// The manifest of the checkpoint in this folder; its files are there and as long as they were.
+/// Reads the manifest of the checkpoint in this folder, and checks that its files exist and have the right sizes.
 pub(super) fn open(folder: &Path) -> Result<Manifest, Fault> {
     let manifest = folder.join(MANIFEST);
     let text = match file::read(&manifest) {
@@ -51,7 +51,7 @@ pub(super) fn open(folder: &Path) -> Result<Manifest, Fault> {
     Ok(read)
 }
 
-/// Why there is no manifest.
+/// The error of a missing manifest.
 fn missing(folder: &Path, manifest: &Path) -> Fault {
     if folder.join(COMMIT).exists() {
         return damaged(manifest, "it is missing");
@@ -68,7 +68,7 @@ fn missing(folder: &Path, manifest: &Path) -> Fault {
     Error::new(ErrorKind::Value, format!("no checkpoint at {}: {what}", folder.display())).help(help).into()
 }
 
-/// Before all else is looked at: what another version means by it is not known.
+/// Checks the version first: another version's manifest may have other meanings.
 fn check_version(manifest: &Path, text: &[u8]) -> Result<(), Fault> {
     let head: serde_json::Value = serde_json::from_slice(text).map_err(|error| damaged(manifest, error))?;
     let (format, version) = (head["format"].as_str(), head["version"].as_u64());
@@ -86,13 +86,13 @@ fn check_version(manifest: &Path, text: &[u8]) -> Result<(), Fault> {
     Err(Error::new(ErrorKind::Value, what).help("read it with the shardax that wrote it, or a newer one").into())
 }
 
-/// No chunk and no header is longer, so that a wrong number takes no memory.
+/// A bound on chunks and headers, so that a wrong number does not allocate.
 const LONGEST: u64 = 1 << 30;
 
-/// Numbers and names that a later step relies on.
+/// Checks numbers and names that later steps rely on.
 fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
     for file in &manifest.files {
-        // A file outside of the folder is none of the checkpoint's.
+        // A file outside the folder does not belong to the checkpoint.
         if Path::new(&file.name).file_name() != Some(OsStr::new(&file.name)) {
             return Err(damaged(path, format!("it names the file {:?}, which is not in its folder", file.name)));
         }
@@ -130,7 +130,7 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
                 return Err(damaged(path, format!("a part of `{}` is not inside of it, or of its file", entry.path)));
             }
         }
-        // As many elements as there are, of which none is there twice: all are there.
+        // The slices have as many elements as the array, and no two overlap: together they cover it.
         if let Some((a, b)) = overlapping(&entry.parts) {
             let what = format!("the parts {:?} + {:?} and {:?} + {:?}", a.start, a.shape, b.start, b.shape);
             return Err(damaged(path, format!("{what} of `{}` overlap", entry.path)));
@@ -139,14 +139,14 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Two parts that have an element in common, of parts with as many dimensions each.
+/// Finds two slices that overlap, of slices of the same rank.
 fn overlapping(parts: &[Part]) -> Option<(&Part, &Part)> {
     let end = |part: &Part, d: usize| part.start[d] + part.shape[d];
     let meet = |a: &Part, b: &Part| {
         let rank = a.start.len();
         (0..rank).all(|d| a.start[d].max(b.start[d]) < end(a, d).min(end(b, d)))
     };
-    // Along the dimension that is split the most, a part is compared with the few that have not ended yet.
+    // Sweeps along the dimension with the most splits: a slice is compared only with the few that have not ended yet.
     let splits = |d: &usize| parts.iter().map(|part| part.start[*d]).collect::<BTreeSet<_>>().len();
     let along = (0..parts.first()?.start.len()).max_by_key(splits);
     let mut sorted: Vec<&Part> = parts.iter().collect();
@@ -162,14 +162,14 @@ fn overlapping(parts: &[Part]) -> Option<(&Part, &Part)> {
     None
 }
 
-/// A part of an array that is wanted, and its bytes.
+/// A requested slice of an array, and its bytes.
 pub(super) struct Wanted {
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
     pub bytes: HostBuffer,
 }
 
-/// The files of a checkpoint, opened as they are needed.
+/// The files of a checkpoint, opened on demand.
 pub(super) struct Files<'a> {
     folder: &'a Path,
     manifest: &'a Manifest,
@@ -185,7 +185,7 @@ impl<'a> Files<'a> {
         self.folder.join(&self.manifest.files[at].name)
     }
 
-    /// An open file whose header is as it was written.
+    /// Opens a file and checks its header.
     fn file(&mut self, at: usize) -> Result<&mut fs::File, Fault> {
         let file = match self.open[at].take() {
             Some(file) => file,
@@ -207,7 +207,7 @@ impl<'a> Files<'a> {
         Ok(file)
     }
 
-    /// Reads what is wanted of an array: each chunk of a file once, and no more of them than are needed.
+    /// Reads slices of an array: each chunk of a file at most once, and only the chunks needed.
     pub fn read(&mut self, entry: &Entry, element: usize, wanted: &mut [Wanted]) -> Result<(), Fault> {
         let mut missing: Vec<usize> = wanted.iter().map(|wanted| wanted.bytes.len()).collect();
         for part in &entry.parts {
@@ -233,7 +233,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Reads all of an array.
+    /// Reads all of an array and checks it.
     pub fn verify(&mut self, entry: &Entry) -> Result<(), Fault> {
         let element = dtype_named(&entry.dtype).map_or(1, |dtype| dtype.byte_size());
         for part in &entry.parts {
@@ -282,7 +282,7 @@ impl<'a> Files<'a> {
             if runs.iter().all(|(.., run)| run.is_none_or(|run| run.from >= end)) {
                 continue;
             }
-            // The whole chunk goes to one place.
+            // The whole chunk goes to one destination: read it there directly.
             if let [(at, rest, run)] = runs
                 && let Some(now) = run.filter(|now| now.from <= begin && now.from + now.len >= end)
             {

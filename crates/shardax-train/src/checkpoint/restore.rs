@@ -1,4 +1,4 @@
-//! A checkpoint's arrays put into a tree: on any devices, in any sharding, whole or in part.
+//! Restores trees from checkpoints: on any devices, in any sharding, whole or in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ use super::parallel::each;
 use super::read::{Files, Wanted};
 use crate::data::file::room;
 
-/// How a checkpoint is restored; [`Checkpoint::restore_with`](super::Checkpoint::restore_with).
+/// Options of a restore; see [`Checkpoint::restore_with`](super::Checkpoint::restore_with).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -30,13 +30,13 @@ use crate::data::file::room;
 /// checkpoint::save(&folder, &(ones([8, 2]), zeros([3])))?;
 /// let saved = Checkpoint::open(&folder)?;
 ///
-/// // Split over eight devices, from types alone.
+/// // Split over eight devices, given only types.
 /// let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
 /// let like = (shape_dtype_struct([8, 2], DType::F32), shape_dtype_struct([3], DType::F32));
 /// let (w, _) = saved.restore_with(&like, &RestoreOptions::new().shardings((&rows, None)))?;
 /// assert_eq!(w.addressable_data(0)?.shape(), [1, 2]);
 ///
-/// // The first alone, into another tree.
+/// // Only the first array, into another tree.
 /// let w = saved.restore_with(&like.0, &RestoreOptions::new().below("[0]"))?;
 /// assert_eq!(w.to_vec::<f32>()?, [1.0; 16]);
 /// # std::fs::remove_dir_all(&folder).ok();
@@ -52,7 +52,7 @@ pub struct RestoreOptions {
     numbers: Numbers,
 }
 
-/// What becomes of the tree's plain numbers.
+/// Handling of the tree's plain numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Numbers {
     #[default]
@@ -62,58 +62,58 @@ enum Numbers {
 }
 
 impl RestoreOptions {
-    /// The whole tree, as it is given.
+    /// Creates options that restore the whole tree as it is given.
     pub fn new() -> Self {
         RestoreOptions::default()
     }
 
-    /// Where the arrays go: a sharding, or a tree of them, as [`device_put`] takes them; `None` for those that go where
-    /// the given tree has them. Without it all do; those that are given by their types alone go to the default device.
+    /// Sets the arrays' shardings: one, or a tree of them, as [`device_put`] takes them. `None` keeps the given array's
+    /// sharding, as the default does. Arrays that are given as types only go to the default device.
     pub fn shardings(mut self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.shardings = Some(shardings.into_prefix());
         self
     }
 
-    /// Restores the arrays that are meant alone; the others stay as they are given.
+    /// Restores only the arrays that match; the others keep their given values.
     pub fn filter(mut self, filter: impl Into<Filter>) -> Self {
         self.filter = Some(filter.into());
         self
     }
 
-    /// The tree is the part of the one that was saved at this key path: `.params` of a training's state.
+    /// Restores the part of the saved tree at this key path, such as `.params` of a training state.
     pub fn below(mut self, path: impl Into<String>) -> Self {
         self.below = path.into();
         self
     }
 
-    /// Whether arrays that the checkpoint has not may stay as they are given, instead of an error that names them.
+    /// Sets whether arrays missing from the checkpoint keep their given values, instead of an error that names them.
     pub fn allow_missing(mut self, allow: bool) -> Self {
         self.allow_missing = allow;
         self
     }
 
-    /// Whether the checkpoint may have arrays that the tree has not, instead of an error that names them. With
+    /// Sets whether the checkpoint may have additional arrays, instead of an error that names them. With
     /// [`filter`](RestoreOptions::filter) it always may.
     pub fn allow_extra(mut self, allow: bool) -> Self {
         self.allow_extra = allow;
         self
     }
 
-    /// The tree's plain numbers, such as an optimizer's rate, stay as they are given. Without a word it is an error where
-    /// they differ from those that were saved.
+    /// Keeps the tree's plain numbers, such as an optimizer's learning rate, as they are given. By default it is an
+    /// error if they differ from the saved ones.
     pub fn keep_numbers(mut self) -> Self {
         self.numbers = Numbers::Keep;
         self
     }
 
-    /// The tree's plain numbers become those that were saved.
+    /// Sets the tree's plain numbers to the saved ones.
     pub fn restore_numbers(mut self) -> Self {
         self.numbers = Numbers::Restore;
         self
     }
 }
 
-/// A tree like the given one, with what was saved.
+/// Restores a tree like the given one.
 pub(super) fn restore<T: Tree>(
     folder: &Path,
     manifest: &Manifest,
@@ -121,7 +121,7 @@ pub(super) fn restore<T: Tree>(
     options: &RestoreOptions,
 ) -> Result<T, Fault> {
     let mut flat = Flat::of(like);
-    // Until all processes have read, none computes with others.
+    // No process may start a computation with others until all have read.
     let read = read_all(folder, manifest, &mut flat, options);
     let converts = agreed(read)?;
     for (at, dtype, weak) in converts {
@@ -137,10 +137,10 @@ pub(super) fn restore<T: Tree>(
     Ok(built)
 }
 
-/// Fails where a number of the tree has a type that cannot hold the one that was saved, such as 2⁴⁰ in an `i32`.
+/// Fails if a number of the tree has a type that cannot represent the saved one, such as 2⁴⁰ in an `i32`.
 fn holds(folder: &Path, built: &TreeDef, numbers: &[(String, Scalar)]) -> Result<()> {
     let lost = |(has, saved): (&Scalar, &Scalar)| match (has, saved) {
-        // Precision alone may be lost, as it may of arrays.
+        // Losing precision alone is allowed, as it is for arrays.
         (Scalar::Float(a), Scalar::Float(b)) => f64::from_bits(*a).is_finite() != f64::from_bits(*b).is_finite(),
         (a, b) => a != b,
     };
@@ -159,7 +159,7 @@ fn other_number(folder: &Path, path: &str, saved: &str, tree: &str) -> Error {
         .help("give the field the type that it had, or keep the tree's number: `RestoreOptions::keep_numbers`")
 }
 
-/// Puts the arrays that are to be restored into their places; those that have another dtype there are returned.
+/// Restores the selected arrays into their places; returns those to be converted to another dtype.
 fn read_all(
     folder: &Path,
     manifest: &Manifest,
@@ -172,7 +172,7 @@ fn read_all(
     };
     let chosen = choose(folder, manifest, flat, options)?;
     flat.def = numbers(folder, manifest, &flat.def, options)?;
-    // What the user gave is looked at here: a mesh in context is this thread's.
+    // Shardings are resolved on this thread: a mesh in context is thread-local.
     let work = chosen.into_iter().map(|(at, entry)| {
         let like = &flat.leaves[at];
         let place = place(like, places[at].as_ref()).map_err(|e| e.context(format!("restoring `{}`", entry.path)))?;
@@ -193,7 +193,7 @@ fn read_all(
     Ok(converts)
 }
 
-/// Which leaves are restored, each with the entry that it is restored from.
+/// Selects the leaves to restore, each with its saved entry.
 fn choose<'a>(
     folder: &Path,
     manifest: &'a Manifest,
@@ -213,7 +213,7 @@ fn choose<'a>(
         known.insert(path);
     }
     let below = |path: &str| {
-        // `.params` is not above `.params_ema`.
+        // `.params` is not a prefix of `.params_ema`.
         path.strip_prefix(&options.below)
             .is_some_and(|rest| options.below.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
     };
@@ -239,7 +239,7 @@ fn choose<'a>(
     ))
 }
 
-/// A few of these key paths, and how many there are.
+/// Lists a few of these key paths, and their number.
 fn listed(paths: &[String]) -> String {
     const MOST: usize = 5;
     let some: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
@@ -250,7 +250,7 @@ fn listed(paths: &[String]) -> String {
     }
 }
 
-/// The structure with its plain numbers as the options want them.
+/// The structure with its plain numbers set according to the options.
 fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreOptions) -> Result<TreeDef> {
     if options.numbers == Numbers::Keep {
         return Ok(def.clone());
@@ -262,7 +262,8 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
         let text = saved.get(format!("{}{path}", options.below).as_str()).copied();
         let read = text.and_then(|text| number_of(text, &own));
         match (text, options.numbers) {
-            // What was not saved stays, and so does the mode: a model that was saved in training is restored for evaluation.
+            // Numbers that were not saved stay as given. So does the mode: a model saved in training may be restored
+            // for evaluation.
             (None, _) => new.push(own),
             _ if is_mode(&path) => new.push(own),
             (Some(text), Numbers::Same) if text != number_text(&own) => {
@@ -281,7 +282,7 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
     Ok(def.with_numbers(new))
 }
 
-/// Where an array goes; `None` is the default device, which it may leave.
+/// The sharding to restore an array to; `None` is the default device, uncommitted.
 fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
     if let Some(to) = to {
         return to.resolve("restore").map(Some);
@@ -298,7 +299,7 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
     }
 }
 
-/// The dtype that was saved, of which the given array may have another where nothing is lost but precision.
+/// Returns the saved dtype. Fails if converting it to the given one would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     let saved = dtype_named(&entry.dtype).unwrap_or(like.dtype());
     let has = || format!("`{}` was saved as {saved}{:?} in {}", entry.path, entry.shape, folder.display());
@@ -318,15 +319,15 @@ fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     Err(Error::new(ErrorKind::Type, what).help("restore it as it was saved, and convert it with `astype`"))
 }
 
-/// One array, of which each device gets its part. The host holds this process's parts of a few arrays at a time, and where
-/// devices use the host's memory these become the array.
+/// Reads one array, each device its slice. The host holds this process's slices of a few arrays at a time; CPU devices
+/// use that memory as the array's without a copy.
 fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>) -> Result<Array, Fault> {
     let context = |e: Error| e.context(format!("restoring `{}`", entry.path));
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut want = |start: Vec<usize>, shape: Vec<usize>| match wanted.iter().position(|w| w.start == start) {
         Some(at) => at,
         None => {
-            // Made when all is known to fit.
+            // Allocated once all sizes are known to fit.
             wanted.push(Wanted { start, shape, bytes: HostBuffer::zeroed(0) });
             wanted.len() - 1
         }
@@ -354,7 +355,7 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
     let part = |(device, at): &(Option<Device>, usize)| {
         let (shape, bytes) = &read[*at];
         match device {
-            // Of so few bytes a copy is quicker, and of none there is nothing to share.
+            // Small buffers are faster to copy, and empty ones cannot be shared.
             None if bytes.len() < SMALL => Array::from_bytes(bytes, dtype, shape),
             Some(device) if bytes.len() < SMALL => Array::from_bytes_on(bytes, dtype, shape, device),
             device => Array::from_host_buffer(bytes.clone(), dtype, shape, device.as_ref()),
@@ -371,10 +372,10 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
     }
 }
 
-/// Bytes below which memory is copied.
+/// The size in bytes below which memory is copied.
 const SMALL: usize = 4096;
 
-/// The same outcome on all processes: an error where one has one, and a fault only where all may go on with another
+/// Agrees on the outcome over all processes: an error if any has one, and a fault only if all may fall back to another
 /// checkpoint.
 pub(super) fn agreed<T>(own: Result<T, Fault>) -> Result<T, Fault> {
     if process_count() == 1 {

@@ -1,26 +1,26 @@
-//! Boxes of elements in row-major memory: what a part of a file and a part of an array have in common.
+//! Boxes of elements in row-major memory, and the overlap of a file's slice and an array's slice.
 
-/// A box: its first element, and its sizes.
+/// A box: the index of its first element, and its shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     pub start: &'a [usize],
     pub shape: &'a [usize],
 }
 
-/// Bytes that lie one after the other in both blocks.
+/// Bytes that are contiguous in both blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where they begin in the one, and in the other.
+    /// The offsets in the first and the second block.
     pub from: usize,
     pub to: usize,
     pub len: usize,
 }
 
-/// The runs that two blocks have in common, in order.
+/// The runs that two blocks share, in order.
 pub(super) struct Runs {
-    /// The sizes of what is common, without the last dimensions, which lie together.
+    /// The shape of the overlap, without the innermost dimensions, which are contiguous.
     shape: Vec<usize>,
-    /// Bytes from one element to the next, and to the first, in both.
+    /// The strides, and the offset of the first element, in bytes, in both.
     strides: Vec<(usize, usize)>,
     first: (usize, usize),
     len: usize,
@@ -29,13 +29,13 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// What `from` and `to` have in common, of elements of so many bytes.
+    /// The overlap of `from` and `to`, for elements of `element` bytes.
     pub fn between(from: Block<'_>, to: Block<'_>, element: usize) -> Runs {
         let rank = from.shape.len();
         let low: Vec<usize> = (0..rank).map(|d| from.start[d].max(to.start[d])).collect();
         let high = (0..rank).map(|d| (from.start[d] + from.shape[d]).min(to.start[d] + to.shape[d]));
         let common: Vec<usize> = high.zip(&low).map(|(high, low)| high.saturating_sub(*low)).collect();
-        // Dimensions that are whole in both belong to one run with the last that is not.
+        // Dimensions that are whole in both blocks are contiguous with the last one that is not.
         let mut inner = rank;
         let mut len = element;
         while inner > 0 {

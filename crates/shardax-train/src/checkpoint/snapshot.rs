@@ -1,5 +1,5 @@
-//! What is to be written. Where a thread writes it the arrays are held first, which takes no time, and the thread copies
-//! them before it does anything else: a step that donates them waits for that, and for nothing more.
+//! Snapshots of trees for a save. For a background save the arrays' buffers are retained first, which takes no time.
+//! The thread then copies them before anything else: only a step that donates them waits, and only for the copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use shardax::process_count;
 use super::format::number_text;
 use super::parallel::each;
 
-/// A tree as it was.
+/// A snapshot of a tree.
 pub(super) struct Snapshot {
     pub arrays: Vec<ArrayCopy>,
     /// Key path and text.
@@ -25,34 +25,34 @@ pub(super) struct ArrayCopy {
     pub weak: bool,
     pub shape: Vec<usize>,
     pub sharding: String,
-    /// Whether it is this process's own, of which every process has one: they must be alike.
+    /// True for an array that every process has a copy of: the copies must be equal.
     pub host_local: bool,
     pub parts: Vec<PartCopy>,
 }
 
-/// A part that no other process and no other device writes.
+/// A slice that no other process and no other device writes.
 pub(super) struct PartCopy {
-    /// The device's number among those of all processes.
+    /// The global id of the device.
     pub device: usize,
     pub start: Vec<usize>,
     pub shape: Vec<usize>,
-    /// Of an element.
+    /// The size of an element.
     pub bytes_each: usize,
     pub data: Data,
 }
 
-/// The values of a part.
+/// The values of a slice.
 pub(super) enum Data {
-    /// Those of now.
+    /// A copy on the host.
     Copied(Copied),
-    /// Those on the device, of an array that cannot be given away until they are copied.
+    /// A buffer on the device, which cannot be donated until it is copied.
     Retained(Retained),
-    /// Those on the device, of an array that nobody gives away in the meantime.
+    /// A buffer on the device, which the waiting caller does not donate.
     There(Array),
 }
 
 impl Data {
-    /// What `f` makes of the bytes.
+    /// Calls `f` with the bytes.
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self {
             Data::There(array) => array.with_bytes(f),
@@ -66,7 +66,7 @@ impl Data {
     }
 }
 
-/// A copy, whose memory is used again.
+/// A copy, whose memory is reused.
 pub(super) struct Copied {
     bytes: Vec<u8>,
     memory: Memory,
@@ -80,7 +80,7 @@ impl Drop for Copied {
     }
 }
 
-/// Memory for copies, which is used again at the next save: fresh memory takes as long as the copy.
+/// Memory for copies, reused by the next save: allocating and faulting in fresh memory takes as long as the copy.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -98,17 +98,17 @@ impl Memory {
     }
 }
 
-/// What becomes of the arrays until they are written.
+/// Treatment of the arrays until they are written.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Keep {
-    /// The caller waits, and gives nothing away. Their values are waited for.
+    /// The caller waits for the save and donates nothing. Waits for the values.
     There,
-    /// They are held, until [`Snapshot::copied`].
+    /// The buffers are retained until [`Snapshot::copied`].
     Retained,
 }
 
 impl Snapshot {
-    /// What this process writes.
+    /// Takes a snapshot of this process's part of a tree.
     pub fn of<T: Tree>(tree: &T, keep: Keep) -> Result<Snapshot> {
         let numbers: Vec<(String, Scalar)> = tree::structure(tree).numbers();
         let arrays = tree::leaves_with_path(tree)
@@ -120,7 +120,7 @@ impl Snapshot {
         })
     }
 
-    /// The same, with copies of what is held, which then may be given away. Waits for the values.
+    /// Copies the retained buffers, which may then be donated. Waits for the values.
     pub fn copied(mut self, memory: &Memory) -> Result<Snapshot> {
         let parts = self.arrays.iter_mut().flat_map(|ArrayCopy { path, parts, .. }| {
             let path = &*path;
@@ -134,12 +134,12 @@ impl Snapshot {
                 let bytes = part.shape.iter().product::<usize>() * part.bytes_each;
                 let mut copy = memory.take(bytes);
                 held.copy_to(&mut copy).map_err(|error| about(path, error))?;
-                // Lets go of the array's part.
+                // Replacing the data releases the array's buffer.
                 part.data = Data::Copied(Copied { bytes: copy, memory: memory.clone() });
                 Ok(())
             },
         )?;
-        // What is left of another tree's.
+        // Frees memory that an earlier, different tree needed.
         memory.free().clear();
         Ok(self)
     }
@@ -154,7 +154,7 @@ impl ArrayCopy {
         array.check()?;
         let sharding = array.sharding()?;
         let mut parts = Vec::new();
-        // The first copy of each part, wherever it lies, is the one that is written.
+        // Of a replicated slice only the first replica is written.
         for shard in array.global_shards()?.into_iter().filter(|shard| shard.replica_id == 0) {
             let Some(data) = shard.data else { continue };
             parts.push(PartCopy {

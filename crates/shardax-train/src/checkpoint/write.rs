@@ -1,4 +1,4 @@
-//! Writing a checkpoint: first beside its place, then all at once in it.
+//! Writes checkpoints: to a temporary folder first, which is then renamed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,27 +18,27 @@ use super::format::{
 use super::parallel::each;
 use super::snapshot::{ArrayCopy, PartCopy, Snapshot};
 
-/// What the name of a folder ends in that is being written, or taken away.
+/// The suffix of a folder that is being written or removed.
 pub(super) const UNFINISHED: &str = ".unfinished";
 
-/// A checkpoint to be written, with what the processes have in common.
+/// A checkpoint to be written by all processes together.
 pub(super) struct Job {
-    /// Where it will be.
+    /// The final folder.
     pub path: PathBuf,
-    /// An error is kept, so that the others hear of it.
+    /// The snapshot. An error is passed on, so that the other processes hear of it.
     pub snapshot: Result<Snapshot>,
     pub step: Option<u64>,
     pub metrics: BTreeMap<String, Option<f64>>,
     pub metadata: serde_json::Value,
-    /// Whether one that is there gives way.
+    /// True if an existing checkpoint may be replaced.
     pub replace: bool,
-    /// How long the other processes are waited for.
+    /// The time to wait for other processes.
     pub timeout: Duration,
 }
 
 impl Job {
-    /// Writes it; when it is whole, process 0 does what comes `after`, for which the others wait. On every process this
-    /// fails unless all of them have written their parts.
+    /// Writes the checkpoint. When it is complete, process 0 calls `after`, and the others wait for it. On every
+    /// process this fails unless all of them have written their parts.
     pub fn run(mut self, after: impl FnOnce() -> Result<()>) -> Result<()> {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
@@ -54,7 +54,7 @@ impl Job {
         self.wait("begun")?;
         let begun = made.is_ok();
         let snapshot = std::mem::replace(&mut self.snapshot, Err(Error::new(ErrorKind::Value, "taken")));
-        // Held until the checkpoint is in its place.
+        // The claim is held until the checkpoint is at its final path.
         let (made, _claim) = match made {
             Ok(claim) => (Ok(()), claim),
             Err(error) => (Err(error), None),
@@ -62,10 +62,11 @@ impl Job {
         let written = made.and(snapshot).and_then(|snapshot| write_parts(&temporary, snapshot));
         if alone {
             let committed = written.and_then(|own| self.commit(&temporary, vec![own]));
-            // What is there of it takes room that the next may need.
+            // Frees the disk space that the next checkpoint may need.
             return committed.inspect_err(|_| drop(fs::remove_dir_all(&temporary))).and_then(|()| after());
         }
-        // A process that fails says so in a file, which process 0 reads, and comes to both barriers all the same.
+        // A process that fails reports it in a file, which process 0 reads, and still reaches both barriers: the others
+        // must not wait for it.
         let own = match &written {
             Ok(index) => write_json(&temporary.join(index_name(process_index())), index),
             Err(error) => {
@@ -99,7 +100,7 @@ impl Job {
         distributed::wait_at_barrier(&name, self.timeout)
     }
 
-    /// What all processes wrote.
+    /// Reads the indexes that all processes wrote.
     fn gather(&self, temporary: &Path) -> Result<Vec<Index>> {
         let read = |rank: usize| {
             let file = temporary.join(index_name(rank));
@@ -122,7 +123,7 @@ impl Job {
         (0..process_count()).map(read).collect()
     }
 
-    /// Makes it a checkpoint: from here on it is whole.
+    /// Commits the checkpoint: from here on it is complete.
     fn commit(&self, temporary: &Path, all: Vec<Index>) -> Result<()> {
         let mut manifest = Manifest {
             format: FORMAT.to_owned(),
@@ -166,7 +167,7 @@ impl Job {
         sync_folder(temporary)?;
         let old = replaced(&self.path);
         if self.replace && self.path.exists() {
-            // One that a program left that was ended here.
+            // A leftover of a program that was interrupted here.
             remove(&old)?;
             fs::rename(&self.path, &old).map_err(|error| failed("move", &self.path, &error))?;
         }
@@ -176,7 +177,7 @@ impl Job {
     }
 }
 
-/// Removes a folder, if it is there.
+/// Removes a folder, if it exists.
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &error)),
@@ -184,7 +185,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Adds the parts that process `rank` wrote; its files come after `before` others.
+/// Adds the slices that process `rank` wrote; its files follow `before` others.
 fn merge(arrays: &mut [Entry], theirs: Vec<Entry>, rank: usize, before: usize) -> Result<()> {
     let kind = |entry: &Entry| (entry.path.clone(), entry.dtype.clone(), entry.shape.clone());
     let odd = arrays.iter().map(kind).zip(theirs.iter().map(kind)).find(|(a, b)| a != b);
@@ -202,12 +203,12 @@ fn merge(arrays: &mut [Entry], theirs: Vec<Entry>, rank: usize, before: usize) -
     Ok(())
 }
 
-/// The folder in which a checkpoint is written.
+/// The temporary folder in which a checkpoint is written.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
     beside(path, UNFINISHED)
 }
 
-/// Where the checkpoint before is for the moment in which another takes its place.
+/// The temporary path of an old checkpoint while a new one takes its place.
 pub(super) fn replaced(path: &Path) -> PathBuf {
     beside(path, ".replaced")
 }
@@ -236,8 +237,8 @@ fn make_folder(path: &Path) -> Result<()> {
     })
 }
 
-/// Makes a folder to replace a checkpoint from, and holds it: another that replaces it at the same time waits. What a
-/// program left there that was ended is removed.
+/// Creates the temporary folder of a replacement, and locks it: a concurrent replacement waits. Removes what an
+/// interrupted program left there.
 fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
     const POLL: Duration = Duration::from_millis(10);
     let begin = Instant::now();
@@ -251,7 +252,7 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
             Err(error) => return Err(cannot(error)),
         };
         let folder = match fs::File::open(path) {
-            // Another has brought it to its place.
+            // Another writer has moved it to its final path.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             folder => folder.map_err(cannot)?,
         };
@@ -263,7 +264,7 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
             std::thread::sleep(POLL);
             continue;
         }
-        // The one that held it may have brought it to its place before it let go.
+        // The previous owner may have moved it to its final path before it released the lock.
         match (is_new, same(&folder, path)) {
             (true, true) => return Ok(folder),
             (false, true) => remove(path)?,
@@ -272,7 +273,7 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
     }
 }
 
-/// Whether the open folder is the one at this path.
+/// True if the open folder is the one at this path.
 fn same(folder: &fs::File, path: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -287,12 +288,12 @@ fn same(folder: &fs::File, path: &Path) -> bool {
     }
 }
 
-/// Writes a file for each of this process's devices that has something to write.
+/// Writes a file for each of this process's devices that has slices to write.
 fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
     let owner = process_index() == 0;
     let mut arrays: Vec<Entry> = Vec::with_capacity(snapshot.arrays.len());
     let mut host_local = Vec::new();
-    // By device: what belongs to which array.
+    // Slices by device, each with its array.
     let mut by_device: BTreeMap<usize, Vec<(usize, Tensor, PartCopy)>> = BTreeMap::new();
     for (at, array) in snapshot.arrays.into_iter().enumerate() {
         let ArrayCopy { path, dtype, weak, shape, sharding, host_local: own, parts } = array;
@@ -312,7 +313,7 @@ fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
     let mut files = Vec::new();
     let all = synced(|sync| {
         let write = |(): &mut (), (device, mut parts): (usize, Vec<(usize, Tensor, PartCopy)>)| {
-            // As safetensors aligns values.
+            // Larger elements first, so that all values are aligned, as the safetensors format wants.
             parts.sort_by_key(|(at, of, _)| (std::cmp::Reverse(of.dtype.byte_size()), *at));
             write_safetensors(folder, format!("device-{device:05}.safetensors"), parts, sync)
         };
@@ -328,19 +329,19 @@ fn write_parts(folder: &Path, snapshot: Snapshot) -> Result<Index> {
     Ok(Index::Written { files, arrays, host_local, numbers: snapshot.numbers })
 }
 
-/// What a part is of.
+/// The array that a slice belongs to.
 struct Tensor {
     name: String,
     dtype: shardax::DType,
 }
 
-/// A file that is to be on the disk.
+/// A file to be synced to disk.
 type Written = (PathBuf, fs::File);
 
-/// As much is written before the disk is told to take it.
+/// The number of bytes that are written between syncs.
 const PORTION: usize = 64 << 20;
 
-/// Writes files, each of which another thread brings to the disk while the next one is written.
+/// Writes files; another thread syncs each to disk while the next one is written.
 fn synced<T>(write: impl FnOnce(&SyncSender<Written>) -> Result<T>) -> Result<T> {
     let (send, files) = sync_channel::<Written>(16);
     std::thread::scope(|scope| {
@@ -353,12 +354,12 @@ fn synced<T>(write: impl FnOnce(&SyncSender<Written>) -> Result<T>) -> Result<T>
         drop(send);
         let synced =
             syncs.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Runtime, "the thread that writes panicked")));
-        // What failed on the disk is why nobody takes what is written.
+        // An error of the syncing thread comes first: it is why the writer's channel closed.
         synced.and(written)
     })
 }
 
-/// Writes one file, chunk by chunk with their checksums; memory is freed on the way.
+/// Writes one file, chunk by chunk with their checksums; frees memory on the way.
 fn write_safetensors(
     folder: &Path,
     name: String,
@@ -419,7 +420,7 @@ fn write_safetensors(
     Ok((File { name, bytes: offset, header_bytes: head.len() as u64, header_crc32 }, written))
 }
 
-/// Writes a value as JSON, and gives the text.
+/// Writes a value as JSON, and returns the text.
 fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>> {
     let text = serde_json::to_vec(value)
         .map_err(|error| Error::new(ErrorKind::Value, format!("cannot write {}: {error}", path.display())))?;
@@ -436,7 +437,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     write().map_err(|error| failed("write", path, &error))
 }
 
-/// The folder that something is in.
+/// The parent folder of a path.
 pub(super) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -444,7 +445,7 @@ pub(super) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Names in a folder are on the disk only when the folder is.
+/// Syncs a folder: a new name in it is durable only then.
 pub(super) fn sync_folder(path: &Path) -> Result<()> {
     let sync = || fs::File::open(path)?.sync_all();
     sync().map_err(|error| failed("write", path, &error))

@@ -1,15 +1,15 @@
-//! Random changes of images, so that a model sees each of them in many forms.
+//! Random augmentation of images.
 
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 use super::{Example, HostArray};
 
-/// Random changes of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in this
-/// order.
+/// Random augmentation of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in
+/// this order.
 ///
-/// What happens to an image follows from the seed and from its number in the stream alone, so that a run that goes on
-/// sees what it would have seen, however many threads there are.
+/// The changes of an image depend only on the seed and on its number in the stream. A resumed run sees the same
+/// images, for any number of threads.
 ///
 /// ```
 /// use shardax_train::data::{Augment, Example, HostArray, Source, Stream};
@@ -29,7 +29,7 @@ pub struct Augment {
     cutout: usize,
 }
 
-/// More pixels than any image has on a side.
+/// A bound on the side of an image, in pixels.
 const LARGEST: usize = 1 << 30;
 
 /// The sizes of an image.
@@ -41,31 +41,31 @@ struct Sizes {
 }
 
 impl Augment {
-    /// No changes yet.
+    /// Creates an augmentation without changes.
     pub fn new(seed: u64) -> Self {
         Augment { seed, flip: false, padding: 0, color: 0.0, cutout: 0 }
     }
 
-    /// Half of the images are mirrored, left to right.
+    /// Mirrors half of the images, left to right.
     pub fn random_flip(mut self) -> Self {
         self.flip = true;
         self
     }
 
-    /// An image gets `padding` black pixels on each side, and a part of the size that it had is cut out of that.
+    /// Adds `padding` black pixels on each side, and crops a random part of the original size.
     pub fn random_crop(mut self, padding: usize) -> Self {
         self.padding = padding.min(LARGEST);
         self
     }
 
-    /// Brightness, contrast and saturation are each multiplied by a number between `1 - strength` and `1 + strength`.
-    /// Below 0 a factor is 0.
+    /// Multiplies brightness, contrast and saturation each by a number between `1 - strength` and `1 + strength`.
+    /// Negative factors become 0.
     pub fn color_jitter(mut self, strength: f32) -> Self {
         self.color = strength;
         self
     }
 
-    /// A square of `size` pixels on a side, whose centre is anywhere, gets the image's mean colour.
+    /// Fills a random square of `size` pixels on a side with the image's mean colour.
     ///
     /// Source: [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552).
     pub fn cutout(mut self, size: usize) -> Self {
@@ -73,10 +73,10 @@ impl Augment {
         self
     }
 
-    /// The example of this number in a stream with its `image` changed: what
-    /// [`parallel_map`](super::Stream::parallel_map) after [`enumerate`](super::Stream::enumerate) calls.
+    /// Changes the `image` of a numbered example: the function for
+    /// [`parallel_map`](super::Stream::parallel_map) after [`enumerate`](super::Stream::enumerate).
     ///
-    /// Fails when it has none, and as [`image`](Augment::image) does.
+    /// Fails when the example has no image, and as [`image`](Augment::image) does.
     pub fn example(&self, (number, mut example): (u64, Example)) -> Result<Example> {
         let Some(image) = example.get_mut("image") else {
             let names: Vec<&String> = example.keys().collect();
@@ -87,9 +87,9 @@ impl Augment {
         Ok(example)
     }
 
-    /// The image, as it is changed the `number`th time.
+    /// Returns the `number`th variant of an image.
     ///
-    /// Fails when it is not uint8 `[rows, columns, channels]`, or the strength of colours is not finite.
+    /// Fails when the image is not uint8 `[rows, columns, channels]`, or the strength of colours is not finite.
     #[track_caller]
     pub fn image(&self, number: u64, image: &HostArray) -> Result<HostArray> {
         let location = std::panic::Location::caller();
@@ -105,7 +105,7 @@ impl Augment {
             let what = format!("Augment: the strength of color_jitter must be finite, got {}", self.color);
             return Err(Error::new(ErrorKind::Value, what).help("give a strength from 0 to 1").at(location));
         }
-        // Neighbouring numbers have nothing to do with each other.
+        // The multiplication makes neighbouring numbers independent.
         let mut random = fastrand::Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut pixels = self.moved(image.bytes(), sizes, &mut random);
         if self.color > 0.0 {
@@ -117,7 +117,7 @@ impl Augment {
         HostArray::from_bytes(pixels, DType::U8, image.shape())
     }
 
-    /// Flipped and cropped.
+    /// Flips and crops an image.
     fn moved(&self, pixels: &[u8], sizes: Sizes, random: &mut fastrand::Rng) -> Vec<u8> {
         let Sizes { rows, columns, channels } = sizes;
         let flip = self.flip && random.bool();
@@ -127,7 +127,7 @@ impl Augment {
             return pixels.to_vec();
         }
         let mut out = vec![0; pixels.len()];
-        // The place in the image that is shown at `at`.
+        // The source pixel of `at`.
         let from =
             |at: usize, shift: usize, size: usize| (at + shift).checked_sub(self.padding).filter(|at| *at < size);
         for (row, line) in out.chunks_exact_mut((columns * channels).max(1)).enumerate() {
@@ -142,7 +142,7 @@ impl Augment {
         out
     }
 
-    /// With another brightness, contrast and saturation.
+    /// Changes brightness, contrast and saturation.
     fn colored(&self, pixels: &mut [u8], channels: usize, random: &mut fastrand::Rng) {
         let mut factor = || (1.0 + self.color * (2.0 * random.f32() - 1.0)).max(0.0);
         let (brightness, contrast, saturation) = (factor(), factor(), factor());
@@ -159,13 +159,13 @@ impl Augment {
             for value in pixel {
                 let saturated = grey + saturation * (f32::from(*value) - grey);
                 let contrasted = mean + contrast * (saturated - mean);
-                // Rounds, and stays between 0 and 255.
+                // The cast rounds, and saturates at 0 and 255.
                 *value = (brightness * contrasted + 0.5) as u8;
             }
         }
     }
 
-    /// With a square of one colour.
+    /// Fills a random square with one colour.
     fn cut(&self, pixels: &mut [u8], sizes: Sizes, random: &mut fastrand::Rng) {
         let Sizes { rows, columns, channels } = sizes;
         if pixels.is_empty() {

@@ -1,4 +1,4 @@
-//! CIFAR's binary layout.
+//! CIFAR's binary format.
 
 use std::path::Path;
 
@@ -12,17 +12,17 @@ use super::source::InMemory;
 const SIDE: usize = 32;
 const PIXELS: usize = SIDE * SIDE;
 
-/// CIFAR-10's files, such as `data_batch_1.bin`, one after the other. An example has `image`, uint8 `[32, 32, 3]`, and
-/// `label`, uint8.
+/// Reads CIFAR-10's files, such as `data_batch_1.bin`, one after the other. An example has `image`, uint8
+/// `[32, 32, 3]`, and `label`, uint8.
 ///
-/// Fails, with the file and the place, where one is cut off, or a label is not below 10.
+/// Fails, with the file and the offset, if a file is truncated, or a label is not below 10.
 #[track_caller]
 pub fn cifar10<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();
     read(files, &[("label", 10)]).map_err(|error| error.at(location))
 }
 
-/// CIFAR-100's files, `train.bin` or `test.bin`: as [`cifar10()`], with `coarse`, uint8, too.
+/// Reads CIFAR-100's files, `train.bin` or `test.bin`, as [`cifar10()`], with `coarse`, uint8, too.
 #[track_caller]
 pub fn cifar100<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();

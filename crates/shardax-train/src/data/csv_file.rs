@@ -1,4 +1,4 @@
-//! Tables of numbers as text.
+//! CSV tables of numbers.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use super::HostArray;
 use super::file::{Lines, room, unpacked, unreadable};
 use super::source::InMemory;
 
-/// The rows of a table of numbers, with the names of the columns in its first line; it may be a gzip file. An example has
-/// each column by its name, float32 `[]`.
+/// Reads a table of numbers with the columns' names in its first line, which may be a gzip file. An example has each
+/// column by its name, float32 `[]`.
 ///
 /// ```
 /// use shardax_train::data::{Source, csv};
@@ -21,8 +21,8 @@ use super::source::InMemory;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file, the line and the byte that it begins at, where a line has another number of columns, or what is no
-/// number.
+/// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
+/// not a number.
 #[track_caller]
 pub fn csv(path: impl AsRef<Path>) -> Result<InMemory> {
     let location = std::panic::Location::caller();
@@ -56,7 +56,7 @@ fn read(path: &Path) -> Result<InMemory> {
             let number = field.trim().parse().map_err(|_| wrong(format!("{field:?}, of {name:?}, is no number")))?;
             column.push(number);
         }
-        // Columns grow by doubling.
+        // Only columns at their capacity will be reallocated, to twice their size.
         let bytes: usize = columns.iter().filter(|column| column.len() == column.capacity()).map(Vec::len).sum();
         room(8 * bytes as u64).map_err(|error| wrong(error.to_string()))?;
     }

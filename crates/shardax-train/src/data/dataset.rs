@@ -7,9 +7,9 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::file::Lines;
 
-/// Images of one shape, each with the number of its class, in host memory.
+/// Images of one shape, each with a class label, in host memory.
 ///
-/// [`batches`](Dataset::batches) makes arrays of them.
+/// [`batches`](Dataset::batches) turns them into arrays.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dataset {
     pub(crate) images: Vec<f32>,
@@ -17,10 +17,10 @@ pub struct Dataset {
     pub(crate) labels: Vec<i32>,
 }
 
-/// The digits: 1,797 handwritten digits of 8 × 8 pixels between 0 and 1, of shape `[8, 8, 1]`, in the order of the file.
+/// The digits data set: 1,797 handwritten digits of 8 × 8 pixels between 0 and 1, of shape `[8, 8, 1]`, in file order.
 ///
 /// Source: [E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits,
-/// 1998](https://doi.org/10.24432/C50P49), CC BY 4.0. The program carries the file in itself.
+/// 1998](https://doi.org/10.24432/C50P49), CC BY 4.0. The file is embedded in the program.
 ///
 /// ```
 /// let digits = shardax_train::digits()?;
@@ -36,8 +36,8 @@ impl Dataset {
     /// Reads lines of comma-separated numbers: an image's pixels in row-major order, then its label. Pixels are
     /// divided by `scale`.
     ///
-    /// Fails, with the number of the line, where one does not hold an image of `image_shape` and a label; and where the
-    /// scale is 0 or not finite, or an image has more pixels than there can be.
+    /// Fails, with the line number, if a line is not an image of `image_shape` with a label. Also fails if the scale is
+    /// 0 or not finite, or an image has too many pixels.
     ///
     /// ```
     /// use shardax_train::Dataset;
@@ -93,7 +93,7 @@ impl Dataset {
         self.labels.len()
     }
 
-    /// Whether there are no examples.
+    /// True if there are no examples.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -110,7 +110,7 @@ impl Dataset {
 
     /// The pixels of image `i` in row-major order; `None` past the end.
     pub fn image(&self, i: usize) -> Option<&[f32]> {
-        // An image without pixels is there too, but none past the end.
+        // An image without pixels has an empty slice; an index past the end has none.
         let (pixels, i) = (self.pixels(), (i < self.len()).then_some(i)?);
         self.images.get(i * pixels..(i + 1) * pixels)
     }
@@ -119,7 +119,7 @@ impl Dataset {
         self.image_shape.iter().product()
     }
 
-    /// The examples in an order that follows from `seed`.
+    /// Shuffles the examples in an order that follows from `seed`.
     ///
     /// ```
     /// let digits = shardax_train::digits()?;
@@ -132,7 +132,7 @@ impl Dataset {
         self.select(&shuffled(self.len(), seed))
     }
 
-    /// The first `n` examples and the others: a training and a test set.
+    /// Splits off the first `n` examples: a training and a test set.
     ///
     /// ```
     /// let (train, test) = shardax_train::digits()?.shuffle(0).split(1500);
@@ -156,7 +156,7 @@ impl Dataset {
     }
 }
 
-/// The numbers below `n` in an order that follows from `seed`.
+/// Returns the numbers below `n` in an order that follows from `seed`.
 pub(crate) fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     fastrand::Rng::with_seed(seed).shuffle(&mut order);

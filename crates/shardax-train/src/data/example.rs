@@ -1,4 +1,4 @@
-//! Examples on the host, before they are arrays.
+//! Examples on the host, before they become arrays.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use shardax::sharding::Sharding;
 
 use super::file::room;
 
-/// Values on the host: a dtype, a shape, and the elements' bytes in row-major order. No device knows of it.
+/// An array on the host: a dtype, a shape, and the elements' bytes in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostArray {
     dtype: DType,
@@ -17,11 +17,11 @@ pub struct HostArray {
     bytes: Vec<u8>,
 }
 
-/// What an example, or a batch of them, is made of, by names.
+/// The named arrays of an example, or of a batch.
 pub type Example = BTreeMap<String, HostArray>;
 
 impl HostArray {
-    /// These elements. Fails when they are not as many as the shape says.
+    /// Creates an array of these elements. Fails when their number is not that of the shape.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
@@ -39,7 +39,7 @@ impl HostArray {
         HostArray::from_bytes(bytes, T::DTYPE, shape)
     }
 
-    /// The elements of these bytes, in the machine's order. Fails when they are not as many as dtype and shape say.
+    /// Creates an array of bytes in native byte order. Fails when their number is not that of dtype and shape.
     #[track_caller]
     pub fn from_bytes(bytes: Vec<u8>, dtype: DType, shape: &[usize]) -> Result<HostArray> {
         let want = shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
@@ -52,22 +52,22 @@ impl HostArray {
         Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
     }
 
-    /// The sizes.
+    /// The shape.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The type of its elements.
+    /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The elements' bytes, in the machine's order.
+    /// The elements' bytes, in native byte order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The elements. Fails when `T` is not the dtype.
+    /// Copies the elements to a vector. Fails when `T` is not the dtype.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
@@ -79,29 +79,29 @@ impl HostArray {
         Ok(self.bytes.chunks_exact(self.dtype.byte_size()).map(T::read).collect())
     }
 
-    /// The array on the default device.
+    /// Copies the values to the default device.
     #[track_caller]
     pub fn to_array(&self) -> Result<Array> {
         Array::from_bytes(&self.bytes, self.dtype, &self.shape)
     }
 
-    /// The array, laid out by a device or a sharding, as [`Array::from_slice_on`] does it: over devices of several
-    /// processes this is the whole, which must be the same on each. Where it is this process's part, such as of a batch
-    /// that the processes share, [`to_array_of_process`](HostArray::to_array_of_process) makes the array: that one sends
-    /// nothing, so that a stream's threads may call it.
+    /// Copies the values to a device or a sharding, as [`Array::from_slice_on`] does. Over devices of several
+    /// processes, the values are the whole array and must be the same on each process. If they are this process's part,
+    /// such as of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process): it does not communicate,
+    /// so that a stream's threads may call it.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
         Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)
     }
 
-    /// The global array of which this is the process's part, as
-    /// [`make_array_from_process_local_data`] makes it: a batch of 8 examples on each of two processes is one of 16.
+    /// Creates the global array of which this is the process's part, with
+    /// [`make_array_from_process_local_data`]: a batch of 8 examples on each of two processes becomes one of 16.
     #[track_caller]
     pub fn to_array_of_process(&self, sharding: impl Into<Sharding>) -> Result<Array> {
         make_array_from_process_local_data(sharding, &self.to_array()?)
     }
 
-    /// The entry of this number along the first axis.
+    /// Returns entry `i` along the first axis.
     pub(super) fn row(&self, i: usize) -> Option<HostArray> {
         let (count, shape) = self.shape.split_first()?;
         let size = self.bytes.len() / (*count).max(1);
@@ -109,7 +109,7 @@ impl HostArray {
         Some(HostArray { dtype: self.dtype, shape: shape.to_vec(), bytes: bytes.to_vec() })
     }
 
-    /// With zeros up to so many entries along the first axis.
+    /// Pads with zeros to `count` entries along the first axis.
     pub(super) fn filled(mut self, count: usize) -> Result<HostArray> {
         let Some(entries) = self.shape.first_mut().filter(|entries| **entries > 0) else { return Ok(self) };
         let bytes = (self.bytes.len() / *entries).checked_mul(count).filter(|bytes| room(*bytes as u64).is_ok());
@@ -124,7 +124,7 @@ impl HostArray {
     }
 }
 
-/// Examples under one another: each name's values get an axis in front.
+/// Stacks examples: the values of each name get a leading axis.
 pub(super) fn stack(examples: &[Example]) -> Result<Example> {
     let Some(first) = examples.first() else { return Ok(Example::new()) };
     let mut out = Example::new();

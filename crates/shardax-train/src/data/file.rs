@@ -1,4 +1,4 @@
-//! Files of data: opened, unpacked and read within memory, and the errors of damaged ones.
+//! Data files: opens, decompresses and reads them within memory limits, and reports damaged ones.
 
 use std::fmt::Display;
 use std::fs;
@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 
 use shardax::error::{Error, ErrorKind, Result};
 
-/// The error of a file that is not what it should be.
+/// The error of a file that is damaged or of another format.
 pub(crate) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
     let message = format!("{} is damaged, or of another format: at byte {offset}, {what}", path.display());
     Error::new(ErrorKind::Value, message).help("get the file again; a gzip file's bytes are counted unpacked")
@@ -20,7 +20,7 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot read {}: {error}", path.display())).help("look at the path")
 }
 
-/// The text of a file.
+/// Reads a file as text.
 #[cfg(feature = "tokenizers")]
 pub(crate) fn text(path: &Path) -> Result<String> {
     let bytes = read(path).map_err(|error| unreadable(path, &error))?;
@@ -30,7 +30,7 @@ pub(crate) fn text(path: &Path) -> Result<String> {
     })
 }
 
-/// Opens a regular file. Opening a FIFO would wait for a writer, and a device may have no end.
+/// Opens a regular file. Opening a FIFO would block, and a device may have no end.
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     let about = fs::metadata(path)?;
     let what = match about.file_type() {
@@ -41,14 +41,14 @@ pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
-/// The bytes of a regular file.
+/// Reads the bytes of a regular file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = open(path)?;
     room(file.metadata()?.len())?;
     read_up_to(&mut file, u64::MAX)
 }
 
-/// Up to `count` bytes. Memory grows with what is read, so that a wrong count costs none.
+/// Reads up to `count` bytes. Memory grows with the bytes read, so that a wrong count does not allocate.
 pub(crate) fn read_up_to(reader: &mut impl Read, count: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < count {
@@ -62,9 +62,9 @@ pub(crate) fn read_up_to(reader: &mut impl Read, count: u64) -> io::Result<Vec<u
     Ok(bytes)
 }
 
-/// Fails where `more` bytes do not fit in memory.
+/// Fails if `more` bytes do not fit in memory.
 pub(crate) fn room(more: u64) -> io::Result<()> {
-    // Fewer are not worth a look at the machine.
+    // Small allocations are not worth the system call.
     if more < 64 << 20 {
         return Ok(());
     }
@@ -78,7 +78,7 @@ pub(crate) fn room(more: u64) -> io::Result<()> {
     }
 }
 
-/// Bytes of memory that this program can still get; all that there can be where the system does not say.
+/// The memory that this program can still allocate, in bytes; the maximum if the system does not say.
 fn memory_left() -> u64 {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let about = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -89,11 +89,11 @@ fn memory_left() -> u64 {
     machine.into_iter().chain(group).min().unwrap_or(isize::MAX as u64)
 }
 
-/// What a gzip file unpacks to before its ratio counts, and the largest ratio, which no table or image comes near.
+/// The decompressed size from which the ratio is checked, and the largest ratio; tables and images stay far below it.
 const SUSPECT: (u64, u64) = (256 << 20, 200);
 
-/// A file's bytes, unpacked where it is a gzip file, and how many they are where it is none. One that unpacks to gigabytes
-/// of nothing is an error.
+/// Opens a file, decompressing gzip files. Returns the size of an uncompressed one. A file that decompresses to
+/// gigabytes of zeros is an error.
 pub(super) fn unpacked(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
     let mut file = open(path)?;
     let mut start = Vec::new();
@@ -111,7 +111,7 @@ pub(super) fn unpacked(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> 
 struct Unpacked {
     gzip: MultiGzDecoder<fs::File>,
     count: u64,
-    /// The count at which the ratio is looked at next.
+    /// The count at which the ratio is checked next.
     limit: u64,
 }
 
@@ -138,7 +138,7 @@ impl Read for Unpacked {
 /// The longest line of a table, in bytes.
 const LONGEST_LINE: usize = 16 << 20;
 
-/// Text of which no line is longer than any table's, where a reader keeps a line in memory.
+/// A reader that limits the length of lines, since CSV readers hold a line in memory.
 pub(super) struct Lines<R> {
     inner: R,
     since: usize,
@@ -162,12 +162,12 @@ impl<R: Read> Read for Lines<R> {
     }
 }
 
-/// The bytes of a file one after the other, unpacked where it is a gzip file.
+/// A reader of a file's bytes that decompresses gzip files.
 pub(super) struct Bytes {
     path: PathBuf,
     reader: BufReader<Box<dyn Read>>,
     at: u64,
-    /// How many there are, where that is known.
+    /// The size, if known.
     len: Option<u64>,
 }
 
@@ -177,7 +177,7 @@ impl Bytes {
         Ok(Bytes { path: path.to_owned(), reader: BufReader::new(reader), at: 0, len })
     }
 
-    /// The next bytes, which are `what`.
+    /// Reads the next bytes; `what` names them in errors.
     pub fn take(&mut self, count: usize, what: &str) -> Result<Vec<u8>> {
         let short = |left: u64| format!("{count} bytes of {what} should follow, and {left} do");
         if let Some(len) = self.len {
@@ -195,24 +195,24 @@ impl Bytes {
         Ok(bytes)
     }
 
-    /// The next number, big-endian.
+    /// Reads the next number, big-endian.
     pub fn u32_be(&mut self, what: &str) -> Result<u32> {
         let bytes = self.take(4, what)?;
         Ok(bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// Fails where all of a file that is not packed does not fit in memory.
+    /// Fails if an uncompressed file does not fit in memory.
     pub fn fits(&self) -> Result<()> {
         room(self.len.unwrap_or(0)).map_err(|error| self.wrong(error))
     }
 
-    /// Whether no bytes are left.
+    /// True at the end of the file.
     pub fn at_exit(&mut self) -> Result<bool> {
         let left = self.reader.fill_buf().map(<[u8]>::is_empty);
         left.map_err(|error| self.broken(&error))
     }
 
-    /// Fails where bytes are left.
+    /// Fails if bytes are left.
     pub fn end(&mut self) -> Result<()> {
         match self.at_exit()? {
             true => Ok(()),
@@ -227,7 +227,7 @@ impl Bytes {
         }
     }
 
-    /// The error of what begins here.
+    /// The error for what begins at the current offset.
     pub fn wrong(&self, what: impl Display) -> Error {
         wrong(&self.path, self.at, what)
     }

@@ -9,7 +9,7 @@ use super::HostArray;
 use super::file::Bytes;
 use super::source::InMemory;
 
-/// The array in an IDX file, which may be a gzip file.
+/// Reads the array in an IDX file, which may be a gzip file.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("shardax-doc-idx-{}", std::process::id()));
@@ -20,17 +20,17 @@ use super::source::InMemory;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file and the place, where it is cut off or no such file.
+/// Fails, with the file and the offset, if it is truncated or not such a file.
 #[track_caller]
 pub fn idx(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
     read(path.as_ref()).map_err(|error| error.at(location))
 }
 
-/// Images with their labels: MNIST's two files, such as `train-images-idx3-ubyte.gz` and `train-labels-idx1-ubyte.gz`. An
-/// example has `image`, uint8 `[rows, columns]`, and `label`, uint8.
+/// Reads images with their labels from two files, such as MNIST's `train-images-idx3-ubyte.gz` and
+/// `train-labels-idx1-ubyte.gz`. An example has `image`, uint8 `[rows, columns]`, and `label`, uint8.
 ///
-/// Fails also when they are not as many.
+/// Fails also if the numbers of images and labels differ.
 #[track_caller]
 pub fn idx_images(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<InMemory> {
     InMemory::new([("image", idx(images)?), ("label", idx(labels)?)])
@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<HostArray> {
     let Some(count) = count else { return Err(file.wrong(format!("the sizes {shape:?} are too large"))) };
     let mut bytes = file.take(count, "numbers")?;
     file.end()?;
-    // The file's numbers have their high byte first.
+    // The file is big-endian.
     bytes.chunks_exact_mut(size).for_each(|number| number.reverse());
     HostArray::from_bytes(bytes, dtype, &shape)
 }

@@ -1,4 +1,4 @@
-//! Images in a folder for each class.
+//! Image folders with a subfolder for each class.
 
 use std::fs;
 use std::io::Cursor;
@@ -12,12 +12,12 @@ use shardax::prelude::*;
 use super::file::{room, unreadable, wrong};
 use super::{Example, HostArray, Source};
 
-/// The images in the folders of a folder, JPEG or PNG, of which each is a class: `cat/1.jpg`, `dog/7.png`. Of the cargo
-/// feature `image`.
+/// Reads the images, JPEG or PNG, of a folder with a subfolder for each class: `cat/1.jpg`, `dog/7.png`. Requires the
+/// cargo feature `image`.
 ///
-/// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: where its folder is among all in the order
-/// of their names. Images are read and unpacked as they are asked for; [`parallel_map`](super::Stream::parallel_map)
-/// over the numbers does that on several threads.
+/// An example has `image`, uint8 `[rows, columns, 3]`, and `label`, int32: the index of its subfolder in the order of
+/// names. Images are read and decoded on demand; [`parallel_map`](super::Stream::parallel_map) over the numbers does so
+/// on several threads.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, image_folder};
@@ -29,14 +29,14 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a folder that cannot be read, or has no folder with an image.
+/// Fails for a folder that cannot be read, or has no subfolder with an image.
 #[track_caller]
 pub fn image_folder(root: impl AsRef<Path>) -> Result<ImageFolder> {
     let location = std::panic::Location::caller();
     list(root.as_ref()).map_err(|error| error.at(location))
 }
 
-/// Of [`image_folder`].
+/// The source of [`image_folder`].
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
     classes: Vec<String>,
@@ -45,13 +45,13 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Every image gets so many rows and columns.
+    /// Resizes every image to `rows` rows and `columns` columns.
     pub fn resize(mut self, rows: u32, columns: u32) -> Self {
         self.size = Some((rows, columns));
         self
     }
 
-    /// The names of the classes, of which a label is the number.
+    /// The names of the classes; a label is an index into them.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -75,10 +75,10 @@ impl Source for ImageFolder {
     }
 }
 
-/// The image in these bytes of a JPEG or PNG file, uint8 `[rows, columns, 3]`: a member of a tar file, say. `name` is
-/// for messages. Of the cargo feature `image`.
+/// Decodes the bytes of a JPEG or PNG file, such as a member of a tar file, to uint8 `[rows, columns, 3]`. `name` is
+/// for messages. Requires the cargo feature `image`.
 ///
-/// Fails, with the place, where it is damaged or of another format.
+/// Fails, with the offset, if it is damaged or of another format.
 #[track_caller]
 pub fn decode_image(bytes: &[u8], name: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
@@ -96,13 +96,13 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     }
     let image = match size {
         None => image,
-        // Exactly, whatever the proportions are.
+        // Resizes to exactly this size, without preserving the aspect ratio.
         Some((rows, columns)) => {
             if rows == 0 || columns == 0 {
                 let what = format!("an image of {rows} × {columns} pixels was asked for");
                 return Err(Error::new(ErrorKind::Value, what).help("give `resize` at least one row and one column"));
             }
-            // Four channels of floating point numbers at most.
+            // At most four channels of float32.
             room((u64::from(rows) * u64::from(columns)).saturating_mul(16)).map_err(|error| {
                 let what = format!("an image of {rows} × {columns} pixels was asked for: {error}");
                 Error::new(ErrorKind::Value, what).help("give `resize` fewer rows and columns")
@@ -115,11 +115,11 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     HostArray::from_bytes(pixels.into_raw(), DType::U8, &shape)
 }
 
-/// Whether a JPEG file ends before its image does: the decoder makes grey of what is missing.
+/// True if a JPEG file ends before its image does: the decoder would fill the rest with grey.
 fn is_cut(bytes: &[u8]) -> bool {
     let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
     let (scan, end) = (last([0xff, 0xda]), last([0xff, 0xd9]));
-    // Neither pair is in what is packed, and what is before the last scan may be a smaller picture.
+    // Neither marker occurs in compressed data; an end marker before the last scan may be a thumbnail's.
     bytes.starts_with(&[0xff, 0xd8]) && scan.is_some_and(|scan| end.is_none_or(|end| end < scan))
 }
 

@@ -1,23 +1,23 @@
-//! Several streams in one.
+//! Mixtures of streams.
 
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::stream::{Stream, number};
 
-/// Items of several streams, each as often as its weight says, in an order that follows from a seed. It ends with the first
-/// of them that ends.
+/// A mixture of streams, each in proportion to its weight, in an order that follows from a seed. It ends with the
+/// first stream that ends.
 #[derive(Clone, Debug)]
 pub struct Mix<S> {
     streams: Vec<S>,
-    /// The sum of the weights up to each.
+    /// The cumulative weights.
     limits: Vec<f64>,
     seed: u64,
     given: u64,
 }
 
 impl<S: Stream> Mix<S> {
-    /// Streams with their weights. Fails when there is none, and when a weight is negative or not finite, or all are 0.
+    /// Mixes streams by weight. Fails without streams, and if a weight is negative or not finite, or all are 0.
     ///
     /// ```
     /// use shardax_train::data::{Mix, Source, Stream};
@@ -52,10 +52,10 @@ impl<S: Stream> Stream for Mix<S> {
     type Item = S::Item;
 
     fn next_item(&mut self) -> Option<Result<S::Item>> {
-        // Of its number alone, so that a position is a number.
+        // Depends on the item's number alone, so that the position is a number.
         let seed = self.seed ^ self.given.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let at = fastrand::Rng::with_seed(seed).f64();
-        // Rounding may leave the last limit below 1; what has no weight is never chosen.
+        // Rounding may leave the last limit below 1; a stream of weight 0 is never chosen.
         let last = self.limits.iter().rposition(|limit| Some(limit) == self.limits.last())?;
         let first_of_last = self.limits.iter().position(|limit| limit == &self.limits[last])?;
         let chosen = self.limits.iter().position(|limit| at < *limit).unwrap_or(first_of_last);

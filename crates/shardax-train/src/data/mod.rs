@@ -1,8 +1,8 @@
-//! Data: sets of images in memory, files of the common formats, and streams of examples that are mapped, shuffled,
-//! batched and mixed, whose position is saved and found again exactly.
+//! Data loading: data sets in memory, files of the common formats, and streams of examples that are mapped, shuffled,
+//! batched and mixed. A stream's position is saved and restored exactly.
 //!
-//! A [`Source`] has examples by number: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`], [`text_windows()`].
-//! A [`Stream`] has them one after the other: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] works on
+//! A [`Source`] has random access to examples: [`idx()`], [`cifar10()`], [`csv()`], [`npy()`], [`npz()`],
+//! [`text_windows()`]. A [`Stream`] yields them in sequence: [`Source::stream`], [`WebDataset`]. [`ParallelMap`] uses
 //! several threads, [`Augment`] changes images, [`Prefetch`] reads ahead.
 //!
 //! ```
@@ -17,7 +17,7 @@
 //! let second = batches.next_item().expect("a batch")?;
 //! assert_eq!(second["x"].shape(), [8, 2]);
 //!
-//! // Another run goes on where this one was.
+//! // Another run resumes at this position.
 //! let mut again = make();
 //! again.seek(&position)?;
 //! assert_eq!(again.next_item().expect("a batch")?, second);

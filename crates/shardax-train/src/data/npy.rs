@@ -9,10 +9,11 @@ use shardax::prelude::*;
 use super::file::{open, read_up_to, room, unreadable, wrong};
 use super::{Example, HostArray};
 
-/// The array in a `.npy` file.
+/// Reads the array in a `.npy` file.
 ///
-/// Read are booleans, integers, floating point and complex numbers in either byte order and either order of dimensions;
-/// the result is row-major. Fails, with the file and the place, for others, and where it is cut off.
+/// Supports booleans, integers, floating-point and complex numbers in either byte order and in row-major or
+/// column-major order; the result is row-major. Fails, with the file and the offset, for others, and if it is
+/// truncated.
 #[track_caller]
 pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
@@ -23,7 +24,7 @@ pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     read.map_err(|error| error.at(location))
 }
 
-/// The arrays in a `.npz` file, by their names.
+/// Reads the arrays in a `.npz` file by name.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();
@@ -33,7 +34,7 @@ pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
 fn unpack(path: &Path) -> Result<Example> {
     let mut file = open(path).map_err(|error| unreadable(path, &error))?;
     let end = file.metadata().map_or(0, |about| about.len());
-    // The directory's end is followed by 64 KiB at most; the crate would look for it in all of a file.
+    // The end-of-directory record is in the last 66 kB; the zip crate would search the whole file for it.
     let tail = file.seek(SeekFrom::Start(end.saturating_sub(66_000))).and_then(|_| read_up_to(&mut file, 66_000));
     let tail = tail.map_err(|error| unreadable(path, &error))?;
     if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
@@ -51,8 +52,8 @@ fn unpack(path: &Path) -> Result<Example> {
     Ok(out)
 }
 
-/// Reads an array of `len` bytes with its header, of which no more than the header says is unpacked. `inside` says where
-/// the bytes are in the file.
+/// Reads an array of `len` bytes with its header; decompresses no more than the header says. `inside` is the location
+/// in the file, for messages.
 fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<HostArray> {
     let fail = |at: usize, what: String| wrong(path, at as u64, format!("{what}{inside}"));
     let mut next = |at: usize, count: usize| {
@@ -117,7 +118,7 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
     if values.len() != want {
         return Err(follow(values.len() as u64));
     }
-    // The last byte has the checksum of an entry looked at, too.
+    // Reading to the end also makes the zip crate check the entry's checksum.
     if !next(data + want, 1)?.is_empty() {
         return Err(fail(data + want, "bytes follow that do not belong to it,".to_owned()));
     }
@@ -136,7 +137,7 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
     HostArray::from_bytes(values, dtype, &shape)
 }
 
-/// The same values with the last dimension innermost, of which the first was.
+/// Converts values from column-major to row-major order.
 fn row_major(values: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(values.len());
     let count = shape.iter().product::<usize>();

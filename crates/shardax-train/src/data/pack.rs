@@ -1,4 +1,4 @@
-//! Texts of many lengths in rows of one.
+//! Packing of texts of different lengths into rows of one length.
 
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
@@ -8,27 +8,27 @@ use super::file::room;
 use super::stream::{Stream, number};
 use super::{Example, HostArray};
 
-/// Of [`Stream::pack`] and [`Stream::concat_then_split`].
+/// The stream of [`Stream::pack`] and [`Stream::concat_then_split`].
 ///
-/// Its position is that before the text which goes on in the next row, and how much of it is done.
+/// The position is the one before the text that continues in the next row, with the number of its places already used.
 #[derive(Debug)]
 pub struct Pack<S> {
     inner: S,
     length: usize,
-    /// Whether a text goes on in the next row, which otherwise begins with a text.
+    /// True if a text may continue in the next row; otherwise each row begins with a new text.
     split: bool,
-    /// The text that is not all in a row yet, and how many of its places are.
+    /// The text that is not completely packed yet, and the number of its places that are.
     text: Option<(Vec<i32>, usize)>,
-    /// Where the stream was before that text.
+    /// The position of the stream before that text.
     before: Value,
-    /// The error that comes after the row which it ended.
+    /// The error to return after the row that it ended.
     failed: Option<Error>,
 }
 
-/// After so many texts in which nothing is learned there will be no other: a stream without end has to be left.
+/// A bound on consecutive texts without a target: an endless stream of them must not block forever.
 const MANY: usize = 1_000_000;
 
-/// What becomes of a text: its places in a row.
+/// A row being filled.
 #[derive(Default)]
 struct Row {
     tokens: Vec<i32>,
@@ -38,10 +38,10 @@ struct Row {
 }
 
 impl Row {
-    /// One with room for so many places.
+    /// Creates a row of `length` places.
     fn of(length: usize) -> Result<Row> {
         let mut row = Row::default();
-        // With what is made of each in the end.
+        // Counts the row's vectors and the arrays made of them.
         let bytes = (length as u64).saturating_mul(2 * 4 * size_of::<i32>() as u64);
         let fields = [&mut row.tokens, &mut row.targets, &mut row.segment_ids, &mut row.positions];
         let made = room(bytes).map_err(|error| error.to_string());
@@ -61,7 +61,7 @@ impl<S: Stream<Item = Example>> Pack<S> {
         Pack { inner, length, split, text: None, before, failed: None }
     }
 
-    /// The text that comes next, of which something is left.
+    /// Ensures that there is a text with places left.
     fn text(&mut self) -> Option<Result<()>> {
         let mut empty = 0;
         while self.text.as_ref().is_none_or(|(tokens, done)| done + 1 >= tokens.len()) {
@@ -80,7 +80,7 @@ impl<S: Stream<Item = Example>> Pack<S> {
         Some(Ok(()))
     }
 
-    /// Puts as much as fits of the texts that come into a row; `None` where none is left.
+    /// Fills a row with the next texts; `None` at the end.
     fn fill(&mut self) -> Option<Result<Row>> {
         if let Some(error) = self.failed.take() {
             return Some(Err(error));
@@ -95,7 +95,7 @@ impl<S: Stream<Item = Example>> Pack<S> {
                 Some(Ok(())) => {}
                 Some(Err(error)) if row.tokens.is_empty() => return Some(Err(error)),
                 Some(Err(error)) => {
-                    // The texts before it are not lost.
+                    // The texts before the error are returned first.
                     self.failed = Some(error);
                     break;
                 }
@@ -104,7 +104,7 @@ impl<S: Stream<Item = Example>> Pack<S> {
             }
             let Some((tokens, done)) = &mut self.text else { break };
             let (left, room) = (tokens.len() - 1 - *done, self.length - row.tokens.len());
-            // A text that fits in no row at all is cut all the same.
+            // A text longer than a row is cut anyway.
             if left > room && !self.split && segment > 0 {
                 break;
             }
@@ -159,7 +159,7 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
 
     fn position(&self) -> Value {
         match &self.text {
-            // The error is met again.
+            // A stream that resumes here meets the error again.
             _ if self.failed.is_some() => json!({ "before": self.before, "done": 0 }),
             Some((tokens, done)) if done + 1 < tokens.len() => json!({ "before": self.before, "done": done }),
             _ => json!({ "before": self.inner.position(), "done": 0 }),

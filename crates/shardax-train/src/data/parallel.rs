@@ -1,4 +1,4 @@
-//! Work on examples on several threads, in order.
+//! Ordered parallel map over streams.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +12,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::prefetch::panicked;
 use super::stream::{Stream, number};
 
-/// Of [`Stream::enumerate`].
+/// The stream of [`Stream::enumerate`].
 #[derive(Clone, Debug)]
 pub struct Enumerate<S> {
     inner: S,
@@ -47,34 +47,34 @@ impl<S: Stream> Stream for Enumerate<S> {
     }
 }
 
-/// Of [`Stream::parallel_map`]: as [`map`](Stream::map), by several threads at once. Items come in their order.
+/// The stream of [`Stream::parallel_map`]: [`map`](Stream::map) on several threads. Items stay in order.
 ///
-/// Its position is that after the last item that was taken: what the threads have done ahead is done again.
+/// The position is the one after the last item taken: work done ahead is repeated.
 pub struct ParallelMap<S: Stream, T, F> {
     inner: S,
     f: Arc<F>,
     threads: usize,
-    /// Where the threads take their work from, once they run.
+    /// The queue of the threads, once they run.
     jobs: Option<Sender<Job<S::Item, T>>>,
-    /// What was given to them, with the position after it.
+    /// The items in progress, each with the position after it.
     pending: VecDeque<(Pending<T>, Value)>,
     position: Value,
     ended: bool,
 }
 
-/// An item, and where its result goes.
+/// An item, and the channel for its result.
 type Job<I, T> = (I, SyncSender<Result<T>>);
 
 enum Pending<T> {
-    /// An error of the stream's own.
+    /// An error of the inner stream.
     Done(Result<T>),
     Working(Receiver<Result<T>>),
 }
 
-/// As many threads work at most: they are started at once, and more than cores are of no use.
+/// The maximal number of threads: all start at once, and more than there are cores do not help.
 const MOST: usize = 1024;
 
-/// Items that each thread has at once, so that it need not wait for the next one.
+/// The items queued per thread, so that none waits for the next one.
 const EACH: usize = 4;
 
 impl<S: Stream, T, F> fmt::Debug for ParallelMap<S, T, F> {
@@ -97,7 +97,7 @@ where
     T: Send + 'static,
     F: Fn(S::Item) -> Result<T> + Send + Sync + 'static,
 {
-    /// The way to the threads, which end when it is dropped.
+    /// The queue of the threads, which end when it is dropped.
     fn jobs(&mut self) -> Result<&Sender<Job<S::Item, T>>> {
         let jobs = match self.jobs.take() {
             Some(jobs) => jobs,
@@ -117,7 +117,7 @@ where
         Ok(self.jobs.insert(jobs))
     }
 
-    /// Gives the threads as much as they can have.
+    /// Fills the queue.
     fn fill(&mut self) -> Result<()> {
         while !self.ended && self.pending.len() < self.threads * EACH {
             let next = self.inner.next_item();
@@ -142,12 +142,12 @@ where
     }
 }
 
-/// What each thread does until nobody has work for it.
+/// The loop of each thread, until the queue is closed.
 fn work<I, T>(jobs: &Mutex<Receiver<Job<I, T>>>, f: impl Fn(I) -> Result<T>) {
     loop {
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((item, result)) = job else { return };
-        // A panic is an error of this item; the thread goes on. Nobody may wait for the result any more.
+        // A panic becomes this item's error, and the thread continues. The receiver of the result may be gone.
         let done = catch_unwind(AssertUnwindSafe(|| f(item))).unwrap_or_else(|_| Err(panicked()));
         result.send(done).ok();
     }

@@ -14,12 +14,12 @@ use shardax::prelude::*;
 use super::file::{unreadable, wrong};
 use super::{Example, HostArray, Source};
 
-/// The rows of Parquet files, one file after the other. Of the cargo feature `parquet`.
+/// Reads the rows of Parquet files in order. Requires the cargo feature `parquet`.
 ///
 /// An example has each column by its name: numbers and booleans as scalars of their dtype, texts and bytes as uint8
-/// `[length]`, lists of numbers as `[length]`; dates and times as the integers that they are. One row group at a time
-/// is in memory, so that neighbouring rows are read quickly: shuffle them by [`shuffle`](super::Stream::shuffle), with
-/// a buffer, rather than all.
+/// `[length]`, lists of numbers as `[length]`; dates and times as their integers. One row group at a time is in memory,
+/// so that reading neighbouring rows is fast: shuffle with a buffer, [`shuffle`](super::Stream::shuffle), rather than
+/// over the whole data.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, parquet};
@@ -29,7 +29,7 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails, with the file and the place, where one is damaged or no Parquet file.
+/// Fails, with the file and the offset, if one is damaged or not a Parquet file.
 #[track_caller]
 pub fn parquet<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<Parquet> {
     let location = std::panic::Location::caller();
@@ -37,16 +37,16 @@ pub fn parquet<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<Par
     open(paths).map_err(|error| error.at(location))
 }
 
-/// Of [`parquet()`].
+/// The source of [`parquet()`].
 pub struct Parquet {
     files: Vec<(PathBuf, SerializedFileReader<fs::File>)>,
     groups: Vec<Group>,
     len: usize,
-    /// The number of the group that was read last, and its rows.
+    /// The index of the row group that was read last, and its rows.
     read: Mutex<Option<(usize, Arc<Vec<Example>>)>>,
 }
 
-/// A row group: its file, its number there, where its bytes are, and the number of its first row in all.
+/// A row group: its file, its index there, the location of its bytes, and the number of its first row overall.
 struct Group {
     file: usize,
     number: usize,
@@ -66,7 +66,7 @@ fn open(paths: Vec<PathBuf>) -> Result<Parquet> {
     for path in paths {
         let file = super::file::open(&path).map_err(|error| unreadable(&path, &error))?;
         let end = file.metadata().map_or(0, |about| about.len());
-        // What is in a file stands at its end.
+        // The metadata is at the end of the file.
         let reader =
             guarded(&path, end, || SerializedFileReader::new(file).map_err(|error| damaged(&path, end, &error)))?;
         for (number, group) in reader.metadata().row_groups().iter().enumerate() {
@@ -87,14 +87,14 @@ fn damaged(path: &Path, offset: u64, error: &ParquetError) -> Error {
     wrong(path, offset, format!("it cannot be read as Parquet: {error}"))
 }
 
-/// What reads a file there. The crate's reader panics at some damaged files, which must not end the program.
+/// Calls the reader. The parquet crate panics on some damaged files, which must not end the program.
 fn guarded<T>(path: &Path, offset: u64, read: impl FnOnce() -> Result<T>) -> Result<T> {
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     read.unwrap_or_else(|_| Err(wrong(path, offset, "the reader of Parquet files panicked")))
 }
 
 impl Parquet {
-    /// The rows of a group.
+    /// Reads the rows of a group.
     fn group(&self, at: usize) -> Result<Arc<Vec<Example>>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, rows)) = read.as_ref().filter(|(group, _)| *group == at) {
@@ -122,7 +122,7 @@ impl Source for Parquet {
     }
 
     fn get(&self, i: usize) -> Result<Example> {
-        // The last group that begins at or before it has it; empty ones begin where the next does.
+        // The row is in the last group that begins at or before it; empty groups begin where the next one does.
         let at = self.groups.partition_point(|group| group.first <= i);
         let rows = match at.checked_sub(1).filter(|_| i < self.len) {
             Some(at) => self.group(at)?.get(i - self.groups[at].first).cloned(),
@@ -147,7 +147,7 @@ fn example(row: &Row, path: &Path) -> Result<Example> {
     row.get_column_iter().map(column).collect()
 }
 
-/// A field's value; `None` where it is of no kind that arrays have.
+/// A field's value; `None` if no array dtype can represent it.
 fn value(field: &Field) -> Result<Option<HostArray>> {
     Ok(Some(match field {
         Field::Bool(x) => HostArray::of(&[*x], &[])?,
@@ -170,7 +170,7 @@ fn value(field: &Field) -> Result<Option<HostArray>> {
     }))
 }
 
-/// A list of numbers of one type.
+/// Converts a list of numbers of one type.
 fn of_list(list: &List) -> Result<Option<HostArray>> {
     let Some(items) = list.elements().iter().map(value).collect::<Result<Option<Vec<HostArray>>>>()? else {
         return Ok(None);

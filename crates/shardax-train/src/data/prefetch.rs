@@ -9,15 +9,15 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::stream::Stream;
 
-/// Of [`Stream::prefetch`]: a thread reads while the program works. Put [`map`](Stream::map) before it, and the thread
-/// does that too, such as moving batches to devices.
+/// The stream of [`Stream::prefetch`]: a thread reads while the program works. Put [`map`](Stream::map) before it to
+/// run that on the thread, too, such as moving batches to devices.
 ///
-/// Its position is that after the last item that was taken: what was read ahead is read again.
+/// The position is the one after the last item taken: items read ahead are read again.
 pub struct Prefetch<S: Stream> {
     ahead: usize,
-    /// Where the next item is that the program takes.
+    /// The position of the next item to return.
     position: Value,
-    /// Not read from by a thread: at the beginning, and after `seek`.
+    /// The stream while no thread reads from it: at the beginning, and after `seek`.
     idle: Option<S>,
     reading: Option<Reading<S>>,
 }
@@ -27,7 +27,7 @@ struct Reading<S: Stream> {
     thread: JoinHandle<S>,
 }
 
-/// As many items are read ahead at most: the channel has room for all from the beginning.
+/// The maximal number of items read ahead: the channel allocates room for all of them.
 const MOST: usize = 1 << 16;
 
 impl<S: Stream> fmt::Debug for Prefetch<S> {
@@ -44,11 +44,11 @@ where
         Prefetch { ahead: ahead.clamp(1, MOST), position: inner.position(), idle: Some(inner), reading: None }
     }
 
-    /// Starts a thread, unless one reads.
+    /// Starts the thread, unless it runs.
     fn start(&mut self) -> Result<()> {
         let Some(stream) = self.idle.take() else { return Ok(()) };
         let (send, items) = sync_channel(self.ahead);
-        // A thread that cannot be started takes the stream with it.
+        // If the thread cannot be started, the stream is lost with it.
         let thread = std::thread::Builder::new().name("shardax-data".to_owned()).spawn(move || read(stream, &send));
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Runtime, format!("no thread could be started to read data: {error}"))
@@ -57,10 +57,10 @@ where
         Ok(())
     }
 
-    /// Ends the thread, and gives the stream back.
+    /// Ends the thread, and takes the stream back.
     fn stop(&mut self) -> Result<()> {
         let Some(Reading { items, thread }) = self.reading.take() else { return Ok(()) };
-        // A thread that has an item to give away hears that nobody takes it.
+        // Dropping the receiver unblocks a thread that is sending.
         drop(items);
         match thread.join() {
             Ok(stream) => {
@@ -76,7 +76,7 @@ pub(super) fn panicked() -> Error {
     Error::new(ErrorKind::Runtime, "the thread that reads data panicked").help("its message is on standard error")
 }
 
-/// Reads until nobody takes what was read, or there is nothing more.
+/// Reads until the receiver is dropped or the stream ends.
 fn read<S: Stream>(mut stream: S, send: &SyncSender<(Option<Result<S::Item>>, Value)>) -> S {
     loop {
         let item = stream.next_item();

@@ -1,4 +1,4 @@
-//! Shuffling what is read one after the other.
+//! Shuffling of streams with a buffer.
 
 use serde_json::{Value, json};
 use shardax::error::Result;
@@ -6,9 +6,9 @@ use shardax::error::Result;
 use super::shuffled;
 use super::stream::{Stream, number};
 
-/// Of [`Stream::shuffle`]: blocks of items, each in an order of its own.
+/// The stream of [`Stream::shuffle`]: buffers of items, each in a random order of its own.
 ///
-/// Its position is the one of the block's beginning, and how many of the block were given out: to go on, the block is read
+/// The position is the beginning of the buffer and the number of its items already returned: seeking reads the buffer
 /// again.
 #[derive(Debug)]
 pub struct ShuffleBuffer<S: Stream> {
@@ -16,9 +16,9 @@ pub struct ShuffleBuffer<S: Stream> {
     size: usize,
     seed: u64,
     block: u64,
-    /// Where the block begins.
+    /// The position where the buffer begins.
     begin: Value,
-    /// What is left of it, the next one last.
+    /// The remaining items of the buffer, the next one last.
     items: Vec<Result<S::Item>>,
     given: usize,
 }

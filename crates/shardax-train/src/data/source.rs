@@ -1,4 +1,4 @@
-//! Examples by number, and streams of them.
+//! Sources of examples with random access, and streams of them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::stream::{Stream, number};
 use super::{Example, HostArray, shuffled};
 
-/// Examples that are had by their numbers, in any order.
+/// Random access to examples.
 pub trait Source: Send {
     /// An example.
     type Item;
 
-    /// How many there are.
+    /// The number of examples.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// True if there are no examples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// That of this number, which is below [`len`](Source::len).
+    /// Returns example `i`, which is below [`len`](Source::len).
     fn get(&self, i: usize) -> Result<Self::Item>;
 
-    /// Those of these numbers: a training set and a test set. Numbers beyond the end are left out.
+    /// Restricts the source to a range, such as a training set or a test set. Numbers beyond the end are ignored.
     fn range(self, range: Range<usize>) -> Part<Self>
     where
         Self: Sized,
@@ -34,7 +34,7 @@ pub trait Source: Send {
         Part { range: range.start.min(end)..end, source: self }
     }
 
-    /// Passes over all examples, one epoch after the other without end, each in order, or in one of its own
+    /// Streams all examples, epoch after epoch without end, each in order or in a random order
     /// ([`SourceStream::shuffled`]).
     fn stream(self) -> SourceStream<Self>
     where
@@ -44,12 +44,12 @@ pub trait Source: Send {
     }
 }
 
-/// The error of a number that no example has.
+/// The error of a number beyond the last example.
 fn no_example(i: usize, len: usize) -> Error {
     Error::new(ErrorKind::Index, format!("example {i} of {len} was asked for")).help("they are counted from 0")
 }
 
-/// Of [`Source::range`].
+/// The source of [`Source::range`].
 #[derive(Clone, Debug)]
 pub struct Part<S> {
     source: S,
@@ -69,7 +69,7 @@ impl<S: Source> Source for Part<S> {
     }
 }
 
-/// One that several streams share.
+/// A source that several streams share.
 impl<S: Source + Sync + ?Sized> Source for Arc<S> {
     type Item = S::Item;
     fn len(&self) -> usize {
@@ -80,7 +80,7 @@ impl<S: Source + Sync + ?Sized> Source for Arc<S> {
     }
 }
 
-/// So many examples, made by a function of their number.
+/// A source of a number of examples and a function that makes them.
 impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
     type Item = T;
     fn len(&self) -> usize {
@@ -91,7 +91,7 @@ impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
     }
 }
 
-/// Examples in memory: the rows of arrays.
+/// Examples in memory: the rows of named arrays.
 ///
 /// ```
 /// use shardax_train::data::{HostArray, InMemory, Source};
@@ -107,7 +107,7 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// The rows of these arrays, by names. Fails when they have not as many rows.
+    /// Creates a source of the rows of these arrays. Fails if their numbers of rows differ.
     #[track_caller]
     pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, HostArray)>) -> Result<Self> {
         let fields: Example = fields.into_iter().map(|(name, x)| (name.into(), x)).collect();
@@ -144,7 +144,7 @@ impl Source for InMemory {
     }
 }
 
-/// The examples of a [`Source`], epoch after epoch.
+/// The stream of a [`Source`]'s examples, epoch after epoch.
 #[derive(Clone, Debug)]
 pub struct SourceStream<S> {
     source: S,
@@ -152,24 +152,24 @@ pub struct SourceStream<S> {
     epochs: Option<u64>,
     epoch: u64,
     next: usize,
-    /// The order of this epoch, where it was needed.
+    /// The order of this epoch, computed on demand.
     order: Vec<usize>,
 }
 
 impl<S: Source> SourceStream<S> {
-    /// Takes each epoch in an order of its own, which follows from `seed`.
+    /// Shuffles each epoch in an order of its own, which follows from `seed`.
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Ends after so many epochs.
+    /// Ends after `epochs` epochs.
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self
     }
 
-    /// The epoch that the next example is of, counted from 0.
+    /// The epoch of the next example, counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -187,7 +187,7 @@ impl<S: Source> Stream for SourceStream<S> {
             None => self.next,
             Some(seed) => {
                 if self.order.len() != len {
-                    // Neighbouring seeds and epochs have nothing to do with each other.
+                    // The multiplication makes neighbouring seeds and epochs independent.
                     let mixed =
                         seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.epoch.wrapping_mul(0xd1b5_4a32_d192_ed03);
                     self.order = shuffled(len, mixed);

@@ -1,4 +1,4 @@
-//! Streams of examples: one after the other, with a position that is saved and found again.
+//! Streams of examples, with a position that can be saved and restored.
 
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
@@ -12,26 +12,26 @@ use super::prefetch::Prefetch;
 use super::shuffle::ShuffleBuffer;
 use super::{Example, HostArray};
 
-/// Examples one after the other.
+/// A sequence of examples.
 ///
-/// The same stream, made anew and moved to a [`position`](Stream::position), goes on with the same examples: save the
-/// position beside the model ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)).
+/// A stream of the same construction that is moved to a saved [`position`](Stream::position) continues with the same
+/// examples: save the position with the model ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)).
 pub trait Stream {
     /// An example, or a batch.
     type Item;
 
-    /// The next one; `None` at the end. After an error the stream goes on with the one after it.
+    /// Returns the next item; `None` at the end. After an error the stream continues with the item after it.
     fn next_item(&mut self) -> Option<Result<Self::Item>>;
 
-    /// Where it is: JSON that [`seek`](Stream::seek) takes.
+    /// The position: JSON that [`seek`](Stream::seek) takes.
     fn position(&self) -> Value;
 
-    /// Moves it to a position that such a stream gave.
+    /// Moves the stream to a position of a stream of the same construction.
     ///
-    /// Fails for a position of other data.
+    /// Fails for a position in other data.
     fn seek(&mut self, position: &Value) -> Result<()>;
 
-    /// Each item changed by a function.
+    /// Applies a function to each item.
     fn map<T, F: FnMut(Self::Item) -> Result<T>>(self, f: F) -> Map<Self, F>
     where
         Self: Sized,
@@ -39,8 +39,9 @@ pub trait Stream {
         Map { inner: self, f }
     }
 
-    /// Each item changed by a function, by `threads` threads (1,024 at most) at once; they come in their order. Random numbers for it
-    /// are those of an item's number ([`enumerate`](Stream::enumerate)), so that they do not depend on the threads.
+    /// Applies a function to each item on `threads` threads (at most 1,024), in order. If the function needs random
+    /// numbers, derive them from the item's number ([`enumerate`](Stream::enumerate)): they do not depend on the
+    /// threads.
     fn parallel_map<T, F>(self, threads: usize, f: F) -> ParallelMap<Self, T, F>
     where
         Self: Sized,
@@ -49,7 +50,7 @@ pub trait Stream {
         ParallelMap::new(self, threads, f)
     }
 
-    /// Each item with its number, counted from 0, over all epochs.
+    /// Numbers the items from 0, over all epochs.
     fn enumerate(self) -> Enumerate<Self>
     where
         Self: Sized,
@@ -57,8 +58,8 @@ pub trait Stream {
         Enumerate::new(self)
     }
 
-    /// In an order that follows from `seed`: `size` items are read, given out in a random order, and the next `size`
-    /// read.
+    /// Shuffles in an order that follows from `seed`: reads `size` items, returns them in a random order, and reads the
+    /// next `size`.
     fn shuffle(self, size: usize, seed: u64) -> ShuffleBuffer<Self>
     where
         Self: Sized,
@@ -66,8 +67,8 @@ pub trait Stream {
         ShuffleBuffer::new(self, size, seed)
     }
 
-    /// Every `count`th item, beginning with number `index`: what one process of several reads. The last items are left
-    /// out where they are not enough for all.
+    /// Takes every `count`th item, beginning with number `index`: the items of one process of several. A remainder of
+    /// fewer than `count` items is dropped.
     fn shard(self, index: usize, count: usize) -> Shard<Self>
     where
         Self: Sized,
@@ -75,7 +76,7 @@ pub trait Stream {
         Shard { inner: self, index, count: count.max(1) }
     }
 
-    /// From the beginning again after the end.
+    /// Repeats the stream without end.
     fn repeat(self) -> Repeat<Self>
     where
         Self: Sized,
@@ -84,8 +85,8 @@ pub trait Stream {
         Repeat { inner: self, begin, round: 0, any: false }
     }
 
-    /// So many examples under one another, each name's values with an axis in front. A short last batch is left out. An
-    /// example's error comes at once; the examples before it are in the next batch.
+    /// Batches `size` examples: the values of each name get a leading axis. A short last batch is dropped. An example's
+    /// error is returned at once; the examples before it are in the next batch.
     fn batch(self, size: usize) -> Batched<Self>
     where
         Self: Sized + Stream<Item = Example>,
@@ -93,7 +94,8 @@ pub trait Stream {
         Batched::new(self, size, false)
     }
 
-    /// The same, with `mask`, bool `[size]`: a short last batch is filled up with zeros, for which the mask is false.
+    /// Batches examples with `mask`, bool `[size]`: a short last batch is padded with zeros, for which the mask is
+    /// false.
     fn batch_masked(self, size: usize) -> Batched<Self>
     where
         Self: Sized + Stream<Item = Example>,
@@ -101,12 +103,12 @@ pub trait Stream {
         Batched::new(self, size, true)
     }
 
-    /// Texts, examples with `tokens`, int32 `[any length]`, in rows of `length`: a row has whole texts as long as they
-    /// fit, and zeros after them; a text that fits in no row is cut.
+    /// Packs texts, examples with `tokens`, int32 `[any length]`, into rows of `length`. A row has as many whole texts
+    /// as fit, then zeros; a text that is longer than a row is cut.
     ///
     /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for
-    /// the row's first text and so on, 0 for what fills it up; `positions`, counted from 0 in each text. A text of `n`
-    /// tokens takes `n - 1` places, since nothing follows its last.
+    /// the row's first text and so on, 0 for padding; `positions`, counted from 0 in each text. A text of `n` tokens
+    /// takes `n - 1` places, since its last token has no target.
     ///
     /// ```
     /// use shardax_train::data::{Example, HostArray, Source, Stream};
@@ -129,7 +131,8 @@ pub trait Stream {
         Pack::new(self, length, false)
     }
 
-    /// The same, but that a text which does not fit goes on in the next row: only the last row is filled up.
+    /// Packs texts into rows without gaps: a text that does not fit continues in the next row. Only the last row is
+    /// padded.
     fn concat_then_split(self, length: usize) -> Pack<Self>
     where
         Self: Sized + Stream<Item = Example>,
@@ -137,7 +140,7 @@ pub trait Stream {
         Pack::new(self, length, true)
     }
 
-    /// Items of this stream and of others, each as often as its weight says.
+    /// Mixes this stream with others, each in proportion to its weight.
     fn mix(self, weight: f64, others: Vec<(Self, f64)>, seed: u64) -> Result<Mix<Self>>
     where
         Self: Sized,
@@ -147,7 +150,7 @@ pub trait Stream {
         Mix::new(all, seed)
     }
 
-    /// Reads up to `ahead` items (65,536 at most) on a thread, while the program works on others.
+    /// Reads up to `ahead` items (at most 65,536) in advance on a thread.
     fn prefetch(self, ahead: usize) -> Prefetch<Self>
     where
         Self: Sized + Send + 'static,
@@ -156,7 +159,7 @@ pub trait Stream {
         Prefetch::new(self, ahead)
     }
 
-    /// As an iterator.
+    /// Returns an iterator over the items.
     fn items(&mut self) -> impl Iterator<Item = Result<Self::Item>>
     where
         Self: Sized,
@@ -165,7 +168,7 @@ pub trait Stream {
     }
 }
 
-/// A number of a position.
+/// Reads a number of a position.
 pub(super) fn number(position: &Value, name: &str) -> Result<u64> {
     position[name].as_u64().ok_or_else(|| {
         Error::new(ErrorKind::Value, format!("a position in data needs a number {name:?}, and is {position}"))
@@ -173,7 +176,7 @@ pub(super) fn number(position: &Value, name: &str) -> Result<u64> {
     })
 }
 
-/// Of [`Stream::map`].
+/// The stream of [`Stream::map`].
 #[derive(Clone, Debug)]
 pub struct Map<S, F> {
     inner: S,
@@ -193,7 +196,7 @@ impl<S: Stream, T, F: FnMut(S::Item) -> Result<T>> Stream for Map<S, F> {
     }
 }
 
-/// Of [`Stream::shard`].
+/// The stream of [`Stream::shard`].
 #[derive(Clone, Debug)]
 pub struct Shard<S> {
     inner: S,
@@ -203,12 +206,12 @@ pub struct Shard<S> {
 
 impl<S: Stream> Stream for Shard<S> {
     type Item = S::Item;
-    /// Reads as many as there are processes, so that all are at one position.
+    /// Reads an item for every process, so that all are at one position.
     fn next_item(&mut self) -> Option<Result<S::Item>> {
         let mut own = None;
         for i in 0..self.count {
             let Some(item) = self.inner.next_item() else {
-                // Items that are not enough for all are left out, and no error is.
+                // A remainder of items is dropped, but its errors are not.
                 return own.filter(Result::is_err);
             };
             if i == self.index % self.count {
@@ -225,13 +228,13 @@ impl<S: Stream> Stream for Shard<S> {
     }
 }
 
-/// Of [`Stream::repeat`].
+/// The stream of [`Stream::repeat`].
 #[derive(Clone, Debug)]
 pub struct Repeat<S> {
     inner: S,
     begin: Value,
     round: u64,
-    /// Whether this round had an item.
+    /// True if this round had an item.
     any: bool,
 }
 
@@ -243,7 +246,7 @@ impl<S: Stream> Stream for Repeat<S> {
                 self.any = true;
                 return Some(item);
             }
-            // What is empty has no next round.
+            // An empty stream ends instead of repeating forever.
             if !std::mem::take(&mut self.any) {
                 return None;
             }
@@ -263,18 +266,18 @@ impl<S: Stream> Stream for Repeat<S> {
     }
 }
 
-/// Of [`Stream::batch`] and [`Stream::batch_masked`].
+/// The stream of [`Stream::batch`] and [`Stream::batch_masked`].
 ///
-/// An error of an example comes at once, and the examples before it are in the next batch. The position is then that
-/// before the batch, and how many of its examples were read.
+/// An example's error is returned at once, and the examples before it are in the next batch. The position is then the
+/// one before the batch, with the number of examples that were read.
 #[derive(Clone, Debug)]
 pub struct Batched<S> {
     inner: S,
     size: usize,
     masked: bool,
-    /// The examples of a batch that an error came between.
+    /// The examples of a batch that an error interrupted.
     examples: Vec<Example>,
-    /// Where the stream was before them, and how many were read since.
+    /// The position before them, and the number of examples read since.
     begin: Value,
     read: u64,
 }
@@ -287,7 +290,7 @@ impl<S: Stream<Item = Example>> Batched<S> {
         Batched { inner, size, masked, examples: Vec::new(), begin: Value::Null, read: 0 }
     }
 
-    /// The next example of a batch.
+    /// Reads the next example of a batch.
     fn read(&mut self) -> Option<Result<()>> {
         let item = self.inner.next_item()?;
         self.read += 1;
@@ -326,7 +329,7 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
         let inner = self.inner.position();
         match self.examples.is_empty() {
             false => json!({ WITHIN: self.begin, "read": self.read }),
-            // One of a batch of batches, which must not be taken for its own.
+            // The inner stream batches too: its position within a batch must not be taken for this one's.
             true if inner.get(WITHIN).is_some() => json!({ WITHIN: inner, "read": 0 }),
             true => inner,
         }
@@ -337,13 +340,13 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
         let count = number(position, "read")?;
         self.inner.seek(begin)?;
         (self.begin, self.read) = (self.inner.position(), 0);
-        // Its errors were returned before.
+        // The errors were already returned in the first run.
         while self.read < count && self.read().is_some() {}
         Ok(())
     }
 }
 
-/// A batch of `count` examples with zeros up to `size`, and which are examples.
+/// Stacks `count` examples, pads them with zeros to `size`, and adds the mask.
 fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
     room(size as u64).map_err(|error| {
         Error::new(ErrorKind::Value, format!("a batch of {size} examples: {error}")).help("take smaller batches")

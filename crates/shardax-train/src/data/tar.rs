@@ -1,4 +1,4 @@
-//! WebDataset: tar files of which the members with one stem make an example.
+//! WebDataset: tar files in which the members with one stem make an example.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,33 +14,33 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::file::{open, read_up_to, room, unreadable, wrong};
 use super::stream::{Stream, number};
 
-/// The examples of tar files, one after the other: `0001.jpg` and `0001.cls` are the members `jpg` and `cls` of one. An
-/// example is the bytes of each member by its ending, and `__key__`, the stem.
+/// The examples of tar files in order: `0001.jpg` and `0001.cls` are the members `jpg` and `cls` of one. An example
+/// has the bytes of each member by its extension, and `__key__`, the stem.
 ///
-/// Its position is a file and a place in it: to go on, nothing is read twice.
+/// The position is a file and an offset in it, so that seeking reads nothing twice.
 ///
-/// Fails, with the file and the place, where one is cut off or no tar file, is shorter than a position in it, and for
-/// members that are links, whose bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
+/// Fails, with the file and the offset, if a file is truncated, is no tar file, or is shorter than a position in it.
+/// Links are errors, since their bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
 #[derive(Debug)]
 pub struct WebDataset {
     files: Vec<PathBuf>,
-    /// The file, and where the next example begins in it.
+    /// The index of the file, and the offset of the next example.
     at: (usize, u64),
     open: Option<BufReader<fs::File>>,
     failed: bool,
 }
 
-/// The members of an example by their endings.
+/// The members of an example by extension.
 type Members = BTreeMap<String, Vec<u8>>;
 
 impl WebDataset {
-    /// The examples of these files, in their order.
+    /// Reads the examples of these files, in order.
     pub fn new<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Self {
         let files = files.into_iter().map(|path| path.as_ref().to_owned()).collect();
         WebDataset { files, at: (0, 0), open: None, failed: false }
     }
 
-    /// The members of the next example.
+    /// Reads the members of the next example.
     fn example(&mut self) -> Result<Option<Members>> {
         while let Some(path) = self.files.get(self.at.0) {
             let mut file = match self.open.take() {
@@ -63,7 +63,7 @@ impl WebDataset {
     }
 }
 
-/// The file, where an example begins.
+/// Opens a file at the offset of an example.
 fn open_at(path: &Path, offset: u64) -> Result<BufReader<fs::File>> {
     let mut file = open(path).map_err(|error| unreadable(path, &error))?;
     let len = file.metadata().map_err(|error| unreadable(path, &error))?.len();
@@ -75,7 +75,7 @@ fn open_at(path: &Path, offset: u64) -> Result<BufReader<fs::File>> {
     Ok(BufReader::with_capacity(1 << 16, file))
 }
 
-/// Counts what is read.
+/// A reader that counts bytes.
 struct Counted<R>(R, Rc<Cell<u64>>);
 
 impl<R: Read> Read for Counted<R> {
@@ -86,13 +86,13 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The members of the example that begins at `offset`, where the reader is, and where the next one begins; `None` where
-/// the file ends.
+/// Reads the members of the example at `offset`, the reader's position. Also returns the offset of the next one; `None`
+/// at the end of the file.
 fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(Option<Members>, Option<u64>)> {
     let len = file.get_ref().metadata().map_err(|error| unreadable(path, &error))?.len();
     let count = Rc::new(Cell::new(0));
     let mut archive = tar::Archive::new(Counted(&mut *file, count.clone()));
-    // Members begin at whole blocks.
+    // Members begin at multiples of 512 bytes.
     let here = || offset.saturating_add(count.get().next_multiple_of(512));
     let fail = |begin: u64, error: io::Error| wrong(path, begin, format!("it cannot be read as tar: {error}"));
     let mut entries = archive.entries().map_err(|error| fail(offset, error))?;
@@ -102,7 +102,7 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
         let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(|error| fail(begin, error))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        // What has no bytes: folders, and what concerns the whole file.
+        // Entries without bytes: folders, and headers for the whole file.
         if matches!(entry.header().entry_type(), EntryType::Directory | EntryType::XGlobalHeader) {
             continue;
         }
@@ -110,7 +110,7 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
         let Some((stem, ending)) = file_name.split_once('.') else { continue };
         let own = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
         if key.get_or_insert_with(|| own.clone()) != &own {
-            // The first member of the next example, whose header is read again then.
+            // The first member of the next example: step back to read its header again.
             let back = i64::try_from(count.get() - (begin - offset)).unwrap_or(0);
             file.seek_relative(-back).map_err(|error| unreadable(path, &error))?;
             example.insert("__key__".to_owned(), key.unwrap_or_default().into_bytes());
@@ -139,10 +139,10 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
     Ok((None, None))
 }
 
-/// Fails for a member whose bytes are elsewhere or in a form that is not known, rather than leave it out.
+/// Fails for a member whose bytes are elsewhere or in an unknown form, rather than skip it.
 fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_, R>) -> Result<()> {
     let fail = |what: &str| wrong(path, begin, format!("the member {name:?} {what}"));
-    // The crate takes the last eight bytes of a size that is not in octal digits.
+    // The tar crate reads the last eight bytes of a size that is not in octal digits.
     let size = &entry.header().as_bytes()[124..128];
     if size[0] & 0x80 != 0 && size != [0x80, 0, 0, 0] {
         return Err(fail("has a size of more than 64 bits"));
@@ -173,7 +173,7 @@ impl Stream for WebDataset {
             return None;
         }
         let example = self.example();
-        // What follows a damaged place is not known.
+        // The stream cannot resume after a damaged place.
         self.failed = example.is_err();
         example.transpose()
     }

@@ -1,4 +1,4 @@
-//! Texts in windows.
+//! Texts in windows of tokens.
 
 use std::fs;
 use std::io::{self, Seek, SeekFrom};
@@ -10,8 +10,8 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::file::{read_up_to, unreadable, wrong};
 use super::{Example, HostArray, Source};
 
-/// The bytes of a file in windows of `length`, read as they are needed. An example has `tokens`, int32 `[length]`, and
-/// `targets`, the tokens that follow each.
+/// Splits the bytes of a file into windows of `length`, read on demand. An example has `tokens`, int32 `[length]`, and
+/// `targets`, the token that follows each.
 ///
 /// ```
 /// use shardax_train::data::{Source, text_windows};
@@ -45,7 +45,7 @@ fn open(path: &Path, length: usize) -> Result<TextWindows> {
     Ok(TextWindows { path: path.to_owned(), file: Mutex::new(file), length, windows: windows as usize })
 }
 
-/// Of [`text_windows()`].
+/// The source of [`text_windows()`].
 #[derive(Debug)]
 pub struct TextWindows {
     path: PathBuf,
@@ -82,7 +82,7 @@ impl Source for TextWindows {
     }
 }
 
-/// An example of tokens that follow each other, of which the last is a target alone.
+/// An example of consecutive tokens, the last of which is only a target.
 fn window(tokens: &[i32]) -> Result<Example> {
     let length = tokens.len().saturating_sub(1);
     let (tokens, targets) = (&tokens[..length], &tokens[tokens.len() - length..]);
@@ -90,8 +90,8 @@ fn window(tokens: &[i32]) -> Result<Example> {
     Ok(Example::from([("tokens".to_owned(), part(tokens)?), ("targets".to_owned(), part(targets)?)]))
 }
 
-/// Tokens in windows of `length`, as [`text_windows()`] has bytes: those that a [`Tokenizer`](super::Tokenizer) made
-/// of a text. Copies of it share them.
+/// Splits tokens, such as those of a [`Tokenizer`](super::Tokenizer), into windows of `length`, as [`text_windows()`]
+/// does with bytes. Clones share the tokens.
 ///
 /// ```
 /// use shardax_train::data::{Source, token_windows};
@@ -101,7 +101,7 @@ fn window(tokens: &[i32]) -> Result<Example> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a length of 0, and for fewer tokens than one window and one more.
+/// Fails for a length of 0, and for fewer than `length + 1` tokens.
 #[track_caller]
 pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
     if length == 0 || tokens.len() <= length {
@@ -113,7 +113,7 @@ pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
     Ok(TokenWindows { tokens: tokens.into(), length })
 }
 
-/// Of [`token_windows()`].
+/// The source of [`token_windows()`].
 #[derive(Clone, Debug)]
 pub struct TokenWindows {
     tokens: Arc<[i32]>,

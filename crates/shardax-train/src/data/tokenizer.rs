@@ -1,11 +1,11 @@
-//! Texts as numbers, and back.
+//! Tokenizers: texts to numbers, and back.
 
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::{Example, HostArray};
 
-/// How a text becomes tokens: its bytes, or, with the cargo feature `tokenizers`, what a `tokenizer.json` of Hugging
-/// Face's says, such as byte pair encoding.
+/// A tokenizer: of bytes, or, with the cargo feature `tokenizers`, of a Hugging Face `tokenizer.json`, such as byte
+/// pair encoding.
 ///
 /// ```
 /// use shardax_train::data::Tokenizer;
@@ -26,17 +26,17 @@ enum Kind {
 }
 
 impl Tokenizer {
-    /// Each byte is a token.
+    /// Creates a tokenizer whose tokens are bytes.
     pub fn bytes() -> Self {
         Tokenizer(Kind::Bytes)
     }
 
-    /// Whether each byte is a token.
+    /// True if each byte is a token.
     pub fn is_bytes(&self) -> bool {
         matches!(self.0, Kind::Bytes)
     }
 
-    /// How many tokens there are.
+    /// The number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         match &self.0 {
             Kind::Bytes => 256,
@@ -45,9 +45,9 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of a text.
+    /// Encodes a text.
     ///
-    /// Fails where the tokenizer has none for some part of it.
+    /// Fails if the tokenizer has no token for some part of it.
     #[track_caller]
     pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
         match &self.0 {
@@ -63,7 +63,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of these tokens. Bytes that are no text become `�`.
+    /// Decodes tokens. Invalid UTF-8 becomes `�`.
     ///
     /// Fails for a number that is no token.
     #[track_caller]
@@ -89,7 +89,7 @@ impl Tokenizer {
         }
     }
 
-    /// A text as an example with `tokens`, int32 `[any length]`, as [`pack`](super::Stream::pack) takes it.
+    /// Encodes a text as an example with `tokens`, int32 `[any length]`, as [`pack`](super::Stream::pack) takes it.
     #[track_caller]
     pub fn example(&self, text: &str) -> Result<Example> {
         let tokens = self.encode(text)?;
@@ -110,7 +110,7 @@ mod bpe {
 
     use super::*;
 
-    /// How byte pair encoding is learned.
+    /// Options to train byte pair encoding.
     #[derive(Clone, Debug)]
     pub struct BpeOptions {
         vocab_size: usize,
@@ -118,12 +118,12 @@ mod bpe {
     }
 
     impl BpeOptions {
-        /// So many tokens, of which 256 are the bytes.
+        /// Sets the size of the vocabulary, of which 256 tokens are the bytes.
         pub fn new(vocab_size: usize) -> Self {
             BpeOptions { vocab_size, special_tokens: Vec::new() }
         }
 
-        /// A token that no text has, such as `<|endoftext|>`.
+        /// Adds a token that no text contains, such as `<|endoftext|>`.
         pub fn special_token(mut self, token: &str) -> Self {
             self.special_tokens.push(token.to_owned());
             self
@@ -131,9 +131,9 @@ mod bpe {
     }
 
     impl Tokenizer {
-        /// The tokenizer in a `tokenizer.json`.
+        /// Loads a `tokenizer.json`.
         ///
-        /// Fails, with the file and the place, where it is no such file.
+        /// Fails, with the file and the place, if it is not such a file.
         #[track_caller]
         pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
             let (path, location) = (path.as_ref(), std::panic::Location::caller());
@@ -146,14 +146,14 @@ mod bpe {
             Ok(Tokenizer(Kind::File(Box::new(tokenizer))))
         }
 
-        /// Byte pair encoding learned from text files: any text has tokens, and they give it back.
+        /// Trains byte pair encoding on text files. It encodes any text, and decoding restores the text.
         ///
         /// Source: [Sennrich et al. 2015](https://arxiv.org/abs/1508.07909), over bytes as in
         /// [Radford et al.
         /// 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
         ///
-        /// Fails for fewer tokens than there are bytes and special tokens, and for a file that cannot be read or is no
-        /// text.
+        /// Fails for a vocabulary smaller than the bytes and special tokens, and for a file that cannot be read or is
+        /// not text.
         #[track_caller]
         pub fn train_bpe<P: AsRef<Path>>(files: impl IntoIterator<Item = P>, options: &BpeOptions) -> Result<Self> {
             let location = std::panic::Location::caller();
@@ -161,7 +161,8 @@ mod bpe {
             train(&files, options).map_err(|error| error.at(location))
         }
 
-        /// Writes it as a `tokenizer.json`. Fails for bytes, which need none, and where the file cannot be written.
+        /// Writes a `tokenizer.json`. Fails for a tokenizer of bytes, which needs none, and if the file cannot be
+        /// written.
         #[track_caller]
         pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
             let path = path.as_ref();
@@ -204,7 +205,7 @@ mod bpe {
         };
         let mut tokenizer = built.map_err(failed)?;
         tokenizer.train(&mut trainer, texts.iter().map(String::as_str)).map_err(failed)?;
-        // The general form, which files have too.
+        // The general type, which files deserialize to as well.
         let text = tokenizer.to_string(false).map_err(failed)?;
         let tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(failed)?;
         Ok(Tokenizer(Kind::File(Box::new(tokenizer))))

@@ -1,4 +1,4 @@
-//! TensorBoard's event files: records with checksums, each a message of Protocol Buffers.
+//! TensorBoard event files: records with checksums, each a Protocol Buffers message.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::Logger;
 use crate::picture::Picture;
 
-/// Numbers for TensorBoard: `tensorboard --logdir FOLDER` draws a curve for each name.
+/// A logger for TensorBoard: `tensorboard --logdir FOLDER` draws a curve for each name.
 ///
 /// ```
 /// use shardax_train::log::{EventFile, Logger};
@@ -27,13 +27,13 @@ use crate::picture::Picture;
 pub struct EventFile {
     path: PathBuf,
     file: BufWriter<fs::File>,
-    /// Seconds since 1970; for tests, which want the same bytes each time.
+    /// A fixed time in seconds since 1970, for tests that compare bytes.
     time: Option<f64>,
 }
 
 impl EventFile {
-    /// A new event file in this folder, which is made where there is none. TensorBoard shows the files of a folder as one
-    /// run.
+    /// Creates a new event file in this folder, and the folder if necessary. TensorBoard shows the files of a folder as
+    /// one run.
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
         let now = seconds();
@@ -41,7 +41,7 @@ impl EventFile {
         EventFile::create(&folder.as_ref().join(name), None).map_err(|error| error.at(std::panic::Location::caller()))
     }
 
-    /// One of this name, in which all happens at this time, in seconds since 1970.
+    /// Creates a file of this name, in which all events have this time, in seconds since 1970.
     #[doc(hidden)]
     pub fn at_time(path: impl AsRef<Path>, time: f64) -> Result<Self> {
         EventFile::create(path.as_ref(), Some(time))
@@ -56,12 +56,12 @@ impl EventFile {
         Ok(log)
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A picture of a step, by its name: TensorBoard shows it under IMAGES.
+    /// Writes a picture of a step under a name: TensorBoard shows it under IMAGES.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -78,7 +78,7 @@ impl EventFile {
         let mut image = Message::default();
         image.varint(1, picture.height() as u64);
         image.varint(2, picture.width() as u64);
-        // Red, green and blue.
+        // The colour space: RGB.
         image.varint(3, 3);
         image.bytes(4, &picture.to_png().map_err(|error| error.at(location))?);
         self.event(|event| {
@@ -105,11 +105,11 @@ impl EventFile {
 }
 
 impl Logger for EventFile {
-    /// Tells TensorBoard to forget later steps of the files before.
+    /// Tells TensorBoard to drop the later steps of earlier files.
     fn begin(&mut self, step: u64) -> Result<()> {
         self.event(|event| {
             event.varint(2, step + 1);
-            // The session starts.
+            // A session-start event.
             let mut session = Message::default();
             session.varint(1, 1);
             event.bytes(7, &session.0);
@@ -149,7 +149,7 @@ fn host() -> String {
     if name.trim().is_empty() { "host".to_owned() } else { name.trim().to_owned() }
 }
 
-/// A message of Protocol Buffers.
+/// A Protocol Buffers message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -184,12 +184,12 @@ impl Message {
     }
 }
 
-/// The checksum of a record: CRC-32C, turned so that one of a text with checksums in it is none of the text.
+/// TFRecord's masked CRC-32C.
 fn masked_crc32c(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C, of the polynomial of Castagnoli. A line a step needs no quicker one.
+/// CRC-32C (Castagnoli). A few records a step need no faster implementation.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))

@@ -1,4 +1,4 @@
-//! Numbers as lines of JSON.
+//! A log of JSON lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::Logger;
 
-/// A file with a line for each step that is logged: `{"step":100,"loss":0.25}`. What is not finite is a string: `"NaN"`.
+/// A log file with a line for each logged step: `{"step":100,"loss":0.25}`. NaN and infinities are strings: `"NaN"`.
 ///
 /// ```
 /// use shardax_train::log::{JsonLines, Logger};
@@ -30,7 +30,7 @@ pub struct JsonLines {
     file: Option<BufWriter<fs::File>>,
 }
 
-/// The numbers of a step.
+/// A line of the log: the numbers of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// The step.
@@ -40,7 +40,7 @@ pub struct Line {
 }
 
 impl JsonLines {
-    /// The log in this file, which is made, with its folder, where there is none, and gone on with where there is one.
+    /// Opens the log in this file to append to it, and creates it and its folder if necessary.
     #[track_caller]
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
@@ -52,9 +52,9 @@ impl JsonLines {
         Ok(log)
     }
 
-    /// What is in such a file. A last line that was cut off is left out.
+    /// Reads a log. A truncated last line is skipped.
     ///
-    /// Fails, with the number of the line, for another that is not one of a log.
+    /// Fails, with the line number, for any other line that is not one of a log.
     #[track_caller]
     pub fn read(path: impl AsRef<Path>) -> Result<Vec<Line>> {
         let location = std::panic::Location::caller();
@@ -116,7 +116,7 @@ impl Logger for JsonLines {
         Ok(())
     }
 
-    /// Fails for a number that is called `step`, which each line has.
+    /// Fails for a number that is called `step`, since each line has one.
     fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
         if values.contains_key("step") {
             let what = format!("a number called \"step\" cannot be in {}: each line has the step", self.path.display());

@@ -1,4 +1,4 @@
-//! Where a training's numbers go: JSON lines, TensorBoard's event files.
+//! Loggers of a training run: JSON lines and TensorBoard event files.
 
 mod event_file;
 mod json_lines;
@@ -10,15 +10,14 @@ use shardax::error::Result;
 pub use event_file::EventFile;
 pub use json_lines::{JsonLines, Line};
 
-/// What takes a training's numbers.
+/// A destination of a training run's numbers.
 pub trait Logger {
-    /// The run begins, or goes on, after `step`: numbers of later steps that an earlier run wrote are not those of this
-    /// one.
+    /// The run begins, or resumes, after `step`: later steps that an earlier run logged are not part of this one.
     fn begin(&mut self, step: u64) -> Result<()>;
 
-    /// The numbers of a step, by their names.
+    /// Logs the numbers of a step by name.
     fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()>;
 
-    /// Brings all of it to the disk.
+    /// Writes everything to disk.
     fn flush(&mut self) -> Result<()>;
 }

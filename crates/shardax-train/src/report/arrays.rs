@@ -1,4 +1,4 @@
-//! The table of arrays, and pictures of how they lie.
+//! The table of arrays, and pictures of their shardings.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,17 +10,17 @@ use shardax::visualize_sharding_svg;
 
 use super::{bytes_text, escaped, table};
 
-/// As many pictures are drawn, each of another way to split an array, on as many devices at most.
+/// The maximal number of pictures, each of another way to split an array, and of devices in one.
 const DRAWN: (usize, usize) = (6, 256);
 
-/// Arrays that differ in the numbers of their paths alone.
+/// Arrays whose paths differ only in their numbers.
 struct Group {
-    /// The path between its numbers, and all numbers at each place.
+    /// The text of the path between its numbers, and all numbers at each place.
     text: Vec<String>,
     numbers: Vec<Vec<usize>>,
     count: usize,
     first: Array,
-    /// In bytes: of one, and of one on a device.
+    /// The size in bytes of one array, and of its shard on a device.
     bytes: usize,
     part: usize,
 }
@@ -39,7 +39,7 @@ impl Group {
     }
 }
 
-/// A path between its numbers, and its numbers.
+/// Splits a path into text and numbers.
 fn taken_apart(path: &str) -> (Vec<String>, Vec<usize>) {
     let (mut text, mut numbers) = (vec![String::new()], Vec::new());
     let mut rest = path;
@@ -54,7 +54,7 @@ fn taken_apart(path: &str) -> (Vec<String>, Vec<usize>) {
                 numbers.push(number);
                 text.push(String::new());
             }
-            // `007` and what is too long are text.
+            // Digits with leading zeros, such as `007`, or too many for a number, are text.
             _ => text.iter_mut().last().into_iter().for_each(|last| last.push_str(&digits[..end])),
         }
         rest = &digits[end..];
@@ -116,7 +116,8 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
     Ok(body)
 }
 
-/// How an array lies: of more than two dimensions the two that are split, or the one and the largest other.
+/// Draws the sharding of an array: of more than two dimensions the two that are split, or the one and the largest
+/// other.
 fn picture(array: &Array) -> Result<Option<String>> {
     let (shape, sharding) = (array.shape(), array.sharding()?);
     let Some(named) = sharding.as_named() else { return Ok(None) };

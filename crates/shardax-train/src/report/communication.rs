@@ -1,4 +1,4 @@
-//! The table of what devices tell each other.
+//! The table of a step's collectives.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use shardax::prelude::*;
 
 use super::{bytes_text, table};
 
-/// A table of a step's collectives, those that move the most first, with the totals of each kind and of all.
+/// A table of a step's collectives, the largest first, with the totals of each kind and of all.
 pub(super) fn section(all: &[Collective]) -> String {
     let heading = "<h2>Communication in a step</h2>".to_owned();
     if all.is_empty() {
@@ -15,7 +15,7 @@ pub(super) fn section(all: &[Collective]) -> String {
     let moved = |c: &Collective| c.bytes.saturating_mul(c.runs.unwrap_or(c.count));
     let mut sorted: Vec<&Collective> = all.iter().collect();
     sorted.sort_by_key(|c| std::cmp::Reverse(moved(c)));
-    // A loop that says not how often it runs counts once.
+    // A loop with an unknown number of iterations counts once.
     let text = |bytes: usize, known: bool| format!("{}{}", if known { "" } else { "≥ " }, bytes_text(bytes));
     let row = |c: &&Collective| {
         let axes: Vec<String> = c.axes.iter().map(|axis| axis.to_string()).collect();

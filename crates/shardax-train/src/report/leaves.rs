@@ -1,8 +1,8 @@
-//! What a report takes arrays from.
+//! Arrays for a report.
 
 use shardax::prelude::*;
 
-/// A tree of arrays, or a tuple of references to trees. `Kind` tells the two apart, and is found by itself.
+/// A tree of arrays, or a tuple of references to trees. `Kind` tells the two apart, and is inferred.
 pub trait Leaves<Kind> {
     /// The arrays, each with its key path.
     fn leaves(&self) -> Vec<(String, Array)>;

@@ -1,4 +1,4 @@
-//! A page about a run: curves, last numbers, how arrays lie, what devices tell each other.
+//! A page about a run: curves, last numbers, the shardings of arrays and the communication of steps.
 
 mod arrays;
 mod communication;
@@ -18,7 +18,7 @@ use crate::log::Line;
 use crate::picture::Picture;
 use crate::plot::{Panel, Plot};
 
-/// Curves of each number of some runs by step, in panels of two a row: `test/loss` is drawn beside `loss`.
+/// Plots each number of some runs by step, in panels of two a row: `test/loss` is drawn beside `loss`.
 ///
 /// ```
 /// # use shardax_train::log::Line;
@@ -37,7 +37,7 @@ fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
         .iter()
         .flat_map(|(_, lines)| lines.iter().flat_map(|line| line.values.keys().map(String::as_str)))
         .collect();
-    // Where a name is measured on several data sets the panel is that of its last part.
+    // A number that is measured on several data sets shares the panel of its last name component.
     let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
     let panels: BTreeSet<String> =
         names.iter().filter(|name| !name.starts_with("time/")).map(|name| last(name)).collect();
@@ -55,7 +55,7 @@ fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
     panels.iter().map(panel).collect()
 }
 
-/// A page in one file, which needs no other: a run as a browser shows it.
+/// A self-contained HTML page about a run.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -75,7 +75,7 @@ pub struct Report {
     sections: Vec<(Section, String)>,
 }
 
-/// In the order of the page.
+/// Sections in the order of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Section {
     Curves,
@@ -85,12 +85,12 @@ enum Section {
 }
 
 impl Report {
-    /// An empty page. Its parts have an order of their own: curves, pictures, communication, arrays.
+    /// Creates an empty page. Sections have a fixed order: curves, pictures, communication, arrays.
     pub fn new(title: &str) -> Self {
         Report { title: title.to_owned(), sections: Vec::new() }
     }
 
-    /// Curves of some runs, by their names, and a table of their last numbers.
+    /// Adds curves of some runs, by their names, and a table of their last numbers.
     pub fn curves(mut self, runs: &[(&str, &[Line])]) -> Result<Self> {
         let mut body = "<h2>Curves</h2><div>".to_owned();
         for panel in panels(runs) {
@@ -110,7 +110,7 @@ impl Report {
         Ok(self)
     }
 
-    /// A picture with a line below it, such as samples of the model. Small ones are drawn larger.
+    /// Adds a picture with a caption, such as samples of the model. Small ones are enlarged.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -134,22 +134,22 @@ impl Report {
         Ok(self)
     }
 
-    /// How the arrays of a tree, or of several (`&(&state, &batch)`), lie on the devices: a table with those that differ
-    /// in a number of their paths alone, such as a model's layers, in one row; and a picture of each way to split them.
+    /// Adds the shardings of a tree's arrays, or of several trees' (`&(&state, &batch)`). The table has one row for
+    /// arrays whose paths differ only in a number, such as a model's layers; a picture shows each way to split them.
     pub fn shardings<Kind>(mut self, tree: &impl Leaves<Kind>) -> Result<Self> {
         self.sections.push((Section::Arrays, arrays::section(tree.leaves())?));
         Ok(self)
     }
 
-    /// What the devices tell each other in a compiled step, the most first, with totals.
+    /// Adds the collectives of a compiled step, the largest first, with totals.
     ///
-    /// Communication of custom calls is not part of it.
+    /// Collectives inside custom calls are not included.
     pub fn communication(mut self, step: &Compiled<impl Sized, impl Sized>) -> Result<Self> {
         self.sections.push((Section::Communication, communication::section(&step.collectives()?)));
         Ok(self)
     }
 
-    /// The page as text.
+    /// Renders the page as text.
     pub fn to_html(&self) -> String {
         let title = escaped(&self.title);
         let mut sections = self.sections.clone();
@@ -177,7 +177,7 @@ impl Report {
     }
 }
 
-/// A table that scrolls where the page is narrow; columns from number `numbers` on are aligned on the right.
+/// A table that scrolls on narrow pages; columns from index `numbers` on are aligned on the right.
 fn table(header: &[&str], numbers: usize, rows: &[Vec<String>], totals: &[Vec<String>]) -> String {
     let row = |tag: &str, cells: &[String]| -> String {
         let cell = |(at, cell): (usize, &String)| {
@@ -196,7 +196,7 @@ fn table(header: &[&str], numbers: usize, rows: &[Vec<String>], totals: &[Vec<St
     )
 }
 
-/// Bytes as people read them: `1.50 MiB`.
+/// Formats a number of bytes, such as `1.50 MiB`.
 fn bytes_text(bytes: usize) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..UNITS.len()).rposition(|unit| bytes >> (10 * unit) > 0).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What is done between steps.
+//! Evaluations and checks between steps.
 
 use shardax::error::{Error, ErrorKind, Result};
 
@@ -9,7 +9,7 @@ pub(super) type Hook<'a, S> = Box<dyn FnMut(&StepContext<'_, S>) -> Result<Contr
 
 pub(super) type LogHook<'a> = Box<dyn FnMut(u64, &Values) -> Result<Control> + 'a>;
 
-/// Metrics of a state, of data that it was not trained on.
+/// An evaluation: metrics of a state on data that it was not trained on.
 pub(super) struct Evaluation<'a, S> {
     pub every: u64,
     pub name: String,
@@ -27,7 +27,7 @@ impl<S> Evaluation<'_, S> {
     }
 }
 
-/// The error of copies of an array that are not alike.
+/// The error for copies of an array that differ.
 pub(super) fn copies_differ(path: &str, step: u64) -> Error {
     let what = format!("after step {step} the copies of `{path}` on several devices differ");
     Error::new(ErrorKind::Check, what)

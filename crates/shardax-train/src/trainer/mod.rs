@@ -25,36 +25,36 @@ use hooks::{Evaluation, Hook, LogHook};
 use numbers::Numbers;
 use timing::Timing;
 
-/// The numbers of a step, by their names.
+/// The numbers of a step by name.
 pub type Values = BTreeMap<String, f64>;
 
-/// What a hook sees: a step that was made.
+/// A completed step, as hooks see it.
 #[derive(Debug)]
 pub struct StepContext<'a, S> {
     /// The step, counted from 1.
     pub step: u64,
-    /// The state after it. It may still be computed.
+    /// The state after the step. It may still be being computed.
     pub state: &'a S,
 }
 
-/// What a hook wants.
+/// A hook's answer: continue or stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The next step.
+    /// Continues with the next step.
     Continue,
-    /// No more steps: the run ends well, with a last checkpoint.
+    /// Stops the run without an error, with a last checkpoint.
     Stop,
 }
 
-/// The loop around a step: it takes batches, makes steps, counts metrics and reads them once a window, and does what it is
-/// told to do in between. What a step is, and what the state is, it does not know.
+/// A training loop: takes batches, runs steps, accumulates metrics and reads them once a window, and calls loggers,
+/// hooks, evaluations and checkpoints in between. It works with any step and any state.
 ///
-/// The devices do not wait for the host to read: the numbers of a step are read when the next one has been started, or the
-/// run ends. They are read at once where it waits for that step anyway, to evaluate it, or saves a checkpoint of it, whose
-/// metrics they are. Whoever is told them is told the step, in order.
+/// The devices do not wait for the host to read: the loop reads the numbers of a step after it has started the next
+/// one, or at the end of the run. It reads them at once if it waits for that step anyway: to evaluate it, or to save a
+/// checkpoint with its metrics. Loggers and hooks get the numbers with their step, in order.
 ///
-/// A step is any function of a state and a batch that returns the next state and its metrics, mostly one that [`jit`] or
-/// [`pmap`] made. It may donate the state.
+/// A step is any function of a state and a batch that returns the next state and its metrics, mostly one that [`jit`]
+/// or [`pmap`] made. It may donate the state.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -65,7 +65,8 @@ pub enum Control {
 ///     let x = i as f32 / 100.0;
 ///     Ok(Example::from([("x".into(), HostArray::of(&[x], &[1])?), ("y".into(), HostArray::of(&[3.0 * x - 1.0], &[1])?)]))
 /// };
-/// let mut data = (100usize, point).stream().shuffled(0).batch(10).map(|batch| Ok((batch["x"].to_array()?, batch["y"].to_array()?)));
+/// let mut data = (100usize, point).stream().shuffled(0).batch(10).map(|batch| Ok((batch["x"].to_array()?,
+/// batch["y"].to_array()?)));
 ///
 /// type State = TrainState<Linear, Adam>;
 /// let step = jit(|state: State, (x, y): (Array, Array)| -> Result<(State, MultiMetric)> {
@@ -92,7 +93,7 @@ pub struct Trainer<'a, S> {
     steps: u64,
     log_every: u64,
     quiet: bool,
-    /// What a step takes, by name.
+    /// Amounts of work a step, by name.
     work: Vec<(&'static str, f64)>,
     flops: Option<(f64, f64)>,
     loggers: Vec<Box<dyn Logger + 'a>>,
@@ -107,7 +108,7 @@ pub struct Trainer<'a, S> {
 }
 
 impl<'a, S: Tree> Trainer<'a, S> {
-    /// A training of so many steps, those before a checkpoint included.
+    /// Creates a training loop of `steps` steps, including those before a restored checkpoint.
     pub fn new(steps: u64) -> Self {
         Trainer {
             steps,
@@ -127,59 +128,59 @@ impl<'a, S: Tree> Trainer<'a, S> {
         }
     }
 
-    /// Logs the metrics of so many steps (100) together, and those of the last: only then the host waits for the devices,
-    /// which have the next step to go on with.
+    /// Sets the number of steps whose metrics are logged together (100 by default). The last step is also logged. The
+    /// host waits for the devices only then, and they already have the next step to work on.
     pub fn log_every(mut self, steps: u64) -> Self {
         self.log_every = steps.max(1);
         self
     }
 
-    /// Shows nothing on the terminal.
+    /// Prints nothing on the terminal.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Gives the numbers to a file, too; of several processes the first does.
+    /// Adds a logger, such as a file. In a multi-process program only the first process writes.
     pub fn logger(mut self, logger: impl Logger + 'a) -> Self {
         self.loggers.push(Box::new(logger));
         self
     }
 
-    /// How many tokens a step takes on all devices: `tokens_per_second` is one of the numbers then.
+    /// Sets the number of tokens of a step on all devices, and logs `tokens_per_second`.
     pub fn tokens_per_step(mut self, tokens: f64) -> Self {
         self.work.push(("tokens", tokens));
         self
     }
 
-    /// How many examples a step takes on all devices: `examples_per_second` is one of the numbers then.
+    /// Sets the number of examples of a step on all devices, and logs `examples_per_second`.
     pub fn examples_per_step(mut self, examples: f64) -> Self {
         self.work.push(("examples", examples));
         self
     }
 
-    /// How many operations a step takes on all devices, and how many these could do in a second: `mfu`, their share, is one
-    /// of the numbers then.
+    /// Sets the operations of a step on all devices and their peak operations per second, and logs `mfu`, the fraction
+    /// of the peak that was used.
     pub fn flops(mut self, of_a_step: f64, peak: f64) -> Self {
         self.flops = Some((of_a_step, peak));
         self
     }
 
-    /// Saves the state and the position in the data, when the manager's options say so and at the end; and begins with the
-    /// last that was saved, if there is one.
+    /// Saves the state and the position in the data when the manager's options say so, and at the end. Starts from the
+    /// latest checkpoint, if there is one.
     pub fn checkpoints(mut self, checkpoints: &'a mut CheckpointManager) -> Self {
         self.checkpoints = Some(checkpoints);
         self
     }
 
-    /// How the last checkpoint is restored: on other devices, with other plain numbers.
+    /// Sets the options to restore the latest checkpoint with, such as other devices or other plain numbers.
     pub fn restore_options(mut self, options: RestoreOptions) -> Self {
         self.restore = options;
         self
     }
 
-    /// Computes other metrics of the state every so many steps, and at the end: of a test set. Their names get `name/` in
-    /// front. Waits for them.
+    /// Evaluates the state every `every` steps, and at the end, for example on a test set. The names of the metrics get
+    /// the prefix `name/`. Waits for the metrics.
     pub fn evaluate_every(
         mut self,
         steps: u64,
@@ -190,44 +191,44 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// Calls a function after each step. Where it reads the state it waits for the step, and the devices wait for the next.
+    /// Calls a function after each step. If it reads the state, it waits for the step, and the devices idle meanwhile.
     pub fn hook(mut self, hook: impl FnMut(&StepContext<'_, S>) -> Result<Control> + 'a) -> Self {
         self.hooks.push(Box::new(hook));
         self
     }
 
-    /// Calls a function with the numbers of each step that is logged or evaluated, and the step: for a training that ends
-    /// early, say. Another step may have been started by then, with which the run ends if the function says so; in all
-    /// processes it is the same.
+    /// Calls a function with each step that is logged or evaluated and its numbers, for example for early stopping.
+    /// Another step may have started by then; if the function stops the run, it ends after that step, in all processes
+    /// alike.
     pub fn on_log(mut self, hook: impl FnMut(u64, &Values) -> Result<Control> + 'a) -> Self {
         self.log_hooks.push(Box::new(hook));
         self
     }
 
-    /// Records a profile of these steps in a folder: [`profiler::trace`].
+    /// Records a profile of these steps in a folder with [`profiler::trace`].
     pub fn profile(mut self, steps: Range<u64>, folder: impl Into<PathBuf>) -> Self {
         self.profile = Some((steps, folder.into()));
         self
     }
 
-    /// Stops with an error that names the step and the arrays where the state is not finite ([`FiniteCheck`]). Costs a
-    /// pass over the state a step.
+    /// Stops with an error that names the step and the arrays if the state is not finite ([`FiniteCheck`]). Costs a
+    /// pass over the state in every step.
     pub fn check_finite(mut self) -> Self {
         self.finite = true;
         self
     }
 
-    /// Stops with an error that names the array where copies on several devices differ, every so many steps. Waits for the
-    /// state, and reads all of it.
+    /// Stops with an error that names the array if its copies on several devices differ. Checks every `steps` steps,
+    /// waits for the state, and reads all of it.
     pub fn check_replicas_every(mut self, steps: u64) -> Self {
         self.replicas_every = Some(steps.max(1));
         self
     }
 
-    /// Runs it: `step` takes the state and a batch of `data`, until all steps are made, the data ends, or a hook stops it.
-    /// Returns the last state.
+    /// Runs the loop: `step` takes the state and a batch of `data`, until all steps are done, the data ends, or a hook
+    /// stops it. Returns the last state.
     ///
-    /// Fails with what a step, the data or a hook fails with; the message names the step.
+    /// Propagates errors of the step, the data and the hooks; the message names the step.
     #[track_caller]
     pub fn run<D: Stream>(
         self,
@@ -252,7 +253,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             (state, step) = (last.tree, last.step);
             data.seek(&last.metadata["data"])?;
         }
-        // All processes have the same numbers.
+        // All processes have the same numbers: one of them logs.
         if process_index() > 0 {
             self.loggers.clear();
         }
@@ -268,7 +269,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let (loggers, hooks) = (std::mem::take(&mut self.loggers), std::mem::take(&mut self.log_hooks));
         let mut numbers = Numbers::new(loggers, hooks, progress, timing);
         let result = self.make_steps(state, step, data, step_of, &mut numbers);
-        // Also where a later step failed, whose error is the one to be told.
+        // Runs after a failed step, too; that step's error takes precedence.
         let told = numbers.finish();
         let state = result?;
         told?;
@@ -343,7 +344,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             if let Some(checkpoints) = &mut self.checkpoints {
                 let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(beside(data.position()));
                 if self.finite && checkpoints.should_save(step) {
-                    // What is not finite is no checkpoint to go on from.
+                    // A state that is not finite is no checkpoint to resume from.
                     finite.finish()?;
                 }
                 checkpoints.save_with(step, &state, &args.force(stop || is_last))?;
@@ -360,7 +361,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 }
 
-/// What is saved beside the state.
+/// The metadata that is saved with the state.
 fn beside(position: Value) -> Value {
     json!({ "data": position })
 }

@@ -1,4 +1,4 @@
-//! The numbers of steps, from their metrics on the devices to those who are told.
+//! The numbers of steps, from metrics on the devices to loggers and hooks.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,19 +12,19 @@ use crate::log::Logger;
 use crate::metrics::{Computed, MultiMetric};
 use crate::progress::Progress;
 
-/// Metrics are added up on the devices. What a window of steps comes to is read when the step after it is under way: who
-/// reads it before keeps the devices waiting for their next step. When that is follows from the steps alone, so that all
-/// processes are told the same at the same step.
+/// Accumulates metrics on the devices. The host reads the numbers of a window while the step after it runs; reading
+/// them earlier would keep the devices waiting for their next step. That moment depends on the step numbers alone, so
+/// that all processes report the same numbers at the same step.
 pub(super) struct Numbers<'a> {
     loggers: Vec<Box<dyn Logger + 'a>>,
     hooks: Vec<LogHook<'a>>,
     pub progress: Option<Progress>,
     pub timing: Timing,
-    /// Of the steps since the last that was logged.
+    /// Metrics of the steps since the last logged one.
     window: MultiMetric,
-    /// Of the logged steps that were not read yet.
+    /// Numbers of logged steps that were not read yet.
     computed: VecDeque<(u64, Computed)>,
-    /// What was read, and nobody was told.
+    /// Numbers that were read and not yet reported.
     read: BTreeMap<u64, Values>,
     /// The last value of each name.
     pub last: Values,
@@ -41,9 +41,10 @@ impl<'a> Numbers<'a> {
         Numbers { loggers, hooks, progress, timing, window, computed, read: BTreeMap::new(), last: Values::new() }
     }
 
-    /// The metrics of one more step.
+    /// Adds the metrics of one more step.
     pub fn add(&mut self, metrics: MultiMetric) -> Result<()> {
-        // In memory of their own from the first on: what a step returns may be a part of the state, which the next donates.
+        // Copied to memory of their own from the first step on: a step's metrics may share a buffer with the state,
+        // which the next step donates.
         self.window = match self.window.is_empty() {
             true => jit(same).call(metrics)?,
             false => jit(merged).call((std::mem::take(&mut self.window), metrics))?,
@@ -51,7 +52,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// The window ends with this step: its numbers are computed, and not waited for.
+    /// Ends the window with this step: starts to compute its numbers, without waiting.
     pub fn close(&mut self, step: u64) {
         self.computed.push_back((step, std::mem::take(&mut self.window).computed()));
     }
@@ -68,7 +69,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// Adds those of an evaluation to what was read. Its time is no step's.
+    /// Adds the metrics of an evaluation to the numbers that were read. Its time counts for no step.
     pub fn evaluate<S>(&mut self, evaluation: &mut Evaluation<'_, S>, step: u64, state: &S) -> Result<()> {
         let found = evaluation.values(state)?;
         self.read.entry(step).or_default().extend(found);
@@ -76,7 +77,7 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// Tells everybody what was read, step by step, and returns whether a hook wants no more steps.
+    /// Reports what was read, step by step, and returns true if a hook stops the run.
     pub fn tell(&mut self) -> Result<bool> {
         let mut stop = false;
         while let Some((step, values)) = self.read.pop_first() {
@@ -96,7 +97,7 @@ impl<'a> Numbers<'a> {
         Ok(stop)
     }
 
-    /// Reads and tells all that is left.
+    /// Reads and reports the rest.
     pub fn finish(&mut self) -> Result<()> {
         self.read(u64::MAX)?;
         self.tell().map(drop)

@@ -1,16 +1,16 @@
-//! Where the time of steps goes.
+//! The time of steps, by cause.
 
 use std::time::{Duration, Instant};
 
 use super::Values;
 
-/// The time since the numbers of a step were read, in parts.
+/// The time since a step's numbers were last read, in parts.
 pub(super) struct Timing {
-    /// What a step takes, by name.
+    /// Amounts of work a step, by name.
     work: Vec<(&'static str, f64)>,
-    /// The operations of a step, and those that the devices could do in a second.
+    /// The operations of a step, and the devices' peak operations per second.
     flops: Option<(f64, f64)>,
-    /// The step that was done when it began.
+    /// The last step that was done at the start of the measurement.
     step: u64,
     begin: Instant,
     input: Duration,
@@ -24,28 +24,28 @@ impl Timing {
         Timing { work, flops, step, begin: Instant::now(), input: none, dispatch: none, device: none }
     }
 
-    /// What is done from here on counts: the steps after this one.
+    /// Restarts the measurement: the steps after this one count.
     pub fn restart(&mut self, step: u64) {
         *self = Timing::new(step, std::mem::take(&mut self.work), self.flops);
     }
 
-    /// Waiting for data.
+    /// Measures waiting for data.
     pub fn input<T>(&mut self, f: impl FnOnce() -> T) -> T {
         timed(&mut self.input, f)
     }
 
-    /// Starting a step.
+    /// Measures starting a step.
     pub fn dispatch<T>(&mut self, f: impl FnOnce() -> T) -> T {
         timed(&mut self.dispatch, f)
     }
 
-    /// Waiting for the devices.
+    /// Measures waiting for the devices.
     pub fn device<T>(&mut self, f: impl FnOnce() -> T) -> T {
         timed(&mut self.device, f)
     }
 
-    /// These numbers of a step that is done now, with those of the time; then it begins anew. Steps that were started
-    /// since are counted when they are done.
+    /// Adds the times to the numbers of a step that is done now, and restarts. Steps that were started since are
+    /// counted when they are done.
     pub fn finish(&mut self, step: u64, mut values: Values) -> Values {
         let seconds = self.begin.elapsed().as_secs_f64().max(1e-9);
         let rate = (step - self.step) as f64 / seconds;

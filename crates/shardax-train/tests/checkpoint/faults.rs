@@ -45,7 +45,8 @@ fn a_file_that_was_cut_off_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Whichever byte it is: of the values of the first array, in its first and its third chunk, of the second, of the header.
+/// Whichever byte it is: of the values of the first array, in its first and its third chunk, of the second, of the
+/// header.
 #[test]
 fn a_wrong_byte_is_named() -> Result<()> {
     let (_folder, path) = with(|_| ())?;

@@ -1,5 +1,5 @@
-//! Checkpoints: what is saved is what is restored, wherever it goes; what ends a program or damages a file takes no more
-//! than it must.
+//! Checkpoints: what is saved is what is restored, wherever it goes; what ends a program or damages a file takes no
+//! more than it must.
 
 mod child;
 #[path = "../common/mod.rs"]

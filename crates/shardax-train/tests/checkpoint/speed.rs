@@ -86,8 +86,8 @@ fn a_gibibyte() -> Result<()> {
     Ok(())
 }
 
-/// What a save costs a training whose steps give their state away: the call, and what the steps lose while it is copied and
-/// written, beside plain copies of as much memory.
+/// What a save costs a training whose steps give their state away: the call, and what the steps lose while it is copied
+/// and written, beside plain copies of as much memory.
 #[test]
 #[ignore = "writes several GiB"]
 fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
@@ -147,7 +147,8 @@ const ROWS: usize = if cfg!(debug_assertions) { 32 } else { 256 };
 /// Steps of 20 ms, whose batches (4 MiB in optimized builds) are read from a file and put on eight devices: on a thread
 /// that reads ahead they are there when a step asks for them, which waits for less than a hundredth of the time.
 ///
-/// Other programs may take the processors from that thread for a while, so it is the best of several windows that counts.
+/// Other programs may take the processors from that thread for a while, so it is the best of several windows that
+/// counts.
 #[test]
 fn a_step_does_not_wait_for_its_data() -> Result<()> {
     setup();

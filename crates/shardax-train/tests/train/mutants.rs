@@ -1,6 +1,7 @@
 //! Mutated files of every format: each is read or is an error, within bounded time and memory.
 //!
-//! A process of its own reads them, so that an abort, a hang or memory beyond the bound is seen, with the mutant's number:
+//! A process of its own reads them, so that an abort, a hang or memory beyond the bound is seen, with the mutant's
+//! number:
 //!
 //!     SHARDAX_MUTANTS=100000 cargo test -p shardax-train --all-features --test train mutants -- --nocapture
 //!
