@@ -62,7 +62,7 @@ pub enum PipelineSchedule {
 ///
 ///     fn loss(self, x: Array, y: Array) -> Result<Array> {
 ///         let first = |layer: Linear, x: Array| layer.forward(x);
-///         let stage = |layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
+///         let stage = |mut layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
 ///         let last = |layer: Linear, x: Array, y: Array| (layer.forward(x) - y).square().mean(..);
 ///         Pipeline::of(&self.rules, "layers", 8)
 ///             .schedule(PipelineSchedule::OneFOneB)
