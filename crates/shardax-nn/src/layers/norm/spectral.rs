@@ -8,7 +8,7 @@ use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
-/// A layer whose kernels are divided by an estimate of their largest singular value, so that it is 1-Lipschitz.
+/// A layer whose kernels are divided by an estimate of their largest singular value, which makes it about 1-Lipschitz.
 ///
 /// The estimate is made by power iteration from a vector that is a variable of the layer, which training moves. The layer's
 /// own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
