@@ -1,9 +1,9 @@
-//! Trains a small convolutional network on handwritten digits over several processes, each with its share of the data.
+//! Trains a small convolutional network on handwritten digits in several processes, each with its share of the data.
 //!
 //!     cargo build --release --example data_parallel_hosts
 //!     mpirun -n 4 --bind-to none target/release/examples/data_parallel_hosts --devices 2
 //!
-//! Started alone it is one process with all the data, and prints the same numbers:
+//! A single process trains on all the data and prints the same numbers:
 //!
 //!     target/release/examples/data_parallel_hosts --devices 8
 
@@ -13,16 +13,16 @@ use shardax_alloc as _;
 use shardax_nn::prelude::*;
 use shardax_train::{Average, Batch, digits, shard_batch};
 
-/// Trains a small convolutional network on handwritten digits, on the devices of several processes.
+/// Trains a small convolutional network on handwritten digits in several processes.
 #[derive(Parser)]
 struct Cli {
-    /// CPU devices of each process
+    /// CPU devices per process
     #[arg(long, default_value_t = 2)]
     devices: usize,
     /// Passes over the training set
     #[arg(long, default_value_t = 3)]
     epochs: u64,
-    /// Examples in a step, over all processes
+    /// Examples per step, over all processes
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
 }
@@ -48,9 +48,9 @@ fn loss_fn(model: Cnn, batch: Batch) -> Array {
     softmax_cross_entropy_with_integer_labels(model.forward(&batch.images), &batch.labels).mean(..)
 }
 
-type State = Optimizer<Cnn, Adam>;
+type State = Optimizer<Cnn>;
 
-/// What each device does with its share of a batch; the means are over the devices of all processes.
+/// The step of each device on its share of a batch; `pmean` averages over the devices of all processes.
 fn train_step(mut state: State, batch: Batch) -> Result<(State, Array)> {
     let (loss, grads) = value_and_grad(loss_fn).call((&state.model, batch))?;
     state.update(pmean(grads, "batch"))?;
@@ -64,7 +64,7 @@ fn main() -> Result<()> {
     let first = process_index() == 0;
     let (train, _) = digits()?.shuffle(0).split(1500);
 
-    // The rows of a batch that this process works on.
+    // The number of rows of a batch for this process.
     let local_batch = cli.batch_size / process_count();
     let offset = process_index() * local_batch;
     let own = |batch: Batch| {
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
         shard_batch(&rows, local_device_count())
     };
 
-    // Every device has the whole state, whose memory each step takes over.
+    // Every device has the whole state, which each step donates.
     let mesh = Mesh::new(local_devices()?, [("batch", local_device_count())])?;
     let mut state = State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?;
     state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
@@ -90,7 +90,7 @@ fn main() -> Result<()> {
         }
     }
 
-    multihost::assert_equal(&state, "the processes have learned different things")?;
+    multihost::assert_equal(&state, "the processes have different states")?;
     if first {
         let bytes = tree::leaves(&state).iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()?.concat();
         let sum =

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example digits
 //!     cargo run --release --example digits -- --devices 4 --epochs 5 --plot digits.svg
-//!     cargo run --release --example digits -- --checkpoints digits.run     # stop it, start it again: it goes on
+//!     cargo run --release --example digits -- --checkpoints digits.run     # rerun to resume
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, SaveArgs};
 use shardax_train::{Average, Batch, Dataset, Panel, Plot, Progress, digits, replicas_identical, shard_batch};
 
-/// Trains a small convolutional network on handwritten digits, on several devices at once.
+/// Trains a small convolutional network on handwritten digits, on several devices.
 #[derive(Parser)]
 struct Cli {
     /// CPU devices to simulate
@@ -23,18 +23,18 @@ struct Cli {
     /// Passes over the training set
     #[arg(long, default_value_t = 15)]
     epochs: u32,
-    /// Examples in a step, over all devices
+    /// Examples per step, over all devices
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
-    /// Decides the first weights and the order of the examples
+    /// Seed of the initial weights and the order of the examples
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// Draws the loss and accuracy curves
+    /// Writes the loss and accuracy curves to this file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    /// Saves each epoch in this folder, and goes on from the last one that is there
+    /// Saves each epoch in this folder, and resumes from the last one
     #[arg(long, value_name = "DIR")]
     checkpoints: Option<PathBuf>,
 }
@@ -69,9 +69,9 @@ fn loss_fn(model: Cnn, batch: Batch) -> (Array, Array) {
 }
 
 /// What training changes: the model, and what Adam remembers.
-type State = Optimizer<Cnn, Adam>;
+type State = Optimizer<Cnn>;
 
-/// What each device does with its share of a batch. The mean of the gradients keeps the copies of the model equal.
+/// The step of each device on its share of a batch. Averaging the gradients keeps the copies of the model equal.
 fn train_step(mut state: State, batch: Batch) -> Result<(State, Array, Array)> {
     let ((loss, accuracy), grads) = value_and_grad(loss_fn).has_aux().call((&state.model, batch))?;
     state.update(pmean(grads, "batch"))?;
@@ -79,13 +79,13 @@ fn train_step(mut state: State, batch: Batch) -> Result<(State, Array, Array)> {
     Ok((state, loss, accuracy))
 }
 
-/// How many of the real examples of a batch are recognized, and how many there are, on all devices together.
+/// The numbers of correctly classified and of real examples in a batch, over all devices.
 fn eval_step(model: Cnn, batch: Batch) -> (Array, Array) {
     let right = model.forward(&batch.images).argmax(-1).equal(&batch.labels) & &batch.mask;
     psum((right.sum(..), batch.mask.sum(..)), "batch")
 }
 
-/// Loss and accuracies of each epoch, as they were saved.
+/// Loss and accuracies of each epoch, from a checkpoint.
 fn curves(saved: &Value) -> Vec<[f64; 3]> {
     let epochs = saved.as_array().map(Vec::as_slice).unwrap_or_default();
     epochs.iter().map(|epoch| std::array::from_fn(|i| epoch[i].as_f64().unwrap_or(f64::NAN))).collect()
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
     let n = device_count();
     let (train, test) = digits()?.shuffle(cli.seed.into()).split(1500);
 
-    // Every device has the whole state and its share of the batch. The new state takes over the old one's memory.
+    // Every device has the whole state and its share of the batch. Each step donates the state.
     let replicated = NamedSharding::new(&make_mesh([("batch", n)])?, P![]);
     let mut state = State::new(Cnn::new(&mut Rngs::new(cli.seed)), adam(cli.learning_rate))?;
     state = device_put(&state, &replicated)?;
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
         accuracy.value()
     };
 
-    // The curves are saved beside the state; the order of an epoch's examples follows from its number.
+    // The curves are saved with the state; the order of an epoch's examples depends only on its number.
     let (mut done, mut history, mut samples_per_second) = (0, Vec::new(), 0.0);
     let keep = CheckpointManagerOptions::new().max_to_keep(2);
     let mut checkpoints = cli.checkpoints.map(|folder| CheckpointManager::new(folder, keep)).transpose()?;
@@ -137,7 +137,7 @@ fn main() -> Result<()> {
             accuracy.add(step_accuracy);
             progress.step();
         }
-        // Reading the averages waits for the epoch's last step.
+        // Reading the averages waits for the last step of the epoch.
         let (loss, accuracy) = (loss.value()?, accuracy.value()?);
         samples_per_second = (steps * cli.batch_size) as f64 / start.elapsed().as_secs_f64();
         let test_accuracy = evaluate(&state.model, &test)?;

@@ -1,15 +1,15 @@
-//! Linear regression by gradient descent, data-parallel: each device has its share of the samples and a copy of the
-//! parameters; the mean of the gradients keeps the copies equal.
+//! Linear regression by data-parallel gradient descent: each device has its share of the samples and a copy of the
+//! parameters; averaging the gradients keeps the copies equal.
 //!
 //!     cargo run --release --example linear_regression
 //!
-//! JAX prints the same losses for the same keys.
+//! JAX prints the same losses with the same keys.
 
 use clap::Parser;
 use shardax::prelude::*;
 use shardax_alloc as _;
 
-/// Fits a line through noisy samples on several devices at once.
+/// Fits a linear model to noisy samples, on several devices.
 #[derive(Parser)]
 struct Cli {
     /// CPU devices to simulate
@@ -45,7 +45,7 @@ fn mse(params: Params, x: Array, y: Array) -> Array {
     (params.predict(&x) - y).square().mean(..)
 }
 
-/// What each device does: its own gradient, the mean of all gradients, its own update.
+/// The step of each device: its own gradient, the average over devices, the update.
 fn train_step(params: Params, x: Array, y: Array, learning_rate: f32) -> Result<(Params, Array)> {
     let (loss, grads) = value_and_grad(mse).call((&params, x, y))?;
     let grads = pmean(grads, "devices");
@@ -59,16 +59,16 @@ fn main() -> Result<()> {
     let n = device_count();
     println!("devices: {n}");
     if n < 2 {
-        println!("note: one device does it all; more of them share the work");
+        println!("note: one device; more devices share the work");
     }
 
-    // y = x·w + b and some noise.
+    // y = x·w + b with noise.
     let [key, w_key, b_key, x_key, noise_key] = random::split(&random::key(0), 5).unstack()?;
     let truth = Params::random(&w_key, &b_key);
     let x = random::normal(&x_key, [n * SAMPLES, FEATURES]);
     let y = truth.predict(&x) + 0.1 * random::normal(&noise_key, n * SAMPLES);
 
-    // Each device gets 100 samples, and a copy of the first guess.
+    // Each device gets 100 samples and a copy of the initial parameters.
     let (x, y) = (x.reshape([n, SAMPLES, FEATURES]), y.reshape([n, SAMPLES]));
     let [_, w_key, b_key] = random::split(&key, 3).unstack()?;
     let mut params = replicate(&Params::random(&w_key, &b_key))?;

@@ -1,6 +1,6 @@
-//! Numbers that look drawn: examples of made data are functions of their numbers.
+//! Pseudo-random numbers for synthetic data: each example is a function of its index.
 
-/// A number that looks drawn, from two others: examples are functions of their numbers.
+/// A pseudo-random number computed from two others.
 pub fn mixed(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     for shift in [30, 27, 31] {

@@ -1,4 +1,4 @@
-//! What the programs for parallel forms have in common: the arguments of a run, and the loop.
+//! Code shared by the programs for parallelism: the arguments of a run, and the training loop.
 
 #[path = "common/mod.rs"]
 mod common;
@@ -9,12 +9,12 @@ use shardax_nn::prelude::*;
 use shardax_train::data::Stream;
 use shardax_train::{MultiMetric, Trainer};
 
-/// How long it trains, and where it writes.
+/// The length of a run and its output files.
 #[derive(Args)]
 pub struct Run {
     #[arg(long, default_value_t = 300)]
     steps: u64,
-    /// Decides the first weights and the data
+    /// Seed of the initial weights and the data
     #[arg(long, default_value_t = 0)]
     pub seed: u32,
     /// Steps between lines of the log
@@ -28,7 +28,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Trains with a compiled step, and says what it sends between devices.
+    /// Trains with a compiled step, and prints its communication.
     pub fn train<S: Tree, B: Tree>(
         &self,
         title: &str,

@@ -1,4 +1,4 @@
-//! The first program: one function, run on every device with its own slice of the data.
+//! The first program: one function that runs on every device with its own slice of the data.
 //!
 //!     cargo run --release --example scale
 //!
@@ -8,7 +8,7 @@ use shardax::prelude::*;
 use shardax_alloc as _;
 
 fn main() -> Result<()> {
-    // A CPU host has one device unless it is told to simulate more.
+    // A CPU host has one device by default and can simulate more.
     let simulated = std::env::args().nth(1).and_then(|n| n.parse().ok());
     config::set_num_cpu_devices(simulated.unwrap_or(4))?;
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let scale_add = pmap(|x: Array, y: Array| x * 2 + y).in_axes((0, None));
     println!("scaled by 2, plus 100:\n{}", scale_add.call((&x, 100.0f32))?);
 
-    // Inside, a device sees its own slice only. psum adds up what all of them have.
+    // Inside, a device sees only its own slice. `psum` adds the values of all devices.
     let scale_sum = pmap(|x: Array| {
         let scaled = x * 2;
         let total = psum(scaled.sum(..), "devices");
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     println!("the total, as each device has it: {total}");
     println!("the total, without devices: {}", (&x * 2).sum(..));
 
-    // The result is one array, whose parts lie on the devices.
+    // The result is one array with a shard on each device.
     for shard in scaled.addressable_shards()? {
         println!("{} holds {}", shard.device, shard.data);
     }

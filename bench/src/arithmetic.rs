@@ -1,4 +1,4 @@
-//! Rows of arithmetic on one device.
+//! Benchmarks of arithmetic on one device.
 
 use shardax::prelude::*;
 
@@ -65,7 +65,7 @@ pub fn scan_1000() -> Result<Timing> {
     measure(|| block_until_ready(f.call((&w, &x))?))
 }
 
-/// A convolution of 32 images of 32×32 pixels and 64 features, channels last, and its gradients.
+/// A convolution of 32 images with 32×32 pixels and 64 features, channels last, optionally with its gradients.
 pub fn conv(kernel: usize, stride: usize, groups: usize, gradient: bool) -> Result<Timing> {
     let (x, w) = (uniform(&[32, 32, 32, 64], 0)?, uniform(&[kernel, kernel, 64 / groups, 64], 1)?);
     let options = lax::ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC").feature_group_count(groups);
@@ -80,7 +80,7 @@ pub fn conv(kernel: usize, stride: usize, groups: usize, gradient: bool) -> Resu
     measure(|| block_until_ready(f.call((&x, &w))?))
 }
 
-/// A step of gradient descent whose result takes the place of its argument, or a place of its own.
+/// A step of gradient descent whose result reuses the memory of its argument if `donated`.
 pub fn memory_update(donated: bool) -> Result<Timing> {
     let step = jit(|w: Array, slope: Array| w - slope * 0.1);
     let step = if donated { step.donate_argnums([0]) } else { step };

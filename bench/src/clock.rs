@@ -1,28 +1,28 @@
-//! The clock: how often a call is timed, and what is kept of the times.
+//! Timing: number of runs, and statistics.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardax::{Array, Error, ErrorKind, Result};
 
-/// What the timed calls of one row may take in all.
+/// The total time of the runs of one row.
 const BUDGET: Duration = Duration::from_secs(3);
 const WARM_UP: usize = 3;
 pub const MIN_RUNS: usize = 3;
 const MAX_RUNS: usize = 3000;
-/// Training steps that several processes do together.
+/// Training steps of rows with several processes.
 pub const STEPS: usize = 20;
 
-/// Times of one row.
+/// The times of a row.
 #[derive(Serialize)]
 pub struct Timing {
     pub median_us: f64,
     pub min_us: f64,
     pub runs: usize,
-    /// That of a training's first step, which is JAX's too.
+    /// The loss of the first training step, to compare with JAX.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_loss: Option<f64>,
-    /// The most memory that a process had which the row spawned.
+    /// The peak memory of a process that the row spawned.
     #[serde(skip)]
     pub spawned_mib: f64,
 }
@@ -36,12 +36,12 @@ impl Timing {
     }
 }
 
-/// Times `call`, which waits for its results; they are dropped before the clock stops, as Python drops them.
+/// Times `call`, which waits for its results. They are dropped before the clock stops, as in Python.
 pub fn measure<R>(call: impl FnMut() -> Result<R>) -> Result<Timing> {
     measure_warm(WARM_UP, call)
 }
 
-/// Times training steps, which return their losses; the first loss is kept.
+/// Times training steps that return their losses, and stores the first loss.
 pub fn measure_steps(mut step: impl FnMut() -> Result<Array>) -> Result<Timing> {
     let first = step()?.to_vec::<f32>()?[0];
     Ok(Timing { first_loss: Some(first.into()), ..measure_warm(WARM_UP - 1, step)? })
@@ -58,7 +58,7 @@ fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Resul
     })
 }
 
-/// The same, so many times whatever they take: of several processes all must call equally often.
+/// Times a fixed number of calls, for several processes that must call equally often.
 pub fn measure_times<R>(runs: usize, mut call: impl FnMut() -> Result<R>) -> Result<Timing> {
     for _ in 0..WARM_UP.min(runs) {
         call()?;
@@ -72,7 +72,7 @@ pub fn measure_times<R>(runs: usize, mut call: impl FnMut() -> Result<R>) -> Res
     Ok(Timing::of(times))
 }
 
-/// Calls `once`, which holds the clock itself, at least `least` times and until the budget is spent.
+/// Calls `once`, which measures its own time, at least `least` times and until the budget is spent.
 pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -> Result<Timing> {
     let begin = Instant::now();
     let mut times = Vec::new();
@@ -82,8 +82,8 @@ pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -
     Ok(Timing::of(times))
 }
 
-/// What the calling thread has computed for so far, in µs: on a machine with more processes than cores the clock tells of
-/// the others, too.
+/// The CPU time of the calling thread in µs. If there are more processes than cores, wall time would include other
+/// processes.
 pub fn thread_us() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat");
     let text = text.map_err(|e| Error::new(ErrorKind::Runtime, format!("/proc/thread-self/schedstat: {e}")))?;

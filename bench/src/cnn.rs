@@ -1,4 +1,4 @@
-//! Rows of the convolutional network of 60,362 parameters: its training step, and what comes before the first one.
+//! Benchmarks of a convolutional network with 60,362 parameters: the training step, tracing and compilation.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::clock::{MIN_RUNS, STEPS, Timing, measure, measure_parts, measure_step
 use crate::data::{images, labels, line, replicated, split};
 use crate::startup::with_cache;
 
-/// Images of 32×32 pixels in three colours, in all.
+/// The global batch size; images have 32×32 pixels in three colours.
 const BATCH: usize = 128;
 
 #[derive(Module, Clone)]
@@ -35,7 +35,7 @@ impl Cnn {
     }
 }
 
-type State = Optimizer<Cnn, Adam>;
+type State = Optimizer<Cnn>;
 
 fn loss_and_accuracy(model: Cnn, x: Array, labels: Array) -> (Array, Array) {
     let logits = model.forward(&x);
@@ -49,7 +49,7 @@ fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array
     Ok((state, loss, accuracy))
 }
 
-/// The state on every device, and each device's part of a batch.
+/// The replicated state, and a batch split over the devices.
 fn arguments(mesh: &Mesh, each: usize) -> Result<(State, Array, Array)> {
     let n = mesh.size();
     let state = replicated(State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?, mesh)?;
@@ -67,7 +67,7 @@ pub fn cnn_step(n: usize) -> Result<Timing> {
     measure_steps(stepping(n, BATCH / n)?)
 }
 
-/// The step on `n` devices of this process, each with its part of a batch.
+/// The step on `n` devices of this process with `each` images per device.
 fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
     let (mut state, x, labels) = arguments(&line(n, "batch")?, each)?;
     let step = step!();
@@ -83,7 +83,7 @@ pub fn mp_cnn_step() -> Result<Timing> {
     measure_times(STEPS, stepping(local_device_count(), BATCH / device_count())?)
 }
 
-/// The compilation of that step, in all processes at once.
+/// Compiling that step in all processes at once.
 pub fn mp_compile_cnn() -> Result<Timing> {
     let (state, x, labels) = arguments(&make_mesh([("batch", device_count())])?, BATCH / device_count())?;
     let lowered = step!().lower((&state, &x, &labels))?;
@@ -102,7 +102,7 @@ pub fn cnn_compile() -> Result<Timing> {
     compile()
 }
 
-/// The same, found on disk.
+/// Compiling the step with a hit in the disk cache.
 pub fn cnn_compile_warm() -> Result<Timing> {
     with_cache(|cache| {
         config::set_compilation_cache_dir(cache)?;
@@ -112,7 +112,7 @@ pub fn cnn_compile_warm() -> Result<Timing> {
     })
 }
 
-/// The text of the step on `n` devices.
+/// The StableHLO text of the step on `n` devices.
 pub fn text(n: usize) -> Result<String> {
     let state = State::new(Cnn::new(&mut Rngs::new(0)), adam(1e-3))?;
     let (x, labels) = (shape_dtype_struct([n, 1, 32, 32, 3], DType::F32), shape_dtype_struct([n, 1], DType::I32));

@@ -1,4 +1,4 @@
-//! Rows of small programs: what a call costs.
+//! Benchmarks of small programs, which measure the cost of a call.
 
 use shardax::prelude::*;
 

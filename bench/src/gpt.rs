@@ -1,14 +1,11 @@
-//! Rows of a GPT: 6 layers of 256 features, 8 heads, a vocabulary of 256, 8 × 256 tokens in all; AdamW that decays
-//! matrices, gradients clipped by their global norm.
+//! Benchmarks of a GPT: 6 layers with 256 features and 8 heads, a vocabulary of 256, 8 × 256 tokens per batch; AdamW
+//! with weight decay on matrices, and clipping by the global norm.
 
 use std::time::Instant;
 
 use shardax::clear_caches;
 use shardax_models::{Activation, Biases, Block, Decoder, DecoderConfig, NormKind, Positions};
-use shardax_nn::optim::{
-    AddDecayedWeights, ClipByGlobalNorm, Masked, ScaleByAdam, ScaleByLearningRate, scale_by_adam,
-    scale_by_learning_rate,
-};
+use shardax_nn::optim::{scale_by_adam, scale_by_learning_rate};
 use shardax_nn::prelude::*;
 
 use crate::clock::{MIN_RUNS, Timing, measure, measure_parts, measure_steps};
@@ -22,7 +19,7 @@ const DEEP: usize = 48;
 const ROWS: usize = 8;
 const LENGTH: usize = 256;
 
-/// GPT-2's form, with a last layer of its own.
+/// GPT-2's architecture with an untied output layer.
 fn config(layers: usize) -> DecoderConfig {
     DecoderConfig {
         norm: NormKind::Layer,
@@ -46,8 +43,7 @@ fn loss(model: Decoder, tokens: Array, targets: Array) -> Array {
     softmax_cross_entropy_with_integer_labels(model.forward(tokens), targets).mean(..)
 }
 
-type Decay = (ClipByGlobalNorm, ScaleByAdam, Masked<AddDecayedWeights>, ScaleByLearningRate);
-type State = Optimizer<Decoder, Decay>;
+type State = Optimizer<Decoder>;
 
 fn start(layers: usize, rules: &Rules) -> Result<State> {
     let matrices = Filter::predicate(|_, array| array.ndim() > 1);
@@ -58,7 +54,7 @@ fn start(layers: usize, rules: &Rules) -> Result<State> {
     )
 }
 
-/// Tokens and those that follow them: a line of 0 to 255 in steps of 7, from another one in each row.
+/// Tokens and their successors: 0 to 255 in steps of 7, with another start in each row.
 fn batch() -> Result<(Array, Array)> {
     let token = |row: usize, i: usize| ((row * 31 + i * 7) % VOCABULARY) as i32;
     let rows = |shift: usize| (0..ROWS).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect();
@@ -77,7 +73,7 @@ fn mapped_step(mut state: State, tokens: Array, targets: Array) -> Result<(State
     Ok((state, pmean(loss, "batch")))
 }
 
-/// Steps whose state goes into the next.
+/// Runs steps that pass the state on.
 fn stepping(
     mut state: State,
     (tokens, targets): (Array, Array),
@@ -100,7 +96,7 @@ macro_rules! mapped {
     };
 }
 
-/// The state on each of eight devices, and a row of tokens each.
+/// The state on each of eight devices, and one row of tokens per device.
 fn mapped_arguments(layers: usize) -> Result<(State, (Array, Array))> {
     let mesh = line(8, "batch")?;
     let (tokens, targets) = batch()?;
@@ -114,7 +110,7 @@ pub fn gpt_pmap_8() -> Result<Timing> {
     stepping(state, batch, mapped!())
 }
 
-/// Parameters and batch split over four devices, heads and hidden features over two.
+/// Parameters and batch split over four devices; heads and hidden features over two.
 pub fn gpt_fsdp_tp_8() -> Result<Timing> {
     let mesh = make_mesh([("fsdp", 4), ("model", 2)])?;
     let rules = Rules::new(&mesh, [("batch", "fsdp"), ("embed", "fsdp")]).and("heads", "model").and("mlp", "model");
@@ -128,7 +124,7 @@ pub fn gpt_trace_lower() -> Result<Timing> {
     measure(|| mapped!().lower((&state, &tokens, &targets)))
 }
 
-/// How long it takes to compile this, at least so often.
+/// Times the compilation of `lowered`, at least `least` times.
 fn compilations<A: Tree, R: Tree>(least: usize, lowered: shardax::Lowered<A, R>) -> Result<Timing> {
     measure_parts(least, || {
         clear_caches();
@@ -143,7 +139,7 @@ pub fn gpt_compile() -> Result<Timing> {
     compilations(MIN_RUNS, mapped!().lower((&state, &tokens, &targets))?)
 }
 
-/// Compiles the gradient of 48 blocks at once, one after the other in the program or a loop over them.
+/// Compiles the gradient of 48 blocks, unrolled or as a loop.
 pub fn compile_48_layers(scanned: bool) -> Result<Timing> {
     let rngs = &mut Rngs::new(0);
     let x = ones([1, LENGTH, FEATURES]);
@@ -161,7 +157,7 @@ fn loss_of_stack(blocks: Stack<Block>, x: Array) -> Result<Array> {
     Ok(y.square().mean(..))
 }
 
-/// The gradient of a loop over 48 blocks, which keeps what each of them computes or, with `remat`, computes it again.
+/// The gradient of a loop over 48 blocks, which stores residuals or, with `remat`, recomputes them.
 pub fn memory_blocks(remat: bool) -> Result<Timing> {
     let mut blocks = Stack::new(DEEP, &mut Rngs::new(0), block)?;
     if remat {
@@ -171,7 +167,7 @@ pub fn memory_blocks(remat: bool) -> Result<Timing> {
     measure(|| block_until_ready(step.call((&blocks, &x))?))
 }
 
-/// The token that follows `token`, `[1, 1]`, the one at `position`.
+/// The token after `token`, `[1, 1]`, at `position`.
 fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
     let mut x = model.embed.forward(token);
     x = model.positions.iter().fold(x, |x, positions| x + positions.forward(&position));
@@ -181,8 +177,7 @@ fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
     model.logits(x).argmax(-1).astype(DType::I32)
 }
 
-/// All positions after the first one, each of which gets the likeliest token, in one program with a cache of keys and
-/// values.
+/// Greedy decoding of all positions after the first in one program, with a cache of keys and values.
 pub fn gpt_decode() -> Result<Timing> {
     let mut model = model(LAYERS, &Rules::default())?;
     model.init_cache(1, LENGTH);
@@ -200,7 +195,7 @@ pub fn gpt_decode() -> Result<Timing> {
     measure(|| block_until_ready(generate.call((&model, &first))?))
 }
 
-/// What `second_start_gpt` spawns: the first step, and its loss.
+/// The child process of `second_start_gpt`: runs the first step and prints the loss.
 pub fn first_step() -> Result<()> {
     let (tokens, targets) = batch()?;
     let (_, loss) = jit(step).donate_argnums([0]).call((start(LAYERS, &Rules::default())?, tokens, targets))?;

@@ -1,4 +1,4 @@
-//! The benchmark rows, done by shardax. `bench/README.md` defines them; `bench/jax_bench.py` is their peer in JAX.
+//! The benchmarks of shardax. `bench/README.md` defines the rows; `bench/jax_bench.py` runs them in JAX.
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ mod cnn;
 mod data;
 mod dispatch;
 mod gpt;
+mod kernels;
 mod planning;
 mod processes;
 mod resnet;
@@ -24,10 +25,10 @@ use serde::Serialize;
 use shardax::Result;
 use shardax_alloc as _;
 
-/// All rows simulate as many devices; a row on fewer uses the first of them.
+/// The number of simulated devices; rows with fewer devices use the first of them.
 const DEVICES: usize = 8;
 
-/// A row: its name, and what runs it.
+/// A row: its name and function.
 type Row = (&'static str, fn() -> Result<Timing>);
 
 const ROWS: &[Row] = &[
@@ -89,27 +90,34 @@ const ROWS: &[Row] = &[
     ("second_start_gpt", startup::second_start_gpt),
 ];
 
-/// The benchmark rows, done by shardax.
+/// Runs the benchmark rows
 #[derive(Parser)]
 struct Options {
     /// Where the results go (default: standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only the row NAME, or rows whose name contains it where none is called so; of several processes, rows of these names, separated by commas
+    /// Run only the row NAME, or rows whose names contain it if no row has that name; with --processes, names separated
+    /// by commas
     #[arg(long, value_name = "NAME", default_value = "")]
     filter: String,
     /// Print the row names and stop
     #[arg(long)]
     list: bool,
-    /// The rows of several processes, as one of them
+    /// Run as one process of the rows with several processes
     #[arg(long)]
     processes: bool,
-    /// What a program over N processes costs each of them before it runs, as a row of a table
+    /// Print what preparing a program for N processes costs each of them, as a row of a table
     #[arg(long, value_name = "N")]
     simulated: Option<usize>,
-    /// What tracing and lowering takes for 8 devices and for 1,024
+    /// Measure tracing and lowering for 8 and for 1,024 devices
     #[arg(long)]
     plan: bool,
+    /// Times of single operations by XLA and by the CPU kernels, as a table
+    #[arg(long)]
+    cpu_kernels: bool,
+    /// What `--cpu-kernels` spawns
+    #[arg(long, hide = true)]
+    kernel: Option<usize>,
     /// What `first_result` and `second_start_gpt` spawn
     #[arg(long, hide = true)]
     child: Option<String>,
@@ -120,8 +128,7 @@ struct Measured {
     name: &'static str,
     #[serde(flatten)]
     timing: Timing,
-    /// The most memory that the process had so far, or one that it spawned, in MiB: that of the row where it is the only
-    /// one.
+    /// The peak memory in MiB of the process so far, or of one that it spawned. It is the row's if only one row runs.
     peak_mib: f64,
 }
 
@@ -132,7 +139,7 @@ impl Measured {
     }
 }
 
-/// The most memory that this process had.
+/// The peak memory of this process.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak =
@@ -149,6 +156,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         shardax::config::set_compilation_cache_dir("")?;
         return write(&processes::run(&options.filter)?, options.json);
     }
+    if options.cpu_kernels {
+        return Ok(kernels::run()?);
+    }
     if options.plan {
         return write(&planning::run()?, options.json);
     }
@@ -156,8 +166,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let Some(what) = options.child {
         return Ok(startup::child(&what)?);
     }
-    // Only rows that say so find compiled programs on disk.
+    // Only some rows use the disk cache, and they enable it.
     shardax::config::set_compilation_cache_dir("")?;
+    if let Some(number) = options.kernel {
+        return Ok(kernels::child(number)?);
+    }
     let named = ROWS.iter().any(|(name, _)| *name == options.filter);
     let rows =
         ROWS.iter().filter(|(name, _)| if named { *name == options.filter } else { name.contains(&options.filter) });

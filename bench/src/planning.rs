@@ -1,4 +1,4 @@
-//! What tracing and lowering a training step takes for eight devices, and for a thousand.
+//! Time of tracing and lowering a training step for eight and for 1,024 devices.
 
 use shardax::Result;
 use shardax_plan::{Setup, Target, models};
@@ -6,8 +6,8 @@ use shardax_plan::{Setup, Target, models};
 use crate::Measured;
 use crate::clock::{Timing, measure};
 
-/// `plan_lower_8` and `plan_lower_1024`: a decoder's step over `data`, `fsdp` and `model`, for devices of which as many are
-/// simulated.
+/// `plan_lower_8` and `plan_lower_1024`: the step of a decoder over `data`, `fsdp` and `model`, with that number of
+/// simulated devices.
 pub fn run() -> Result<Vec<Measured>> {
     Target::new("cpu:1024")?.prepare()?;
     let lower = |n: usize| -> Result<Timing> {

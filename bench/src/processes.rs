@@ -1,4 +1,4 @@
-//! Rows of several processes: what it costs that devices meet over MPI. `bench/processes.sh` starts them beside JAX's.
+//! Benchmarks of several processes that communicate over MPI. `bench/processes.sh` runs them and JAX's.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ use crate::{Measured, Row, cnn, training};
 
 const FEW: usize = 20;
 const MANY: usize = 500;
-/// Enough for the clock of a thread, which the system sets forward every few milliseconds.
+/// Enough calls for a thread's CPU clock, which the system updates every few milliseconds.
 const OFTEN: usize = 20_000;
 
 pub const ROWS: &[Row] = &[
@@ -26,10 +26,10 @@ pub const ROWS: &[Row] = &[
     ("mp_scale", scale),
 ];
 
-/// When the launcher was started, in seconds since 1970.
+/// The time when the launcher was started, in seconds since 1970.
 const BEGAN: &str = "SHARDAX_BENCH_BEGAN";
 
-/// `f` on `n` numbers of each device.
+/// Times `f` on `n` numbers per device.
 fn exchange(n: usize, runs: usize, f: fn(Array) -> Array) -> Result<Timing> {
     let mesh = make_mesh([("i", device_count())])?;
     let rows = NamedSharding::new(&mesh, P!["i"]);
@@ -38,14 +38,14 @@ fn exchange(n: usize, runs: usize, f: fn(Array) -> Array) -> Result<Timing> {
     measure_times(runs, || block_until_ready(f.call(&x)?))
 }
 
-/// A `pmap` without communication: taking local arrays, and giving local ones.
+/// A `pmap` without communication, with local arrays as arguments and results.
 fn rewrap() -> Result<Timing> {
     let f = pmap(|x: Array| x * 2.0);
     let x = f.call(&ones([local_device_count(), 4]))?;
     measure_times(MANY, || block_until_ready(f.call(&x)?))
 }
 
-/// What a thread computes for one call, whatever the others do meanwhile.
+/// The CPU time of a thread for one call, which does not depend on the other processes.
 fn scale() -> Result<Timing> {
     let mesh = make_mesh([("i", device_count())])?;
     let rows = NamedSharding::new(&mesh, P!["i"]);
@@ -59,23 +59,23 @@ fn scale() -> Result<Timing> {
         }
         means.push((thread_us()? - begin) / OFTEN as f64);
     }
-    // The first warms up.
+    // The first run is a warm-up.
     Ok(Timing::of(means.split_off(1)))
 }
 
-/// From before the launcher to the devices of all processes.
+/// The time from starting the launcher to having the devices of all processes.
 fn start() -> Option<Timing> {
     let began: f64 = std::env::var(BEGAN).ok()?.parse().ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs_f64();
     Some(Timing::of(vec![(now - began) * 1e6]))
 }
 
-/// Joins the others and runs the rows of these names, or all; the first process has the times.
+/// Joins the other processes and runs the named rows, or all; the first process returns the times.
 pub fn run(names: &str) -> Result<Vec<Measured>> {
     distributed::initialize()?;
     devices()?;
     let mut measured = Vec::new();
-    let mut keep = |name, timing: Timing| {
+    let mut record = |name, timing: Timing| {
         if process_index() == 0 {
             let (processes, each) = (process_count(), local_device_count());
             let (median, min, runs) = (timing.median_us, timing.min_us, timing.runs);
@@ -84,11 +84,11 @@ pub fn run(names: &str) -> Result<Vec<Measured>> {
         }
     };
     if let Some(timing) = start() {
-        keep("mp_start", timing);
+        record("mp_start", timing);
     }
     for &(name, run) in ROWS.iter().filter(|(name, _)| names.is_empty() || names.split(',').any(|n| n == *name)) {
         multihost::sync_global_devices(name)?;
-        keep(name, run()?);
+        record(name, run()?);
     }
     Ok(measured)
 }

@@ -1,4 +1,4 @@
-//! The row of ResNet-18 for small images: a training step of 32 of them on one device.
+//! The benchmark of ResNet-18 for small images: a training step with 32 images on one device.
 
 use shardax::nn::initializers;
 use shardax_nn::prelude::*;
@@ -8,7 +8,7 @@ use crate::data::{images, labels};
 
 const IMAGES: usize = 32;
 
-/// A convolution without a bias, and the norm of its results over the batch.
+/// A convolution without bias, followed by batch normalization.
 #[derive(Module, Clone)]
 struct ConvNorm {
     conv: Conv,
@@ -31,7 +31,7 @@ impl ConvNorm {
 struct Block {
     first: ConvNorm,
     second: ConvNorm,
-    /// Where sizes change.
+    /// Used where the number of features or the resolution changes.
     shortcut: Option<ConvNorm>,
 }
 
@@ -74,7 +74,7 @@ impl ResNet {
     }
 }
 
-type State = Optimizer<ResNet, Sgd>;
+type State = Optimizer<ResNet>;
 
 fn step(mut state: State, images: Array, labels: Array) -> Result<(State, Array)> {
     let loss =

@@ -1,4 +1,4 @@
-//! Rows of what is around a training: arrays saved and restored, steps fed from the disk, a model made in its parts.
+//! Benchmarks of checkpoints, input pipelines, and sharded initialization.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,12 +15,12 @@ use crate::clock::{MIN_RUNS, Timing, measure, measure_parts};
 use crate::data::line;
 
 const MIB: usize = 1 << 20;
-/// Arrays that are saved.
+/// The number of arrays in a checkpoint.
 const ARRAYS: usize = 16;
-/// What a step takes that is fed from the disk, or saved meanwhile.
+/// The duration of a simulated training step.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How much is saved: `BENCH_MIB` (1024).
+/// The size of a checkpoint: `BENCH_MIB` (1024) MiB.
 fn bytes() -> usize {
     let mib = std::env::var("BENCH_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(1024usize);
     mib.max(ARRAYS) * MIB
@@ -34,7 +34,7 @@ fn tree(seed: i32) -> Result<Vec<Array>> {
     block_until_ready(arrays.collect::<Result<Vec<_>>>()?)
 }
 
-/// Runs `f` with an empty folder.
+/// Runs `f` with an empty temporary folder.
 fn in_folder<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
     let folder = std::env::temp_dir().join(format!("shardax-bench-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
@@ -74,7 +74,7 @@ pub fn checkpoint_restore() -> Result<Timing> {
     })
 }
 
-/// What the program waits for `save` where a thread writes.
+/// The time that `save` blocks the program if a thread writes in the background.
 pub fn checkpoint_stall() -> Result<Timing> {
     let tree = tree(0)?;
     in_folder(|folder| {
@@ -91,7 +91,7 @@ pub fn checkpoint_stall() -> Result<Timing> {
     })
 }
 
-/// A step that sleeps for 20 ms, while a thread writes.
+/// A step of 20 ms while a thread writes checkpoints.
 pub fn step_while_saving() -> Result<Timing> {
     let tree = tree(0)?;
     let next = jit(|x: Array| x + 1);
@@ -99,7 +99,7 @@ pub fn step_while_saving() -> Result<Timing> {
         let mut manager = CheckpointManager::new(folder, CheckpointManagerOptions::new().max_to_keep(1))?;
         let (mut step, mut x) = (0, zeros([1024]));
         measure_parts(150, || {
-            // Every fifty steps, which take about as long as the writing.
+            // Every fifty steps, which take about as long as writing.
             if step % 50 == 0 {
                 manager.save(step, &tree)?;
             }
@@ -112,7 +112,7 @@ pub fn step_while_saving() -> Result<Timing> {
     })
 }
 
-/// The disk's own speed: plain writes, and that they are on the disk.
+/// The speed of the disk itself: plain writes followed by `fsync`.
 pub fn disk_write() -> Result<Timing> {
     let chunk = noise();
     in_folder(|folder| {
@@ -140,7 +140,7 @@ pub fn disk_read() -> Result<Timing> {
     })
 }
 
-/// 4 MiB that nothing can pack.
+/// 4 MiB of incompressible data.
 fn noise() -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(0);
     (0..4 * MIB).map(|_| random.u8(..)).collect()
@@ -154,7 +154,7 @@ fn write(path: &Path, chunk: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A step of 20 ms that takes 256 windows of 4096 bytes each, at random places of a file, as int32 on eight devices.
+/// A step of 20 ms that reads 256 windows of 4096 bytes at random offsets of a file, as int32 on eight devices.
 pub fn data_prefetch() -> Result<Timing> {
     let rows = NamedSharding::new(&line(DEVICES, "x")?, P!["x"]);
     in_folder(|folder| {
@@ -170,7 +170,7 @@ pub fn data_prefetch() -> Result<Timing> {
     })
 }
 
-/// Sixteen matrices of normal numbers, each device only its rows of each.
+/// Initialization of sixteen normal matrices, where each device computes only its rows.
 pub fn init_sharded() -> Result<Timing> {
     let rows = NamedSharding::new(&line(DEVICES, "x")?, P!["x"]);
     let side = [bytes() / ARRAYS / 4096, 1024];
@@ -180,7 +180,7 @@ pub fn init_sharded() -> Result<Timing> {
     let init = jit(init).out_shardings(&rows).lower(())?.compile()?;
     let memory = init.memory_analysis()?;
     eprintln!(
-        "  of {} MiB a device holds {} of results and {} beside them",
+        "  of {} MiB a device holds {} of results and {} of other data",
         bytes() / MIB,
         memory.outputs / MIB as i64,
         memory.temporaries / MIB as i64

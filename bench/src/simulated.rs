@@ -1,5 +1,5 @@
-//! What a program for many processes costs each of them before it runs, without the processes: the training step of the
-//! convolutional network, partitioned over `n` devices of which one is this process's, made local, and compiled.
+//! The cost of preparing a program for many processes, measured in one process: the training step of the convolutional
+//! network is partitioned over `n` devices, one of which belongs to this process, localized, and compiled.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use shardax_pjrt::{Client, CompileOptions, Plugin, Value};
 
 use crate::cnn;
 
-/// The most memory that this process has had, in MiB.
+/// The peak memory of this process in MiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -19,11 +19,11 @@ fn failed(error: shardax_pjrt::Error) -> Error {
     Error::new(ErrorKind::Runtime, error.to_string())
 }
 
-/// Prints a row of a table: devices; ms to start a client, to trace and lower, to partition, to make local; KiB of the
-/// program as StableHLO, partitioned, and local; MiB at most before and after partitioning.
+/// Prints a row of a table: devices; ms to start a client, trace and lower, partition, localize; KiB of the program as
+/// StableHLO, partitioned, and localized; peak MiB before and after partitioning.
 pub fn run(n: usize) -> Result<()> {
     config::set_num_cpu_devices(n)?;
-    // Compiles what makes the model.
+    // Compiles the initialization of the model.
     cnn::text(n)?;
     let mut begin = Instant::now();
     let mut lap = || {

@@ -1,4 +1,4 @@
-//! Rows of what comes before the first step.
+//! Benchmarks of the time before the first step.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,22 +12,22 @@ use crate::clock::{MIN_RUNS, Timing, measure_parts};
 use crate::dispatch::scale;
 use crate::{DEVICES, gpt, peak_mib};
 
-/// From spawning a process to the line that it prints, where everything is compiled.
+/// The time from spawning a process to its first output, with everything compiled.
 pub fn first_result() -> Result<Timing> {
     first("result", Path::new(""))
 }
 
-/// The same, where an earlier process has compiled.
+/// The time from spawning a process to its first output, with a filled disk cache.
 pub fn first_result_warm() -> Result<Timing> {
     with_cache(|cache| first("result", cache))
 }
 
-/// From spawning a process to the loss of a GPT's first step, where an earlier process has compiled.
+/// The time from spawning a process to the loss of a GPT's first step, with a filled disk cache.
 pub fn second_start_gpt() -> Result<Timing> {
     with_cache(|cache| first("step", cache))
 }
 
-/// Runs `f` with a folder of its own for compiled programs.
+/// Runs `f` with a temporary folder as the disk cache.
 pub fn with_cache<R>(f: impl FnOnce(&Path) -> Result<R>) -> Result<R> {
     let folder = std::env::temp_dir().join(format!("shardax-bench-{}", std::process::id()));
     let result = f(&folder);
@@ -58,12 +58,12 @@ fn first(child: &str, cache: &Path) -> Result<Timing> {
         }
     };
     let mut spawn = || spawn().map_err(|e| Error::new(ErrorKind::Runtime, e.to_string()));
-    spawn()?; // warms caches
+    spawn()?; // fills the file system's caches
     let timing = measure_parts(MIN_RUNS, spawn)?;
     Ok(Timing { spawned_mib, ..timing })
 }
 
-/// What these rows spawn: a GPT's first step, or `pmap` of `scale` on host values. Then it prints how much memory it had.
+/// The child processes of these rows: a GPT's first step, or `pmap` of `scale` on host values; prints the peak memory.
 pub fn child(what: &str) -> Result<()> {
     match what {
         "step" => gpt::first_step()?,

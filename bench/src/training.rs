@@ -1,4 +1,4 @@
-//! Rows of data-parallel training steps: the state replicated and donated, the batch split along axis 0.
+//! Benchmarks of data-parallel training steps: the state is replicated and donated, the batch is split along axis 0.
 
 use shardax::prelude::*;
 use shardax_nn::Rngs;
@@ -6,15 +6,15 @@ use shardax_nn::Rngs;
 use crate::clock::{STEPS, Timing, measure_steps, measure_times};
 use crate::data::{images, labels, line, replicated, split};
 
-/// Rows of a batch, in all.
+/// The global batch size.
 const ROWS: usize = 512;
 
-/// What a row trains.
+/// A model to train.
 trait Model: Tree {
     fn logits(&self, x: Array) -> Array;
 }
 
-/// How it is trained.
+/// An optimizer.
 trait Optimizer<M: Model>: Copy {
     type State: Tree;
     fn init(self, model: &M) -> Result<Self::State>;
@@ -28,7 +28,7 @@ struct Linear {
 }
 
 impl Linear {
-    /// That which Flax makes, too.
+    /// Initialized as in Flax.
     fn new(inputs: usize, outputs: usize, rngs: &mut Rngs) -> Linear {
         let layer = shardax_nn::Linear::new(inputs, outputs, rngs);
         Linear { kernel: layer.kernel, bias: zeros([outputs]) }
@@ -54,7 +54,7 @@ impl Model for Mlp {
     }
 }
 
-/// Plain gradient descent with this learning rate.
+/// Gradient descent with this learning rate.
 #[derive(Clone, Copy)]
 struct Sgd(f64);
 
@@ -93,7 +93,7 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
         Ok(Training { optimizer, state: replicated(state, &mesh)?, batch: split((x, y), &mesh, "batch")? })
     }
 
-    /// The step, whose state goes into the next.
+    /// The step, which passes its state on.
     fn stepping(self) -> impl FnMut() -> Result<Array> {
         let Training { optimizer, mut state, batch: (x, y) } = self;
         let step = pmap(move |(model, state): (M, O::State), x: Array, y: Array| {
@@ -114,7 +114,7 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
     }
 }
 
-/// The step on `n` devices of this process, each with so many rows.
+/// The step on `n` devices of this process with `each` rows per device.
 fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
     let rngs = &mut Rngs::new(0);
     let model = Mlp {

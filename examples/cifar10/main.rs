@@ -1,10 +1,9 @@
-//! Trains a classifier of CIFAR-10's images, data-parallel over several devices.
+//! Trains a classifier on CIFAR-10, data-parallel over several devices.
 //!
 //!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin
 //!     cargo run --release --example cifar10 -- --data cifar-10-batches-bin --model resnet18 --bf16 --run runs/cifar10
 //!
-//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it
-//! again, on another number of devices too.
+//! With `--run` it writes checkpoints and logs to that folder. Rerun to resume, on any number of devices.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,15 +19,15 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Augment, Source, Stream};
 use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer, accumulate, replicas_identical};
 
-/// Trains a classifier of CIFAR-10's images, on several devices at once.
+/// Trains a classifier on CIFAR-10, on several devices.
 #[derive(Parser)]
 struct Cli {
-    /// CIFAR-10 in its binary version: the folder with data_batch_1.bin and test_batch.bin
+    /// CIFAR-10, binary version: the folder with data_batch_1.bin and test_batch.bin
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     #[arg(long, value_enum, default_value_t = Kind::Cnn)]
     model: Kind,
-    /// Features of ResNet-18's first stage
+    /// Features in the first stage of ResNet-18
     #[arg(long, default_value_t = 64)]
     width: usize,
     /// CPU devices to simulate
@@ -37,28 +36,28 @@ struct Cli {
     /// Passes over the training set
     #[arg(long, default_value_t = 40)]
     epochs: u64,
-    /// Images in a step on each device
+    /// Images per step on each device
     #[arg(long, default_value_t = 32)]
     per_device_batch: usize,
-    /// Parts into which each device splits its images, one after the other; gradients are averaged over devices once
+    /// Number of parts that each device processes in turn; gradients are averaged over devices once
     #[arg(long, default_value_t = 1)]
     accumulate: usize,
-    /// For 32 images in a step; it grows with the batch
+    /// Learning rate for 32 images per step; scales with the batch
     #[arg(long, default_value_t = 5e-4)]
     learning_rate: f64,
-    /// The share of a label that is spread over all classes
+    /// Share of each label that is spread over all classes
     #[arg(long, default_value_t = 0.0)]
     label_smoothing: f64,
-    /// Computes in bfloat16, with parameters, losses and averages in float32
+    /// Compute in bfloat16, with parameters, losses and averages in float32
     #[arg(long)]
     bf16: bool,
-    /// What happens to training images at random
+    /// Random augmentation of training images
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["flip", "crop"])]
     augment: Vec<Change>,
-    /// Threads that do it [default: as many as the machine runs at once]
+    /// Threads for augmentation [default: the number of cores]
     #[arg(long)]
     threads: Option<usize>,
-    /// Decides the first weights, and the order of the images and what happens to them
+    /// Seed of the initial weights, the order of the images, and their augmentation
     #[arg(long, default_value_t = 0)]
     seed: u32,
     #[command(flatten)]
@@ -69,34 +68,34 @@ struct Cli {
 enum Kind {
     /// Two convolutions and a dense layer: 60,362 parameters
     Cnn,
-    /// Eleven million parameters at a width of 64
+    /// Eleven million parameters with a width of 64
     Resnet18,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Change {
-    /// Half of them are mirrored
+    /// Mirrors half of the images
     Flip,
-    /// They are moved by up to 4 pixels
+    /// Shifts images by up to 4 pixels
     Crop,
-    /// Brightness, contrast and saturation change by up to 40 %
+    /// Changes brightness, contrast and saturation by up to 40 %
     Color,
-    /// A square of 8 pixels on a side is blanked
+    /// Blanks a square of 8 × 8 pixels
     Cutout,
-    /// Nothing
+    /// No augmentation
     None,
 }
 
 /// What training changes: the model, and what AdamW remembers.
-type State<M> = Optimizer<M, AdamW>;
+type State<M> = Optimizer<M>;
 
-/// Images, uint8, as numbers of mean 0 and deviation 1 a channel, in CIFAR-10's training set.
+/// Normalizes uint8 images to mean 0 and deviation 1 per channel of CIFAR-10's training set.
 fn normalized(images: &Array) -> Array {
     let (mean, deviation) = (array([0.4914f32, 0.4822, 0.4465]), array([0.247f32, 0.2435, 0.2616]));
     (images.astype(DType::F32) / 255.0 - mean) / deviation
 }
 
-/// The mean loss of a batch, and its accuracy.
+/// The mean loss of a batch and its accuracy.
 fn loss_fn<M: Classifier>(model: &mut M, batch: &Batch, smoothing: f64) -> (Array, Array) {
     let logits = model.forward(&normalized(&batch.images));
     let loss = match smoothing {
@@ -106,7 +105,7 @@ fn loss_fn<M: Classifier>(model: &mut M, batch: &Batch, smoothing: f64) -> (Arra
     (loss, accuracy(&logits, &batch.labels))
 }
 
-/// What each device does with its share of a batch.
+/// The step of each device on its share of a batch.
 fn train_step<M: Classifier>(
     (parts, smoothing): (usize, f64),
     mut state: State<M>,
@@ -118,14 +117,14 @@ fn train_step<M: Classifier>(
         Ok((loss, accuracy, state.model.state_of(Filter::of::<BatchStat>()), grads))
     };
     let (loss, accuracy, stats, grads) = accumulate(parts, part, batch)?;
-    // One average over the devices, then the update: their copies stay equal.
+    // One average over the devices before the update keeps the copies equal.
     let (loss, accuracy, grads) = pmean((loss, accuracy, grads), "batch");
     state.model.update(&stats)?;
     state.update(grads)?;
     Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", Average::of(accuracy))))
 }
 
-/// Sums over the real images of all devices.
+/// Metrics of a batch over all devices, without padding.
 fn eval_step<M: Classifier>(mut model: M, batch: Batch) -> MultiMetric {
     let Batch { images, labels, mask } = batch;
     model.eval();
@@ -143,7 +142,7 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
     let (parameters, share) = (model.parameter_count(), cli.per_device_batch);
     println!("{:?}: {parameters} parameters, {batch_size} images a step on {n} devices, {share} on each", cli.model);
 
-    // Twice the batch has half the noise in its gradients, and takes steps twice as long.
+    // Twice the batch has half the gradient noise and allows twice the step size.
     let rate = cli.learning_rate * batch_size as f64 / 32.0;
     let warm_up = steps as usize / 20 + 1;
     let schedule = warmup_cosine_decay_schedule(0.0, rate, warm_up, (steps as usize).max(warm_up + 1), rate / 100.0);

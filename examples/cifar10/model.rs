@@ -3,12 +3,12 @@
 use shardax::nn::initializers;
 use shardax_nn::prelude::*;
 
-/// Of CIFAR-10's images.
+/// The number of CIFAR-10's classes.
 pub const CLASSES: usize = 10;
 
-/// A model of images. A call may change variables that are not parameters, such as running statistics.
+/// An image classifier. A call may update state that is not parameters, such as running statistics.
 pub trait Classifier: Module + Clone {
-    /// Logits `[B, 10]`, float32, of images, float32 `[B, 32, 32, 3]`.
+    /// Logits `[B, 10]`, float32, for images `[B, 32, 32, 3]`, float32.
     fn forward(&mut self, images: &Array) -> Array;
 }
 
@@ -38,8 +38,8 @@ impl Classifier for Cnn {
     }
 }
 
-/// ResNet-18 ([He et al. 2015](https://arxiv.org/abs/1512.03385)) as it is used for small images: the first
-/// convolution is 3 × 3 with stride 1, and nothing is pooled after it. 11,173,962 parameters at a width of 64.
+/// ResNet-18 ([He et al. 2015](https://arxiv.org/abs/1512.03385)) in the usual form for small images: the first
+/// convolution is 3 × 3 with stride 1, without pooling after it. 11,173,962 parameters with a width of 64.
 #[derive(Module, Clone)]
 pub struct ResNet {
     stem: ConvNorm,
@@ -47,7 +47,7 @@ pub struct ResNet {
     dense: Linear,
 }
 
-/// A convolution without a bias, and the norm of its results over the batch, on all devices together.
+/// A convolution without bias, followed by batch normalization over all devices.
 #[derive(Module, Clone)]
 struct ConvNorm {
     conv: Conv,
@@ -58,7 +58,7 @@ struct ConvNorm {
 struct Block {
     first: ConvNorm,
     second: ConvNorm,
-    /// Where sizes change.
+    /// Used where the number of features or the resolution changes.
     shortcut: Option<ConvNorm>,
 }
 
@@ -92,7 +92,7 @@ impl Block {
 }
 
 impl ResNet {
-    /// `width` is the number of features of the first stage; each of the others has twice as many as the one before.
+    /// `width` is the number of features of the first stage; each further stage has twice as many.
     pub fn resnet18(width: usize, rngs: &mut Rngs) -> Self {
         let stem = ConvNorm::new(3, width, 3, 1, rngs);
         let mut from = width;

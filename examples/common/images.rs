@@ -1,4 +1,4 @@
-//! Images with their labels: CIFAR-10's files, or the digits that the library has; batches of them.
+//! Image data sets: CIFAR-10's files or the built-in digits, in batches.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use shardax_train::{Batch, digits, shard_batch};
 pub struct Images {
     pub train: InMemory,
     pub test: InMemory,
-    /// The sizes of one.
+    /// The shape of an image.
     pub shape: [usize; 3],
 }
 
-/// CIFAR-10 in its binary layout: `data_batch_1.bin` and so on, and `test_batch.bin`.
+/// CIFAR-10, binary version: `data_batch_1.bin` and so on, and `test_batch.bin`.
 pub fn cifar(folder: &Path) -> Result<Images> {
     let entries = std::fs::read_dir(folder).map_err(|error| {
         Error::new(ErrorKind::Value, format!("cannot read the folder {}: {error}", folder.display()))
@@ -35,7 +35,7 @@ pub fn cifar(folder: &Path) -> Result<Images> {
     Ok(Images { train: read(&batches)?, test: read(&[folder.join("test_batch.bin")])?, shape: [32, 32, 3] })
 }
 
-/// The digits of 8 × 8 pixels.
+/// The built-in digits of 8 × 8 pixels.
 pub fn of_digits(seed: u64) -> Result<Images> {
     let (train, test) = digits()?.shuffle(seed).split(1500);
     let read = |data: shardax_train::Dataset| {
@@ -47,7 +47,7 @@ pub fn of_digits(seed: u64) -> Result<Images> {
     Ok(Images { train: read(train)?, test: read(test)?, shape: [8, 8, 1] })
 }
 
-/// The same with int32 labels, as losses take them.
+/// Converts labels to int32, as losses require.
 fn with_labels(data: InMemory) -> Result<InMemory> {
     let mut fields = data.fields().clone();
     if let Some(label) = fields.get_mut("label") {
@@ -57,25 +57,25 @@ fn with_labels(data: InMemory) -> Result<InMemory> {
     InMemory::new(fields)
 }
 
-/// A batch of examples, `[devices, B / devices, …]`.
+/// A batch with a leading dimension of devices, `[devices, B / devices, …]`.
 pub fn on_devices(example: &Example, devices: usize) -> Result<Batch> {
     let array = |name: &str| example[name].to_array();
     shard_batch(&Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? }, devices)
 }
 
-/// The batches of a test set, one after the other; blank examples, which the mask tells apart, fill up the last.
+/// The batches of a test set in order. The last one is padded with blank examples, which its mask marks.
 pub fn test_batches(test: &InMemory, size: usize, devices: usize) -> impl Stream<Item = Batch> + use<> {
     let test = test.clone().stream().epochs(1);
     test.batch_masked(size).map(move |batch| on_devices(&batch, devices)).prefetch(2)
 }
 
-/// A batch of examples that lies as the sharding says, which splits its first dimension.
+/// A batch whose first dimension is split by the sharding.
 pub fn split(example: &Example, rows: &NamedSharding) -> Result<Batch> {
     let array = |name: &str| example[name].to_array_on(rows);
     Ok(Batch { images: array("image")?, labels: array("label")?, mask: array("mask")? })
 }
 
-/// Training batches without end, shuffled, and read ahead.
+/// Endless, shuffled training batches with prefetching.
 pub fn train_batches(
     train: InMemory,
     seed: u64,

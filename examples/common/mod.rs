@@ -1,6 +1,6 @@
-//! What the programs share: where a run's files go, and how its curves are drawn.
+//! Code shared by the programs: output files of a run, and plots.
 
-// Each program uses a part of it.
+// Each program uses only part of it.
 #![allow(dead_code)]
 
 pub mod images;
@@ -17,18 +17,18 @@ use shardax_train::log::{EventFile, JsonLines, Line, Logger};
 use shardax_train::report::Report;
 use shardax_train::{MultiMetric, Panel, Plot, Trainer};
 
-/// Where a run's files go.
+/// The output files of a run.
 #[derive(clap::Args)]
 pub struct Files {
-    /// Checkpoints, metrics.jsonl, TensorBoard's files and report.html go here; a run that is there goes on
+    /// Folder for checkpoints, metrics.jsonl, TensorBoard files and report.html; an existing run is resumed
     #[arg(long, value_name = "DIR")]
     pub run: Option<PathBuf>,
-    /// Draws the curves
+    /// Writes the curves to this file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
 
-/// The numbers of this process's part of a run.
+/// Logged values of this process's part of the run.
 #[derive(Clone, Default)]
 struct Memory(Rc<RefCell<Vec<Line>>>);
 
@@ -48,9 +48,9 @@ impl Logger for Memory {
 }
 
 impl Files {
-    /// Runs a training with its files: it goes on from the last checkpoint, one is kept every `save_every` steps, and
-    /// at the end each of `curves` is a panel of the plot, with that of the test set. `about` adds to the report what
-    /// it knows of a step that is given this state and this batch.
+    /// Trains and writes the files: resumes from the last checkpoint, saves every `save_every` steps, and draws
+    /// `curves` at the end, each in a panel with the test curve. `about` adds information to the report, from the state
+    /// and batch of a step.
     #[allow(clippy::too_many_arguments)]
     pub fn train<S: Tree, D: Stream>(
         &self,
@@ -63,7 +63,7 @@ impl Files {
         about: impl FnOnce(Report, &S, D::Item) -> Result<Report>,
     ) -> Result<S> {
         let memory = Memory::default();
-        // The arguments say how it goes on, such as the number of steps that a schedule is for.
+        // The arguments that later steps depend on, such as the number of steps of a schedule, are stored too.
         let keep = CheckpointManagerOptions::new().save_interval_steps(save_every).max_to_keep(3);
         let mut checkpoints =
             self.run.as_ref().map(|run| CheckpointManager::new(run.join("checkpoints"), keep)).transpose()?;

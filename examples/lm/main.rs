@@ -1,12 +1,11 @@
-//! Trains a language model on any text, on any mesh, and writes like it.
+//! Trains a language model on a text file, on any mesh, and generates text.
 //!
 //!     cargo run --release --example lm -- --text book.txt
 //!     cargo run --release --example lm -- --text book.txt --mesh data=2,fsdp=2,model=2 --run runs/book
 //!
 //!     cargo run --release --example lm --features tokenizers -- --text book.txt --bpe 1024 --run runs/book-bpe
 //!
-//! With `--run` it saves checkpoints and logs in that folder, and goes on from the last one: stop it, and start it
-//! again, on another mesh too.
+//! With `--run` it writes checkpoints and logs to that folder. Rerun to resume, on any mesh.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,10 +21,10 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Example, Source, Stream, Tokenizer, text_windows, token_windows};
 use shardax_train::{Average, MultiMetric, Perplexity, Trainer};
 
-/// Trains a language model on any text, and writes like it.
+/// Trains a language model on a text file, and generates text
 #[derive(Parser)]
 struct Cli {
-    /// What it learns: any file; the last tenth is for evaluation
+    /// Training data: any file; the last tenth is for evaluation
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
     /// Devices along `data` (batches), `fsdp` (batches and parameters) and `model` (heads and features)
@@ -33,13 +32,13 @@ struct Cli {
     mesh: String,
     #[arg(long, default_value_t = 2000)]
     steps: u64,
-    /// Windows of text in a step
+    /// Windows of text per step
     #[arg(long, default_value_t = 32)]
     batch_size: usize,
-    /// Tokens in a window
+    /// Tokens per window
     #[arg(long, default_value_t = 128)]
     length: usize,
-    /// Learns so many tokens of byte pair encoding from the text [default: each byte is a token]
+    /// Learns a byte pair encoding with this number of tokens [default: each byte is a token]
     #[cfg(feature = "tokenizers")]
     #[arg(long, value_name = "TOKENS")]
     bpe: Option<usize>,
@@ -47,10 +46,10 @@ struct Cli {
     layers: usize,
     #[arg(long, default_value_t = 128)]
     features: usize,
-    /// Heads of queries
+    /// Query heads
     #[arg(long, default_value_t = 4)]
     heads: usize,
-    /// Heads of keys and values, which divide those of queries
+    /// Key and value heads; they must divide the query heads
     #[arg(long, default_value_t = 2)]
     kv_heads: usize,
     #[arg(long, default_value_t = 1e-3)]
@@ -60,26 +59,26 @@ struct Cli {
     /// Steps between lines of the log
     #[arg(long, default_value_t = 50)]
     log_every: u64,
-    /// Steps between checkpoints, and evaluations
+    /// Steps between checkpoints and evaluations
     #[arg(long, default_value_t = 200)]
     save_every: u64,
-    /// What it writes begins so
+    /// Beginning of the generated text
     #[arg(long, default_value = "The ")]
     prompt: String,
-    /// Tokens that it writes at the end
+    /// Number of tokens to generate
     #[arg(long, default_value_t = 200)]
     sample: usize,
-    /// Below 1 it is surer of itself
+    /// Sampling temperature
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
     #[command(flatten)]
     files: common::Files,
 }
 
-/// Examples of `tokens` and `targets`, which training and evaluation share.
+/// Examples with `tokens` and `targets`, shared by training and evaluation.
 type Windows = Arc<dyn Source<Item = Example> + Sync>;
 
-type State = Optimizer<Decoder, (shardax_nn::ClipByGlobalNorm, AdamW)>;
+type State = Optimizer<Decoder>;
 
 fn loss_of(model: &Decoder, tokens: &Array, targets: &Array) -> Array {
     softmax_cross_entropy_with_integer_labels(model.forward(tokens), targets)
@@ -97,7 +96,7 @@ fn eval_step(model: Decoder, (tokens, targets): (Array, Array)) -> MultiMetric {
     MultiMetric::new().with("loss", Average::of(&losses)).with("perplexity", Perplexity::of(losses))
 }
 
-/// How the text becomes tokens. What was learned is kept with the run.
+/// The tokenizer. A learned one is saved with the run.
 #[cfg(feature = "tokenizers")]
 fn tokenizer(cli: &Cli) -> Result<Tokenizer> {
     let kept = cli.files.run.as_ref().map(|run| run.join("tokenizer.json"));
@@ -107,7 +106,7 @@ fn tokenizer(cli: &Cli) -> Result<Tokenizer> {
     }
     let learned = Tokenizer::train_bpe([&cli.text], &shardax_train::data::BpeOptions::new(count))?;
     if let (Some(run), Some(path)) = (&cli.files.run, &kept) {
-        // The tokenizer's error says what is wrong with a folder that cannot be made.
+        // If the folder cannot be created, the tokenizer reports it.
         std::fs::create_dir_all(run).ok();
         learned.save(path)?;
     }
@@ -119,7 +118,7 @@ fn tokenizer(_: &Cli) -> Result<Tokenizer> {
     Ok(Tokenizer::bytes())
 }
 
-/// The text in windows. Bytes are read as they are needed.
+/// The text in windows, read on demand.
 fn windows(cli: &Cli, tokenizer: &Tokenizer) -> Result<Windows> {
     if tokenizer.is_bytes() {
         return Ok(Arc::new(text_windows(&cli.text, cli.length)?));
@@ -130,7 +129,7 @@ fn windows(cli: &Cli, tokenizer: &Tokenizer) -> Result<Windows> {
     Ok(Arc::new(token_windows(tokenizer.encode(&text)?, cli.length)?))
 }
 
-/// The axes of `data=2,fsdp=2`.
+/// Parses axes such as `data=2,fsdp=2`.
 fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
     let axis = |part: &str| {
         let (name, count) = part.split_once('=')?;
@@ -161,19 +160,18 @@ fn main() -> Result<()> {
     }
     config.check()?;
 
-    // What splits what: batches over `data` and `fsdp`, parameters over `fsdp` and `model`.
+    // Rules: batches are split over `data` and `fsdp`, parameters over `fsdp` and `model`.
     let mesh = make_mesh(axes.iter().copied())?;
     let has = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| axes.iter().any(|(axis, _)| axis == name)).collect()
     };
-    let along =
-        |names: &[&'static str]| shardax::sharding::DimSpec::Axes(has(names).into_iter().map(Into::into).collect());
+    let along = |names: &[&'static str]| shardax::sharding::DimSpec::from_iter(has(names));
     let rules = Rules::new(&mesh, [("batch", along(&["data", "fsdp"]))])
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
         .and("mlp", along(&["model"]));
 
-    // No device ever holds more than its part.
+    // The model is initialized in shards: no device ever stores more than its part.
     let (own, seed, rate, steps) = (rules.clone(), cli.seed, cli.learning_rate, cli.steps as usize);
     let state = rules.init(move || {
         let schedule = warmup_cosine_decay_schedule(0.0, rate, steps / 20 + 1, steps.max(2) + steps / 20, rate / 10.0);
@@ -198,7 +196,7 @@ fn main() -> Result<()> {
     let mut train = batches(text.clone().range(0..windows - held_out))?.prefetch(2);
 
     let shardings = rules.shardings(&state)?;
-    let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>)).donate_argnums([0]);
+    let step = jit(train_step).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
     let evaluate = jit(eval_step);
     let trainer = Trainer::new(cli.steps)
         .log_every(cli.log_every)

@@ -1,9 +1,9 @@
-//! Trains a mixture of experts, each on a device of its own: tokens go to their experts and back by `all_to_all`.
+//! Trains a mixture of experts, split over devices: tokens are sent to their experts and back by `all_to_all`.
 //!
 //!     cargo run --release --example moe
 //!     cargo run --release --example moe -- --experts 16 --mesh data=2,expert=4 --run runs/moe
 //!
-//! The data are points of several kinds, and each kind has a rule of its own, so that experts share the work out.
+//! The data are points of several kinds with a different rule for each, so that experts can specialize.
 
 #[path = "../mixed.rs"]
 mod mixed;
@@ -19,7 +19,7 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Example, HostArray, Source, Stream};
 use shardax_train::{Average, MultiMetric};
 
-/// Trains a mixture of experts, which are split over devices.
+/// Trains a mixture of experts, split over devices
 #[derive(Parser)]
 struct Cli {
     /// Devices along `expert` (experts and batches) and `data` (batches)
@@ -27,22 +27,22 @@ struct Cli {
     mesh: String,
     #[arg(long, default_value_t = 8)]
     experts: usize,
-    /// Experts that a token goes through
+    /// Experts per token
     #[arg(long, default_value_t = 2)]
     k: usize,
-    /// The room of an expert, as a multiple of what balanced ones need
+    /// Capacity of an expert, as a multiple of the number of tokens in a balanced batch
     #[arg(long, default_value_t = 1.25)]
     capacity_factor: f64,
-    /// Sequences in a step; the devices divide them
+    /// Sequences per step; must be a multiple of the number of devices
     #[arg(long, default_value_t = 16)]
     batch_size: usize,
-    /// Tokens in a sequence
+    /// Tokens per sequence
     #[arg(long, default_value_t = 64)]
     length: usize,
-    /// Features inside an expert
+    /// Hidden features of an expert
     #[arg(long, default_value_t = 32)]
     hidden: usize,
-    /// How much the loss is for balance
+    /// Weight of the load-balancing loss
     #[arg(long, default_value_t = 0.01)]
     balance: f64,
     #[arg(long, default_value_t = 1e-2)]
@@ -55,7 +55,7 @@ const FEATURES: usize = 8;
 const KINDS: usize = 8;
 
 type Expert = Sequential<(Linear, Apply, Linear)>;
-type State = Optimizer<MixtureOfExperts<Expert>, Adam>;
+type State = Optimizer<MixtureOfExperts<Expert>>;
 /// Points and what becomes of them, `[batch, length, features]`.
 type Batch = (Array, Array);
 
@@ -75,7 +75,7 @@ fn number(a: u64, b: u64) -> f32 {
     (mixed(a, b) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
-/// A sequence of points, each near the centre of its kind; what becomes of one is a linear map of its kind.
+/// A sequence of points, each near the centre of its kind; the image of a point is a linear map of its kind.
 fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for at in 0..length as u64 {
@@ -91,7 +91,7 @@ fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
     Ok(Example::from([("x".into(), array(&x)?), ("y".into(), array(&y)?)]))
 }
 
-/// The axes of `data=2,expert=4`.
+/// Parses axes such as `data=2,expert=4`.
 fn axes(text: &str) -> Result<Vec<(&'static str, usize)>> {
     let axis = |part: &str| {
         let (name, count) = part.split_once('=')?;
@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     config::set_num_cpu_devices(axes.iter().map(|(_, n)| n).product())?;
     let mesh = make_mesh(axes.iter().copied())?;
     let has = |name: &&'static str| axes.iter().any(|(axis, _)| axis == name);
-    // Rows of a batch lie along `expert` first: a `shard_map` over it takes them from there.
+    // Rows of a batch are split over `expert` first, as the `shard_map` of the experts expects.
     let batch: Vec<&'static str> = ["expert", "data"].into_iter().filter(has).collect();
     let batch = shardax::sharding::DimSpec::Axes(batch.into_iter().map(Into::into).collect());
     let expert: Option<&str> = Some("expert").filter(has);
@@ -140,7 +140,7 @@ fn main() -> Result<()> {
     let step = move |state: State, batch: Batch| train_step(state, batch, array(balance as f32));
     let shardings = rules.shardings(&state)?;
     let x = device_put(&zeros([cli.batch_size, cli.length, FEATURES]), &split)?;
-    let step = jit(step).out_shardings((&shardings, None::<shardax::ShardingLike>));
+    let step = jit(step).out_shardings((&shardings, UNSPECIFIED));
     let step = step.lower((&state, (x.clone(), x)))?.compile()?;
     cli.run.train("moe", state, &mut data, &step)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Trains a deep network on handwritten digits, its layers in stages on devices of their own, by GPipe or 1F1B.
+//! Trains a deep network on handwritten digits with pipeline parallelism, by GPipe or 1F1B.
 //!
 //!     cargo run --release --example pipeline
 //!     cargo run --release --example pipeline -- --schedule gpipe --stages 4 --micro-batches 16 --run runs/pipeline
@@ -14,16 +14,16 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{HostArray, InMemory, Source, Stream};
 use shardax_train::{Average, MultiMetric, digits};
 
-/// Trains a deep network on handwritten digits, its layers in stages.
+/// Trains a deep network on handwritten digits with pipeline parallelism
 #[derive(Parser)]
 struct Cli {
-    /// Devices along `stage`; they divide the layers
+    /// Devices along `stage`; must divide the number of layers
     #[arg(long, default_value_t = 4)]
     stages: usize,
-    /// Devices along `data`: so many pipelines, each with its share of a batch
+    /// Devices along `data`: the number of pipelines, each with its share of a batch
     #[arg(long, default_value_t = 2)]
     data: usize,
-    /// Parts of a batch that go through one after the other
+    /// Micro-batches per step
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     #[arg(long, value_enum, default_value_t = Order::OneFOneB)]
@@ -32,7 +32,7 @@ struct Cli {
     layers: usize,
     #[arg(long, default_value_t = 64)]
     features: usize,
-    /// Examples in a step; pipelines and micro-batches together divide them
+    /// Examples per step; must be a multiple of pipelines times micro-batches
     #[arg(long, default_value_t = 128)]
     batch_size: usize,
     #[arg(long, default_value_t = 1e-3)]
@@ -41,13 +41,13 @@ struct Cli {
     run: Run,
 }
 
-/// When which stage does what.
+/// The pipeline schedule.
 #[derive(Clone, Copy, ValueEnum)]
 enum Order {
-    /// All forward, then all backward
+    /// All forward passes, then all backward passes
     #[value(name = "gpipe")]
     GPipe,
-    /// Forward and backward in turns: less memory
+    /// Forward and backward passes alternate, which needs less memory
     #[value(name = "1f1b")]
     OneFOneB,
 }
@@ -103,7 +103,7 @@ impl Deep {
         })
     }
 
-    /// Logits `[batch, 10]` of images `[batch, 64]`.
+    /// Logits `[batch, 10]` for images `[batch, 64]`.
     fn forward(&mut self, images: &Array) -> Array {
         self.last.forward(self.norm.forward(self.blocks.forward(self.first.forward(images))))
     }
@@ -119,7 +119,7 @@ impl Deep {
     }
 }
 
-type State = Optimizer<Deep, AdamW>;
+type State = Optimizer<Deep>;
 /// Images `[batch, 64]` and labels `[batch]`.
 type Batch = (Array, Array);
 
@@ -166,7 +166,7 @@ fn main() -> Result<()> {
     let images = device_put(&zeros([cli.batch_size, 64]), &split)?;
     let labels = device_put(&zeros_dtype([cli.batch_size], DType::I32), &split)?;
     let shardings = rules.shardings(&state)?;
-    let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
+    let step = jit(train_step).out_shardings((&shardings, UNSPECIFIED));
     let step = step.lower((&state, (images, labels)))?.compile()?;
     let state = cli.run.train("pipeline", state, &mut batches, &step)?;
 

@@ -1,10 +1,9 @@
-//! Finds a needle in long sequences that are split over devices: attention goes round a ring.
+//! Finds a marked token in long sequences that are split over devices, with ring attention.
 //!
 //!     cargo run --release --example ring_attention
 //!     cargo run --release --example ring_attention -- --devices 4 --length 2048 --run runs/ring
 //!
-//! One token of each sequence is marked, and every position is to tell which it is: what a device needs is mostly on
-//! another one.
+//! One token of each sequence is marked, and every position must predict it, so most devices need data of another one.
 
 #[path = "../mixed.rs"]
 mod mixed;
@@ -20,20 +19,20 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Example, HostArray, Source, Stream};
 use shardax_train::{Average, MultiMetric};
 
-/// Finds a needle in long sequences that are split over devices.
+/// Finds a marked token in long sequences that are split over devices
 #[derive(Parser)]
 struct Cli {
-    /// Devices that share a sequence; they divide its length
+    /// Devices that share a sequence; must divide its length
     #[arg(long, default_value_t = 8)]
     devices: usize,
-    /// Tokens in a sequence
+    /// Tokens per sequence
     #[arg(long, default_value_t = 256)]
     length: usize,
     #[arg(long, default_value_t = 8)]
     batch_size: usize,
     #[arg(long, default_value_t = 32)]
     features: usize,
-    /// Heads of queries; two of them share keys and values
+    /// Query heads; two of them share keys and values
     #[arg(long, default_value_t = 4)]
     heads: usize,
     #[arg(long, default_value_t = 1e-2)]
@@ -66,14 +65,14 @@ impl Finder {
         }
     }
 
-    /// Logits `[batch, length, 16]` of `[batch, length]` tokens.
+    /// Logits `[batch, length, 16]` for tokens `[batch, length]`.
     fn forward(&self, tokens: &Array) -> Array {
         let x = self.rules.constrain(self.embed.forward(tokens), [None, Some("length"), None]);
         self.last.forward(self.attention.forward(self.norm.forward(&x)) + x)
     }
 }
 
-type State = Optimizer<Finder, AdamW>;
+type State = Optimizer<Finder>;
 /// Tokens `[batch, length]`, and the marked ones `[batch]`.
 type Batch = (Array, Array);
 
@@ -88,7 +87,7 @@ fn train_step(mut state: State, (tokens, needles): Batch) -> Result<(State, Mult
     Ok((state, MultiMetric::new().with("loss", Average::of(loss)).with("accuracy", Average::of(accuracy))))
 }
 
-/// A sequence of values below 16; that of the needle is 16 more.
+/// A sequence of values below 16, where 16 is added to the marked one.
 fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
     let drawn = |at: usize| mixed(seed ^ (i as u64) << 20, at as u64);
     let place = drawn(length) as usize % length;
@@ -123,12 +122,12 @@ fn main() -> Result<()> {
     let tokens = device_put(&zeros_dtype([cli.batch_size, length], DType::I32), &place)?;
     let needles = zeros_dtype([cli.batch_size], DType::I32);
     let shardings = rules.shardings(&state)?;
-    let step = jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>));
+    let step = jit(train_step).out_shardings((&shardings, UNSPECIFIED));
     let step = step.lower((&state, (tokens, needles)))?.compile()?;
     println!("{} tokens on each of {} devices", length / cli.devices, cli.devices);
     let state = cli.run.train("ring_attention", state, &mut data, &step)?;
 
-    // The same model without rules is on one device.
+    // Without rules the model runs on one device.
     if let Some(batch) = data.next_item() {
         let (tokens, _) = batch?;
         let forward = jit(|model: Finder, tokens: Array| model.forward(&tokens));

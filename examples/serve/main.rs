@@ -1,9 +1,9 @@
-//! Serves an exported model: requests are taken together, run by programs of several sizes, and answered one by one.
+//! Serves an exported model: collects requests into batches of several sizes, and answers each.
 //!
 //!     cargo run --release --example serve
 //!     cargo run --release --example serve -- --model models/mnist --wait-us 0
 //!
-//! Clients are tasks of the same process, so that the table shows the server and no network.
+//! Clients are tasks in the same process, so that the table measures the server and not the network.
 
 mod model;
 mod server;
@@ -19,13 +19,13 @@ use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 use shardax_alloc as _;
 
-/// Serves an exported model, and measures how it answers.
+/// Serves an exported model, and measures throughput and latency
 #[derive(Parser)]
 struct Cli {
-    /// Folder of exported functions of rows, one for each size; a classifier is written where there is none
+    /// Folder of exported functions, one for each batch size; if there is none, a random classifier is written
     #[arg(long, default_value = "target/serve")]
     model: PathBuf,
-    /// Sizes of the classifier that is written
+    /// Batch sizes of that classifier
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     sizes: Vec<usize>,
     /// Features of its hidden layers
@@ -34,18 +34,18 @@ struct Cli {
     /// Microseconds that a request waits for others
     #[arg(long, default_value_t = 1000)]
     wait_us: u64,
-    /// Requests that may wait
+    /// Capacity of the queue
     #[arg(long, default_value_t = 256)]
     queue: usize,
-    /// Numbers of clients that ask at once
+    /// Numbers of concurrent clients
     #[arg(long, value_delimiter = ',', default_value = "1,8,64")]
     clients: Vec<usize>,
-    /// Requests of all clients together
+    /// Total number of requests
     #[arg(long, default_value_t = 6400)]
     requests: usize,
 }
 
-/// Each client asks, waits for the answer, and asks again. The times that answers took.
+/// Sends requests from `clients` concurrent clients, each of which waits for its answers; returns the latencies.
 async fn ask(client: &Client, clients: usize, requests: usize, features: usize) -> Result<Vec<Duration>> {
     let tasks: Vec<_> = (0..clients)
         .map(|number| {

@@ -10,11 +10,11 @@ use shardax::{Error, ErrorKind};
 
 use crate::server::Batched;
 
-/// A function of rows, for each number of rows that it was exported for.
+/// A function of rows, exported for several numbers of rows.
 pub struct Model {
     features: usize,
     sizes: Vec<(usize, Compiled<(Array,), Array>)>,
-    /// How many programs were compiled, the others having been found.
+    /// The number of programs that were compiled; the others were loaded.
     pub compiled: usize,
 }
 
@@ -23,13 +23,13 @@ fn file_error(path: &Path, error: std::io::Error) -> Error {
 }
 
 impl Model {
-    /// Of the functions in a folder. What is compiled is kept beside them, and is found there the next time.
+    /// Loads the functions in a folder. Compiled programs are saved next to them and loaded the next time.
     pub fn load(folder: &Path) -> Result<Model> {
         let mut model = Model { features: 0, sizes: Vec::new(), compiled: 0 };
         let mut missing = Vec::new();
         for entry in fs::read_dir(folder).map_err(|e| file_error(folder, e))? {
             let path = entry.map_err(|e| file_error(folder, e))?.path();
-            // What JAX wrote serves as well.
+            // Files that JAX exported work too.
             if path.extension().is_none_or(|extension| extension != "safetensors" && extension != "jax") {
                 continue;
             }
@@ -56,7 +56,7 @@ impl Model {
             let kept = path.with_extension("executable");
             match fs::read(&kept).ok().and_then(|bytes| Compiled::load(&lowered, &bytes).ok()) {
                 Some(compiled) => model.sizes.push((rows, compiled)),
-                // There is none yet, or it is of another engine, processor or model.
+                // It does not exist, or belongs to another plugin, processor or model.
                 None => missing.push((rows, kept, lowered)),
             }
         }
@@ -66,7 +66,7 @@ impl Model {
             model.compiled += 1;
             model.sizes.push((rows, compiled));
         }
-        // The first call of a program does what no later one does.
+        // The first call of a program initializes it.
         for (rows, compiled) in &model.sizes {
             compiled.call(zeros([*rows, model.features]))?.block_until_ready()?;
         }
@@ -98,20 +98,20 @@ impl Batched for Model {
         }
     }
 
-    /// By the smallest program that has place for all, filled up with zeros.
+    /// Runs the smallest program that is large enough, padded with zeros.
     async fn run(&self, rows: &[Vec<f32>]) -> Result<Vec<Vec<f32>>> {
         let (size, program) = self.sizes.iter().find(|(size, _)| *size >= rows.len()).unwrap_or(&self.sizes[0]);
         let mut data = rows.concat();
         data.resize(size * self.features, 0.0);
         let out = program.call(Array::from_vec(data, &[*size, self.features])?)?;
-        // The thread does something else until the result is there.
+        // The thread runs other tasks until the result is ready.
         out.ready().await?;
         let width = out.shape()[1..].iter().product::<usize>().max(1);
         Ok(out.to_vec::<f32>()?.chunks(width).take(rows.len()).map(<[f32]>::to_vec).collect())
     }
 }
 
-/// Writes a classifier of random weights for each size: in the place of a trained one.
+/// Writes a classifier with random weights for each size, in place of a trained one.
 pub fn write(folder: &Path, sizes: &[usize], hidden: usize) -> Result<()> {
     fs::create_dir_all(folder).map_err(|e| file_error(folder, e))?;
     let keys: [Array; 3] = random::split(&random::key(0), 3).unstack()?;

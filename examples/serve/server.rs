@@ -1,4 +1,4 @@
-//! Requests taken together: a bounded queue, a task that makes batches of it, and what clients are told.
+//! Request batching: a bounded queue, a task that forms batches, and the errors that clients get.
 
 use std::fmt;
 use std::future::Future;
@@ -10,28 +10,28 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// What answers many rows at once.
+/// A model that answers batches of rows.
 pub trait Batched: Send + Sync + 'static {
-    /// How many rows at once, at most.
+    /// The largest batch size.
     fn largest(&self) -> usize;
 
-    /// Whether it would take this row; what is wrong with it otherwise.
+    /// Checks a row; the error says why it cannot be answered.
     fn check(&self, row: &[f32]) -> Result<(), String>;
 
     /// One answer for each row.
     fn run(&self, rows: &[Vec<f32>]) -> impl Future<Output = shardax::Result<Vec<Vec<f32>>>> + Send;
 }
 
-/// Why a request has no answer.
+/// The error of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// As many wait as may; try again later.
+    /// The queue is full; try again later.
     Busy,
-    /// The server takes no more.
+    /// The server is stopping.
     Stopped,
-    /// The request cannot be answered.
+    /// The request is invalid.
     Wrong(String),
-    /// The model failed on it.
+    /// The model failed on this request.
     Failed(String),
 }
 
@@ -59,19 +59,19 @@ enum Message {
     Stop,
 }
 
-/// What was answered since the start.
+/// Statistics since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub rows: AtomicUsize,
     pub batches: AtomicUsize,
 }
 
-/// How long requests wait for others, and how many may wait.
+/// The waiting time of a batch, and the capacity of the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// A batch that is not full goes when its first request is so old.
+    /// An incomplete batch runs when its first request has waited for this time.
     pub wait: Duration,
-    /// How many requests may wait to be taken; more are held back.
+    /// The capacity of the queue; further requests wait or are rejected.
     pub queue: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a task that answers.
+    /// Starts a task that answers requests.
     pub fn start(model: impl Batched, limits: Limits) -> Server {
         let (queue, messages) = mpsc::channel(limits.queue);
         let counts = Arc::new(Counts::default());
@@ -99,29 +99,29 @@ impl Server {
         &self.counts
     }
 
-    /// Answers what waits, refuses what comes, and returns when all is answered.
+    /// Answers the waiting requests, rejects new ones, and returns when all are answered.
     pub async fn stop(self) {
-        // It fails only where the task is gone.
+        // Fails only if the task has ended.
         self.queue.send(Message::Stop).await.ok();
         self.task.await.ok();
     }
 }
 
-/// Asks the server; clones ask the same one.
+/// A client of the server. Clones share the server.
 #[derive(Clone)]
 pub struct Client {
     queue: mpsc::Sender<Message>,
 }
 
 impl Client {
-    /// The answer for a row. Where the queue is full it waits for a place: that is how clients are slowed down.
+    /// Answers a row. If the queue is full, it waits, which slows clients down (backpressure).
     pub async fn call(&self, row: Vec<f32>) -> Answer {
         let (request, answer) = request(row);
         self.queue.send(request).await.map_err(|_| Refusal::Stopped)?;
         answer.await.unwrap_or(Err(Refusal::Stopped))
     }
 
-    /// The answer for a row; where the queue is full it is refused at once.
+    /// Answers a row; if the queue is full, the request is rejected immediately.
     pub async fn try_call(&self, row: Vec<f32>) -> Answer {
         let (request, answer) = request(row);
         self.queue.try_send(request).map_err(|error| match error {
@@ -144,9 +144,9 @@ async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait:
         let mut deadline = Instant::now() + wait;
         while let Some(message) = next {
             match message {
-                // What waits already is answered still.
+                // Requests already in the queue are still answered.
                 Message::Stop => messages.close(),
-                // Whoever asked may have gone.
+                // The client may have dropped the request.
                 Message::Row(request) if request.answer.is_closed() => {}
                 Message::Row(request) => match model.check(&request.row) {
                     Ok(()) => {
@@ -161,7 +161,7 @@ async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait:
             if batch.len() == model.largest() {
                 break;
             }
-            // What is there is taken even where the time is over.
+            // Requests already in the queue are added even after the deadline.
             next = timeout_at(deadline, messages.recv()).await.ok().flatten();
         }
         if !batch.is_empty() {
@@ -175,9 +175,9 @@ async fn answer(model: &impl Batched, batch: Vec<Request>, counts: &Counts) {
     counts.batches.fetch_add(1, Relaxed);
     let (rows, waiting): (Vec<_>, Vec<_>) = batch.into_iter().map(|request| (request.row, request.answer)).unzip();
     match model.run(&rows).await {
-        // A client that has gone is nobody's mistake.
+        // It is not an error if a client has dropped its request.
         Ok(answers) => waiting.into_iter().zip(answers).for_each(|(one, answer)| drop(one.send(Ok(answer)))),
-        // One of them alone is wrong, perhaps: each by itself.
+        // Maybe only one of the rows is invalid, so each is run separately.
         Err(_) if rows.len() > 1 => {
             for (row, one) in rows.into_iter().zip(waiting) {
                 one.send(single(model, row).await).ok();

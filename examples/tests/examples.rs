@@ -1,4 +1,4 @@
-//! Runs the examples as a newcomer does, each in a process of its own, and reads what they print.
+//! Runs the examples as a newcomer does, each in its own process, and checks their output.
 
 #[path = "programs/parallel.rs"]
 mod parallel;
@@ -22,7 +22,7 @@ fn scale() {
     assert!(text.contains("[56 56]"), "{text}");
 }
 
-/// What the examples show is what users write: all of them name the allocator that their numbers are of.
+/// The examples show what users write: all of them use the allocator with which they were measured.
 #[test]
 fn every_example_names_the_allocator() {
     let manifest = include_str!("../Cargo.toml");
@@ -43,7 +43,7 @@ fn linear_regression() {
     assert!(text.contains("replicas identical: true"), "{text}");
 }
 
-/// On one device the program runs all the same.
+/// The program also works on one device.
 #[test]
 fn linear_regression_on_one_device() {
     let text = output("linear_regression", &["--devices", "1"]);
@@ -51,7 +51,7 @@ fn linear_regression_on_one_device() {
     assert!(numbers(&text, "loss").last().is_some_and(|loss| *loss < 0.05), "{text}");
 }
 
-/// The whole program: it learns, its replicas stay equal, and it draws what it did.
+/// The whole program: the model learns, the replicas stay equal, and the curves are drawn.
 #[test]
 fn digits() {
     let plot = std::env::temp_dir().join(format!("shardax-digits-{}.svg", std::process::id()));
@@ -68,9 +68,9 @@ fn digits() {
     std::fs::remove_file(plot).expect("the plot is removed");
 }
 
-/// A run that ends after its first epoch goes on as one that never ended; its state goes to other devices too.
+/// A run that stops after its first epoch resumes with the same results, even on another number of devices.
 #[test]
-fn digits_go_on_from_a_checkpoint() {
+fn digits_resume_from_a_checkpoint() {
     let folder = std::env::temp_dir().join(format!("shardax-digits-run-{}", std::process::id()));
     let run = folder.display().to_string();
     let epoch = |text: &str| {
@@ -87,17 +87,17 @@ fn digits_go_on_from_a_checkpoint() {
     std::fs::remove_dir_all(folder).expect("the run's folder");
 }
 
-/// The mean of the devices' gradients is the gradient of the whole batch.
+/// The average of the devices' gradients is the gradient of the whole batch.
 #[test]
-fn digits_on_one_device_learn_the_same() {
+fn digits_learn_the_same_on_one_device() {
     let loss = |devices| numbers(&output("digits", &["--epochs", "1", "--devices", devices]), "train loss")[0];
     let (one, eight) = (loss("1"), loss("8"));
     assert!((one - eight).abs() < 1e-4 * one, "{one} on one device, {eight} on eight");
 }
 
-/// Impossible sizes are errors that say what to do.
+/// Impossible sizes are errors with advice.
 #[test]
-fn digits_refuse_batches_that_do_not_fit() {
+fn digits_reject_batches_that_do_not_fit() {
     for (size, message) in [
         ("100", "Batch size 100 must be divisible by num_devices (8)"),
         ("2000", "batch size 2000 is larger than the data set (1500 examples)"),
@@ -110,12 +110,12 @@ fn digits_refuse_batches_that_do_not_fit() {
     }
 }
 
-/// What the program prints as a job of processes; `None` where there is no `mpirun`.
+/// The output of the program as a job of processes; `None` without `mpirun`.
 fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
     let mut command = Command::new("mpirun");
     command.args(["-n", processes, "--oversubscribe", "--bind-to", "none"]).arg(example(name)).args(args);
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-    // It shares what it knows of the machine at an address that may be its own stack's.
+    // Open MPI maps its description of the machine at an address that may be in its own stack.
     command.env("OMPI_MCA_rtc_hwloc_vmhole", "none");
     let Ok(out) = command.output() else {
         assert!(std::env::var_os("CI").is_none(), "no mpirun was found, and CI must have one");
@@ -127,7 +127,7 @@ fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
     Some(text)
 }
 
-/// Each process takes its rows of each batch; losses and weights are the same bits however many there are.
+/// Each process takes its rows of each batch; losses and weights have the same bits for any number of processes.
 #[test]
 fn data_parallel_hosts() {
     let args = |devices| ["--epochs", "2", "--devices", devices];
@@ -143,8 +143,8 @@ fn data_parallel_hosts() {
     }
 }
 
-/// On one device and on a mesh of three axes the losses are the same; another mesh goes on, and all of it is on the
-/// disk.
+/// The losses are equal on one device and on a mesh of three axes; a run resumes on another mesh; all files are
+/// written.
 #[test]
 fn lm() {
     let folder = std::env::temp_dir().join(format!("shardax-lm-{}", std::process::id()));
@@ -187,7 +187,7 @@ fn lm() {
     std::fs::remove_dir_all(folder).expect("the folder is removed");
 }
 
-/// Tokens of byte pair encoding, which are learned once and kept with the run.
+/// Byte pair encoding: the tokens are learned once and saved with the run.
 #[cfg(feature = "tokenizers")]
 #[test]
 fn lm_of_byte_pairs() {

@@ -1,4 +1,4 @@
-//! The serving example: its server with a model that can be watched, and the whole program.
+//! The serving example: its server with a controllable model, and the whole program.
 
 #[path = "../serve/server.rs"]
 mod server;
@@ -16,7 +16,7 @@ use shardax::{Error, ErrorKind};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Doubles rows of two features, when it is let; fails for batches with a negative number.
+/// Doubles rows of two features when it gets a permit; fails for batches with a negative number.
 #[derive(Clone)]
 struct Double {
     batches: Arc<Mutex<Vec<usize>>>,
@@ -50,7 +50,7 @@ impl Batched for Double {
 
 const MANY: usize = 1000;
 
-/// Runs a test, which must be over in time.
+/// Runs a test with a timeout.
 fn block_on(test: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().expect("a runtime");
@@ -61,9 +61,9 @@ fn limits(wait: Duration, queue: usize) -> Limits {
     Limits { wait, queue }
 }
 
-/// What waits together is answered together, up to the size; each gets its own answer.
+/// Waiting requests are answered in one batch, up to the largest size; each gets its own answer.
 #[test]
-fn requests_are_taken_together() {
+fn requests_are_batched() {
     block_on(async {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::from_secs(30), 64));
@@ -83,9 +83,9 @@ fn requests_are_taken_together() {
     });
 }
 
-/// A batch that does not fill up goes when its first request has waited long enough.
+/// An incomplete batch runs when its first request has waited long enough.
 #[test]
-fn nobody_waits_past_the_deadline() {
+fn incomplete_batches_run_at_the_deadline() {
     block_on(async {
         let server = Server::start(Double::new(MANY), limits(Duration::from_millis(50), 64));
         let start = Instant::now();
@@ -95,9 +95,9 @@ fn nobody_waits_past_the_deadline() {
     });
 }
 
-/// A request that is wrong, or on which the model fails, or whose client goes, is the only one without an answer.
+/// Only requests that are invalid, fail in the model, or were dropped by their clients get no answer.
 #[test]
-fn mistakes_stay_alone() {
+fn a_failing_request_does_not_affect_others() {
     block_on(async {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::from_millis(300), 64));
@@ -128,9 +128,9 @@ fn mistakes_stay_alone() {
     });
 }
 
-/// A full queue holds clients back: those that will not wait are told at once.
+/// A full queue makes clients wait; `try_call` fails immediately.
 #[test]
-fn a_full_queue_holds_back() {
+fn a_full_queue_makes_clients_wait() {
     block_on(async {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::ZERO, 2));
@@ -138,7 +138,7 @@ fn a_full_queue_holds_back() {
             let client = server.client();
             tokio::spawn(async move { client.call(vec![x, x]).await })
         };
-        // One is run, and two wait.
+        // One is running, and two are waiting.
         let first = ask(1.0);
         while server.counts().batches.load(Relaxed) == 0 {
             sleep(Duration::from_millis(1)).await;
@@ -147,7 +147,7 @@ fn a_full_queue_holds_back() {
         let busy = loop {
             match timeout(Duration::from_millis(20), server.client().try_call(vec![4.0, 4.0])).await {
                 Ok(answer) => break answer,
-                // It found a place: those before it have not come yet.
+                // It was queued because earlier requests have not arrived yet.
                 Err(_) => sleep(Duration::from_millis(1)).await,
             }
         };
@@ -161,9 +161,9 @@ fn a_full_queue_holds_back() {
     });
 }
 
-/// What was asked before the end is answered; what comes after is refused.
+/// Requests before the stop are answered; later ones are rejected.
 #[test]
-fn stopping_answers_what_waits() {
+fn stopping_answers_queued_requests() {
     block_on(async {
         let model = Double::new(0);
         let server = Server::start(model.clone(), limits(Duration::ZERO, 64));
@@ -185,7 +185,7 @@ fn stopping_answers_what_waits() {
     });
 }
 
-/// What the program prints; it is ended where it takes too long.
+/// The output of the program, which is killed if it takes too long.
 fn output(args: &[&str]) -> String {
     let mut command = Command::new(example("serve"));
     let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -203,7 +203,7 @@ fn output(args: &[&str]) -> String {
     text
 }
 
-/// The whole program, with a model that it writes: the second start compiles nothing.
+/// The whole program with a model that it writes: the second start compiles nothing.
 #[test]
 fn serve() {
     let folder = std::env::temp_dir().join(format!("shardax-serve-{}", std::process::id()));
@@ -223,7 +223,7 @@ fn serve() {
         assert!(rows.iter().all(|row| row[2] > 0.0 && row[3] >= row[2] && row[4] > 0.0), "{text}");
         assert!(rows[0][5] == 1.0 && rows[1][5] > 1.0, "{text}");
     }
-    // An executable that is damaged is compiled again.
+    // A damaged executable is compiled again.
     std::fs::write(folder.join("4.executable"), "damaged").expect("it is ours");
     assert!(output(&args).contains("1 compiled, 1 found"));
     std::fs::remove_dir_all(folder).expect("it is ours");

@@ -1,4 +1,4 @@
-//! Runs the programs for images as a newcomer does, each in a process of its own, and reads what they print.
+//! Runs the image examples as a newcomer does, each in its own process, and checks their output.
 
 #[path = "../cifar10/model.rs"]
 #[allow(dead_code)]
@@ -11,7 +11,7 @@ use cifar10_model::{Cnn, ResNet};
 use running::{numbers, output, run_of};
 use shardax_nn::prelude::*;
 
-/// A folder of one test, which is removed at its end.
+/// A folder of one test, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,8 +32,7 @@ impl Drop for Folder {
     }
 }
 
-/// A file of CIFAR-10's layout: a bright square stands somewhere, in the colour and the half of the image that are its
-/// class.
+/// A file in CIFAR-10's format: a bright square whose colour and position encode the class.
 fn synthetic(path: &str, count: usize) {
     let mut random = 12345u32;
     let mut draw = |below: usize| {
@@ -62,8 +61,8 @@ fn data(folder: &Folder) {
     synthetic(&folder.path("test_batch.bin"), 50);
 }
 
-/// The whole program: it learns, evaluates on all devices with the odd last batch masked, keeps the copies of the model
-/// equal, goes on after its end, on other devices too, and draws what it did.
+/// The whole program: the model learns, the last batch is padded and masked, the replicas stay equal, the run resumes
+/// on other devices, and the curves are drawn.
 #[test]
 fn cifar10() {
     let folder = Folder::new("cifar10");
@@ -79,10 +78,10 @@ fn cifar10() {
     assert!(whole.contains("replicas identical: true\n"), "{whole}");
     let svg = std::fs::read_to_string(&plot).expect("the plot");
     assert!(svg.starts_with("<svg") && svg.contains("accuracy"), "{svg}");
-    // Parts of a batch one after the other, images that threads change, and a run in two parts.
+    // Gradient accumulation, augmentation on threads, and a run in two parts.
     let more = ["--augment", all, "--threads", "3", "--accumulate", "2", "--run", &run];
     let first = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
-    // The same images at once on one device teach the same.
+    // The same images in one part on one device give the same loss.
     let alone = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", all];
     let alone = numbers(&cifar10(&alone), ", loss ")[0];
     assert!((alone - first).abs() < 1e-3 * first, "{alone} on one device, {first} on two");
@@ -101,8 +100,8 @@ fn cifar10() {
     assert!(refused.contains("data_batch_2.bin is damaged") && refused.contains("at byte 1, 3072 bytes"), "{refused}");
 }
 
-/// 128 images are 16 on each of 8 devices, labels are spread over the classes, and what bfloat16 saves is computation:
-/// the gradients that devices send are as large.
+/// 128 images are 16 on each of 8 devices, labels are smoothed, and bfloat16 saves computation: the gradients that
+/// devices send have the same size.
 #[test]
 fn cifar10_on_eight_devices() {
     let folder = Folder::new("cifar10-eight");
@@ -120,7 +119,7 @@ fn cifar10_on_eight_devices() {
     assert_eq!(sent("half", &["--bf16"]), whole);
 }
 
-/// ResNet-18, narrow, in bfloat16: its statistics are those of all devices' images.
+/// A narrow ResNet-18 in bfloat16, with statistics over all devices.
 #[test]
 fn cifar10_resnet() {
     let folder = Folder::new("cifar10-resnet");
@@ -135,7 +134,7 @@ fn cifar10_resnet() {
 
 /// The number of parameters of this form of ResNet-18.
 #[test]
-fn classifiers_have_as_many_parameters_as_those_of_others() -> Result<()> {
+fn classifiers_have_the_usual_number_of_parameters() -> Result<()> {
     let cnn = eval_shape(|| Cnn::new(&mut Rngs::new(0)), ())?;
     assert_eq!(cnn.state_of(Filter::of::<Param>()).values().map(Array::size).sum::<usize>(), 60_362);
     let resnet = eval_shape(|| ResNet::resnet18(64, &mut Rngs::new(0)), ())?;
@@ -143,7 +142,7 @@ fn classifiers_have_as_many_parameters_as_those_of_others() -> Result<()> {
     Ok(())
 }
 
-/// It learns, and draws digits, on the terminal and as a picture; on several devices it is the same.
+/// It learns, and draws digits on the terminal and as a picture, with equal results on several devices.
 #[test]
 fn vae() {
     let folder = Folder::new("vae");
@@ -166,7 +165,7 @@ fn vae() {
     exists(&folder.path("run/report.html"));
 }
 
-/// It learns; a run in two parts is one that was not stopped.
+/// It learns; a run in two parts gives the same results as one without a stop.
 #[test]
 fn vit() {
     let folder = Folder::new("vit");

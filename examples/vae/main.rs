@@ -1,4 +1,4 @@
-//! Trains a variational autoencoder on handwritten digits, and draws digits that nobody wrote.
+//! Trains a variational autoencoder on handwritten digits, and draws new ones.
 //!
 //!     cargo run --release --example vae
 //!     cargo run --release --example vae -- --devices 4 --run runs/vae --plot vae.svg --samples vae.pgm
@@ -16,7 +16,7 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Source, Stream};
 use shardax_train::{Average, Batch, MultiMetric, Trainer};
 
-/// Trains a variational autoencoder on handwritten digits, and draws digits that nobody wrote.
+/// Trains a variational autoencoder on handwritten digits, and draws new ones
 #[derive(Parser)]
 struct Cli {
     /// CPU devices to simulate, over which batches are split
@@ -24,10 +24,10 @@ struct Cli {
     devices: usize,
     #[arg(long, default_value_t = 3000)]
     steps: u64,
-    /// Images in a step, over all devices
+    /// Images per step, over all devices
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Numbers that an image is described by
+    /// Latent dimensions
     #[arg(long, default_value_t = 8)]
     latent: usize,
     #[arg(long, default_value_t = 256)]
@@ -39,7 +39,7 @@ struct Cli {
     /// Steps between lines of the log, evaluations and checkpoints
     #[arg(long, default_value_t = 300)]
     log_every: u64,
-    /// Writes new digits as a picture
+    /// Writes new digits to this picture
     #[arg(long, value_name = "FILE.pgm")]
     samples: Option<PathBuf>,
     #[command(flatten)]
@@ -49,8 +49,8 @@ struct Cli {
 const SIDE: usize = 8;
 const PIXELS: usize = SIDE * SIDE;
 
-/// An encoder that describes an image by normal distributions of a few numbers, and a decoder that draws one from such
-/// numbers ([Kingma and Welling 2013](https://arxiv.org/abs/1312.6114)).
+/// An encoder from images to normal distributions over latent variables, and a decoder from latent variables to images
+/// ([Kingma and Welling 2013](https://arxiv.org/abs/1312.6114)).
 #[derive(Module, Clone)]
 struct Vae {
     encoder: Linear,
@@ -71,7 +71,7 @@ impl Vae {
         }
     }
 
-    /// Means and logarithms of variances, `[B, latent]`, of images `[B, 64]`.
+    /// Means and log variances, `[B, latent]`, for images `[B, 64]`.
     fn encode(&self, images: &Array) -> (Array, Array) {
         let hidden = relu(self.encoder.forward(images));
         (self.mean.forward(&hidden), self.log_variance.forward(hidden))
@@ -82,8 +82,8 @@ impl Vae {
         self.pixels.forward(relu(self.decoder.forward(latent)))
     }
 
-    /// What it costs to describe each image, `[B]`: its pixels given the numbers, and the numbers. Their sum is minus
-    /// the evidence lower bound.
+    /// The two terms of the negative evidence lower bound for each image, `[B]`: the reconstruction loss of its pixels
+    /// and the KL divergence of the latent variables.
     fn costs(&self, images: &Array, key: &Array) -> (Array, Array) {
         let images = images.astype(DType::F32).reshape([images.shape()[0], PIXELS]) / 255.0;
         let (mean, log_variance) = self.encode(&images);
@@ -95,7 +95,7 @@ impl Vae {
     }
 }
 
-type State = Optimizer<Vae, Adam>;
+type State = Optimizer<Vae>;
 
 fn metrics(loss: Array, pixels: Array, divergence: Array) -> MultiMetric {
     let metrics = MultiMetric::new().with("loss", Average::of(loss));
@@ -103,7 +103,7 @@ fn metrics(loss: Array, pixels: Array, divergence: Array) -> MultiMetric {
 }
 
 fn train_step(seed: u32, mut state: State, batch: Batch) -> Result<(State, MultiMetric)> {
-    // Of the step alone, so that a run that goes on draws what it would have drawn.
+    // Depends only on the step, so that a resumed run draws the same numbers.
     let key = random::fold_in(random::key(seed), &state.step);
     let loss = |model: Vae| {
         let (pixels, divergence) = model.costs(&batch.images, &key);
@@ -121,7 +121,7 @@ fn eval_step(model: Vae, batch: Batch) -> MultiMetric {
     metrics.with("reconstruction", average(&pixels)).with("divergence", average(&divergence))
 }
 
-/// New digits: grey values, `[rows * 8, columns * 8]`.
+/// New digits as grey values, `[rows * 8, columns * 8]`.
 fn draw(model: &Vae, rows: usize, columns: usize, seed: u32) -> Result<Vec<u8>> {
     let latent = random::normal(random::key(seed), [rows * columns, model.mean.kernel.shape()[1]]);
     let drawn = jit(|model: Vae, latent: Array| model.decode(&latent).logistic()).call((model, latent))?;
@@ -129,11 +129,11 @@ fn draw(model: &Vae, rows: usize, columns: usize, seed: u32) -> Result<Vec<u8>> 
     Ok(tiles.to_vec::<f32>()?.into_iter().map(|x| (x * 255.0) as u8).collect())
 }
 
-/// The picture in the simplest of formats, which most viewers read.
+/// Writes a picture in the PGM format.
 fn save(picture: &[u8], width: usize, path: &Path) -> Result<()> {
     let header = format!("P5\n{width} {}\n255\n", picture.len() / width);
     std::fs::write(path, [header.as_bytes(), picture].concat()).map_err(|error| {
-        Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("look at the path")
+        Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("check the path")
     })
 }
 
@@ -175,7 +175,7 @@ fn main() -> Result<()> {
         |report, state, batch| report.communication(&step.lower((state, batch))?.compile()?),
     )?;
 
-    // A row of them on the terminal, where a row of pixels is half as high as it is wide.
+    // A row of digits on the terminal, where characters are about twice as high as wide.
     for line in draw(&state.model, 1, 8, seed)?.chunks(8 * SIDE) {
         let text: String =
             line.iter().flat_map(|v| [[' ', '.', ':', '+', '#'][usize::from(*v) * 5 / 256]; 2]).collect();

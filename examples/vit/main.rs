@@ -18,10 +18,10 @@ use shardax_nn::prelude::*;
 use shardax_train::data::{Source, Stream};
 use shardax_train::{Accuracy, Average, Batch, MultiMetric, Trainer};
 
-/// Trains a vision transformer on handwritten digits, or on CIFAR-10.
+/// Trains a vision transformer on handwritten digits or CIFAR-10
 #[derive(Parser)]
 struct Cli {
-    /// CIFAR-10 in its binary version [default: digits of 8 × 8 pixels, which the program has]
+    /// CIFAR-10, binary version [default: the built-in digits of 8 × 8 pixels]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// CPU devices to simulate, over which batches are split
@@ -29,24 +29,24 @@ struct Cli {
     devices: usize,
     #[arg(long, default_value_t = 1000)]
     steps: u64,
-    /// Images in a step, over all devices
+    /// Images per step, over all devices
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
-    /// Pixels of a patch on a side [default: 2 of digits, 4 of CIFAR-10's images]
+    /// Side of a patch in pixels [default: 2 for digits, 4 for CIFAR-10]
     #[arg(long)]
     patch: Option<usize>,
     #[arg(long, default_value_t = 4)]
     layers: usize,
     #[arg(long, default_value_t = 64)]
     features: usize,
-    /// Heads of attention, which divide the features
+    /// Attention heads; must divide the features
     #[arg(long, default_value_t = 4)]
     heads: usize,
     #[arg(long, default_value_t = 0.1)]
     dropout: f64,
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
-    /// Computes in bfloat16, with parameters and losses in float32
+    /// Compute in bfloat16, with parameters and losses in float32
     #[arg(long)]
     bf16: bool,
     #[arg(long, default_value_t = 0)]
@@ -58,9 +58,9 @@ struct Cli {
     files: common::Files,
 }
 
-type State = Optimizer<Vit, AdamW>;
+type State = Optimizer<Vit>;
 
-/// From -1 to 1.
+/// Scales pixels to -1 to 1.
 fn scaled(images: &Array) -> Array {
     images.astype(DType::F32) / 127.5 - 1.0
 }

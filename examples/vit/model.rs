@@ -7,7 +7,7 @@ use shardax_nn::prelude::*;
 pub struct Sizes {
     /// Rows, columns and channels of an image.
     pub image: [usize; 3],
-    /// Pixels of a patch on a side, which divide rows and columns.
+    /// Side of a patch in pixels; must divide rows and columns.
     pub patch: usize,
     pub layers: usize,
     pub features: usize,
@@ -54,7 +54,7 @@ impl Vit {
         Vit { patches, positions, blocks, norm: LayerNorm::new(features, rngs), head }
     }
 
-    /// Logits `[B, classes]` of images `[B, rows, columns, channels]`.
+    /// Logits `[B, classes]` for images `[B, rows, columns, channels]`.
     pub fn forward(&mut self, images: &Array) -> Array {
         let x = self.patches.forward(images);
         let (batch, features) = (x.shape()[0] as i32, x.shape()[3] as i32);

@@ -93,7 +93,16 @@ def _written(exported, prefix, vjp_order, tensors):
         "platforms": sorted(exported.platforms),
         "captures": [],
         "vjp": vjp,
-    }
+    } | _types(exported, mesh)
+
+
+def _types(exported, mesh):
+    """The types of the mesh's axes, where one is explicit."""
+    avals = [*exported.in_avals, *exported.out_avals]
+    types = {a.sharding.mesh.axis_types for a in avals if mesh and a.sharding.mesh.axis_names}
+    if len(types) > 1:
+        raise ValueError(f"{exported.fun_name}: only functions over one mesh: {types}")
+    return {"axis_types": [t.name for t in types.pop()]} if types else {}
 
 
 def _mesh(exported, text):
@@ -141,7 +150,8 @@ def _paths(tree, arguments=False):
 def _function(said, prefix, tensors):
     avals = lambda avals: tuple(jax.core.ShapedArray(a["shape"], a["dtype"]) for a in avals)
     names, sizes = zip(*said["mesh"]) if said["mesh"] else ((), ())
-    mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+    types = [getattr(AxisType, name) for name in said.get("axis_types", ["Auto"] * len(names))]
+    mesh = AbstractMesh(sizes, names, axis_types=tuple(types))
     # One device, or no word of how: as the caller has it.
     named = lambda specs: tuple(s if s is None or not names else NamedSharding(mesh, PartitionSpec(*map(tuple, s))) for s in specs)
     hlo = lambda shardings, avals: tuple(s and _export.named_to_hlo_sharding(s, a) for s, a in zip(shardings, avals))
@@ -149,9 +159,11 @@ def _function(said, prefix, tensors):
     texts = {p: bytes(tensors[f"{prefix}stablehlo.{p}"][2]).decode() for p in said["platforms"]}
     with mlir.make_ir_context():
         module = _export._module_to_bytecode(ir.Module.parse(next(iter(texts.values()))))
-    in_avals = avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]])
-    out_avals = avals(said["out_avals"])
     ins, outs = named(said["in_specs"]), named(said["out_specs"])
+    # Over explicit axes the types say where arrays lie.
+    typed = lambda a, s: a.update(sharding=s) if s is not None and AxisType.Explicit in types else a
+    in_avals = tuple(map(typed, avals(said["captures"] + [said["in_avals"][i] for i in said["kept"]]), ins))
+    out_avals = tuple(map(typed, avals(said["out_avals"]), outs))
     exported = jax.export.Exported(
         fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
         out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=out_avals,

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import export
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as pallas_triton
 from jax.experimental.shard_alike import shard_alike
 from jax.sharding import NamedSharding, PartitionSpec as P
 
@@ -39,6 +41,37 @@ def trees(state, unused, n):
     (a, [b, c]), extra = state["pair"], state["none"]
     assert extra is None
     return [a * n.astype(a.dtype), {"half": b * 2, "even": n % 2 == 0}], (jnp.where(c, a, -a).sum(), None, n + 1)
+
+
+def kernel(compiler_params=None):
+    """A kernel of Pallas in tiles, y = x * sigmoid(x), with its derivative as another."""
+
+    def forward(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * jax.nn.sigmoid(x_ref[...])
+
+    def backward(x_ref, g_ref, o_ref):
+        s = jax.nn.sigmoid(x_ref[...])
+        o_ref[...] = g_ref[...] * (s + x_ref[...] * s * (1 - s))
+
+    def call(body, *xs):
+        tile = pl.BlockSpec((64, 128), lambda i, j: (i, j))
+        grid = (xs[0].shape[0] // 64, xs[0].shape[1] // 128)
+        return pl.pallas_call(body, jax.typeof(xs[0]), grid=grid, in_specs=[tile] * len(xs), out_specs=tile,
+                              compiler_params=compiler_params)(*xs)
+
+    silu = jax.custom_vjp(lambda x: call(forward, x))
+    silu.defvjp(lambda x: (silu(x), x), lambda x, g: (call(backward, x, g),))
+    return silu
+
+
+def kernels():
+    """Kernels for devices that are not here: of TPUs, whose calls are stable, and of GPUs by Triton."""
+    triton = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")
+    x = jax.ShapeDtypeStruct((128, 256), jnp.float32)
+    params = {"tpu": None, "cuda": pallas_triton.CompilerParams(num_warps=4, num_stages=1)}
+    for platform, params in params.items():
+        exported = export.export(jax.jit(kernel(params)), platforms=[platform], disabled_checks=[triton])(x)
+        (OUT / f"kernel_{platform}.jax").write_bytes(exported.serialize(vjp_order=1))
 
 
 def net(image, kernel, table, index):
@@ -187,6 +220,20 @@ def write_open(name, function, specs, calls, vjp_order=1):
     return values
 
 
+def explicit():
+    """A function over axes of type `Explicit`, whose types have shardings."""
+
+    def f(x, w):
+        return jnp.tanh(jnp.dot(x, w, out_sharding=P("x", None))), (x * 2).sum(0)
+
+    mesh = jax.make_mesh((2, 4), ("x", "y"))
+    with jax.set_mesh(mesh):
+        x, w = (jax.device_put(random(*shape, seed=7), P(*spec)) for shape, spec in [((8, 4), "xy"), ((4, 6), "y")])
+        made = export.export(jax.jit(f))(x, w)
+        (OUT / "explicit.jax").write_bytes(made.serialize(vjp_order=1))
+        exchange.save(made, OUT / "explicit.safetensors", vjp_order=1)
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     p = {"w": random(3, 2, seed=0), "b": jnp.array([0.5, -0.5])}
@@ -221,6 +268,7 @@ def main():
     values |= write("mapped", mapped, *args)
     for name, function in [("sharded", sharded), ("mapped", mapped)]:
         exchange.save(export.export(function)(*args), OUT / f"{name}.safetensors", vjp_order=1)
+    explicit()
     symbol, = export.symbolic_shape("b")
     struct = lambda shape, dtype=jnp.float32: jax.ShapeDtypeStruct(shape, dtype)
     batch = struct((symbol, 3))
@@ -259,6 +307,7 @@ def main():
         shard_alike(x, x * 2)[1],
         jnp.where(np.ones((1200, 1200), bool), 1, 0).sum(),
     ], x, vjp_order=0)
+    kernels()
     with jax.enable_x64(True):
         wide = export.export(jax.jit(where), platforms=["tpu", "cpu"])(jnp.arange(3, dtype=jnp.int32))
         (OUT / "wide.jax").write_bytes(wide.serialize())

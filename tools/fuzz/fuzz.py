@@ -78,7 +78,7 @@ def refuse(p, error):
         print(p.mode, [o.name for o, _ in p.steps], str(error)[:300], file=sys.stderr)
 
 
-def generate(count, seed, out):
+def generate(count, seed, out, mode=None):
     table = operations.table()
     waiting = collections.defaultdict(list)
     tensors, meta, modes = {}, {}, collections.Counter()
@@ -88,7 +88,7 @@ def generate(count, seed, out):
         rng = np.random.default_rng([seed, index])
         index += 1
         try:
-            p = programs.Builder(rng, table).program()
+            p = programs.Builder(rng, table).program(mode)
         except programs.Refused as error:
             refusals[str(error)] += 1
             continue
@@ -159,6 +159,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mode", choices=["explicit"], help="make programs of this mode alone")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--reduce", type=Path, metavar="FILE", help="write parts of this file's programs that are named")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="write the programs of these files as one")
@@ -170,7 +171,7 @@ def main():
     elif options.merge:
         merge(options.merge, options.without, options.out)
     else:
-        generate(options.count, options.seed, options.out)
+        generate(options.count, options.seed, options.out, options.mode)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import warnings
 
+import explicit
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -150,7 +151,11 @@ class Builder:
         p = Program(self.mode)
         p.x64 = bool(rng.random() < 0.15)
         p.mesh = {"i": DEVICES} if self.mode == "pmap" else MESHES[int(rng.integers(len(MESHES)))]
-        p.diff = self.mode in ("grad", "jvp", "hvp") or (self.mode in ("pmap", "shard_map") and rng.random() < 0.35)
+        several = self.mode in ("pmap", "shard_map", "explicit")
+        p.diff = self.mode in ("grad", "jvp", "hvp") or (several and rng.random() < 0.35)
+        p.x64 &= self.mode != "explicit"
+        if self.mode == "explicit":
+            p.mesh = explicit.SIZES
         p.check_vma = bool(rng.random() < 0.7)
         p.jit = bool(rng.random() < 0.6)
         if p.x64:
@@ -187,6 +192,8 @@ class Builder:
         return like.dtype
 
     def size(self):
+        if self.mode == "explicit":
+            return int(self.rng.choice([1, 2, 4, 8], p=[0.1, 0.2, 0.35, 0.35]))
         return int(self.rng.choice([0, 1, 2, 3, 4, 5], p=[0.04, 0.16, 0.25, 0.25, 0.2, 0.1]))
 
     def fresh(self, shape, dtype, like=None):
@@ -225,7 +232,7 @@ class Builder:
                 fresh.append(x)
                 continue
             shape = []
-            keep = rng.random() < 0.4
+            keep = rng.random() < (0.1 if self.mode == "explicit" else 0.4)
             for n in like.shape:
                 if n not in renamed:
                     renamed[n] = n if keep else self.size()
@@ -265,6 +272,10 @@ class Builder:
                     continue
                 self.add(operation, [i], [])
                 continue
+            if self.mode == "explicit" and p.steps and rng.random() < 0.2:
+                i = int(rng.integers(len(p.avals)))
+                self.add(explicit.Reshard(explicit.spec(rng, p.avals[i].shape)), [i], [])
+                continue
             family = str(rng.choice(families, p=weights))
             operation = self.table[family][int(rng.integers(len(self.table[family])))]
             if (p.diff and not operation.grad) or (p.x64 and operation.op in NARROW_ONLY):
@@ -286,12 +297,14 @@ class Builder:
         p = self.p
         if len(p.steps) == 0 and not fresh and operation.inputs:
             return False
-        avals = p.avals + [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in fresh]
+        avals = p.avals + [self.type_of(x) for x in fresh]
         if orders_complex(operation, [avals[i] for i in operands]):
             return False
         try:
             if self.mode in ("pmap", "shard_map"):
                 results = self.in_mesh(operation, [avals[i] for i in operands])
+            elif self.mode == "explicit":
+                results = explicit.types(operation.call, [avals[i] for i in operands])
             else:
                 results = jax.eval_shape(operation.call, *[avals[i] for i in operands])
         except Exception:
@@ -316,6 +329,11 @@ class Builder:
         p.avals += results
         p.owner += [len(p.steps) - 1] * len(results)
         return True
+
+    def type_of(self, x):
+        if self.mode == "explicit":
+            return explicit.typed(x.shape, x.dtype, explicit.spec(self.rng, x.shape))
+        return jax.ShapeDtypeStruct(x.shape, x.dtype)
 
     def in_mesh(self, operation, avals):
         mesh = jax.sharding.AbstractMesh(tuple(self.p.mesh.values()), tuple(self.p.mesh))
@@ -381,6 +399,8 @@ def stage(p, rng):
     if mode in ("pmap", "shard_map"):
         return stage_mesh(p, rng)
     p.arguments = list(p.inputs)
+    if mode == "explicit":
+        return stage_explicit(p, rng)
     if mode in ("eager", "jit"):
         return lambda args, noise: pick(p, args, noise)
     if mode == "jvp":
@@ -451,6 +471,21 @@ def spread(x, axis, size, rng):
     """x along a new axis: itself, then shuffles of itself."""
     rows = [x] + [rng.permutation(x.reshape(-1)).reshape(x.shape) for _ in range(size - 1)]
     return np.stack(rows, axis)
+
+
+def stage_explicit(p, rng):
+    """The answers are those on one device; the types of the results are JAX's over the mesh."""
+    n = len(p.inputs)
+    f = lambda args, noise: pick(p, args, noise)  # noqa: E731
+    types = p.avals[:n]
+    if p.diff:
+        p.extra["ct"] = {k: weights(rng, p.avals[i]) for k, i in enumerate(p.results)}
+        f = lambda args, noise: gradient(p, args[:n], args[n:], noise)  # noqa: E731
+        cts = zip(p.extra["ct"].values(), p.results)
+        types = types + [explicit.typed(ct.shape, ct.dtype, explicit.dims_of(p.avals[i])) for ct, i in cts]
+    p.specs = [explicit.dims_of(t) for t in types]
+    p.types = [explicit.dims_of(t) for t in explicit.types(lambda *args: f(args, None), types)]
+    return f
 
 
 def device_mesh(sizes):
@@ -573,6 +608,8 @@ def record(p, name):
         meta["wrt"] = p.wrt
     if p.mode in ("vmap", "pmap"):
         meta["axes"] = p.axes
+    if p.mode == "explicit":
+        meta |= {"mesh": p.mesh, "specs": p.specs, "types": p.types}
     if p.mode == "shard_map":
         meta |= {"mesh": p.mesh, "specs": p.specs, "check_vma": p.check_vma, "jit": p.jit}
     pairs = sorted(key for key, x in tensors.items() if short(x.dtype) in COMPLEX)

@@ -7,6 +7,7 @@ that still differs.
 
 import itertools
 
+import explicit
 import jax
 import numpy as np
 import operations
@@ -28,19 +29,24 @@ def load(meta, tensors, table):
         x = tensors[f"in/{i}"]
         if meta.get("axes") and meta["axes"][i] is not None:
             x = np.take(x, 0, meta["axes"][i])
-        for d, names in enumerate(meta["specs"][i]) if "specs" in meta else []:
+        for d, names in enumerate(meta["specs"][i]) if "specs" in meta and p.mode != "explicit" else []:
             parts = int(np.prod([p.mesh[a] for a in names]))
             x = np.split(x, parts, d)[0] if parts > 1 else x
         p.inputs.append(x)
     by_name = {(family, o.name): o for family, found in table.items() for o in found}
     for family, op, operands, rest in meta["steps"]:
-        if family == "spmd":
+        if op == "reshard":
+            operation = explicit.Reshard(rest["params"]["spec"])
+        elif family == "spmd":
             operation = operations.collective_of(op, rest["params"])
         else:
             operation = by_name[family, rest.get("name", op)]
         p.steps.append((operation, operands))
     counts = meta.get("counts", [1] * len(p.steps))
     p.owner = [None] * len(p.inputs) + [s for s, n in enumerate(counts) for _ in range(n)]
+    if p.mode == "explicit":
+        types = [explicit.typed(x.shape, x.dtype, dims) for x, dims in zip(p.inputs, meta["specs"])]
+        p.avals = explicit.types(lambda *xs: p.values(xs, None), types)
     return p
 
 
@@ -75,7 +81,7 @@ def parts(p):
         q.inputs = [made[i] for i in outside]
         q.steps = [(o, [number[i] for i in ids]) for o, ids in p.steps[a:b]]
         q.owner = [None] * len(outside) + [p.owner[i] - a for i in inside]
-        q.avals = [jax.ShapeDtypeStruct(made[i].shape, made[i].dtype) for i in [*outside, *inside]]
+        q.avals = [p.avals[i] if p.avals else jax.ShapeDtypeStruct(made[i].shape, made[i].dtype) for i in [*outside, *inside]]
         last = [number[i] for i in range(first[b - 1], first[b])]
         results = [i for i in last if not p.diff or programs.is_float(q.avals[i].dtype)]
         wrt = [i for i, x in enumerate(q.inputs) if programs.is_float(x.dtype)]

@@ -41,6 +41,7 @@ FAMILIES = [
     "nn_more",
     "nn_half",
     "nn_layers",
+    "attention",
     "nn_train",
     "numpy",
     "systematic",
@@ -49,6 +50,9 @@ FAMILIES = [
     "special",
     "random_more",
     "various",
+    "numpy_more",
+    "stats",
+    "scipy",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

@@ -1,10 +1,10 @@
-//! The compilers for TPUs and GPUs, for tests: pinned Python packages, checked by pip, in a folder of their own.
+//! Installs the TPU and GPU compilers for tests: pinned Python packages, verified by pip, in the user's cache.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A package to fetch: its name, version, sha256, and a file of it. Their licences are their makers': libtpu is
-/// Google's, `ptxas` NVIDIA's; so a person asks for them.
+/// The packages: name, version, SHA-256, and a file of each. libtpu is under Google's licence, `ptxas` under NVIDIA's,
+/// so they are installed only on request.
 const PACKAGES: [(&str, &str, &str, &str); 3] = [
     ("libtpu", "0.0.52", "f5e2e596eaea9357fbb5a6755a7a9007c6ab75bfde4a55191b03eff402971140", "libtpu/libtpu.so"),
     (
@@ -21,30 +21,30 @@ const PACKAGES: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// libtpu's file does not depend on the version of Python, though its package says so.
+/// libtpu's file is independent of the Python version, although its package specifies one.
 const PYTHON: &str = "3.11";
 const PLATFORMS: [&str; 3] = ["manylinux_2_31_x86_64", "manylinux_2_27_x86_64", "manylinux2010_x86_64"];
 
-/// Where the tests look for them.
+/// The folder in which the tests look for them.
 fn folder() -> Result<PathBuf, String> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     cache.map(|cache| cache.join("shardax/accelerators")).ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".into())
 }
 
-/// The variables that name the plugins; an error where they were not fetched.
+/// The environment variables with the paths of the plugins; an error if they are not installed.
 pub fn variables() -> Result<[(&'static str, PathBuf); 2], String> {
     let folder = folder()?;
     let file = |at: usize| {
         let file = folder.join(PACKAGES[at].3);
         file.is_file()
             .then_some(file.clone())
-            .ok_or(format!("{} is not there: run `cargo xtask accelerators`", file.display()))
+            .ok_or(format!("{} does not exist: run `cargo xtask accelerators`", file.display()))
     };
     Ok([("SHARDAX_TPU_PLUGIN", file(0)?), ("SHARDAX_CUDA_PLUGIN", file(1)?)])
 }
 
-/// Fetches them, unless they are there, and says where.
+/// Installs the packages if they are missing, and prints the folder.
 pub fn run() -> Result<(), String> {
     let folder = folder()?;
     let note = folder.join("versions");
@@ -52,7 +52,7 @@ pub fn run() -> Result<(), String> {
         PACKAGES.iter().map(|(name, version, sha, _)| format!("{name}=={version} --hash=sha256:{sha}\n")).collect();
     let complete = |folder: &Path| PACKAGES.iter().all(|(_, _, _, file)| folder.join(file).is_file());
     if complete(&folder) && std::fs::read_to_string(&note).is_ok_and(|text| text == wanted) {
-        println!("{} has them", folder.display());
+        println!("the compilers are in {}", folder.display());
         return Ok(());
     }
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
@@ -62,19 +62,19 @@ pub fn run() -> Result<(), String> {
     std::fs::create_dir_all(&folder).map_err(io)?;
     let requirements = folder.join("requirements.txt");
     std::fs::write(&requirements, &wanted).map_err(io)?;
-    println!("fetching 350 MB into {}", folder.display());
+    println!("downloading 350 MB into {}", folder.display());
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]);
-    // Where there is no network that is found out soon.
+    // Fails early without a network.
     pip.args(["--retries", "2", "--timeout", "20"]);
     pip.args(["--disable-pip-version-check", "--implementation", "cp", "--python-version", PYTHON]);
     for platform in PLATFORMS {
         pip.args(["--platform", platform]);
     }
     let status = pip.arg("--target").arg(&folder).arg("--requirement").arg(&requirements).status();
-    let status = status.map_err(|e| format!("cannot start python3, whose pip fetches them: {e}"))?;
+    let status = status.map_err(|e| format!("cannot start python3, whose pip installs the compilers: {e}"))?;
     if !status.success() || !complete(&folder) {
-        return Err(format!("pip did not install them all into {}", folder.display()));
+        return Err(format!("pip did not install all compilers into {}", folder.display()));
     }
     std::fs::write(&note, &wanted).map_err(io)?;
     for (name, version, _, file) in PACKAGES {

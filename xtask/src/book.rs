@@ -1,4 +1,4 @@
-//! The book: its pages are complete, what they name is there, their programs are run, and mdBook builds it.
+//! The book: checks chapters, links, paths and settings, and builds it with mdBook.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ const PROGRAMS: &str = "examples/book/src/lib.rs";
 /// The command that installs mdBook.
 const INSTALL: &str = "cargo install mdbook --version 0.5.4 --locked --no-default-features";
 
-/// Checks the pages, and builds the book unless only `links` are asked for.
+/// Checks the pages, and builds the book unless `links_only`.
 pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     let pages = links::pages(root)?;
     let mut faults = links::broken(root, &pages, Path::new(DOCS));
@@ -27,10 +27,10 @@ pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     for (path, page) in &pages {
         let inside = path.strip_prefix(DOCS).ok().filter(|_| *path != summary);
         if inside.is_some_and(|inside| !chapters.links.iter().any(|link| Path::new(link) == inside)) {
-            faults.push(format!("{}: no chapter of docs/SUMMARY.md", path.display()));
+            faults.push(format!("{}: not a chapter of docs/SUMMARY.md", path.display()));
         }
         if page.has_programs && !programs.contains(&format!("\"../../../{}\"", path.display())) {
-            faults.push(format!("{}: its programs are not run: name it in {PROGRAMS}", path.display()));
+            faults.push(format!("{}: its programs are not run: add it to {PROGRAMS}", path.display()));
         }
     }
     if !faults.is_empty() {
@@ -41,7 +41,7 @@ pub fn run(root: &Path, links_only: bool) -> Result<(), String> {
     if links_only { Ok(()) } else { build(root) }
 }
 
-/// The settings (`SHARDAX_…`) that a page names and no source reads.
+/// The settings (`SHARDAX_…`) on a page that no source reads.
 fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<String>, String> {
     let mut sources = String::new();
     for path in crate::tests::sources(root)? {

@@ -1,4 +1,4 @@
-//! Tests that pages name, and the counts in `docs/testing.md`.
+//! Names of tests on pages, and the counts in `docs/testing.md`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,14 +16,14 @@ pub fn page(root: &Path, text: &str, found: &[Test]) -> Result<String, String> {
     Ok(format!("{before}{OPEN}{}{CLOSE}{after}", counts(root, found)?))
 }
 
-/// The tests that a page names and that do not exist, one line each.
+/// The names of missing tests on a page, one line each.
 pub fn unknown_tests(page: &str, text: &str, found: &[Test]) -> Vec<String> {
     let exists = |(place, name): &(&str, &str)| found.iter().any(|(p, n)| p == place && n == name);
     let unknown = named(text).filter(|test| !exists(test));
-    unknown.map(|(place, name)| format!("{page}: there is no test `{place}: {name}`")).collect()
+    unknown.map(|(place, name)| format!("{page}: the test `{place}: {name}` does not exist")).collect()
 }
 
-/// The tests that a page names, as `` `shardax/golden: promotion` ``.
+/// The tests that a page names, such as `` `shardax/golden: promotion` ``.
 fn named(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let spans = text.split('`').skip(1).step_by(2);
     spans.filter_map(|span| span.split_once(": ")).filter(|(place, name)| place.contains('/') && !name.contains(' '))
@@ -60,12 +60,12 @@ fn counts(root: &Path, found: &[Test]) -> Result<String, String> {
 
 /// The cases of a file of reference values: the keys of its `__metadata__`.
 fn names(path: &Path) -> Result<Vec<String>, String> {
-    let bad = || format!("{}: no file of reference values", path.display());
+    let bad = || format!("{}: not a file of reference values", path.display());
     let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let length = u64::from_le_bytes(bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(bad)?) as usize;
     let header = String::from_utf8_lossy(bytes.get(8..8 + length).ok_or_else(bad)?).into_owned();
     let (_, metadata) = header.split_once("\"__metadata__\":{").ok_or_else(bad)?;
-    // Keys and values are strings in turn.
+    // Keys and values alternate.
     let (mut strings, mut rest) = (Vec::new(), metadata);
     while let Some(text) = rest.trim_start_matches([',', ':', ' ']).strip_prefix('"') {
         let mut escaped = false;

@@ -1,21 +1,23 @@
-//! Random programs against JAX: made by `tools/fuzz`, run by the test `fuzz`, and those that differ taken apart.
+//! Comparison of random programs with JAX: `tools/fuzz` makes them, the test `fuzz` runs them, and failures are
+//! reduced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs in a file: each is made by a process of its own, so that neither side grows.
+/// The number of programs in a file. A process for each file limits the memory of both sides.
 const AT_ONCE: usize = 250;
 
 const PYTHON: &str = "SHARDAX_GOLDEN_PYTHON";
 
 pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
-    let (mut count, mut seed) = (1000, 0);
+    let (mut count, mut seed, mut mode) = (1000, 0, None);
     for pair in options.chunks(2) {
         let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text:?}: {e}"));
         match pair {
             ["--count", n] => count = number(n)?,
             ["--seed", n] => seed = number(n)?,
+            ["--mode", name] => mode = Some(*name),
             _ => return Err(crate::USAGE.to_owned()),
         }
     }
@@ -27,7 +29,10 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         let size = AT_ONCE.min(count - done);
         let file = work.join(format!("{seed}_{done}.safetensors"));
         let part = format!("{seed}{:05}", done / AT_ONCE);
-        python(root, &["--count", &size.to_string(), "--seed", &part, "--out", &path(&file)])?;
+        let (size_text, out) = (size.to_string(), path(&file));
+        let mut args = vec!["--count", &size_text, "--seed", &part, "--out", &out];
+        args.extend(mode.iter().flat_map(|mode| ["--mode", mode]));
+        python(root, &args)?;
         let found = compare(root, &file)?;
         done += size;
         add(&mut modes, &found.modes);
@@ -35,7 +40,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
             std::fs::remove_file(&file).map_err(|e| e.to_string())?;
         } else {
             differ += found.failures.len();
-            // Parts of what differs, with JAX's answers: the test prints the smallest that still does.
+            // Sub-programs of the failures with JAX's results; the test prints the smallest that still differs.
             let parts = file.with_extension("parts.safetensors");
             let (of, to) = (path(&file), path(&parts));
             let mut args = vec!["--reduce", of.as_str(), "--out", to.as_str()];
@@ -74,11 +79,11 @@ fn python(root: &Path, args: &[&str]) -> Result<(), String> {
     match command.arg(root.join("tools/fuzz/fuzz.py")).args(args).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("tools/fuzz/fuzz.py: {status}")),
-        Err(e) => Err(format!("{}: {e}. Make it as tools/golden/README.md says, or set {PYTHON}", python.display())),
+        Err(e) => Err(format!("{}: {e}. Install it as tools/golden/README.md says, or set {PYTHON}", python.display())),
     }
 }
 
-/// The output of the test for a file: lines of counts, in three parts.
+/// The report of the test for a file: three lists of counts.
 #[derive(Default)]
 struct Found {
     modes: BTreeMap<String, usize>,
@@ -104,7 +109,7 @@ fn compare(root: &Path, file: &Path) -> Result<Found, String> {
                 found.blamed.insert(name.to_owned(), n.parse().unwrap_or(0));
             }
             (Some("failure"), Some(name), None) => found.failures.push(name.to_owned()),
-            _ => return Err(format!("{}: {line:?} is no line of a report", report.display())),
+            _ => return Err(format!("{}: {line:?} is not a line of a report", report.display())),
         }
     }
     std::fs::remove_file(&report).map_err(|e| e.to_string())?;

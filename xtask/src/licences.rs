@@ -1,4 +1,4 @@
-//! Licences of all crates that the workspace is built from, by the list in `deny.toml`.
+//! Licences of all crates that are built in, checked against the list in `deny.toml`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::read;
 
-/// Fails with the crates that no licence of the list covers.
+/// Fails with the crates whose licence is not in the list.
 pub fn run(root: &Path) -> Result<(), String> {
     let allowed = allowed(&read(&root.join("deny.toml"))?)?;
     let args = "tree --workspace --locked --all-features --target all --edges normal,build,dev --prefix none --format";
@@ -38,10 +38,10 @@ fn allowed(text: &str) -> Result<BTreeSet<String>, String> {
     Ok(list.split('"').skip(1).step_by(2).map(str::to_owned).collect())
 }
 
-/// Returns whether a licence expression is allowed: of `OR` (or `/`) one side, of `AND` both.
+/// Returns true if a licence expression is allowed: one side of `OR` (or `/`), both sides of `AND`.
 fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> bool {
     let expression = expression.trim();
-    // Of a side in parentheses the operators do not count.
+    // Operators inside parentheses are skipped.
     let split = |by: &str| {
         let mut depth = 0;
         for (i, c) in expression.char_indices() {

@@ -1,4 +1,4 @@
-//! Links of the Markdown files: what they name must be there, headings included.
+//! Links of the Markdown files: files and headings must exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::read;
 /// A page: its headings, links and paths.
 #[derive(Default)]
 pub struct Page {
-    /// The names of its headings, as links write them.
+    /// The anchors of its headings.
     pub anchors: BTreeSet<String>,
-    /// Where its links and pictures lead.
+    /// The targets of its links and images.
     pub links: Vec<String>,
     /// Inline `code` of its text.
     pub code: Vec<String>,
@@ -28,7 +28,7 @@ impl Page {
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {
                     let name = anchor(&heading.take().unwrap_or_default());
-                    // A second heading of the same words is called `words-1`.
+                    // A second heading with the same words gets the anchor `words-1`.
                     let again = (1..).map(|i| format!("{name}-{i}"));
                     let free = std::iter::once(name.clone()).chain(again).find(|n| !page.anchors.contains(n));
                     page.anchors.extend(free);
@@ -50,13 +50,13 @@ impl Page {
     }
 }
 
-/// The anchor of a heading: small letters, hyphens for blanks, nothing else.
+/// The anchor of a heading: lower case, hyphens for spaces, without other punctuation.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+    let letters = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    letters.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The Markdown files of the workspace by their paths from its root. Those among sources are rustdoc's, which checks them.
+/// The Markdown files of the workspace by path. Those among sources are left to rustdoc.
 pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, Page>, String> {
     let (mut pages, mut folders) = (BTreeMap::new(), vec![PathBuf::new()]);
     while let Some(folder) = folders.pop() {
@@ -77,7 +77,7 @@ pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, Page>, String> {
     Ok(pages)
 }
 
-/// The links that lead nowhere, one line each. Pages of `book` must not lead out of it: readers have nothing else there.
+/// The broken links, one line each. Pages of `book` must not link to files outside it, which readers do not have.
 pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<String> {
     let mut broken = Vec::new();
     for (from, page) in pages {
@@ -88,9 +88,9 @@ pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<
             let (path, name) = link.split_once('#').map_or((link.as_str(), None), |(path, name)| (path, Some(name)));
             let to = if path.is_empty() { from.clone() } else { resolve(from, path) };
             let why = if !root.join(&to).exists() {
-                "there is no such file"
+                "the file does not exist"
             } else if name.is_some_and(|name| pages.get(&to).is_none_or(|page| !page.anchors.contains(name))) {
-                "there is no such heading"
+                "the heading does not exist"
             } else if from.starts_with(book) && !to.starts_with(book) {
                 "it leads out of the book: name the file as `code`"
             } else {
@@ -102,24 +102,24 @@ pub fn broken(root: &Path, pages: &BTreeMap<PathBuf, Page>, book: &Path) -> Vec<
     broken
 }
 
-/// The files and folders of the workspace that pages name as `code` and that are not there.
+/// The paths of the workspace that pages write as `code` and that do not exist.
 pub fn missing_paths<'a>(root: &Path, pages: impl Iterator<Item = (&'a PathBuf, &'a Page)>) -> Vec<String> {
     const FOLDERS: [&str; 8] = [".ci", "bench", "crates", "data", "docs", "examples", "tools", "xtask"];
     let mut missing = Vec::new();
     for (from, page) in pages {
         for code in &page.code {
-            // A name with a placeholder, or a command, is no path.
+            // Placeholders and commands are not paths.
             let is_path = code.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
             let is_ours = code.split_once('/').is_some_and(|(folder, _)| FOLDERS.contains(&folder));
             if is_path && is_ours && !root.join(code).exists() {
-                missing.push(format!("{}: `{code}`: there is no such file", from.display()));
+                missing.push(format!("{}: `{code}`: the file does not exist", from.display()));
             }
         }
     }
     missing
 }
 
-/// The path that `link` means on the page `from`.
+/// The path that `link` refers to on the page `from`.
 fn resolve(from: &Path, link: &str) -> PathBuf {
     let mut path = from.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(link).components() {
@@ -156,7 +156,7 @@ mod unit {
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_told() {
+    fn broken_links_are_reported() {
         let root = std::env::temp_dir();
         let pages: BTreeMap<PathBuf, Page> = [
             ("README.md", "[gone](no-such-page.md) [web](https://example.org) [head](#here)\n# Here"),
@@ -166,7 +166,7 @@ mod unit {
         .into();
         let told = broken(&root.join("no-such-root"), &pages, Path::new("no-such-book"));
         assert_eq!(told.len(), 5, "{told:?}"); // without files, all but the one to the web
-        assert!(told[0].contains("no-such-page.md") && told[0].contains("no such file"), "{told:?}");
+        assert!(told[0].contains("no-such-page.md") && told[0].contains("does not exist"), "{told:?}");
         assert_eq!(resolve(Path::new("docs/a.md"), "../bench/README.md"), Path::new("bench/README.md"));
     }
 }

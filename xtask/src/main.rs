@@ -1,4 +1,4 @@
-//! Chores of the workspace.
+//! Tasks of the workspace.
 //!
 //! `cargo xtask docs` writes the generated pages of `docs`; with `--check` it fails if the committed ones are stale. Both
 //! check the names of tests on pages and the style of pages and rustdoc.
@@ -8,6 +8,7 @@
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
+//! `cargo xtask device cpu|cuda|tpu` builds and runs `shardax-doctor`, which checks a platform and writes a report.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
@@ -31,10 +32,11 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask style [FOLDER]
        cargo xtask book [--links]
-       cargo xtask fuzz [--count N] [--seed S]
+       cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask accelerators
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
        cargo xtask platforms --from LINES...
+       cargo xtask device [cpu|cuda|tpu] [OPTIONS of shardax-doctor]
        cargo xtask licences
        cargo xtask sanitize [address] [thread] [miri]";
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ["accelerators"] => accelerators::run(),
         ["platforms", "--from", files @ ..] => platforms::from(&root(), files),
         ["platforms", options @ ..] => platforms::run(&root(), options),
+        ["device", options @ ..] => device(options),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
@@ -67,6 +70,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// Checks a platform.
+fn device(options: &[&str]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut doctor = std::process::Command::new(cargo);
+    doctor.args(["run", "--release", "--quiet", "-p", "shardax-cli", "--bin", "shardax-doctor", "--"]).args(options);
+    match doctor.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("shardax-doctor: {status}")),
+        Err(error) => Err(format!("cargo cannot be run: {error}")),
+    }
+}
+
 /// The folder of the workspace.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -77,8 +92,8 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Writes the generated pages, or with `check` compares them with the committed ones; then checks tests that pages name,
-/// and style.
+/// Writes the generated pages, or with `check` compares them with the committed ones. Then checks names of tests on
+/// pages, and style.
 fn docs(check: bool) -> Result<(), String> {
     let root = root();
     let docs = root.join("docs");

@@ -1,4 +1,4 @@
-//! `docs/where-is-x.md`: names of JAX, Flax, Optax, Orbax and CLU with their counterparts here, from `docs/where-is-x.txt`.
+//! `docs/where-is-x.md`: names of JAX, Flax, Optax, Orbax and CLU with their counterparts, from `docs/where-is-x.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,26 +7,26 @@ use std::path::Path;
 use crate::read;
 use crate::tests::sources;
 
-/// A heading and the rows below it.
+/// A heading with its rows.
 struct Section {
     title: String,
     rows: Vec<Row>,
 }
 
-/// A name and its counterparts, or the reason why there is none.
+/// A name with its counterparts, or the reason why there is none.
 struct Row {
     name: String,
     found: Result<Vec<Item>, String>,
     remark: String,
 }
 
-/// A path that can be imported, and a method of it.
+/// A path to import, optionally with a method.
 struct Item {
     path: String,
     method: Option<String>,
 }
 
-/// Renders the page. Fails if a method does not exist; the program at the end of the page imports every path.
+/// Renders the page. Fails if a method does not exist. The program at the end of the page imports every path.
 pub fn page(root: &Path, rows: &str) -> Result<String, String> {
     let sections = sections(rows)?;
     let rows = || sections.iter().flat_map(|section| &section.rows);
@@ -76,7 +76,7 @@ Look up a name of JAX, Flax NNX, Optax, Orbax or CLU and find its counterpart in
 Written by `cargo xtask docs` from [where-is-x.txt](where-is-x.txt); do not edit.
 ";
 
-/// Parses the list: titles of sections are in brackets, lines that begin with `#` are comments.
+/// Parses the list: section titles are in brackets, comments begin with `#`.
 fn sections(text: &str) -> Result<Vec<Section>, String> {
     let mut out: Vec<Section> = Vec::new();
     for (i, line) in text.lines().enumerate() {
@@ -100,7 +100,7 @@ fn row(line: &str) -> Option<Row> {
     let there = place(" = ") < place(" - ");
     let (head, rest) = line.split_once(if there { " = " } else { " - " })?;
     let is_use = |last: &str| last.contains('/') && last.chars().all(|c| c.is_ascii_digit() || c == '/');
-    // Counts of uses in public code, as 7/23/35, say which rows matter; the page does without them.
+    // Counts of uses in public code, such as 7/23/35, are not shown on the page.
     let name = head.rsplit_once(' ').filter(|(_, last)| is_use(last)).map_or(head, |(name, _)| name);
     let (items, remark) = match (there, rest.split_once(" (")) {
         (true, Some((items, remark))) => (items, remark.strip_suffix(')')?),
@@ -123,7 +123,7 @@ impl Item {
     }
 }
 
-/// Methods cannot be imported: each must be a function in the crate of its type.
+/// Fails if a method is not a function in the crate of its type. Methods cannot be imported, so the program skips them.
 fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Result<(), String> {
     let mut code: BTreeMap<String, String> = BTreeMap::new();
     for path in sources(root)? {

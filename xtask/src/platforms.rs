@@ -1,5 +1,5 @@
-//! `docs/platforms.md`: what compiles for TPUs and GPUs, by their own compilers, which `cargo xtask accelerators`
-//! fetches.
+//! `docs/platforms.md`: programs and operations that compile for TPUs and GPUs, with the compilers of
+//! `cargo xtask accelerators`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,19 +9,19 @@ use std::process::{Child, Command};
 const OPEN: &str = "<!-- table, written by `cargo xtask platforms` -->\n";
 const CLOSE: &str = "<!-- end of table -->";
 
-/// Writes the page from lines that were kept. Of what they do not tell of the page stays as it is.
+/// Writes the page from saved lines. Parts of the page for which there are no lines stay.
 pub fn from(root: &Path, files: &[&str]) -> Result<(), String> {
     let lines = files.iter().map(|file| crate::read(Path::new(file))).collect::<Result<String, _>>()?;
     write(root, &lines)
 }
 
-/// Options of a run.
+/// The options of a run.
 struct Options {
-    /// One reference value in so many.
+    /// Compile one in this number of reference values.
     every: String,
-    /// The topologies of the reference values; all where none is named.
+    /// The topologies for the reference values; by default all.
     on: Option<String>,
-    /// The number of processes that share them.
+    /// The number of parallel processes.
     processes: usize,
 }
 
@@ -42,21 +42,21 @@ impl Options {
     }
 }
 
-/// Compiles everything and writes the page. The reference values take hours: lines of what is done are kept in the
-/// folder of builds, and a rerun resumes.
+/// Compiles everything and writes the page. The reference values take hours, so finished lines are saved in the target
+/// folder; rerun to resume.
 pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     let options = Options::read(args)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = target.join("platforms");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    println!("lines of what is done are kept in {}: remove it to begin anew", folder.display());
+    println!("finished lines are saved in {}: remove it to start over", folder.display());
 
     let programs = folder.join("programs");
     let mut begun = start(root, "shardax-examples", "platforms", "programs_on_topologies", &programs)?;
     finish("programs_on_topologies", begun.spawn())?;
 
     let share = |i: usize| folder.join(format!("golden-{}-of-{}", i, options.processes));
-    // First those of shardax, then those of shardax-nn; each package adds to the same files.
+    // The tests of both crates append to the same files.
     for package in ["shardax", "shardax-nn"] {
         let processes = (0..options.processes).map(|i| {
             let mut command = start(root, package, "golden", "families_on_topologies", &share(i))?;
@@ -84,7 +84,7 @@ fn finish(name: &str, process: std::io::Result<Child>) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }
 
-/// A test that writes lines.
+/// The command that runs a test which writes lines to `out`.
 fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> Result<Command, String> {
     let mut command = Command::new(env!("CARGO"));
     command
@@ -95,14 +95,14 @@ fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> 
     Ok(command)
 }
 
-/// Those that hold most cases of JAX's tests.
+/// The tests that contain most of JAX's own cases.
 const CASES_OF_TESTS: [&str; 6] = ["--package", "shardax", "--test", "spmd", "--test", "collectives"];
-/// Those that run the examples.
+/// The tests that run the examples.
 const EXAMPLES: [&str; 6] = ["--package", "shardax-examples", "--test", "examples", "--test", "vision"];
 
-/// Runs tests, with their programs compiled for these topologies too, and gives lines that count them.
+/// Runs tests that also compile their programs for these topologies, and counts the results as lines.
 fn also_compiled(root: &Path, tests: &[&str], on: &str, lines: fn(&str) -> String) -> Result<String, String> {
-    println!("compiling what is run by {}", tests.join(" "));
+    println!("compiling the programs of {}", tests.join(" "));
     let output = Command::new(env!("CARGO"))
         .arg("test")
         .args(tests)
@@ -119,7 +119,7 @@ fn also_compiled(root: &Path, tests: &[&str], on: &str, lines: fn(&str) -> Strin
     Ok(lines(&said))
 }
 
-/// Lines for the page of what examples said: for each and each topology how many programs compile, of how many.
+/// Lines for the page from the output of examples: the numbers of programs and of those that compile, by topology.
 fn by_example(said: &str) -> String {
     let mut all = BTreeMap::<(&str, &str), [usize; 2]>::new();
     for line in said.lines() {
@@ -133,8 +133,8 @@ fn by_example(said: &str) -> String {
     all.iter().map(|((name, on), [compiled, all])| format!("example|{name}|{on}|{compiled}|{all}\n")).collect()
 }
 
-/// Lines for the page of what a process said that compiled its programs for others too: one for each topology, and one for
-/// each reason why a program does not compile.
+/// Lines for the page from the output of tests that also compile for other platforms: one for each topology, and one
+/// for each reason why a program does not compile.
 fn counted(said: &str) -> String {
     let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
     for line in said.lines() {
@@ -147,7 +147,7 @@ fn counted(said: &str) -> String {
         }
     }
     let cases = all.iter().map(|(on, [compiled, all])| format!("case|{on}|{compiled}|{all}\n"));
-    // Neither a bar of the table nor a tag.
+    // Without characters that would end a table cell or start a tag.
     let plain = |why: &str| why.replace('|', "/").replace('<', "(").replace('>', ")");
     let reasons = refused.iter().map(|((on, why), n)| format!("caserefused|{on}|{}|{n}\n", plain(why)));
     cases.chain(reasons).collect()
@@ -160,8 +160,8 @@ const OPERATIONS: &str = "## Operations\n";
 fn write(root: &Path, lines: &str) -> Result<(), String> {
     let page = root.join("docs/platforms.md");
     let text = crate::read(&page)?;
-    let (before, rest) = text.split_once(OPEN).ok_or("docs/platforms.md has no place for the table")?;
-    let (table, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end")?;
+    let (before, rest) = text.split_once(OPEN).ok_or("docs/platforms.md has no marker for the table")?;
+    let (table, after) = rest.split_once(CLOSE).ok_or("docs/platforms.md: the table has no end marker")?;
     let at = table.find(OPERATIONS).ok_or("docs/platforms.md: the table has no part about operations")?;
     let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
     let has = |kind: &str| rows.iter().any(|row| row[0] == kind);
@@ -175,7 +175,7 @@ fn write(root: &Path, lines: &str) -> Result<(), String> {
         .map_err(|e| format!("{}: {e}", page.display()))
 }
 
-/// The table of programs, from lines of fields that bars part.
+/// The table of programs, from lines of fields separated by bars.
 fn programs(rows: &[Vec<&str>]) -> String {
     let mut text = String::from(
         "\n## Programs\n\n| program | what | devices | arguments | temporaries | collectives, and how often each runs |\n|---|---|---|--:|--:|---|\n",
@@ -193,7 +193,7 @@ fn programs(rows: &[Vec<&str>]) -> String {
     text + "\nMemory is on each device.\n\n"
 }
 
-/// The table of what the examples run.
+/// The table of the examples' programs.
 fn examples(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
         "{EXAMPLES_RUN}\nTests run each example on CPU and compile its programs for as many devices of these topologies:\n\n"
@@ -214,7 +214,7 @@ fn examples(rows: &[Vec<&str>]) -> String {
     text + "\n"
 }
 
-/// The table of what tests run.
+/// The table of the tests' programs.
 fn cases(rows: &[Vec<&str>]) -> String {
     let mut text = format!(
         "{CASES}\nThe [tests that follow JAX's](conformance.md#jaxs-own-tests) for `pmap`, `shard_map` and collectives run on CPU; with\n`SHARDAX_COMPILE_ALSO_FOR` their programs are compiled for as many devices of these topologies:\n\n| topology | programs that compile | of |\n|---|--:|--:|\n"
@@ -234,7 +234,7 @@ fn cases(rows: &[Vec<&str>]) -> String {
     text + "\n"
 }
 
-/// Of a family for a topology: how many checks compile, of how many, and of how many there are one was tried.
+/// The results of a family for a topology: checks that compile, all checks, and the sampling rate.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct Cell<'a> {
     compiled: usize,
@@ -262,7 +262,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// Of each family for each topology what a page says.
+/// The cells of a page by family and topology.
 fn cells(page: &str) -> BTreeMap<(&str, &str), Cell<'_>> {
     let row = |line| -> Vec<&str> { str::trim_matches(line, '|').split('|').map(str::trim).collect() };
     let mut rows = page.lines().filter(|line| line.starts_with("| ")).map(row);
@@ -276,7 +276,7 @@ fn cells(page: &str) -> BTreeMap<(&str, &str), Cell<'_>> {
     cells
 }
 
-/// The table of reference values: of a family and a topology that the rows do not tell of, what the page says.
+/// The table of reference values. Cells without new rows are taken from the page.
 fn operations(rows: &[Vec<&str>], page: &str) -> String {
     let mut text = format!(
         "{OPERATIONS}\nThe checks of the reference values (results, gradients, tangents and batches of every primitive, layer,\nloss and optimizer), compiled for one device: all of them, or one in so many.\n\n"
@@ -351,9 +351,9 @@ These do not compile:
 - conv for h100: conv of int32: not there (1 of them, as conv/i32)
 ";
 
-    /// Lines without new results stay.
+    /// Cells without new results are unchanged.
     #[test]
-    fn a_family_is_written_anew() {
+    fn new_results_replace_those_of_a_family() {
         let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrefused|sort|h100|1|no sort|1|sort/c64";
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         let text = operations(&rows, PAGE);

@@ -1,5 +1,5 @@
-//! The tests of `shardax-pjrt`, where most `unsafe` is, under what finds its mistakes: AddressSanitizer, ThreadSanitizer
-//! and Miri. What this machine cannot run, the report says, and why.
+//! The tests of `shardax-pjrt`, which has most of the `unsafe` code, under AddressSanitizer, ThreadSanitizer and Miri.
+//! The report says which tools could not run, and why.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ pub struct Tool {
     run: fn(&Path) -> Result<String, Missing>,
 }
 
-/// Why it could not run, or did not pass.
+/// Why a tool did not run or pass.
 pub enum Missing {
     NotHere(String),
     Failed(String),
@@ -19,7 +19,7 @@ pub enum Missing {
 pub const TOOLS: &[Tool] =
     &[Tool { name: "address", run: address }, Tool { name: "thread", run: thread }, Tool { name: "miri", run: miri }];
 
-/// Runs these, and prints a line on each.
+/// Runs these tools and prints a line for each.
 pub fn run(root: &Path, tools: &[&Tool]) -> Result<(), String> {
     let mut report = Vec::new();
     let mut failed = false;
@@ -27,7 +27,7 @@ pub fn run(root: &Path, tools: &[&Tool]) -> Result<(), String> {
         println!("== {}", tool.name);
         report.push(match (tool.run)(root) {
             Ok(counts) => format!("{}: {counts}", tool.name),
-            Err(Missing::NotHere(why)) => format!("{}: not run here: {why}", tool.name),
+            Err(Missing::NotHere(why)) => format!("{}: not run: {why}", tool.name),
             Err(Missing::Failed(why)) => {
                 failed = true;
                 format!("{}: FAILED: {why}", tool.name)
@@ -38,39 +38,39 @@ pub fn run(root: &Path, tools: &[&Tool]) -> Result<(), String> {
     if failed { Err("see above".to_owned()) } else { Ok(()) }
 }
 
-/// Memory errors. Leaks are not looked for: the plugin never gives its statics back.
+/// Runs the tests with AddressSanitizer, without leak detection: the plugin never frees its statics.
 fn address(root: &Path) -> Result<String, Missing> {
     let test = sanitized(root, "address", &["--lib", "--tests"], &[]);
     tested(test.env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=0:detect_stack_use_after_return=1"))
 }
 
-/// Data races in this crate. The plugin is not built for it, so what it does to keep its threads apart is not seen: a
-/// value that goes through it from one thread to another looks like a race, and is named in `xtask/tsan.txt`.
+/// Runs the tests with ThreadSanitizer, which finds data races in this crate. The plugin is not instrumented, so its
+/// synchronization is invisible: passing a value through it to another thread looks like a race, see `xtask/tsan.txt`.
 fn thread(root: &Path) -> Result<String, Missing> {
     let rustc = Command::new("rustc").args(["--print", "sysroot"]).output().map_err(not_here)?;
     let sysroot = String::from_utf8_lossy(&rustc.stdout).trim().to_owned();
-    // With the standard library's own locks unseen every use of them would be a race.
+    // The standard library must be instrumented too, or every use of its locks would look like a race.
     let std = Path::new(&sysroot).join("lib/rustlib/src/rust/library/std");
     if !std.exists() {
         return Err(Missing::NotHere(
-            "the standard library has to be built for it, and its source is not installed (`rustup component add rust-src`)"
+            "it needs the source of the standard library, which is not installed (`rustup component add rust-src`)"
                 .to_owned(),
         ));
     }
     let test = sanitized(root, "thread", &["--lib", "--tests"], &["-Zbuild-std"]);
-    // The library's mutexes are not seen, so that its waits look like unlocking what was never locked; and a test forks,
-    // whose child this ends by itself if it asks for a thread.
+    // The plugin's mutexes are not instrumented either, so its waits look like unlocking an unlocked mutex. A test
+    // forks, and ThreadSanitizer ends a child that creates a thread.
     let options =
         format!("report_mutex_bugs=0:die_after_fork=0:suppressions={}", root.join("xtask/tsan.txt").display());
     tested(test.env("TSAN_OPTIONS", options))
 }
 
-/// Undefined behaviour in what does without the plugin, which Miri cannot load.
+/// Runs the tests that do not need the plugin with Miri, which cannot load it.
 fn miri(root: &Path) -> Result<String, Missing> {
     let has = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
     if !has.is_ok_and(|output| output.status.success()) {
         return Err(Missing::NotHere(
-            "it is a part of nightly Rust that is not installed (`rustup +nightly component add miri`)".to_owned(),
+            "it is a component of nightly Rust that is not installed (`rustup +nightly component add miri`)".to_owned(),
         ));
     }
     let mut test = Command::new("cargo");
@@ -79,7 +79,7 @@ fn miri(root: &Path) -> Result<String, Missing> {
     tested(test.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
 }
 
-/// `cargo test` of the crate with a sanitizer, which stable Rust has only for those who ask twice.
+/// `cargo test` of the crate with a sanitizer, which stable Rust accepts only with `RUSTC_BOOTSTRAP`.
 fn sanitized(root: &Path, sanitizer: &str, tests: &[&str], more: &[&str]) -> &'static mut Command {
     let mut test = Command::new("cargo");
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -96,7 +96,7 @@ fn not_here(error: std::io::Error) -> Missing {
     Missing::NotHere(error.to_string())
 }
 
-/// Runs it; gives the counts of its tests.
+/// Runs the tests and returns their counts.
 fn tested(test: &mut Command) -> Result<String, Missing> {
     let output = test.stderr(std::process::Stdio::inherit()).output().map_err(not_here)?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,8 +1,8 @@
-//! The style of pages and rustdoc: summary lines name the thing, and words are the field's.
+//! Style checks of pages and rustdoc: openings of summary lines, and vocabulary.
 //!
-//! Pages have no faults. Crates whose rustdoc is not clean yet have a number of faults in `xtask/style-allowance.txt` that
-//! they must not exceed. To shrink it: `cargo xtask style crates/shardax-nn` lists the faults of a folder, fix some, run
-//! `cargo xtask docs`, which lowers the numbers, and commit both.
+//! Pages must have no faults. A crate may have as many as `xtask/style-allowance.txt` allows. To lower that number,
+//! list the faults of a folder with `cargo xtask style crates/shardax-nn`, fix some, and commit them with the file that
+//! `cargo xtask docs` rewrites.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use crate::tests::sources;
 
 const ALLOWANCE: &str = "xtask/style-allowance.txt";
 
-/// Openings that a summary line must not have: it names the thing, or says what it does.
+/// Openings that a summary line must not have: it should name the thing or say what it does.
 const OPENINGS: [&str; 5] = ["what", "how", "whether", "the same", "so many"];
 
-/// Words of a private dictionary, and the field's.
+/// Words to avoid, with replacements.
 const WORDS: [(&str, &str); 32] = [
     ("anew", "again"),
     ("devices that are not there", "hardware you do not have"),
@@ -52,7 +52,7 @@ const WORDS: [(&str, &str); 32] = [
     ("what is left", "remainder"),
 ];
 
-/// The faults of pages, and of folders with more faults than they are allowed. Without `check` it lowers the allowances.
+/// The faults of pages, and of folders that exceed their allowance. Without `check` it lowers the allowances.
 pub fn check(root: &Path, check: bool) -> Result<Vec<String>, String> {
     let mut faults = pages(root)?;
     let allowed = allowance(&read(&root.join(ALLOWANCE))?)?;
@@ -79,7 +79,7 @@ pub fn check(root: &Path, check: bool) -> Result<Vec<String>, String> {
 
 const HEAD: &str = "# Faults of style that the rustdoc of a folder may have (xtask/src/style.rs). `cargo xtask docs` lowers the numbers.\n";
 
-/// Prints the faults in the rustdoc of the folders that begin with one of `names`, of all if there is none.
+/// Prints the faults in the rustdoc of the folders that begin with one of `names`, or of all folders.
 pub fn list(root: &Path, names: &[&str]) -> Result<(), String> {
     for (folder, found) in rustdoc(root)? {
         if names.is_empty() || names.contains(&folder.as_str()) {
@@ -101,7 +101,7 @@ fn allowance(text: &str) -> Result<BTreeMap<String, usize>, String> {
 
 fn pages(root: &Path) -> Result<Vec<String>, String> {
     let mut paths: Vec<_> = crate::links::pages(root)?.into_keys().collect();
-    // The changelog tells what was, in the words of then.
+    // The changelog describes earlier versions in their own words.
     paths.retain(|path| path != Path::new("CHANGELOG.md"));
     let mut faults = Vec::new();
     for path in paths {
@@ -131,7 +131,7 @@ fn rustdoc(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
     Ok(folders)
 }
 
-/// The documentation comments of a source: their lines without the marks, with the numbers of the lines.
+/// The documentation comments of a source: lines without comment marks, with line numbers.
 fn comments(text: &str) -> Vec<Vec<(usize, &str)>> {
     let (mut out, mut mark) = (Vec::<Vec<_>>::new(), None);
     for (i, line) in text.lines().enumerate() {
@@ -158,7 +158,7 @@ fn summary(comment: &[(usize, &str)], name: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// The private words in lines of prose: programs and `code` are skipped.
+/// Finds words to avoid in lines of prose; programs and `code` are skipped.
 fn words<'a>(lines: impl Iterator<Item = (usize, &'a str)>, name: &str, faults: &mut Vec<String>) {
     let mut program = false;
     for (at, line) in lines {
@@ -177,7 +177,7 @@ fn words<'a>(lines: impl Iterator<Item = (usize, &'a str)>, name: &str, faults: 
     }
 }
 
-/// Returns whether `text` has `word`, not as a part of a longer one.
+/// Returns true if `text` contains `word` as a whole word.
 fn contains(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let ends = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());

@@ -1,13 +1,13 @@
-//! The tests of the workspace: functions marked `#[test]`, and functions whose documentation must not compile.
+//! The tests of the workspace: functions marked `#[test]`, and documentation examples that must not compile.
 
 use std::path::{Path, PathBuf};
 
 use crate::read;
 
-/// A test: its file, as `shardax/errors/spmd`, and its name.
+/// A test: its file, such as `shardax/errors/spmd`, and its name.
 pub type Test = (String, String);
 
-/// The Rust sources below these folders, in order.
+/// The sorted Rust sources below these folders.
 fn below(root: &Path, folders: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for folder in folders {
@@ -32,7 +32,7 @@ pub fn find(root: &Path) -> Result<Vec<Test>, String> {
     Ok(found)
 }
 
-/// The files of a folder with this extension, in order.
+/// The sorted files of a folder with this extension.
 pub fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let mut found: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
@@ -56,7 +56,7 @@ fn list(folder: &Path, out: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// `crates/shardax/tests/errors/spmd.rs` as `shardax/errors/spmd`.
+/// Shortens `crates/shardax/tests/errors/spmd.rs` to `shardax/errors/spmd`.
 fn place(path: &Path) -> String {
     let parts: Vec<String> = path.with_extension("").iter().map(|p| p.to_string_lossy().into_owned()).collect();
     let kept = parts.iter().filter(|p| !matches!(p.as_str(), "crates" | "tests" | "src" | "main"));

@@ -1,4 +1,4 @@
-//! One call of a program: which device makes it, with whom, and its data.
+//! Attributes of a call from a program.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use shardax_pjrt::ffi::{Attr, CallFrame};
 
 use crate::Outcome;
 
-/// What a call says of itself.
+/// The attributes of a call.
 pub(crate) struct Call<'a> {
-    /// The launch that it is part of.
+    /// The launch of the program.
     pub(crate) launch: i64,
-    /// Its number in the program.
+    /// The number of the call in the program.
     pub(crate) number: i64,
-    /// The number of the program; 0 where it has none.
+    /// The number of the program, or 0.
     pub(crate) program: u64,
     pub(crate) device: usize,
     pub(crate) ty: ElementType,
     attributes: Vec<(&'a str, Attr<'a>)>,
 }
 
-/// The lists by which a call says who meets, as they are written.
-pub(crate) type Written = [Vec<u8>; LISTS.len()];
+/// The encoded lists that define the groups of a call.
+pub(crate) type EncodedGroups = [Vec<u8>; LISTS.len()];
 
 const LISTS: [&str; 3] = ["groups", "sizes", "devices"];
 
 /// The id of the device that makes a call.
 pub(crate) fn device(frame: &CallFrame<'_>) -> Outcome<usize> {
     let device = frame.device_ordinal().and_then(|device| usize::try_from(device).ok());
-    device.ok_or_else(|| "the plugin does not tell which device calls".into())
+    device.ok_or_else(|| "the plugin does not report the device of the call".into())
 }
 
 impl<'a> Call<'a> {
@@ -36,7 +36,7 @@ impl<'a> Call<'a> {
         let attributes = frame.attrs();
         let integer = |name: &str| attributes.iter().find(|(n, _)| *n == name).and_then(|(_, n)| n.as_i64());
         let (number, program) = (integer("n").unwrap_or(-1), integer("program").unwrap_or(0) as u64);
-        let launch = frame.run_id().ok_or("the plugin does not tell which launch calls")?;
+        let launch = frame.run_id().ok_or("the plugin does not report the launch of the call")?;
         let ty = frame.args().first().ok_or("the call has no arguments")?.ty;
         Ok(Call { launch, number, program, device: device(frame)?, ty, attributes })
     }
@@ -48,12 +48,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(crate) fn written(&self) -> Arc<Written> {
+    pub(crate) fn encoded(&self) -> Arc<EncodedGroups> {
         Arc::new(LISTS.map(|name| self.bytes(name).to_vec()))
     }
 
-    pub(crate) fn is_written(&self, written: &Written) -> bool {
-        LISTS.iter().zip(written).all(|(name, bytes)| self.bytes(name) == bytes)
+    pub(crate) fn has_groups(&self, encoded: &EncodedGroups) -> bool {
+        LISTS.iter().zip(encoded).all(|(name, bytes)| self.bytes(name) == bytes)
     }
 
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {
@@ -62,32 +62,32 @@ impl<'a> Call<'a> {
         numbers.iter().map(|&n| usize::try_from(n).map_err(|_| format!("{name:?} has {n}"))).collect()
     }
 
-    /// The operation by which values are combined.
+    /// The reduction.
     pub(crate) fn op(&self) -> Outcome<&str> {
         let found = self.attributes.iter().find(|(name, _)| *name == "op").and_then(|(_, op)| op.as_str());
         found.ok_or_else(|| "the call has no operation".into())
     }
 
-    /// The devices that this one meets, in the group's order.
+    /// The devices of this device's group, in order.
     pub(crate) fn group(&self) -> Outcome<Vec<usize>> {
         let (flat, sizes) = (self.list("groups")?, self.list("sizes")?);
         let mut rest = flat.as_slice();
         for size in sizes {
-            let (group, others) = rest.split_at_checked(size).ok_or("the groups are cut short")?;
+            let (group, others) = rest.split_at_checked(size).ok_or("the groups are truncated")?;
             if group.contains(&self.device) {
                 return Ok(group.to_vec());
             }
             rest = others;
         }
-        Err("the device is in none of the groups".into())
+        Err("the device is in no group".into())
     }
 
-    /// Sources and targets of a permutation.
+    /// The sources and targets of a permutation.
     pub(crate) fn pairs(&self) -> Outcome<Vec<(usize, usize)>> {
         Ok(self.list("pairs")?.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// All devices of the program.
+    /// The devices of the program.
     pub(crate) fn devices(&self) -> Outcome<Vec<usize>> {
         self.list("devices")
     }

@@ -1,4 +1,4 @@
-//! The way from one group of devices to the processes of its members: every exchange is agreed on, watched and bounded.
+//! Communication between the processes of a group of devices, with checks of the program, warnings and deadlines.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;
@@ -11,23 +11,23 @@ use crate::call::Call;
 use crate::order::{LONG, LOOK, Step};
 use crate::{Exchange, Outcome, lock};
 
-/// Those who wait longer than so many milliseconds say so, for others to tell who is missing; at most.
-const GRACE: Duration = Duration::from_millis(200);
+/// The time that a process waits for announcements before it reports others as missing.
+const ANNOUNCEMENT_WAIT: Duration = Duration::from_millis(200);
 
-/// A communicator of the processes of a group of devices. Two groups of the same processes may exchange at the same
-/// time, so each has its own.
+/// A communicator between the processes of a group of devices. Groups of the same processes may communicate
+/// concurrently, so each group has its own.
 pub(crate) struct Channel {
     comm: Communicator,
-    /// The processes of its ranks.
+    /// The process of each rank.
     processes: Vec<usize>,
     devices: Vec<usize>,
-    /// Exchanges so far, which all members count alike.
+    /// The number of exchanges so far, which is equal on all members.
     turns: AtomicU64,
-    /// The launch whose program was compared last.
+    /// The launch in which the programs were compared last.
     agreed: Mutex<i64>,
 }
 
-/// Which call of which program an exchange is for.
+/// The call and program of an exchange.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     launch: i64,
@@ -40,7 +40,7 @@ impl At {
         At { launch: call.launch, program: call.program, number: call.number }
     }
 
-    /// The computation that this is in, among those shared with other processes.
+    /// The step of this launch, if the program is shared with other processes.
     fn step(&self, exchange: &Exchange) -> Option<Step> {
         exchange.order.of_launch(self.launch, self.program)
     }
@@ -49,7 +49,7 @@ impl At {
         match exchange.name_of(self.program) {
             Some(name) => format!("call {} of `{name}`", self.number),
             None if self.program == 0 => format!("call {}", self.number),
-            None => format!("call {} of a program that is unknown here", self.number),
+            None => format!("call {} of a program unknown to this process", self.number),
         }
     }
 
@@ -67,7 +67,8 @@ impl At {
 }
 
 impl Channel {
-    /// Made by all processes of the group, each of which says first that it has come: making it has no deadline.
+    /// Creates the channel in all processes of the group. Creating the communicator has no deadline, so all of them
+    /// first announce that they are about to.
     pub(crate) fn make(
         (exchange, world): (&Exchange, &World),
         devices: &[usize],
@@ -75,9 +76,9 @@ impl Channel {
         at: At,
     ) -> Outcome<Channel> {
         let name = format!("shardax.group/{devices:?}");
-        let met = exchange.exchange_at(at.step(exchange).as_ref(), (&name, processes), &[], exchange.timeout());
-        met.map_err(|error| format!("{} (at {})", error.message, at.describe(exchange)))?;
-        // Several groups may be made at once by the threads of one process.
+        let gathered = exchange.exchange_at(at.step(exchange).as_ref(), (&name, processes), &[], exchange.timeout());
+        gathered.map_err(|error| format!("{} (at {})", error.message, at.describe(exchange)))?;
+        // Threads of one process may create several groups concurrently.
         let tag = devices.iter().fold(17u32, |hash, &d| hash.wrapping_mul(31).wrapping_add(d as u32)) as u16;
         let comm = world.data().group(processes, tag).map_err(|error| error.message)?;
         let (processes, devices) = (processes.to_vec(), devices.to_vec());
@@ -94,13 +95,14 @@ impl Channel {
         Ok(self.wait(exchange, at, self.comm.all_gather(data, counts))?.into_buffers().1.pop().unwrap_or_default())
     }
 
-    /// Starts messages between the processes; each finishes what it started in the same order.
+    /// Starts messages between the processes. Each process must finish its messages in the order in which it started
+    /// them.
     pub(crate) fn start(&self, (exchange, at): (&Exchange, At), tag: u16, messages: Messages) -> Outcome<Request> {
         self.agree(exchange, at)?;
         self.comm.exchange(tag, messages).map_err(|error| self.failed(exchange, at, &error))
     }
 
-    /// The memory of messages that were started: what was sent, and what came.
+    /// Waits for messages and returns their buffers: sent and received ones.
     pub(crate) fn finish(
         &self,
         (exchange, at): (&Exchange, At),
@@ -109,7 +111,7 @@ impl Channel {
         Ok(self.wait(exchange, at, Ok(request))?.into_buffers())
     }
 
-    /// At its first exchange in a launch, all processes compare which program they are in.
+    /// Compares the program with the other processes, at the first exchange of a launch.
     fn agree(&self, exchange: &Exchange, at: At) -> Outcome<()> {
         let mut agreed = lock(&self.agreed);
         if *agreed == at.launch || at.program == 0 {
@@ -125,8 +127,8 @@ impl Channel {
                 let (what, own) = (theirs.describe(exchange), at.describe(exchange));
                 let another = if what == own { " (another program of that name)" } else { "" };
                 return Err(format!(
-                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the same \
-                     computations in the same order"
+                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the \
+                     same computations in the same order"
                 ));
             }
         }
@@ -145,9 +147,9 @@ impl Channel {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let mut request = request.map_err(failed)?;
         let timeout = exchange.timeout();
-        let warn = exchange.patience().min(timeout);
+        let warn = exchange.warn_after().min(timeout);
         let end = deadline(timeout);
-        // Those who wait say so before anybody complains.
+        // Waiting processes announce themselves before any of them reports missing ones.
         let mut announcement = Some(deadline(warn / 2));
         let mut warning = (warn < timeout).then(|| deadline(warn));
         let mut comparison = deadline(LONG);
@@ -165,22 +167,22 @@ impl Channel {
                 self.announce(exchange, turn);
             }
             if warning.take_if(is_due).is_some() {
-                exchange.say(&format!(
-                    "{} have not come to {} for {} s",
+                exchange.warn(&format!(
+                    "{} have not reached {} for {} s",
                     self.missing(exchange, turn),
                     at.describe(exchange),
                     warn.as_secs_f64()
                 ));
             }
             if comparison <= now {
-                if let Some(apart) = at.step(exchange).and_then(|step| exchange.apart(&step)) {
-                    return Err(apart);
+                if let Some(error) = at.step(exchange).and_then(|step| exchange.check_position(&step)) {
+                    return Err(error);
                 }
                 comparison = now + LOOK;
             }
         }
         Err(format!(
-            "process {} waited in vain for the others: within {timeout:?} {} have not come to {}",
+            "process {} timed out waiting for the others: within {timeout:?} {} have not reached {}",
             exchange.rank,
             self.missing(exchange, turn),
             at.describe(exchange)
@@ -199,19 +201,19 @@ impl Channel {
         }
     }
 
-    /// The processes of which nobody has heard that they wait here, too.
+    /// The processes that have not announced that they are waiting for this exchange.
     fn missing(&self, exchange: &Exchange, turn: u64) -> String {
         let Some(world) = &exchange.world else { return "others".into() };
         let silent = |p: &&usize| !matches!(world.store().try_get(&self.key(turn, **p)), Ok(Some(_)));
         let look = || self.processes.iter().filter(silent).collect::<Vec<_>>();
         let mut missing = look();
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + ANNOUNCEMENT_WAIT;
         while !missing.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(GRACE / 20);
+            std::thread::sleep(ANNOUNCEMENT_WAIT / 20);
             missing = look();
         }
         match missing.is_empty() {
-            true => "some of the data that all processes sent".into(),
+            true => "some of the data of all processes".into(),
             false => format!("processes {missing:?}"),
         }
     }

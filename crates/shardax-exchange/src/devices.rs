@@ -1,4 +1,4 @@
-//! What the devices of this process bring to a call, and get from it.
+//! Arguments and results of the devices of this process in one call.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,11 +8,11 @@ use shardax_pjrt::ffi::rendezvous::Member;
 
 use crate::Outcome;
 
-/// The arrays of each device count as one, whose bytes lie one after the other.
+/// The arrays of each device, treated as one concatenated array.
 pub(crate) struct Devices<'c, 'm, 'a> {
     args: Vec<&'m [Arg<'a>]>,
     members: &'c mut [Member<'m, 'a>],
-    /// Bytes that each brings.
+    /// Size of each device's arguments in bytes.
     pub(crate) size: usize,
 }
 
@@ -20,7 +20,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
     pub(crate) fn of(members: &'c mut [Member<'m, 'a>]) -> Outcome<Devices<'c, 'm, 'a>> {
         let mut args = Vec::with_capacity(members.len());
         for member in members.iter_mut() {
-            // There is one result for each argument, and behind them what orders the calls.
+            // There is one result for each argument, followed by the order value.
             let order = member.rets.len().checked_sub(1).ok_or("the call has no results")?;
             args.push(&member.args[..order.min(member.args.len())]);
             member.rets[order].data();
@@ -29,7 +29,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
         let first = args.first().map_or(0, size);
         match args.iter().all(|args| size(args) == first) {
             true => Ok(Devices { args, members, size: first }),
-            false => Err("the devices bring arrays of several sizes".into()),
+            false => Err("the devices pass arrays of different sizes".into()),
         }
     }
 
@@ -37,7 +37,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
         self.members.len()
     }
 
-    /// A part of what a device brings.
+    /// A range of a device's arguments.
     pub(crate) fn part(&self, device: usize, range: Range<usize>) -> Cow<'m, [u8]> {
         let mut start = 0;
         for arg in self.args[device] {
@@ -51,7 +51,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
         Cow::Owned(bytes)
     }
 
-    /// The same, copied.
+    /// Copies a range of a device's arguments to `to`.
     pub(crate) fn copy(&self, device: usize, range: Range<usize>, mut to: &mut [u8]) {
         let mut start = 0;
         for arg in self.args[device] {
@@ -66,7 +66,7 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
         }
     }
 
-    /// Writes a part of a device's results, from this byte on.
+    /// Writes `bytes` to a device's results at an offset.
     pub(crate) fn write(&mut self, device: usize, at: usize, mut bytes: &[u8]) -> Outcome<()> {
         let rets = &mut self.members[device].rets;
         let (mut start, count) = (0, rets.len() - 1);
@@ -79,15 +79,15 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
             }
             start = end;
         }
-        if bytes.is_empty() { Ok(()) } else { Err("more came than the program expects".into()) }
+        if bytes.is_empty() { Ok(()) } else { Err("more data arrived than the program expects".into()) }
     }
 
-    /// Makes a device's results zeros.
+    /// Zeros the results of a device.
     pub(crate) fn clear(&mut self, device: usize) {
         self.members[device].rets.iter_mut().for_each(|ret| ret.data().fill(0));
     }
 
-    /// Writes the same to all.
+    /// Writes the same bytes to the results of all devices.
     pub(crate) fn write_to_all(&mut self, at: usize, bytes: &[u8]) -> Outcome<()> {
         (0..self.count()).try_for_each(|device| self.write(device, at, bytes))
     }

@@ -1,4 +1,4 @@
-//! A group of devices, as one process sees it.
+//! Groups of devices from the view of one process.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,18 +11,18 @@ use crate::call::Call;
 use crate::channel::{At, Channel};
 use crate::{Exchange, Outcome, lock};
 
-/// Rounds that are started before the one that is waited for.
-const AHEAD: usize = 1;
+/// The number of rounds that are started before the previous one is awaited.
+const ROUNDS_AHEAD: usize = 1;
 
-/// Which places of a group belong to which process.
+/// The distribution of a group's members over processes.
 pub(crate) struct Places {
-    /// The devices of the group, in its order.
+    /// The devices of the group, in order.
     pub(crate) devices: Vec<usize>,
-    /// Processes in ascending order, each with the places of its devices in the group, in the group's order.
+    /// The processes in ascending order, each with the indices of its devices in the group.
     pub(crate) processes: Vec<(usize, Vec<usize>)>,
-    /// Which of them this one is.
+    /// The index of this process in `processes`.
     pub(crate) me: usize,
-    /// How many places there are.
+    /// The number of members.
     count: usize,
     channel: OnceLock<Arc<Channel>>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Places {
 /// A group of devices in one call.
 pub(crate) struct Group<'a> {
     exchange: &'a Exchange,
-    /// The call that it is for.
+    /// The call that uses the group.
     at: At,
     places: Arc<Places>,
 }
@@ -57,26 +57,26 @@ impl Places {
                 me,
                 channel: OnceLock::new(),
             }),
-            None => Err(format!("none of the devices {devices:?} belongs to this process")),
+            None => Err(format!("no device of {devices:?} belongs to this process")),
         }
     }
 
-    /// The places of this process's devices.
+    /// The indices of this process's devices in the group.
     pub(crate) fn own(&self) -> &[usize] {
         &self.processes[self.me].1
     }
 
-    /// How many devices a process of the group has in it.
+    /// The number of devices of a process in the group.
     pub(crate) fn count(&self, process: usize) -> usize {
         self.processes[process].1.len()
     }
 
-    /// The most that a process has.
+    /// The largest number of devices of a process.
     pub(crate) fn most(&self) -> usize {
         self.processes.iter().map(|(_, places)| places.len()).max().unwrap_or(1)
     }
 
-    /// Whether all devices are this process's.
+    /// Returns true if all devices belong to this process.
     pub(crate) fn is_local(&self) -> bool {
         self.processes.len() == 1
     }
@@ -84,12 +84,12 @@ impl Places {
     /// The other processes.
     pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (me, count) = (self.me, self.processes.len());
-        // Starting with the next, so that not all begin with the same one.
+        // Starting with the next process, so that not all send to the same one first.
         (1..count).map(move |step| (me + step) % count)
     }
 }
 
-/// Which stream of messages: rounds, or what follows from each.
+/// Message streams: a round, or the result of a round.
 #[derive(Clone, Copy)]
 pub(crate) enum Stream {
     Rounds = 1,
@@ -97,7 +97,7 @@ pub(crate) enum Stream {
 }
 
 impl<'a> Group<'a> {
-    /// The group of a call, whose devices `read` gives. They are nearly always what they were the last time.
+    /// The group of a call. `read` returns its devices if they differ from those of the last call, which is rare.
     pub(crate) fn of<'c>(
         exchange: &'a Exchange,
         call: &Call<'c>,
@@ -105,19 +105,19 @@ impl<'a> Group<'a> {
     ) -> Outcome<Group<'a>> {
         let key = (call.program, call.number, call.device);
         let known = lock(&exchange.groups).get(&key).cloned();
-        // Other programs may have the same number, or none.
-        let places = match known.filter(|(written, _)| call.is_written(written)) {
+        // The numbers of other programs may be equal, or absent.
+        let places = match known.filter(|(encoded, _)| call.has_groups(encoded)) {
             Some((_, places)) => places,
             None => {
                 let places = Arc::new(Places::new(exchange, read(call)?)?);
-                lock(&exchange.groups).insert(key, (call.written(), places.clone()));
+                lock(&exchange.groups).insert(key, (call.encoded(), places.clone()));
                 places
             }
         };
         Ok(Group { exchange, at: At::of(call), places })
     }
 
-    /// The same with one place for each process, which brings something for all of its devices.
+    /// The group with one member for each process, which contributes for all of its devices.
     pub(crate) fn by_process(&self) -> Group<'a> {
         let places = self.processes.iter().enumerate().map(|(place, (process, _))| (*process, vec![place]));
         let places = Places {
@@ -139,17 +139,17 @@ impl<'a> Group<'a> {
         Ok(self.channel.get_or_init(|| channel).clone())
     }
 
-    /// Gives everybody the data of each process, in one exchange.
+    /// Gathers the data of all processes in one exchange.
     pub(crate) fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Outcome<Vec<u8>> {
         self.channel()?.all_gather((self.exchange, self.at), data, counts)
     }
 
-    /// Memory of this length, with anything in it.
+    /// A buffer of this length with arbitrary contents.
     pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
         self.exchange.buffers.take(len)
     }
 
-    /// Starts to send, and to receive as many bytes from each peer as `expect` says.
+    /// Starts to send, and to receive the number of bytes that `expect` returns from each peer.
     pub(crate) fn start(
         &self,
         stream: Stream,
@@ -162,7 +162,7 @@ impl<'a> Group<'a> {
         Ok(Started { channel, request })
     }
 
-    /// Waits for what was started, and takes what came, by process; of this one nothing.
+    /// Waits for messages, and passes the received buffers to `take`, by process; that of this process is empty.
     pub(crate) fn finish<T>(&self, started: Started, take: impl FnOnce(&[Vec<u8>]) -> Outcome<T>) -> Outcome<T> {
         let (sent, received) = started.channel.finish((self.exchange, self.at), started.request)?;
         let mut by_process = vec![Vec::new(); self.processes.len()];
@@ -172,8 +172,8 @@ impl<'a> Group<'a> {
         taken
     }
 
-    /// Sends and receives in rounds, of which the next is under way while what came in one is taken. `send` gives what is
-    /// sent in a round, and which of it to whom; `expect` how many bytes come from a process.
+    /// Sends and receives in rounds, where the next round is in flight while the results of one are processed. `send`
+    /// returns the data of a round and its receivers; `expect` returns the number of bytes from a process.
     pub(crate) fn rounds<D>(
         &self,
         state: &mut D,
@@ -183,12 +183,12 @@ impl<'a> Group<'a> {
         mut take: impl FnMut(&mut D, usize, &[Vec<u8>]) -> Outcome<()>,
     ) -> Outcome<()> {
         let mut started = VecDeque::new();
-        for round in 0..count + AHEAD {
+        for round in 0..count + ROUNDS_AHEAD {
             if round < count && !self.is_local() {
                 let sends = send(state, round)?;
                 started.push_back(self.start(Stream::Rounds, sends, |peer| expect(round, peer))?);
             }
-            let Some(done) = round.checked_sub(AHEAD) else { continue };
+            let Some(done) = round.checked_sub(ROUNDS_AHEAD) else { continue };
             match started.pop_front() {
                 Some(first) => self.finish(first, |received| take(state, done, received))?,
                 None => take(state, done, &[Vec::new()])?,
@@ -197,18 +197,18 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    /// In a round: something of its own for each peer.
+    /// The messages of a round with separate data for each peer.
     pub(crate) fn to_each(&self, fill: impl Fn(usize) -> Outcome<Vec<u8>>) -> Outcome<Sends> {
         let sent = self.peers().map(fill).collect::<Outcome<_>>()?;
         Ok(Sends { sent, sends: self.peers().zip(0..).collect() })
     }
 
-    /// In a round: the same for all peers.
+    /// The messages of a round with equal data for all peers.
     pub(crate) fn to_all(&self, data: Vec<u8>) -> Sends {
         Sends { sent: vec![data], sends: self.peers().map(|peer| (peer, 0)).collect() }
     }
 
-    /// Parts of the same length, one after the other.
+    /// Concatenates parts of equal length.
     pub(crate) fn packed(&self, parts: &[Cow<'_, [u8]>]) -> Vec<u8> {
         let len = parts.first().map_or(0, |part| part.len());
         let mut bytes = self.buffer(parts.len() * len);
@@ -216,7 +216,8 @@ impl<'a> Group<'a> {
         bytes
     }
 
-    /// Parts of `len` bytes of each device, in the group's order: this process's, and those that came, process by process.
+    /// The parts of all devices, each of `len` bytes, in the group's order: this process's own, and those received,
+    /// which are sorted by process.
     pub(crate) fn in_order<'b>(&self, own: &'b [Cow<'_, [u8]>], received: &'b [Vec<u8>], len: usize) -> Vec<&'b [u8]> {
         let mut ordered: Vec<&[u8]> = vec![&[]; self.places.count];
         for (process, (_, places)) in self.processes.iter().enumerate() {
@@ -228,13 +229,13 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Memory to send, and who gets which of it.
+/// Buffers to send, with the receivers of each.
 pub(crate) struct Sends {
     sent: Vec<Vec<u8>>,
     sends: Vec<(usize, usize)>,
 }
 
-/// Messages under way.
+/// Messages in flight.
 pub(crate) struct Started {
     channel: Arc<Channel>,
     request: Request,

@@ -1,15 +1,15 @@
-//! The functions of the host in which the devices of several processes meet.
+//! Host functions for collectives between the devices of several processes.
 //!
-//! [`shardax_pjrt::Partitioned::localize`] turns a program's collectives into calls of these functions. In each call the
-//! devices of this process that take part meet in memory, and the last to come exchanges with the other processes
-//! over MPI, for all of them.
+//! [`shardax_pjrt::Partitioned::localize`] replaces a program's collectives by calls of these functions. In each call,
+//! the participating devices of this process rendezvous in memory, and the last to arrive exchanges data with the other
+//! processes over MPI for all of them.
 //!
-//! **Exact order.** Values are combined one contribution after the other in the order of the group, as the plugin's own
-//! collectives do within a process, with its roundings: `bf16` is summed in `f32`, `f16` is rounded after every step. So
-//! results do not depend on how many processes the devices are spread over. [`SumOrder::Fast`] is the other way.
+//! **Exact order.** Values are reduced one by one in the order of the group and with the rounding of the plugin's own
+//! collectives within a process: `bf16` is summed in `f32`, `f16` is rounded after every step. So the results do not
+//! depend on the number of processes. [`SumOrder::Fast`] gives this up for speed.
 //!
-//! **Failure.** Every wait ends at a deadline. The first failure is the result of the launch, and of every later call: the
-//! processes no longer agree on where they are.
+//! **Failure.** Every wait has a deadline. The first failure is the result of the launch and of all later calls,
+//! because the processes no longer agree on their position.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -33,14 +33,14 @@ use shardax_pjrt::ffi::{self, CallFrame};
 use shardax_pjrt::{Plugin, Result};
 
 use crate::buffers::Buffers;
-use crate::call::{Call, Written};
+use crate::call::{Call, EncodedGroups};
 use crate::channel::{At, Channel};
 use crate::group::Places;
 use crate::order::Order;
 pub use crate::order::{Shared, Step};
 
-/// How long others may be late before somebody hears of it, unless it is set.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The default time after which missing processes are reported.
+const WARN_AFTER: Duration = Duration::from_secs(10);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,51 +50,52 @@ fn millis(time: Duration) -> AtomicU64 {
     AtomicU64::new(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1))
 }
 
-/// What went wrong in a call, for people.
+/// The result of a call, with a message for the user.
 type Outcome<T> = std::result::Result<T, String>;
 
-/// Calls that a program may make after a failure: a loop that waits for what cannot come would make more.
+/// The number of calls that a program may make after a failure. A loop that waits for a value from another process
+/// would never end.
 const CALLS_AFTER_FAILURE: u32 = 10_000;
 
-/// In which order a sum over the devices of several processes is made.
+/// The order of a sum over the devices of several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SumOrder {
-    /// That of the devices, however they are spread over processes: the same bits everywhere.
+    /// In the order of the devices, regardless of the processes: the bits of the result are always the same.
     #[default]
     Exact,
-    /// Each process first adds what its own devices bring, and sends the sum: less data where a process has many
-    /// devices, and last bits that depend on how many.
+    /// Each process first adds the values of its own devices, and sends the sum. This sends less data if processes have
+    /// many devices, but the last bits depend on the number of devices per process.
     Fast,
 }
 
-/// The meeting place of this process's devices, and their way to the others.
+/// The exchange of data between the devices of this process and those of other processes.
 pub struct Exchange {
     world: Option<World>,
     rank: usize,
-    /// The process of each device, by id.
+    /// The process of each device id.
     owners: Vec<usize>,
     sum_order: SumOrder,
-    /// In milliseconds: what nobody may take longer than, and what is worth a word.
+    /// In milliseconds: the timeout, and the time after which missing processes are reported.
     limits: [AtomicU64; 2],
-    /// Who is told of others that are late.
-    listener: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
-    /// By launch, and this process's devices of the group.
-    meetings: Rendezvous<(i64, Vec<usize>)>,
+    /// Receives reports of missing processes.
+    hook: OnceLock<Box<dyn Fn(&str) + Send + Sync>>,
+    /// By launch, and the devices of this process in the group.
+    rendezvous: Rendezvous<(i64, Vec<usize>)>,
     buffers: Buffers,
     channels: Mutex<HashMap<Vec<usize>, Arc<Channel>>>,
-    /// By program, call and device, with what the call says of its groups.
-    groups: Mutex<HashMap<(u64, i64, usize), (Arc<Written>, Arc<Places>)>>,
+    /// By program, call and device, with the encoded groups of the call.
+    groups: Mutex<HashMap<(u64, i64, usize), (Arc<EncodedGroups>, Arc<Places>)>>,
     /// The computations shared with other processes.
     order: Order,
-    /// What programs are called, by their numbers.
+    /// The names of programs, by number.
     names: Mutex<HashMap<u64, String>>,
     failure: OnceLock<String>,
     calls_after_failure: AtomicU32,
 }
 
 impl Exchange {
-    /// The exchange of devices whose process is known by their ids. Without a world there is this process alone. The order
-    /// of sums must be that of all processes.
+    /// Makes an exchange between devices whose processes are given by their ids. Without a world, this process is the
+    /// only one. The order of sums must be the same on all processes.
     pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration, sum_order: SumOrder) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
@@ -102,9 +103,9 @@ impl Exchange {
             rank,
             owners,
             sum_order,
-            limits: [millis(timeout), millis(PATIENCE)],
-            listener: OnceLock::new(),
-            meetings: Rendezvous::default(),
+            limits: [millis(timeout), millis(WARN_AFTER)],
+            hook: OnceLock::new(),
+            rendezvous: Rendezvous::default(),
             buffers: Buffers::default(),
             channels: Mutex::default(),
             groups: Mutex::default(),
@@ -115,34 +116,34 @@ impl Exchange {
         })
     }
 
-    /// Sets how long the others are waited for, and after how long a wait somebody is told.
-    pub fn set_limits(&self, timeout: Duration, patience: Duration) {
-        for (limit, time) in self.limits.iter().zip([timeout, patience]) {
+    /// Sets the timeout, and the time after which missing processes are reported.
+    pub fn set_limits(&self, timeout: Duration, warn_after: Duration) {
+        for (limit, time) in self.limits.iter().zip([timeout, warn_after]) {
             limit.store(millis(time).into_inner(), Ordering::Relaxed);
         }
     }
 
-    /// Has somebody told of processes that are late. The first one given is.
-    pub fn set_listener(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.listener.set(Box::new(listener));
+    /// Sets the function that receives reports of missing processes. Only the first call has an effect.
+    pub fn set_warning_hook(&self, hook: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.hook.set(Box::new(hook));
     }
 
-    /// In which order sums are made.
+    /// The order of sums.
     pub fn sum_order(&self) -> SumOrder {
         self.sum_order
     }
 
-    /// Says what a program is called that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.
+    /// Sets the name of a program that was [localized](shardax_pjrt::Partitioned::localize_as) under a number.
     pub fn name_program(&self, number: u64, name: &str) {
         lock(&self.names).insert(number >> 1, name.to_owned());
     }
 
-    /// What went wrong first, after which nothing is exchanged any more.
+    /// The first failure, after which no data is exchanged.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// Lets nothing be exchanged any more; `why` is what later calls fail with, unless something failed before.
+    /// Stops all exchanges; later calls fail with `why`, unless an earlier failure exists.
     pub fn close(&self, why: &str) {
         let _ = self.failure.set(why.to_owned());
     }
@@ -155,21 +156,21 @@ impl Exchange {
         Duration::from_millis(self.limits[0].load(Ordering::Relaxed))
     }
 
-    fn patience(&self) -> Duration {
+    fn warn_after(&self) -> Duration {
         Duration::from_millis(self.limits[1].load(Ordering::Relaxed))
     }
 
-    fn say(&self, text: &str) {
-        match self.listener.get() {
-            Some(listener) => listener(text),
+    fn warn(&self, text: &str) {
+        match self.hook.get() {
+            Some(hook) => hook(text),
             None => eprintln!("shardax: {text}"),
         }
     }
 
-    /// Makes the functions known to a plugin. Once in a process.
+    /// Registers the functions with a plugin. Once in a process.
     ///
     /// # Errors
-    /// They are known already, or the plugin cannot call the host.
+    /// They are already registered, or the plugin cannot call host functions.
     pub fn register(self: &Arc<Exchange>, plugin: &Plugin) -> Result<()> {
         type Function = fn(&Exchange, Call<'_>, &mut CallFrame<'_>) -> Outcome<()>;
         const FUNCTIONS: [(&str, Function); 5] = [
@@ -195,7 +196,7 @@ impl Exchange {
     ) -> Outcome<()> {
         if let Some(failure) = self.failure.get() {
             if self.calls_after_failure.fetch_add(1, Ordering::Relaxed) > CALLS_AFTER_FAILURE {
-                eprintln!("shardax: a program goes on calling the other processes after this: {failure}");
+                eprintln!("shardax: a program keeps communicating after a failure: {failure}");
                 match &self.world {
                     Some(world) => world.abort(1),
                     None => std::process::abort(),
@@ -215,9 +216,10 @@ impl Exchange {
         self.owners.get(device).copied().ok_or_else(|| format!("there is no device {device}"))
     }
 
-    /// The channel of a group of devices, whose processes are given.
+    /// The channel of a group of devices and their processes.
     fn channel(&self, devices: &[usize], processes: &[usize], at: At) -> Outcome<Arc<Channel>> {
-        let world = self.world.as_ref().ok_or("the group has devices of other processes, and this one is alone")?;
+        let world =
+            self.world.as_ref().ok_or("the group has devices of other processes, and this is the only process")?;
         if let Some(known) = lock(&self.channels).get(devices) {
             return Ok(known.clone());
         }
@@ -227,7 +229,7 @@ impl Exchange {
     }
 }
 
-/// The place of this device in the program's mesh.
+/// Returns the index of this device in the program's mesh.
 fn partition_id(frame: &mut CallFrame<'_>) -> Outcome<()> {
     let device = call::device(frame)?;
     let devices = frame.attr("devices").and_then(|devices| devices.as_i64s());
@@ -239,7 +241,7 @@ fn partition_id(frame: &mut CallFrame<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// Gives its first argument back, once the second is there.
+/// Returns its first argument, after the second is available.
 fn after(frame: &mut CallFrame<'_>) -> Outcome<()> {
     let (args, rets) = frame.split();
     rets[0].data().copy_from_slice(args[0].data);

@@ -1,4 +1,4 @@
-//! The five functions in which devices exchange data.
+//! The five collectives.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -14,17 +14,17 @@ use crate::group::{Group, Started, Stream};
 use crate::reduce::reduce;
 use crate::{Exchange, Outcome, SumOrder};
 
-/// Up to so many bytes in all, contributions to a sum go to everybody whole; larger sums are made slice by slice, each in
-/// one process.
+/// The total size in bytes up to which every process receives all contributions to a sum. Larger sums are divided into
+/// slices, each computed by one process.
 const SMALL: usize = 256 << 10;
-/// About how many bytes a process sends at a time: few enough to stay in the cache on their way.
+/// The approximate number of bytes that a process sends in a round: few enough to stay in the cache.
 const ROUND: usize = 512 << 10;
-/// Shorter messages take as long.
-const LEAST: usize = 16 << 10;
+/// The smallest message size: shorter messages take as long.
+const MIN_MESSAGE: usize = 16 << 10;
 
 impl Exchange {
-    /// Has the devices of this process in a group meet; the last to come works for all.
-    fn meet(
+    /// Makes the devices of this process in a group rendezvous; the last to arrive works for all.
+    fn rendezvous(
         &self,
         call: &Call<'_>,
         group: &Group<'_>,
@@ -38,13 +38,13 @@ impl Exchange {
         let at = ((call.launch, devices), call.number);
         let limits = (self.timeout(), &self.failure);
         let (args, rets) = frame.split();
-        self.meetings
-            .meet(at, (member, own.len()), Member { args, rets }, limits, |members| work(&mut Devices::of(members)?))
+        self.rendezvous
+            .join(at, (member, own.len()), Member { args, rets }, limits, |members| work(&mut Devices::of(members)?))
     }
 
     pub(crate) fn all_reduce(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let (group, op, ty) = (Group::of(self, &call, Call::group)?, call.op()?, call.ty);
-        self.meet(&call, &group, frame, |devices| {
+        self.rendezvous(&call, &group, frame, |devices| {
             let by_process = self.sum_order == SumOrder::Fast && !group.is_local();
             let merged;
             let group = match by_process {
@@ -64,7 +64,7 @@ impl Exchange {
 
     pub(crate) fn all_gather(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let group = Group::of(self, &call, Call::group)?;
-        self.meet(&call, &group, frame, |devices| {
+        self.rendezvous(&call, &group, frame, |devices| {
             let size = devices.size;
             if !group.is_local() && size * group.devices.len() <= SMALL {
                 let all = gathered(&group, &own_parts(devices, &(0..size)))?;
@@ -94,7 +94,7 @@ impl Exchange {
 
     pub(crate) fn reduce_scatter(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let (group, op, ty) = (Group::of(self, &call, Call::group)?, call.op()?, call.ty);
-        self.meet(&call, &group, frame, |devices| {
+        self.rendezvous(&call, &group, frame, |devices| {
             trade(&group, devices, ty.byte_size(), |devices, target, at, parts| {
                 let mut sum = group.buffer(parts.first().map_or(0, |part| part.len()));
                 reduce(ty, op, parts, &mut sum)?;
@@ -107,7 +107,7 @@ impl Exchange {
 
     pub(crate) fn all_to_all(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let group = Group::of(self, &call, Call::group)?;
-        self.meet(&call, &group, frame, |devices| {
+        self.rendezvous(&call, &group, frame, |devices| {
             let part = devices.size / group.devices.len();
             trade(&group, devices, 1, |devices, target, at, parts| {
                 parts.iter().enumerate().try_for_each(|(place, bytes)| devices.write(target, place * part + at, bytes))
@@ -117,19 +117,20 @@ impl Exchange {
 
     pub(crate) fn permute(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let (group, pairs) = (Group::of(self, &call, Call::devices)?, call.pairs()?);
-        // Places of sources and targets, each with its process and its number among that one's devices.
-        let seat = |device: usize| -> Outcome<(usize, usize)> {
+        // Sources and targets, each with its process and its index among the devices of that process.
+        let position = |device: usize| -> Outcome<(usize, usize)> {
             let seats = group.processes.iter().enumerate();
             let mut found = seats.filter_map(|(process, (_, places))| {
                 Some((process, places.iter().position(|&place| group.devices[place] == device)?))
             });
             found.next().ok_or_else(|| format!("device {device} is not in the mesh"))
         };
-        let pairs = pairs.iter().map(|&(from, to)| Ok((seat(from)?, seat(to)?))).collect::<Outcome<Vec<_>>>()?;
-        // What one process sends another, in the order of pairs.
+        let pairs =
+            pairs.iter().map(|&(from, to)| Ok((position(from)?, position(to)?))).collect::<Outcome<Vec<_>>>()?;
+        // The pairs between two processes, in order.
         let between = |from: usize, to: usize| pairs.iter().filter(move |pair| (pair.0.0, pair.1.0) == (from, to));
         let me = group.me;
-        self.meet(&call, &group, frame, |devices| {
+        self.rendezvous(&call, &group, frame, |devices| {
             for device in 0..devices.count() {
                 if !pairs.iter().any(|&(_, target)| target == (me, device)) {
                     devices.clear(device);
@@ -169,12 +170,12 @@ impl Exchange {
     }
 }
 
-/// How long the pieces are of which a process sends so many to each of the others in a round.
+/// The size of a piece, if a process sends `each` pieces to each of the others in a round.
 fn piece(group: &Group<'_>, each: usize) -> usize {
-    (ROUND / (each * group.processes.len().saturating_sub(1).max(1))).max(LEAST / each)
+    (ROUND / (each * group.processes.len().saturating_sub(1).max(1))).max(MIN_MESSAGE / each)
 }
 
-/// Cuts `size` bytes, of units that stay whole, into pieces of about so many: how many, and where each is.
+/// Divides `size` bytes into pieces of about `about` bytes without splitting units: returns their number and ranges.
 fn pieces(size: usize, unit: usize, about: usize) -> (usize, impl Fn(usize) -> Range<usize>) {
     let (count, units) = (size.div_ceil(about.max(unit)).max(1), size / unit);
     (count, move |piece: usize| unit * (units * piece / count)..unit * (units * (piece + 1) / count))
@@ -184,24 +185,24 @@ fn own_parts<'m>(devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Vec<Cow
     (0..devices.count()).map(|device| devices.part(device, range.clone())).collect()
 }
 
-/// Parts of the same length of all devices, process by process.
+/// Parts of equal length of all devices, ordered by process.
 fn gathered(group: &Group<'_>, own: &[Cow<'_, [u8]>]) -> Outcome<Vec<u8>> {
     let len = own.first().map_or(0, |part| part.len());
     let counts: Vec<usize> = (0..group.processes.len()).map(|process| group.count(process) * len).collect();
     group.all_gather(own.concat(), &counts)
 }
 
-/// Arrays of a group that are combined.
+/// A reduction over the arrays of a group.
 struct Sum<'s> {
     group: &'s Group<'s>,
     ty: ElementType,
     op: &'s str,
-    /// Each process combines those of its own devices first.
+    /// Each process first reduces the arrays of its own devices.
     by_process: bool,
 }
 
 impl Sum<'_> {
-    /// What this process brings of a range.
+    /// The contributions of this process to a range.
     fn own<'m>(&self, devices: &Devices<'_, 'm, '_>, range: &Range<usize>) -> Outcome<Vec<Cow<'m, [u8]>>> {
         let parts = own_parts(devices, range);
         if !self.by_process || parts.len() < 2 {
@@ -212,7 +213,7 @@ impl Sum<'_> {
         Ok(vec![Cow::Owned(sum)])
     }
 
-    /// Everybody makes the sum of all.
+    /// Every process computes the whole sum.
     fn everywhere(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, size) = (self.group, devices.size);
         let all = gathered(group, &self.own(devices, &(0..size))?)?;
@@ -224,12 +225,12 @@ impl Sum<'_> {
         devices.write_to_all(0, &sum)
     }
 
-    /// Every process makes the sum of its slices and gives it to the others.
+    /// Every process computes the sum of its slices and sends it to the others.
     fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
         let (rounds, _) = pieces(devices.size, unit, count * piece(group, group.most()));
-        // As many slices in a round as there are processes.
+        // A round has one slice for each process.
         let (elements, slices) = (devices.size / unit, rounds * count);
         let bound = move |slice: usize| elements * slice / slices * unit;
         let slice = move |round: usize, process: usize| {
@@ -268,8 +269,8 @@ impl Sum<'_> {
     }
 }
 
-/// Gives each device its part of what every device brings, piece by piece: `take` is told the device, the place of the
-/// piece in the part, and the pieces of all in the group's order.
+/// Gives each device its part of the arguments of every device, piece by piece: `take` receives the device, the offset
+/// of the piece in the part, and the pieces of all devices in the group's order.
 fn trade(
     group: &Group<'_>,
     devices: &mut Devices<'_, '_, '_>,
@@ -287,7 +288,7 @@ fn trade(
             group.to_each(|peer| {
                 let places = &group.processes[peer].1;
                 let mut bytes = group.buffer(devices.count() * places.len() * range.len());
-                // From each device, the parts of all of that process.
+                // From each device, the parts of all devices of that process.
                 let pairs = (0..devices.count()).flat_map(|device| places.iter().map(move |&place| (device, place)));
                 pairs
                     .zip(bytes.chunks_exact_mut(range.len().max(1)))

@@ -1,8 +1,8 @@
-//! The computations that this process shares with others, in order: compared with theirs when a wait is long, so that
-//! processes that wait for each other at different computations fail at once and not at their deadline.
+//! Detection of processes that run different computations, by comparing the order of shared computations.
 //!
-//! Each pair of processes counts its shared computations alike. A process that waits publishes its last ones with their
-//! numbers; another that waits at one of these numbers, at another computation, knows that neither will go on.
+//! Two processes that wait for each other in different computations should fail immediately, not at the deadline. Each
+//! pair of processes numbers its shared computations. A waiting process publishes its latest ones with their numbers.
+//! Another one that waits at one of these numbers, but in another computation, knows that neither can continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,25 +12,25 @@ use shardax_mpi::{Error, Kind, World, deadline};
 
 use crate::{Exchange, lock};
 
-/// Shared computations that are remembered, for others that are late.
+/// The number of shared computations that are remembered for late processes.
 const REMEMBERED: usize = 16;
-/// A wait of this length is worth a comparison.
+/// The time after which a waiting process compares.
 pub(crate) const LONG: Duration = Duration::from_secs(1);
-/// Time between comparisons.
+/// The interval between comparisons.
 pub(crate) const LOOK: Duration = Duration::from_millis(250);
 
-/// A computation of several processes, or what they agree on before one.
+/// A computation of several processes, or an agreement before one.
 #[derive(Debug)]
 pub struct Shared {
     /// The number of its program, as for [`Exchange::name_program`]; 0 for an agreement.
     pub program: u64,
     /// The processes that take part.
     pub processes: Vec<usize>,
-    /// A description of it for errors.
+    /// A description for errors.
     pub what: String,
 }
 
-/// A shared computation that this process has come to.
+/// A shared computation that this process has reached.
 #[derive(Clone, Debug)]
 pub struct Step {
     shared: Arc<Shared>,
@@ -45,11 +45,11 @@ pub(crate) struct Order(Mutex<State>);
 struct State {
     counts: HashMap<usize, u64>,
     recent: VecDeque<Step>,
-    /// Launches of which no device has made a call yet.
+    /// Launches in which no device has made a call yet.
     starting: VecDeque<Step>,
-    /// The launch whose devices make calls, by its number in the plugin.
+    /// The launch whose devices are making calls, with the plugin's launch id.
     running: Option<(i64, Step)>,
-    /// How many computations there were in all, and when this was published last.
+    /// The number of computations so far, and the number when they were last published.
     steps: u64,
     published: u64,
     received: Option<Instant>,
@@ -76,7 +76,7 @@ impl Order {
         step
     }
 
-    /// Takes back the last step, which has not begun.
+    /// Removes the last step, which has not started.
     fn undo(&self, step: &Step) {
         let mut state = self.state();
         if state.recent.back().is_some_and(|last| Arc::ptr_eq(&last.numbers, &step.numbers)) {
@@ -88,7 +88,7 @@ impl Order {
         state.starting.retain(|other| !Arc::ptr_eq(&other.numbers, &step.numbers));
     }
 
-    /// A launch begins when the one before the last has ended.
+    /// Adds a launch, which starts after the previous one has ended.
     fn starts(&self, step: Step) {
         let mut state = self.state();
         while state.starting.len() > 1 {
@@ -97,7 +97,7 @@ impl Order {
         state.starting.push_back(step);
     }
 
-    /// The step of the launch in which a device makes a call; asked for at its first exchange, and as often as wanted.
+    /// The step of a launch, looked up by the calls of its devices.
     pub(crate) fn of_launch(&self, launch: i64, program: u64) -> Option<Step> {
         let mut state = self.state();
         if let Some((running, step)) = &state.running
@@ -105,7 +105,7 @@ impl Order {
         {
             return Some(step.clone());
         }
-        // Launches before it have made no calls, and have ended: one is under way at a time.
+        // Earlier launches made no calls and have ended, because only one is in flight at a time.
         let at = state.starting.iter().position(|step| step.shared.program >> 1 == program)?;
         let step = state.starting.drain(..=at).next_back()?;
         state.running = Some((launch, step.clone()));
@@ -114,24 +114,24 @@ impl Order {
 }
 
 impl Exchange {
-    /// Notes that this process comes to an agreement.
-    pub fn comes_to(&self, shared: &Arc<Shared>) -> Step {
+    /// Records that this process reaches an agreement.
+    pub fn reach(&self, shared: &Arc<Shared>) -> Step {
         self.receive();
         self.order.step(shared)
     }
 
-    /// Notes that this process launches a program in which processes meet; `launch` starts it.
+    /// Records that this process launches a program that communicates with other processes; `launch` launches it.
     ///
     /// # Errors
-    /// Those of `launch`: then nothing was started.
-    pub fn launches<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    /// Those of `launch`, in which case nothing was started.
+    pub fn launch<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.receive();
         let step = self.order.step(shared);
         self.order.starts(step.clone());
         launch().inspect_err(|_| self.order.undo(&step))
     }
 
-    /// What others published is taken in now and then, so that it does not pile up.
+    /// Receives published steps from time to time, so that messages do not accumulate.
     fn receive(&self) {
         let Some(world) = &self.world else { return };
         let now = Instant::now();
@@ -147,10 +147,10 @@ impl Exchange {
         }
     }
 
-    /// Exchanges values with other processes over their store, and fails at once where one of them waits elsewhere.
+    /// Exchanges values with other processes over their store, and fails immediately if one of them waits elsewhere.
     ///
     /// # Errors
-    /// As for [`shardax_mpi::Store::exchange`]; [`Kind::FailedPrecondition`] naming the process that is at another
+    /// As for [`shardax_mpi::Store::exchange`]; [`Kind::FailedPrecondition`] with the process that is at another
     /// computation.
     pub fn exchange_at(
         &self,
@@ -160,17 +160,24 @@ impl Exchange {
         timeout: Duration,
     ) -> shardax_mpi::Result<Vec<Vec<u8>>> {
         let world = self.world.as_ref().ok_or_else(|| Error::new(Kind::InvalidArgument, "this process is alone"))?;
-        let end = deadline(timeout);
+        let (begun, end) = (Instant::now(), deadline(timeout));
         let mut wait = LONG;
+        let mut warned = false;
         loop {
             let rest = end.saturating_duration_since(Instant::now());
             match world.store().exchange(name, processes, value, wait.min(rest)) {
                 Err(error) if error.kind == Kind::DeadlineExceeded => {
-                    if let Some(apart) = step.and_then(|step| self.apart(step)) {
-                        return Err(Error::new(Kind::FailedPrecondition, apart));
+                    if let Some(error) = step.and_then(|step| self.check_position(step)) {
+                        return Err(Error::new(Kind::FailedPrecondition, error));
                     }
                     if rest <= wait {
                         return Err(error);
+                    }
+                    let waited = begun.elapsed();
+                    if waited >= self.warn_after() && !std::mem::replace(&mut warned, true) {
+                        let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
+                        let what = step.map_or_else(|| name.to_owned(), |step| step.describe(self));
+                        self.warn(&format!("{missing} have not reached {what} for {} s", waited.as_secs()));
                     }
                 }
                 other => return other,
@@ -179,8 +186,8 @@ impl Exchange {
         }
     }
 
-    /// Publishes where this process is, and compares: an error where another one waits at another computation.
-    pub(crate) fn apart(&self, step: &Step) -> Option<String> {
+    /// Publishes the position of this process and compares it: returns an error if another process is elsewhere.
+    pub(crate) fn check_position(&self, step: &Step) -> Option<String> {
         let world = self.world.as_ref()?;
         self.publish(world);
         let own = step.describe(self);
@@ -200,8 +207,8 @@ impl Exchange {
             {
                 let another = if what == own { " (another program of that name)" } else { "" };
                 return Some(format!(
-                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the same \
-                     computations in the same order"
+                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the \
+                     same computations in the same order"
                 ));
             }
         }
@@ -239,7 +246,7 @@ impl Step {
             Some(name) => format!("`{name}`"),
             None => self.shared.what.clone(),
         };
-        // One line each.
+        // On one line.
         what.replace('\n', " ")
     }
 }

@@ -1,4 +1,5 @@
-//! Values combined one by one in the group's order, from the operation's identity on, as the plugin does it.
+//! Reductions in the group's order, starting from the identity of the operation, as in the CPU plugin (xla-cpu-pjrt
+//! 0.0.1).
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -7,19 +8,19 @@ use shardax_pjrt::ElementType as E;
 
 use crate::Outcome;
 
-/// Elements that are combined at a time, so that sums stay near.
+/// The number of elements that are reduced at a time, so that sums stay in the cache.
 const BLOCK: usize = 4096;
 
-/// A number that arrays are made of.
+/// An element type.
 trait Number: Copy {
     const SIZE: usize;
     fn read(bytes: &[u8]) -> impl Iterator<Item = Self>;
     fn write(numbers: &[Self], bytes: &mut [u8]);
-    /// Combines by an operation of this name, from what it starts from on.
+    /// Calls `fold` with the identity and the function of an operation.
     fn combine(op: &str, fold: impl Fold<Self>) -> Option<()>;
 }
 
-/// Something that is done with an operation. Each is compiled into loops of its own, without calls.
+/// A loop over elements, compiled separately for each operation so that the function is inlined.
 trait Fold<T> {
     fn by(self, start: T, function: impl Fn(T, T) -> T);
 }
@@ -65,7 +66,7 @@ macro_rules! floats {
                 match op {
                     "add" => fold.by(0.0, |a, b| a + b),
                     "multiply" => fold.by(1.0, |a, b| a * b),
-                    // As the plugin's own: a comparison with NaN keeps what there was.
+                    // As in the plugin: a comparison with NaN is false, so the accumulator stays.
                     "minimum" => fold.by(<$ty>::INFINITY, |a, b| if b < a { b } else { a }),
                     "maximum" => fold.by(<$ty>::NEG_INFINITY, |a, b| if a < b { b } else { a }),
                     _ => return None,
@@ -103,10 +104,10 @@ macro_rules! complex {
 }
 complex!(f32 f64);
 
-/// Combines arrays of one type, given in the group's order, into `out`.
+/// Reduces arrays of one type, given in the group's order, to `out`.
 pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcome<()> {
     if parts.iter().any(|part| part.len() != out.len()) {
-        return Err("the devices bring arrays of several sizes".into());
+        return Err("the devices pass arrays of different sizes".into());
     }
     let done = match ty {
         E::F32 => f32::combine(op, Exact { parts, out }),
@@ -121,7 +122,7 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
         E::U64 => u64::combine(op, Exact { parts, out }),
         E::C64 => Complex::<f32>::combine(op, Exact { parts, out }),
         E::C128 => Complex::<f64>::combine(op, Exact { parts, out }),
-        // One byte that is 0 or 1.
+        // A byte that is 0 or 1.
         E::Pred => {
             let op = match op {
                 "add" | "maximum" => "or",
@@ -130,15 +131,15 @@ pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcom
             };
             u8::combine(op, Exact { parts, out })
         }
-        // The plugin promotes these to f32 for the whole sum, and rounds those after every step.
+        // The plugin sums bf16 in f32 and rounds once, but rounds f16 after every step.
         E::Bf16 => f32::combine(op, Widened { parts, out, number: bf16::ZERO, rounds: false }),
         E::F16 => f32::combine(op, Widened { parts, out, number: f16::ZERO, rounds: true }),
         _ => None,
     };
-    done.ok_or_else(|| format!("arrays of {ty} cannot be combined by {op:?} between processes"))
+    done.ok_or_else(|| format!("arrays of {ty} cannot be reduced by {op:?} between processes"))
 }
 
-/// Arrays that are combined in their own type.
+/// A reduction in the type of the arrays.
 struct Exact<'a> {
     parts: &'a [&'a [u8]],
     out: &'a mut [u8],
@@ -160,11 +161,11 @@ impl<T: Number> Fold<T> for Exact<'_> {
     }
 }
 
-/// Arrays of 16-bit numbers that are combined as `f32`, and rounded in the end or after every step.
+/// A reduction of 16-bit floats in `f32`, rounded at the end or after every step.
 struct Widened<'a, H> {
     parts: &'a [&'a [u8]],
     out: &'a mut [u8],
-    /// Any of their type.
+    /// Any value of their type.
     number: H,
     rounds: bool,
 }
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_taken_in_the_groups_order() {
+    fn sums_are_in_the_order_of_the_group() {
         let parts = [f32s(&[1e8, 1.0]), f32s(&[1.0, 2.0]), f32s(&[-1e8, 3.0])];
         let views: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
         let mut out = vec![0; 8];
@@ -214,9 +215,9 @@ mod tests {
         assert_eq!(out, f32s(&[1.0, 6.0]));
     }
 
-    /// The plugin starts from the identity, which shows where all are `-0` or NaN.
+    /// The plugin starts from the identity, which is visible if all values are `-0` or NaN.
     #[test]
-    fn combining_starts_from_the_operations_identity() {
+    fn reductions_start_from_the_identity() {
         let (zero, nan) = (f32s(&[-0.0]), f32s(&[f32::NAN]));
         let mut out = vec![0; 4];
         reduce(E::F32, "add", &[&zero, &zero], &mut out).unwrap();
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn bf16_is_rounded_once_and_f16_at_every_step() {
         let half = |x: f32| bf16::from_f32(x).to_bits().to_ne_bytes().to_vec();
-        // 1/256 is lost when it is added to 1 in bf16, one by one.
+        // 1/256 is lost when it is added to 1 in bf16.
         let parts: Vec<Vec<u8>> = [1.0].into_iter().chain([1.0 / 256.0; 4]).map(half).collect();
         let mut out = vec![0; 2];
         reduce(E::Bf16, "add", &parts.iter().map(Vec::as_slice).collect::<Vec<_>>(), &mut out).unwrap();
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_wrap_and_booleans_are_logic() {
+    fn integers_wrap_and_booleans_are_logical() {
         let mut out = [0; 1];
         reduce(E::S8, "add", &[&[127], &[1]], &mut out).unwrap();
         assert_eq!(out, [128]);
@@ -253,13 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_combined_is_an_error() {
+    fn unsupported_reductions_are_errors() {
         let error = reduce(E::F8E5M2, "add", &[&[1]], &mut [0]).unwrap_err();
-        assert_eq!(error, "arrays of f8e5m2 cannot be combined by \"add\" between processes");
+        assert_eq!(error, "arrays of f8e5m2 cannot be reduced by \"add\" between processes");
         assert!(reduce(E::F32, "and", &[&[0; 4]], &mut [0; 4]).is_err());
         assert_eq!(
             reduce(E::U8, "add", &[&[0; 4], &[0; 3]], &mut [0; 4]).unwrap_err(),
-            "the devices bring arrays of several sizes"
+            "the devices pass arrays of different sizes"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Programs over several processes, bit by bit equal to the plugin's own collectives in one.
+//! Programs over several processes give the same bits as the plugin's own collectives in one process.
 
 #[path = "../../shardax-mpi/tests/common/mod.rs"]
 mod common;
@@ -12,12 +12,12 @@ use shardax_exchange::{Exchange, SumOrder};
 use shardax_mpi::{Launcher, Search, World};
 use shardax_pjrt::*;
 
-/// Devices in all.
+/// The number of devices in the job.
 const DEVICES: usize = 4;
 const FOLDER: &str = "SHARDAX_TEST_FOLDER";
 const MANY: &str = include_str!("../../shardax-pjrt/tests/localize/collectives.mlir");
 
-/// A program over four devices, and the type and shape of its one parameter on each.
+/// A program over four devices, with the type and shape of its parameter on each.
 struct Case {
     name: &'static str,
     text: String,
@@ -25,7 +25,7 @@ struct Case {
     dims: Vec<i64>,
 }
 
-/// `op` over the devices of each group, of `n` elements on each.
+/// `op` over the devices of each group, with `n` elements on each device.
 fn reduction(name: &'static str, ty: ElementType, op: &str, n: i64, groups: &str) -> Case {
     let (t, whole) = (ty.mlir_name(), n * DEVICES as i64);
     let rank = if groups.contains("], [") { "2x2" } else { "1x4" };
@@ -57,9 +57,9 @@ fn cases() -> Vec<Case> {
     vec![
         Case { name: "many", text: MANY.to_owned(), ty: F32, dims: vec![4, 8] },
         reduction("sum_f32", F32, "add", 1000, all),
-        // Larger than what goes to everybody whole, and divided by nothing.
+        // Above the size that is sent whole, and not divisible.
         reduction("sum_large", F32, "add", 50_021, all),
-        // In several rounds.
+        // Several rounds.
         reduction("sum_larger", F32, "add", 400_009, all),
         reduction("sum_in_another_order", F32, "add", 1000, "[[2, 0, 3, 1]]"),
         reduction("product_f64", F64, "multiply", 777, all),
@@ -73,7 +73,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// What a device is given: numbers of many magnitudes; among floats zeros of both signs and infinities.
+/// The input of a device: numbers of many magnitudes, with zeros of both signs and infinities.
 fn input(case: &Case, device: usize) -> Vec<u8> {
     let count = case.dims.iter().product::<i64>() as usize;
     let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ (device as u64 + 1) << 32;
@@ -99,7 +99,7 @@ fn input(case: &Case, device: usize) -> Vec<u8> {
             ElementType::F32 => bytes.extend(x.to_ne_bytes()),
             ElementType::F64 => bytes.extend(f64::from(x).to_ne_bytes()),
             ElementType::Bf16 => bytes.extend(((x.to_bits() >> 16) as u16).to_ne_bytes()),
-            // Any bits but those of NaN and infinity.
+            // Any bits except NaN and infinity.
             ElementType::F16 => bytes.extend((random as u16 & 0xbbff).to_ne_bytes()),
             ElementType::Pred => bytes.push((random & 1) as u8),
             ty => bytes.extend(&random.to_ne_bytes()[..ty.byte_size()]),
@@ -112,7 +112,7 @@ fn signature(case: &Case) -> Signature {
     Signature { parameters: vec![ParameterSpec::new(case.ty, case.dims.clone())] }
 }
 
-/// Runs a program on this client's own devices and gives each one's results, one after the other.
+/// Runs a program on this client's own devices and returns the concatenated results of each.
 fn run(client: &Client, program: &Executable, case: &Case) -> Vec<(usize, Vec<u8>)> {
     let put =
         |device: &Device| client.buffer_from_host(&input(case, device.id()), case.ty, &case.dims, device).unwrap();
@@ -133,21 +133,21 @@ fn options() -> CompileOptions {
     CompileOptions { num_partitions: DEVICES, ..Default::default() }
 }
 
-/// With the plugin's own collectives, in this process.
+/// Runs the case with the plugin's own collectives in this process.
 fn native(case: &Case) -> Vec<(usize, Vec<u8>)> {
     let client = Client::new(&Plugin::cpu().unwrap(), &[("cpu_device_count", Value::Int(DEVICES as i64))]).unwrap();
     let program = client.compile(&case.text, &options(), signature(case)).unwrap();
     run(&client, &program, case)
 }
 
-/// This process's part of a job.
+/// The client of one process of a job.
 fn member(rank: usize, size: usize) -> (Client, Vec<usize>) {
     let owners: Vec<usize> = (0..DEVICES).map(|device| device * size / DEVICES).collect();
     let count = [("cpu_device_count", Value::Int(DEVICES as i64))];
     (Client::with_owners(&Plugin::cpu().unwrap(), &count, rank, |id| owners[id]).unwrap(), owners)
 }
 
-/// Through the exchange, on this process's devices.
+/// Compiles the case with the exchange, on the devices of this process.
 fn localized(client: &Client, case: &Case) -> Executable {
     let own: Vec<usize> = client.addressable_devices().iter().map(Device::id).collect();
     let module = client.partition(&case.text, &options()).unwrap().localize().unwrap();
@@ -159,7 +159,7 @@ fn file(folder: &Path, case: &str, device: usize) -> PathBuf {
     folder.join(format!("{case}.{device}"))
 }
 
-/// What a process of a job does; nothing when the tests run.
+/// The body of a job's processes; does nothing in a normal test run.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CASE) else { return };
@@ -174,7 +174,7 @@ fn child() {
             let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
             for case in cases() {
                 let program = localized(&client, &case);
-                // Again and again: each launch is a meeting of its own.
+                // Repeated launches each have a rendezvous of their own.
                 let mut results = run(&client, &program, &case);
                 for _ in 0..3 {
                     results = run(&client, &program, &case);
@@ -187,7 +187,7 @@ fn child() {
         "late" => {
             let case = &cases()[1];
             let program = localized(&client, case);
-            // Everybody has been there once.
+            // One launch with all processes.
             run(&client, &program, case);
             if world.rank() == 0 {
                 let own = &client.addressable_devices()[0];
@@ -196,11 +196,11 @@ fn child() {
                 let results = program.execute(&inputs).unwrap();
                 let error = results[0][0].block_until_ready().unwrap_err();
                 assert!(error.message.contains("call 0 (shardax.all_reduce) of device 0 in process 0"), "{error}");
-                assert!(error.message.contains("waited in vain for the others"), "{error}");
-                assert!(error.message.ends_with("within 2s processes [1, 2, 3] have not come to call 0"), "{error}");
-                // It stays so.
+                assert!(error.message.contains("timed out waiting for the others"), "{error}");
+                assert!(error.message.ends_with("within 2s processes [1, 2, 3] have not reached call 0"), "{error}");
+                // Later launches fail as well.
                 let again = program.execute(&inputs).unwrap()[0][0].block_until_ready().unwrap_err();
-                assert!(again.message.contains("waited in vain"), "{again}");
+                assert!(again.message.contains("timed out waiting"), "{again}");
             }
         }
         other => panic!("no case {other}"),
@@ -209,7 +209,7 @@ fn child() {
     if what == "equal" {
         world.leave(Duration::from_secs(30)).unwrap();
     } else {
-        // What was given up cannot be left in good order.
+        // After a timeout, the job cannot end normally.
         let _ = world.store().barrier("end", Duration::from_secs(30));
         world.abort(if world.rank() == 0 { 3 } else { 4 });
     }
@@ -240,7 +240,7 @@ fn is_equal_over(processes: usize) {
     }
 }
 
-/// The same numbers, bit by bit, however many processes there are.
+/// The results have the same bits for any number of processes.
 #[test]
 fn two_processes_of_two_devices_are_bit_equal_to_one() {
     is_equal_over(2);
@@ -265,7 +265,7 @@ fn one_process_can_use_the_exchange_too() {
 }
 
 #[test]
-fn a_process_that_does_not_come_is_an_error_within_the_timeout() {
+fn a_missing_process_is_an_error_within_the_timeout() {
     for launcher in launchers() {
         let outcome = job(&launcher, "late", 4, &[]);
         assert!(outcome.text.contains("[late is right in 0]"), "{}", outcome.text);
@@ -273,7 +273,7 @@ fn a_process_that_does_not_come_is_an_error_within_the_timeout() {
 }
 
 #[test]
-fn devices_of_other_processes_are_refused() {
+fn devices_of_other_processes_are_rejected() {
     let (client, _) = member(1, 2);
     assert_eq!((client.process_index(), client.devices().len(), client.addressable_devices().len()), (1, 4, 2));
     let case = &cases()[1];

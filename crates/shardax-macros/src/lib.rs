@@ -6,19 +6,19 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};
 
-/// Makes a struct or an enum a tree: its fields are its children, in order.
+/// Derives `Tree` for a struct or an enum: its fields are its children, in order.
 ///
-/// A field marked `#[tree(static)]` is part of the structure instead; its type must be
-/// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array, or an
-/// `Option` of one, whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`.
+/// A field marked `#[tree(static)]` is part of the tree's structure instead; its type must be
+/// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array or an
+/// optional array whose dimensions have the logical names in the field `names`, an `Option<AxisNames>`.
 #[proc_macro_derive(Tree, attributes(tree))]
 pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     tree(input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Makes a struct a module of a neural network: a tree (see [`Tree`](macro@Tree)) with the methods of
-/// `shardax_nn::Module`.
+/// Derives `shardax_nn::Module` for a struct: a tree (see [`Tree`](macro@Tree)) with the methods of a neural network's
+/// module.
 #[proc_macro_derive(Module, attributes(tree))]
 pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -76,7 +76,7 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
         }
         Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
     };
-    // A name that no parameter of a user's type has.
+    // Unlikely to collide with a type parameter of the user.
     let part = format_ident!("__Part");
     let mut composed = generics.clone();
     composed.params.push(parse_quote!(#part: ::shardax::Tree));
@@ -111,11 +111,11 @@ struct Field {
     options: Options,
 }
 
-/// What `#[tree(…)]` says of a field.
+/// The options of `#[tree(…)]` on a field.
 #[derive(Default)]
 struct Options {
     is_static: bool,
-    /// The field that has the names of this one's dimensions.
+    /// The field with the names of this field's dimensions.
     axis_names: Option<Ident>,
 }
 
@@ -138,7 +138,7 @@ impl Shape {
             .collect::<Result<_>>()?;
         for names in fields.iter().filter_map(|f| f.options.axis_names.as_ref()) {
             if !fields.iter().any(|f| f.ident.as_ref() == Some(names)) {
-                return Err(Error::new_spanned(names, "no field of this name"));
+                return Err(Error::new_spanned(names, "no field has this name"));
             }
         }
         let names = fields.iter().enumerate().map(|(i, f)| match &f.ident {
@@ -208,7 +208,7 @@ fn options(attrs: &[Attribute]) -> Result<Options> {
                 found.axis_names = Some(meta.value()?.parse()?);
                 return Ok(());
             }
-            Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are all"))
+            Err(meta.error("unknown option: `#[tree(static)]` and `#[tree(axis_names = field)]` are the options"))
         })?;
     }
     Ok(found)

@@ -21,7 +21,7 @@ use crate::huggingface::input_dims;
 /// let adapter = Adapter::new(&model, ["attention.query", "attention.value"], 4, 8.0, &mut rngs)?;
 /// let mut optimizer = Optimizer::wrt(adapter, adam(1e-3), Filter::of::<LoRAParam>())?;
 ///
-/// let step = jit(|model: Decoder, mut state: Optimizer<Adapter, Adam>, tokens: Array| -> Result<_> {
+/// let step = jit(|model: Decoder, mut state: Optimizer<Adapter>, tokens: Array| -> Result<_> {
 ///     let loss = |adapter: Adapter| -> Result<Array> {
 ///         let logits = adapter.apply(&model)?.forward(tokens.get((.., ..-1)));
 ///         Ok(softmax_cross_entropy_with_integer_labels(logits, tokens.get((.., 1..))).mean(..))

@@ -1,7 +1,7 @@
-//! One table of MPI's functions for three binary interfaces: the standard one of MPI 5, Open MPI's, and MPICH's.
+//! A table of MPI's functions for three binary interfaces: the standard ABI of MPI 5, Open MPI's, and MPICH's.
 //!
-//! Handles are `usize` throughout. Where a library's handle is an `int` (MPICH) it takes the low half of the register
-//! that passes it, and of the zeroed `usize` that it is written to.
+//! Handles are `usize` everywhere. A library whose handles are `int` (MPICH) reads the low half of the register that
+//! passes a handle, and writes the low half of a zeroed `usize`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
@@ -10,10 +10,10 @@ use libloading::os::unix::Library;
 
 use crate::error::{Error, Kind, Result};
 
-/// A handle of MPI: a communicator, a group, a request, a datatype.
+/// An MPI handle: a communicator, group, request or datatype.
 pub(crate) type Handle = usize;
 
-/// What differs between the interfaces.
+/// The constants that differ between the interfaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constants {
     pub(crate) interface: &'static str,
@@ -29,18 +29,19 @@ macro_rules! table {
         /// A loaded library.
         pub(crate) struct Table {
             pub(crate) constants: Constants,
-            /// What it calls itself.
+            /// The version that the library reports.
             pub(crate) version: String,
             pub(crate) path: String,
             $( pub(crate) $field: unsafe extern "C" fn($($arg),*) -> c_int, )*
         }
 
         impl Table {
-            /// Takes the functions from a library, which stays loaded for ever: MPI's threads and exit handlers run in it.
+            /// Reads the functions of a library, which is never unloaded: MPI's threads and exit handlers run in it.
             pub(crate) fn read(library: Library, path: &Path) -> std::result::Result<Table, String> {
                 let library: &'static Library = Box::leak(Box::new(library));
                 $(
-                    // SAFETY: every MPI library's function of this name has this type, with the handles of its ABI.
+                    // SAFETY: in every MPI library the function of this name has this type, with the handles of its
+                    // ABI.
                     let $field = *unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>(concat!($name, "\0").as_bytes()) }
                         .map_err(|_| concat!("it has no function ", $name))?;
                 )*
@@ -80,13 +81,13 @@ table! {
 
 fn version_text(library: &Library) -> std::result::Result<String, String> {
     type Get = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
-    // SAFETY: every MPI library's function of this name has this type.
+    // SAFETY: in every MPI library the function of this name has this type.
     let get = unsafe { library.get::<Get>(b"MPI_Get_library_version\0") };
     let get = get.map_err(|_| "it has no function MPI_Get_library_version")?;
-    // More than any library's MPI_MAX_LIBRARY_VERSION_STRING.
+    // Larger than MPI_MAX_LIBRARY_VERSION_STRING of any library.
     let mut text = vec![0u8; 1 << 16];
     let mut len = 0;
-    // SAFETY: may be called before MPI is initialized; the text has room for what it writes.
+    // SAFETY: may be called before MPI is initialized; the buffer is large enough.
     unsafe { get(text.as_mut_ptr().cast(), &raw mut len) };
     let len = text.iter().position(|&b| b == 0).unwrap_or(0);
     let text = String::from_utf8_lossy(&text[..len]);
@@ -94,7 +95,7 @@ fn version_text(library: &Library) -> std::result::Result<String, String> {
 }
 
 fn constants(library: &Library, path: &Path, version: &str) -> std::result::Result<Constants, String> {
-    // The standard interface has a library of its own beside the implementation's.
+    // The standard ABI has a library of its own, next to the implementation's.
     let file = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libmpi_abi")) {
         return Ok(Constants {
@@ -108,7 +109,7 @@ fn constants(library: &Library, path: &Path, version: &str) -> std::result::Resu
     }
     if version.contains("Open MPI") {
         let address = |name: &'static str| {
-            // SAFETY: only its address is taken; Open MPI's predefined handles are the addresses of these statics.
+            // SAFETY: only the address is used; Open MPI's predefined handles are the addresses of these statics.
             unsafe { library.get::<*const c_void>(name.as_bytes()) }
                 .map(|symbol| symbol.into_raw() as usize)
                 .map_err(|_| format!("it has no {}", name.trim_end_matches('\0')))
@@ -122,7 +123,7 @@ fn constants(library: &Library, path: &Path, version: &str) -> std::result::Resu
             thread_multiple: 3,
         });
     }
-    // Those that agreed on MPICH's interface.
+    // Members of the MPICH ABI initiative.
     if ["MPICH", "Intel", "MVAPICH", "CRAY"].iter().any(|family| version.contains(family)) {
         return Ok(Constants {
             interface: "MPICH",
@@ -133,36 +134,37 @@ fn constants(library: &Library, path: &Path, version: &str) -> std::result::Resu
             thread_multiple: 3,
         });
     }
-    Err(format!("it is {version:?}, whose binary interface is not known"))
+    Err(format!("it is {version:?}, whose binary interface is unknown"))
 }
 
 impl Table {
-    /// Gives an error return of MPI its text.
+    /// Converts an error code of MPI to an error with MPI's text.
     pub(crate) fn check(&self, what: &str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        // More than any library's MPI_MAX_ERROR_STRING.
+        // Larger than MPI_MAX_ERROR_STRING of any library.
         let mut text = vec![0u8; 1 << 14];
         let mut len = 0;
-        // SAFETY: the text has room for what it writes.
+        // SAFETY: the buffer is large enough.
         unsafe { (self.error_string)(code, text.as_mut_ptr().cast(), &raw mut len) };
         let len = text.iter().position(|&b| b == 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&text[..len]).split_whitespace().collect::<Vec<_>>().join(" ");
         Err(Error::new(Kind::Mpi, format!("{what}: {text}")))
     }
 
-    /// Starts MPI for use by several threads at once, unless something else in this process has.
+    /// Initializes MPI for concurrent use by several threads, unless something else in this process has.
     pub(crate) fn start(&self) -> Result<()> {
         let (mut before, mut after, mut threads) = (0, 0, 0);
         let multiple = self.constants.thread_multiple;
-        // SAFETY: these may be called at any time; MPI is initialized only if it was not, and null arguments are allowed.
+        // SAFETY: these may be called at any time; MPI is initialized only if it is not yet, and null arguments are
+        // valid.
         unsafe {
             self.check("MPI_Finalized", (self.finalized)(&raw mut after))?;
             if after != 0 {
                 return Err(Error::new(
                     Kind::FailedPrecondition,
-                    "MPI was ended in this process and cannot start again",
+                    "MPI was finalized in this process and cannot be initialized again",
                 ));
             }
             self.check("MPI_Initialized", (self.initialized)(&raw mut before))?;
@@ -178,7 +180,8 @@ impl Table {
             return Err(Error::new(
                 Kind::NoLibrary,
                 format!(
-                    "{} ({}) does not let several threads use it at once (MPI_THREAD_MULTIPLE), which is needed here",
+                    "{} ({}) does not support concurrent use by several threads (MPI_THREAD_MULTIPLE), which shardax \
+                     needs",
                     self.version, self.path
                 ),
             ));
@@ -186,7 +189,7 @@ impl Table {
         Ok(())
     }
 
-    /// Has errors of a communicator returned instead of ending the job.
+    /// Makes errors of a communicator return instead of ending the job.
     ///
     /// # Safety
     /// `comm` is a live communicator.
@@ -196,13 +199,13 @@ impl Table {
         self.check("MPI_Comm_set_errhandler", code)
     }
 
-    /// Whether a request is done, after which it is null.
+    /// Returns true if a request is done; it is null afterwards.
     ///
     /// # Safety
-    /// `request` is live or null, and what it reads and writes still is.
+    /// `request` is live or null, and so is the memory that it reads and writes.
     pub(crate) unsafe fn is_done(&self, request: &mut Handle) -> Result<bool> {
         let mut done = 0;
-        // SAFETY: promised by the caller; the status is the interface's word for none.
+        // SAFETY: promised by the caller; the status is the interface's constant for ignoring it.
         let code = unsafe { (self.test)(request, &raw mut done, self.constants.status_ignore as *mut c_void) };
         self.check("MPI_Test", code)?;
         Ok(done != 0)

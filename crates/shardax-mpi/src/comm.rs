@@ -1,4 +1,4 @@
-//! Communicators: bytes exchanged by the processes of a group, in requests that are waited for until a deadline.
+//! Communicators: exchanging bytes between the processes of a group, with requests and deadlines.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use crate::abi::{Handle, Table};
 use crate::error::{Error, Kind, Result};
 
-/// Messages are cut into pieces of this size; MPI counts bytes in a C `int`.
+/// The size at which messages are split: MPI counts bytes in a C `int`.
 const PIECE: usize = 1 << 30;
 
-/// Looks at a request before the waiting thread sleeps in between.
+/// Checks of a request before the waiting thread sleeps between checks.
 const EAGER_TRIES: u32 = 2000;
 const NAP: Duration = Duration::from_micros(20);
 
-/// A group of processes that exchange data with each other and nobody else. Cloning is a reference count.
+/// A group of processes that exchange data with each other. Cloning increments a reference count.
 ///
-/// All of them must start the same operations in the same order on it. Ranks are places in the group.
+/// All of them must start the same operations in the same order. Ranks are indices in the group.
 #[derive(Clone)]
 pub struct Communicator {
     inner: Arc<Inner>,
@@ -33,7 +33,7 @@ struct Inner {
 
 impl Communicator {
     /// # Safety
-    /// `handle` is a live communicator of this library, for the caller to give away. It is never freed, since freeing
+    /// `handle` is a live communicator of this library, whose ownership is passed. It is never freed, because freeing
     /// is an operation of the whole group.
     pub(crate) unsafe fn from_handle(table: &Arc<Table>, handle: Handle) -> Result<Communicator> {
         let (mut rank, mut size) = (0, 0);
@@ -47,26 +47,26 @@ impl Communicator {
         Ok(Communicator { inner: Arc::new(Inner { table: table.clone(), handle, rank, size }), piece: PIECE })
     }
 
-    /// This process's place in the group.
+    /// The rank of this process in the group.
     pub fn rank(&self) -> usize {
         self.inner.rank
     }
 
-    /// Number of processes in the group.
+    /// The number of processes in the group.
     pub fn size(&self) -> usize {
         self.inner.size
     }
 
-    /// The same group, with messages cut into pieces of at most so many bytes (at least 1, at most 1 GiB). All processes
-    /// of the group must cut alike.
+    /// Returns the communicator with another size at which messages are split, between 1 byte and 1 GiB. All processes
+    /// of the group must use the same size.
     pub fn with_piece_size(&self, bytes: usize) -> Communicator {
         Communicator { inner: self.inner.clone(), piece: bytes.clamp(1, PIECE) }
     }
 
-    /// Another communicator of the same processes. An operation of all of them, without a deadline.
+    /// Makes another communicator of the same processes. All of them must call it, and it has no deadline.
     ///
     /// # Errors
-    /// MPI's.
+    /// An error of MPI.
     pub fn duplicate(&self) -> Result<Communicator> {
         let (table, mut handle) = (&self.inner.table, 0);
         // SAFETY: the communicator is live.
@@ -76,16 +76,16 @@ impl Communicator {
         }
     }
 
-    /// A communicator of these processes, given in ascending order; this one must be among them. An operation of those
-    /// processes alone, without a deadline. Where one process makes several at once, their tags must differ.
+    /// Makes a communicator of some processes, given in ascending order and including this one. Those processes must
+    /// call it, and it has no deadline. If threads of a process call it concurrently, their tags must differ.
     ///
     /// # Errors
-    /// The list is not as described, or MPI's.
+    /// The list is invalid, or an error of MPI.
     pub fn group(&self, ranks: &[usize], tag: u16) -> Result<Communicator> {
         let ascending = ranks.windows(2).all(|pair| pair[0] < pair[1]);
         if !ascending || ranks.iter().any(|&rank| rank >= self.size()) || !ranks.contains(&self.rank()) {
             return Err(Error::invalid_argument(format!(
-                "a group is a list of ascending ranks below {} with this process's, {}, among them; not {ranks:?}",
+                "a group is an ascending list of ranks below {} that contains this process's rank {}, not {ranks:?}",
                 self.size(),
                 self.rank()
             )));
@@ -93,9 +93,9 @@ impl Communicator {
         let ranks: Vec<c_int> = ranks.iter().map(|&rank| rank as c_int).collect();
         let table = &self.inner.table;
         let (mut all, mut some, mut handle) = (0, 0, 0);
-        // Tags are at least 15 bits wide.
+        // MPI guarantees tags of at least 15 bits.
         let tag = c_int::from(tag & 0x7fff);
-        // SAFETY: the communicator is live, the ranks are its own, and the groups are freed once.
+        // SAFETY: the communicator is live, the ranks belong to it, and the groups are freed once.
         unsafe {
             table.check("MPI_Comm_group", (table.comm_group)(self.inner.handle, &raw mut all))?;
             let made = (table.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut some);
@@ -110,18 +110,18 @@ impl Communicator {
         }
     }
 
-    /// Gives every process the data of all, one after the other by rank. `counts` are the numbers of bytes of each, and
-    /// the same everywhere.
+    /// Gathers the data of all processes on every process, concatenated by rank. `counts` are the numbers of bytes of
+    /// each process, and are the same everywhere.
     ///
     /// # Errors
-    /// Counts that do not fit, or MPI's.
+    /// The counts do not match the data, or an error of MPI.
     pub fn all_gather(&self, data: Vec<u8>, counts: &[usize]) -> Result<Request> {
         if counts.len() != self.size() || counts[self.rank()] != data.len() {
             return Err(self.wrong_counts("all_gather", &data, counts));
         }
         let parts = ranges(counts);
         let mut result = vec![0u8; parts.last().map_or(0, |last| last.end)];
-        // Displacements are C `int`s, too.
+        // Displacements are C `int`s as well.
         if result.len() <= self.piece {
             let (sizes, starts) = (as_ints(counts), starts(&parts));
             let mut request = Request::new(self, vec![data], vec![result]);
@@ -157,10 +157,10 @@ impl Communicator {
         Ok(request)
     }
 
-    /// Gives every process the data of each, by rank, of whatever lengths.
+    /// Gathers data of arbitrary lengths from all processes on every process, by rank.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`], or MPI's.
+    /// [`Kind::DeadlineExceeded`], or an error of MPI.
     pub fn all_gather_any(&self, data: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>> {
         let lengths = self.all_gather((data.len() as u64).to_ne_bytes().to_vec(), &vec![8; self.size()])?;
         let lengths = lengths.wait(deadline)?;
@@ -170,17 +170,19 @@ impl Communicator {
         Ok(ranges(&lengths).into_iter().map(|part| all[part].to_vec()).collect())
     }
 
-    /// Messages between two processes each: those that [`Messages`] lists. Whom one process sends to must receive as many
-    /// bytes under the same tag, in the same order. Tags, below 32,000, keep streams of messages apart.
-    ///
+    /// Exchanges the messages that [`Messages`] lists. The receiver of a message must receive the same number of bytes
+    /// with the same tag and in the same order. Tags, below 32,000, separate streams of messages.
     /// # Errors
-    /// No such rank or buffer, or MPI's.
+    /// A rank or buffer does not exist, or an error of MPI.
     pub fn exchange(&self, tag: u16, messages: Messages) -> Result<Request> {
         let Messages { sent, sends, receives } = messages;
         for &(peer, buffer) in &sends {
             self.check_rank(peer)?;
             if buffer >= sent.len() {
-                return Err(Error::invalid_argument(format!("there is no buffer {buffer} among {}", sent.len())));
+                return Err(Error::invalid_argument(format!(
+                    "buffer {buffer} does not exist; there are {}",
+                    sent.len()
+                )));
             }
         }
         let (sources, received): (Vec<usize>, Vec<Vec<u8>>) = receives.into_iter().unzip();
@@ -196,10 +198,10 @@ impl Communicator {
         Ok(request)
     }
 
-    /// Gives every process the data of `root`. The others pass as many bytes, whatever they are.
+    /// Sends the data of `root` to every process. The others pass data of the same length, which is overwritten.
     ///
     /// # Errors
-    /// No such rank, or MPI's.
+    /// The rank does not exist, or an error of MPI.
     pub fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(root)?;
         let len = data.len();
@@ -218,10 +220,10 @@ impl Communicator {
         Ok(request)
     }
 
-    /// Sends bytes to one process, which must [`receive`](Communicator::receive) as many. The result is empty.
+    /// Sends bytes to one process, which must [`receive`](Communicator::receive) the same number. The result is empty.
     ///
     /// # Errors
-    /// No such rank, or MPI's.
+    /// The rank does not exist, or an error of MPI.
     pub fn send(&self, to: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(to)?;
         let whole = 0..data.len();
@@ -230,10 +232,10 @@ impl Communicator {
         Ok(request)
     }
 
-    /// Receives so many bytes that one process sends.
+    /// Receives `bytes` bytes from one process.
     ///
     /// # Errors
-    /// No such rank, or MPI's.
+    /// The rank does not exist, or an error of MPI.
     pub fn receive(&self, from: usize, bytes: usize) -> Result<Request> {
         self.check_rank(from)?;
         let mut request = Request::new(self, Vec::new(), vec![vec![0; bytes]]);
@@ -241,7 +243,7 @@ impl Communicator {
         Ok(request)
     }
 
-    /// The other processes, starting with the next, so that not all begin with the same one.
+    /// The other processes, starting with the next, so that not all send to the same one first.
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, size) = (self.rank(), self.size());
         (1..size).map(move |step| (rank + step) % size)
@@ -251,13 +253,13 @@ impl Communicator {
         if rank < self.size() {
             return Ok(());
         }
-        Err(Error::invalid_argument(format!("there is no process {rank} among {}", self.size())))
+        Err(Error::invalid_argument(format!("process {rank} does not exist; there are {}", self.size())))
     }
 
     #[cold]
     fn wrong_counts(&self, what: &str, data: &[u8], counts: &[usize]) -> Error {
         Error::invalid_argument(format!(
-            "{what} of {} bytes by process {} of {} does not fit the counts {counts:?}",
+            "{what} of {} bytes by process {} of {} does not match the counts {counts:?}",
             data.len(),
             self.rank(),
             self.size()
@@ -271,29 +273,29 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-/// What one process sends to others and receives from them.
+/// The messages that a process sends and receives.
 #[derive(Debug, Default)]
 pub struct Messages {
-    /// Memory to send.
+    /// The buffers to send.
     pub sent: Vec<Vec<u8>>,
-    /// Who gets which of it, by number.
+    /// Receivers, with the index of the buffer for each.
     pub sends: Vec<(usize, usize)>,
-    /// From whom comes what, with memory that is as long.
+    /// Senders, with a buffer as long as the message of each.
     pub receives: Vec<(usize, Vec<u8>)>,
 }
 
-/// An operation under way, with the memory that it reads and writes.
+/// An operation in flight, with the memory that it reads and writes.
 ///
-/// Dropped before it is done, it leaves that memory to MPI for ever: collectives cannot be called back.
+/// If it is dropped before it is done, the memory is leaked to MPI: collectives cannot be cancelled.
 #[must_use = "an operation that is not waited for may never happen"]
 pub struct Request {
     comm: Communicator,
     sent: Vec<Vec<u8>>,
     received: Vec<Vec<u8>>,
     tag: c_int,
-    /// Counts and displacements, which MPI reads until it is done.
+    /// Counts and displacements, which MPI reads until the operation is done.
     lists: Vec<Vec<c_int>>,
-    /// Of the pieces that were not done at the last look.
+    /// The parts that were not done at the last check.
     pending: Vec<Handle>,
 }
 
@@ -330,7 +332,7 @@ impl Request {
         for start in range.clone().step_by(self.comm.piece) {
             let piece = &mut self.received[buffer][start..range.end.min(start + self.comm.piece)];
             let mut handle = 0;
-            // SAFETY: the memory belongs to this request, which outlives the operation; pieces do not overlap.
+            // SAFETY: the memory belongs to this request, which outlives the operation; parts do not overlap.
             let code = unsafe {
                 let (at, size) = (piece.as_mut_ptr().cast(), piece.len() as c_int);
                 (table.irecv)(at, size, table.constants.byte, from as c_int, self.tag, inner.handle, &raw mut handle)
@@ -340,15 +342,15 @@ impl Request {
         Ok(())
     }
 
-    /// Looks whether it is done, which also moves it on.
+    /// Checks whether it is done, which also lets MPI make progress.
     ///
     /// # Errors
-    /// MPI's, e.g. that another process has died.
+    /// An error of MPI, for example that another process has died.
     pub fn is_done(&mut self) -> Result<bool> {
         let table = &self.comm.inner.table;
         let mut failed = None;
         self.pending.retain_mut(|handle| {
-            // SAFETY: the handle is of an operation that was started, and its memory is this request's.
+            // SAFETY: the handle belongs to an operation that was started, and its memory belongs to this request.
             match unsafe { table.is_done(handle) } {
                 Ok(done) => !done,
                 Err(error) => {
@@ -360,10 +362,10 @@ impl Request {
         failed.map_or(Ok(self.pending.is_empty()), Err)
     }
 
-    /// Takes back a receive that nothing was sent for.
+    /// Cancels a receive for which nothing was sent.
     pub(crate) fn cancel(mut self) -> Result<()> {
         for handle in &mut self.pending {
-            // SAFETY: the handle is of a receive that was started.
+            // SAFETY: the handle belongs to a receive that was started.
             let code = unsafe { (self.comm.inner.table.cancel)(handle) };
             self.comm.inner.table.check("MPI_Cancel", code)?;
         }
@@ -371,13 +373,13 @@ impl Request {
         self.wait(deadline).map(drop)
     }
 
-    /// What was received by a request that is done.
+    /// The received data of a request that is done.
     pub(crate) fn take_result(&mut self) -> Vec<u8> {
         debug_assert!(self.pending.is_empty());
         self.received.pop().unwrap_or_default()
     }
 
-    /// The memory of a request that is done: what was sent, and what was received. None of it while it is not.
+    /// The memory of a request that is done: sent and received buffers. Empty if it is not done.
     pub fn into_buffers(mut self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         match self.pending.is_empty() {
             true => (std::mem::take(&mut self.sent), std::mem::take(&mut self.received)),
@@ -385,10 +387,10 @@ impl Request {
         }
     }
 
-    /// Waits until it is done, or until the deadline; says whether it is.
+    /// Waits until it is done or until the deadline; returns true if it is done.
     ///
     /// # Errors
-    /// MPI's, e.g. that another process has died.
+    /// An error of MPI, for example that another process has died.
     pub fn wait_until(&mut self, deadline: Instant) -> Result<bool> {
         let mut tries = 0;
         while !self.is_done()? {
@@ -405,10 +407,11 @@ impl Request {
         Ok(true)
     }
 
-    /// Waits until it is done and gives what was received.
+    /// Waits until it is done and returns the received data.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] when it is not done in time; MPI's, e.g. that another process has died.
+    /// [`Kind::DeadlineExceeded`] if it is not done in time; an error of MPI, for example that another process has
+    /// died.
     pub fn wait(mut self, deadline: Instant) -> Result<Vec<u8>> {
         if self.wait_until(deadline)? {
             return Ok(self.take_result());
@@ -416,7 +419,7 @@ impl Request {
         Err(Error::new(
             Kind::DeadlineExceeded,
             format!(
-                "process {} of {} waited in vain for the others in an exchange of {} bytes",
+                "process {} of {} timed out waiting for the others in an exchange of {} bytes",
                 self.comm.rank(),
                 self.comm.size(),
                 [&self.sent, &self.received]
@@ -441,7 +444,7 @@ impl Drop for Request {
     }
 }
 
-/// Where parts of these sizes lie, one after the other.
+/// The ranges of concatenated parts of these sizes.
 fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     let mut start = 0;
     let next = |&count: &usize| {
@@ -452,7 +455,7 @@ fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     counts.iter().map(next).collect()
 }
 
-/// Used where the sum fits.
+/// Conversion for counts whose sum fits into a C `int`.
 fn as_ints(counts: &[usize]) -> Vec<c_int> {
     counts.iter().map(|&count| count as c_int).collect()
 }

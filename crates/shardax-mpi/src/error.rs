@@ -1,38 +1,38 @@
-//! The error type: what kind of failure, and a message that a person can act on.
+//! The error type: a kind and a message.
 
 use std::fmt;
 
-/// Result of every fallible call in this crate.
+/// The result of a fallible call in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed.
+/// An error of this crate or of MPI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Class of the failure, for programs to branch on.
+    /// The class of the failure.
     pub kind: Kind,
-    /// What happened, for people.
+    /// The cause, and what to do about it.
     pub message: String,
 }
 
 /// Classes of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// No MPI library was found, or none that can be used.
+    /// No usable MPI library was found.
     NoLibrary,
     /// The library belongs to another MPI than the launcher.
     WrongLibrary,
-    /// The caller passed something that can never work.
+    /// The argument can never be valid.
     InvalidArgument,
-    /// The thing asked for is in the wrong state, e.g. it was joined already.
+    /// The object is in the wrong state, for example joined already.
     FailedPrecondition,
-    /// Others did not come in time.
+    /// Other processes did not arrive in time.
     DeadlineExceeded,
-    /// MPI reported an error, e.g. that a process has died.
+    /// MPI reported an error, for example that a process has died.
     Mpi,
 }
 
 impl Error {
-    /// An error of this class with this message.
+    /// Makes an error of this kind with this message.
     pub fn new(kind: Kind, message: impl Into<String>) -> Error {
         Error { kind, message: message.into() }
     }

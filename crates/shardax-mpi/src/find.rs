@@ -1,4 +1,4 @@
-//! Which MPI library to load: the one named, the launcher's own, or one that the system knows.
+//! The search for an MPI library: the one that the user named, the launcher's own, or one that the system has.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::abi::Table;
 use crate::error::{Error, Kind, Result};
 use crate::launch::{Family, Launcher};
 
-/// Names that the system's loader is asked for, with the MPI that they belong to; `None` where any may.
+/// Library names that the system's loader knows, with the MPI that they belong to; `None` if that varies.
 const NAMES: &[(&str, Option<Family>)] = &[
     ("libmpi_abi.so.1", None),
     ("libmpi_abi.so.0", None),
@@ -18,22 +18,22 @@ const NAMES: &[(&str, Option<Family>)] = &[
     ("libmpich.so.12", Some(Family::Mpich)),
 ];
 
-/// The variable that names a library.
+/// The environment variable with the path of a library.
 const VARIABLE: &str = "SHARDAX_MPI_LIBRARY";
 
-/// Where libraries are looked for.
+/// Where to search for libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
-    /// The one library to take, whatever else there is.
+    /// The only library to try, if given.
     pub named: Option<PathBuf>,
-    /// Folders to look in first.
+    /// Folders to search first.
     pub folders: Vec<PathBuf>,
-    /// The MPI whose libraries come first.
+    /// The MPI whose libraries are preferred.
     pub family: Option<Family>,
 }
 
 impl Search {
-    /// The search of this process: `SHARDAX_MPI_LIBRARY`, then beside the launcher's program, then by name.
+    /// The search of this process: `SHARDAX_MPI_LIBRARY`, then next to the launcher's program, then by name.
     pub fn from_environment(launcher: Option<&Launcher>) -> Search {
         Search {
             named: std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from),
@@ -42,12 +42,12 @@ impl Search {
         }
     }
 
-    /// What is tried, best first.
+    /// The candidates in order of preference.
     fn candidates(&self) -> Vec<PathBuf> {
         if let Some(named) = &self.named {
             return vec![named.clone()];
         }
-        // A library of another MPI would start a world of its own in every process.
+        // A library of another MPI would start a world of one process in each process.
         let fits = |family: &Option<Family>| match (family, self.family) {
             (Some(theirs), Some(ours)) => *theirs == ours,
             _ => true,
@@ -58,11 +58,11 @@ impl Search {
             .chain(NAMES.iter().filter(|(_, family)| !fits(family)))
             .map(|(name, _)| *name)
             .collect();
-        let beside = self.folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
-        beside.filter(|path| path.exists()).chain(names.iter().map(PathBuf::from)).collect()
+        let adjacent = self.folders.iter().flat_map(|folder| names.iter().map(|name| folder.join(name)));
+        adjacent.filter(|path| path.exists()).chain(names.iter().map(PathBuf::from)).collect()
     }
 
-    /// Loads the first library that is there and can be used.
+    /// Loads the first usable library.
     pub(crate) fn load(&self) -> Result<Table> {
         let mut tried = String::new();
         for path in self.candidates() {
@@ -78,7 +78,7 @@ impl Search {
             (None, true) => "searched by name:".to_owned(),
             (None, false) => {
                 let list: Vec<String> = self.folders.iter().map(|f| f.display().to_string()).collect();
-                format!("searched beside the launcher in {}, and by name:", list.join(", "))
+                format!("searched next to the launcher in {}, and by name:", list.join(", "))
             }
         };
         Err(Error::new(
@@ -92,17 +92,17 @@ impl Search {
 }
 
 fn open(path: &Path) -> std::result::Result<Table, String> {
-    // A path is a file; a bare name is the loader's to find.
+    // A path names a file; the loader searches for a bare name.
     if path.to_string_lossy().contains('/') {
         check_file(path)?;
     }
-    // SAFETY: initializers of MPI libraries run here, as they would in a program that is linked with one. Global, since
-    // Open MPI's own plugins look their symbols up in it.
+    // SAFETY: this runs the initializers of an MPI library, as in a program that is linked with it. The symbols are
+    // global, because Open MPI's plugins look them up.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())?;
     Table::read(library, path)
 }
 
-/// The loader would say of a text file only that it is too short.
+/// Checks for a regular file: the loader's message for a text file would only be "file too short".
 fn check_file(path: &Path) -> std::result::Result<(), String> {
     let metadata = path.metadata().map_err(|error| error.to_string())?;
     if !metadata.is_file() {
@@ -111,7 +111,7 @@ fn check_file(path: &Path) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The program of the launcher that this process descends from; a shell or a debugger may stand between.
+/// The program of the launcher that started this process, directly or through a shell or debugger.
 fn launcher_program() -> Option<PathBuf> {
     const KNOWN: &[&str] = &["mpi", "orte", "prte", "hydra", "orted"];
     let mut process = parent_of("self")?;
@@ -126,14 +126,14 @@ fn launcher_program() -> Option<PathBuf> {
     None
 }
 
-/// The launcher's process, or what stands between it and this one.
+/// The parent process.
 pub(crate) fn parent_of(process: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().to_owned();
     (parent != "0").then_some(parent)
 }
 
-/// Where an installation that has this program in `bin` keeps libraries.
+/// The library folders of an installation with this program in `bin`.
 fn folders_beside(program: &Path) -> Vec<PathBuf> {
     let Some(root) = program.parent().and_then(Path::parent) else { return Vec::new() };
     let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
@@ -145,9 +145,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_that_was_named_is_the_only_one_tried() {
+    fn a_named_library_is_the_only_candidate() {
         let search = Search { named: Some("/nowhere/libmpi.so".into()), ..Default::default() };
-        let error = search.load().err().expect("there is no such library");
+        let error = search.load().err().expect("the library does not exist");
         assert_eq!(error.kind, Kind::NoLibrary);
         let lines: Vec<&str> = error.message.lines().collect();
         assert_eq!(
@@ -159,15 +159,15 @@ mod tests {
         );
         assert_eq!(
             lines[2],
-            "`apt-get install openmpi-bin`, or `pip install mpich`, or set SHARDAX_MPI_LIBRARY to the path of the library \
-             that belongs to your launcher"
+            "`apt-get install openmpi-bin`, or `pip install mpich`, or set SHARDAX_MPI_LIBRARY to the path of the \
+             library that belongs to your launcher"
         );
     }
 
     #[test]
-    fn a_library_that_is_no_mpi_is_refused_by_what_it_lacks() {
+    fn a_library_that_is_not_mpi_is_rejected() {
         let search = Search { named: Some("libc.so.6".into()), ..Default::default() };
-        let error = search.load().err().expect("it is no MPI library");
+        let error = search.load().err().expect("it is not an MPI library");
         assert!(error.message.contains("libc.so.6: it has no function MPI_"), "{error}");
         let search = Search { named: Some("/".into()), ..Default::default() };
         let error = search.load().err().expect("it is a folder");

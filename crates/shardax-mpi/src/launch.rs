@@ -1,34 +1,34 @@
-//! What started this process, read from the environment.
+//! The launcher of this process, detected from the environment.
 
 use std::fmt;
 
-/// Families of MPI whose launchers and libraries belong together.
+/// MPI implementations with compatible launchers and libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// Open MPI.
     OpenMpi,
-    /// MPICH and what comes of it: Intel MPI, MVAPICH, Cray's.
+    /// MPICH and its derivatives: Intel MPI, MVAPICH, Cray MPICH.
     Mpich,
 }
 
-/// What a launcher says of the process that it started.
+/// A process's view of its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// What a person typed, with the MPI that it belongs to: `mpirun (Open MPI)`, `srun (Slurm)`.
+    /// The command, with the MPI that it belongs to: `mpirun (Open MPI)`, `srun (Slurm)`.
     pub name: &'static str,
-    /// The MPI whose library fits it; `None` where any may.
+    /// The MPI whose library is required; `None` if any works.
     pub family: Option<Family>,
-    /// Place among all processes of the job.
+    /// The rank among all processes of the job.
     pub rank: usize,
-    /// Number of processes of the job.
+    /// The number of processes of the job.
     pub size: usize,
-    /// Place among the processes of this host.
+    /// The rank among the processes of this host.
     pub local_rank: Option<usize>,
-    /// Number of processes on this host.
+    /// The number of processes on this host.
     pub local_size: Option<usize>,
 }
 
-/// The variables of one launcher.
+/// The environment variables of a launcher.
 struct Variables {
     name: &'static str,
     family: Option<Family>,
@@ -36,7 +36,7 @@ struct Variables {
     size: &'static str,
     local_rank: &'static str,
     local_size: &'static str,
-    /// Must be there too: shells inside an allocation have some of the others.
+    /// A variable that must be set too, because shells inside an allocation have some of the others.
     also: Option<&'static str>,
 }
 
@@ -50,7 +50,7 @@ const LAUNCHERS: &[Variables] = &[
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         also: None,
     },
-    // Before Hydra: srun sets PMI's variables as well.
+    // Before Hydra, because srun sets PMI's variables as well.
     Variables {
         name: "srun (Slurm)",
         family: None,
@@ -72,12 +72,12 @@ const LAUNCHERS: &[Variables] = &[
 ];
 
 impl Launcher {
-    /// The launcher of this process; `None` when it was started by hand.
+    /// Detects the launcher of this process; `None` if it was started without one.
     pub fn detect() -> Option<Launcher> {
         Launcher::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The launcher that these environment variables tell of.
+    /// Detects a launcher from environment variables.
     pub fn from_variables(look: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
         let number = |name: &str| look(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|v| {
@@ -85,7 +85,7 @@ impl Launcher {
                 return None;
             }
             let (rank, size) = (number(v.rank)?, number(v.size)?);
-            // A batch script is a step of one task, which no launcher started.
+            // A batch script is a step of one task that no launcher started.
             if rank >= size || v.also.is_some() && look(v.also?).is_some_and(|step| step.starts_with("batch")) {
                 return None;
             }
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_launcher_is_known_by_its_variables() {
+    fn launchers_are_detected_by_their_variables() {
         let open = detect(&[
             ("OMPI_COMM_WORLD_RANK", "3"),
             ("OMPI_COMM_WORLD_SIZE", "4"),
@@ -133,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_started_by_hand_has_none() {
+    fn a_process_without_a_launcher_has_none() {
         assert_eq!(detect(&[]), None);
-        // A shell inside an allocation, and variables that make no sense.
+        // A shell inside an allocation, and inconsistent variables.
         assert_eq!(detect(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]), None);
         assert_eq!(detect(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]), None);
         assert_eq!(detect(&[("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "4")]), None);

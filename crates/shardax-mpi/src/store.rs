@@ -1,7 +1,7 @@
-//! A key-value store that all processes share, and barriers that name who is missing.
+//! A key-value store shared by all processes, and barriers that name missing processes.
 //!
-//! What one process puts is sent to all, so that reading is local. Nothing moves by itself: a process takes in what the
-//! others sent whenever it calls the store.
+//! A process sends the values that it puts to all others, so that reading is local. There is no background thread: a
+//! process receives values whenever it calls the store.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::comm::{Communicator, Request};
 use crate::error::{Error, Kind, Result};
 
 const NAP: Duration = Duration::from_micros(50);
-/// Looks before a process that waits sleeps between them.
+/// Checks before a waiting process sleeps between checks.
 const EAGER_TRIES: u32 = 500;
 
-/// The store of this process's job. Cloning is a reference count.
+/// The store of this process's job. Cloning increments a reference count.
 #[derive(Clone)]
 pub struct Store {
     comm: Communicator,
@@ -25,15 +25,15 @@ pub struct Store {
 #[derive(Default)]
 struct State {
     values: HashMap<String, Vec<u8>>,
-    /// What is expected next of each other process.
+    /// The receive in progress from each other process.
     incoming: Vec<(usize, Incoming)>,
-    /// Sent and perhaps not received.
+    /// Sent messages that may not have been received.
     outgoing: Vec<Request>,
-    /// How often each barrier was passed here.
+    /// The number of times that this process has passed each barrier.
     passed: HashMap<String, u64>,
 }
 
-/// A message is a head with the lengths of key and value, and both after it.
+/// A message is a header with the lengths of key and value, followed by both.
 enum Incoming {
     Head(Request),
     Body { request: Request, key_len: usize },
@@ -46,10 +46,10 @@ impl Store {
         Store { comm, state: Arc::default() }
     }
 
-    /// Puts a value under a key, for all processes.
+    /// Stores a value for all processes.
     ///
     /// # Errors
-    /// There is a value under it already, as far as is known here; MPI's.
+    /// The key already has a value, as far as this process knows; or an error of MPI.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         let mut state = self.state();
         self.advance(&mut state)?;
@@ -57,67 +57,65 @@ impl Store {
         self.put_into(&mut state, key, value, &all)
     }
 
-    /// Puts a value under a key for these processes, in the place of what they have there.
+    /// Stores a value for some processes, replacing their present value.
     ///
     /// # Errors
-    /// MPI's.
+    /// An error of MPI.
     pub fn publish(&self, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
         let mut state = self.state();
         self.advance(&mut state)?;
         self.send(&mut state, key, value, ranks)
     }
 
-    /// The value under a key, waited for.
+    /// Waits for the value of a key.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] when nobody puts one in time; MPI's.
+    /// [`Kind::DeadlineExceeded`] if no process puts one in time; or an error of MPI.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let deadline = crate::deadline(timeout);
         self.wait_until(deadline, |state| state.values.get(key).cloned())?.ok_or_else(|| {
-            Error::new(
-                Kind::DeadlineExceeded,
-                format!("no process put a value under the key {key:?} within {timeout:?}"),
-            )
+            Error::new(Kind::DeadlineExceeded, format!("no process put a value for the key {key:?} within {timeout:?}"))
         })
     }
 
-    /// The value under a key if there is one by now.
+    /// The value of a key, if it is available.
     ///
     /// # Errors
-    /// MPI's.
+    /// An error of MPI.
     pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let mut state = self.state();
         self.advance(&mut state)?;
         Ok(state.values.get(key).cloned())
     }
 
-    /// Waits until all processes have come to the barrier of this name, as often as this one.
+    /// Waits until all processes have reached the barrier of this name as often as this one.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] naming those that have not come; MPI's.
+    /// [`Kind::DeadlineExceeded`] with the missing processes; or an error of MPI.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
         let all: Vec<usize> = (0..self.comm.size()).collect();
         self.exchange(name, &all, &[], timeout).map(drop)
     }
 
-    /// A barrier of these processes alone, in which each gives a value, and gets those of all in the order of the list.
+    /// A barrier between some processes, at which each passes a value and receives those of all in the order of the
+    /// list.
     ///
     /// # Errors
-    /// As for [`Store::barrier`]; also when this process is not in the list, or the list names one that does not exist.
+    /// As for [`Store::barrier`]; also if this process is not in the list, or a listed one does not exist.
     pub fn exchange(&self, name: &str, ranks: &[usize], value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         let deadline = crate::deadline(timeout);
         let (own, size) = (self.comm.rank(), self.comm.size());
         if !ranks.contains(&own) || ranks.iter().any(|&rank| rank >= size) {
             return Err(Error::new(
                 Kind::InvalidArgument,
-                format!("process {own} of {size} cannot come to the barrier {name:?} of processes {ranks:?}"),
+                format!("process {own} of {size} cannot join the barrier {name:?} of processes {ranks:?}"),
             ));
         }
         let round = {
             let mut state = self.state();
             let round = state.passed.get(name).copied().unwrap_or(0);
             let key = barrier_key(name, round, own);
-            // Its own mark is there already where it came before and gave up.
+            // Its own entry exists already if an earlier attempt timed out.
             if !state.values.contains_key(&key) {
                 self.put_into(&mut state, &key, value, ranks)?;
             }
@@ -134,7 +132,8 @@ impl Store {
             return Err(Error::new(
                 Kind::DeadlineExceeded,
                 format!(
-                    "{} of {count} processes came to the barrier {name:?} within {timeout:?}; missing: processes {missing:?}",
+                    "{} of {count} processes reached the barrier {name:?} within {timeout:?}; missing: processes \
+                     {missing:?}",
                     count - missing.len()
                 ),
             ));
@@ -144,7 +143,7 @@ impl Store {
         Ok(ranks.iter().map(take).collect())
     }
 
-    /// Expects nothing more of the others, all of which have left.
+    /// Cancels the receives from the other processes, all of which have left.
     pub(crate) fn close(&self) -> Result<()> {
         let incoming = std::mem::take(&mut self.state().incoming);
         incoming.into_iter().try_for_each(|(_, expected)| match expected {
@@ -178,10 +177,7 @@ impl Store {
 
     fn put_into(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
         if state.values.contains_key(key) {
-            return Err(Error::new(
-                Kind::FailedPrecondition,
-                format!("there is a value under the key {key:?} already"),
-            ));
+            return Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value")));
         }
         self.send(state, key, value, ranks)?;
         state.values.insert(key.to_owned(), value.to_vec());
@@ -199,7 +195,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes in what has arrived.
+    /// Receives the messages that have arrived.
     fn advance(&self, state: &mut State) -> Result<()> {
         if state.incoming.is_empty() {
             for peer in (0..self.comm.size()).filter(|&rank| rank != self.comm.rank()) {

@@ -1,4 +1,4 @@
-//! The processes that a launcher started together: joining them, and leaving.
+//! Joining and leaving the processes that a launcher started together.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::find::{self, Search};
 use crate::launch::{Family, Launcher};
 use crate::store::Store;
 
-/// All processes of a job. Cloning is a reference count.
+/// All processes of a job. Cloning increments a reference count.
 #[derive(Clone)]
 pub struct World {
     inner: Arc<Inner>,
@@ -27,23 +27,23 @@ struct Inner {
     hosts: Vec<String>,
 }
 
-/// How long the first exchange may take, in which processes tell their hosts.
+/// The timeout of the first exchange, in which processes send the names of their hosts.
 const START: Duration = Duration::from_secs(300);
 
 static JOINED: AtomicBool = AtomicBool::new(false);
 
 impl World {
-    /// Joins the other processes of the job: loads an MPI library, starts it, and meets them. Once in a process.
+    /// Joins the other processes of the job: loads an MPI library, initializes it, and connects. Once in a process.
     ///
     /// # Errors
-    /// [`Kind::NoLibrary`] with what was searched; [`Kind::WrongLibrary`] when the library is of another MPI than the
-    /// launcher, and sees this process alone; [`Kind::FailedPrecondition`] the second time; MPI's own.
+    /// [`Kind::NoLibrary`] with the places searched; [`Kind::WrongLibrary`] if the library belongs to another MPI than
+    /// the launcher, and sees only this process; [`Kind::FailedPrecondition`] in a second call; or an error of MPI.
     pub fn join(launcher: Option<&Launcher>, search: &Search) -> Result<World> {
         if JOINED.swap(true, Ordering::SeqCst) {
-            return Err(Error::new(Kind::FailedPrecondition, "this process has joined the others already"));
+            return Err(Error::new(Kind::FailedPrecondition, "this process has already joined the others"));
         }
         World::join_first(launcher, search).inspect_err(|error| {
-            // Another library may be tried. What has been started cannot be started again.
+            // Another library may be tried, but MPI cannot be initialized twice.
             if error.kind == Kind::NoLibrary {
                 JOINED.store(false, Ordering::SeqCst);
             }
@@ -63,7 +63,8 @@ impl World {
                 Kind::WrongLibrary,
                 format!(
                     "this process is {}, {seen}{} ({}, {}) belongs to another MPI than the launcher. Set \
-                     SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of the library's",
+                     SHARDAX_MPI_LIBRARY to the library of the launcher's MPI, or use the launcher of the library's \
+                     MPI",
                     place(launcher),
                     table.path,
                     table.version,
@@ -71,21 +72,21 @@ impl World {
                 ),
             )
         };
-        // Others end the process when they are started by Open MPI's launcher.
+        // Other libraries end the process if Open MPI's launcher started it.
         if let Some(launcher) = launcher.filter(|launcher| launcher.family == Some(Family::OpenMpi))
             && !table.version.contains("Open MPI")
         {
             return Err(wrong(launcher, "and "));
         }
         table.start()?;
-        // SAFETY: the world lives as long as MPI, and is only given away as a duplicate below.
+        // SAFETY: the world lives as long as MPI, and only duplicates of it are passed on.
         let world = unsafe { Communicator::from_handle(&table, table.constants.world)? };
         if let Some(launcher) = launcher
             && launcher.size != world.size()
         {
             return Err(wrong(launcher, &format!("but to the MPI library it is one of {}: ", world.size())));
         }
-        // Apart from each other, and from whatever else in this process uses MPI's world.
+        // Separate from each other, and from other uses of MPI's world in this process.
         let (data, store) = (world.duplicate()?, world.duplicate()?);
         let hosts = data.all_gather_any(host_name().as_bytes(), Instant::now() + START)?;
         let hosts = hosts.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
@@ -94,33 +95,33 @@ impl World {
         })
     }
 
-    /// This process's number among all.
+    /// The rank of this process.
     pub fn rank(&self) -> usize {
         self.inner.data.rank()
     }
 
-    /// Number of processes.
+    /// The number of processes.
     pub fn size(&self) -> usize {
         self.inner.data.size()
     }
 
-    /// This process's number among those of its host.
+    /// The rank of this process among those of its host.
     pub fn local_rank(&self) -> usize {
         let hosts = &self.inner.hosts;
         hosts[..self.rank()].iter().filter(|host| **host == hosts[self.rank()]).count()
     }
 
-    /// Number of processes on this host.
+    /// The number of processes on this host.
     pub fn local_size(&self) -> usize {
         self.inner.hosts.iter().filter(|host| **host == self.inner.hosts[self.rank()]).count()
     }
 
-    /// The name of each process's host.
+    /// The host name of each process.
     pub fn hosts(&self) -> &[String] {
         &self.inner.hosts
     }
 
-    /// What started the processes, where that is known.
+    /// The launcher, if it is known.
     pub fn launcher(&self) -> Option<&Launcher> {
         self.inner.launcher.as_ref()
     }
@@ -135,12 +136,12 @@ impl World {
         &self.inner.store
     }
 
-    /// The library in use, e.g. `Open MPI v4.1.4 (libmpi.so.40)`.
+    /// The library in use, such as `Open MPI v4.1.4 (libmpi.so.40)`.
     pub fn library(&self) -> String {
         format!("{} ({})", self.inner.table.version, self.inner.table.path)
     }
 
-    /// What to tell a person whose launcher lets this process use fewer cores than its share of the host's.
+    /// A warning if the launcher binds this process to fewer cores than its share of the host's.
     pub fn binding_warning(&self) -> Option<String> {
         let own = allowed_cores("self")?;
         // The launcher itself is not bound.
@@ -148,21 +149,21 @@ impl World {
         bound(own, all, self.local_size())
     }
 
-    /// Ends the job, all processes of it, with this exit code.
+    /// Ends all processes of the job with this exit code.
     pub fn abort(&self, code: i32) -> ! {
         // SAFETY: the world lives as long as MPI.
         unsafe { (self.inner.table.abort)(self.inner.table.constants.world, code) };
         std::process::abort()
     }
 
-    /// Leaves the job: waits for the other processes to do so, too. Without it, launchers take the end of this process for
-    /// a failure, and end the others. Nothing can be exchanged afterwards.
+    /// Leaves the job, and waits for the other processes to leave. Without it, launchers take the end of this process
+    /// for a failure and end the others. Nothing can be exchanged afterwards.
     ///
     /// # Errors
-    /// MPI's; [`Kind::DeadlineExceeded`] naming the processes that have not come by the deadline, after which it may be
-    /// tried again.
+    /// An error of MPI; [`Kind::DeadlineExceeded`] with the processes that have not arrived, after which it may be
+    /// called again.
     pub fn leave(&self, timeout: Duration) -> Result<()> {
-        // Here, where there is a deadline; and what others were sent has arrived by then.
+        // `finalize` would wait without a deadline. After this barrier, all sent data has been received.
         self.inner.store.barrier("shardax.leave", timeout)?;
         self.inner.store.close()?;
         let mut ended = 0;
@@ -183,7 +184,7 @@ impl fmt::Debug for World {
     }
 }
 
-/// `1 of 4 started by mpirun (Open MPI)`.
+/// Formatted as `1 of 4 started by mpirun (Open MPI)`.
 fn place(launcher: &Launcher) -> String {
     launcher.to_string().trim_start_matches("process ").to_owned()
 }
@@ -192,14 +193,14 @@ fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
 }
 
-/// Number of cores that a process may use.
+/// The number of cores that a process may use.
 fn allowed_cores(process: &str) -> Option<usize> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     count_list(list.trim())
 }
 
-/// The size of a list such as `0-3,8`.
+/// The number of cores in a list such as `0-3,8`.
 fn count_list(list: &str) -> Option<usize> {
     list.split(',')
         .map(|part| match part.split_once('-') {
@@ -212,8 +213,8 @@ fn count_list(list: &str) -> Option<usize> {
 fn bound(own: usize, all: usize, processes: usize) -> Option<String> {
     (own < all / processes.max(1)).then(|| {
         format!(
-            "the launcher lets this process use {own} of {all} cores, and there are {processes} processes on this host: \
-             XLA's threads would share {own}. `mpirun --bind-to none` lets each use all of them"
+            "the launcher lets this process use {own} of {all} cores, and this host has {processes} processes: XLA's \
+             threads would share {own}. `mpirun --bind-to none` lets each process use all of them"
         )
     })
 }
@@ -223,11 +224,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_bound_to_less_than_its_share_is_told() {
+    fn a_process_bound_to_less_than_its_share_is_warned() {
         assert_eq!(
             bound(1, 8, 2).unwrap(),
-            "the launcher lets this process use 1 of 8 cores, and there are 2 processes on this host: XLA's threads would \
-             share 1. `mpirun --bind-to none` lets each use all of them"
+            "the launcher lets this process use 1 of 8 cores, and this host has 2 processes: XLA's threads would \
+                 share 1. `mpirun --bind-to none` lets each process use all of them"
         );
         assert_eq!((bound(4, 8, 2), bound(1, 2, 2), bound(1, 2, 4)), (None, None, None));
     }

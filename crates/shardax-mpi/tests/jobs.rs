@@ -1,4 +1,4 @@
-//! Real jobs: this program, started several times by every MPI launcher that is found.
+//! Real jobs: every MPI launcher that is found starts this program several times.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn leave(world: &World) {
     world.leave(Duration::from_secs(30)).unwrap();
 }
 
-/// What a process of a job does; nothing when the tests run.
+/// The body of a job's processes; does nothing in a normal test run.
 #[test]
 fn child() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -40,7 +40,7 @@ fn child() {
     println!("[{case} is right]");
 }
 
-/// The case is right in every process.
+/// Runs a case and checks that it succeeds in every process.
 #[track_caller]
 fn runs(case: &str, processes: usize) {
     for launcher in launchers() {
@@ -65,7 +65,7 @@ fn exchange_on(comm: &shardax_mpi::Communicator) {
     let all = comm.all_gather(pattern(rank, 0, counts[rank]), &counts).unwrap().wait(soon()).unwrap();
     assert_eq!(all, (0..size).flat_map(|from| pattern(from, 0, counts[from])).collect::<Vec<_>>());
 
-    // One buffer of its own for each, and one for all, under another tag.
+    // A separate buffer for each process, and one for all with another tag.
     let own = Messages {
         sent: (0..size).map(|to| pattern(rank, to, len(rank, to))).collect(),
         sends: (0..size).map(|to| (to, to)).collect(),
@@ -102,7 +102,7 @@ fn exchange() {
     let error = world.data().all_gather(vec![0; 3], &[1]).err().unwrap();
     assert_eq!(error.kind, Kind::InvalidArgument);
     assert!(error.message.contains("all_gather of 3 bytes by process"), "{error}");
-    assert_eq!(world.data().broadcast(99, vec![]).err().unwrap().message, "there is no process 99 among 4");
+    assert_eq!(world.data().broadcast(99, vec![]).err().unwrap().message, "process 99 does not exist; there are 4");
     assert_eq!((world.local_rank(), world.local_size()), (world.rank(), 4));
     assert_eq!(world.launcher().map(|l| (l.rank, l.size)), Some((world.rank(), 4)));
     leave(&world);
@@ -115,7 +115,7 @@ fn bytes_are_exchanged_among_four_processes() {
 
 fn pieces() {
     let world = join();
-    // Of a size that divides nothing.
+    // A size that divides nothing.
     exchange_on(&world.data().with_piece_size(97));
     exchange_on(&world.data().with_piece_size(1));
     leave(&world);
@@ -176,14 +176,11 @@ fn store() {
     for peer in 0..world.size() {
         assert_eq!(store.get(&format!("from/{peer}"), Duration::from_secs(30)).unwrap(), vec![peer as u8; 300_000]);
     }
-    assert_eq!(
-        store.put("from/0", b"again").err().unwrap().message,
-        "there is a value under the key \"from/0\" already"
-    );
+    assert_eq!(store.put("from/0", b"again").err().unwrap().message, "the key \"from/0\" already has a value");
     assert_eq!(store.try_get("nobody's").unwrap(), None);
     let error = store.get("nobody's", Duration::from_millis(20)).err().unwrap();
     assert_eq!(error.kind, Kind::DeadlineExceeded);
-    assert_eq!(error.message, "no process put a value under the key \"nobody's\" within 20ms");
+    assert_eq!(error.message, "no process put a value for the key \"nobody's\" within 20ms");
     for _ in 0..3 {
         store.barrier("often", Duration::from_secs(30)).unwrap();
     }
@@ -191,7 +188,7 @@ fn store() {
 }
 
 #[test]
-fn what_one_process_puts_all_can_read() {
+fn all_processes_can_read_a_value() {
     runs("store", 3);
 }
 
@@ -202,9 +199,9 @@ fn missing() {
     } else {
         let error = world.store().barrier("noon", Duration::from_millis(200)).err().unwrap();
         assert_eq!(error.kind, Kind::DeadlineExceeded);
-        assert_eq!(error.message, "2 of 3 processes came to the barrier \"noon\" within 200ms; missing: processes [1]");
+        assert_eq!(error.message, "2 of 3 processes reached the barrier \"noon\" within 200ms; missing: processes [1]");
     }
-    // Whoever gave up has still come.
+    // A process that timed out still counts as arrived.
     world.store().barrier("noon", Duration::from_secs(30)).unwrap();
     leave(&world);
 }
@@ -220,11 +217,11 @@ fn late() {
         let request = world.data().all_gather(vec![7; 100], &[100, 100]).unwrap();
         let error = request.wait(Instant::now() + Duration::from_millis(100)).err().unwrap();
         assert_eq!(error.kind, Kind::DeadlineExceeded);
-        assert_eq!(error.message, "process 0 of 2 waited in vain for the others in an exchange of 200 bytes");
+        assert_eq!(error.message, "process 0 of 2 timed out waiting for the others in an exchange of 200 bytes");
         world.store().barrier("given up", Duration::from_secs(30)).unwrap();
     } else {
         world.store().barrier("given up", Duration::from_secs(30)).unwrap();
-        // What was given up goes on underneath, and does no harm.
+        // The abandoned operation stays in flight and does no harm.
         let _ = world.data().all_gather(vec![7; 100], &[100, 100]).unwrap().wait(soon());
     }
     leave(&world);
@@ -238,14 +235,14 @@ fn a_wait_ends_at_its_deadline() {
 fn joins() {
     let world = join();
     let error = World::join(None, &Search::default()).err().unwrap();
-    assert_eq!(error.message, "this process has joined the others already");
+    assert_eq!(error.message, "this process has already joined the others");
     leave(&world);
     leave(&world.clone());
 }
 
 #[test]
 fn joining_twice_is_an_error() {
-    // The second `leave` has nobody left to meet, which alone can be waited for.
+    // The second `leave` has nobody to wait for, which only works with one process.
     runs("joins", 1);
 }
 
@@ -285,7 +282,7 @@ fn without_a_library_the_message_says_what_was_searched_and_how_to_get_one() {
 
 #[test]
 fn the_library_of_another_mpi_is_named_with_the_launcher() {
-    // The library says that it is alone, whatever the launcher says of the job.
+    // The library reports one process, regardless of the launcher.
     if launchers().is_empty() {
         return;
     }

@@ -62,8 +62,8 @@ mod tabulate;
 mod variable;
 
 pub use attention::{
-    AttentionOptions, Rope, RopeScaling, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask,
-    ring_attention,
+    AttentionOptions, Implementation, Rope, RopeScaling, combine_masks, dot_product_attention, make_attention_mask,
+    make_causal_mask, ring_attention,
 };
 pub use filter::Filter;
 pub use layers::*;

@@ -202,8 +202,9 @@ impl Rules {
         device_put(tree, &self.shardings(tree)?)
     }
 
-    /// Constrains the sharding of `x` and of its gradient, in a compiled function. In a `shard_map` over some axes the
-    /// constraint applies to the others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
+    /// Constrains the sharding of `x` and of its gradient, in a compiled function; over mesh axes of type
+    /// [`Explicit`](AxisType::Explicit) it is [`reshard`]. In a `shard_map` over some axes the constraint applies to the
+    /// others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
     #[track_caller]
     pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();
@@ -212,10 +213,24 @@ impl Rules {
         if get_mesh().is_some_and(|context| !manual.is_empty() && manual.len() == context.axes().len()) {
             return x;
         }
-        let auto =
-            |dim: &DimSpec| DimSpec::Axes(dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
+        let auto = |dim: &DimSpec| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect();
         let spec = PartitionSpec::new(self.spec(names).dims().iter().map(auto));
-        with_sharding_constraint(x, &NamedSharding::new(mesh, spec))
+        let context = get_abstract_mesh().filter(|context| context.axes() == mesh.axes());
+        let context = context.as_ref().unwrap_or_else(|| mesh.abstract_mesh());
+        if context.axes_of_type(AxisType::Explicit).next().is_none() {
+            return with_sharding_constraint(x, &NamedSharding::new(mesh, spec));
+        }
+        let of_type = |ty: AxisType| {
+            let own = |dim: &DimSpec| {
+                DimSpec::Axes(dim.axes().iter().filter(|a| context.axis_type(**a) == Some(ty)).copied().collect())
+            };
+            PartitionSpec::new(spec.dims().iter().map(own))
+        };
+        let x = reshard(x, &NamedSharding::new(mesh, of_type(AxisType::Explicit)));
+        match of_type(AxisType::Auto) {
+            auto if auto.all_axes().next().is_some() => with_sharding_constraint(x, &NamedSharding::new(mesh, auto)),
+            _ => x,
+        }
     }
 }
 

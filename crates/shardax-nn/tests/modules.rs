@@ -89,7 +89,7 @@ fn optimizers_leave_what_is_no_parameter() -> Result<()> {
     let message = TrainState::create(start.model.clone(), sgd(0.1)).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(message.contains("frozen.kernel is a Frozen, not a parameter"), "{message}");
 
-    let step = jit(move |mut optimizer: Optimizer<Block, AdamW>| -> Result<_> {
+    let step = jit(move |mut optimizer: Optimizer<Block>| -> Result<_> {
         let loss = optimizer.minimize(|model| (model.forward(&x) - 1).square().mean(..))?;
         Ok((optimizer, loss))
     });
@@ -237,11 +237,11 @@ fn rules_decide_how_a_model_lies() -> Result<()> {
     setup();
     let mesh = make_mesh([("data", 2), ("model", 4)])?;
     let x = random::normal(random::key(1), [32, 16]);
-    let losses = |rules: &Rules| -> Result<(Optimizer<Mlp, AdamW>, Vec<f32>)> {
+    let losses = |rules: &Rules| -> Result<(Optimizer<Mlp>, Vec<f32>)> {
         let own = rules.clone();
         let mut state =
             rules.init(move || Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&own)), adamw(1e-2, 1e-2)))?;
-        let step = jit(|mut optimizer: Optimizer<Mlp, AdamW>, x: Array| -> Result<_> {
+        let step = jit(|mut optimizer: Optimizer<Mlp>, x: Array| -> Result<_> {
             let loss = |model: Mlp| (model.forward(x.clone()) - 1).square().mean(..);
             let (loss, grads) = value_and_grad(loss).call(optimizer.model.clone())?;
             optimizer.update(grads)?;

@@ -89,7 +89,7 @@ fn data(n: usize) -> (Array, Array) {
     (x, labels)
 }
 
-type State = Optimizer<Mlp, Adam>;
+type State = Optimizer<Mlp>;
 
 /// Loss and accuracy of a step.
 fn train_step(mut state: State, x: Array, labels: Array) -> Result<(State, Array, Array)> {
@@ -136,7 +136,7 @@ fn eight_devices_train_as_one() -> Result<()> {
             softmax_cross_entropy_with_integer_labels(self.dense.forward(x.flatten_from(1)), labels).mean(..)
         }
     }
-    type State = Optimizer<Small, (ClipByGlobalNorm, AdamW)>;
+    type State = Optimizer<Small>;
 
     let mut rngs = Rngs::new(3);
     let model = Small {

@@ -1,4 +1,5 @@
-//! Microseconds of an execution, from the call until its results are ready. Run in release mode.
+//! Measures the latency of executions in microseconds, from the call until the results are ready. Run it in release
+//! mode.
 
 use std::time::Instant;
 
@@ -8,7 +9,7 @@ use shardax_pjrt::*;
 mod common;
 use common::*;
 
-/// Median of 9 rounds, in µs a call.
+/// The median of 9 rounds, in µs per call.
 fn time(name: &str, calls: usize, mut f: impl FnMut()) {
     for _ in 0..calls {
         f();
@@ -26,7 +27,7 @@ fn time(name: &str, calls: usize, mut f: impl FnMut()) {
     println!("{name:<58} {:8.2} µs  (best {:.2})", rounds[4], rounds[0]);
 }
 
-/// n inputs, n outputs, each plus one; on `devices` devices without exchange.
+/// A program with n inputs and n outputs, each plus one, on `devices` devices without communication.
 fn many(n: usize, devices: usize) -> String {
     let sharding = if devices == 1 { "" } else { " {sdy.sharding = #sdy.sharding<@mesh, [{\"i\"}]>}" };
     let ty = format!("tensor<{}xf32>", 4 * devices);

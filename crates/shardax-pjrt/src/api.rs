@@ -1,4 +1,4 @@
-//! The one path by which every C function is called: size filled in, presence checked, error mapped.
+//! Calls of C functions: fills in the struct's size, checks that the function exists, converts the error.
 
 use std::ffi::{c_char, c_void};
 use std::mem::size_of;
@@ -7,10 +7,10 @@ use crate::error::{Code, Error, Result};
 use crate::exit;
 use crate::raw::*;
 
-/// The major version of the C API that this crate speaks.
+/// The supported major version of the C API.
 pub(crate) const MAJOR: i32 = 0;
 
-/// A plugin's function table, copied so that an entry the plugin is too old to have reads as absent.
+/// A plugin's function table. It is copied, so that entries that an older plugin lacks are `None`.
 pub(crate) struct Api {
     table: [Option<RawFn>; TABLE_LEN],
     pub(crate) extensions: *const RawExtension,
@@ -25,7 +25,7 @@ impl Api {
     /// Reads the table that `GetPjrtApi` returned.
     ///
     /// # Safety
-    /// `header` points to a `PJRT_Api` that lives for ever, of the size that its first field says.
+    /// `header` points to a `PJRT_Api` that is never freed and is as large as its first field says.
     pub(crate) unsafe fn read(header: *const RawApiHeader) -> Result<Api> {
         // SAFETY: promised by the caller.
         let head = unsafe { &*header };
@@ -51,7 +51,7 @@ impl Api {
     /// Calls the function that takes `args`.
     ///
     /// # Safety
-    /// Every input pointer in `args` is null or valid as the PJRT C API asks of that function.
+    /// Every input pointer in `args` is null or valid as the PJRT C API requires for that function.
     #[inline]
     pub(crate) unsafe fn call<C: Call>(&self, args: &mut C) -> Result<()> {
         if exit::is_forked() {
@@ -75,7 +75,7 @@ impl Api {
         Error::new(Code::Unimplemented, format!("this plugin does not have {name} (its PJRT C API is {major}.{minor})"))
     }
 
-    /// Turns an error object that this crate owns into a value, and frees it.
+    /// Converts an error object that this crate owns into an [`Error`], and frees it.
     #[cold]
     pub(crate) fn take_error(&self, error: *mut RawError, context: &str) -> Error {
         let mut code = ErrorGetCode { error, ..Default::default() };
@@ -107,7 +107,7 @@ impl Api {
         self.table[index].map(|f| unsafe { std::mem::transmute::<RawFn, RawVoidFn>(f) })
     }
 
-    /// The optional interface of this kind.
+    /// The extension of this kind, if the plugin has it.
     pub(crate) fn extension(&self, kind: i32) -> Option<*const RawExtension> {
         let mut next = self.extensions;
         while !next.is_null() {
@@ -122,7 +122,7 @@ impl Api {
     }
 }
 
-/// Text that a plugin handed out.
+/// Text that belongs to the plugin.
 ///
 /// # Safety
 /// `data` is null or points to `size` readable bytes for as long as the result is used.
@@ -131,7 +131,7 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, size: usize) -> std::borrow::
     String::from_utf8_lossy(unsafe { slice(data.cast::<u8>(), size) })
 }
 
-/// A slice that a plugin handed out; empty when it is null.
+/// A slice that belongs to the plugin; empty if the pointer is null.
 ///
 /// # Safety
 /// `data` is null or points to `len` readable values for as long as the result is used.

@@ -1,4 +1,4 @@
-//! Buffers: arrays on a device, their transfer and deletion.
+//! Buffers: arrays on a device. Transfers, copies and deletion.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,18 +21,18 @@ use crate::raw::*;
 
 pub(crate) type Dims = SmallVec<[i64; 4]>;
 
-/// An array on a device. Its memory is freed when it is dropped, deleted or donated.
+/// An array on a device. Dropping, deleting or donating it frees its memory.
 pub struct Buffer {
     raw: NonNull<RawBuffer>,
-    pub(crate) hold: BufferState,
+    pub(crate) state: BufferState,
     ty: ElementType,
     dims: Dims,
     device: Device,
-    /// Its data is known to be there: there is nothing to wait for.
+    /// The data is known to be available, so that no event has to be awaited.
     pub(crate) ready: AtomicBool,
-    /// The launch that makes it, when that can fail while it runs.
+    /// The launch that computes it, if that launch can fail while it runs.
     pub(crate) origin: Option<Arc<Launch>>,
-    /// The order of its elements, where they are read in place and are not row-major.
+    /// The order of the elements in memory, if they are read in place and are not row-major.
     pub(crate) order: Option<Arc<Layout>>,
 }
 
@@ -44,7 +44,7 @@ impl Buffer {
     /// Takes ownership of a buffer that the plugin made.
     ///
     /// # Safety
-    /// `raw` is null or a live buffer of this type and shape on this device, which nobody else destroys.
+    /// `raw` is null or a live buffer of this type and shape on this device, and nobody else destroys it.
     #[inline]
     pub(crate) unsafe fn from_raw(
         raw: *mut RawBuffer,
@@ -53,12 +53,12 @@ impl Buffer {
         dims: &[i64],
     ) -> Result<Buffer> {
         let Some(raw) = NonNull::new(raw) else {
-            return Err(Error::new(Code::Internal, "the plugin gave no buffer"));
+            return Err(Error::new(Code::Internal, "the plugin returned no buffer"));
         };
         let ready = AtomicBool::new(false);
         Ok(Buffer {
             raw,
-            hold: BufferState::new(),
+            state: BufferState::new(),
             ty,
             dims: Dims::from_slice(dims),
             device,
@@ -77,27 +77,27 @@ impl Buffer {
         self.device.client().plugin.api()
     }
 
-    /// The type of its elements.
+    /// The element type.
     #[inline]
     pub fn element_type(&self) -> ElementType {
         self.ty
     }
 
-    /// Its sizes.
+    /// The dimensions.
     #[inline]
     pub fn dims(&self) -> &[i64] {
         &self.dims
     }
 
-    /// Where it lies.
+    /// The device that stores it.
     #[inline]
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Bytes that its data takes in host memory, dense and row-major.
+    /// Size in bytes of the data in host memory, dense and row-major.
     pub fn byte_size(&self) -> usize {
-        // Made from a shape that was checked.
+        // The shape was checked when the buffer was made.
         dense_byte_size(self.ty, &self.dims).unwrap_or(0)
     }
 
@@ -105,9 +105,9 @@ impl Buffer {
         ShapeText(self.ty, &self.dims)
     }
 
-    /// Whether it was deleted or donated.
+    /// Returns true if it was deleted or donated.
     pub fn is_deleted(&self) -> bool {
-        self.hold.is_gone()
+        self.state.is_gone()
     }
 
     pub(crate) fn plugin_says_deleted(&self) -> bool {
@@ -116,73 +116,73 @@ impl Buffer {
         unsafe { self.api().call(&mut args) }.is_err() || args.is_deleted
     }
 
-    /// Frees its memory, once work that uses it is done. Deleting twice, or after donating, does nothing.
+    /// Frees the memory after all work that uses it. Deleting again, or after donating, does nothing.
     ///
     /// # Errors
-    /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another has been for ten seconds.
+    /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another thread has been for ten seconds.
     pub fn delete(&self) -> Result<()> {
-        if self.hold.delete(self)? {
+        if self.state.delete(self)? {
             let mut args = BufferDelete { buffer: self.raw(), ..Default::default() };
-            // SAFETY: the buffer is live, and its state says that no launch uses it.
+            // SAFETY: the buffer is live, and its state excludes launches that use it.
             unsafe { self.api().call(&mut args)? };
         }
         Ok(())
     }
 
-    /// An event that is ready when its data is.
+    /// Returns an event that completes when the data is available.
     ///
     /// # Errors
     /// It was deleted or donated.
     pub fn ready(&self) -> Result<Event> {
-        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferReadyEvent { buffer: self.raw(), ..Default::default() };
-        // SAFETY: the buffer is live; the event is ours.
+        // SAFETY: the buffer is live; this crate owns the event.
         unsafe {
             self.api().call(&mut args)?;
             Event::from_raw(&self.device.client().plugin, args.event)
-                .map(|event| event.of(self.origin.clone()).keeping(self.device.client()))
+                .map(|event| event.with_launch(self.origin.clone()).with_client(self.device.client()))
                 .ok_or_else(|| no_event("PJRT_Buffer_ReadyEvent"))
         }
     }
 
-    /// Waits until its data is there.
+    /// Waits until the data is available.
     ///
     /// # Errors
-    /// The execution that makes it failed, or it was deleted or donated.
+    /// The execution that computes it failed, or it was deleted or donated.
     pub fn block_until_ready(&self) -> Result<()> {
         if self.ready.load(Ordering::Acquire) {
-            return self.hold.check(|| format!("the buffer ({})", self.shape_text()));
+            return self.state.check(|| format!("the buffer ({})", self.shape_text()));
         }
         self.ready()?.wait()?;
         self.ready.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Waits for its data and copies it to `out`, dense and row-major.
+    /// Waits for the data and copies it to `out`, dense and row-major.
     ///
     /// # Errors
-    /// `out` is not [`Buffer::byte_size`] bytes long, the execution that makes the data failed, or the buffer was
+    /// `out` does not have [`Buffer::byte_size`] bytes, the execution that computes the data failed, or the buffer was
     /// deleted or donated.
     pub fn to_host(&self, out: &mut [u8]) -> Result<()> {
         if out.len() != self.byte_size() {
             return Err(Error::invalid_argument(format!(
-                "{} takes {} bytes, and room for {} was given",
+                "{} takes {} bytes, and a slice of {} was passed",
                 self.shape_text(),
                 self.byte_size(),
                 out.len()
             )));
         }
         if self.is_host_readable() {
-            // The plugin would hand the copy to another thread, which takes 20 µs.
+            // The plugin would copy on another thread, which adds 20 µs.
             return self.with_bytes(|bytes| out.copy_from_slice(bytes));
         }
-        self.hold.check(|| format!("the buffer to read ({})", self.shape_text()))?;
+        self.state.check(|| format!("the buffer to read ({})", self.shape_text()))?;
         self.copy_out(out)
     }
 
-    /// Whether host and device share memory in which the data lies as on the host.
+    /// Returns true if host and device share the memory and the data has the host's format.
     fn is_host_readable(&self) -> bool {
-        // Narrow types may lie packed on the device.
+        // Types narrower than a byte may be packed on the device.
         self.device.client().is_cpu && !self.ty.is_sub_byte() && self.order.is_none()
     }
 
@@ -191,14 +191,14 @@ impl Buffer {
         self.order.as_ref()
     }
 
-    /// How its elements lie in the device's memory.
+    /// The layout of the elements in the device's memory.
     ///
     /// # Errors
-    /// The platform does not tell, or it was deleted or donated.
+    /// The platform does not report layouts, or the buffer was deleted or donated.
     pub fn memory_layout(&self) -> Result<Layout> {
-        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferMemoryLayout { buffer: self.raw(), ..Default::default() };
-        // SAFETY: the buffer is live, and what its layout points to is its own.
+        // SAFETY: the buffer is live and owns the memory that its layout points to.
         unsafe {
             self.api().call(&mut args)?;
             match args.layout.kind {
@@ -211,7 +211,7 @@ impl Buffer {
     fn copy_out(&self, out: &mut [u8]) -> Result<()> {
         let row_major: SmallVec<[i64; 8]> = (0..self.dims.len() as i64).rev().collect();
         let Some(order) = &self.order else { return self.copy_out_in(&row_major, out) };
-        // The CPU's plugin copies elements as they lie.
+        // The CPU plugin copies elements in the order in which they are stored.
         let mut data = vec![0; out.len()];
         self.copy_out_in(&order.minor_to_major, &mut data)?;
         let count: usize = self.dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(0)).product();
@@ -222,7 +222,7 @@ impl Buffer {
         if out.is_empty() {
             return self.block_until_ready();
         }
-        // Without a layout the plugin copies in the device's own order.
+        // Without a layout, the plugin copies in the device's own order.
         let mut layout = MemoryLayout {
             struct_size: size_of::<MemoryLayout>(),
             extension_start: std::ptr::null_mut(),
@@ -244,21 +244,21 @@ impl Buffer {
             dst_size: out.len(),
             ..Default::default()
         };
-        // SAFETY: `out` outlives the copy, which is waited for right here.
+        // SAFETY: `out` outlives the copy, which is awaited below.
         unsafe {
             self.api().call(&mut args)?;
             match Event::from_raw(&self.device.client().plugin, args.event) {
-                Some(event) => event.of(self.origin.clone()).wait(),
+                Some(event) => event.with_launch(self.origin.clone()).wait(),
                 None => Err(no_event("PJRT_Buffer_ToHostBuffer")),
             }
         }
     }
 
-    /// Waits for its data and passes it to `f`, dense and row-major: in place where host and device share memory,
-    /// else as a copy. Meanwhile the buffer can be used, but neither donated nor deleted.
+    /// Waits for the data and passes it to `f`, dense and row-major: in place if host and device share memory,
+    /// otherwise as a copy. Meanwhile the buffer can be used, but not donated or deleted.
     ///
     /// # Errors
-    /// The execution that makes the data failed, or the buffer was deleted or donated.
+    /// The execution that computes the data failed, or the buffer was deleted or donated.
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let view = ReadGuard::of(self)?;
         if !self.is_host_readable() {
@@ -273,46 +273,46 @@ impl Buffer {
             return Ok(f(&[]));
         }
         let data = self.unsafe_pointer()? as *const u8;
-        // SAFETY: on CPU the pointer is host memory of at least this length. Nothing writes to it: a buffer is only
-        // written when it is donated, and the view keeps it from being donated or deleted.
+        // SAFETY: on CPU the pointer is host memory of at least this length. Only a donation writes to a buffer, and
+        // the view excludes donation and deletion.
         Ok(f(unsafe { std::slice::from_raw_parts(data, len) }))
     }
 
-    /// Its data in place, dense and row-major, once it is there; `None` where host and device share no memory. While the view lives the
-    /// buffer can be used, but neither donated nor deleted.
+    /// Waits for the data and returns it in place, dense and row-major; `None` if host and device share no memory.
+    /// While the view is alive, the buffer can be used, but not donated or deleted.
     ///
     /// # Errors
-    /// The execution that makes the data failed, or the buffer was deleted or donated.
+    /// The execution that computes the data failed, or the buffer was deleted or donated.
     pub fn view(&self) -> Result<Option<BufferView<'_>>> {
         if !self.is_host_readable() {
             return Ok(None);
         }
-        let hold = ReadGuard::of(self)?;
+        let guard = ReadGuard::of(self)?;
         self.block_until_ready()?;
         let len = self.byte_size();
         let bytes = match len {
             0 => &[],
-            // SAFETY: as in `with_bytes`, and the slice lives no longer than the view.
+            // SAFETY: as in `with_bytes`; the slice does not outlive the view.
             _ => unsafe { std::slice::from_raw_parts(self.unsafe_pointer()? as *const u8, len) },
         };
-        Ok(Some(BufferView { bytes, _hold: hold, _thread: PhantomData }))
+        Ok(Some(BufferView { bytes, _guard: guard, _thread: PhantomData }))
     }
 
-    /// A copy of it on another device of the same client. Does not wait.
+    /// Copies it to another device of the same client. Does not wait.
     ///
     /// # Errors
-    /// The device is another client's or another process's, the buffer was deleted or donated, or it is on the CPU and its
-    /// elements do not lie row by row.
+    /// The device belongs to another client or process, the buffer was deleted or donated, or it is on CPU and not
+    /// row-major.
     pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
         if !Arc::ptr_eq(self.device.client(), device.client()) || !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
-                "a buffer on {} cannot be copied to {device}, which this client cannot use",
+                "a buffer on {} cannot be copied to {device}, which is not an addressable device of its client",
                 self.device
             )));
         }
         self.check_copy()?;
         let mut args = BufferCopyToDevice { buffer: self.raw(), device: device.raw(), ..Default::default() };
-        // SAFETY: buffer and device are live; the copy is ours.
+        // SAFETY: buffer and device are live; this crate owns the copy.
         unsafe {
             self.api().call(&mut args)?;
             let mut copy = Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)?;
@@ -321,15 +321,16 @@ impl Buffer {
         }
     }
 
-    /// The CPU's plugin copies the bytes as they lie, and says of the copy that it lies row by row.
+    /// Rejects buffers that are not row-major: the CPU plugin (xla-cpu-pjrt 0.0.1) copies the bytes unchanged and
+    /// reports the copy as row-major. Noticed by `layouts::arrays_are_read_row_major`.
     fn check_copy(&self) -> Result<()> {
-        self.hold.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        self.state.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
         match &self.order {
             None => Ok(()),
             Some(order) => Err(Error::new(
                 Code::Unimplemented,
                 format!(
-                    "a buffer ({}) with dimensions in the order {:?}, from minor to major, cannot be copied as it is",
+                    "a buffer ({}) with dimensions in the order {:?}, from minor to major, cannot be copied",
                     self.shape_text(),
                     order.minor_to_major
                 ),
@@ -337,22 +338,22 @@ impl Buffer {
         }
     }
 
-    /// A copy of it in another memory of the same client. Does not wait.
+    /// Copies it to another memory of the same client. Does not wait.
     ///
     /// # Errors
-    /// The memory is another client's, the platform cannot copy there, the buffer was deleted or donated, or it is on the
-    /// CPU and its elements do not lie row by row.
+    /// The memory belongs to another client, the platform cannot copy there, the buffer was deleted or donated, or it
+    /// is on CPU and not row-major.
     pub fn copy_to_memory(&self, memory: &Memory) -> Result<Buffer> {
         let device = memory.device();
         if !Arc::ptr_eq(self.device.client(), device.client()) {
             return Err(Error::invalid_argument(format!(
-                "a buffer on {} cannot be copied to {memory:?} of another client",
+                "a buffer on {} cannot be copied to {memory:?}, which belongs to another client",
                 self.device
             )));
         }
         self.check_copy()?;
         let mut args = BufferCopyToMemory { buffer: self.raw(), memory: memory.raw(), ..Default::default() };
-        // SAFETY: buffer and memory are live; the copy is ours.
+        // SAFETY: buffer and memory are live; this crate owns the copy.
         unsafe {
             self.api().call(&mut args)?;
             let mut copy = Buffer::from_raw(args.copy, device.clone(), self.ty, &self.dims)?;
@@ -361,13 +362,13 @@ impl Buffer {
         }
     }
 
-    /// Address of its data on the device. Good for as long as the buffer is neither dropped, deleted nor donated;
-    /// nothing keeps it from being so.
+    /// Address of the data on the device. It is valid until the buffer is dropped, deleted or donated, which the
+    /// pointer does not prevent.
     ///
     /// # Errors
-    /// The platform does not tell, or the buffer was deleted or donated.
+    /// The platform does not report addresses, or the buffer was deleted or donated.
     pub fn unsafe_pointer(&self) -> Result<usize> {
-        self.hold.check(|| format!("the buffer ({})", self.shape_text()))?;
+        self.state.check(|| format!("the buffer ({})", self.shape_text()))?;
         let mut args = BufferUnsafePointer { buffer: self.raw(), ..Default::default() };
         // SAFETY: the buffer is live.
         unsafe { self.api().call(&mut args)? };
@@ -375,10 +376,11 @@ impl Buffer {
     }
 }
 
-/// The data of a buffer in place; see [`Buffer::view`]. It stays on its thread, which could else wait for itself to let go of it.
+/// The data of a buffer in place, see [`Buffer::view`]. It is not `Send`: deleting the buffer on the reading thread
+/// must be detected, because it would wait for itself.
 pub struct BufferView<'a> {
     bytes: &'a [u8],
-    _hold: ReadGuard<'a>,
+    _guard: ReadGuard<'a>,
     _thread: PhantomData<*const ()>,
 }
 
@@ -399,7 +401,7 @@ impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
         let mut args = BufferDestroy { buffer: self.raw(), ..Default::default() };
-        // SAFETY: the buffer is ours, and launches and views borrow it, so none is left.
+        // SAFETY: this crate owns the buffer. Launches and views borrow it, so none is left.
         let _ = unsafe { self.api().call(&mut args) };
     }
 }

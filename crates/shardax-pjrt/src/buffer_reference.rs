@@ -1,7 +1,8 @@
-//! Who may use a buffer: the state that keeps a launch from meeting a buffer deleted or donated under its feet.
+//! References that protect the buffers of a launch from being deleted or donated by other threads.
 //!
-//! The CPU plugin hangs for ever after a launch on several devices that fails its own checks. So a launch first takes
-//! every argument, all or none, and the plugin only ever sees arguments that are there and stay there.
+//! The CPU plugin (xla-cpu-pjrt 0.0.1) hangs after a multi-device launch that fails its own argument checks. A launch
+//! therefore acquires all of its arguments or none before it calls the plugin. Noticed by
+//! `hazards::racing_donation_and_use`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,17 +12,17 @@ use std::time::{Duration, Instant};
 use crate::buffer::Buffer;
 use crate::error::{Code, Error, Result};
 
-/// Free at zero; else counts of users, or one of the exclusive states.
+/// The state of a buffer: 0 when unused, otherwise counts of its users, or one of the exclusive states.
 pub(crate) struct BufferState(AtomicU32);
 
-const USE: u32 = 1; // launches that read it, in bits 0..15
-const VIEW: u32 = 1 << 15; // readers of its memory, in bits 15..30
+const USE: u32 = 1; // a launch that reads it, counted in bits 0..15
+const VIEW: u32 = 1 << 15; // a reader of its memory, counted in bits 15..30
 const VIEWS: u32 = ((1 << 15) - 1) << 15;
-const TAKEN: u32 = 1 << 30; // one launch is donating it, or one thread deleting it
+const TAKEN: u32 = 1 << 30; // a launch is donating it, or a thread is deleting it
 const DELETED: u32 = 2 << 30;
 const DONATED: u32 = 3 << 30;
 
-/// How an attempt to hold a buffer went.
+/// The result of trying to acquire a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt {
     Done,
@@ -43,7 +44,7 @@ impl BufferState {
             if state >= TAKEN {
                 return describe(state);
             }
-            // Half of a count's range is plenty; above it, wait rather than overflow into the next field.
+            // Above half of a counter's range it waits instead of overflowing into the next bit field.
             if (unit == USE && state & (VIEW >> 1) != 0) || (unit == VIEW && state & (TAKEN >> 1) != 0) {
                 return Attempt::Busy;
             }
@@ -62,7 +63,7 @@ impl BufferState {
         }
     }
 
-    /// Counts one more reader.
+    /// Adds a reader.
     ///
     /// # Errors
     /// The buffer was deleted or donated.
@@ -93,7 +94,7 @@ impl BufferState {
         self.0.load(Ordering::Acquire) >= DELETED
     }
 
-    /// An error when the buffer was deleted or donated.
+    /// Fails if the buffer was deleted or donated.
     pub(crate) fn check(&self, name: impl Fn() -> String) -> Result<()> {
         match describe(self.0.load(Ordering::Acquire)) {
             attempt @ (Attempt::Deleted | Attempt::Donated) => Err(gone(attempt, &name())),
@@ -101,10 +102,10 @@ impl BufferState {
         }
     }
 
-    /// Becomes deleted; false when it is gone already. Waits for launches and readers.
+    /// Marks the buffer as deleted, after its launches and readers; returns false if it already is deleted or donated.
     ///
     /// # Errors
-    /// This thread is reading the buffer, or another has been for too long.
+    /// This thread is reading the buffer, or another thread has been for too long.
     pub(crate) fn delete(&self, owner: *const Buffer) -> Result<bool> {
         let mut wait = Wait::new();
         loop {
@@ -124,7 +125,7 @@ impl BufferState {
 #[cold]
 fn describe(state: u32) -> Attempt {
     match state {
-        0 => Attempt::Busy, // free by now: try again
+        0 => Attempt::Busy, // released meanwhile: retry
         s if s >= DONATED => Attempt::Donated,
         s if s >= DELETED => Attempt::Deleted,
         s if s & VIEWS != 0 && s < TAKEN => Attempt::Viewed,
@@ -135,24 +136,24 @@ fn describe(state: u32) -> Attempt {
 fn gone(attempt: Attempt, name: &str) -> Error {
     Error::failed_precondition(match attempt {
         Attempt::Donated => {
-            format!("{name} was donated to an earlier execution, which took its memory")
+            format!("{name} was donated to an earlier execution, which reused its memory")
         }
         _ => format!("{name} was deleted"),
     })
 }
 
 thread_local! {
-    /// Buffers whose memory this thread is reading. Gone while the thread's last locals are dropped, from which others
-    /// may still read: then a thread that waits for itself finds out by the time that passes.
+    /// Buffers whose memory this thread is reading. Destructors of other thread locals may still read after this one is
+    /// dropped; a thread that then waits for itself is detected by the time limit.
     static READING: RefCell<Vec<*const Buffer>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a buffer's memory in place while it is read.
+/// Keeps a buffer's memory in place during a read.
 pub(crate) struct ReadGuard<'a>(&'a Buffer);
 
 impl<'a> ReadGuard<'a> {
     pub(crate) fn of(buffer: &'a Buffer) -> Result<ReadGuard<'a>> {
-        buffer.hold.read()?;
+        buffer.state.read()?;
         let _ = READING.try_with(|reading| reading.borrow_mut().push(buffer));
         Ok(ReadGuard(buffer))
     }
@@ -166,36 +167,38 @@ impl Drop for ReadGuard<'_> {
                 reading.swap_remove(at);
             }
         });
-        self.0.hold.sub(VIEW);
+        self.0.state.sub(VIEW);
     }
 }
 
-/// Buffers that were let go, and threads that copy one: where either is on the move, who waits does not wait in vain.
-static LET_GO: AtomicU64 = AtomicU64::new(0);
+/// The numbers of references dropped and of threads that are copying one. A waiting thread resets its time limit as
+/// long as either shows progress.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 static COPYING: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a buffer as it is for work on another thread: until it is dropped the buffer can be used, but what would donate
-/// or delete it waits.
+/// A reference to a buffer for work on another thread. Until it is dropped the buffer can be used, but donating or
+/// deleting it waits.
 #[derive(Debug)]
 pub struct BufferReference(Arc<Buffer>);
 
 impl BufferReference {
-    /// Holds it. Does not wait for its data.
+    /// Acquires a reference. Does not wait for the data.
     ///
     /// # Errors
     /// The buffer was deleted or donated.
     pub fn of(buffer: &Arc<Buffer>) -> Result<BufferReference> {
-        buffer.hold.read()?;
+        buffer.state.read()?;
         Ok(BufferReference(buffer.clone()))
     }
 
-    /// Runs what copies buffers that are held. While any thread does, those that wait for such buffers have patience;
-    /// else they give up after ten seconds, since a hold that nobody lets go of would be waited for for ever.
-    pub fn copying<R>(f: impl FnOnce() -> R) -> R {
+    /// Runs `f`, which copies referenced buffers. While any thread runs such a copy, threads that wait for referenced
+    /// buffers keep waiting. Otherwise they give up after ten seconds, because a leaked reference would block them
+    /// forever.
+    pub fn while_copying<R>(f: impl FnOnce() -> R) -> R {
         struct Ends;
         impl Drop for Ends {
             fn drop(&mut self) {
-                LET_GO.fetch_add(1, Ordering::Relaxed);
+                DROPPED.fetch_add(1, Ordering::Relaxed);
                 COPYING.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -207,23 +210,23 @@ impl BufferReference {
 
 impl Drop for BufferReference {
     fn drop(&mut self) {
-        LET_GO.fetch_add(1, Ordering::Relaxed);
-        self.0.hold.sub(VIEW);
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+        self.0.state.sub(VIEW);
     }
 }
 
-/// All arguments of one launch, held.
+/// References to all arguments of one launch.
 pub(crate) struct BufferReferences<'a> {
     args: &'a [&'a Buffer],
     donated: &'a [bool],
 }
 
 impl<'a> BufferReferences<'a> {
-    /// Holds every argument or none. `args` is device-major; `donated` says for each parameter whether it is given
-    /// away, and is empty when none is.
+    /// Acquires all arguments or none. `args` is device-major; `donated` has a flag for each parameter, or is empty if
+    /// no parameter is donated.
     ///
     /// # Errors
-    /// An argument was deleted or donated before, appears twice where it is donated, or is being read too long.
+    /// An argument was deleted or donated, appears twice and is donated, or is being read for too long.
     #[inline]
     pub(crate) fn take(args: &'a [&'a Buffer], donated: &'a [bool]) -> Result<BufferReferences<'a>> {
         let mut wait = Wait::new();
@@ -240,7 +243,7 @@ impl<'a> BufferReferences<'a> {
         let mut at = 0;
         while at < args.len() {
             let give = !donated.is_empty() && donated[at % donated.len()];
-            let attempt = if give { args[at].hold.try_take() } else { args[at].hold.try_add(USE) };
+            let attempt = if give { args[at].state.try_take() } else { args[at].state.try_add(USE) };
             if attempt != Attempt::Done {
                 Self::release(&args[..at], donated, 0);
                 return Err((at, attempt));
@@ -254,16 +257,16 @@ impl<'a> BufferReferences<'a> {
     fn release(args: &[&Buffer], donated: &[bool], taken_becomes: u32) {
         if donated.is_empty() {
             for arg in args {
-                arg.hold.sub(USE);
+                arg.state.sub(USE);
             }
             return;
         }
         for (at, arg) in args.iter().enumerate() {
-            if donated[at % donated.len()] { arg.hold.set(taken_becomes) } else { arg.hold.sub(USE) }
+            if donated[at % donated.len()] { arg.state.set(taken_becomes) } else { arg.state.sub(USE) }
         }
     }
 
-    /// Decides between an error and another try.
+    /// Returns an error, or waits before the next attempt.
     #[cold]
     fn resolve(args: &[&Buffer], donated: &[bool], at: usize, attempt: Attempt, wait: &mut Wait) -> Result<()> {
         let parameters = if donated.is_empty() { args.len() } else { donated.len() };
@@ -279,7 +282,7 @@ impl<'a> BufferReferences<'a> {
             .find(|&other| other != at && std::ptr::eq(args[other], args[at]) && (gives(other) || gives(at)));
         if let Some(other) = twin {
             return Err(Error::invalid_argument(format!(
-                "{} is passed as argument {} too, and is donated; pass a copy, or do not donate it",
+                "{} is donated and is also passed as argument {}; pass a copy, or do not donate it",
                 name(at),
                 other % parameters
             )));
@@ -293,7 +296,7 @@ impl<'a> BufferReferences<'a> {
         }
     }
 
-    /// Ends the launch: what was donated is gone, or, when the plugin did not take it, free again.
+    /// Ends the launch. Donated buffers become `DONATED`; if the plugin failed before it took them, they are released.
     #[inline]
     pub(crate) fn finish(self, launched: bool) {
         if launched || self.donated.is_empty() {
@@ -302,22 +305,23 @@ impl<'a> BufferReferences<'a> {
         }
         for (at, arg) in self.args.iter().enumerate() {
             if self.donated[at % self.donated.len()] {
-                arg.hold.set(if arg.plugin_says_deleted() { DONATED } else { 0 });
+                arg.state.set(if arg.plugin_says_deleted() { DONATED } else { 0 });
             } else {
-                arg.hold.sub(USE);
+                arg.state.sub(USE);
             }
         }
     }
 }
 
-/// Waiting without a lock: short at first, then ever less eager.
+/// Waiting without a lock: spins, yields, then sleeps.
 struct Wait {
     rounds: u32,
-    /// Since when nothing was let go, of so many.
+    /// When the last reference was dropped, and the number dropped by then.
     since: Option<(Instant, u64)>,
 }
 
-/// How long a donation waits for another thread to finish reading; longer, and two threads likely wait for each other.
+/// The time that a donation waits for a reader on another thread. After that, the two threads probably wait for each
+/// other.
 const READER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Wait {
@@ -337,14 +341,14 @@ impl Wait {
     fn for_reader(&mut self, buffer: *const Buffer, name: impl Fn() -> String) -> Result<()> {
         if READING.try_with(|reading| reading.borrow().contains(&buffer)).unwrap_or(false) {
             return Err(Error::failed_precondition(format!(
-                "{} is being read by this very thread (Buffer::with_bytes), so it can be neither donated nor deleted",
+                "{} is being read by this thread (Buffer::with_bytes), so it can be neither donated nor deleted",
                 name()
             )));
         }
-        let let_go = LET_GO.load(Ordering::Relaxed);
-        let (since, seen) = self.since.get_or_insert_with(|| (Instant::now(), let_go));
-        if *seen != let_go || COPYING.load(Ordering::Relaxed) > 0 {
-            (*since, *seen) = (Instant::now(), let_go);
+        let dropped = DROPPED.load(Ordering::Relaxed);
+        let (since, seen) = self.since.get_or_insert_with(|| (Instant::now(), dropped));
+        if *seen != dropped || COPYING.load(Ordering::Relaxed) > 0 {
+            (*since, *seen) = (Instant::now(), dropped);
         }
         if since.elapsed() > READER_LIMIT {
             return Err(Error::new(

@@ -1,9 +1,10 @@
-//! Compiled programs as bytes: what the plugin wrote, sealed, so that only what it wrote comes back to it.
+//! Compiled programs as bytes with a digest, a signature and the identity of the plugin.
 //!
-//! The plugin reads such bytes without a doubt: with one bit changed it crashes, and code for another processor ends in an
-//! illegal instruction. A seal is a first line, the SHA-256 of all that follows, and three parts, each after its length:
-//! XLA that wrote it, the signature, the plugin's bytes. It shows damage and mistakes; it is no proof against
-//! somebody who writes a seal of their own (see [`crate::permissions`]).
+//! The CPU plugin (xla-cpu-pjrt 0.0.1) does not verify the bytes that it loads: one flipped bit crashes it, and code
+//! for another processor ends in an illegal instruction. An entry is a first line, the SHA-256 of everything after it,
+//! and three parts with their lengths: the plugin's identity, the signature, the plugin's bytes. This detects damage
+//! and mistakes, but not a forged entry (see [`crate::permissions`]). Test:
+//! `transfer::serialized_programs_with_changed_bits_are_rejected`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -20,7 +21,7 @@ use crate::plugin::Plugin;
 const FIRST_LINE: &[u8] = b"shardax executable 1\n";
 const DIGEST: usize = 32;
 
-/// Seals the plugin's bytes.
+/// Writes an entry.
 pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], program: &[u8]) -> Vec<u8> {
     let signature = signature(parameters);
     let mut bytes =
@@ -36,7 +37,7 @@ pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], program: &[u
     bytes
 }
 
-/// The plugin's bytes, when they are as they were, of one of these engines and of this signature.
+/// Returns the plugin's bytes, if they are intact, and were written by one of these plugins with this signature.
 pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[ParameterSpec]) -> Result<&'a [u8]> {
     let damaged = || Error::new(Code::DataLoss, "these bytes are not a compiled program, or are damaged");
     let rest = bytes.strip_prefix(FIRST_LINE).ok_or_else(damaged)?;
@@ -54,7 +55,7 @@ pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[Par
     let (its_plugin_id, its_signature, program) = (next()?, next()?, next()?);
     if !plugin_ids.iter().any(|plugin_id| its_plugin_id == plugin_id.as_bytes()) {
         let theirs = String::from_utf8_lossy(its_plugin_id);
-        // Of one kind of engine, which its first word says.
+        // The first word is the kind of identity: a client or a topology.
         let alike = |ours: &&&str| ours.split(' ').next() == theirs.split(' ').next();
         let ours = plugin_ids.iter().find(alike).or(plugin_ids.first()).copied().unwrap_or_default();
         return Err(Error::failed_precondition(format!(
@@ -87,12 +88,12 @@ fn first_difference(theirs: &str, ours: &str) -> String {
     differ.map_or_else(|| "they differ in length".to_owned(), |(theirs, ours)| format!("{theirs:?}, and not {ours:?}"))
 }
 
-/// All that compiled programs depend on, but for the programs and their options: the plugin, the devices, the processor
-/// that code is made for, among how many cores it is divided, and the variables that the plugin looks at.
+/// Everything that compiled programs depend on, except the program and its options: the plugin, the devices, the
+/// processor, the number of cores that work is divided among, and the environment variables that the plugin reads.
 pub(crate) fn plugin_id(client: &Client) -> Result<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor(&cpu).ok_or_else(|| {
-        Error::new(Code::Unimplemented, "compiled programs cannot be kept: the system does not name its processor")
+        Error::new(Code::Unimplemented, "compiled programs cannot be stored: the system does not report its processor")
     })?;
     let plugin = client.plugin();
     let file = std::fs::metadata(plugin.path()).map(|m| (m.len(), m.modified().ok())).ok();
@@ -111,8 +112,8 @@ pub(crate) fn plugin_id(client: &Client) -> Result<String> {
     ))
 }
 
-/// The same of a program for devices that were not there when it was compiled: what a topology and a client of such
-/// devices have in common.
+/// The counterpart of [`plugin_id`] for programs that were compiled for a topology: the properties that a topology and
+/// a client of such devices share.
 pub(crate) fn topology_plugin_id<'a>(plugin: &Plugin, platform: &str, kinds: impl Iterator<Item = &'a str>) -> String {
     let mut counts = BTreeMap::new();
     kinds.for_each(|kind| *counts.entry(kind).or_insert(0usize) += 1);
@@ -120,8 +121,8 @@ pub(crate) fn topology_plugin_id<'a>(plugin: &Plugin, platform: &str, kinds: imp
     format!("topology of {}\ndevices {counts:?}\nplugin {version:?} {attributes:?}", platform.to_lowercase())
 }
 
-/// What Linux says of the processors, but for what changes from core to core and from moment to moment: x86 has a name
-/// and flags, ARM numbers and features, RISC-V an `isa`. `None` when it says nothing of the kind.
+/// The model and features of the processors in Linux's `cpuinfo`, without values that vary between cores or over time:
+/// x86 has names and flags, ARM numbers and features, RISC-V an `isa`. `None` if there are none.
 fn processor(cpuinfo: &str) -> Option<String> {
     const MODEL: &[&str] = &[
         "vendor_id",
@@ -164,13 +165,13 @@ mod tests {
         CPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd40\nCPU revision\t: 1\n";
 
     #[test]
-    fn processors_are_told_apart_with_and_without_a_model_name() {
+    fn processors_are_distinguished_with_and_without_a_model_name() {
         let unlike = |a: &str, b: &str| assert_ne!(processor(a).unwrap(), processor(b).unwrap());
         unlike(X86, &X86.replace(" avx2", ""));
         unlike(X86, &X86.replace("model\t\t: 1", "model\t\t: 17"));
         unlike(ARM, &ARM.replace("0xd40", "0xd0c"));
         unlike(ARM, &ARM.replace(" sve", ""));
-        // Two kinds of cores in one machine.
+        // A machine with two kinds of cores.
         unlike(ARM, &format!("{ARM}\n{}", ARM.replace("0xd40", "0xd0c")));
         let like = |a: &str, b: &str| assert_eq!(processor(a).unwrap(), processor(b).unwrap());
         like(X86, &X86.replace("2445.404", "1996.1"));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_shows_every_change() {
+    fn every_change_of_an_entry_is_detected() {
         let parameters = [ParameterSpec::new(ElementType::F32, [4]).donated(), ParameterSpec::new(ElementType::S8, [])];
         let plugin_ids = ["plugin 1\nprocessor a", "topology of x"];
         let bytes = encode("plugin 1\nprocessor a", &parameters, b"program");

@@ -1,9 +1,9 @@
-//! The client: a plugin's devices, and the making of buffers and executables on them.
+//! Clients: the devices of a plugin, and the functions that make buffers and executables.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Buffer;
@@ -15,6 +15,7 @@ use crate::event::{self, Event, no_event};
 use crate::exit;
 use crate::host_bytes::HostBytes;
 use crate::key_value_store::{self, KeyValueStore};
+use crate::launch_failure::Launch;
 use crate::launch_limiter::LaunchLimiter;
 use crate::memory::Memory;
 use crate::named_value::{self, Value};
@@ -22,9 +23,9 @@ use crate::plugin::Plugin;
 use crate::raw::*;
 use crate::settings::check_settings;
 
-/// A running instance of a plugin, with its devices. Cloning is a reference count.
+/// A running instance of a plugin with its devices. Cloning increments a reference count.
 ///
-/// It is torn down when the last client, device, buffer and executable of it is gone.
+/// It is destroyed with its last client handle, device, buffer and executable.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<ClientInner>,
@@ -36,21 +37,23 @@ pub(crate) struct ClientInner {
     pub(crate) plugin: Plugin,
     pub(crate) raw: *mut RawClient,
     pub(crate) devices: Vec<DeviceInfo>,
-    /// The ids of the devices, and the place of each among them.
+    /// Ids of the devices, and the index of each id.
     ids: Vec<usize>,
     by_id: HashMap<usize, usize>,
     by_raw: HashMap<*mut RawDevice, usize>,
     pub(crate) platform_name: String,
     platform_version: String,
     process_index: usize,
-    /// Some devices stand for those of other processes, which the plugin does not know of.
+    /// Some devices are placeholders for those of other processes, which the plugin does not know.
     has_owners: bool,
-    /// Device memory is host memory, so it can be read in place.
+    /// Device memory is host memory and can be read in place.
     pub(crate) is_cpu: bool,
-    /// Keeps the number of launches under way below what the plugin can take.
-    pub(crate) gate: LaunchLimiter,
-    /// A launch on several devices failed inside a plugin that cannot do another one after that.
+    /// Limits the launches in flight to what the plugin supports.
+    pub(crate) limiter: LaunchLimiter,
+    /// A multi-device launch failed inside the plugin, which would hang in the next one.
     pub(crate) broken: AtomicBool,
+    /// The executions in flight that call functions of the host, and of the finished ones those that failed.
+    host_calls: Mutex<Vec<(Arc<Event>, Arc<Launch>)>>,
     plugin_id: OnceLock<String>,
     topology_plugin_id: String,
 }
@@ -60,34 +63,35 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl Client {
-    /// As many devices as the CPU plugin can simulate: it takes the rest of a device's number, divided by 2048, for the
-    /// number of a process.
+    /// The largest number of devices that the CPU plugin can simulate. The plugin takes the device number divided by
+    /// 2048 for the number of a process.
     pub const MAX_CPU_DEVICES: usize = 2048;
 
     /// Starts a client. The CPU plugin takes `cpu_device_count` (`Value::Int`, default 4).
     ///
     /// # Errors
-    /// The plugin cannot start, e.g. for want of the hardware, or `cpu_device_count` is not between 1 and
-    /// [`Client::MAX_CPU_DEVICES`]. Unknown options are ignored by the CPU plugin.
+    /// The plugin cannot start, for example without its hardware, or `cpu_device_count` is not between 1 and
+    /// [`Client::MAX_CPU_DEVICES`]. The CPU plugin ignores unknown options.
     pub fn new(plugin: &Plugin, options: &[(&str, Value)]) -> Result<Client> {
         Client::start(plugin, options, None, None)
     }
 
-    /// Starts a client of a plugin that knows other processes, each of which starts one: they meet in the store. Such
-    /// plugins take `node_id`, this process's number, and `num_nodes` (`Value::Int`).
+    /// Starts a client of a plugin that supports several processes. Each process starts a client, and they find each
+    /// other through the store. Such plugins take `node_id`, the number of this process, and `num_nodes`
+    /// (`Value::Int`).
     ///
     /// # Errors
-    /// As for [`Client::new`]; the plugin's, when the others do not come.
+    /// As for [`Client::new`]; the plugin's error if the other processes do not join.
     pub fn with_store(plugin: &Plugin, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
         Client::start(plugin, options, None, Some(store))
     }
 
-    /// Starts a client of a plugin that knows one process, some of whose devices stand for other processes' own:
-    /// `owner` gives the process of the device with an id, `process_index` is this one. Programs are
-    /// [partitioned](Client::partition) over all devices, and compiled and run on this process's.
+    /// Starts a client of a plugin that supports one process, with placeholders for the devices of other processes:
+    /// `owner` returns the process of a device id, and `process_index` is this process. Programs are
+    /// [partitioned](Client::partition) over all devices, and compiled and run on those of this process.
     ///
     /// # Errors
-    /// As for [`Client::new`]; also when no device is this process's.
+    /// As for [`Client::new`]; also if no device belongs to this process.
     pub fn with_owners(
         plugin: &Plugin,
         options: &[(&str, Value)],
@@ -120,7 +124,7 @@ impl Client {
         if let Some(store) = store {
             key_value_store::pass(store, &mut args);
         }
-        // SAFETY: the options and what they point to live through the call, the store for ever.
+        // SAFETY: the options and what they point to outlive the call; the store is never freed.
         unsafe { plugin.api().call(&mut args)? };
         let mut inner = ClientInner {
             plugin: plugin.clone(),
@@ -134,13 +138,15 @@ impl Client {
             process_index: 0,
             has_owners: false,
             is_cpu: false,
-            gate: LaunchLimiter::new(0),
+            limiter: LaunchLimiter::new(0),
             broken: AtomicBool::new(false),
+            host_calls: Mutex::default(),
             plugin_id: OnceLock::new(),
             topology_plugin_id: String::new(),
         };
         inner.describe()?;
         if inner.devices.is_empty() {
+            // The CPU plugin (xla-cpu-pjrt 0.0.1) accepts a client of zero devices.
             return Err(Error::invalid_argument("the client has no devices; ask for at least one"));
         }
         if let Some((process_index, owner)) = owners {
@@ -152,14 +158,14 @@ impl Client {
             }
         }
         let inner = Arc::new(inner);
-        exit::watch(&inner);
+        exit::register_client(&inner);
         let device = |index| Device::new(inner.clone(), index);
         let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();
         let addressable = devices.iter().filter(|d| d.is_addressable()).cloned().collect();
         Ok(Client { inner, devices, addressable })
     }
 
-    /// The plugin that it runs on.
+    /// The plugin of this client.
     pub fn plugin(&self) -> &Plugin {
         &self.inner.plugin
     }
@@ -169,14 +175,26 @@ impl Client {
         &self.inner.platform_name
     }
 
-    /// What the platform says of its version.
+    /// The version that the platform reports.
     pub fn platform_version(&self) -> &str {
         &self.inner.platform_version
     }
 
-    /// This process's place among those that share the devices; 0 when it is alone.
+    /// The number of this process among those that share the devices; 0 if it is the only one.
     pub fn process_index(&self) -> usize {
         self.inner.process_index
+    }
+
+    /// Blocks until all executions that call functions of the host are done, also those without results.
+    ///
+    /// # Errors
+    /// The first error of such an execution since the last call; also a call from a function of the host, which would
+    /// wait for itself.
+    pub fn wait_for_host_calls(&self) -> Result<()> {
+        crate::ffi::check_outside()?;
+        let all = std::mem::take(&mut *self.inner.host_calls.lock().unwrap_or_else(PoisonError::into_inner));
+        // All are waited for, also after an error.
+        all.iter().map(|(event, launch)| event.wait_ref().and_then(|()| launch.check())).fold(Ok(()), Result::and)
     }
 
     /// Whether an execution on several devices failed inside the plugin, which would hang in the next one: all further
@@ -186,11 +204,11 @@ impl Client {
         self.inner.is_broken()
     }
 
-    /// All that compiled programs depend on, but for the programs and their options: the plugin's file and versions, the
-    /// devices, the processor. Equal in two processes that can exchange compiled programs.
+    /// The identity of the plugin, the devices and the processor: everything that compiled programs depend on, except
+    /// the program and its options. Processes with equal ids can exchange compiled programs.
     ///
     /// # Errors
-    /// The system does not say what its processor is.
+    /// The system does not report its processor.
     pub fn plugin_id(&self) -> Result<&str> {
         if let Some(plugin_id) = self.inner.plugin_id.get() {
             return Ok(plugin_id);
@@ -199,12 +217,12 @@ impl Client {
         Ok(self.inner.plugin_id.get_or_init(|| plugin_id))
     }
 
-    /// All devices, those of other processes included.
+    /// All devices, including those of other processes.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The devices that this process can use.
+    /// The devices of this process.
     pub fn addressable_devices(&self) -> &[Device] {
         &self.addressable
     }
@@ -218,37 +236,37 @@ impl Client {
         &self.inner.ids
     }
 
-    /// As [`Client::plugin_id`], of programs that were compiled for a topology.
+    /// The counterpart of [`Client::plugin_id`] for programs that were compiled for a topology.
     pub(crate) fn topology_plugin_id(&self) -> &str {
         &self.inner.topology_plugin_id
     }
 
-    /// Puts dense row-major host data on a device. The data is copied during the call.
+    /// Copies dense row-major host data to a device. The data is copied during the call.
     ///
     /// # Errors
-    /// The data's length does not fit the shape, the device is another client's or another process's, or memory is
-    /// short.
+    /// The data's length does not match the shape, the device belongs to another client or process, or memory is
+    /// exhausted.
     pub fn buffer_from_host(&self, data: &[u8], ty: ElementType, dims: &[i64], device: &Device) -> Result<Buffer> {
-        // SAFETY: the plugin may not look at the data after the call.
+        // SAFETY: the plugin may not read the data after the call.
         let (buffer, _done) = unsafe { self.put(data, ty, dims, device, None, IMMUTABLE_ONLY_DURING_CALL)? };
         Ok(buffer)
     }
 
-    /// Copies dense row-major host data into a memory.
+    /// Copies dense row-major host data to a memory.
     ///
     /// # Errors
-    /// As for [`Client::buffer_from_host`], and when the platform cannot put data there.
+    /// As for [`Client::buffer_from_host`]; also if the platform cannot store data there.
     pub fn buffer_from_host_in(&self, data: &[u8], ty: ElementType, dims: &[i64], memory: &Memory) -> Result<Buffer> {
-        // SAFETY: the plugin may not look at the data after the call.
+        // SAFETY: the plugin may not read the data after the call.
         let (buffer, _done) =
             unsafe { self.put(data, ty, dims, memory.device(), Some(memory), IMMUTABLE_ONLY_DURING_CALL)? };
         Ok(buffer)
     }
 
-    /// Puts dense row-major host data on a device, without a copy where the plugin can use host memory and the data is
-    /// aligned to 64 bytes. The same data may back any number of buffers.
+    /// Passes dense row-major host data to a device, without a copy if the plugin can use host memory and the data is
+    /// aligned to 64 bytes. Any number of buffers can share the data.
     ///
-    /// The plugin keeps the `Arc` until it is done with the data. Donating such a buffer copies it first.
+    /// The plugin keeps the `Arc` until it no longer needs the data. Donating such a buffer copies it first.
     ///
     /// # Errors
     /// As for [`Client::buffer_from_host`].
@@ -259,15 +277,15 @@ impl Client {
         dims: &[i64],
         device: &Device,
     ) -> Result<Buffer> {
-        // SAFETY: the Arc keeps the data alive and unchanged until the plugin says that it is done with it.
+        // SAFETY: the Arc keeps the data alive and unchanged until the plugin reports that it no longer needs it.
         let (buffer, done) = unsafe { self.put(data.bytes(), ty, dims, device, None, IMMUTABLE_ZERO_COPY)? };
         done.on_ready(move |_| drop(data));
         Ok(buffer)
     }
 
     /// # Safety
-    /// `data` stays valid, and unchanged by others, for as long as `semantics` lets the plugin use it; the event says
-    /// when that ends.
+    /// `data` stays valid and unchanged for as long as `semantics` allows the plugin to use it; the event tells when
+    /// that ends.
     unsafe fn put(
         &self,
         data: &[u8],
@@ -279,10 +297,10 @@ impl Client {
     ) -> Result<(Buffer, Event)> {
         self.check_device(device)?;
         let needed = dense_byte_size(ty, dims)
-            .ok_or_else(|| Error::invalid_argument(format!("{} is no shape for data", ShapeText(ty, dims))))?;
+            .ok_or_else(|| Error::invalid_argument(format!("{} is not a valid shape", ShapeText(ty, dims))))?;
         if data.len() != needed {
             return Err(Error::invalid_argument(format!(
-                "host data of {} bytes was given for {}, which takes {needed} bytes",
+                "host data of {} bytes was passed for {}, which takes {needed} bytes",
                 data.len(),
                 ShapeText(ty, dims)
             )));
@@ -298,12 +316,12 @@ impl Client {
             memory: memory.map_or(std::ptr::null_mut(), Memory::raw),
             ..Default::default()
         };
-        // SAFETY: data and dims fit each other, and the caller answers for how long the data lives.
+        // SAFETY: data and dims match; the caller guarantees the lifetime of the data.
         unsafe {
             self.api().call(&mut args)?;
             let buffer = Buffer::from_raw(args.buffer, device.clone(), ty, dims)?;
             let done = Event::from_raw(&self.inner.plugin, args.done_with_host_buffer)
-                .map(|event| event.keeping(&self.inner))
+                .map(|event| event.with_client(&self.inner))
                 .ok_or_else(|| no_event("PJRT_Client_BufferFromHostBuffer"))?;
             Ok((buffer, done))
         }
@@ -313,8 +331,8 @@ impl Client {
         if !Arc::ptr_eq(&self.inner, device.client()) {
             if device.client().is_broken() {
                 return Err(Error::failed_precondition(format!(
-                    "{device} belongs to an earlier client, in which an execution on several devices failed inside the \
-                     plugin; use the devices of this one"
+                    "{device} belongs to an earlier client, in which a multi-device execution failed inside the \
+                     plugin; use the devices of this client"
                 )));
             }
             return Err(Error::invalid_argument(format!("{device} belongs to another client")));
@@ -343,7 +361,7 @@ impl ClientInner {
         let plugin = self.plugin.clone();
         let api = plugin.api();
         let client = self.raw;
-        // SAFETY: the client is live, and so is what it hands out.
+        // SAFETY: the client is live, and owns everything that these calls return.
         unsafe {
             let mut name = ClientPlatformName { client, ..Default::default() };
             api.call(&mut name)?;
@@ -369,24 +387,24 @@ impl ClientInner {
         let kinds = self.devices.iter().map(DeviceInfo::kind);
         self.topology_plugin_id = cache_entry::topology_plugin_id(&self.plugin, &self.platform_name, kinds);
         self.is_cpu = self.platform_name.eq_ignore_ascii_case("cpu");
-        self.gate = LaunchLimiter::new(self.devices.len());
+        self.limiter = LaunchLimiter::new(self.devices.len());
         Ok(())
     }
 
-    /// Place of a device in `devices`.
+    /// The index of a device in `devices`.
     pub(crate) fn index_of(&self, raw: *mut RawDevice) -> Result<usize> {
         self.by_raw
             .get(&raw)
             .copied()
-            .ok_or_else(|| Error::new(Code::Internal, "the plugin named a device that it did not list"))
+            .ok_or_else(|| Error::new(Code::Internal, "the plugin returned a device that it did not list"))
     }
 
-    /// Number for a launch on several devices.
+    /// Returns the id of a multi-device launch.
     ///
-    /// The CPU plugin matches the participants of a collective by this number, the device ids and the collective's
-    /// channel, in one table for the whole process. Two clients that run at the same time under the same number meet
-    /// in each other's collectives: wrong results or a crash. Other platforms compare the number between processes,
-    /// which only those could agree on.
+    /// The CPU plugin (xla-cpu-pjrt 0.0.1) matches the participants of a collective by this number, the device ids and
+    /// the channel, in one table of the process. Collectives of two clients under the same number would exchange data
+    /// with each other, which gives wrong results or a crash. Other platforms compare the number between processes, so
+    /// it stays 0 there. Noticed by `hazards::clients_running_at_the_same_time_are_independent`.
     #[inline]
     pub(crate) fn launch_id(&self) -> i32 {
         static NEXT: AtomicI32 = AtomicI32::new(1);
@@ -396,17 +414,33 @@ impl ClientInner {
         (NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
     }
 
+    /// Adds an execution that calls functions of the host.
+    pub(crate) fn calls_host(&self, completion: &[Arc<Event>], launch: &Arc<Launch>) {
+        let mut all = self.host_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        // A loop of steps that nobody waits for: those that ended well are dropped when many have been added.
+        if all.len() >= all.capacity() {
+            let mut errors = 0;
+            all.retain(|(event, launch)| {
+                let done = event.is_ready();
+                let failed = done && event.wait_ref().and_then(|()| launch.check()).is_err();
+                errors += usize::from(failed);
+                !done || (failed && errors == 1)
+            });
+        }
+        all.extend(completion.iter().map(|event| (event.clone(), launch.clone())));
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Refuses launches on several devices once one has failed in a plugin that would hang in the next.
+    /// Rejects multi-device launches after one has failed inside a plugin that would hang in the next.
     #[inline]
     pub(crate) fn check_not_broken(&self) -> Result<()> {
         if self.is_broken() {
             return Err(Error::failed_precondition(
-                "an earlier execution on several devices failed inside the plugin, which would hang in the next one; \
-                 make a new Client",
+                "an earlier multi-device execution failed inside the plugin, which would hang in the next one; make a \
+                 new Client",
             ));
         }
         Ok(())
@@ -421,17 +455,17 @@ impl Drop for ClientInner {
         impl Owned {
             fn destroy(self) {
                 let mut args = ClientDestroy { client: self.1, ..Default::default() };
-                // SAFETY: buffers and executables hold the client, so none is left.
+                // SAFETY: buffers and executables keep the client alive, so none is left.
                 let _ = unsafe { self.0.api().call(&mut args) };
             }
         }
-        self.gate.clear();
+        self.limiter.clear();
         if self.is_broken() {
-            return; // its threads wait for each other for ever, and so would this one
+            return; // its threads wait for each other forever, and destroying it would wait for them
         }
         let owned = Owned(self.plugin.clone(), self.raw);
         if event::in_callback() {
-            // On a thread of the plugin, destroying would wait for this very thread.
+            // Destroying the client waits for the plugin's threads, and this is one of them.
             let _ = std::thread::Builder::new().spawn(move || owned.destroy());
         } else {
             owned.destroy();

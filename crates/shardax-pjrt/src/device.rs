@@ -1,4 +1,4 @@
-//! Devices: a cheap handle to what a client knows of each.
+//! Devices of a client.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::named_value::{self, Value};
 use crate::raw::*;
 
-/// A device of a client. Cloning is a reference count; two are equal when client and id are.
+/// A device of a client. Cloning increments a reference count; devices are equal if client and id are.
 #[derive(Clone)]
 pub struct Device {
     client: Arc<ClientInner>,
@@ -24,7 +24,7 @@ pub(crate) struct DeviceInfo {
     is_addressable: bool,
 }
 
-/// What a plugin says of a device, be it there or part of a topology.
+/// Properties of a device, attached or part of a topology.
 pub(crate) struct Description {
     pub id: usize,
     pub process_index: usize,
@@ -35,9 +35,9 @@ pub(crate) struct Description {
 
 impl Description {
     /// # Safety
-    /// `description` is a live one of this plugin.
+    /// `description` is a live description of this plugin.
     pub unsafe fn read(api: &Api, description: *mut RawDeviceDescription) -> Result<Description> {
-        // SAFETY: the description is live, and so are its texts.
+        // SAFETY: the description is live and owns its texts.
         unsafe {
             let mut id = DescriptionId { description, ..Default::default() };
             api.call(&mut id)?;
@@ -63,30 +63,30 @@ impl Description {
     }
 }
 
-/// Memory of a device, in bytes. What a platform does not report is `None`.
+/// Memory of a device, in bytes. Fields that a platform does not report are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// What is taken now.
+    /// Bytes in use.
     pub bytes_in_use: i64,
-    /// The most that was taken at once.
+    /// Largest number of bytes in use so far.
     pub peak_bytes_in_use: Option<i64>,
-    /// How many pieces are taken.
+    /// Number of allocations.
     pub num_allocs: Option<i64>,
-    /// The largest piece that was taken.
+    /// Largest allocation so far.
     pub largest_alloc_size: Option<i64>,
-    /// What may be taken.
+    /// Bytes that may be allocated.
     pub bytes_limit: Option<i64>,
-    /// What the allocator holds back for itself.
+    /// Bytes that the allocator has reserved.
     pub bytes_reserved: Option<i64>,
-    /// The most that the allocator held back at once.
+    /// Largest number of bytes reserved so far.
     pub peak_bytes_reserved: Option<i64>,
-    /// What the allocator may hold back.
+    /// Bytes that the allocator may reserve.
     pub bytes_reservable_limit: Option<i64>,
-    /// The largest piece that could be taken.
+    /// Largest allocation that is possible.
     pub largest_free_block_bytes: Option<i64>,
-    /// What the allocator has from the device.
+    /// Size of the allocator's pool.
     pub pool_bytes: Option<i64>,
-    /// The most that the allocator had from the device at once.
+    /// Largest size of the pool so far.
     pub peak_pool_bytes: Option<i64>,
 }
 
@@ -94,12 +94,12 @@ impl DeviceInfo {
     /// # Safety
     /// `raw` is a live device of a client of this plugin.
     pub(crate) unsafe fn read(api: &Api, raw: *mut RawDevice, is_addressable: bool) -> Result<DeviceInfo> {
-        // SAFETY: the device is live, and so is its description.
+        // SAFETY: the device is live and owns its description.
         unsafe {
             let mut get = DeviceGetDescription { device: raw, ..Default::default() };
             api.call(&mut get)?;
             let mut local = DeviceLocalHardwareId { device: raw, local_hardware_id: -1, ..Default::default() };
-            let _ = api.call(&mut local); // devices of other processes have none
+            let _ = api.call(&mut local); // not defined for devices of other processes
             Ok(DeviceInfo {
                 raw,
                 description: Description::read(api, get.description)?,
@@ -123,7 +123,7 @@ impl DeviceInfo {
         self.is_addressable
     }
 
-    /// Says whose it is, in the place of a plugin that knows one process.
+    /// Sets the process that owns the device, if the plugin knows only one process.
     pub(crate) fn set_owner(&mut self, owner: usize, process_index: usize) {
         self.description.process_index = owner;
         self.is_addressable = owner == process_index;
@@ -144,13 +144,13 @@ impl Device {
         &self.client
     }
 
-    /// Whether it belongs to the same client, so that data can go from one to the other.
+    /// Returns true if both belong to the same client, so that data can be copied between them.
     #[inline]
     pub fn is_beside(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.client, &other.client)
     }
 
-    /// Place among the client's devices.
+    /// The index among the client's devices.
     #[inline]
     pub(crate) fn index(&self) -> usize {
         self.index as usize
@@ -160,7 +160,7 @@ impl Device {
         self.info().raw
     }
 
-    /// Number that is unique among the client's devices, in all processes.
+    /// Id that is unique among the client's devices, in all processes.
     pub fn id(&self) -> usize {
         self.info().description.id
     }
@@ -170,7 +170,7 @@ impl Device {
         &self.client.platform_name
     }
 
-    /// The hardware's number in this machine, -1 when it has none.
+    /// Number of the hardware device in this machine; -1 if there is none.
     pub fn local_hardware_id(&self) -> i32 {
         self.info().local_hardware_id
     }
@@ -180,22 +180,22 @@ impl Device {
         &self.info().description.kind
     }
 
-    /// The process that the device belongs to.
+    /// The process that owns the device.
     pub fn process_index(&self) -> usize {
         self.info().description.process_index
     }
 
-    /// Whether this process can use it.
+    /// Returns true if this process can use the device.
     pub fn is_addressable(&self) -> bool {
         self.info().is_addressable
     }
 
-    /// What the plugin calls it.
+    /// The plugin's description.
     pub fn description(&self) -> &str {
         &self.info().description.text
     }
 
-    /// What else the plugin says of it, e.g. the coordinates of a TPU core.
+    /// Other properties that the plugin reports, such as the coordinates of a TPU core.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.info().description.attributes
     }
@@ -203,7 +203,7 @@ impl Device {
     /// Memory in use and its limits.
     ///
     /// # Errors
-    /// [`crate::Code::Unimplemented`] on platforms that keep no such figures, the CPU plugin among them.
+    /// [`crate::Code::Unimplemented`] on platforms that do not record them, such as the CPU plugin.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
         let mut args = DeviceMemoryStats { device: self.raw(), ..Default::default() };
         // SAFETY: the device is live.

@@ -1,10 +1,10 @@
-//! Element types of buffers and their numbers in PJRT and in XLA protos.
+//! Element types of buffers, and their numbers in PJRT and in XLA's protos.
 
 use std::fmt;
 
 macro_rules! element_types {
     ($( $(#[$doc:meta])* $name:ident = $pjrt:literal, $xla:literal, $bits:literal, $hlo:literal, $mlir:literal; )*) => {
-        /// Type of one element of a buffer.
+        /// The type of an element of a buffer.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum ElementType { $(
             #[doc = concat!("`", $hlo, "` in HLO, `", $mlir, "` in StableHLO.")]
@@ -17,12 +17,12 @@ macro_rules! element_types {
             /// Every element type, in PJRT's order.
             pub const ALL: &'static [ElementType] = &[$( ElementType::$name, )*];
 
-            /// Number in the PJRT C API (`PJRT_Buffer_Type`).
+            /// The number in the PJRT C API (`PJRT_Buffer_Type`).
             pub fn to_raw(self) -> i32 {
                 match self { $( ElementType::$name => $pjrt, )* }
             }
 
-            /// The type with this number in the PJRT C API; `None` for tokens and types this crate does not know.
+            /// The type with this number in the PJRT C API; `None` for tokens and unknown types.
             pub fn from_raw(raw: i32) -> Option<ElementType> {
                 match raw { $( $pjrt => Some(ElementType::$name), )* _ => None }
             }
@@ -51,7 +51,7 @@ macro_rules! element_types {
 }
 
 element_types! {
-    /// Boolean, one byte each.
+    /// A Boolean of one byte.
     Pred = 1, 1, 8, "pred", "i1";
     S8 = 2, 2, 8, "s8", "i8";
     S16 = 3, 3, 16, "s16", "i16";
@@ -65,9 +65,9 @@ element_types! {
     F32 = 11, 11, 32, "f32", "f32";
     F64 = 12, 12, 64, "f64", "f64";
     Bf16 = 13, 16, 16, "bf16", "bf16";
-    /// Complex number of two `f32`.
+    /// A complex number of two `f32`.
     C64 = 14, 15, 64, "c64", "complex<f32>";
-    /// Complex number of two `f64`.
+    /// A complex number of two `f64`.
     C128 = 15, 18, 128, "c128", "complex<f64>";
     F8E5M2 = 16, 19, 8, "f8e5m2", "f8E5M2";
     F8E4M3Fn = 17, 20, 8, "f8e4m3fn", "f8E4M3FN";
@@ -85,12 +85,12 @@ element_types! {
 }
 
 impl ElementType {
-    /// Bytes of one element in host memory. Types narrower than a byte take one byte each there.
+    /// Bytes of one element in host memory, where types narrower than a byte take one byte.
     pub fn byte_size(self) -> usize {
         self.bits().div_ceil(8)
     }
 
-    /// Whether the device may pack several elements into one byte.
+    /// Returns true if the device may pack several elements into one byte.
     pub(crate) fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }
@@ -102,7 +102,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// Prints an element type with dimensions as HLO does: `f32[4,8]`.
+/// Formats an element type with dimensions as HLO does: `f32[4,8]`.
 pub(crate) struct ShapeText<'a>(pub ElementType, pub &'a [i64]);
 
 impl fmt::Display for ShapeText<'_> {
@@ -118,7 +118,7 @@ impl fmt::Display for ShapeText<'_> {
     }
 }
 
-/// Bytes that dense host data of this shape takes; `None` for a negative dimension or an overflow.
+/// Bytes of dense host data of this shape; `None` for a negative dimension or an overflow.
 pub(crate) fn dense_byte_size(ty: ElementType, dims: &[i64]) -> Option<usize> {
     let mut size = ty.byte_size();
     for &dim in dims {
@@ -137,13 +137,13 @@ mod tests {
             assert_eq!(ElementType::from_raw(ty.to_raw()), Some(ty));
         }
         assert_eq!(ElementType::from_raw(0), None);
-        assert_eq!(ElementType::from_raw(23), None, "tokens are no element type");
+        assert_eq!(ElementType::from_raw(23), None, "tokens are not an element type");
         assert_eq!(ElementType::C128.byte_size(), 16);
         assert_eq!(ElementType::S4.byte_size(), 1);
     }
 
     #[test]
-    fn sizes_reject_nonsense() {
+    fn invalid_sizes_are_rejected() {
         assert_eq!(dense_byte_size(ElementType::F32, &[2, 3]), Some(24));
         assert_eq!(dense_byte_size(ElementType::F32, &[]), Some(4));
         assert_eq!(dense_byte_size(ElementType::F32, &[0, 3]), Some(0));

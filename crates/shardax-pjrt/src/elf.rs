@@ -1,4 +1,4 @@
-//! A look at a library before `dlopen`, which would crash the process on a file that was cut short.
+//! Checks of a library before `dlopen`, which crashes the process if the file is truncated.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,11 +14,12 @@ const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// Checks that `path` is a whole 64-bit shared library for this machine, and one that may be run.
+/// Checks that `path` is a complete 64-bit shared library for this machine, in a place that only trusted users can
+/// write.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let mut file = permissions::open_trusted(path)?;
     let size = file.metadata().map_err(|e| Error::new(Code::Unknown, e.to_string()))?.len();
-    // Other systems have other formats; there the loader has the only say.
+    // Other systems have other formats. There, only the loader checks the file.
     if !cfg!(target_os = "linux") {
         return Ok(());
     }
@@ -36,15 +37,15 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     if let Some((number, name)) = MACHINE
         && machine != number
     {
-        return Err(Error::new(Code::DataLoss, format!("it is a library for another machine, this one is {name}")));
+        return Err(Error::new(Code::DataLoss, format!("it is a library for another machine; this one is {name}")));
     }
-    // The section table is written last, so a file that reaches its end is whole; without one, the program table is
-    // all there is to go by.
+    // The section table is written last, so a file that contains its end is complete. Without one, only the program
+    // table can be checked.
     let table_end = |offset: u64, size: u16, count: u16| offset.checked_add(u64::from(size) * u64::from(count));
     let ends = [table_end(u64_at(32), u16_at(54), u16_at(56)), table_end(u64_at(40), u16_at(58), u16_at(60))];
     for end in ends {
         if end.is_none_or(|end| end > size) {
-            return Err(Error::new(Code::DataLoss, "the file is cut short"));
+            return Err(Error::new(Code::DataLoss, "the file is truncated"));
         }
     }
     Ok(())

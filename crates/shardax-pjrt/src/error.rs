@@ -1,59 +1,59 @@
-//! The error type: an absl status code and a message that a person can act on.
+//! The error type: an absl status code with a message.
 
 use std::fmt;
 
-/// Result of every fallible call in this crate.
+/// The result of a fallible call in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed.
+/// An error of this crate or of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Class of the failure, for programs to branch on.
+    /// The class of the failure.
     pub code: Code,
-    /// What happened, for people.
+    /// The cause, and what to do about it.
     pub message: String,
 }
 
-/// Status codes that PJRT shares with absl and gRPC.
+/// Status codes of PJRT, which are those of absl and gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Code {
-    /// The caller gave it up.
+    /// The caller cancelled the operation.
     Cancelled = 1,
-    /// No other code says it.
+    /// No other code applies.
     Unknown = 2,
-    /// What was passed in is wrong by itself.
+    /// The argument is invalid.
     InvalidArgument = 3,
-    /// It took too long.
+    /// The deadline expired.
     DeadlineExceeded = 4,
-    /// What was asked for is not there.
+    /// The requested entity does not exist.
     NotFound = 5,
-    /// What was to be made is there already.
+    /// The entity to create already exists.
     AlreadyExists = 6,
-    /// The caller may not.
+    /// The caller lacks the permission.
     PermissionDenied = 7,
-    /// No memory, or no other resource, is left.
+    /// Memory or another resource is exhausted.
     ResourceExhausted = 8,
-    /// The state is not one in which it can be done.
+    /// The system is not in a state in which the operation is possible.
     FailedPrecondition = 9,
-    /// It was ended from within.
+    /// The operation was aborted.
     Aborted = 10,
-    /// Beyond the end of what there is.
+    /// The argument is out of range.
     OutOfRange = 11,
-    /// The plugin does not have it.
+    /// The operation is not implemented.
     Unimplemented = 12,
-    /// What always holds does not.
+    /// An invariant is broken.
     Internal = 13,
-    /// Not now; perhaps later.
+    /// The service is unavailable at the moment.
     Unavailable = 14,
     /// Data is lost or damaged.
     DataLoss = 15,
-    /// Who calls is not known.
+    /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// The code with this number; [`Code::Unknown`] for a number that absl does not define.
+    /// The code with this number; [`Code::Unknown`] for numbers that absl does not define.
     pub fn from_raw(raw: i32) -> Code {
         use Code::*;
         match raw {
@@ -76,7 +76,7 @@ impl Code {
         }
     }
 
-    /// The name in absl's spelling, e.g. `INVALID_ARGUMENT`.
+    /// The name in absl's spelling, such as `INVALID_ARGUMENT`.
     pub fn name(self) -> &'static str {
         match self {
             Code::Cancelled => "CANCELLED",
@@ -100,22 +100,22 @@ impl Code {
 }
 
 impl Error {
-    /// An error of this class with this message.
+    /// Makes an error with this code and message.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
         Error { code, message: message.into() }
     }
 
-    /// The caller passed something that can never work.
+    /// Makes an error for an argument that can never be valid.
     pub fn invalid_argument(message: impl Into<String>) -> Error {
         Error::new(Code::InvalidArgument, message)
     }
 
-    /// The thing asked for is in the wrong state, e.g. a buffer that was deleted.
+    /// Makes an error for a wrong state, such as a deleted buffer.
     pub fn failed_precondition(message: impl Into<String>) -> Error {
         Error::new(Code::FailedPrecondition, message)
     }
 
-    /// The same error with the activity it happened in put before the message.
+    /// Prefixes the message with the activity during which the error occurred.
     pub fn during(mut self, activity: impl fmt::Display) -> Error {
         self.message = format!("{activity}: {}", self.message);
         self

@@ -1,4 +1,4 @@
-//! Events: the completion of asynchronous work, waited for or called back.
+//! Events: completion of asynchronous work, to wait for or to be notified of.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -18,12 +18,12 @@ use crate::raw::*;
 
 /// Completion of asynchronous work on a device.
 ///
-/// It can be awaited. Dropping an event does not cancel the work. The client lives at least as long.
+/// It can be awaited. Dropping it does not cancel the work. It keeps its client alive.
 pub struct Event {
     plugin: Plugin,
     raw: NonNull<RawEvent>,
     origin: Option<Arc<Launch>>,
-    /// None in the client's own record of its launches.
+    /// `None` in the client's own record of launches, which would otherwise keep the client alive.
     client: Option<Arc<ClientInner>>,
 }
 
@@ -35,12 +35,12 @@ thread_local! {
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside a call from the plugin, where tearing down a client would wait for itself.
+/// Returns true if the plugin called this thread. Destroying a client there would wait for the thread itself.
 pub(crate) fn in_callback() -> bool {
     IN_CALLBACK.get()
 }
 
-/// Runs code that the plugin calls; a panic must not unwind into it, and is returned as its text.
+/// Runs code that the plugin calls. A panic must not unwind into the plugin, so its text is returned.
 pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::result::Result<R, String> {
     let outer = IN_CALLBACK.replace(true);
     let result = catch_unwind(AssertUnwindSafe(f));
@@ -49,7 +49,8 @@ pub(crate) fn guard_callback<R>(f: impl FnOnce() -> R) -> std::result::Result<R,
 }
 
 impl Event {
-    /// Takes ownership of an event; `None` when the plugin gave none. Who hands it out names its client too.
+    /// Takes ownership of an event; `None` if `raw` is null. Events that leave this crate also need
+    /// [`Event::with_client`].
     ///
     /// # Safety
     /// `raw` is null or a live event of this plugin that nobody else destroys.
@@ -57,14 +58,14 @@ impl Event {
         NonNull::new(raw).map(|raw| Event { plugin: plugin.clone(), raw, origin: None, client: None })
     }
 
-    /// The same event, which keeps its client.
-    pub(crate) fn keeping(mut self, client: &Arc<ClientInner>) -> Event {
+    /// Keeps the client alive as long as the event.
+    pub(crate) fn with_client(mut self, client: &Arc<ClientInner>) -> Event {
         self.client = Some(client.clone());
         self
     }
 
-    /// The same event, which also tells of a failure of this launch.
-    pub(crate) fn of(mut self, origin: Option<Arc<Launch>>) -> Event {
+    /// Reports failures of this launch as well.
+    pub(crate) fn with_launch(mut self, origin: Option<Arc<Launch>>) -> Event {
         self.origin = origin;
         self
     }
@@ -87,16 +88,16 @@ impl Event {
         unsafe { self.plugin.api().call(&mut args) }.and_then(|()| self.check_origin())
     }
 
-    /// Whether the work is done, well or not.
+    /// Returns true if the work is done, successfully or not.
     pub fn is_ready(&self) -> bool {
         let mut args = EventIsReady { event: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the event is live.
         unsafe { self.plugin.api().call(&mut args) }.is_ok() && args.is_ready
     }
 
-    /// Calls `f` once the work is done, on a thread of the plugin or, when it is done already, on this one.
+    /// Calls `f` when the work is done, on a thread of the plugin, or on this thread if the work is already done.
     ///
-    /// A panic in `f` is caught and dropped. `f` should be short: it may hold up other work of the plugin.
+    /// A panic in `f` is caught and ignored. `f` should be short: it may delay other work of the plugin.
     pub fn on_ready(self, f: impl FnOnce(Result<()>) + Send + 'static) {
         Event::call_when_ready(Arc::new(self), f);
     }
@@ -104,13 +105,13 @@ impl Event {
     pub(crate) fn call_when_ready(event: Arc<Event>, f: impl FnOnce(Result<()>) + Send + 'static) {
         type Callback = Box<dyn FnOnce(Result<()>) + Send>;
         struct State {
-            // Destroyed by whichever comes last, the callback or the registering call.
+            // Destroyed by the last user: the callback or the registering call.
             event: Arc<Event>,
             f: Callback,
         }
 
         unsafe extern "C" fn call(error: *mut RawError, state: *mut c_void) {
-            // SAFETY: `state` is the box leaked below, and this runs once.
+            // SAFETY: `state` is the box leaked below, and the callback runs once.
             let state = unsafe { Box::from_raw(state.cast::<State>()) };
             let result = if error.is_null() {
                 state.event.check_origin()
@@ -133,14 +134,14 @@ impl Event {
         };
         // SAFETY: the event is live, and `state` lives until the callback takes it.
         if let Err(error) = unsafe { event.plugin.api().call(&mut args) } {
-            // SAFETY: a registration that failed never calls back, so the box is still ours.
+            // SAFETY: a failed registration never calls back, so this function still owns the box.
             let state = unsafe { Box::from_raw(state) };
             (state.f)(Err(error));
         }
     }
 }
 
-/// An [`Event`] that is awaited: it takes no thread while the work goes on.
+/// The future of an [`Event`]. It occupies no thread while it waits.
 #[must_use = "a future does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct EventFuture(Arc<Mutex<Awaited>>);
@@ -194,7 +195,7 @@ impl Future for EventFuture {
 impl Drop for Event {
     fn drop(&mut self) {
         let mut args = EventDestroy { event: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the event is live and ours.
+        // SAFETY: the event is live, and this crate owns it.
         let _ = unsafe { self.plugin.api().call(&mut args) };
     }
 }
@@ -205,7 +206,7 @@ impl fmt::Debug for Event {
     }
 }
 
-/// The error for an event that the plugin should have given and did not.
+/// The error for an event that the plugin should have returned.
 pub(crate) fn no_event(context: &str) -> Error {
-    Error::new(crate::Code::Internal, format!("the plugin gave no event (in {context})"))
+    Error::new(crate::Code::Internal, format!("the plugin returned no event (in {context})"))
 }

@@ -1,4 +1,4 @@
-//! Executables: a compiled program on devices that run it, and one without.
+//! Executables: compiled programs, loaded on devices or cross-compiled.
 
 mod compile;
 mod cross_compiled;
@@ -18,19 +18,21 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::raw::*;
 
-/// A compiled program, loaded on its devices. What can be asked of any [`CompiledProgram`] can be asked of it.
+/// A compiled program, loaded on its devices. It dereferences to [`CompiledProgram`], which has its properties.
 pub struct Executable {
-    /// Goes before the client does.
+    /// Declared before `client`, because it must be dropped first.
     program: CompiledProgram,
     pub(crate) loaded: NonNull<RawLoaded>,
-    /// For each parameter whether it is donated; empty when none is.
+    /// A flag for each parameter: whether it is donated. Empty if none is.
     pub(crate) donated: Vec<bool>,
     /// In the order in which arguments are passed; empty for a portable executable.
     pub(crate) devices: Vec<Device>,
     device_ids: Vec<usize>,
-    /// Whether it has been launched before.
+    /// Set by the first launch.
     pub(crate) launched: AtomicBool,
-    /// What it was loaded from: of a program that it has loaded, the CPU plugin writes bytes without the machine code.
+    /// The bytes that it was loaded from. Of a loaded program, the CPU plugin (xla-cpu-pjrt 0.0.1) serializes no
+    /// machine code, and the result fails when it runs ("Function … not found"). Noticed by
+    /// `transfer::serialized_programs_run_again`.
     bytes: Option<Box<[u8]>>,
     pub(crate) client: Client,
 }
@@ -52,7 +54,7 @@ impl Executable {
         self.client.api()
     }
 
-    /// The client that it runs on.
+    /// The client of its devices.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -67,10 +69,10 @@ impl Executable {
         &self.device_ids
     }
 
-    /// The compiled program as bytes, for [`Client::deserialize`] by the same plugin version on a like processor.
+    /// Serializes the program, for [`Client::deserialize`] with the same plugin version on an equal processor.
     ///
     /// # Errors
-    /// The platform cannot, or does not say what its processor is.
+    /// The platform cannot serialize programs, or does not report its processor.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         match &self.bytes {
             Some(bytes) => Ok(bytes.to_vec()),
@@ -80,7 +82,7 @@ impl Executable {
 
     fn read_devices(&mut self) -> Result<()> {
         let mut args = LoadedAddressableDevices { executable: self.loaded.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live, and so is the list.
+        // SAFETY: the executable is live and owns the list.
         let raw = unsafe {
             self.api().call(&mut args)?;
             slice(args.devices, args.num_devices)
@@ -97,7 +99,7 @@ impl Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         let mut args = LoadedDestroy { executable: self.loaded.as_ptr(), ..Default::default() };
-        // SAFETY: it is ours; runs under way keep what they need.
+        // SAFETY: this crate owns it; running executions keep what they need.
         let _ = unsafe { self.api().call(&mut args) };
     }
 }

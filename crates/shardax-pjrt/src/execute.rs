@@ -1,4 +1,4 @@
-//! Execution: every argument checked and held, then one call into the plugin.
+//! Execution: checks and references all arguments, then calls the plugin once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,28 +22,28 @@ use crate::raw::*;
 /// The record of a launch that can fail while it runs.
 type Origin = Option<Arc<Launch>>;
 
-/// Pointers of one launch; inline for one device and few arrays.
+/// The buffers of one launch; inline for one device and few arrays.
 type Pointers = SmallVec<[*mut RawBuffer; 16]>;
 
-/// What a launch gives.
+/// A launch that the plugin accepted.
 struct Started {
     outputs: Pointers,
     origin: Origin,
-    /// Whether all results have their data.
+    /// All results are available.
     ready: bool,
 }
 
 impl Executable {
-    /// Runs the program on all its devices in this process. Does not wait for it: results may be passed on, and
-    /// reading them waits.
+    /// Runs the program on all its devices in this process. Does not wait: results can be passed on, and reading one
+    /// waits for it.
     ///
-    /// `args` is flat and device-major: `args[device * parameters + parameter]`, devices in the order of
-    /// [`Executable::devices`]. Gives results as `[device][output]`.
+    /// `args` is flat and device-major: `args[device * parameters + parameter]`, with devices in the order of
+    /// [`Executable::devices`]. Results are `[device][output]`.
     ///
     /// # Errors
-    /// Everything is checked before anything runs, and after an error the client works as before: wrong number,
-    /// device, element type or shape of an argument; an argument that was deleted, or donated to an earlier
-    /// execution; one donated and passed twice. Errors that happen while the program runs come from reading its results.
+    /// All checks happen before anything runs, and the client works after an error: wrong number, device, element type
+    /// or shape of an argument; a deleted argument, or one donated to an earlier execution; a donated argument that is
+    /// passed twice. Reading a result returns errors that occur while the program runs.
     pub fn execute(&self, args: &[&Buffer]) -> Result<Vec<Vec<Buffer>>> {
         if self.devices.is_empty() {
             return Err(Error::invalid_argument("a portable executable has no devices of its own; use execute_on"));
@@ -62,11 +62,11 @@ impl Executable {
             .collect()
     }
 
-    /// Runs the program on one device: a portable executable on any, another on one of its own devices, for which it
-    /// must have no collectives, since they would wait for the others.
+    /// Runs the program on one device: any device for a portable executable, otherwise one of its own. A program with
+    /// collectives cannot run on one device, because they would wait for the others.
     ///
     /// # Errors
-    /// As for [`Executable::execute`]; also for a program with collectives, and for a device that is not its own.
+    /// As for [`Executable::execute`]; also for a program with collectives, or a device that is not its own.
     pub fn execute_on(&self, args: &[&Buffer], device: &Device) -> Result<Vec<Buffer>> {
         if self.devices.is_empty() {
             self.client.check_device(device)?;
@@ -93,16 +93,16 @@ impl Executable {
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
         let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
         let origin = if tracked { Some(Launch::begin(launch_id, args, devices.len())?) } else { None };
-        let gate = &self.client.inner.gate;
-        // Before the arguments are held, since it may wait.
-        let mut crossing = self.crosses().then(|| gate.enter_crossing());
+        let limiter = &self.client.inner.limiter;
+        // May wait, so it comes before the arguments are referenced.
+        let mut multi_process = self.is_multi_process().then(|| limiter.enter_multi_process());
         if devices.len() > 1 {
-            gate.enter_multi()?
+            limiter.enter_multi()?
         } else {
-            gate.enter_single(devices[0].index())?
+            limiter.enter_single(devices[0].index())?
         }
-        let holds = match BufferReferences::take(args, &self.donated) {
-            Ok(holds) => holds,
+        let references = match BufferReferences::take(args, &self.donated) {
+            Ok(references) => references,
             Err(error) => {
                 self.not_started(&origin, devices);
                 return Err(error);
@@ -146,15 +146,15 @@ impl Executable {
             execute_device: on,
             ..Default::default()
         };
-        // SAFETY: the lists have the lengths that `call` says; every argument is live, is of this client, and is held,
-        // so that no other thread deletes or donates it meanwhile; `Api::call` fills in the size.
+        // SAFETY: the lists have the lengths that `call` states; every argument is live, belongs to this client, and is
+        // referenced, so that no other thread deletes or donates it; `Api::call` fills in the size.
         let result = unsafe { self.api().call(&mut call) };
-        holds.finish(result.is_ok());
+        references.finish(result.is_ok());
         match result {
             Ok(()) => {
                 let (ready, completion) = self.started(&origin, devices, &events);
-                if let Some(crossing) = &mut crossing {
-                    **crossing = completion;
+                if let Some(multi_process) = &mut multi_process {
+                    **multi_process = completion;
                 }
                 Ok(Started { outputs, origin, ready })
             }
@@ -169,24 +169,24 @@ impl Executable {
         }
     }
 
-    /// Tells those who keep count of launches what became of one, and when each device has finished it. Returns
-    /// whether it has finished, well, by now, and else what says so.
+    /// Registers a launch with the limiter and with `exit`. Returns true if it has already completed successfully;
+    /// otherwise the events of its devices.
     #[inline]
     fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> (bool, Completion) {
-        let gate = &self.client.inner.gate;
+        let limiter = &self.client.inner.limiter;
         let first = !self.launched.load(Ordering::Relaxed);
         // SAFETY: the plugin made these events for us to own.
         let take = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
         if let (None, [event], false) = (origin, events, first) {
-            // Mostly it has run by now, on this thread.
-            let (over, under_way) = match take(event) {
+            // A small program has usually finished by now, on this thread.
+            let (over, in_flight) = match take(event) {
                 Some(event) if event.is_ready() => (Some(event), None),
                 event => (None, event.map(Arc::new)),
             };
-            if under_way.is_some() {
+            if in_flight.is_some() {
                 exit::thread_launched();
             }
-            gate.single_started(devices[0].index(), under_way);
+            limiter.single_started(devices[0].index(), in_flight);
             return (over.is_some_and(|event| event.wait().is_ok()), Completion::new());
         }
         let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
@@ -196,25 +196,28 @@ impl Executable {
             exit::after_first_launch(&completion);
         }
         if let Some(launch) = origin {
+            if self.calls_host {
+                self.client.inner.calls_host(&completion, launch);
+            }
             for event in &completion {
                 let launch = launch.clone();
                 Event::call_when_ready(event.clone(), move |_| launch.device_done());
             }
             for _ in completion.len()..devices.len() {
-                launch.device_done(); // an event is missing, which no plugin is known to do
+                launch.device_done(); // the plugin returned no event for this device; none is known to do so
             }
         }
         if devices.len() > 1 {
-            gate.multi_started(completion.clone());
+            limiter.multi_started(completion.clone());
         } else {
-            gate.single_started(devices[0].index(), completion.first().cloned());
+            limiter.single_started(devices[0].index(), completion.first().cloned());
         }
         (false, completion)
     }
 
-    /// Whether its devices meet those of other processes while it runs.
+    /// Returns true if its devices communicate with those of other processes while it runs.
     #[inline]
-    pub fn crosses(&self) -> bool {
+    pub fn is_multi_process(&self) -> bool {
         self.calls_host && self.client.has_owners() && self.has_collectives == Some(true)
     }
 
@@ -223,11 +226,11 @@ impl Executable {
         if let Some(launch) = origin {
             launch.abandon();
         }
-        let gate = &self.client.inner.gate;
+        let limiter = &self.client.inner.limiter;
         if devices.len() > 1 {
-            gate.multi_started(Completion::new());
+            limiter.multi_started(Completion::new());
         } else {
-            gate.single_started(devices[0].index(), None);
+            limiter.single_started(devices[0].index(), None);
         }
     }
 
@@ -254,7 +257,7 @@ impl Executable {
         Ok(())
     }
 
-    /// The order of a parameter's elements, where they are not row-major and are read in place.
+    /// The order of a parameter's elements, if they are read in place and not row-major.
     #[inline]
     fn in_order(&self, parameter: usize) -> Option<&Arc<Layout>> {
         self.in_orders.get(parameter)?.as_ref()
@@ -264,7 +267,7 @@ impl Executable {
     fn wrong_count(&self, given: usize, devices: usize) -> Error {
         let parameters = self.parameters.len();
         Error::invalid_argument(format!(
-            "{given} arguments were given, and {parameters} parameters on {devices} device(s) take {}",
+            "{given} arguments were passed, and {parameters} parameters on {devices} device(s) need {}",
             parameters * devices
         ))
     }
@@ -297,14 +300,15 @@ impl Executable {
                 text(self.in_order(i))
             ));
         }
-        Error::invalid_argument("an argument does not fit the program")
+        Error::invalid_argument("an argument does not match the program")
     }
 
     #[inline]
     fn wrap(&self, raw: &[*mut RawBuffer], device: &Device, origin: &Origin, ready: bool) -> Result<Vec<Buffer>> {
         let mut outputs = Vec::with_capacity(raw.len());
         for (&raw, (ty, dims)) in raw.iter().zip(&self.outputs) {
-            // SAFETY: the plugin made these results, of the types and shapes that it announced, for us to own.
+            // SAFETY: the plugin made these results, with the types and shapes that it reported, and this function owns
+            // them.
             let mut output = unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims)? };
             output.origin.clone_from(origin);
             *output.ready.get_mut() = ready;

@@ -1,20 +1,19 @@
-//! The end of the process: it waits for the programs that still run, for a while.
+//! The end of the process: it waits for running programs, up to a time limit.
 //!
-//! When `main` returns, or something calls `exit`, the C library destroys the plugin's statics, compiled kernels among
-//! them, while the plugin's threads go on running programs that nobody waited for: the process would die of a signal.
-//! C's `exit` first runs the destructors of the calling thread's locals, then what was registered with `on_exit` and the
-//! destructors of statics, the latest first. Both are used:
+//! When `main` returns or something calls `exit`, the C library destroys the plugin's statics, including compiled
+//! kernels. Threads of the CPU plugin (xla-cpu-pjrt 0.0.1) may still run programs with them, and the process would die
+//! of a signal. `exit` first runs the destructors of the calling thread's locals, then functions registered with
+//! `on_exit` and destructors of statics in reverse order of registration. This module uses both:
 //!
-//! - a thread that has launched something waits, at its end, for what is under way; and with the main thread's end
-//!   no other thread can launch anything any more. The main thread still can, from destructors of its other locals, and
-//!   waits there for each launch;
-//! - a function registered with `on_exit` does the same, for an `exit` elsewhere, and ends it for the main thread too.
-//!   The plugin makes some of its statics only when a program first runs, so it is registered anew after the first run of
-//!   every program.
+//! - A thread that has launched a program waits for it when the thread ends. After the main thread has ended, no other
+//!   thread can launch; the main thread still can, from destructors of its other locals, and waits for each launch.
+//! - A function registered with `on_exit` does the same for a call of `exit` on another thread, and stops all launches.
+//!   The plugin creates some statics when a program first runs, so the function is registered again after the first run
+//!   of every program: it must run before their destructors.
 //!
-//! Nobody waits longer than `SHARDAX_EXIT_SECONDS` (10): then the process says so and ends at once, with the exit status
-//! that it was to have, and no more destructors. So does a process in which a function of the host calls `exit`, since
-//! its program waits for that very function; and the child of a `fork`, which has none of XLA's threads.
+//! The limit is `SHARDAX_EXIT_SECONDS` (10). After it, the process writes a message and ends immediately with its exit
+//! status, without further destructors. It also ends immediately if a host function calls `exit`, because the program
+//! waits for that function, and in the child of a `fork`, which has none of XLA's threads. Noticed by `tests/exit.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -26,23 +25,23 @@ use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::settings::EXIT_SECONDS;
 
-/// How long a process waits at its end for the programs under way, unless `SHARDAX_EXIT_SECONDS` says otherwise.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit if `SHARDAX_EXIT_SECONDS` is not set.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Further off than a clock can say is as good as a year.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The longest time limit. Adding `Duration::MAX` to an `Instant` overflows.
+const LONGEST_TIME_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The same for a client whose programs can be expected to hang.
-const PATIENCE_IF_BROKEN: Duration = Duration::from_secs(1);
+/// The time limit for a client whose programs probably hang.
+const BROKEN_TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// How far the process is.
+/// The stage of the process.
 static STAGE: AtomicU8 = AtomicU8::new(RUNNING);
 const RUNNING: u8 = 0;
-/// Its main thread has ended.
+/// The main thread has ended.
 const ENDING: u8 = 1;
-/// Nothing is launched any more.
+/// Launches are rejected.
 const ENDED: u8 = 2;
-/// It is the child of a `fork`.
+/// This is the child of a `fork`.
 const FORKED: u8 = 3;
 
 static CLIENTS: Mutex<Vec<Weak<ClientInner>>> = Mutex::new(Vec::new());
@@ -52,7 +51,7 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Fails when nothing may be launched any more.
+/// Fails if launches are no longer accepted.
 #[inline]
 pub(crate) fn check() -> Result<()> {
     match STAGE.load(Ordering::SeqCst) {
@@ -66,12 +65,12 @@ fn check_late(stage: u8) -> Result<()> {
     match stage {
         ENDING if is_main_thread() => Ok(()),
         FORKED => Err(forked()),
-        _ => Err(Error::failed_precondition("the process is ending, so nothing can be launched any more")),
+        _ => Err(Error::failed_precondition("the process is ending and accepts no more launches")),
     }
 }
 
-/// Whether this process was forked from one that uses a plugin. Its threads are not here, and whoever waits for them
-/// waits for ever.
+/// Returns true in the child of a process that uses a plugin. The plugin's threads do not exist there, and waiting for
+/// them never ends.
 #[inline]
 pub(crate) fn is_forked() -> bool {
     STAGE.load(Ordering::Relaxed) == FORKED
@@ -80,18 +79,18 @@ pub(crate) fn is_forked() -> bool {
 #[cold]
 pub(crate) fn forked() -> Error {
     Error::failed_precondition(
-        "this process was forked from one that uses the plugin, whose threads are not here. Fork before the first use, \
-         or start another program (std::process::Command)",
+        "this process was forked from one that uses the plugin, whose threads do not exist here. Fork before the first \
+         use, or start another program (std::process::Command)",
     )
 }
 
-/// Has the process wait, at its end, for what this client runs.
-pub(crate) fn watch(client: &Arc<ClientInner>) {
+/// Registers a client, so that the process waits for its programs when it ends.
+pub(crate) fn register_client(client: &Arc<ClientInner>) {
     static AT_FORK: Once = Once::new();
     extern "C" fn in_child() {
         STAGE.store(FORKED, Ordering::SeqCst);
     }
-    // SAFETY: the function takes nothing, only stores, and lives as long as the process.
+    // SAFETY: the function takes no arguments, only stores a number, and is never unloaded.
     AT_FORK.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child as unsafe extern "C" fn()));
     });
@@ -102,7 +101,7 @@ pub(crate) fn watch(client: &Arc<ClientInner>) {
     register();
 }
 
-/// To be called after the first launch of a program.
+/// Registers the exit function again, after the first launch of a program has completed.
 #[cold]
 pub(crate) fn after_first_launch(completion: &[Arc<Event>]) {
     for event in completion {
@@ -113,7 +112,7 @@ pub(crate) fn after_first_launch(completion: &[Arc<Event>]) {
     }
 }
 
-/// Has this thread wait, at its end, for what is under way by then.
+/// Makes this thread wait at its end for the programs in flight by then.
 #[inline]
 pub(crate) fn thread_launched() {
     struct Thread {
@@ -124,25 +123,25 @@ pub(crate) fn thread_launched() {
             if self.is_main {
                 let _ = STAGE.compare_exchange(RUNNING, ENDING, Ordering::SeqCst, Ordering::SeqCst);
             }
-            wait_for_present();
+            wait_for_launches_in_flight();
         }
     }
     thread_local! {
         static THREAD: Thread = Thread { is_main: is_main_thread() };
     }
-    // A thread whose locals are going waits now: there is no later.
-    THREAD.try_with(|_| ()).unwrap_or_else(|_| wait_for_present());
+    // If this thread's locals have been dropped, it waits now.
+    THREAD.try_with(|_| ()).unwrap_or_else(|_| wait_for_launches_in_flight());
 }
 
-/// By its number: a name is whatever somebody chose.
+/// Compares thread ids: the name of a thread is arbitrary.
 fn is_main_thread() -> bool {
     #[cfg(target_os = "linux")]
-    // SAFETY: neither takes anything.
+    // SAFETY: neither takes arguments.
     unsafe {
         libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid())
     }
     #[cfg(target_os = "macos")]
-    // SAFETY: it takes nothing.
+    // SAFETY: it takes no arguments.
     unsafe {
         libc::pthread_main_np() != 0
     }
@@ -150,35 +149,35 @@ fn is_main_thread() -> bool {
     false
 }
 
-fn wait_for_present() {
-    let deadline = Instant::now() + patience();
+fn wait_for_launches_in_flight() {
+    let deadline = Instant::now() + time_limit();
     for client in clients() {
-        client.gate.wait_for_present(client_deadline(&client, deadline));
+        client.limiter.wait_for_launches_in_flight(client_deadline(&client, deadline));
     }
 }
 
 fn register() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the function takes what is passed, and lives as long as the process.
+    // SAFETY: the function has the expected signature and is never unloaded.
     unsafe {
         on_exit(end, std::ptr::null_mut());
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     {
-        // Without the exit status.
+        // `atexit` does not pass the exit status.
         extern "C" fn end_somehow() {
             end(1, std::ptr::null_mut());
         }
-        // SAFETY: the function takes nothing, and lives as long as the process.
+        // SAFETY: the function takes no arguments and is never unloaded.
         unsafe { libc::atexit(end_somehow) };
     }
 }
 
-/// What is done last, with the exit status.
+/// The function of [`at_exit`].
 static LAST: OnceLock<fn(i32)> = OnceLock::new();
 
-/// Has the process call a function at its end, with its exit status, once the programs under way have ended; not when
-/// they do not. The first one given counts.
+/// Registers a function that the process calls at its end with its exit status, after the running programs have ended.
+/// It is not called if they do not end in time. Only the first registration counts.
 pub fn at_exit(function: fn(i32)) {
     let _ = LAST.set(function);
     register();
@@ -186,18 +185,18 @@ pub fn at_exit(function: fn(i32)) {
 
 extern "C" fn end(status: c_int, _: *mut c_void) {
     if event::in_callback() || is_forked() {
-        leave(status);
+        exit_now(status);
     }
     STAGE.store(ENDED, Ordering::SeqCst);
-    // Registered many times, and the patience is for all of them together.
+    // This function is registered many times; all its calls share one deadline.
     static DEADLINE: OnceLock<Instant> = OnceLock::new();
-    let deadline = *DEADLINE.get_or_init(|| Instant::now() + patience());
-    if !clients().all(|client| client.gate.drain(client_deadline(&client, deadline))) {
+    let deadline = *DEADLINE.get_or_init(|| Instant::now() + time_limit());
+    if !clients().all(|client| client.limiter.drain(client_deadline(&client, deadline))) {
         eprintln!(
-            "shardax: the process ends while programs still run. It has waited for them; SHARDAX_EXIT_SECONDS says for \
-             how long"
+            "shardax: the process ends while programs still run, after waiting for them. SHARDAX_EXIT_SECONDS sets the \
+             time limit"
         );
-        leave(status);
+        exit_now(status);
     }
     static DONE: Once = Once::new();
     if let Some(function) = LAST.get() {
@@ -205,29 +204,29 @@ extern "C" fn end(status: c_int, _: *mut c_void) {
     }
 }
 
-/// Ends the process without the destructors of statics.
-fn leave(status: c_int) -> ! {
-    // SAFETY: null means all of C's streams; the other takes a number.
+/// Ends the process without running destructors of statics.
+fn exit_now(status: c_int) -> ! {
+    // SAFETY: null flushes all of C's streams; `_exit` takes a number.
     unsafe {
         libc::fflush(std::ptr::null_mut());
         libc::_exit(status)
     }
 }
 
-fn patience() -> Duration {
-    EXIT_SECONDS.get().unwrap_or(PATIENCE).min(FOREVER)
+fn time_limit() -> Duration {
+    EXIT_SECONDS.get().unwrap_or(TIME_LIMIT).min(LONGEST_TIME_LIMIT)
 }
 
 fn client_deadline(client: &ClientInner, deadline: Instant) -> Instant {
     match client.is_broken() {
-        true => deadline.min(Instant::now() + PATIENCE_IF_BROKEN),
+        true => deadline.min(Instant::now() + BROKEN_TIME_LIMIT),
         false => deadline,
     }
 }
 
 fn clients() -> impl Iterator<Item = Arc<ClientInner>> {
     let clients = match event::in_callback() || is_forked() {
-        true => Vec::new(), // a program waits for this very thread, or it is not here
+        true => Vec::new(), // a program waits for this thread, or the threads do not exist here
         false => CLIENTS.lock().unwrap_or_else(PoisonError::into_inner).clone(),
     };
     clients.into_iter().filter_map(|client| client.upgrade())

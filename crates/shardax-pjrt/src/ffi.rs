@@ -1,6 +1,7 @@
-//! Functions of this program that compiled programs call (XLA's FFI), on host memory, or on a device's ([`device`]).
+//! Host functions that compiled programs call (XLA's FFI), with arrays in host memory or in a device's memory
+//! ([`device`]).
 //!
-//! A registered function is named in a program by `stablehlo.custom_call` with `api_version = 4`; the attributes are
+//! A program calls a registered function by name with `stablehlo.custom_call` and `api_version = 4`; the attributes are
 //! its `backend_config`:
 //!
 //! ```mlir
@@ -8,7 +9,7 @@
 //!     : (tensor<4xf32>) -> tensor<4xf32>
 //! ```
 //!
-//! It is called on a thread of the plugin, on several at once when several devices come to it, and may block.
+//! The plugin calls it on its own threads, concurrently if several devices reach the call. It may block.
 
 use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
@@ -37,10 +38,10 @@ pub(crate) use inside::check_outside;
 use inside::guarded;
 pub use inside::in_function;
 
-/// How many functions one process can register.
+/// The number of functions that a process can register.
 pub const MAX_HANDLERS: usize = 64;
 
-/// A function that is given host memory.
+/// A function of arrays in host memory.
 type OnHost = Box<dyn Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync>;
 
 enum Handler {
@@ -48,19 +49,19 @@ enum Handler {
     Device(device::OnDevice),
 }
 
-/// A registered function and its name.
+/// The name of a function, and the function.
 type Registered = (String, Handler);
 
-/// Makes `handler` callable as `name` from programs that run on host memory, for the life of the process.
+/// Registers `handler` as `name` for programs on host memory, for the rest of the process.
 ///
-/// After an `Err` or a panic of the handler its results are zeros, the program goes on to its end, so that no other
-/// device waits for this one in vain, and waiting for or reading any result of the execution gives the error, as it
-/// does for results of executions that used them. A program should therefore not loop until such a result is something
-/// other than zero. A handler that returns `Ok` and never asked for the data of one of its results ([`Ret::data`]) has
-/// forgotten it, and one that [wrote](Ret::write) less than all of it has, too: that is an error.
+/// If the handler returns `Err` or panics, its results are zeros and the program runs to its end, so that no other
+/// device waits for this one. Waiting for or reading any result of that execution returns the error, and so do results
+/// of executions that used them. A program should therefore not loop until such a result is nonzero. A handler that
+/// returns `Ok` without asking for the data of a result ([`Ret::data`]), or after [writing](Ret::write) only part of
+/// it, is an error.
 ///
 /// # Errors
-/// The plugin has no FFI, the name is taken, or [`MAX_HANDLERS`] functions are registered already.
+/// The plugin has no FFI, the name is already registered, or [`MAX_HANDLERS`] functions are registered.
 pub fn register<F>(plugin: &Plugin, name: &str, handler: F) -> Result<()>
 where
     F: Fn(&mut CallFrame<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -68,7 +69,7 @@ where
     add(plugin, "Host", name, Handler::Host(Box::new(handler)))
 }
 
-/// Registers a function for programs of this platform, by XLA's name of it.
+/// Registers a function for programs of a platform, named as in XLA.
 fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<()> {
     #[derive(Default)]
     struct All {
@@ -82,28 +83,28 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
         .api()
         .extension(FFI_EXTENSION)
         .map(|extension| extension.cast::<RawFfiExtension>())
-        // SAFETY: extensions live for ever and this kind has this layout, as far as its size says.
+        // SAFETY: extensions are never freed, and this kind has this layout up to its stated size.
         .filter(|&extension| unsafe { (*extension).base.struct_size } >= size_of::<RawFfiExtension>())
         // SAFETY: as above.
         .and_then(|extension| unsafe { (*extension).register_handler });
     let Some(register) = extension else {
-        return Err(Error::new(Code::Unimplemented, "this plugin has no FFI, so programs cannot call back"));
+        return Err(Error::new(Code::Unimplemented, "this plugin has no FFI, so programs cannot call host functions"));
     };
 
-    // Held throughout: the plugin probes the handler during registration.
+    // The lock is held during registration, because the plugin probes the handler meanwhile.
     let mut all = REGISTERED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = (plugin.path().to_owned(), name.to_owned());
     if all.names.contains(&key) {
-        return Err(Error::new(Code::AlreadyExists, format!("a function named {name:?} is registered already")));
+        return Err(Error::new(Code::AlreadyExists, format!("a function named {name:?} is already registered")));
     }
     let slot = all.slots;
     if slot >= MAX_HANDLERS {
         return Err(Error::new(
             Code::ResourceExhausted,
-            format!("{MAX_HANDLERS} functions are registered, and there is room for no more"),
+            format!("{MAX_HANDLERS} functions are registered, which is the maximum"),
         ));
     }
-    // A slot is used once, also when the registration fails: the plugin may have kept the address.
+    // A slot is used once, even if registration fails: the plugin may have stored the address.
     all.slots += 1;
     let _ = HANDLERS[slot].set((name.to_owned(), handler));
     let mut args = RawRegister {
@@ -115,7 +116,7 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
         platform_size: platform.len(),
         traits: 0,
     };
-    // SAFETY: the texts live through the call, the trampoline for ever.
+    // SAFETY: the texts outlive the call, and the trampoline is never unloaded.
     let error = unsafe { register(&raw mut args) };
     if !error.is_null() {
         return Err(plugin.api().take_error(error, "PJRT_FFI_Register_Handler"));
@@ -124,78 +125,82 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
     Ok(())
 }
 
-/// One call from a program: what it was given, where results go, the call's attributes.
+/// One call from a program: arguments, results and attributes.
 pub struct CallFrame<'a> {
     args: SmallVec<[Arg<'a>; 8]>,
     results: SmallVec<[Ret<'a>; 4]>,
     frame: Frame<'a>,
 }
 
-/// What a call says beside its arrays.
+/// The context of a call.
 #[derive(Clone, Copy)]
 struct Frame<'a>(&'a RawFrame);
 
-/// An argument: dense, row-major.
+/// An argument: a dense row-major array.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg<'a> {
-    /// The type of its elements.
+    /// The element type.
     pub ty: ElementType,
-    /// Its sizes.
+    /// The dimensions.
     pub dims: &'a [i64],
-    /// Its elements.
+    /// The elements.
     pub data: &'a [u8],
 }
 
-/// A result to write: dense, row-major.
+/// A result to write: a dense row-major array.
 pub struct Ret<'a> {
-    /// The type of its elements.
+    /// The element type.
     pub ty: ElementType,
-    /// Its sizes.
+    /// The dimensions.
     pub dims: &'a [i64],
     data: *mut u8,
     len: usize,
-    /// Whether it was asked for, and is initialized since.
-    asked: bool,
-    /// Bytes that were written without being asked for.
+    /// The handler requested for the data, which is initialized since.
+    requested: bool,
+    /// Bytes written by [`Ret::write`].
     written: usize,
     memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: what `&mut [u8]` may do, it may.
+// SAFETY: equivalent to `&mut [u8]`, which is `Send`.
 unsafe impl Send for Ret<'_> {}
 
 impl Ret<'_> {
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn byte_len(&self) -> usize {
         self.len
     }
 
-    /// Writes a part of it, from this byte on, each part once. Unlike [`Ret::data`] it does not clear it first, which
-    /// takes as long again.
+    /// Writes `bytes` at offset `at`; every byte must be written once. Unlike [`Ret::data`] it does not zero the result
+    /// first, which would take as long as writing it.
     ///
     /// # Panics
-    /// The part lies outside.
+    /// The range is out of bounds.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
-        assert!(at <= self.len && bytes.len() <= self.len - at, "a part outside of a result of {} bytes", self.len);
-        // SAFETY: the memory is as long and belongs to this call.
+        assert!(
+            at <= self.len && bytes.len() <= self.len - at,
+            "a write out of bounds of a result of {} bytes",
+            self.len
+        );
+        // SAFETY: the range is in bounds, and the memory belongs to this call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.data.add(at), bytes.len()) };
         self.written += bytes.len();
     }
 
-    /// Where to write all of it: it holds any bytes at first, and who asked is taken to have written every one.
-    pub fn overwritten(&mut self) -> &mut [u8] {
-        self.asked = true;
-        // SAFETY: the memory is as long and belongs to this call. It comes from XLA, which may have used it for
-        // anything: bytes of any value, which a `u8` may have.
+    /// The memory of the result, to overwrite completely: its contents are arbitrary, and all of it counts as written.
+    pub fn data_to_overwrite(&mut self) -> &mut [u8] {
+        self.requested = true;
+        // SAFETY: the memory has this length and belongs to this call. It comes from XLA, which may have used it
+        // before: it contains arbitrary bytes, which are valid `u8`.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
 
-    /// Where to write it. Zeros at first, whatever was [written](Ret::write): XLA's memory holds what was there
-    /// before.
+    /// The memory of the result, initialized to zeros regardless of what was [written](Ret::write). XLA's memory has
+    /// arbitrary contents, and a handler that does not write everything must not expose them.
     pub fn data(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is as long, belongs to this call, and is initialized before anybody sees it.
+        // SAFETY: the memory has this length, belongs to this call, and is initialized before it is returned.
         unsafe {
-            if !std::mem::replace(&mut self.asked, true) {
+            if !std::mem::replace(&mut self.requested, true) {
                 std::ptr::write_bytes(self.data, 0, self.len);
             }
             std::slice::from_raw_parts_mut(self.data, self.len)
@@ -212,11 +217,11 @@ impl fmt::Debug for Ret<'_> {
 /// An attribute of the call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attr<'a> {
-    /// A number: its type and its bytes.
+    /// A number: its type and bytes.
     Scalar(ElementType, &'a [u8]),
-    /// Numbers of one type: their bytes.
+    /// Numbers of one type, as bytes.
     Array(ElementType, &'a [u8]),
-    /// A text.
+    /// A string.
     String(&'a str),
     /// Attributes by name.
     Dictionary(Vec<(&'a str, Attr<'a>)>),
@@ -248,18 +253,18 @@ impl<'a> CallFrame<'a> {
         self.frame.attrs()
     }
 
-    /// Number of the device that the program runs on; `None` when the plugin does not tell.
+    /// The number of the device that runs the program; `None` if the plugin does not report it.
     pub fn device_ordinal(&self) -> Option<i32> {
         self.frame.device_ordinal()
     }
 
-    /// Number of the launch, which no other launch of this process has meanwhile.
+    /// The number of the launch, unique in this process while the launch runs.
     pub fn run_id(&self) -> Option<i64> {
         self.frame.run_id()
     }
 
-    /// Whether a function has failed already in this launch, or in one whose results it was given: what is computed
-    /// with now are zeros.
+    /// Returns true if a host function has failed in this launch, or in one whose results it uses: the values of this
+    /// call are then zeros.
     pub fn has_failed(&self) -> bool {
         self.run_id().is_some_and(launch_failure::has_failed)
     }
@@ -267,7 +272,7 @@ impl<'a> CallFrame<'a> {
 
 impl<'a> Frame<'a> {
     fn attrs(self) -> Vec<(&'a str, Attr<'a>)> {
-        // SAFETY: the frame lives through the call, and with it its attributes.
+        // SAFETY: the frame and its attributes outlive the call.
         unsafe { read_attrs(&self.0.attrs) }
     }
 
@@ -281,9 +286,9 @@ impl<'a> Frame<'a> {
         unsafe { self.ask::<i64>(|api| api.run_id_get) }
     }
 
-    /// The device's stream, which there is none of on the host.
+    /// The device's stream; `None` on the host.
     fn stream(self) -> Option<usize> {
-        // SAFETY: this entry takes a context and writes a pointer, which is as long as a usize.
+        // SAFETY: this entry takes a context and writes a pointer, which has the size of a usize.
         unsafe { self.ask::<usize>(|api| api.stream_get) }
     }
 
@@ -303,7 +308,7 @@ impl<'a> Frame<'a> {
             context: self.0.context,
             answer: T::default(),
         };
-        // SAFETY: the API table is live and as long as it says; an error is ours to destroy.
+        // SAFETY: the API table is live and as long as it states; this function owns the error and destroys it.
         unsafe {
             let api = self.0.api.as_ref()?;
             if api.struct_size < size_of::<RawFfiApi>() {
@@ -353,7 +358,7 @@ impl Attr<'_> {
         }
     }
 
-    /// The text, where it is one.
+    /// The string of a string attribute.
     pub fn as_str(&self) -> Option<&str> {
         match *self {
             Attr::String(text) => Some(text),
@@ -380,9 +385,9 @@ static HANDLERS: [OnceLock<Registered>; MAX_HANDLERS] = [const { OnceLock::new()
 
 type RawHandler = unsafe extern "C" fn(*mut RawFrame) -> *mut c_void;
 
-/// XLA passes a handler nothing by which to know itself, so each has a function of its own.
+/// XLA passes a handler no data that identifies it, so each slot has a function of its own.
 unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut RawFrame) -> *mut c_void {
-    // SAFETY: XLA passes a frame that lives through the call.
+    // SAFETY: XLA passes a frame that outlives the call.
     unsafe { enter(SLOT, &*frame) }
 }
 
@@ -396,7 +401,7 @@ static TRAMPOLINES: [RawHandler; MAX_HANDLERS] = trampolines![
 ];
 
 /// # Safety
-/// `frame` is a frame that XLA made, and what it points to lives through the call.
+/// `frame` was made by XLA, and everything that it points to outlives the call.
 unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
     const EXECUTE: c_int = 3;
     // SAFETY: promised by the caller.
@@ -405,7 +410,7 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
             return std::ptr::null_mut();
         }
         let Some((name, handler)) = HANDLERS[slot].get() else {
-            return make_error(frame, "the function is not there".into());
+            return make_error(frame, "the function is not registered".into());
         };
         let handler = match handler {
             Handler::Host(handler) => handler,
@@ -418,13 +423,13 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
         };
         let mut call = match read_frame(frame) {
             Ok(call) => call,
-            // For want of a result to clear. It happens on every device alike, so that none waits for another.
+            // There is no result to zero. This happens on every device alike, so no device waits for another.
             Err(message) => return make_error(frame, format!("function {name:?}: {message}")),
         };
         let message = match guarded(|| handler(&mut call)) {
-            Ok(()) => match call.results.iter().position(|result| !result.asked && result.written < result.len) {
+            Ok(()) => match call.results.iter().position(|result| !result.requested && result.written < result.len) {
                 None => return std::ptr::null_mut(),
-                Some(i) => format!("returned Ok and has not written result {i} ({:?})", call.results[i]),
+                Some(i) => format!("returned Ok without writing result {i} ({:?})", call.results[i]),
             },
             Err(message) => message,
         };
@@ -439,16 +444,16 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
     }
 }
 
-/// At registration XLA calls a handler once to learn which version of the FFI it was made for.
+/// Answers XLA's probe: at registration it calls a handler once to read the version of the FFI that it was built for.
 unsafe fn answer_probe(frame: &RawFrame) -> bool {
     const METADATA: c_int = 1;
     let mut next = frame.extension.cast_mut();
     while !next.is_null() {
-        // SAFETY: XLA's chain of extensions ends in null; this kind has this layout.
+        // SAFETY: XLA's chain of extensions ends in null, and this kind has this layout.
         unsafe {
             if (*next).base.kind == METADATA {
                 if let Some(metadata) = (*next).metadata.as_mut() {
-                    // The layouts used here have not changed within major version 0, and XLA asks for its own minor.
+                    // These layouts have not changed within major version 0, and XLA checks for its own minor version.
                     metadata.major = 0;
                     metadata.minor = frame.api.as_ref().map_or(2, |api| api.minor);
                     metadata.traits = 0;
@@ -461,19 +466,19 @@ unsafe fn answer_probe(frame: &RawFrame) -> bool {
     false
 }
 
-/// An array of a call, wherever it lies: dense, row-major.
+/// A dense row-major array of a call, in any memory.
 struct RawArray<'a> {
     ty: ElementType,
     dims: &'a [i64],
-    /// Valid for as many bytes; not null.
+    /// Not null; valid for the size of the array.
     data: *mut u8,
     len: usize,
 }
 
-/// The arrays of a list. What orders calls and carries nothing is left out.
+/// The arrays of a list. Tokens, which order calls and carry no data, are skipped.
 ///
 /// # Safety
-/// The list is as long as it says, and its buffers live through the call.
+/// The list has its stated length, and its buffers outlive the call.
 unsafe fn arrays(list: &RawFfiList) -> impl Iterator<Item = std::result::Result<RawArray<'_>, String>> {
     const BUFFER: c_int = 1;
     const TOKEN: c_int = 17;
@@ -488,14 +493,14 @@ unsafe fn arrays(list: &RawFfiList) -> impl Iterator<Item = std::result::Result<
         // SAFETY: promised by the caller.
         let dims = unsafe { slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
         let len = dense_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
-        // An address that is valid for no bytes at all.
+        // Any non-null address is valid for zero bytes.
         let data = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
         Ok(RawArray { ty, dims, data, len })
     })
 }
 
 /// # Safety
-/// What the frame points to lives through the call, and its arrays lie in the host's memory.
+/// Everything that the frame points to outlives the call, and its arrays are in host memory.
 unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, String> {
     let mut call = CallFrame { args: SmallVec::new(), results: SmallVec::new(), frame: Frame(frame) };
     let mut read: SmallVec<[Range<usize>; 8]> = SmallVec::new();
@@ -510,7 +515,7 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
         for array in arrays(&frame.results) {
             let RawArray { ty, dims, data, len } = array?;
             written.push(data as usize..data as usize + len);
-            call.results.push(Ret { ty, dims, data, len, asked: false, written: 0, memory: PhantomData });
+            call.results.push(Ret { ty, dims, data, len, requested: false, written: 0, memory: PhantomData });
         }
     }
     for (i, to) in written.iter().enumerate() {
@@ -524,8 +529,8 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
 
 unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
     let len = usize::try_from(attrs.len).unwrap_or(0);
-    // SAFETY: promised by the caller: the three lists have this length and live through the call, and each attribute
-    // has the layout of its kind.
+    // SAFETY: promised by the caller: the three lists have this length and outlive the call, and each attribute has the
+    // layout of its kind.
     unsafe {
         let span = |span: &RawSpan| std::str::from_utf8(slice(span.data.cast::<u8>(), span.len)).unwrap_or("");
         let kinds = slice(attrs.kinds, len);

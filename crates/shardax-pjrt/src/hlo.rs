@@ -1,4 +1,4 @@
-//! The optimized program: what of XLA's `HloModuleProto` is of use, decoded.
+//! Decoding of the optimized program: the fields of XLA's `HloModuleProto` that shardax uses.
 
 mod groups;
 pub(crate) mod localize;
@@ -22,43 +22,45 @@ use trips::Loops;
 /// One instruction of an optimized program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HloInstruction {
-    /// The name of the computation that it stands in.
+    /// The name of its computation.
     pub computation: String,
-    /// Its computation is the one that an execution starts with.
+    /// Its computation is the entry computation.
     pub in_entry: bool,
-    /// What operands call it.
+    /// The name by which operands refer to it.
     pub name: String,
-    /// HLO's name of the operation, e.g. `all-reduce`, `fusion`, `custom-call`.
+    /// HLO's name of the operation, such as `all-reduce`, `fusion`, `custom-call`.
     pub opcode: String,
-    /// Shapes of the result on one device: one, or one for each leaf of a tuple. Tokens and the like have none.
+    /// Shapes of the result on one device: one, or one for each leaf of a tuple. Tokens and other opaque types have
+    /// none.
     pub shapes: Vec<(ElementType, Vec<i64>)>,
-    /// For collectives: the groups of partitions that take part together. Empty means all in one group.
+    /// For collectives: the groups of partitions that communicate. Empty means one group of all.
     pub replica_groups: Vec<Vec<i64>>,
-    /// For `collective-permute`: pairs of source and target.
+    /// For `collective-permute`: the pairs of source and target.
     pub source_target_pairs: Vec<(i64, i64)>,
-    /// For collectives: the channel, which all participants share.
+    /// For collectives: the channel that all participants share.
     pub channel_id: Option<i64>,
     /// Names of the operands.
     pub operands: Vec<String>,
-    /// Names of the computations that it runs: a loop's body and condition, the branches of a conditional, a reducer.
+    /// Names of the called computations: body and condition of a loop, branches of a conditional, a reducer.
     pub calls: Vec<String>,
-    /// For `while`: how often its body runs, where that is known before it does.
+    /// For `while`: how often the body runs, if that is known at compile time.
     pub trip_count: Option<u64>,
-    /// For `parameter`: which of its computation's it is.
+    /// For `parameter`: its number in the computation.
     pub parameter_number: Option<i64>,
-    /// For `custom-call`: the function called.
+    /// For `custom-call`: the name of the called function.
     pub custom_call_target: Option<String>,
-    /// For matrix products and convolutions, also by cuBLAS and cuDNN: the floating-point operations of one run on one
-    /// device, two for each product and sum. 0 of all else, a fusion being what its computation says.
-    pub products: f64,
-    /// What the program calls it: the names around the operation that it was made from. Empty where that is not known.
+    /// For matmuls and convolutions, including those of cuBLAS and cuDNN: the floating-point operations of one run on
+    /// one device, counting a multiplication and an addition as two. 0 for other instructions; a fusion's are in its
+    /// computation.
+    pub matmul_flops: f64,
+    /// The name that the program gives it: the scopes around the original operation. Empty if unknown.
     pub op_name: String,
-    /// The file and line of that operation.
+    /// The file and line of the original operation.
     pub source: Option<(String, u32)>,
 }
 
 impl HloInstruction {
-    /// Whether devices exchange data here.
+    /// Returns true if devices exchange data in this instruction.
     pub fn is_collective(&self) -> bool {
         is_collective(&self.opcode)
     }
@@ -113,18 +115,18 @@ fn is_collective(opcode: &str) -> bool {
     )
 }
 
-/// What the checks before an execution need to know of a program. Skips over everything else in the module.
+/// The properties of a program that the checks before an execution need. Decoding skips all other fields of the module.
 pub(crate) struct Summary {
     pub(crate) parameters: Vec<(Option<ElementType>, Vec<i64>)>,
-    /// Parameters whose memory an execution takes.
+    /// Parameters that an execution donates.
     pub(crate) donated: Vec<usize>,
-    /// Devices exchange data, in collectives or through functions of the host.
+    /// Devices exchange data, in collectives or through host functions.
     pub(crate) has_collectives: bool,
-    /// It calls functions that may be registered by the host.
+    /// The program calls functions that the host may have registered.
     pub(crate) calls_host: bool,
-    /// How each parameter lies in memory.
+    /// The layout of each parameter.
     pub(crate) parameter_layouts: Vec<Layout>,
-    /// The same of each result.
+    /// The layout of each result.
     pub(crate) output_layouts: Vec<Layout>,
 }
 
@@ -138,8 +140,9 @@ impl Summary {
         let donors = module.donors.iter().flat_map(|d| &d.entries).map(|e| e.parameter_number);
         let donated = aliases.chain(donors).filter_map(|n| usize::try_from(n).ok()).collect();
         let mut instructions = module.computations.iter().flat_map(|c| &c.instructions);
-        let has_collectives =
-            instructions.clone().any(|i| is_collective(&i.opcode) || localize::meets(&i.custom_call_target));
+        let has_collectives = instructions
+            .clone()
+            .any(|i| is_collective(&i.opcode) || localize::is_collective_call(&i.custom_call_target));
         const TYPED_FFI: i32 = 4;
         let calls_host = instructions.any(|i| i.custom_call_api_version == TYPED_FFI);
         let parameter_layouts = shape.parameters.iter().map(ShapeProto::memory).collect();
@@ -151,7 +154,7 @@ impl Summary {
     }
 }
 
-/// Shardings that the compiler gave a program's parameters and outputs.
+/// The shardings that the compiler chose for the parameters and results of a program.
 pub(crate) struct Shardings {
     pub(crate) parameters: Option<Vec<OpSharding>>,
     pub(crate) outputs: Option<Vec<OpSharding>>,
@@ -205,7 +208,7 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 trip_count: loops.trip_count(proto),
                 parameter_number: (proto.opcode == "parameter").then_some(proto.parameter_number),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
-                products: matmul_flops::matmul_flops(proto, &by_id),
+                matmul_flops: matmul_flops::matmul_flops(proto, &by_id),
                 op_name: proto.metadata.as_ref().map(|m| m.op_name.clone()).unwrap_or_default(),
                 source: proto.metadata.as_ref().and_then(|m| m.source(&module.frames)),
             });
@@ -306,7 +309,7 @@ impl ShapeProto {
         }
     }
 
-    /// How the leaves lie in memory, in the order of [`leaves`](Self::leaves).
+    /// The layouts of the leaves, in the order of [`leaves`](Self::leaves).
     fn layouts(&self, found: &mut Vec<Layout>) {
         for shape in &self.tuple_shapes {
             shape.layouts(found);
@@ -360,7 +363,7 @@ struct ModuleProto {
     frames: Option<FramesProto>,
 }
 
-/// Lines of source code, which instructions name by number; all numbers count from 1.
+/// Source locations, to which instructions refer by number. All numbers count from 1.
 #[derive(Clone, PartialEq, Message)]
 struct FramesProto {
     #[prost(string, repeated, tag = "1")]
@@ -398,7 +401,7 @@ struct MetadataProto {
 }
 
 impl MetadataProto {
-    /// The file and line, written in place or as a frame.
+    /// The file and line, stored in place or as a frame number.
     fn source(&self, frames: &Option<FramesProto>) -> Option<(String, u32)> {
         fn nth<T>(list: &[T], number: i32) -> Option<&T> {
             list.get(usize::try_from(number).ok()?.checked_sub(1)?)
@@ -458,7 +461,7 @@ struct InstructionProto {
     called_computation_ids: Vec<i64>,
     #[prost(bytes = "vec", tag = "43")]
     backend_config: Vec<u8>,
-    /// The older form of `device_list`.
+    /// The form before `device_list`.
     #[prost(message, repeated, tag = "49")]
     replica_groups: Vec<GroupProto>,
     #[prost(message, repeated, tag = "52")]
@@ -481,7 +484,7 @@ struct PairProto {
     target: i64,
 }
 
-/// The numbers of a constant, as far as loops count with them.
+/// The integers of a constant, for the trip counts of loops.
 #[derive(Clone, PartialEq, Message)]
 struct LiteralProto {
     #[prost(int32, repeated, tag = "4")]
@@ -495,7 +498,7 @@ struct LiteralProto {
 }
 
 impl LiteralProto {
-    /// The one integer that it is.
+    /// The value of a constant of one integer.
     fn int(&self) -> Option<i64> {
         match (&self.s32s[..], &self.s64s[..], &self.u32s[..], &self.u64s[..]) {
             ([n], [], [], []) => Some(i64::from(*n)),

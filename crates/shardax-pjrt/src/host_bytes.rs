@@ -2,6 +2,6 @@
 
 /// Host data that buffers may share, see [`crate::Client::buffer_from_host_shared`].
 pub trait HostBytes: Send + Sync {
-    /// The data; the same slice each time.
+    /// The data. Every call must return the same slice.
     fn bytes(&self) -> &[u8];
 }

@@ -1,7 +1,8 @@
-//! Installing a plugin: pip downloads a pinned wheel, the library is checked and moved into the cache in one step.
+//! Installing a plugin: pip downloads a pinned wheel; the library is checked and renamed into the cache.
 //!
-//! It may be killed at any moment, and several processes may do it at once. None of it takes longer than
-//! `SHARDAX_INSTALL_SECONDS` (600).
+//! The process may be killed at any moment, and several processes may install at once. An installation takes at most
+//! `SHARDAX_INSTALL_SECONDS` (600). Noticed by `search::two_processes_install_once`,
+//! `search::an_installer_can_be_killed_at_any_moment`.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -17,7 +18,7 @@ use crate::permissions;
 use crate::plugin_search::{Environment, Wheel};
 use crate::settings::INSTALL_SECONDS;
 
-/// Puts the wheel's library at `library` inside `folder`. Several processes may do so at once; one of them works.
+/// Installs the library of a wheel at `library` inside `folder`. If several processes call it at once, one installs.
 pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: &Path) -> Result<()> {
     let arch = std::env::consts::ARCH;
     let sha256 = wheel.sha256.iter().find(|(name, _)| *name == arch).map(|(_, sha256)| *sha256).ok_or_else(|| {
@@ -26,7 +27,7 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
     let limit = Limit::of(env)?;
     permissions::make_folder(folder)?;
 
-    // The lock goes with the process that holds it, so one that was killed blocks nobody.
+    // The system releases the lock when its process ends, so a killed process blocks nobody.
     let lock_path = folder.join("lock");
     let lock = File::create(&lock_path).map_err(|e| io_error(e, "cannot make the lock file", &lock_path))?;
     while let Err(error) = lock.try_lock() {
@@ -53,10 +54,10 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
 
 const WORK_PREFIX: &str = "tmp-";
 
-/// Between looks at what other processes do.
+/// Interval at which it checks for other processes.
 const POLL: Duration = Duration::from_millis(20);
 
-/// When an installation is given up.
+/// The deadline of an installation.
 struct Limit {
     time: Duration,
     end: Instant,
@@ -66,7 +67,7 @@ impl Limit {
     fn of(env: &Environment) -> Result<Limit> {
         let given = env.var(INSTALL_SECONDS.name()).map(OsString::as_os_str);
         let time = INSTALL_SECONDS.of(given)?.unwrap_or(Duration::from_secs(600));
-        // Further off than a clock can say is as good as a year.
+        // Adding `Duration::MAX` to an `Instant` overflows; a year is long enough.
         let now = Instant::now();
         Ok(Limit { time, end: now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600)) })
     }
@@ -76,15 +77,13 @@ impl Limit {
     }
 
     fn error(&self, who: String) -> Error {
-        let message = format!(
-            "{who} was not done after {:?} (SHARDAX_INSTALL_SECONDS sets another limit, in seconds)",
-            self.time
-        );
+        let message =
+            format!("{who} did not finish within {:?} (SHARDAX_INSTALL_SECONDS sets the limit in seconds)", self.time);
         Error::new(Code::DeadlineExceeded, message)
     }
 }
 
-/// How it ended; `None` when it had to be killed.
+/// Waits for a process; `None` if it was killed at the deadline.
 fn wait(child: &mut Child, limit: &Limit) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -99,7 +98,7 @@ fn wait(child: &mut Child, limit: &Limit) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// Has the process be killed when this one is, lest it go on writing where another installs.
+/// Makes the system kill the process when this one dies, so that it does not write to a folder where another installs.
 fn end_with_this_process(command: &mut Command) {
     #[cfg(target_os = "linux")]
     // SAFETY: between fork and exec only this one system call is made.
@@ -115,7 +114,7 @@ fn end_with_this_process(command: &mut Command) {
     let _ = command;
 }
 
-/// What an interrupted install left; nobody else can be at work, since the caller holds the lock.
+/// Removes the files of an interrupted installation. The caller has the lock, so nobody else uses them.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(WORK_PREFIX) {
@@ -139,7 +138,7 @@ fn download_and_unpack(
         return Err(Error::new(
             Code::DataLoss,
             format!(
-                "the downloaded wheel is not the one expected (sha256 {actual}, expected {sha256}); it was thrown away"
+                "the downloaded wheel is not the expected one (sha256 {actual}, expected {sha256}) and was deleted"
             ),
         ));
     }
@@ -151,13 +150,13 @@ fn download_and_unpack(
 
 fn download(wheel: &Wheel, env: &Environment, limit: &Limit, work: &Path) -> Result<PathBuf> {
     let python = env.on_path("python3").next().ok_or_else(|| {
-        Error::new(Code::NotFound, "there is no python3 on PATH, and its pip is what downloads the plugin")
+        Error::new(Code::NotFound, "there is no python3 on PATH, whose pip would download the plugin")
     })?;
     let requirement = format!("{}=={}", wheel.package, wheel.version);
     let command = format!("`{} -m pip download {requirement}`", python.display());
-    // Into a file: a pipe would stay open for as long as any process that pip started.
-    let said = work.join("stderr");
-    let stderr = File::create(&said).map_err(|e| io_error(e, "cannot write", &said))?;
+    // To a file: a pipe would stay open as long as any process that pip started.
+    let log = work.join("stderr");
+    let stderr = File::create(&log).map_err(|e| io_error(e, "cannot write", &log))?;
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest"])
         .arg(work)
@@ -172,7 +171,7 @@ fn download(wheel: &Wheel, env: &Environment, limit: &Limit, work: &Path) -> Res
         return Err(limit.error(command));
     };
     if !status.success() {
-        let stderr = fs::read(&said).unwrap_or_default();
+        let stderr = fs::read(&log).unwrap_or_default();
         let stderr = String::from_utf8_lossy(&stderr);
         let tail: Vec<&str> = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
@@ -209,7 +208,7 @@ fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
     let mut target = File::create(to).map_err(write)?;
     io::copy(&mut source, &mut target).map_err(write)?;
     target.flush().map_err(write)?;
-    // The rename must not become durable before the contents are.
+    // The contents must be durable before the rename is.
     target.sync_all().map_err(write)
 }
 

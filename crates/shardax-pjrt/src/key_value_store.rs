@@ -1,7 +1,7 @@
-//! The key-value store by which a plugin's clients in several processes find each other.
+//! The key-value store through which the clients of a plugin in several processes find each other.
 //!
-//! Plugins that know other processes (CUDA's, libtpu) take three functions when a client is made, and call them from
-//! any of their threads for as long as the process lives: to meet, and later to hand round NCCL's ids.
+//! Plugins for several processes (CUDA, TPU) receive three functions when a client is created, and call them on any of
+//! their threads until the process ends: to connect, and later to distribute NCCL ids.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{c_char, c_int, c_void};
@@ -16,27 +16,27 @@ use crate::raw::{ClientCreate, RawError, RawExtension};
 
 /// A store that the processes of a job share.
 pub trait KeyValueStore: Send + Sync {
-    /// The value under a key, waited for.
+    /// Waits for the value of a key.
     ///
     /// # Errors
-    /// [`Code::DeadlineExceeded`] when there is none in time.
+    /// [`Code::DeadlineExceeded`] if it does not arrive in time.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// The value under a key, if there is one by now.
+    /// The value of a key, if it exists.
     ///
     /// # Errors
-    /// The store's.
+    /// An error of the store.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Puts a value under a key, for all processes.
+    /// Stores a value for all processes.
     ///
     /// # Errors
-    /// The store's, e.g. [`Code::AlreadyExists`].
+    /// An error of the store, such as [`Code::AlreadyExists`].
     fn put(&self, key: &str, value: &[u8]) -> Result<()>;
 }
 
-/// Has a client that is about to be made call this store, which then lives for ever: nobody says when a plugin's threads
-/// are done with it.
+/// Passes the store to a client that is about to be created. The store is never freed, because plugins do not report
+/// when their threads stop using it.
 pub(crate) fn pass(store: Arc<dyn KeyValueStore>, args: &mut ClientCreate) {
     let store: *mut c_void = Box::into_raw(Box::new(store)).cast();
     args.kv_get_callback = get as *mut c_void;
@@ -47,7 +47,7 @@ pub(crate) fn pass(store: Arc<dyn KeyValueStore>, args: &mut ClientCreate) {
     args.kv_try_get_user_arg = store;
 }
 
-/// Makes an error of the plugin's kind.
+/// Creates an error of the plugin.
 type MakeError = unsafe extern "C" fn(c_int, *const c_char, usize) -> *mut RawError;
 type Delete = unsafe extern "C" fn(*mut c_char);
 
@@ -90,14 +90,14 @@ struct Put {
     store: *mut c_void,
 }
 
-// Sizes of the C API, version 0.81.
+// Sizes in the C API, version 0.81.
 const _: () = assert!(size_of::<Get>() == 80 && size_of::<TryGet>() == 72 && size_of::<Put>() == 64);
 
 unsafe extern "C" fn get(args: *mut Get) -> *mut RawError {
-    // SAFETY: the plugin passes a struct of this layout, with what `pass` gave it.
+    // SAFETY: the plugin passes a struct of this layout with the pointer from `pass`.
     unsafe {
         let args = &mut *args;
-        // None at all, where it is negative.
+        // A negative timeout means no limit.
         let timeout = Duration::from_millis(u64::try_from(args.timeout_in_ms).unwrap_or(u64::from(u32::MAX)));
         let key = text(args.key, args.key_size);
         let found = answer(args.make_error, || store(args.store).get(&key, timeout));
@@ -110,7 +110,7 @@ unsafe extern "C" fn try_get(args: *mut TryGet) -> *mut RawError {
     unsafe {
         let args = &mut *args;
         let key = text(args.key, args.key_size);
-        let absent = || Error::new(Code::NotFound, format!("there is no value under the key {key:?}"));
+        let absent = || Error::new(Code::NotFound, format!("there is no value for the key {key:?}"));
         let found = answer(args.make_error, || store(args.store).try_get(&key)?.ok_or_else(absent));
         found.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
     }
@@ -133,7 +133,7 @@ unsafe fn store<'a>(store: *mut c_void) -> &'a Arc<dyn KeyValueStore> {
     unsafe { &*store.cast::<Arc<dyn KeyValueStore>>() }
 }
 
-/// What the store says, with errors as the plugin's.
+/// Converts the result of the store, and its errors to those of the plugin.
 ///
 /// # Safety
 /// `make_error` points to the plugin's function.
@@ -141,23 +141,23 @@ unsafe fn answer<T>(
     make_error: *const MakeError,
     ask: impl FnOnce() -> Result<T>,
 ) -> std::result::Result<T, *mut RawError> {
-    let said = guard_callback(ask);
-    said.unwrap_or_else(|_| Err(Error::new(Code::Internal, "the key-value store panicked"))).map_err(|error| {
-        // SAFETY: promised by the caller; it copies the message.
+    let result = guard_callback(ask);
+    result.unwrap_or_else(|_| Err(Error::new(Code::Internal, "the key-value store panicked"))).map_err(|error| {
+        // SAFETY: promised by the caller; the function copies the message.
         unsafe { (*make_error)(error.code as c_int, error.message.as_ptr().cast(), error.message.len()) }
     })
 }
 
-/// Room for the length of a value in front of it: who deletes it is not told.
+/// The size of a header with the length of a value: the deleter does not receive the length.
 const HEAD: usize = size_of::<usize>();
 
 fn layout(len: usize) -> Layout {
-    // No value is near `isize::MAX`.
+    // A value is never as long as `isize::MAX`.
     Layout::from_size_align(HEAD + len, align_of::<usize>()).unwrap_or(Layout::new::<usize>())
 }
 
 fn give(value: &[u8], to: &mut *mut c_char, size: &mut usize, deleter: &mut Option<Delete>) -> *mut RawError {
-    // SAFETY: the layout is not empty, and has room for the length and the value.
+    // SAFETY: the layout is not empty, and has space for the length and the value.
     unsafe {
         let memory = alloc(layout(value.len()));
         if memory.is_null() {
@@ -171,7 +171,7 @@ fn give(value: &[u8], to: &mut *mut c_char, size: &mut usize, deleter: &mut Opti
 }
 
 unsafe extern "C" fn delete(value: *mut c_char) {
-    // SAFETY: the plugin gives back what `give` gave it, once.
+    // SAFETY: the plugin passes a pointer from `give`, once.
     unsafe {
         let memory = value.cast::<u8>().sub(HEAD);
         dealloc(memory, layout(memory.cast::<usize>().read()));
@@ -190,7 +190,7 @@ mod tests {
 
     impl KeyValueStore for Map {
         fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-            let late = || Error::new(Code::DeadlineExceeded, format!("{key} did not come within {timeout:?}"));
+            let late = || Error::new(Code::DeadlineExceeded, format!("{key} was not set within {timeout:?}"));
             self.try_get(key)?.ok_or_else(late)
         }
         fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
@@ -205,23 +205,23 @@ mod tests {
         }
     }
 
-    /// The error of a plugin that is none.
+    /// An error of a fake plugin.
     struct Fake(c_int, String);
 
     unsafe extern "C" fn make_error(code: c_int, message: *const c_char, size: usize) -> *mut RawError {
-        // SAFETY: called with a text of this size.
+        // SAFETY: called with a text of this length.
         let message = unsafe { text(message, size) }.into_owned();
         Box::into_raw(Box::new(Fake(code, message))).cast()
     }
 
-    fn said(error: *mut RawError) -> Option<(c_int, String)> {
+    fn error_of(error: *mut RawError) -> Option<(c_int, String)> {
         // SAFETY: null, or from `make_error`.
         (!error.is_null()).then(|| unsafe { *Box::from_raw(error.cast::<Fake>()) }).map(|fake| (fake.0, fake.1))
     }
 
     static MAKE: MakeError = make_error;
 
-    /// A plugin that calls what it was given.
+    /// A fake plugin, which calls the functions that it received.
     struct Plugin(ClientCreate);
 
     impl Plugin {
@@ -236,8 +236,8 @@ mod tests {
                 make_error: &raw const MAKE,
                 store: self.0.kv_put_user_arg,
             };
-            // SAFETY: as a plugin calls it.
-            said(unsafe { put(&mut args) })
+            // SAFETY: called as a plugin does.
+            error_of(unsafe { put(&mut args) })
         }
 
         fn get(&self, key: &str) -> std::result::Result<Vec<u8>, (c_int, String)> {
@@ -253,9 +253,9 @@ mod tests {
                 value_size: 0,
                 delete: None,
             };
-            // SAFETY: as a plugin calls it, and deletes the value.
+            // SAFETY: called as a plugin does, which deletes the value.
             unsafe {
-                if let Some(error) = said(get(&mut args)) {
+                if let Some(error) = error_of(get(&mut args)) {
                     return Err(error);
                 }
                 let value = slice(args.value.cast::<u8>(), args.value_size).to_vec();
@@ -278,7 +278,7 @@ mod tests {
             };
             // SAFETY: as above.
             unsafe {
-                if let Some(error) = said(try_get(&mut args)) {
+                if let Some(error) = error_of(try_get(&mut args)) {
                     return Err(error);
                 }
                 let value = slice(args.value.cast::<u8>(), args.value_size).to_vec();
@@ -299,12 +299,12 @@ mod tests {
         assert_eq!((plugin.get("gpu/0"), plugin.try_get("gpu/0")), (Ok(value.clone()), Ok(value)));
         assert_eq!(plugin.put("empty", &[]), None);
         assert_eq!(plugin.get("empty"), Ok(vec![]));
-        // Each with the code that plugins look at.
-        assert_eq!(plugin.get("gpu/1"), Err((4, "gpu/1 did not come within 20ms".into())));
-        assert_eq!(plugin.try_get("gpu/1"), Err((5, "there is no value under the key \"gpu/1\"".into())));
+        // Plugins check for these codes.
+        assert_eq!(plugin.get("gpu/1"), Err((4, "gpu/1 was not set within 20ms".into())));
+        assert_eq!(plugin.try_get("gpu/1"), Err((5, "there is no value for the key \"gpu/1\"".into())));
         assert_eq!(plugin.put("gpu/0", &[1]), Some((6, "it is there already".into())));
         assert_eq!(plugin.get("panic"), Err((13, "the key-value store panicked".into())));
-        // SAFETY: this plugin is done with it.
+        // SAFETY: the fake plugin no longer uses it.
         drop(unsafe { Box::from_raw(plugin.0.kv_get_user_arg.cast::<Arc<dyn KeyValueStore>>()) });
     }
 }

@@ -1,10 +1,10 @@
-//! Launches that can fail while they run, and what becomes of their results.
+//! Failures of host functions during a launch.
 //!
-//! A function of the host that a program calls may fail on one device. Told so, the plugin stops the program there,
-//! and its collectives, in this program or in a later one that is given the result, wait for that device until the
-//! process is aborted. So the plugin is never told: the function's results are zeros, the program runs to its end on
-//! every device, and the failure is kept here, where every result of the launch, and of launches that used those
-//! results, finds it.
+//! A host function may fail on one device. If the CPU plugin (xla-cpu-pjrt 0.0.1) is told, it stops the program on that
+//! device, and collectives on the others, in this program or a later one that uses the result, wait until the process
+//! is aborted. So the plugin is not told: the results of the function are zeros, the program runs to its end on every
+//! device, and the failure is recorded here. Results of the launch, and of launches that used them, return it. Test:
+//! `ffi::a_failure_on_one_device_reaches_every_result_and_no_collective_waits`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 
-/// A launch whose program, or whose arguments' program, calls functions of the host.
+/// A launch whose program, or the program of one of its arguments, calls host functions.
 pub(crate) struct Launch {
     id: i32,
     failure: OnceLock<Error>,
-    /// Launches under way whose results it was given.
+    /// Launches in flight whose results it uses.
     parents: Mutex<Vec<Arc<Launch>>>,
-    /// Devices that have not finished it.
+    /// The number of devices that have not finished it.
     pending: AtomicUsize,
 }
 
@@ -34,15 +34,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Launch {
-    /// Starts the record of a launch. Functions of the host find it by `id`.
+    /// Records a launch. Host functions find it by `id`.
     ///
     /// # Errors
-    /// An argument comes from a launch that failed.
+    /// An argument is the result of a failed launch.
     pub(crate) fn begin(id: i32, args: &[&Buffer], devices: usize) -> Result<Arc<Launch>> {
         let mut parents: Vec<Arc<Launch>> = Vec::new();
         for origin in args.iter().filter_map(|arg| arg.origin.as_ref()) {
             if parents.last().is_some_and(|last| Arc::ptr_eq(last, origin)) {
-                continue; // results of one launch mostly come together
+                continue; // results of one launch are usually passed together
             }
             origin.check_nearby()?;
             if !origin.is_settled() && !parents.iter().any(|parent| Arc::ptr_eq(parent, origin)) {
@@ -59,20 +59,20 @@ impl Launch {
         Ok(launch)
     }
 
-    /// The plugin did not start it.
+    /// Removes a launch that the plugin did not accept.
     pub(crate) fn abandon(&self) {
         running().remove(&self.id);
     }
 
-    /// A device has finished it.
+    /// Records that a device has finished it.
     pub(crate) fn device_done(&self) {
         if self.pending.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
         running().remove(&self.id);
         let mut parents = lock(&self.parents);
-        // What it was given has been there since before it ran, so the parents are as settled as they will be. From
-        // here on they need not be kept.
+        // Its arguments were ready before it ran, so the failures of the parents are final, and the parents can be
+        // dropped.
         if let Some(error) = parents.iter().find_map(|parent| parent.check().err()) {
             let _ = self.failure.set(error);
         }
@@ -83,12 +83,12 @@ impl Launch {
         self.pending.load(Ordering::Acquire) == 0
     }
 
-    /// The failure of it or of a launch whose results it used, as known so far. Complete for a result that is ready.
+    /// Returns the failure of this launch or of one whose results it used, if known. Final once a result is ready.
     pub(crate) fn check(self: &Arc<Launch>) -> Result<()> {
-        // Not by recursion: many launches may be under way, each using the one before.
+        // Iterative: many launches may be in flight, each using the previous one.
         let mut to_check = vec![self.clone()];
         while let Some(launch) = to_check.pop() {
-            // Parents first: they are let go only after the failure was taken over from them.
+            // The parents are read first: they are dropped only after their failure was copied.
             let parents = lock(&launch.parents).clone();
             launch.own_failure()?;
             to_check.extend(parents);
@@ -100,7 +100,7 @@ impl Launch {
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// A failure that is known without going far.
+    /// Returns a known failure of this launch and its direct parents.
     fn check_nearby(&self) -> Result<()> {
         let parents = lock(&self.parents);
         self.own_failure()?;
@@ -108,13 +108,13 @@ impl Launch {
     }
 }
 
-/// Whether the launch with this id has failed, or one whose results it was given.
+/// Returns true if the launch with this id, or one whose results it uses, has failed.
 pub(crate) fn has_failed(id: i64) -> bool {
     let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());
     launch.is_some_and(|launch| launch.check().is_err())
 }
 
-/// Notes that a function of the host failed in the launch with this id; false when no such launch is known.
+/// Records the failure of a host function in the launch with this id; returns false if there is no such launch.
 pub(crate) fn fail(id: i64, error: Error) -> bool {
     let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());
     launch.is_some_and(|launch| {

@@ -1,9 +1,10 @@
-//! The launches under way: fewer than the CPU plugin can take without hanging, and waited for at the end.
+//! Limits on the launches in flight, which the process also waits for at its end.
 //!
-//! The plugin lets 32 launches be under way on a device. A launch on several devices beyond that blocks, on each device,
-//! one of the threads that run programs. When the programs under way have collectives, too few threads are left for all
-//! participants of one to come together, and everything waits until the process is aborted: a loop that launches 40
-//! steps without waiting is enough. So the calling thread waits here instead, before the plugin's limit is reached.
+//! The CPU plugin (xla-cpu-pjrt 0.0.1) allows 32 launches in flight on a device. A multi-device launch beyond that
+//! blocks one of the threads that run programs, on each device. If the programs in flight have collectives, too few
+//! threads remain for all participants of a collective, and everything waits until the process is aborted: 40 steps
+//! without waiting are enough. So the calling thread waits here before the plugin's limit. Test:
+//! `hazards::hundreds_of_launches_without_waiting`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,45 +17,45 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::exit;
 
-/// Launches on several devices; each counts on all of its devices.
+/// Limit of multi-device launches, which count on all of their devices.
 const MULTI_LIMIT: usize = 12;
-/// Launches on one device, on each device. With the above less than the plugin's 32.
+/// Limit of single-device launches on each device. The sum of both limits is below the plugin's 32.
 const SINGLE_LIMIT: usize = 16;
 
-/// Between looks at what other threads do.
+/// Interval at which a waiting thread checks again.
 const POLL: Duration = Duration::from_micros(20);
 
-/// Completion of a launch on each of its devices.
+/// The completion events of a launch, one for each device.
 pub(crate) type Completion = SmallVec<[Arc<Event>; 8]>;
 
-/// Counts of a client.
+/// The launches in flight of a client.
 pub(crate) struct LaunchLimiter {
     multi: Mutex<Multi>,
     single: Vec<Single>,
-    /// The last launch in which devices of several processes meet.
-    crossing: Mutex<Completion>,
+    /// The last launch whose devices communicate with other processes.
+    multi_process: Mutex<Completion>,
 }
 
 #[derive(Default)]
 struct Multi {
-    /// Between the check and the plugin's answer.
+    /// Launches that have passed the check and that the plugin has not accepted or rejected yet.
     starting: usize,
-    under_way: VecDeque<Completion>,
-    /// Taken from the front of `under_way` by a thread that waits for them.
+    in_flight: VecDeque<Completion>,
+    /// Launches that a thread removed from the front of `in_flight` to wait for them.
     awaited: usize,
 }
 
 #[derive(Default)]
 struct Single {
     count: AtomicUsize,
-    under_way: Mutex<VecDeque<Arc<Event>>>,
+    in_flight: Mutex<VecDeque<Arc<Event>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks until it is so, or until the deadline.
+/// Polls a condition until it is true or the deadline has passed.
 fn poll(deadline: Instant, mut is_so: impl FnMut() -> bool) -> bool {
     let mut pause = POLL;
     while !is_so() {
@@ -72,27 +73,28 @@ impl LaunchLimiter {
         LaunchLimiter {
             multi: Mutex::default(),
             single: (0..devices).map(|_| Single::default()).collect(),
-            crossing: Mutex::default(),
+            multi_process: Mutex::default(),
         }
     }
 
-    /// Waits until the launch before has ended in which devices of several processes met, and keeps others out meanwhile:
-    /// in every process such launches must come to their meetings in one order, which the plugin does not promise.
-    pub(crate) fn enter_crossing(&self) -> MutexGuard<'_, Completion> {
-        let last = lock(&self.crossing);
+    /// Waits until the previous launch that communicates with other processes has completed, and excludes others
+    /// meanwhile. Such launches must run in the same order in every process, and the plugin does not promise to run
+    /// launches in order.
+    pub(crate) fn enter_multi_process(&self) -> MutexGuard<'_, Completion> {
+        let last = lock(&self.multi_process);
         for event in last.iter() {
-            let _ = event.wait_ref(); // its error is its results' affair
+            let _ = event.wait_ref(); // its results return the error
         }
         last
     }
 
-    /// Waits until a launch on several devices may start.
+    /// Waits until a multi-device launch may start.
     ///
     /// # Errors
     /// The process is ending.
     pub(crate) fn enter_multi(&self) -> Result<()> {
         let mut multi = lock(&self.multi);
-        while multi.starting + multi.under_way.len() + multi.awaited >= MULTI_LIMIT {
+        while multi.starting + multi.in_flight.len() + multi.awaited >= MULTI_LIMIT {
             multi = self.wait_for_oldest(multi);
         }
         exit::check()?;
@@ -101,38 +103,39 @@ impl LaunchLimiter {
     }
 
     fn wait_for_oldest<'a>(&'a self, mut multi: MutexGuard<'a, Multi>) -> MutexGuard<'a, Multi> {
-        let Some(oldest) = multi.under_way.pop_front() else {
+        let Some(oldest) = multi.in_flight.pop_front() else {
             drop(multi);
-            std::thread::sleep(POLL); // others start theirs, or wait for them
+            std::thread::sleep(POLL); // other threads are starting launches or waiting for them
             return lock(&self.multi);
         };
         multi.awaited += 1;
         drop(multi);
         for event in &oldest {
-            let _ = event.wait_ref(); // its error is its results' affair
+            let _ = event.wait_ref(); // its results return the error
         }
         let mut multi = lock(&self.multi);
         multi.awaited -= 1;
         multi
     }
 
-    /// The launch has started, or, with no completion to wait for, it has not.
+    /// Records that a launch has started, or, with an empty completion, that it has not.
     pub(crate) fn multi_started(&self, completion: Completion) {
         let mut multi = lock(&self.multi);
         multi.starting -= 1;
         if !completion.is_empty() {
-            multi.under_way.push_back(completion);
+            multi.in_flight.push_back(completion);
         }
     }
 
-    /// Waits until a launch on one device may start.
+    /// Waits until a single-device launch may start.
     ///
     /// # Errors
     /// The process is ending.
     #[inline]
     pub(crate) fn enter_single(&self, device: usize) -> Result<()> {
         let single = &self.single[device];
-        // Counted before the look at the exit, which sets its stage before it looks at the count.
+        // Counts before it checks for the exit; `exit` sets its stage before it reads the count. One of them sees the
+        // other.
         if single.count.fetch_add(1, Ordering::SeqCst) >= SINGLE_LIMIT {
             single.wait_for_place();
         }
@@ -141,51 +144,51 @@ impl LaunchLimiter {
         })
     }
 
-    /// As [`LaunchLimiter::multi_started`].
+    /// Like [`LaunchLimiter::multi_started`], for a single-device launch.
     #[inline]
     pub(crate) fn single_started(&self, device: usize, completion: Option<Arc<Event>>) {
         let single = &self.single[device];
         match completion {
-            // Mostly it has run by now, on this thread.
+            // A small program has usually finished by now, on this thread.
             None => {
                 single.count.fetch_sub(1, Ordering::SeqCst);
             }
-            Some(event) => lock(&single.under_way).push_back(event),
+            Some(event) => lock(&single.in_flight).push_back(event),
         }
     }
 
-    /// Waits for the launches of this moment, until the deadline.
-    pub(crate) fn wait_for_present(&self, deadline: Instant) {
-        let present: Vec<Completion> = lock(&self.multi).under_way.iter().cloned().collect();
-        let single = self.single.iter().flat_map(|single| lock(&single.under_way).iter().cloned().collect::<Vec<_>>());
+    /// Waits for the launches that are in flight now, until the deadline.
+    pub(crate) fn wait_for_launches_in_flight(&self, deadline: Instant) {
+        let present: Vec<Completion> = lock(&self.multi).in_flight.iter().cloned().collect();
+        let single = self.single.iter().flat_map(|single| lock(&single.in_flight).iter().cloned().collect::<Vec<_>>());
         for event in present.into_iter().flatten().chain(single) {
             poll(deadline, || event.is_ready());
         }
     }
 
-    /// Waits for all launches, once no more are let in; false when some are still under way at the deadline.
+    /// Waits for all launches, after new ones are rejected; returns false if some are in flight at the deadline.
     pub(crate) fn drain(&self, deadline: Instant) -> bool {
         poll(deadline, || {
             let mut multi = lock(&self.multi);
-            multi.under_way.retain(|completion| !completion.iter().all(|event| event.is_ready()));
-            let idle = multi.starting + multi.under_way.len() + multi.awaited == 0;
+            multi.in_flight.retain(|completion| !completion.iter().all(|event| event.is_ready()));
+            let idle = multi.starting + multi.in_flight.len() + multi.awaited == 0;
             self.single.iter().fold(idle, |idle, single| single.sweep() == 0 && idle)
         })
     }
 
-    /// Forgets the events, which must not outlive the client.
+    /// Drops the events, which must not outlive the client.
     pub(crate) fn clear(&self) {
-        lock(&self.crossing).clear();
-        lock(&self.multi).under_way.clear();
+        lock(&self.multi_process).clear();
+        lock(&self.multi).in_flight.clear();
         for single in &self.single {
-            lock(&single.under_way).clear();
+            lock(&single.in_flight).clear();
         }
     }
 }
 
 impl Single {
-    /// Gives the place back and waits for one. Those who wait are not counted: more of them than there are places would
-    /// keep each other out for ever.
+    /// Releases the place and waits for another one. Waiting threads are not counted, because more waiting threads than
+    /// places would block each other forever.
     #[cold]
     fn wait_for_place(&self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
@@ -197,23 +200,23 @@ impl Single {
                     Err(_) => continue,
                 }
             }
-            let oldest = lock(&self.under_way).pop_front();
+            let oldest = lock(&self.in_flight).pop_front();
             match oldest {
                 Some(event) => {
                     let _ = event.wait_ref();
                     self.count.fetch_sub(1, Ordering::SeqCst);
                 }
-                None => std::thread::sleep(POLL), // others are starting theirs
+                None => std::thread::sleep(POLL), // other threads are starting launches
             }
         }
     }
 
-    /// Forgets those that have ended, and counts the others.
+    /// Drops completed launches and counts the others.
     fn sweep(&self) -> usize {
-        let mut under_way = lock(&self.under_way);
-        let before = under_way.len();
-        under_way.retain(|event| !event.is_ready());
-        let done = before - under_way.len();
+        let mut in_flight = lock(&self.in_flight);
+        let before = in_flight.len();
+        in_flight.retain(|event| !event.is_ready());
+        let done = before - in_flight.len();
         self.count.fetch_sub(done, Ordering::SeqCst) - done
     }
 }
@@ -225,27 +228,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_threads_than_places_all_get_in() {
-        let gate = Arc::new(LaunchLimiter::new(1));
+    fn more_threads_than_places_all_launch() {
+        let limiter = Arc::new(LaunchLimiter::new(1));
         for _ in 0..SINGLE_LIMIT {
-            gate.enter_single(0).unwrap();
+            limiter.enter_single(0).unwrap();
         }
         let (send, entered) = channel();
         for _ in 0..4 * SINGLE_LIMIT {
-            let (gate, send) = (gate.clone(), send.clone());
+            let (limiter, send) = (limiter.clone(), send.clone());
             std::thread::spawn(move || {
-                gate.enter_single(0).unwrap();
-                gate.single_started(0, None);
+                limiter.enter_single(0).unwrap();
+                limiter.single_started(0, None);
                 send.send(()).unwrap();
             });
         }
-        std::thread::sleep(Duration::from_millis(50)); // all of them wait
-        assert!(entered.try_recv().is_err(), "more are let in than there are places");
+        std::thread::sleep(Duration::from_millis(50)); // all threads are waiting
+        assert!(entered.try_recv().is_err(), "more threads were admitted than there are places");
         for _ in 0..SINGLE_LIMIT {
-            gate.single_started(0, None);
+            limiter.single_started(0, None);
         }
         for _ in 0..4 * SINGLE_LIMIT {
-            entered.recv_timeout(Duration::from_secs(20)).expect("those who wait keep each other out");
+            entered.recv_timeout(Duration::from_secs(20)).expect("waiting threads block each other");
         }
     }
 }

@@ -1,32 +1,32 @@
-//! How the elements of an array lie in memory.
+//! Memory layouts of arrays.
 
 use crate::error::{Error, Result};
 use crate::raw::TiledLayout;
 
-/// The order of an array's dimensions in memory, and the tiles that they are cut into.
+/// A memory layout: the order of an array's dimensions, and tiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// The dimensions, from the one whose elements are neighbours to the one whose are farthest apart.
+    /// The dimensions, from the fastest to the slowest varying.
     pub minor_to_major: Vec<i64>,
-    /// Tiles, and tiles of tiles: sizes of the last dimensions, as XLA's `T(8,128)(2,1)`. Empty where elements lie as the
-    /// order says.
+    /// Tiles, and tiles of tiles: sizes of the last dimensions, as in XLA's `T(8,128)(2,1)`. Empty if the layout is not
+    /// tiled.
     pub tiles: Vec<Vec<i64>>,
-    /// The bits that an element takes, where these are fewer than a byte; else 0.
+    /// The bits of an element if they are fewer than 8, otherwise 0.
     pub element_bits: i64,
 }
 
 impl Layout {
-    /// Whether elements lie one after the other as they are counted: the last dimension fastest.
+    /// Returns true if the layout is dense and row-major: the last dimension varies fastest.
     pub fn is_row_major(&self) -> bool {
         self.tiles.is_empty() && self.minor_to_major.windows(2).all(|pair| pair[0] > pair[1])
     }
 
-    /// What the plugin says.
+    /// Copies a layout of the plugin.
     ///
     /// # Safety
-    /// The lists have the lengths that stand beside them.
+    /// The lists have their stated lengths.
     pub(crate) unsafe fn from_raw(raw: &TiledLayout) -> Layout {
-        // SAFETY: as the caller says; the sizes of the tiles are those of the list of all their dimensions.
+        // SAFETY: promised by the caller; the sizes of the tiles add up to the list of their dimensions.
         unsafe {
             let sizes = crate::api::slice(raw.tile_dim_sizes, raw.num_tiles);
             let mut dims = crate::api::slice(raw.tile_dims, sizes.iter().sum());
@@ -43,10 +43,10 @@ impl Layout {
         }
     }
 
-    /// Copies elements of so many bytes that lie in this order to `out`, row-major. It has no tiles.
+    /// Copies data in this layout to `out`, row-major. The layout must not be tiled.
     ///
     /// # Errors
-    /// It has tiles, or is of another rank than `dims`, or `data` and `out` are not as long as they say.
+    /// The layout is tiled or has another rank than `dims`, or the lengths of `data` and `out` do not match.
     pub(crate) fn to_rows(&self, dims: &[i64], element: usize, data: &[u8], out: &mut [u8]) -> Result<()> {
         let size = |dim: i64| usize::try_from(dim).unwrap_or(0);
         let bytes = dims.iter().fold(element, |product, &dim| product.saturating_mul(size(dim)));
@@ -69,7 +69,7 @@ impl Layout {
         let mut at = 0;
         for place in out.chunks_exact_mut(element.max(1)) {
             place.copy_from_slice(&data[at..at + element]);
-            // The next element, as they are counted.
+            // The next element in row-major order.
             for dim in (0..dims.len()).rev() {
                 index[dim] += 1;
                 at += strides[dim];
@@ -97,13 +97,13 @@ mod tests {
     #[test]
     fn elements_are_put_in_order() {
         let layout = |order: &[i64]| Layout { minor_to_major: order.to_vec(), ..Layout::default() };
-        // 2 x 3, column by column.
+        // 2 × 3, column-major.
         let mut out = [0; 6];
         layout(&[0, 1]).to_rows(&[2, 3], 1, &[0, 3, 1, 4, 2, 5], &mut out).expect("it fits");
         assert_eq!(out, [0, 1, 2, 3, 4, 5]);
         layout(&[1, 0]).to_rows(&[2, 3], 1, &[0, 1, 2, 3, 4, 5], &mut out).expect("it fits");
         assert_eq!(out, [0, 1, 2, 3, 4, 5]);
-        // Elements of two bytes, and nothing at all.
+        // Elements of two bytes, and an empty array.
         let mut wide = [0; 8];
         layout(&[0, 1]).to_rows(&[2, 2], 2, &[0, 0, 2, 2, 1, 1, 3, 3], &mut wide).expect("it fits");
         assert_eq!(wide, [0, 0, 1, 1, 2, 2, 3, 3]);

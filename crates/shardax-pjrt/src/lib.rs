@@ -1,18 +1,18 @@
-//! The PJRT C API made safe: find and load a plugin, compile, execute, transfer.
+//! A safe interface to the PJRT C API: finding and loading plugins, compiling, executing, transferring data.
 //!
-//! `shardax-mpi` and this are the crates of shardax with `unsafe` in them. What it promises: no call of its public
-//! interface, in any order and from any number of threads, crashes the process or hangs. What the CPU plugin would hang or
-//! crash on is kept from it, each in the module of its name:
+//! This crate and `shardax-mpi` contain all `unsafe` code of shardax. No call of the public interface crashes the
+//! process or hangs, in any order and from any number of threads. The modules that guard against what the plugins get
+//! wrong are private; their documentation states the hazard, the plugin's version and the test:
 //!
-//! - `hold`: an argument that is wrong, deleted, or donated meanwhile by another thread;
-//! - `gate`: more launches under way than it has room for;
-//! - `launch`: a function of the host that fails on one device while the others wait in a collective;
+//! - `buffer_reference`: an argument that another thread deletes or donates during a launch;
+//! - `launch_limiter`: more launches in flight than the CPU plugin supports;
+//! - `launch_failure`: a host function that fails on one device while the others wait in a collective;
 //! - `client` (`launch_id`): two clients that run collectives at the same time;
-//! - `elf`, `guard`: a library file that was cut short, or that others may have written;
-//! - `topology`: sizes of machines that are none;
-//! - `prepare`: the TPU plugin's questions to a network that does not answer;
-//! - `sealed`: a compiled program whose bytes changed, or that another plugin or processor wrote;
-//! - `exit`: the end of the process, or its `fork`, while programs run.
+//! - `elf`, `permissions`: a truncated library, or one that other users can write to;
+//! - `topology`: sizes that end the process or that the plugin never finishes with;
+//! - `plugin_environment`: a TPU plugin that waits for a metadata server;
+//! - `cache_entry`: a compiled program that was damaged, or written by another plugin or for another processor;
+//! - `exit`: a process that ends or forks while programs run.
 //!
 //! ```no_run
 //! use shardax_pjrt::{Client, CompileOptions, ElementType, ParameterSpec, Plugin, Signature, Value};

@@ -1,15 +1,16 @@
-//! The plugin's log: XLA writes to stderr from its first moment on, unless a variable of the environment says otherwise.
+//! The default log level of the plugin: XLA writes to stderr as soon as it is loaded, unless an environment variable is
+//! set.
 //!
-//! The environment belongs to the whole process, and whoever changes it while another thread reads it, be it in C,
-//! breaks that thread. So it is changed before `main`, when there is no other thread; and not at all where this crate is
-//! part of a library that is loaded later.
+//! Changing the environment while another thread reads it, possibly in C, is undefined behaviour. So it is changed
+//! before `main`, when there is only one thread, and not at all if this crate is part of a library that is loaded
+//! later. Noticed by `transfer::nothing_changes_the_environment_after_the_start`.
 
-/// Unset, it is set to 2: errors only.
+/// Sets the log level to 2 (errors only) if it is not set.
 #[cfg(target_os = "linux")]
 extern "C" fn quiet() {
-    // SAFETY: the texts end in NUL; with one thread, nobody reads the environment meanwhile.
+    // SAFETY: the texts end in NUL, and no other thread reads the environment.
     unsafe {
-        // glibc's own note of whether there has ever been another thread.
+        // glibc's flag that is false once a second thread has been created.
         let alone = libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()).cast::<u8>();
         if alone.is_null() || *alone != 0 {
             libc::setenv(c"TF_CPP_MIN_LOG_LEVEL".as_ptr(), c"2".as_ptr(), 0);
@@ -19,6 +20,6 @@ extern "C" fn quiet() {
 
 #[cfg(target_os = "linux")]
 #[used]
-// SAFETY: the loader calls what lies there with arguments that the function does not look at.
+// SAFETY: the loader calls the functions in this section with arguments that `quiet` ignores.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = quiet;

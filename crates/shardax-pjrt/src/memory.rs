@@ -1,4 +1,4 @@
-//! Memories: where a device can have data.
+//! Memories of devices.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::error::{Code, Error, Result};
 use crate::raw::*;
 
-/// A memory that a device can address: its own, or a part of the host's.
+/// A memory that a device can address: its own, or host memory.
 #[derive(Clone)]
 pub struct Memory {
     device: Device,
@@ -15,7 +15,7 @@ pub struct Memory {
     kind: String,
 }
 
-// SAFETY: memories are never changed, may be used from any thread, and live as long as the client, which the device holds.
+// SAFETY: memories are immutable, may be used from any thread, and live as long as the client, which the device owns.
 unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
@@ -24,10 +24,10 @@ impl Memory {
     /// `raw` is null or a live memory of the device's client.
     unsafe fn read(device: &Device, raw: *mut RawMemory) -> Result<Memory> {
         if raw.is_null() {
-            return Err(Error::new(Code::Internal, format!("{device} has a memory that the plugin does not give")));
+            return Err(Error::new(Code::Internal, format!("{device} has a memory that the plugin does not return")));
         }
         let mut args = MemoryKind { memory: raw, ..Default::default() };
-        // SAFETY: the memory is live, and so is the text.
+        // SAFETY: the memory is live and owns the text.
         let kind = unsafe {
             device.client().plugin.api().call(&mut args)?;
             text(args.text, args.text_size).into_owned()
@@ -35,12 +35,12 @@ impl Memory {
         Ok(Memory { device: device.clone(), raw, kind })
     }
 
-    /// `device`, `pinned_host`, `unpinned_host`, …
+    /// The kind: `device`, `pinned_host`, `unpinned_host`, …
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// The device that it was asked of. Others may address it too.
+    /// The device that this handle was obtained from. Other devices may address the memory too.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -51,28 +51,28 @@ impl Memory {
 }
 
 impl Device {
-    /// The memories that it can address.
+    /// The memories that the device can address.
     ///
     /// # Errors
-    /// The plugin does not tell, or the device is another process's.
+    /// The plugin does not report memories, or the device belongs to another process.
     pub fn addressable_memories(&self) -> Result<Vec<Memory>> {
         self.check_addressable()?;
         let mut args = DeviceAddressableMemories { device: self.raw(), ..Default::default() };
-        // SAFETY: the device is live, and so are the memories.
+        // SAFETY: the device is live and owns the memories.
         unsafe {
             self.client().plugin.api().call(&mut args)?;
             slice(args.memories, args.num_memories).iter().map(|&raw| Memory::read(self, raw)).collect()
         }
     }
 
-    /// The memory that data goes to when nothing says otherwise.
+    /// The memory that data is stored in by default.
     ///
     /// # Errors
-    /// The plugin does not tell, or the device is another process's.
+    /// The plugin does not report memories, or the device belongs to another process.
     pub fn default_memory(&self) -> Result<Memory> {
         self.check_addressable()?;
         let mut args = DeviceDefaultMemory { device: self.raw(), ..Default::default() };
-        // SAFETY: the device is live, and so is the memory.
+        // SAFETY: the device is live and owns the memory.
         unsafe {
             self.client().plugin.api().call(&mut args)?;
             Memory::read(self, args.memory)
@@ -83,7 +83,7 @@ impl Device {
         match self.is_addressable() {
             true => Ok(()),
             false => Err(Error::invalid_argument(format!(
-                "the memories of {self} are known to its process alone, {}",
+                "the memories of {self} are known only to its process, {}",
                 self.process_index()
             ))),
         }
@@ -91,13 +91,13 @@ impl Device {
 }
 
 impl crate::Buffer {
-    /// The memory that it lies in.
+    /// The memory that stores the buffer.
     ///
     /// # Errors
-    /// The plugin does not tell.
+    /// The plugin does not report memories.
     pub fn memory(&self) -> Result<Memory> {
         let mut args = BufferMemory { buffer: self.raw(), ..Default::default() };
-        // SAFETY: the buffer is live, and its memory as long as the client.
+        // SAFETY: the buffer is live; its memory lives as long as the client.
         unsafe {
             self.device().client().plugin.api().call(&mut args)?;
             Memory::read(self.device(), args.memory)

@@ -1,4 +1,4 @@
-//! Named values: client options, plugin attributes, cost properties.
+//! Named values: client options, plugin attributes, cost estimates.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -12,19 +12,19 @@ use crate::raw::{NamedValue, NamedValueUnion};
 /// An option or attribute value.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A text.
+    /// A string.
     String(String),
     /// An integer.
     Int(i64),
-    /// Several integers.
+    /// A list of integers.
     Ints(Vec<i64>),
-    /// A real number.
+    /// A floating-point number.
     Float(f32),
-    /// A truth value.
+    /// A Boolean.
     Bool(bool),
 }
 
-/// Bit by bit, where they are real numbers.
+/// Floating-point numbers are compared by their bits.
 impl Eq for Value {}
 
 impl PartialEq for Value {
@@ -83,7 +83,7 @@ from! {
     bool => Value::Bool;
 }
 
-/// The C form of options; it points into them.
+/// Converts options to the C struct, which points into them.
 pub(crate) fn to_raw(options: &[(&str, Value)]) -> Vec<NamedValue> {
     options
         .iter()
@@ -108,7 +108,7 @@ pub(crate) fn to_raw(options: &[(&str, Value)]) -> Vec<NamedValue> {
         .collect()
 }
 
-/// Copies values that a plugin handed out.
+/// Copies values that belong to the plugin.
 ///
 /// # Safety
 /// `values` is null or points to `len` valid named values.
@@ -124,7 +124,7 @@ pub(crate) unsafe fn from_raw(values: *const NamedValue, len: usize) -> Result<V
                 3 => Value::Float(raw.value.float),
                 4 => Value::Bool(raw.value.boolean),
                 kind => {
-                    return Err(Error::invalid_argument(format!("the plugin gave a value of unknown kind {kind}")));
+                    return Err(Error::invalid_argument(format!("the plugin returned a value of unknown kind {kind}")));
                 }
             };
             Ok((text(raw.name, raw.name_size).into_owned(), value))

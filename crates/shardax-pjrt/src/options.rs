@@ -1,4 +1,4 @@
-//! What a program is compiled with: options, and the signature that its executions are checked against.
+//! Compile options, and signatures that executions are checked against.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,55 +8,56 @@ use crate::element::ElementType;
 use crate::error::{Error, Result};
 use crate::named_value::Value;
 
-/// The parameters of a program, as each device sees them.
+/// The parameters of a program on each device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Signature {
-    /// In order.
+    /// The parameters in order.
     pub parameters: Vec<ParameterSpec>,
 }
 
 /// One parameter of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParameterSpec {
-    /// The type of its elements.
+    /// The element type.
     pub ty: ElementType,
-    /// Shape on one device.
+    /// The shape on one device.
     pub dims: Vec<i64>,
-    /// An execution takes the buffer's memory; the buffer is gone afterwards.
+    /// An execution takes the buffer's memory and deletes the buffer.
     pub donated: bool,
 }
 
 impl ParameterSpec {
-    /// A parameter that is not donated.
+    /// Makes a parameter that is not donated.
     pub fn new(ty: ElementType, dims: impl Into<Vec<i64>>) -> ParameterSpec {
         ParameterSpec { ty, dims: dims.into(), donated: false }
     }
 
-    /// The same parameter, donated.
+    /// Marks the parameter as donated.
     pub fn donated(mut self) -> ParameterSpec {
         self.donated = true;
         self
     }
 }
 
-/// How a program is compiled.
+/// Compile options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
-    /// Copies of the program that run on different data (`pmap` of old); 1 under SPMD partitioning.
+    /// Replicas of the program, which run on different data; 1 with SPMD partitioning.
     pub num_replicas: usize,
-    /// Devices that one program is partitioned over.
+    /// Devices that one replica is partitioned over.
     pub num_partitions: usize,
-    /// Ids of the devices, replica-major (`replica * num_partitions + partition`). Empty means the client's first ones.
+    /// Ids of the devices, replica-major (`replica * num_partitions + partition`). Empty means the first devices of the
+    /// client.
     pub device_ids: Vec<usize>,
-    /// Partition with Shardy, which reads `sdy` shardings; else with GSPMD.
+    /// Partition with Shardy, which reads `sdy` shardings, instead of GSPMD.
     pub use_shardy: bool,
-    /// For each parameter, whether the compiler may choose its sharding. Empty means for none.
+    /// For each parameter, whether the compiler may choose its sharding. Empty means none.
     pub propagate_to_parameters: Vec<bool>,
-    /// For each output, whether the compiler may choose its sharding. Empty means for none.
+    /// For each output, whether the compiler may choose its sharding. Empty means none.
     pub propagate_to_outputs: Vec<bool>,
-    /// XLA debug options by name, e.g. `xla_cpu_use_fusion_emitters`.
+    /// XLA debug options by name, such as `xla_cpu_use_fusion_emitters`.
     pub overrides: Vec<(String, Value)>,
-    /// Compile for any one device: run with [`crate::Executable::execute_on`]; `device_ids` must be empty.
+    /// Compile for any single device: run with [`crate::Executable::execute_on`]; `device_ids` must be empty.
     pub portable: bool,
 }
 
@@ -76,8 +77,7 @@ impl Default for CompileOptions {
 }
 
 impl CompileOptions {
-    /// Checks the options against the devices that there are, by their ids, and encodes them as a
-    /// `CompileOptionsProto`.
+    /// Checks the options against the existing device ids, and encodes them as a `CompileOptionsProto`.
     pub(crate) fn encode(&self, all: &[usize]) -> Result<Vec<u8>> {
         let count = self
             .num_replicas
@@ -91,9 +91,7 @@ impl CompileOptions {
             })?;
         let device_assignment = if self.portable {
             if count != 1 || !self.device_ids.is_empty() {
-                return Err(Error::invalid_argument(
-                    "a portable executable has one device, which is chosen when it runs",
-                ));
+                return Err(Error::invalid_argument("a portable executable has one device, which execute_on chooses"));
             }
             None
         } else {
@@ -105,7 +103,7 @@ impl CompileOptions {
             device_ordinal: -1,
             num_replicas: self.num_replicas as i64,
             num_partitions: self.num_partitions as i64,
-            // Also on one device: the passes that strip sharding annotations are part of it.
+            // On one device too: the partitioner's passes also remove sharding annotations.
             use_spmd_partitioning: true,
             device_assignment,
             propagate_to_outputs: self.propagate_to_outputs.clone(),
@@ -120,12 +118,14 @@ impl CompileOptions {
         Ok(options.encode_to_vec())
     }
 
-    /// Refuses values on which the compiler throws through this crate, which ends the process, or never comes back.
+    /// Rejects values for which the compiler of the CPU plugin (xla-cpu-pjrt 0.0.1) throws a C++ exception through
+    /// Rust, which ends the process (-1), or never returns (10⁹). Test:
+    /// `hazards::options_that_would_end_or_hang_the_process_are_rejected`.
     fn check_overrides(&self) -> Result<()> {
         const LIMITS: &[(&str, i64, i64)] = &[("xla_cpu_parallel_codegen_split_count", 1, 4096)];
         for (name, value) in &self.overrides {
             let Some((_, least, most)) = LIMITS.iter().find(|(limited, _, _)| limited == name) else { continue };
-            // As text too it is a number.
+            // A string is parsed by XLA, so it is checked as well.
             if value.to_string().trim().parse().is_ok_and(|n: i64| !(*least..=*most).contains(&n)) {
                 return Err(Error::invalid_argument(format!(
                     "{name} is {value}, and must be between {least} and {most}"
@@ -144,7 +144,7 @@ impl CompileOptions {
         };
         if ids.len() != count {
             return Err(Error::invalid_argument(format!(
-                "{} device ids were given for {} replicas × {} partitions",
+                "{} device ids were passed for {} replicas × {} partitions",
                 ids.len(),
                 self.num_replicas,
                 self.num_partitions
@@ -154,10 +154,10 @@ impl CompileOptions {
         let mut taken = HashSet::with_capacity(count);
         for &id in ids {
             if !known.contains(&id) {
-                return Err(Error::invalid_argument(format!("there is no device with id {id} here")));
+                return Err(Error::invalid_argument(format!("the client has no device with id {id}")));
             }
             if !taken.insert(id) {
-                return Err(Error::invalid_argument(format!("device id {id} was given twice")));
+                return Err(Error::invalid_argument(format!("device id {id} appears twice")));
             }
         }
         let computation_devices = (0..self.num_partitions)

@@ -1,15 +1,15 @@
-//! Panics that end here, as errors.
+//! Conversion of panics to errors.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The text of a caught panic. Its payload is dropped here, and a panic of that drop is caught as well: it would unwind
-/// into the plugin, which ends the process.
+/// The message of a caught panic. The payload is dropped here, and a panic of its destructor is caught as well: it
+/// would unwind into the plugin, which ends the process.
 pub fn panic_text(payload: Box<dyn Any + Send>) -> String {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| payload.downcast_ref().copied()).unwrap_or("no message").to_owned();
     if let Err(another) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
-        std::mem::forget(another); // its drop may panic, too
+        std::mem::forget(another); // its destructor may panic as well
     }
     text
 }

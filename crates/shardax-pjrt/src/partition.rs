@@ -1,8 +1,9 @@
-//! Partitioning without compiling: a program for many devices as the HLO that each of them runs.
+//! Partitioning without compiling: converts a program for many devices to the HLO that each of them runs.
 //!
-//! The plugin partitions only on the way to an executable. So the program is given a call that nobody registered: XLA
-//! runs its passes and ends before it makes code, for want of that function. What the partitioner made is read from the
-//! dump that XLA writes into a folder made for the purpose.
+//! The CPU plugin (xla-cpu-pjrt 0.0.1) partitions only as part of a compilation. So the program gets a call of an
+//! unregistered function: XLA runs its passes, and fails before code generation because the function does not exist.
+//! The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
+//! `localize::tests::the_plugin_stops_after_partitioning_and_shows_what_it_made`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,13 +20,13 @@ use crate::sharding::OpSharding;
 /// The function that does not exist.
 pub(crate) const STOP: &str = "shardax_stop";
 
-/// The file that XLA writes after the last pass that is of use here.
+/// The end of the name of the file that XLA writes after the last necessary pass.
 const DUMPED: &str = "spmd-partitioner.after_call-inliner.before_pipeline-end.hlo.pb";
 
-/// The passes that partitioning takes; the others would be for nothing.
+/// The passes of partitioning. All others are disabled to save time.
 const PASSES: &str = "flatten-call-graph,shardy-xla,spmd-partitioning,call-inliner,spmd-prepare";
 
-/// A program as each of its devices runs it, with collectives, not yet optimized.
+/// A program as each of its devices runs it, with collectives, before optimization.
 #[derive(Clone, Debug)]
 pub struct Partitioned {
     /// A serialized `HloModuleProto`.
@@ -37,19 +38,20 @@ pub struct Partitioned {
 }
 
 impl Client {
-    /// Partitions a StableHLO program over the devices of the options, which may be other processes'. It is not compiled.
+    /// Partitions a StableHLO program over the devices of the options, which may include those of other processes,
+    /// without compiling it.
     ///
     /// # Errors
-    /// Those of [`Client::compile`]; [`Code::Unimplemented`] when the plugin does not show what it partitioned.
+    /// As for [`Client::compile`]; [`Code::Unimplemented`] if the plugin does not show the partitioned program.
     pub fn partition(&self, mlir: &str, options: &CompileOptions) -> Result<Partitioned> {
         let mut options = options.clone();
         if options.num_replicas != 1 || options.portable {
             return Err(Error::invalid_argument(
-                "only a program for one replica of several partitions can be partitioned",
+                "only programs with one replica and several partitions can be partitioned",
             ));
         }
         if !options.propagate_to_outputs.is_empty() {
-            options.propagate_to_outputs.push(false); // the stop's
+            options.propagate_to_outputs.push(false); // for the added result
         }
         let device_ids = match options.device_ids.is_empty() {
             true => self.devices().iter().map(|device| device.id()).take(options.num_partitions).collect(),
@@ -69,8 +71,8 @@ impl Client {
             Ok(()) => {
                 return Err(Error::new(
                     Code::Unimplemented,
-                    "the plugin compiled a program that calls a function which does not exist, so it cannot be stopped \
-                     after partitioning",
+                    "the plugin compiled a program that calls a function that does not exist, so it cannot be \
+                         stopped after partitioning",
                 ));
             }
         }
@@ -81,10 +83,11 @@ impl Client {
 }
 
 impl Partitioned {
-    /// What [`Partitioned::module`] gave, in another process perhaps. The devices are those that it was partitioned for.
+    /// Restores the result of [`Partitioned::module`], possibly of another process. The devices must be the original
+    /// ones.
     ///
     /// # Errors
-    /// The bytes are no module.
+    /// The bytes are not a module.
     pub fn from_module(module: Vec<u8>, device_ids: Vec<usize>) -> Result<Partitioned> {
         let (parameter_shardings, output_shardings) = shardings(&module)?;
         Ok(Partitioned { module, output_shardings, parameter_shardings, device_ids })
@@ -95,28 +98,28 @@ impl Partitioned {
         &self.module
     }
 
-    /// The instructions that each device runs, before they are optimized; collectives number partitions.
+    /// The instructions that each device runs, before optimization; collectives refer to partitions by number.
     ///
     /// # Errors
-    /// The plugin wrote something that cannot be read.
+    /// The plugin wrote a module that cannot be decoded.
     pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
         let mut all = crate::hlo::instructions(&self.module)?;
         all.retain(|i| i.custom_call_target.as_deref() != Some(STOP));
         Ok(all)
     }
 
-    /// The sharding of each result, given or chosen by the compiler; `None` when the program was not partitioned.
+    /// The sharding of each result, specified or chosen by the compiler; `None` if the program was not partitioned.
     pub fn output_shardings(&self) -> Option<&[OpSharding]> {
         self.output_shardings.as_deref()
     }
 
-    /// The sharding of each parameter, given or chosen by the compiler; `None` when the program was not partitioned.
+    /// The sharding of each parameter, specified or chosen by the compiler; `None` if the program was not partitioned.
     pub fn parameter_shardings(&self) -> Option<&[OpSharding]> {
         self.parameter_shardings.as_deref()
     }
 }
 
-/// The shardings of parameters and outputs, without the stop's.
+/// The shardings of parameters and outputs, without the added result.
 fn shardings(module: &[u8]) -> Result<(Option<Vec<OpSharding>>, Option<Vec<OpSharding>>)> {
     let shardings = crate::hlo::Shardings::decode(module, 0)?;
     let outputs = shardings.outputs.map(|mut outputs| {
@@ -126,7 +129,7 @@ fn shardings(module: &[u8]) -> Result<(Option<Vec<OpSharding>>, Option<Vec<OpSha
     Ok((shardings.parameters, outputs))
 }
 
-/// The program with one more result, which the function that does not exist gives.
+/// Adds a result that comes from the function that does not exist.
 fn with_stop(mlir: &str) -> Result<String> {
     let odd =
         |what: &str| Error::invalid_argument(format!("the program cannot be partitioned alone: it has no {what}"));
@@ -157,7 +160,8 @@ fn with_stop(mlir: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The values that a line returns, and their types: `return %x : tensor<f32>`, or `"func.return"(%x) : (tensor<f32>) -> ()`.
+/// The values that a line returns, and their types: `return %x : tensor<f32>` or
+/// `"func.return"(%x) : (tensor<f32>) -> ()`.
 fn returned(line: &str) -> Option<(&str, &str)> {
     if let Some(generic) = line.strip_prefix("\"func.return\"(") {
         let (names, types) = generic.split_once(") : (")?;
@@ -167,7 +171,7 @@ fn returned(line: &str) -> Option<(&str, &str)> {
     Some(values.split_once(" : ").unwrap_or(("", "")))
 }
 
-/// The place after the bracket that closes the one at `open`. Texts in quotes are not looked into.
+/// The position after the bracket that closes the one at `open`. Brackets in quotes are ignored.
 fn closing(text: &str, open: usize) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
     for (i, byte) in text.bytes().enumerate().skip(open) {
@@ -189,7 +193,7 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// The brace that opens a function's body, behind its results, whose attributes have braces, too.
+/// The brace that opens a function's body, after its results, whose attributes may contain braces.
 fn body_start(text: &str, after_parameters: usize) -> Option<usize> {
     let mut at = after_parameters;
     let rest = text[at..].trim_start();
@@ -206,7 +210,7 @@ fn body_start(text: &str, after_parameters: usize) -> Option<usize> {
     rest.starts_with('{').then_some(text.len() - rest.len())
 }
 
-/// A folder of this process's own, deleted in the end.
+/// A temporary folder of this process, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -217,20 +221,20 @@ impl Folder {
         let mut builder = fs::DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        // Left by a process of the same number that was killed.
+        // Left over from a killed process with the same number.
         let _ = fs::remove_dir_all(&path);
         builder.create(&path).map_err(|error| cannot(&path, &error))?;
         Ok(Folder(path))
     }
 
-    /// The partitioned module.
+    /// The dump of the partitioned module.
     fn dumped(&self) -> Result<Vec<u8>> {
         let entries = fs::read_dir(&self.0).map_err(|error| cannot(&self.0, &error))?;
         let file = entries.flatten().map(|entry| entry.path()).find(|path| path.to_string_lossy().ends_with(DUMPED));
         let Some(file) = file else {
             return Err(Error::new(
                 Code::Unimplemented,
-                format!("the plugin does not show what it partitioned: it wrote no file that ends in {DUMPED:?}"),
+                format!("the plugin does not show the partitioned program: it wrote no file that ends in {DUMPED:?}"),
             ));
         };
         let bytes = fs::read(&file).map_err(|error| cannot(&file, &error))?;
@@ -247,7 +251,7 @@ impl Drop for Folder {
 }
 
 fn cannot(path: &Path, error: &std::io::Error) -> Error {
-    Error::new(Code::Unknown, format!("partitioning needs the folder {}: {error}", path.display()))
+    Error::new(Code::Unknown, format!("cannot use the folder {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -255,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stop_is_one_more_result_of_any_main() {
+    fn a_result_is_added_to_any_main() {
         let stop = "%shardax_stop = stablehlo.custom_call @shardax_stop() {api_version = 4 : i32} : () -> tensor<f32>";
         let none = with_stop("func.func @main() {\n  return\n}").unwrap();
         assert_eq!(
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_returned_may_be_written_in_both_ways() {
+    fn both_forms_of_return_are_read() {
         assert_eq!(returned("func.return %a, %b : tensor<f32>, i1"), Some(("%a, %b", "tensor<f32>, i1")));
         assert_eq!(returned("\"func.return\"(%a, %b) : (tensor<f32>, i1) -> ()"), Some(("%a, %b", "tensor<f32>, i1")));
         assert_eq!((returned("return"), returned("\"func.return\"() : () -> ()")), (Some(("", "")), Some(("", ""))));

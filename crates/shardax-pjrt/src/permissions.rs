@@ -1,8 +1,8 @@
-//! Who may have written what is run: plugins, and compiled programs.
+//! Permission checks of files with machine code: plugins and compiled programs.
 //!
-//! Both are machine code, so a file that somebody else can write is a way to run somebody else's code. What is run belongs
-//! to this user or to root, and nobody else may write to it or to its folder. (A group that has its owner's number is that
-//! user's own, as most systems make them.)
+//! A file that another user can write lets that user run code in this process. So such files must belong to this user
+//! or to root, and nobody else may write to them or their folders. A group with the same number as its owner counts as
+//! the user's own, as most systems create it.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -10,13 +10,13 @@ use std::path::Path;
 
 use crate::error::{Code, Error, Result};
 
-/// Opens a file to read that only this user and root can have written.
+/// Opens a file that only this user and root can have written, for reading.
 ///
 /// # Errors
-/// It is not there, is not a plain file (a FIFO would be waited for), belongs to somebody else, or may be written to by
-/// others.
+/// The file does not exist, is not a regular file (opening a FIFO would block), belongs to another user, or is writable
+/// by others.
 pub fn open_trusted(path: &Path) -> Result<File> {
-    // Before it is opened, since opening is an act for some that are no files.
+    // Checked before it is opened, because opening a FIFO or a device has effects.
     check_file(&fs::metadata(path).map_err(error)?)?;
     let mut options = File::options();
     options.read(true);
@@ -27,10 +27,10 @@ pub fn open_trusted(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Makes a folder for this user alone, where there is none, whatever habits the user has.
+/// Creates a folder for this user only, regardless of the umask, if it does not exist.
 ///
 /// # Errors
-/// It cannot be made; or there is one, and it is not as [`check_folder`] wants it.
+/// The folder cannot be created, or exists and fails [`check_folder`].
 pub fn make_folder(path: &Path) -> Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -41,10 +41,10 @@ pub fn make_folder(path: &Path) -> Result<()> {
     check_folder(path)
 }
 
-/// Checks that nobody but this user and root can put files into a folder.
+/// Checks that nobody except this user and root can write to a folder.
 ///
 /// # Errors
-/// It is not there, is no folder, belongs to somebody else, or may be written to by others.
+/// It does not exist, is not a folder, belongs to another user, or is writable by others.
 pub fn check_folder(path: &Path) -> Result<()> {
     let metadata = fs::metadata(path).map_err(error)?;
     if !metadata.is_dir() {
@@ -65,19 +65,20 @@ fn check_owner(metadata: &Metadata) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
 
     let refused = |why: String| Err(Error::new(Code::PermissionDenied, why));
-    // SAFETY: it takes nothing.
+    // SAFETY: it takes no arguments.
     let user = unsafe { libc::geteuid() };
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if owner != user && owner != 0 {
         return refused(format!(
-            "it belongs to user {owner}, and this process runs as user {user}, which runs only what is its own or \
+            "it belongs to user {owner}, and this process runs as user {user}, which runs only its own files and \
              root's; copy it, or change its owner (chown)"
         ));
     }
     let group_is_others = metadata.gid() != owner;
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && group_is_others) {
         return refused(format!(
-            "others may write to it (mode {:o}), and what lies there is run; `chmod go-w` takes that from them",
+            "others may write to it (mode {:o}), and its contents are run as code; `chmod go-w` removes that \
+             permission",
             mode & 0o7777
         ));
     }

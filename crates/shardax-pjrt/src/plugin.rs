@@ -1,4 +1,4 @@
-//! Loading a plugin: checks before `dlopen`, the function table, one instance per file.
+//! Loading plugins: one instance per file, with checks before `dlopen`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::plugin_search::{Environment, PluginSpec};
 use crate::raw::*;
 use crate::{elf, named_value, permissions, plugin_environment};
 
-/// A loaded PJRT plugin. Cloning is a reference count; the library stays loaded until the process ends.
+/// A loaded PJRT plugin. Cloning increments a reference count; the library is never unloaded.
 #[derive(Clone)]
 pub struct Plugin(Arc<Inner>);
 
@@ -22,12 +22,12 @@ struct Inner {
 }
 
 impl Plugin {
-    /// Loads the shared library at `path`. Loading the same file again gives the same plugin.
+    /// Loads the shared library at `path`. Loading a file again returns the same plugin.
     ///
     /// # Errors
-    /// The file is not there, is no library for this machine, is cut short, is no PJRT plugin, speaks another major
-    /// version of the C API, or fails to initialize. The file or its folder belongs to somebody else than this user and
-    /// root, or others may write to it: loading it is running it.
+    /// The file does not exist, is not a library for this machine, is truncated, is not a PJRT plugin, has another
+    /// major version of the C API, or fails to initialize. The file or its folder belongs to another user than this one
+    /// and root, or others may write to it: loading a library runs its code.
     pub fn load(path: &Path) -> Result<Plugin> {
         static LOADED: OnceLock<Mutex<HashMap<PathBuf, Plugin>>> = OnceLock::new();
 
@@ -44,7 +44,7 @@ impl Plugin {
         Ok(plugin)
     }
 
-    /// The CPU plugin: found, or installed into the user's cache folder (see [`PluginSpec::locate`]).
+    /// The CPU plugin, found or installed into the user's cache folder (see [`PluginSpec::locate`]).
     ///
     /// # Errors
     /// As for [`Plugin::find`].
@@ -55,14 +55,14 @@ impl Plugin {
     /// The plugin for a platform: `cpu`, `cuda` (also `gpu`) or `tpu`.
     ///
     /// # Errors
-    /// The platform is unknown, no plugin was found (the message names the places searched and the command to
-    /// run), or it cannot be loaded.
+    /// The platform is unknown, no plugin was found (the message lists the places searched and the command that
+    /// installs it), or it cannot be loaded.
     pub fn find(platform: &str) -> Result<Plugin> {
         let spec = PluginSpec::for_platform(platform)?;
         let env = Environment::of_process();
         let path = spec.locate(&env)?;
         if spec.platforms == PluginSpec::TPU.platforms {
-            plugin_environment::for_tpu(); // whatever its file is called
+            plugin_environment::for_tpu(); // the file may have any name
         }
         Plugin::load(&path).map_err(|mut error| {
             error.message.push_str(&spec.advice_for_bad_file(&env, &path));
@@ -70,20 +70,20 @@ impl Plugin {
         })
     }
 
-    /// Where the library was loaded from.
+    /// The path of the library.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Major and minor version of the PJRT C API that the plugin speaks.
+    /// Major and minor version of the plugin's C API.
     pub fn api_version(&self) -> (i32, i32) {
         self.0.api.version
     }
 
-    /// What the plugin says of itself, e.g. `stablehlo_current_version`; empty when it says nothing.
+    /// Attributes of the plugin, such as `stablehlo_current_version`; empty if it has none.
     pub fn attributes(&self) -> Vec<(String, Value)> {
         let mut args = PluginAttributes::default();
-        // SAFETY: no inputs; the attributes live as long as the process.
+        // SAFETY: no inputs; the attributes are never freed.
         unsafe {
             match self.api().call(&mut args) {
                 Ok(()) => named_value::from_raw(args.attributes, args.num_attributes).unwrap_or_default(),
@@ -114,14 +114,14 @@ impl fmt::Debug for Plugin {
 
 fn open(path: &Path) -> Result<Inner> {
     plugin_environment::for_file(path);
-    // SAFETY: running the initializers of a plugin the user chose is what loading it means. The library is never
-    // unloaded, so its functions and data live for ever.
+    // SAFETY: the user chose to load this plugin, which runs its initializers. The library is never unloaded, so its
+    // functions and data stay valid.
     let api = unsafe {
         let library = libloading::Library::new(path).map_err(|e| Error::failed_precondition(describe(&e)))?;
         let get_api = library
             .get::<unsafe extern "C" fn() -> *const RawApiHeader>(b"GetPjrtApi\0")
             .map(|symbol| *symbol)
-            .map_err(|_| Error::failed_precondition("it has no function GetPjrtApi, so it is no PJRT plugin"));
+            .map_err(|_| Error::failed_precondition("it has no function GetPjrtApi, so it is not a PJRT plugin"));
         std::mem::forget(library);
         let header = get_api?();
         if header.is_null() {

@@ -1,7 +1,7 @@
-//! What a plugin wants done before it is loaded.
+//! Preparations for loading a plugin.
 //!
-//! libtpu asks the cloud's metadata server where it is, for minutes where nobody answers, and tells in variables of the
-//! environment alone that it need not. JAX sets the first of them, too, where there is no TPU.
+//! Without a TPU, libtpu (0.0.52) asks the cloud's metadata server for its location and blocks for ten minutes if
+//! nobody answers. Only environment variables prevent this; JAX also sets the first of them if there is no TPU.
 
 use std::ffi::{CString, c_char};
 use std::fs;
@@ -10,21 +10,21 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::permissions;
 
-/// What libtpu is told where there is no TPU, unless the user has told it something else.
+/// The variables for libtpu without a TPU. Variables that the user has set are not changed.
 const WITHOUT_TPU: &[(&str, &str)] = &[
-    // Without it, initializing it waits for a server that is not there.
+    // Otherwise initialization waits for the metadata server.
     ("TPU_SKIP_MDS_QUERY", "1"),
-    // Without these it writes warnings to stderr.
+    // Otherwise it writes warnings to stderr.
     ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
     ("TPU_WORKER_HOSTNAMES", "localhost"),
     ("TPU_WORKER_ID", "0"),
-    // Without it, it leaves a log of each process.
+    // Otherwise every process writes a log to /tmp.
     ("TPU_LOG_DIR", "disabled"),
-    // Without it, two processes cannot compile at once.
+    // Otherwise a second process cannot load it.
     ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
 ];
 
-/// Prepares for the plugin in this file, which its name tells.
+/// Prepares for the plugin in this file, recognized by its name.
 pub(crate) fn for_file(path: &Path) {
     match path.file_name().and_then(|name| name.to_str()) {
         Some("libtpu.so") => for_tpu(),
@@ -33,33 +33,33 @@ pub(crate) fn for_file(path: &Path) {
     }
 }
 
-/// Prepares for libtpu. Where there is a TPU, it finds out by itself what it needs.
+/// Prepares for libtpu. If there is a TPU, libtpu configures itself.
 pub(crate) fn for_tpu() {
     if !has_tpu(Path::new("/sys/bus/pci/devices")) {
         add_variables(WITHOUT_TPU);
     }
 }
 
-/// Loads what the CUDA plugin's libraries do not find by themselves, from beside the plugin.
+/// Loads libraries that cuDNN does not find by itself, from next to the plugin (as JAX does; not tested on a GPU).
 fn for_cuda(path: &Path) {
     const FILES: &[&str] = &["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
-    // The folder of packages, two above the plugin's.
+    // The `site-packages` folder, two levels above the plugin's.
     let Some(packages) = path.parent().and_then(Path::parent).and_then(Path::parent) else { return };
     for file in FILES.iter().map(|file| packages.join(file)).filter(|file| file.is_file()) {
         if file.parent().is_none_or(|folder| permissions::check_folder(folder).is_err()) {
             continue;
         }
-        // SAFETY: its initializers are those of a library that the plugin, which the user chose, loads later.
+        // SAFETY: the plugin, which the user chose, would load this library and run its initializers later.
         if let Ok(library) = unsafe { libloading::Library::new(&file) } {
             std::mem::forget(library);
         }
     }
 }
 
-/// Whether the PCI bus has a TPU. Google makes other devices, too.
+/// Returns true if the PCI bus has a TPU. Google makes other devices as well.
 fn has_tpu(devices: &Path) -> bool {
     const GOOGLE: &str = "0x1ae0";
-    // v3, a kind without a name, v4, v5p, v5e, v6e, 7x.
+    // v3, an unnamed kind, v4, v5p, v5e, v6e, 7x.
     const TPUS: &[&str] = &["0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"];
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
     let is = |file: &Path, values: &[&str]| fs::read_to_string(file).is_ok_and(|text| values.contains(&text.trim()));
@@ -68,11 +68,10 @@ fn has_tpu(devices: &Path) -> bool {
         .any(|device| is(&device.join("vendor"), &[GOOGLE]) && is(&device.join("device"), TPUS))
 }
 
-/// Adds those variables to this process's environment that it does not have.
+/// Adds those variables that are not set to the environment of this process.
 ///
-/// Other threads may be reading it, in C, where no lock keeps them apart: `setenv` may free what they read. So the list
-/// of all variables is made anew, with those added, and takes the old one's place in one step; the old one stays as it
-/// is.
+/// Other threads may be reading the environment in C, without a lock, and `setenv` may free what they read. So a new
+/// list of all variables replaces the old one in one step, and the old one is never freed or changed.
 #[cfg(unix)]
 fn add_variables(variables: &[(&str, &str)]) {
     unsafe extern "C" {
@@ -87,8 +86,8 @@ fn add_variables(variables: &[(&str, &str)]) {
     if added.is_empty() {
         return;
     }
-    // SAFETY: the list ends in null, and none of its texts is ever changed in place. The new list and its texts live
-    // for ever, as the system's own do.
+    // SAFETY: the list ends in null, and its texts are never changed in place. The new list and its texts are never
+    // freed, like the system's.
     unsafe {
         let mut all = Vec::new();
         let mut at = (&raw const environ).read_volatile();
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tpu_is_told_from_other_devices_of_its_maker() {
+    fn a_tpu_is_distinguished_from_other_google_devices() {
         let bus = std::env::temp_dir().join(format!("shardax-pci-{}", std::process::id()));
         let device = |name: &str, vendor: &str, id: &str| {
             let folder = bus.join(name);
@@ -127,16 +126,16 @@ mod tests {
         fs::remove_dir_all(&bus).unwrap();
     }
 
-    // Miri has an environment of its own, and starts no programs.
+    // Miri has its own environment and cannot start programs.
     #[test]
     #[cfg_attr(miri, ignore)]
-    fn variables_are_added_and_none_is_changed() {
+    fn variables_are_added_and_existing_ones_unchanged() {
         let path = std::env::var_os("PATH");
         let count = std::env::vars_os().count();
         add_variables(&[("SHARDAX_TEST_ADDED", "1"), ("PATH", "/nowhere")]);
         assert_eq!((std::env::var_os("PATH"), std::env::vars_os().count()), (path, count + 1));
         assert_eq!(std::env::var("SHARDAX_TEST_ADDED").as_deref(), Ok("1"));
-        // What comes after finds its way as before.
+        // `setenv` and further additions work afterwards.
         add_variables(&[("SHARDAX_TEST_ADDED", "2"), ("SHARDAX_TEST_TOO", "3")]);
         assert_eq!(std::env::var("SHARDAX_TEST_ADDED").as_deref(), Ok("1"));
         let child = std::process::Command::new("sh").args(["-c", "echo $SHARDAX_TEST_ADDED$SHARDAX_TEST_TOO"]).output();

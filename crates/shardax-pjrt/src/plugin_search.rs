@@ -1,4 +1,4 @@
-//! Where plugins are looked for. Everything specific to one plugin is a value here.
+//! The search for plugins. Everything specific to one plugin is in its [`PluginSpec`].
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -7,37 +7,37 @@ use std::path::{Path, PathBuf};
 use crate::error::{Code, Error, Result};
 use crate::install;
 
-/// One plugin: what it is called, where it may lie, how it is installed.
+/// A plugin: its names, where to find it, how to install it.
 #[derive(Clone, Debug)]
 pub struct PluginSpec {
-    /// Platform names that select it, the first being its own.
+    /// Platform names that select it, its own first.
     pub platforms: &'static [&'static str],
-    /// Environment variable that names the library file.
+    /// Environment variable with the path of the library.
     pub variable: &'static str,
-    /// Another one, of the plugin's own users, which counts where there is such a file.
+    /// Another variable, defined by the plugin, which is used if its file exists.
     pub other_variable: Option<&'static str>,
-    /// Paths of the library inside `site-packages`, best first.
+    /// Paths of the library inside `site-packages`, in order of preference.
     pub site_packages: &'static [&'static str],
-    /// What a person runs to install it.
+    /// The command that installs it.
     pub command: &'static str,
-    /// What is less to install and enough to compile for devices that are not there.
+    /// A smaller installation that is enough to compile for hardware you do not have.
     pub command_to_compile: Option<&'static str>,
-    /// The Python wheel to take the library from, for plugins that install themselves.
+    /// The Python wheel that contains the library, for plugins that are installed automatically.
     pub wheel: Option<Wheel>,
 }
 
-/// A pinned Python wheel that carries a plugin.
+/// A pinned Python wheel that contains a plugin.
 #[derive(Clone, Debug)]
 pub struct Wheel {
-    /// Name in the package index.
+    /// The name in the package index.
     pub package: &'static str,
-    /// The one version that is installed.
+    /// The version to install.
     pub version: &'static str,
-    /// Packed size in megabytes, for the line that says what happens.
+    /// Compressed size in megabytes, for the progress message.
     pub megabytes: u32,
-    /// sha256 of the wheel by `std::env::consts::ARCH`, in lower-case hex.
+    /// SHA-256 of the wheel for each `std::env::consts::ARCH`, in lower-case hex.
     pub sha256: &'static [(&'static str, &'static str)],
-    /// The library inside the wheel.
+    /// The path of the library inside the wheel.
     pub member: &'static str,
 }
 
@@ -84,13 +84,13 @@ impl PluginSpec {
         wheel: None,
     };
 
-    /// Every plugin known by name.
+    /// All known plugins.
     pub const ALL: &'static [PluginSpec] = &[PluginSpec::CPU, PluginSpec::CUDA, PluginSpec::TPU];
 
     /// The plugin for a platform name.
     ///
     /// # Errors
-    /// No plugin is known by that name.
+    /// The platform is unknown.
     pub fn for_platform(platform: &str) -> Result<&'static PluginSpec> {
         PluginSpec::ALL
             .iter()
@@ -105,22 +105,22 @@ impl PluginSpec {
             })
     }
 
-    /// Finds the library, in this order: the environment variables; the active Python environment's `site-packages`
-    /// (no Python is started to find it); the user's cache folder. When it is nowhere and has a wheel, installs it
-    /// into the cache folder with pip, unless `SHARDAX_OFFLINE` is set to something other than `0`.
+    /// Finds the library in this order: the environment variables; `site-packages` of the active Python environment,
+    /// found without starting Python; the user's cache folder. If it is not found and has a wheel, installs it into the
+    /// cache folder with pip, unless `SHARDAX_OFFLINE` is set to a value other than `0`.
     ///
     /// # Errors
-    /// The variable names a file that is not there, or nothing was found and nothing could be installed. The message
-    /// names the places searched and the command to run.
+    /// The variable names a missing file, or nothing was found and nothing could be installed. The message lists the
+    /// places searched and the command that installs the plugin.
     pub fn locate(&self, env: &Environment) -> Result<PathBuf> {
         if let Some(path) = env.path(self.variable) {
             if path.exists() {
-                return Ok(path); // whatever it is: what is wrong with it, loading it says best
+                return Ok(path); // loading it reports what is wrong with it
             }
             return Err(Error::new(
                 Code::NotFound,
                 format!(
-                    "{} is set to {}, and there is no such file. Correct it, or unset it to have the plugin searched",
+                    "{} is set to {}, and there is no such file. Correct it, or unset it to search for the plugin",
                     self.variable,
                     path.display()
                 ),
@@ -151,7 +151,7 @@ impl PluginSpec {
             );
         }
         let Some(wheel) = &self.wheel else {
-            return Err(self.not_found(&searched, "it does not install itself"));
+            return Err(self.not_found(&searched, "it is not installed automatically"));
         };
         let Some(folder) = env.cache_folder() else {
             searched.push("cache folder: neither XDG_CACHE_HOME nor HOME is set".into());
@@ -164,7 +164,7 @@ impl PluginSpec {
         }
         searched.push(library.display().to_string());
         if env.var("SHARDAX_OFFLINE").is_some_and(|v| !v.is_empty() && v != "0") {
-            return Err(self.not_found(&searched, "SHARDAX_OFFLINE forbids installing it"));
+            return Err(self.not_found(&searched, "SHARDAX_OFFLINE prevents installing it"));
         }
         install::install(wheel, env, &folder, &library).map_err(|error| Error {
             code: error.code,
@@ -175,7 +175,7 @@ impl PluginSpec {
 
     fn not_found(&self, searched: &[String], why: &str) -> Error {
         let less = self.command_to_compile.map(|command| {
-            format!("\nor, to compile for devices that are not there, which is all that a topology does:\n  {command}")
+            format!("\nor, only to compile for hardware you do not have, as topologies do:\n  {command}")
         });
         Error::new(
             Code::NotFound,
@@ -190,14 +190,14 @@ impl PluginSpec {
         )
     }
 
-    /// What to do about a library that cannot be loaded. Only a file of this crate's cache is one to delete.
+    /// Advice for a library that cannot be loaded. Only files in the cache of this crate may be deleted.
     pub(crate) fn advice_for_bad_file(&self, env: &Environment, path: &Path) -> String {
         let (command, platform) = (self.command, self.platforms[0]);
         let mut variables = [Some(self.variable), self.other_variable].into_iter().flatten();
         if let Some(variable) = variables.find(|name| env.path(name).as_deref() == Some(path)) {
             return format!(
-                ". {variable} names that file, {}: set it to the path of a {platform} plugin, or unset it to have one \
-                 searched (`{command}` installs one)",
+                ". {variable} names that file, {}: set it to the path of a {platform} plugin, or unset it to search \
+                 for one (`{command}` installs one)",
                 path.display()
             );
         }
@@ -211,7 +211,7 @@ impl PluginSpec {
     }
 }
 
-/// The environment variables that a search reads, as a value so that a search can be tried with others.
+/// The environment variables that a search reads, as a value that tests can replace.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     variables: HashMap<String, OsString>,
@@ -224,12 +224,12 @@ impl Environment {
         Environment { variables }
     }
 
-    /// Exactly these variables.
+    /// An environment of exactly these variables.
     pub fn from_vars<V: Into<OsString>>(vars: impl IntoIterator<Item = (&'static str, V)>) -> Environment {
         Environment { variables: vars.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect() }
     }
 
-    /// Sets one more.
+    /// Sets a variable.
     pub fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.variables.insert(name.to_owned(), value.into());
     }
@@ -242,22 +242,22 @@ impl Environment {
         self.var(name).filter(|v| !v.is_empty()).map(PathBuf::from)
     }
 
-    /// shardax's folder in the user's cache: `$XDG_CACHE_HOME/shardax` or `~/.cache/shardax`.
+    /// The folder of shardax in the user's cache: `$XDG_CACHE_HOME/shardax` or `~/.cache/shardax`.
     pub fn cache_folder(&self) -> Option<PathBuf> {
-        // The XDG specification has relative paths ignored.
+        // The XDG specification requires ignoring relative paths.
         let base = self.path("XDG_CACHE_HOME").filter(|p| p.is_absolute());
         let base = base.or_else(|| self.path("HOME").map(|home| home.join(".cache")))?;
         Some(base.join("shardax"))
     }
 
-    /// The executable that a shell would run for `name`, and all further ones on PATH.
+    /// The executables named `name` on PATH, in order; a shell would run the first.
     pub(crate) fn on_path<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
         let path = self.var("PATH").cloned().unwrap_or_default();
         let folders: Vec<PathBuf> = std::env::split_paths(&path).filter(|p| p.is_absolute()).collect();
         folders.into_iter().map(move |folder| folder.join(name)).filter(|file| file.is_file())
     }
 
-    /// The folders that the active Python would import from, best first, found without starting it.
+    /// The `site-packages` folders of the active Python in order of preference, found without starting it.
     pub fn site_packages(&self) -> Vec<PathBuf> {
         let mut prefixes: Vec<PathBuf> =
             ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| self.path(name)).collect();
@@ -265,7 +265,7 @@ impl Environment {
             match pyenv_root(&python) {
                 Some(root) => prefixes.extend(self.pyenv_prefixes(&root)),
                 None => {
-                    // A virtual environment's python3 is a link to the base one: its own prefix comes first.
+                    // The python3 of a virtual environment is a link to the base one, so its own prefix comes first.
                     prefixes.extend(prefix_of(&python));
                     prefixes.extend(python.canonicalize().ok().as_deref().and_then(prefix_of));
                 }
@@ -286,7 +286,7 @@ impl Environment {
                 }
             }
         }
-        // `pip install --user`, which is where pip puts things when the system's folder is not writable.
+        // The folder of `pip install --user`, which pip uses if the system's folder is not writable.
         if let Some(home) = self.path("HOME") {
             for version in python_folders(&home.join(".local/lib")) {
                 add(version.join("site-packages"));
@@ -295,7 +295,7 @@ impl Environment {
         found
     }
 
-    /// pyenv's `python3` is a script: the real ones are under `versions`, the chosen one first.
+    /// pyenv's `python3` is a script; the interpreters are under `versions`, with the selected one first.
     fn pyenv_prefixes(&self, root: &Path) -> Vec<PathBuf> {
         let root = self.path("PYENV_ROOT").unwrap_or_else(|| root.to_owned());
         let versions = root.join("versions");
@@ -330,7 +330,7 @@ fn python_folders(lib: &Path) -> impl Iterator<Item = PathBuf> {
         .filter(|folder| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")))
 }
 
-/// Sub-folders by name, last (newest version) first.
+/// Sub-folders in descending order of their names, so that the newest version is first.
 fn sorted_folders(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();

@@ -1,4 +1,4 @@
-//! The plugin's own recorder of what its devices do, where it has one: those of GPUs and TPUs do.
+//! The device profiler of a plugin. GPU and TPU plugins have one.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -11,25 +11,25 @@ use crate::raw::{RawExtension, RawVoidFn};
 
 const PROFILER_EXTENSION: i32 = 1;
 
-/// `tensorflow.ProfileOptions`, version 1: what devices do, and the programs; the host is for others to record.
+/// `tensorflow.ProfileOptions`, version 1: devices and programs, but not the host, which shardax records itself.
 const OPTIONS: [u8; 6] = [0x18, 1, 0x28, 1, 0x38, 1];
 
-/// A recording under way; see [`Plugin::start_profiler`]. Dropping it gives up what it recorded.
+/// A profile in progress, see [`Plugin::start_profiler`]. Dropping it discards the data.
 pub struct Profiler {
     plugin: Plugin,
     table: NonNull<RawTable>,
     session: NonNull<c_void>,
 }
 
-// SAFETY: a session belongs to no thread; it is used by one at a time, behind `&mut` or by value.
+// SAFETY: a session is not bound to a thread, and is used by one at a time, through `&mut` or by value.
 unsafe impl Send for Profiler {}
 
 impl Plugin {
-    /// Has the plugin record what its devices do from now on, until [`Profiler::stop`]; `None` where it has no recorder,
-    /// as the CPU's.
+    /// Starts recording the activity of devices, until [`Profiler::stop`]; `None` if the plugin has no profiler, such
+    /// as the CPU plugin.
     ///
     /// # Errors
-    /// It cannot record, or does so already.
+    /// The plugin cannot record, or is already recording.
     pub fn start_profiler(&self) -> Result<Option<Profiler>> {
         let Some(table) = table(self) else { return Ok(None) };
         let mut args = RawCreate {
@@ -41,8 +41,8 @@ impl Plugin {
         // SAFETY: the table is live and has this entry, which takes these arguments.
         unsafe { call(table, |table| table.create, &mut args)? };
         let session = NonNull::new(args.session)
-            .ok_or_else(|| Error::new(Code::Internal, "the plugin's profiler gave no session"))?;
-        // From here on, dropping it cleans up.
+            .ok_or_else(|| Error::new(Code::Internal, "the plugin's profiler returned no session"))?;
+        // From here on, dropping `profiler` cleans up.
         let profiler = Profiler { plugin: self.clone(), table, session };
         profiler.ask(|table| table.start)?;
         Ok(Some(profiler))
@@ -50,11 +50,11 @@ impl Plugin {
 }
 
 impl Profiler {
-    /// Ends the recording, and gives what was recorded: a serialized `XSpace` of tsl/profiler/protobuf/xplane.proto, which
-    /// may be empty.
+    /// Stops recording and returns the data: a serialized `XSpace` of tsl/profiler/protobuf/xplane.proto, which may be
+    /// empty.
     ///
     /// # Errors
-    /// The plugin's own.
+    /// An error of the plugin.
     pub fn stop(self) -> Result<Vec<u8>> {
         self.ask(|table| table.stop)?;
         let mut args = RawCollect {
@@ -63,8 +63,8 @@ impl Profiler {
             buffer: std::ptr::null_mut(),
             size: 0,
         };
-        // SAFETY: the session is live. The plugin gives its own buffer, which is as long as it says and lives as long as the
-        // session, or says how long ours is to be.
+        // SAFETY: the session is live. The plugin returns its own buffer with its length, which lives as long as the
+        // session, or the length of the buffer that it needs.
         unsafe {
             call(self.table, |table| table.collect, &mut args)?;
             if args.size == 0 {
@@ -80,14 +80,14 @@ impl Profiler {
         }
     }
 
-    /// The plugin that records.
+    /// The plugin that is recording.
     pub fn plugin(&self) -> &Plugin {
         &self.plugin
     }
 
     fn ask(&self, entry: fn(&RawTable) -> Option<RawFn>) -> Result<()> {
         let mut args = RawSession { struct_size: size_of::<RawSession>(), session: self.session.as_ptr() };
-        // SAFETY: the session is live, and these entries take nothing else.
+        // SAFETY: the session is live, and these entries take no other inputs.
         unsafe { call(self.table, entry, &mut args) }
     }
 }
@@ -98,7 +98,7 @@ impl Drop for Profiler {
     }
 }
 
-/// What comes before bytes that are no field of a message: plugins put a zero behind the last.
+/// The prefix of `bytes` that consists of fields of a message: plugins append a zero byte.
 fn messages(bytes: &[u8]) -> &[u8] {
     let varint = |at: &mut usize| -> Option<u64> {
         let mut value = 0u64;
@@ -115,7 +115,7 @@ fn messages(bytes: &[u8]) -> &[u8] {
     let mut whole = 0;
     loop {
         let mut at = whole;
-        // Fields of an XSpace are messages and texts, which say how long they are.
+        // Fields of an XSpace are messages and strings, which have a length.
         let Some(tag) = varint(&mut at).filter(|tag| tag >> 3 != 0 && tag & 7 == 2) else { break };
         let _ = tag;
         let Some(end) = varint(&mut at).and_then(|size| at.checked_add(usize::try_from(size).ok()?)) else { break };
@@ -129,7 +129,7 @@ fn messages(bytes: &[u8]) -> &[u8] {
 
 fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
     let extension = plugin.api().extension(PROFILER_EXTENSION)?.cast::<RawProfilerExtension>();
-    // SAFETY: extensions live for ever and this kind has this layout, as far as its size says; so has its table.
+    // SAFETY: extensions are never freed, and this kind has this layout up to its stated size; so does its table.
     unsafe {
         if (*extension).base.struct_size < std::mem::offset_of!(RawProfilerExtension, context) {
             return None;
@@ -139,12 +139,12 @@ fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
 }
 
 /// # Safety
-/// The table is live, and the entry takes `A`, of which every input pointer is valid.
+/// The table is live, and the entry takes `A`, whose input pointers are all valid.
 unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn>, args: &mut A) -> Result<()> {
     if exit::is_forked() {
         return Err(exit::forked());
     }
-    // SAFETY: promised by the caller; an error is the plugin's until it is destroyed.
+    // SAFETY: promised by the caller; the plugin owns an error until it is destroyed.
     unsafe {
         let table = table.as_ref();
         let Some(function) = entry(table) else {
@@ -154,7 +154,7 @@ unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn
         if error.is_null() {
             return Ok(());
         }
-        let mut said = RawMessage {
+        let mut raw_message = RawMessage {
             struct_size: size_of::<RawMessage>(),
             private: std::ptr::null_mut(),
             error,
@@ -162,9 +162,9 @@ unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn
             message_size: 0,
         };
         if let Some(message) = table.error_message {
-            message((&raw mut said).cast());
+            message((&raw mut raw_message).cast());
         }
-        let message = format!("{} (in the plugin's profiler)", text(said.message, said.message_size));
+        let message = format!("{} (in the plugin's profiler)", text(raw_message.message, raw_message.message_size));
         let mut code = RawCode {
             struct_size: size_of::<RawCode>(),
             private: std::ptr::null_mut(),
@@ -182,7 +182,7 @@ unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn
     }
 }
 
-/// The other entries take one struct, and give null or an error.
+/// Other entries take one struct and return null or an error.
 type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
 #[repr(C)]
@@ -264,14 +264,14 @@ mod tests {
     use super::messages;
 
     #[test]
-    fn what_is_no_message_is_left_out() {
+    fn trailing_bytes_are_dropped() {
         let plane = [0x0a, 3, 0x12, 1, b'x'];
         let named = [0x22, 1, b'h'];
         let both = [&plane[..], &named].concat();
         assert_eq!(messages(&[]), []);
         assert_eq!(messages(&[0]), []);
         assert_eq!(messages(&[&both[..], &[0]].concat()), both);
-        // One that was cut short.
+        // A truncated message.
         assert_eq!(messages(&[&both[..], &plane[..4]].concat()), both);
         assert_eq!(messages(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), []);
     }

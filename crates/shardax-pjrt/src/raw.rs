@@ -1,5 +1,5 @@
-//! The calls of the PJRT C API that this crate makes: argument structs, their places in the function table, and their
-//! sizes as the C header gives them (`PJRT_…_STRUCT_SIZE`: up to the end of the last field).
+//! The functions of the PJRT C API that this crate calls: argument structs, indices in the function table, and sizes of
+//! the structs as the C header defines them (`PJRT_…_STRUCT_SIZE`: up to the end of the last field).
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -15,12 +15,12 @@ opaque!(
     RawTopology
 );
 
-/// Any function of the table: takes its argument struct, gives back null or an owned error.
+/// A function of the table: takes its argument struct, returns null or an owned error.
 pub type RawFn = unsafe extern "C" fn(*mut c_void) -> *mut RawError;
 /// The two functions of the table that return nothing.
 pub type RawVoidFn = unsafe extern "C" fn(*mut c_void);
 
-/// Start of `PJRT_Api`; the table of function pointers follows directly.
+/// The start of `PJRT_Api`, which the table of function pointers follows.
 #[repr(C)]
 pub struct RawApiHeader {
     pub struct_size: usize,
@@ -31,7 +31,7 @@ pub struct RawApiHeader {
     pub minor: c_int,
 }
 
-/// Link of the chain of optional interfaces.
+/// A link in the chain of extensions.
 #[repr(C)]
 pub struct RawExtension {
     pub struct_size: usize,
@@ -39,7 +39,7 @@ pub struct RawExtension {
     pub next: *const RawExtension,
 }
 
-/// Entries of the function table at API version 0.81. A plugin may have fewer or more.
+/// Entries of the function table in API version 0.81. A plugin may have fewer or more.
 pub const TABLE_LEN: usize = 118;
 
 pub const ERROR_DESTROY: usize = 0;
@@ -62,7 +62,7 @@ macro_rules! calls {
             pub extension_start: *mut c_void,
             $( pub $field: $ty, )*
         }
-        // A slip in the transcription would otherwise show as a crash.
+        // A mistake in the transcription would otherwise crash.
         const _: () = {
             let mut _end = offset_of!($name, extension_start) + size_of::<*mut c_void>();
             $( _end = offset_of!($name, $field) + size_of::<$ty>(); )*
@@ -277,7 +277,7 @@ calls! {
     ExecutableFingerprint 94 40 "PJRT_Executable_Fingerprint" {
         executable: *mut RawExecutable, text: *const c_char, text_size: usize,
     }
-    // As of API 0.104. Older plugins know 112 bytes of it, and leave the rest as it is.
+    // As of API 0.104. Older plugins know the first 112 bytes, and leave the rest unchanged.
     ExecutableMemoryStats 96 144 "PJRT_Executable_GetCompiledMemoryStats" {
         executable: *mut RawExecutable,
         generated_code: i64, argument: i64, output: i64, alias: i64, temp: i64,
@@ -287,7 +287,7 @@ calls! {
     }
 }
 
-/// One option or attribute.
+/// An option or attribute.
 #[repr(C)]
 pub struct NamedValue {
     pub struct_size: usize,
@@ -320,7 +320,7 @@ pub struct Program {
     pub format_size: usize,
 }
 
-/// How array elements lie in memory; only the tiled form is used here.
+/// The memory layout of an array; only the tiled form is used here.
 #[repr(C)]
 pub struct MemoryLayout {
     pub struct_size: usize,

@@ -1,21 +1,21 @@
-//! Variables of the environment that set something: read and checked in one place.
+//! Environment variables of shardax: parsing and checking.
 
 use std::ffi::OsStr;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// A variable of the environment that has a value of type `T`.
+/// An environment variable with a value of type `T`.
 #[derive(Debug)]
 pub struct Setting<T: 'static> {
     name: &'static str,
-    /// The values that it may have, for errors.
+    /// The valid values, for errors.
     takes: &'static str,
     parse: fn(&str) -> Option<T>,
 }
 
 impl<T> Setting<T> {
-    /// The variable of this name; `takes` describes in errors the values that `parse` understands.
+    /// The setting of a variable; `takes` describes the values that `parse` accepts, for errors.
     pub const fn new(name: &'static str, takes: &'static str, parse: fn(&str) -> Option<T>) -> Self {
         Setting { name, takes, parse }
     }
@@ -25,20 +25,20 @@ impl<T> Setting<T> {
         self.name
     }
 
-    /// The value; `None` where the variable is not set, or empty.
+    /// The value; `None` if the variable is not set or empty.
     ///
     /// # Errors
-    /// The variable has a value that the setting does not take: the message has both.
+    /// The variable has an invalid value: the message has the value and the valid ones.
     pub fn read(&self) -> Result<Option<T>> {
         self.of(std::env::var_os(self.name).as_deref())
     }
 
-    /// The value where it is valid. [`Setting::read`] has said before what is wrong with another.
+    /// The value if it is valid. [`Setting::read`] has reported an invalid one before.
     pub fn get(&self) -> Option<T> {
         self.read().ok().flatten()
     }
 
-    /// As [`Setting::read`], of this value of the variable.
+    /// Like [`Setting::read`], for a value that is passed.
     pub(crate) fn of(&self, given: Option<&OsStr>) -> Result<Option<T>> {
         let Some(given) = given.filter(|given| !given.is_empty()) else { return Ok(None) };
         let parsed = given.to_str().and_then(self.parse);
@@ -52,7 +52,7 @@ impl<T> Setting<T> {
 }
 
 impl Setting<Duration> {
-    /// A time in seconds.
+    /// A duration in seconds.
     pub const fn seconds(name: &'static str) -> Self {
         Setting::new(name, "a number of seconds of at least 0, such as 10 or 0.5", |text| {
             Duration::try_from_secs_f64(text.trim().parse().ok()?).ok()
@@ -60,15 +60,15 @@ impl Setting<Duration> {
     }
 }
 
-/// How long a process waits at its end for the programs under way.
+/// The time limit for programs in flight at the end of the process.
 pub(crate) const EXIT_SECONDS: Setting<Duration> = Setting::seconds("SHARDAX_EXIT_SECONDS");
-/// How long the installation of a plugin may take.
+/// The time limit for installing a plugin.
 pub(crate) const INSTALL_SECONDS: Setting<Duration> = Setting::seconds("SHARDAX_INSTALL_SECONDS");
 
-/// Fails where a setting that is read later, without a way to report it, has a value that it does not take.
+/// Checks the settings that are read later, where an error cannot be reported.
 ///
 /// # Errors
-/// The message has the variable, its value and what it takes.
+/// A variable has an invalid value: the message has the value and the valid ones.
 pub fn check_settings() -> Result<()> {
     EXIT_SECONDS.read()?;
     INSTALL_SECONDS.read().map(drop)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_a_setting_does_not_take_are_errors() {
+    fn invalid_values_are_errors() {
         let seconds = |text: &str| EXIT_SECONDS.of(Some(OsStr::new(text)));
         assert_eq!(seconds("0.5").unwrap(), Some(Duration::from_millis(500)));
         assert_eq!(seconds(" 7 ").unwrap(), Some(Duration::from_secs(7)));

@@ -1,4 +1,4 @@
-//! XLA's description of how an array is laid over devices, decoded.
+//! Decoding of XLA's `OpSharding`.
 
 pub(crate) mod axes;
 
@@ -8,7 +8,7 @@ use prost::Message;
 
 use axes::{AxisRefProto, Grid, MeshProto};
 
-/// What an [`OpSharding`], or one of the trailing dimensions of its tiling, means.
+/// The kind of an [`OpSharding`], or of one of the trailing dimensions of its tiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShardingKind {
     /// Every device has the whole array.
@@ -19,29 +19,29 @@ pub enum ShardingKind {
     Tuple,
     /// Tiled over the devices.
     Other,
-    /// Partitioned by the program itself.
+    /// Partitioned by the program (manual mode).
     Manual,
-    /// Not decided.
+    /// Not determined.
     Unknown,
-    /// Each device has a term of a sum.
+    /// Each device has a partial sum.
     Unreduced,
 }
 
-/// How an array is laid over devices (XLA's `OpSharding`), with the device list written out.
+/// The distribution of an array over devices (XLA's `OpSharding`), with the list of devices expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpSharding {
-    /// What is said of it.
+    /// The kind of sharding.
     pub kind: ShardingKind,
-    /// Number of tiles along each dimension of the array, followed by one number for each of `last_tile_dims`
-    /// (or one for replication, with `replicate_on_last_tile_dim`). Empty unless `kind` is `Other`.
+    /// The number of tiles along each dimension of the array, followed by one number for each of `last_tile_dims` (or
+    /// one for replication, with `replicate_on_last_tile_dim`). Empty unless `kind` is `Other`.
     pub tile_dims: Vec<usize>,
-    /// Index of the partition that has each tile, row-major over `tile_dims`.
+    /// The partition of each tile, row-major over `tile_dims`.
     pub devices: Vec<usize>,
-    /// The last of `tile_dims` counts copies.
+    /// The last of `tile_dims` is the number of copies.
     pub replicate_on_last_tile_dim: bool,
-    /// What the trailing `tile_dims` mean.
+    /// The kinds of the trailing `tile_dims`.
     pub last_tile_dims: Vec<ShardingKind>,
-    /// The elements' shardings, when `kind` is `Tuple`.
+    /// The shardings of the elements, if `kind` is `Tuple`.
     pub tuple_shardings: Vec<OpSharding>,
 }
 
@@ -57,7 +57,7 @@ impl OpSharding {
         }
     }
 
-    /// Number of parts along each of an array's `rank` dimensions; all 1 when the array is whole everywhere.
+    /// The number of parts along each of an array's `rank` dimensions; all 1 if every device has the whole array.
     pub fn partitions(&self, rank: usize) -> Vec<usize> {
         match self.kind {
             ShardingKind::Other if self.tile_dims.len() >= rank => self.tile_dims[..rank].to_vec(),
@@ -65,7 +65,7 @@ impl OpSharding {
         }
     }
 
-    /// Whether every device has the whole array.
+    /// Returns true if every device has the whole array.
     pub fn is_replicated(&self) -> bool {
         match self.kind {
             ShardingKind::Replicated => true,
@@ -128,12 +128,12 @@ pub(crate) struct OpShardingProto {
     iota_reshape_dims: Vec<i64>,
     #[prost(int32, repeated, tag = "10")]
     iota_transpose_perm: Vec<i32>,
-    /// The form of newer plugins, which stands in the place of all the others.
+    /// The format of newer plugins, which replaces all other fields.
     #[prost(message, optional, tag = "14")]
     named: Option<NamedShardingProto>,
 }
 
-/// A sharding by the axes of a mesh (`xla.NamedShardingProto`).
+/// A sharding in terms of mesh axes (`xla.NamedShardingProto`).
 #[derive(Clone, PartialEq, Message)]
 struct NamedShardingProto {
     #[prost(message, optional, tag = "2")]
@@ -153,13 +153,13 @@ struct DimShardingProto {
 }
 
 impl NamedShardingProto {
-    /// The same as tiles; `None` when the numbers contradict each other.
+    /// Converts it to tiles; `None` if the numbers are inconsistent.
     fn tiles(&self) -> Option<OpSharding> {
         let whole = |kind, devices| OpSharding { kind, devices, ..OpSharding::replicated() };
         let mesh = self.mesh.clone().unwrap_or_default();
         let grid = Grid::of(&mesh)?;
         if mesh.axes.is_empty() {
-            // Without axes a mesh is one device, or says nothing.
+            // A mesh without axes means one device, or no information.
             return Some(match mesh.device_ids.first().map(|&id| usize::try_from(id)) {
                 Some(id) => whole(ShardingKind::Maximal, vec![id.ok()?]),
                 None => OpSharding::replicated(),
@@ -271,7 +271,7 @@ mod tests {
                 unreduced_axes: refs(unreduced),
                 manual_axes: refs(manual),
             };
-            // Through bytes, with the kind that stands beside it.
+            // Encoded and decoded, with the kind that newer plugins write as well.
             let proto = OpShardingProto { named: Some(named), ..Default::default() };
             OpSharding::from(&OpShardingProto::decode(proto.encode_to_vec().as_slice()).unwrap())
         };

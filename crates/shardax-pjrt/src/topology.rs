@@ -1,4 +1,4 @@
-//! Topologies: devices that are described and need not be there, to compile for.
+//! Topologies: descriptions of devices to compile for, attached or not.
 
 mod target;
 
@@ -16,7 +16,7 @@ use crate::named_value::{self, Value};
 use crate::plugin::Plugin;
 use crate::raw::*;
 
-/// Devices of a platform that need not be there: what [`Topology::compile`] compiles for. Cloning is a reference count.
+/// A description of devices that need not be attached, for [`Topology::compile`]. Cloning increments a reference count.
 #[derive(Clone)]
 pub struct Topology(Arc<Inner>);
 
@@ -30,21 +30,21 @@ struct Inner {
     devices: Vec<Description>,
 }
 
-// SAFETY: a topology is never changed and may be used from any thread.
+// SAFETY: a topology is immutable and may be used from any thread.
 unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Topology {
-    /// The topology that a plugin knows by this name with these options.
+    /// Makes a topology by the name and options that the plugin defines.
     ///
-    /// libtpu takes `v5e:2x4` and the like, with `wrap` and `chips_per_host_bounds` (three `Value::Ints` each) and
-    /// `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a `GpuTargetConfigProto` as
-    /// text) and `topology` (`"1x2x8"`: slices, hosts of each, devices of each host). See
+    /// libtpu takes names such as `v5e:2x4`, with the options `wrap` and `chips_per_host_bounds` (three `Value::Ints`
+    /// each) and `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a
+    /// `GpuTargetConfigProto` as text) and `topology` (`"1x2x8"`: slices, hosts per slice, devices per host). See
     /// [`TpuTopology`](crate::TpuTopology) and [`GpuTopology`](crate::GpuTopology).
     ///
     /// # Errors
-    /// The plugin does not compile for devices that are not there, or does not know the name or an option; or the
-    /// numbers are such that it would end the process.
+    /// The plugin cannot compile for devices that are not attached, or does not know the name or an option; or the
+    /// sizes would end the process.
     pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
         let about = |error: Error| error.during(format_args!("cannot make the topology {name:?}"));
         target::check(name, options).map_err(about)?;
@@ -56,12 +56,12 @@ impl Topology {
             num_options: raw_options.len(),
             ..Default::default()
         };
-        // SAFETY: the name, the options and what they point to live through the call.
+        // SAFETY: the name, the options and what they point to outlive the call.
         unsafe { plugin.api().call(&mut args) }.map_err(about)?;
         if args.topology.is_null() {
-            return Err(about(Error::new(crate::Code::Internal, "the plugin gave no topology")));
+            return Err(about(Error::new(crate::Code::Internal, "the plugin returned no topology")));
         }
-        // From here on, dropping it cleans up.
+        // From here on, dropping `inner` cleans up.
         let mut inner = Inner {
             plugin: plugin.clone(),
             raw: args.topology,
@@ -78,12 +78,12 @@ impl Topology {
         Ok(Topology(Arc::new(inner)))
     }
 
-    /// The plugin that knows it.
+    /// The plugin of this topology.
     pub fn plugin(&self) -> &Plugin {
         &self.0.plugin
     }
 
-    /// The name that it was asked for by.
+    /// The name that it was made with.
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -93,12 +93,12 @@ impl Topology {
         &self.0.platform_name
     }
 
-    /// What the platform says of its version.
+    /// The version that the platform reports.
     pub fn platform_version(&self) -> &str {
         &self.0.platform_version
     }
 
-    /// What else the plugin says of it, e.g. which dimensions of a torus are closed.
+    /// Other properties that the plugin reports, such as which dimensions of a torus wrap around.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.0.attributes
     }
@@ -108,12 +108,12 @@ impl Topology {
         self.0.devices.len()
     }
 
-    /// The devices, in the plugin's order, which is not that of their ids.
+    /// The devices, in the plugin's order, which is not the order of their ids.
     pub fn devices(&self) -> Vec<TopologyDevice> {
         (0..self.0.devices.len()).map(|index| TopologyDevice { topology: self.clone(), index: index as u32 }).collect()
     }
 
-    /// What programs compiled for it say of where they can be loaded.
+    /// The identity that is stored in compiled programs and checked when they are loaded.
     pub(crate) fn plugin_id(&self) -> String {
         cache_entry::topology_plugin_id(
             &self.0.plugin,
@@ -130,7 +130,7 @@ impl Topology {
 impl Inner {
     fn describe(&mut self) -> Result<()> {
         let (api, topology) = (self.plugin.api(), self.raw);
-        // SAFETY: the topology is live, and so is what it hands out.
+        // SAFETY: the topology is live and owns everything that these calls return.
         unsafe {
             let mut name = TopologyPlatformName { topology, ..Default::default() };
             api.call(&mut name)?;
@@ -156,7 +156,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut args = TopologyDestroy { topology: self.raw, ..Default::default() };
-        // SAFETY: it is ours, and devices and programs that need it hold it.
+        // SAFETY: this crate owns it; devices and programs that need it keep it alive.
         let _ = unsafe { self.plugin.api().call(&mut args) };
     }
 }
@@ -169,7 +169,7 @@ impl PartialEq for Topology {
 
 impl Eq for Topology {}
 
-/// `v5e:2x4, 8 × TPU v5 lite`
+/// Formatted as `v5e:2x4, 8 × TPU v5 lite`.
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.0.devices.first().map_or("", |device| device.kind.as_str());
@@ -183,7 +183,7 @@ impl fmt::Debug for Topology {
     }
 }
 
-/// A device of a topology. Two are equal when topology and id are.
+/// A device of a topology. Devices are equal if topology and id are.
 #[derive(Clone)]
 pub struct TopologyDevice {
     topology: Topology,
@@ -195,12 +195,12 @@ impl TopologyDevice {
         &self.topology.0.devices[self.index as usize]
     }
 
-    /// The topology that it is part of.
+    /// The topology of the device.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Number that is unique in the topology; neither dense nor in the order of the list.
+    /// Id that is unique in the topology, neither dense nor in the order of the list.
     pub fn id(&self) -> usize {
         self.description().id
     }
@@ -210,17 +210,17 @@ impl TopologyDevice {
         &self.description().kind
     }
 
-    /// The process that would drive it.
+    /// The process that would own the device.
     pub fn process_index(&self) -> usize {
         self.description().process_index
     }
 
-    /// What the plugin calls it.
+    /// The plugin's description.
     pub fn text(&self) -> &str {
         &self.description().text
     }
 
-    /// What else the plugin says of it.
+    /// Other properties that the plugin reports.
     pub fn attributes(&self) -> &[(String, Value)] {
         &self.description().attributes
     }

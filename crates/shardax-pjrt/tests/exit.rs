@@ -1,5 +1,5 @@
-//! How processes end while programs run, each in a process of its own: `main` returns, something calls `exit`, a signal
-//! comes, the process forks. Without the usual harness, since only then `main` is ours to return from.
+//! Processes that end while programs run: `main` returns, something calls `exit`, a signal arrives, the process forks.
+//! Each scenario runs in a child process. The binary has no test harness, so that it can return from `main` itself.
 
 mod common;
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use shardax_pjrt::*;
 const SIZE: usize = 1024;
 const CHILD: &str = "SHARDAX_TEST_CHILD";
 
-/// What a child does, and the test of how it ends.
+/// The name of a scenario, the code of the child, and the test of how it ends.
 type Scenario = (&'static str, fn(), fn(&'static str));
 
 #[rustfmt::skip]
@@ -87,19 +87,19 @@ fn ends_with(name: &str, code: i32) -> Ended {
     ended
 }
 
-/// Programs were still running: the process says so, and ends with the status that it was to have.
+/// Expects that the process ends with its exit status while programs run, and writes a message.
 fn is_left(name: &str, code: i32) {
     let ended = ends_with(name, code);
     assert!(ended.errors.contains("the process ends while programs still run"), "{name}: {}", ended.errors);
     assert!(ended.took < Duration::from_secs(20), "{name}: {:?}", ended.took);
 }
 
-/// A step is running when the signal comes: the process is gone at once, by that signal.
+/// Expects that a signal during a step ends the process immediately.
 fn a_signal_ends(name: &str, signal: i32) {
     for delay in [0, 1, 7, 30, 100] {
         let mut child = start(name);
         let mut line = [0; 1];
-        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap(); // the steps have begun
+        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap(); // the steps have started
         sleep(Duration::from_millis(delay));
         // SAFETY: the child has not been waited for, so the number is still its own.
         unsafe { libc::kill(child.id() as i32, signal) };
@@ -109,7 +109,7 @@ fn a_signal_ends(name: &str, signal: i32) {
     }
 }
 
-/// x · x … · x, which takes a while.
+/// x · x … · x, a slow program.
 fn powers() -> String {
     let ty = format!("tensor<{SIZE}x{SIZE}xf32>");
     let steps: String = (0..12)
@@ -123,7 +123,7 @@ fn powers() -> String {
     format!("func.func @main(%x0: {ty}) -> {ty} {{\n{steps}return %x12 : {ty}\n}}")
 }
 
-/// Starts a program on each device that nobody waits for.
+/// Starts a program on each device without waiting.
 fn queue(devices: usize) -> (Client, Executable) {
     let client = new_client(devices);
     let options = CompileOptions { portable: true, ..Default::default() };
@@ -141,7 +141,7 @@ fn square(client: &Client, device: &Device) -> Buffer {
 
 fn start_and_exit(devices: usize) {
     let (client, exe) = queue(devices);
-    // A thread that goes on launching, while the process ends, gets errors.
+    // A thread that keeps launching while the process ends gets errors.
     let device = client.devices()[0].clone();
     let x = square(&client, &device);
     std::thread::spawn(move || {
@@ -163,7 +163,7 @@ fn exit_in_another_thread() {
     let _ = thread.join();
 }
 
-/// Starts a program that runs for ever, or nearly: a loop of 2⁶² steps.
+/// Starts a program that practically never ends: a loop of 2⁶² steps.
 fn endless() {
     let client = new_client(1);
     let program = "func.func @main(%x: tensor<i64>) -> tensor<i64> {
@@ -204,7 +204,7 @@ fn exit_in_a_handler() {
     let _ = exe.execute(&[&put(&client, 0, &[1.0; 4])]).and_then(|y| y[0][0].block_until_ready());
 }
 
-/// Computes when it is dropped, with a program that has run before and with one that has not.
+/// Runs two programs when it is dropped: one that has run before, and one that has not.
 struct Computes(Option<(Client, Executable)>);
 
 impl Drop for Computes {
@@ -228,7 +228,7 @@ thread_local! {
 fn locals_that_compute() {
     let local = || {
         let client = new_client(1);
-        // Made before XLA's own, so that it is dropped after them.
+        // Created before XLA's thread locals, so that it is dropped after them.
         COMPUTES.with_borrow(|_| ());
         let exe = client.compile(&affine(2, false), &CompileOptions::default(), signature([f32s(&[2])])).unwrap();
         get(&exe.execute(&[&put(&client, 0, &[1.0, 2.0])]).unwrap()[0][0]);
@@ -255,15 +255,18 @@ fn fork() {
     let x = put(&client, 0, &[1.0, 2.0]);
     let y = exe.execute(&[&x]).unwrap().remove(0).remove(0);
     for leaves in [false, true] {
-        // SAFETY: the child calls only what is under test.
+        // SAFETY: the child calls only functions under test.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let said = |result: Result<()>| assert!(result.unwrap_err().message.contains("this process was forked"));
-            said(exe.execute(&[&x]).map(|_| ()));
-            said(client.compile(&affine(2, false), &CompileOptions::default(), signature([f32s(&[2])])).map(|_| ()));
-            said(y.to_host(&mut [0; 8]));
-            said(client.buffer_from_host(&[0; 8], ElementType::F32, &[2], &client.devices()[0]).map(|_| ()));
-            said(Client::new(client.plugin(), &[]).map(|_| ()));
+            let is_error =
+                |result: Result<()>| assert!(result.unwrap_err().message.contains("this process was forked"));
+            is_error(exe.execute(&[&x]).map(|_| ()));
+            is_error(
+                client.compile(&affine(2, false), &CompileOptions::default(), signature([f32s(&[2])])).map(|_| ()),
+            );
+            is_error(y.to_host(&mut [0; 8]));
+            is_error(client.buffer_from_host(&[0; 8], ElementType::F32, &[2], &client.devices()[0]).map(|_| ()));
+            is_error(Client::new(client.plugin(), &[]).map(|_| ()));
             match leaves {
                 true => return drop((x, y, exe, powers, client)),
                 false => exit(9),
@@ -274,13 +277,13 @@ fn fork() {
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(ExitStatus::from_raw(status).code(), Some(if leaves { 0 } else { 9 }));
     }
-    // Here all goes on.
+    // The parent still works.
     assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [3.0, 5.0]);
 }
 
 fn steps() {
-    // What a shell starts in the background ignores SIGINT, and so would this.
-    // SAFETY: the default action is no handler.
+    // A process that a shell starts in the background ignores SIGINT, and this test needs the default. SAFETY: the
+    // default action is not a handler.
     unsafe {
         libc::signal(libc::SIGINT, libc::SIG_DFL);
         libc::signal(libc::SIGTERM, libc::SIG_DFL);

@@ -1,4 +1,4 @@
-//! Programs that call functions of the host.
+//! Programs that call host functions.
 
 mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn program(n: usize, target: &str, attributes: &str) -> String {
     )
 }
 
-/// The call on each of `devices`, whose outputs are put side by side.
+/// The call on each of `devices` devices, with concatenated results.
 fn spread(devices: usize, n: usize, target: &str) -> String {
     let whole = devices * n;
     format!(
@@ -37,7 +37,7 @@ fn spread(devices: usize, n: usize, target: &str) -> String {
 }
 
 #[test]
-fn a_handler_sees_arguments_results_and_attributes() {
+fn a_handler_receives_arguments_results_and_attributes() {
     let client = client(8);
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = calls.clone();
@@ -76,9 +76,9 @@ fn a_handler_sees_arguments_results_and_attributes() {
     assert!(exe.instructions().unwrap().iter().any(|i| i.custom_call_target.as_deref() == Some("test.scale")));
 }
 
-/// Functions that work on a device's memory, with the host as the device: its addresses are this process's.
+/// A handler for device memory, with the host as the device: its addresses belong to this process.
 #[test]
-fn a_handler_of_a_device_sees_addresses() {
+fn a_device_handler_receives_addresses() {
     let client = client(8);
     ffi::device::register(client.plugin(), "Host", "test.on_device", |call| {
         let by = call.attr("by").and_then(|a| a.as_f64()).ok_or("no attribute by")? as f32;
@@ -86,7 +86,7 @@ fn a_handler_of_a_device_sees_addresses() {
         assert_eq!((x.ty, x.dims, x.byte_len, y.byte_len), (ElementType::F32, &[4][..], 16, 16));
         assert_eq!((call.stream(), call.device_ordinal(), call.attrs().len()), (None, Some(0), 1));
         for i in 0..4 {
-            // SAFETY: both are arrays of four f32 in this process's memory, which belong to this call.
+            // SAFETY: both are arrays of four f32 in the memory of this process, and belong to this call.
             unsafe { *y.address.cast::<f32>().add(i) = *x.address.cast::<f32>().add(i) * by };
         }
         Ok(())
@@ -111,7 +111,7 @@ fn a_handler_of_a_device_sees_addresses() {
 }
 
 #[test]
-fn names_are_taken_once_and_unknown_ones_are_errors() {
+fn duplicate_and_unknown_names_are_errors() {
     let client = client(8);
     ffi::register(client.plugin(), "test.once", |_| Ok(())).unwrap();
     assert_eq!(ffi::register(client.plugin(), "test.once", |_| Ok(())).unwrap_err().code, Code::AlreadyExists);
@@ -152,11 +152,11 @@ fn errors_and_panics_of_a_handler_are_errors_of_the_result() {
 }
 
 #[test]
-fn handlers_of_all_devices_run_at_once_and_know_their_device() {
+fn handlers_of_all_devices_run_concurrently() {
     within(60, || {
         let client = client(8);
         let barrier = Barrier::new(8);
-        ffi::register(client.plugin(), "test.meet", move |frame| {
+        ffi::register(client.plugin(), "test.rendezvous", move |frame| {
             barrier.wait();
             let device = frame.device_ordinal().ok_or("no ordinal")? as f32;
             for to in frame.rets()[0].data().chunks_exact_mut(4) {
@@ -165,7 +165,7 @@ fn handlers_of_all_devices_run_at_once_and_know_their_device() {
             Ok(())
         })
         .unwrap();
-        let exe = client.compile(&spread(8, 2, "test.meet"), &partitions(8), signature([f32s(&[2])])).unwrap();
+        let exe = client.compile(&spread(8, 2, "test.rendezvous"), &partitions(8), signature([f32s(&[2])])).unwrap();
         let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[0.0; 2])).collect();
         for _ in 0..10 {
             let ys = exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap();
@@ -176,7 +176,7 @@ fn handlers_of_all_devices_run_at_once_and_know_their_device() {
     });
 }
 
-/// The plugin, told of an error on one device, has collectives wait for that device until it aborts the process.
+/// If the plugin is told about an error on one device, collectives wait for that device until the process is aborted.
 #[test]
 fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
     within(30, || {
@@ -207,13 +207,13 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
 
         let ys = call.execute(&xs).unwrap();
         let ys: Vec<&Buffer> = ys.iter().map(|y| &y[0]).collect();
-        // Not waited for: the failure is yet to come when these start.
+        // The failure may occur after these have started.
         let zs = reduce.execute(&ys).unwrap();
         let zs: Vec<&Buffer> = zs.iter().map(|z| &z[0]).collect();
         let last = reduce.execute(&zs).unwrap();
         let copy = zs[2].copy_to_device(&client.devices()[5]).unwrap();
         let single = one.execute_on(&[zs[1]], &client.devices()[1]).unwrap();
-        // Of the first results only the failed device's: others may be ready before the failure.
+        // Of the first results only the failed device's is checked: others may be ready before the failure.
         for buffer in zs.iter().copied().chain(last.iter().map(|z| &z[0])).chain([ys[3], &copy, &single[0]]) {
             failed(buffer.block_until_ready());
             failed(buffer.to_host(&mut [0; 16]));
@@ -223,11 +223,11 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
             buffer.ready().unwrap().on_ready(move |result| send.send(result).unwrap());
             failed(receive.recv().unwrap());
         }
-        // Known by now: refused before anything runs.
+        // The failure is known by now, so the launch is rejected.
         failed(reduce.execute(&ys).map(|_| ()));
         failed(reduce.execute(&zs).map(|_| ()));
 
-        // Everything works again, also in a long chain.
+        // Everything works again, even in a long chain.
         fail.store(0, Ordering::SeqCst);
         let mut ys = call.execute(&xs).unwrap();
         for _ in 0..200 {
@@ -240,7 +240,7 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
 }
 
 #[test]
-fn a_handler_that_forgets_a_result_is_an_error() {
+fn a_handler_that_does_not_write_a_result_is_an_error() {
     within(60, || {
         let client = client(8);
         ffi::register(client.plugin(), "test.forgets", |_| Ok(())).unwrap();
@@ -254,10 +254,10 @@ fn a_handler_that_forgets_a_result_is_an_error() {
             let text = program(4, target, "");
             let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
             let error = exe.execute(&[&x]).and_then(|y| y[0][0].block_until_ready()).unwrap_err();
-            let says = format!("function {target:?}: returned Ok and has not written result 0 (Ret(f32[4]))");
+            let says = format!("function {target:?}: returned Ok without writing result 0 (Ret(f32[4]))");
             assert!(error.message.contains(&says), "{error}");
         }
-        // A result without elements has nothing to write; what is not written of another is zero.
+        // A result without elements need not be written; parts of others that are not written are zero.
         let exe = client
             .compile(&program(0, "test.forgets", ""), &CompileOptions::default(), signature([f32s(&[0])]))
             .unwrap();

@@ -1,4 +1,4 @@
-//! What the plugin would hang or crash on: wrong arguments, donation, races. Everything is an error, and the client
+//! Inputs on which the plugin hangs or crashes: wrong arguments, donation, races. Each is an error, and the client
 //! works afterwards.
 
 mod common;
@@ -18,7 +18,7 @@ fn inputs(client: &Client, devices: usize, n: usize) -> Vec<Buffer> {
 }
 
 #[test]
-fn wrong_arguments_are_errors_and_the_client_goes_on() {
+fn wrong_arguments_are_errors_and_the_client_still_works() {
     within(60, || {
         let client = new_client(8);
         let exe = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
@@ -90,7 +90,7 @@ fn donation_takes_the_input() {
             assert_eq!(error.code, Code::FailedPrecondition);
             assert!(error.message.contains("argument 0 (f32[4]) on device 0 (cpu) was donated"), "{error}");
             xs[0].delete().unwrap();
-            // One gone among good ones takes nothing from the others.
+            // One deleted argument does not consume the others.
             let mut fresh = inputs(&client, devices, 4);
             let gone = fresh.pop().unwrap();
             gone.delete().unwrap();
@@ -111,19 +111,19 @@ const ADD_DONATING: &str = "func.func @main(%x: tensor<4xf32> {tf.aliasing_outpu
 }";
 
 #[test]
-fn the_same_buffer_donated_and_passed_is_an_error() {
+fn a_buffer_that_is_donated_and_passed_is_an_error() {
     within(60, || {
         let client = client(8);
         let options = CompileOptions::default();
         let one = client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4])])).unwrap();
-        // The second may be donated as far as this crate is concerned, though the program makes no use of it.
+        // Donating the second argument is valid for this crate, though the program does not use the donation.
         let both =
             client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4]).donated()])).unwrap();
         let x = put(&client, 0, &[1.0; 4]);
         for exe in [&one, &both] {
             let error = exe.execute(&[&x, &x]).unwrap_err();
             assert_eq!(error.code, Code::InvalidArgument);
-            assert!(error.message.contains("and is donated"), "{error}");
+            assert!(error.message.contains("is donated and is also passed as argument"), "{error}");
             assert!(!x.is_deleted());
         }
         let y = put(&client, 0, &[2.0; 4]);
@@ -134,7 +134,7 @@ fn the_same_buffer_donated_and_passed_is_an_error() {
 }
 
 #[test]
-fn a_signature_that_does_not_fit_is_refused() {
+fn a_signature_that_does_not_match_is_rejected() {
     let client = client(8);
     let compile = |text: &str, parameters: &[ParameterSpec]| {
         client.compile(text, &CompileOptions::default(), signature(parameters.to_vec())).unwrap_err()
@@ -149,7 +149,7 @@ fn a_signature_that_does_not_fit_is_refused() {
     let donor = affine(4, true).replace("tf.aliasing_output = 0 : i32", "jax.buffer_donor = true");
     let secret_donation = compile(&donor, &[f32s(&[4])]);
     assert!(secret_donation.message.contains("donates parameter 0"), "{secret_donation}");
-    // The whole array's shape instead of one device's.
+    // The shape of the whole array instead of a shard's.
     let global = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[32])])).unwrap_err();
     assert!(global.message.contains("on each device the compiled program takes f32[4]"), "{global}");
 }
@@ -179,9 +179,9 @@ fn bad_programs_and_options_are_errors() {
     assert!(client.deserialize(b"", &CompileOptions::default(), one()).is_err());
 }
 
-/// A negative count has the compiler throw, which ends the process; a large one takes for ever.
+/// The compiler throws for a negative count, which ends the process, and never returns for a large one.
 #[test]
-fn options_that_would_end_or_hang_the_process_are_refused() {
+fn options_that_would_end_or_hang_the_process_are_rejected() {
     let client = client(8);
     let name = "xla_cpu_parallel_codegen_split_count";
     for value in
@@ -199,21 +199,21 @@ fn options_that_would_end_or_hang_the_process_are_refused() {
 }
 
 #[test]
-fn a_buffer_being_read_is_not_donated_under_the_reader() {
+fn donation_waits_for_readers() {
     within(60, || {
         let client = client(8);
         let sig = signature([f32s(&[4]).donated()]);
         let exe = client.compile(&affine(4, true), &CompileOptions::default(), sig).unwrap();
         let x = Arc::new(put(&client, 0, &[1.0; 4]));
-        // By the same thread: an error at once, for waiting would be for ever.
+        // On the same thread: an error, because waiting would never end.
         x.with_bytes(|_| {
             let started = Instant::now();
-            assert!(exe.execute(&[&x]).unwrap_err().message.contains("this very thread"));
+            assert!(exe.execute(&[&x]).unwrap_err().message.contains("is being read by this thread"));
             assert!(x.delete().is_err());
             assert!(started.elapsed() < Duration::from_secs(1));
         })
         .unwrap();
-        // By another thread: waits for it.
+        // On another thread: donation waits.
         let done = Arc::new(AtomicBool::new(false));
         let (sender, started) = std::sync::mpsc::channel();
         let reader = {
@@ -235,22 +235,23 @@ fn a_buffer_being_read_is_not_donated_under_the_reader() {
     });
 }
 
-/// What another thread holds is waited for as long as it takes to copy it; a hold that nobody lets go of is an error.
+/// Donation waits for another thread's reference while data is being copied. A reference that is never dropped is an
+/// error.
 #[test]
-fn a_held_buffer_is_donated_when_it_is_let_go() {
+fn a_referenced_buffer_is_donated_when_the_reference_is_dropped() {
     within(120, || {
         let client = client(8);
         let sig = signature([f32s(&[4]).donated()]);
         let exe = client.compile(&affine(4, true), &CompileOptions::default(), sig).unwrap();
         let x = Arc::new(put(&client, 0, &[1.0; 4]));
-        let (held, begun) = (BufferReference::of(&x).unwrap(), Instant::now());
+        let (reference, begun) = (BufferReference::of(&x).unwrap(), Instant::now());
         let reader = {
             let x = x.clone();
             std::thread::spawn(move || {
-                // Longer than a hold is waited for with which nothing is done.
-                BufferReference::copying(|| std::thread::sleep(Duration::from_millis(10_500)));
+                // Longer than the time limit for references without a copy.
+                BufferReference::while_copying(|| std::thread::sleep(Duration::from_millis(10_500)));
                 let copy = x.with_bytes(floats).unwrap();
-                drop(held);
+                drop(reference);
                 copy
             })
         };
@@ -260,16 +261,16 @@ fn a_held_buffer_is_donated_when_it_is_let_go() {
         assert!(BufferReference::of(&x).unwrap_err().message.contains("was donated"));
 
         let y = Arc::new(put(&client, 0, &[2.0; 4]));
-        let kept = BufferReference::of(&y).unwrap();
+        let reference = BufferReference::of(&y).unwrap();
         let error = exe.execute(&[&y]).unwrap_err();
         assert!(error.message.contains("has been read by another thread for 10 s"), "{error}");
-        drop(kept);
+        drop(reference);
         y.delete().unwrap();
     });
 }
 
-/// Threads that pass the same buffers to programs that donate them and to programs that do not, on eight devices with
-/// a collective, and delete some. Every call must end, well or as an error.
+/// Threads pass the same buffers to programs that donate them and to programs that do not, on eight devices with a
+/// collective, and delete some. Every call must return, with a result or an error.
 #[test]
 fn racing_donation_and_use() {
     within(120, || {
@@ -314,9 +315,9 @@ fn racing_donation_and_use() {
     });
 }
 
-/// The plugin keeps one table of collectives for the whole process.
+/// The plugin has one table of collectives for the whole process.
 #[test]
-fn clients_running_at_the_same_time_do_not_meet() {
+fn clients_running_at_the_same_time_are_independent() {
     within(60, || {
         std::thread::scope(|scope| {
             for seed in 0..4 {
@@ -351,8 +352,8 @@ fn overlapping_sets_of_devices() {
                     assert_eq!(exe.device_ids(), set);
                     let xs: Vec<Buffer> = set.iter().map(|&d| put(client, d, &[1.0; 4])).collect();
                     for _ in 0..20 {
-                        let under_way: Vec<_> = (0..10).map(|_| exe.execute(&refs(&xs)).unwrap()).collect();
-                        for results in under_way {
+                        let in_flight: Vec<_> = (0..10).map(|_| exe.execute(&refs(&xs)).unwrap()).collect();
+                        for results in in_flight {
                             assert_eq!(get(&results[n - 1][0]), [n as f32; 4]);
                         }
                     }
@@ -362,7 +363,7 @@ fn overlapping_sets_of_devices() {
     });
 }
 
-/// More launches under way than the plugin can take: without a limit it hangs at the 33rd.
+/// More launches in flight than the plugin supports: without a limit it hangs at the 33rd.
 #[test]
 fn hundreds_of_launches_without_waiting() {
     within(60, || {
@@ -372,10 +373,11 @@ fn hundreds_of_launches_without_waiting() {
         let halve = affine(4, false).replace("dense<2.0>", "dense<0.125>").replace("dense<1.0>", "dense<0.0>");
         let halve = client.compile(&halve, &portable, signature([f32s(&[4])])).unwrap();
         let xs = inputs(&client, 8, 4);
-        let kept: Vec<_> = (0..300).map(|_| reduce.execute(&refs(&xs)).unwrap()).collect();
-        assert!(kept.iter().all(|results| get(&results[7][0]) == [28.0; 4]));
+        let results: Vec<_> = (0..300).map(|_| reduce.execute(&refs(&xs)).unwrap()).collect();
+        assert!(results.iter().all(|results| get(&results[7][0]) == [28.0; 4]));
 
-        // Each step uses the one before, on single devices and on all, so that none has begun when the next is launched.
+        // Each step uses the previous one, on one device and on all, so that none has started when the next is
+        // launched.
         let big =
             client.compile(&all_reduce(8, 1 << 18, false), &partitions(8), signature([f32s(&[1 << 18])])).unwrap();
         let slow = big.execute(&refs(&inputs(&client, 8, 1 << 18))).unwrap();
@@ -397,7 +399,7 @@ fn hundreds_of_launches_without_waiting() {
         }
         assert_eq!(get(&step[5]), [28.0 / 8.0; 4]);
         drop(slow);
-        // On one device alone, from several threads.
+        // On one device, from several threads.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! Compiling and executing: results, devices, serialization, what can be asked of an executable.
+//! Compiling and executing: results, devices, serialization, properties of executables.
 
 mod common;
 use common::*;
@@ -120,7 +120,8 @@ fn memories() {
         }
     }
 
-    // Programs for the CPU know one memory: their results lie in it whatever they say, and nothing moves values.
+    // Programs for the CPU have one memory: results are stored there regardless of the annotation, and nothing moves
+    // data.
     let says = r#"(%0: tensor<2xf32>) -> (tensor<2xf32> {mhlo.memory_kind = "pinned_host"})"#;
     let adds = "%1 = stablehlo.add %0, %0 : tensor<2xf32>";
     let moves = r#"%1 = "stablehlo.custom_call"(%0) {call_target_name = "annotate_device_placement", has_side_effect = true} : (tensor<2xf32>) -> tensor<2xf32>"#;

@@ -1,4 +1,4 @@
-//! Finding and installing plugins, with made-up homes and a made-up pip. Nothing here uses the network.
+//! Finding and installing plugins, with fake home folders and a fake pip. Nothing here uses the network.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use shardax_pjrt::*;
 
-/// A folder that is removed at the end.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Folder {
         self.0.join(relative)
     }
 
-    /// A file, with its folders.
+    /// Writes a file and creates its folders.
     fn file(&self, relative: &str, contents: &[u8]) -> PathBuf {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -50,7 +50,7 @@ impl Drop for Folder {
 const MEMBER: &str = "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so";
 const SITE: &str = "lib/python3.11/site-packages/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so";
 
-/// The least that passes for a whole shared library of this machine: a header, whose tables end with the file.
+/// A minimal file that passes for a complete shared library of this machine: a header whose tables end with the file.
 fn library() -> Vec<u8> {
     let mut file = vec![0; 4096];
     file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -88,7 +88,7 @@ fn the_order_of_the_search() {
     let xdg = home.file(&format!("xdg/shardax/xla-cpu-pjrt-0.0.1-{}/xla_cpu_pjrt.so", std::env::consts::ARCH), b"x");
     assert_eq!(find(&[("XDG_CACHE_HOME", home.path("xdg"))]).unwrap(), xdg);
 
-    // python3 on PATH, as a plain prefix, then as a virtual environment whose python3 is a link to it.
+    // python3 on PATH: in a plain prefix, then in a virtual environment whose python3 is a link to it.
     let base = home.file(&format!("base/{SITE}"), b"b");
     home.script("base/bin/python3", "#!/bin/sh\nexit 1\n");
     let path = ("PATH", home.path("base/bin"));
@@ -112,14 +112,14 @@ fn the_order_of_the_search() {
     let variable = ("SHARDAX_CPU_PLUGIN", named.clone());
     assert_eq!(find(&[path, conda_prefix, virtual_env.clone(), variable]).unwrap(), named);
 
-    // A name that leads nowhere is an error, not a reason to look on.
+    // A missing file is an error; the search does not continue.
     let error = find(&[virtual_env, ("SHARDAX_CPU_PLUGIN", home.path("nowhere.so"))]).unwrap_err();
     assert_eq!(error.code, Code::NotFound);
     assert!(error.message.contains("SHARDAX_CPU_PLUGIN is set to") && error.message.contains("nowhere.so"), "{error}");
 }
 
 #[test]
-fn pyenv_is_looked_through_without_running_it() {
+fn pyenv_is_searched_without_running_it() {
     let home = Folder::new();
     home.script("pyenv/shims/python3", "#!/bin/sh\ntouch \"$0.started\"\n");
     let older = home.file(&format!("pyenv/versions/3.10.1/{}", SITE.replace("3.11", "3.10")), b"o");
@@ -158,7 +158,7 @@ fn other_platforms_and_offline() {
     let error = PluginSpec::CPU.locate(&offline).unwrap_err();
     assert_eq!(error.code, Code::NotFound);
     for part in [
-        "SHARDAX_OFFLINE forbids",
+        "SHARDAX_OFFLINE prevents",
         "SHARDAX_CPU_PLUGIN",
         "venv/lib/python3.12/site-packages/xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
         ".cache/shardax/",
@@ -169,20 +169,20 @@ fn other_platforms_and_offline() {
     assert!(!home.path(".cache").exists(), "a search leaves nothing behind");
 }
 
-/// The value, made to live for ever as a specification asks.
+/// Leaks a text, because a specification needs `'static`.
 fn forever(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-/// A wheel with `contents` as the library, a pip that "downloads" it, and a specification that expects it.
-fn made_up_wheel(home: &Folder, contents: &[u8]) -> PluginSpec {
+/// A wheel with `contents` as the library, a fake pip that "downloads" it, and a specification that expects it.
+fn fake_wheel(home: &Folder, contents: &[u8]) -> PluginSpec {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
     zip.start_file(MEMBER, options).unwrap();
     zip.write_all(contents).unwrap();
     let wheel = zip.finish().unwrap().into_inner();
     let path = home.file("index/xla_cpu_pjrt-0.0.1-py3-none-any.whl", &wheel);
-    // Notes each start; takes its time, so that others come meanwhile.
+    // Records each start, and is slow, so that others arrive meanwhile.
     home.script(
         "bin/python3",
         &format!(
@@ -211,11 +211,11 @@ fn starts(home: &Folder) -> usize {
 }
 
 #[test]
-fn two_that_start_together_install_once() {
+fn two_threads_install_once() {
     let home = Folder::new();
     let contents = library();
-    let spec = made_up_wheel(&home, &contents);
-    // An earlier install that was killed half-way.
+    let spec = fake_wheel(&home, &contents);
+    // Leftovers of an installation that was killed.
     let leftover = cached(&home).parent().unwrap().join("tmp-1");
     fs::create_dir_all(&leftover).unwrap();
     fs::write(leftover.join("library"), "half").unwrap();
@@ -232,12 +232,12 @@ fn two_that_start_together_install_once() {
     assert!(command.contains("-m pip download --no-deps") && command.trim_end().ends_with("xla-cpu-pjrt==0.0.1"));
     let left: Vec<_> = fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{left:?}");
-    // Installed: no Python from now on.
+    // Once installed, Python is not started.
     spec.locate(&install_env(&home.0)).unwrap();
     assert_eq!(starts(&home), 1);
 }
 
-/// Runs in processes of its own, started by the next test.
+/// The code of the child processes that the next test starts.
 #[test]
 #[ignore = "part of two_processes_install_once"]
 fn install_child() {
@@ -252,7 +252,7 @@ fn install_child() {
 #[test]
 fn two_processes_install_once() {
     let home = Folder::new();
-    let spec = made_up_wheel(&home, &library());
+    let spec = fake_wheel(&home, &library());
     let sha256 = spec.wheel.unwrap().sha256[0].1;
     let start = || {
         Command::new(std::env::current_exe().unwrap())
@@ -275,13 +275,13 @@ fn two_processes_install_once() {
     assert_eq!((starts(&home), announced), (1, 1));
 }
 
-/// Processes that install are killed at random moments, in pairs. What they leave never passes for a plugin, and the next
-/// one installs.
+/// Processes that install are killed at random moments, in pairs. Their leftovers never pass for a plugin, and the next
+/// process installs.
 #[test]
-fn an_installer_killed_at_any_moment_leaves_nothing_wrong() {
+fn an_installer_can_be_killed_at_any_moment() {
     let home = Folder::new();
     let contents = library();
-    let sha256 = made_up_wheel(&home, &contents).wheel.unwrap().sha256[0].1;
+    let sha256 = fake_wheel(&home, &contents).wheel.unwrap().sha256[0].1;
     let start = || {
         Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "install_child", "--nocapture"])
@@ -319,7 +319,7 @@ fn an_installer_killed_at_any_moment_leaves_nothing_wrong() {
             ended_well += usize::from(status.success());
             assert_ne!(status.code(), Some(101), "round {round}: it failed");
         }
-        // Whole, or not there.
+        // Complete or absent.
         assert!(fs::read(cached(&home)).is_ok_and(|bytes| bytes == contents) || !cached(&home).exists());
     }
     assert!(ended_well >= 4, "only {ended_well} were not killed");
@@ -331,10 +331,10 @@ fn an_installer_killed_at_any_moment_leaves_nothing_wrong() {
 }
 
 #[test]
-fn a_pip_that_never_returns_is_given_up() {
+fn a_pip_that_never_returns_times_out() {
     let home = Folder::new();
-    let spec = made_up_wheel(&home, &library());
-    // It has started another process, as pyenv's and others do, which holds on to what it was given.
+    let spec = fake_wheel(&home, &library());
+    // The fake pip has started another process, as pyenv's does, which keeps the pipe open.
     home.script("bin/python3", "#!/bin/sh\nPATH=/usr/bin:/bin\nsleep 30 &\nwait\n");
     let mut env = install_env(&home.0);
     env.set("SHARDAX_INSTALL_SECONDS", "0.3");
@@ -342,39 +342,39 @@ fn a_pip_that_never_returns_is_given_up() {
     let error = spec.locate(&env).unwrap_err();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(error.code, Code::DeadlineExceeded);
-    assert!(error.message.contains("pip download xla-cpu-pjrt==0.0.1` was not done after 300ms"), "{error}");
+    assert!(error.message.contains("pip download xla-cpu-pjrt==0.0.1` did not finish within 300ms"), "{error}");
     assert!(error.message.contains("SHARDAX_INSTALL_SECONDS"), "{error}");
 
-    // Another process that is at it for ever.
+    // Another process that holds the lock forever.
     let lock = fs::File::create(cached(&home).parent().unwrap().join("lock")).unwrap();
     lock.lock().unwrap();
     let error = spec.locate(&env).unwrap_err();
     assert!(error.message.contains("another process, which has locked"), "{error}");
     drop(lock);
-    made_up_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap();
+    fake_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap();
 }
 
 #[test]
-fn what_others_may_have_written_is_not_run() {
+fn files_that_others_can_write_are_not_loaded() {
     let home = Folder::new();
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let refused = |path: &Path, phrase: &str| {
         let error = Plugin::load(path).unwrap_err();
         assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
         let env = Environment::from_vars([("SHARDAX_CPU_PLUGIN", path.to_owned())]);
-        assert_eq!(PluginSpec::CPU.locate(&env).unwrap(), path, "it is found, and refused when it is loaded");
+        assert_eq!(PluginSpec::CPU.locate(&env).unwrap(), path, "it is found, and rejected when it is loaded");
     };
     let plugin = home.file("own/plugin.so", &library());
     mode(&plugin, 0o646);
-    refused(&plugin, "others may write to it (mode 646), and what lies there is run; `chmod go-w`");
+    refused(&plugin, "others may write to it (mode 646), and its contents are run as code; `chmod go-w`");
     mode(&plugin, 0o644);
     mode(&home.path("own"), 0o777);
     refused(&plugin, "others may write to it (mode 777)");
     mode(&home.path("own"), 0o755);
-    // Nothing is wrong with it now, but that it is no plugin.
+    // The permissions are correct now, but the file is not a plugin.
     assert_eq!(Plugin::load(&plugin).unwrap_err().code, Code::FailedPrecondition);
 
-    // The other end of a FIFO may never come.
+    // Opening a FIFO would wait for a writer.
     let fifo = home.path("own/fifo.so");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     refused(&fifo, "it is not a file");
@@ -382,13 +382,13 @@ fn what_others_may_have_written_is_not_run() {
     let cache = cached(&home);
     fs::create_dir_all(cache.parent().unwrap()).unwrap();
     mode(cache.parent().unwrap(), 0o777);
-    let error = made_up_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap_err();
+    let error = fake_wheel(&home, &library()).locate(&install_env(&home.0)).unwrap_err();
     assert!(error.message.contains("others may write to it"), "{error}");
     assert_eq!(starts(&home), 0, "nothing is downloaded");
 
     match std::os::unix::fs::chown(&plugin, Some(12345), None) {
         Ok(()) => refused(&plugin, "it belongs to user 12345, and this process runs as user 0"),
-        Err(_) => eprintln!("only root can give files away: skipped"),
+        Err(_) => eprintln!("only root can change the owner of files: skipped"),
     }
 }
 
@@ -405,15 +405,15 @@ fn failed_installs_say_why_and_leave_nothing() {
             assert_eq!(entry.unwrap().file_name(), "lock");
         }
     };
-    let good = made_up_wheel(&home, &library());
+    let good = fake_wheel(&home, &library());
     let other = PluginSpec { wheel: PluginSpec::CPU.wheel, ..good.clone() };
-    fails(&other, Code::DataLoss, "is not the one expected");
-    fails(&made_up_wheel(&home, b"no library"), Code::DataLoss, "no ELF header");
+    fails(&other, Code::DataLoss, "is not the expected one");
+    fails(&fake_wheel(&home, b"no library"), Code::DataLoss, "no ELF header");
     let library = library();
-    fails(&made_up_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "cut short");
-    // A disk that is full when the library is unpacked: what is written there goes to a device that takes nothing.
+    fails(&fake_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "truncated");
+    // A full disk when the library is unpacked: the file is a link to a device that is always full.
     if Path::new("/dev/full").exists() {
-        let full = made_up_wheel(&home, &library);
+        let full = fake_wheel(&home, &library);
         let script = fs::read_to_string(home.path("bin/python3")).unwrap();
         home.script("bin/python3", &script.replace("exit 0", "ln -s /dev/full \"$2/library\"; exit 0"));
         fails(&full, Code::Unavailable, "No space left on device");
@@ -423,13 +423,13 @@ fn failed_installs_say_why_and_leave_nothing() {
     fails(&good, Code::Unavailable, "No module named pip");
     fs::remove_file(home.path("bin/python3")).unwrap();
     fails(&good, Code::NotFound, "no python3 on PATH");
-    // And once it can, it works.
-    let good = made_up_wheel(&home, &library);
+    // Afterwards an installation succeeds.
+    let good = fake_wheel(&home, &library);
     good.locate(&install_env(&home.0)).unwrap();
 }
 
 #[test]
-fn what_is_no_plugin_is_an_error() {
+fn files_that_are_not_plugins_are_errors() {
     let home = Folder::new();
     let whole = library();
     let cases = [
@@ -437,8 +437,8 @@ fn what_is_no_plugin_is_an_error() {
         (home.0.clone(), "not a file"),
         (home.file("empty.so", b""), "no ELF header"),
         (home.file("text.so", b"#!/bin/sh\n"), "no ELF header"),
-        (home.file("cut.so", &whole[..whole.len() / 2]), "cut short"),
-        (home.file("head.so", &whole[..64]), "cut short"),
+        (home.file("cut.so", &whole[..whole.len() / 2]), "truncated"),
+        (home.file("head.so", &whole[..64]), "truncated"),
     ];
     for (path, phrase) in cases {
         let error = Plugin::load(&path).unwrap_err();
@@ -449,7 +449,7 @@ fn what_is_no_plugin_is_an_error() {
     let mut other_machine = whole.clone();
     other_machine[18] = 8;
     assert!(Plugin::load(&home.file("mips.so", &other_machine)).unwrap_err().message.contains("another machine"));
-    // Libraries that load and are no plugin, and one of another major version, where there is a compiler to make them.
+    // Libraries that are not plugins, and one of another major version, if there is a compiler to build them.
     for (name, source, phrase) in [
         ("none", "int nothing;", "no function GetPjrtApi"),
         ("null", "void *GetPjrtApi(void) { return 0; }", "returned null"),

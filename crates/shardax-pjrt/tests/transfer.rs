@@ -1,4 +1,4 @@
-//! Data to and from devices, in place and by copy; serialized programs; what the compiler chose.
+//! Transfers in place and by copy; serialized programs; shardings chosen by the compiler.
 
 mod common;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use common::*;
 use shardax_pjrt::*;
 
 #[test]
-fn every_type_comes_back_as_it_went() {
+fn every_type_round_trips() {
     let client = client(8);
     for &ty in ElementType::ALL {
-        // Narrow types take one byte each on the host, of which the low bits count.
+        // Types narrower than a byte take one byte on the host, of which only the low bits count.
         let limit = if ty == ElementType::Pred { 2 } else { 1u32 << ty.bits().min(8) };
         let data: Vec<u8> = (0..6 * ty.byte_size() as u32).map(|i| (i % limit) as u8).collect();
         let buffer = match client.buffer_from_host(&data, ty, &[2, 3], &client.devices()[1]) {
@@ -67,11 +67,11 @@ fn copies_between_devices() {
     assert!(x.copy_to_device(&new_client(1).devices()[0]).is_err());
 }
 
-/// Shared data, from its start on, that counts its ends.
+/// Shared data from an offset on, which counts its drops.
 struct Counted(Vec<u8>, usize, Arc<AtomicUsize>);
 
 impl Counted {
-    /// Data that begins so many bytes after a multiple of 64.
+    /// Data that begins `offset` bytes after a multiple of 64.
     fn new(data: &[u8], offset: usize, ended: &Arc<AtomicUsize>) -> Arc<Counted> {
         let mut all = vec![0; data.len() + 128];
         let start = all.as_ptr().align_offset(64) + offset;
@@ -115,7 +115,7 @@ fn aligned_host_memory_is_used_in_place_and_kept() {
         assert_eq!(buffer.unsafe_pointer().unwrap(), address);
         assert_eq!(get(buffer), [1.0, 2.0, 3.0, 4.0]);
     }
-    // Donated, it is copied: the shared data stays as it is.
+    // Donating copies it, and the shared data is unchanged.
     let exe = client.compile(&affine(4, true), &CompileOptions::default(), signature([f32s(&[4]).donated()])).unwrap();
     let y = exe.execute(&[&buffers[0]]).unwrap();
     assert_eq!(get(&y[0][0]), [3.0, 5.0, 7.0, 9.0]);
@@ -125,7 +125,7 @@ fn aligned_host_memory_is_used_in_place_and_kept() {
     drop(buffers);
     wait_for(|| ended.load(Ordering::SeqCst) == 1);
 
-    // Unaligned: copied, and let go.
+    // Unaligned data is copied and released.
     let values: Vec<f32> = (0..1025).map(|i| i as f32).collect();
     let data = Counted::new(&bytes(&values), 4, &ended);
     let x = client.buffer_from_host_shared(data, ElementType::F32, &[1025], &client.devices()[0]).unwrap();
@@ -150,14 +150,14 @@ fn events_wait_and_call_back() {
     event.wait().unwrap();
     assert!(y[0][0].ready().unwrap().is_ready());
     wait_for(|| called.load(Ordering::SeqCst) == 1);
-    // A panic in a callback stays there.
+    // A panic in a callback is caught.
     y[0][0].ready().unwrap().on_ready(|_| panic!("in a callback"));
     y[0][0].block_until_ready().unwrap();
 }
 
-/// The last owner of a client may be a callback on one of the client's own threads.
+/// The last owner of a client may be a callback on one of the client's threads.
 #[test]
-fn a_client_may_end_anywhere() {
+fn a_client_may_be_dropped_on_any_thread() {
     within(60, || {
         for _ in 0..20 {
             let client = new_client(2);
@@ -174,7 +174,7 @@ fn a_client_may_end_anywhere() {
                 drop(buffer);
             });
         }
-        // And nothing need be waited for.
+        // Nothing needs to be awaited before.
         for _ in 0..20 {
             let client = new_client(2);
             let exe =
@@ -194,11 +194,11 @@ fn serialized_programs_run_again() {
     let x = put(&client, 0, &[1.0; 4]);
     assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     assert!(x.is_deleted());
-    // A loaded one has bytes too, from which it runs.
+    // A loaded program can be serialized again: the bytes that it was loaded from.
     let again = new_client(8).deserialize(&exe.serialize().unwrap(), &one, signature([f32s(&[4]).donated()])).unwrap();
     let x = put(again.client(), 0, &[1.0; 4]);
     assert_eq!(get(&again.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
-    // It is checked as a compiled one is.
+    // A loaded program is checked against its signature.
     assert!(client.deserialize(&bytes, &one, signature([f32s(&[5]).donated()])).is_err());
     assert!(client.deserialize(&bytes, &one, signature([f32s(&[4])])).is_err());
     for cut in [bytes.len() / 2, bytes.len() - 1] {
@@ -210,7 +210,7 @@ fn serialized_programs_run_again() {
     let fresh = new_client(8);
     let exe = fresh.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
     assert_eq!((exe.device_ids().len(), exe.has_collectives()), (8, Some(true)));
-    // What it is judged by is the same.
+    // Its properties are those of the compiled program.
     let cost = |exe: &Executable| {
         let mut cost = exe.cost_analysis().unwrap();
         cost.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -222,9 +222,9 @@ fn serialized_programs_run_again() {
     assert_eq!(get(&exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap()[5][0]), [28.0; 4]);
 }
 
-/// The plugin itself crashes on them.
+/// The plugin crashes on them.
 #[test]
-fn serialized_programs_with_changed_bits_are_refused() {
+fn serialized_programs_with_changed_bits_are_rejected() {
     let client = client(8);
     let one = CompileOptions::default();
     let bytes = client.compile(&affine(4, false), &one, signature([f32s(&[4])])).unwrap().serialize().unwrap();
@@ -232,7 +232,7 @@ fn serialized_programs_with_changed_bits_are_refused() {
         let error = client.deserialize(bytes, &one, signature([f32s(&[4])])).unwrap_err();
         assert_eq!(error.code, Code::DataLoss, "{error}");
     };
-    // Each of 200 bits spread over the whole, and pieces left out, doubled and swapped.
+    // Each of 200 bits spread over the entry, and parts omitted, duplicated and swapped.
     for i in 0..200 {
         let at = i * bytes.len() / 200;
         let mut changed = bytes.clone();
@@ -243,10 +243,10 @@ fn serialized_programs_with_changed_bits_are_refused() {
     for parts in [[head, &tail[1..]], [tail, head], [&bytes, tail]] {
         refused(&parts.concat());
     }
-    // Swapped with a program of other parameters: its own signature tells.
+    // The entry of a program with other parameters is detected by its signature.
     let error = client.deserialize(&bytes, &one, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();
     assert!(error.message.contains("the compiled program takes (f32[4]), and the signature is (f32[4], f32[4])"));
-    // Written where there are other devices.
+    // Written by a client with other devices.
     let error = new_client(2).deserialize(&bytes, &one, signature([f32s(&[4])])).unwrap_err();
     assert!(error.message.contains("compiled by another version of the plugin or for another processor"), "{error}");
     assert!(error.message.contains("devices"), "{error}");
@@ -267,7 +267,7 @@ fn an_event_keeps_its_client() {
     });
 }
 
-/// Another thread may be reading the environment, in C.
+/// Another thread may be reading the environment in C.
 #[test]
 fn nothing_changes_the_environment_after_the_start() {
     let before: Vec<_> = std::env::vars_os().collect();
@@ -302,7 +302,7 @@ fn shardings_chosen_by_the_compiler() {
     let parameters = exe.parameter_shardings().unwrap().unwrap();
     println!("{} | {}", parameters[0], parameters[1]);
     assert_eq!(parameters[1].partitions(2), [1, 2]);
-    assert_eq!(parameters[1].devices, [0, 2, 4, 6, 1, 3, 5, 7], "the iota form, written out");
+    assert_eq!(parameters[1].devices, [0, 2, 4, 6, 1, 3, 5, 7], "the iota form, expanded");
     assert_eq!(exe.output_dims().collect::<Vec<_>>(), [&[2, 2][..], &[2, 16]]);
     assert_eq!(exe.output_types().collect::<Vec<_>>(), [ElementType::F32; 2]);
     assert_eq!(exe.has_collectives(), Some(false));

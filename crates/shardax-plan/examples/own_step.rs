@@ -1,10 +1,10 @@
-//! A step of one's own as a planner: `cargo run --release -p shardax-plan --example own_step -- --target v5e:4x4
-//! --mesh data=4,model=4`.
+//! A planner for a step of your own:
+//! `cargo run --release -p shardax-plan --example own_step -- --target v5e:4x4 --mesh data=4,model=4`.
 
 use shardax::prelude::*;
 use shardax_plan::{Holder, Plan, Setup};
 
-/// A gradient step of a layer whose columns are split over `model`, and its rows of data over `data`.
+/// A gradient step of a layer whose columns are split over `model`, with rows of data split over `data`.
 fn step(setup: &Setup) -> Result<Plan> {
     let mesh = setup.mesh()?;
     let on = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::Bf16, NamedSharding::new(&mesh, spec));

@@ -11,22 +11,22 @@ use crate::memory::Advice;
 use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 
 const HELP: &str = "\
-plans a step for devices that are not there
+plans a step for hardware you do not have
 
   --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8),
-                      or FILE.json:4x8: so many of a device that a file describes
+                                            or FILE.json:4x8: devices that a file describes
   --mesh AXES         data=2,fsdp=16,model=4   (all devices along data)
-  --remat WHAT        none, dots or full: what layers keep for their gradients   (full)
-  --micro-batch N     how many sequences, images or rows all devices take at once   (the step's own)
+    --remat WHAT        none, dots or full: which residuals of layers are stored   (full)
+    --micro-batch N     sequences, images or rows per step on all devices together   (the step's own)
   --set NAME=VALUE    an option of the step's own
-  --json FILE         writes the report for machines; of a search all that were compiled, with meshes and rules
-  --svg FILE          writes it as a picture
-  --search            tries meshes of data, fsdp, model and expert, what layers keep, and micro-batches (or the one given)
-  --compile N         how many of the fastest a search compiles, and half as many of the smallest   (4)
-  --cpu               compiles by the CPU's compiler, though the platform's own be installed
+    --json FILE         writes the report as JSON; of a search all compiled setups, with meshes and rules
+    --svg FILE          writes the report as a picture
+    --search            tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given)
+    --compile N         compiles the N fastest setups of a search, and half as many of the smallest   (4)
+    --cpu               compiles with the CPU's compiler, even if the platform's own is installed
 ";
 
-/// What the command line asks for.
+/// A parsed command line.
 struct Request {
     setup: Setup,
     json: Option<String>,
@@ -34,11 +34,11 @@ struct Request {
     search: Option<Search>,
 }
 
-/// Reads the command line, plans, and prints the report: what [`main!`](crate::main!) calls.
+/// Parses the command line, plans, and prints the report. [`main!`](crate::main!) calls this.
 pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        say(HELP.trim_end());
+        print(HELP.trim_end());
         return ExitCode::SUCCESS;
     }
     match parse(&args).and_then(|request| report(plan, &request)) {
@@ -55,7 +55,7 @@ fn parse(args: &[String]) -> Result<Request> {
     let mut search = Search::default();
     let (mut remat, mut micro_batch, mut json, mut svg) = (Remat::Full, None, None, None);
     let mut options = std::collections::BTreeMap::new();
-    // What is no option names the step, which the binary reads.
+    // Arguments before the first option name the step; the binary reads them.
     let mut rest = args.iter().filter(|arg| *arg != "--").skip_while(|arg| !arg.starts_with('-'));
     while let Some(option) = rest.next() {
         if option == "--cpu" {
@@ -107,8 +107,8 @@ fn parse(args: &[String]) -> Result<Request> {
     Ok(Request { setup, json, svg, search })
 }
 
-/// Prints a line, to whoever still reads.
-fn say(line: impl Display) {
+/// Prints a line; a closed pipe is not an error.
+fn print(line: impl Display) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
@@ -118,11 +118,11 @@ fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()
         None => (planned(plan, &request.setup)?, None),
         Some(search) => {
             let found = search.run(plan, &request.setup)?;
-            say(&found);
+            print(&found);
             (found.best().clone(), Some(found))
         }
     };
-    say(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
+    print(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
     let write = |file: &Option<String>, text: &dyn Fn() -> String| match file {
         None => Ok(()),
         Some(file) => std::fs::write(file, text())
@@ -132,28 +132,28 @@ fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()
     write(&request.svg, &|| report.to_svg())
 }
 
-/// The report for a setup; where the step does not fit, with what it would need otherwise set up.
+/// The report for a setup. If the step does not fit, it includes changed setups that need less memory.
 pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Report> {
     setup.target.prepare()?;
     let one = |setup: &Setup| plan(setup)?.report(&setup.target);
     let (mut report, setup) = match one(setup) {
-        // The TPU's compiler refuses what does not fit; the CPU's tells what is too much.
+        // The TPU compiler rejects a program that does not fit; the CPU compiler reports its size.
         Err(error) if does_not_fit(&error) => {
-            let target = setup.target.clone().by_cpu_because("which refused it");
+            let target = setup.target.clone().by_cpu_because("which rejected it");
             let setup = Setup { target, ..setup.clone() };
             if setup.target.prepare().is_err() {
                 return Err(error);
             }
             let mut report = one(&setup)?;
             let why = error.message().lines().next().unwrap_or_default();
-            report.notes.insert(0, format!("it does not fit: the platform's own compiler refused it ({why})"));
+            report.notes.insert(0, format!("it does not fit: the platform's own compiler rejected it ({why})"));
             (report, setup)
         }
         other => (other?, setup.clone()),
     };
     if report.memory.fits() == Some(false) {
         for (what, other) in others(&setup) {
-            // What the step cannot be set up for is no help.
+            // Setups that the step does not support are no help.
             let Ok(other) = one(&other) else { continue };
             let needs = other.memory.total();
             if needs < report.memory.total() {
@@ -164,8 +164,8 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
     Ok(report)
 }
 
-/// What a setup could be changed to that may need less memory, as options: layers that keep less, parameters split
-/// along what is `data` alone, half the micro-batch.
+/// Changed setups that may need less memory, with their options: fewer residuals, parameters split over the axis
+/// `data`, half the micro-batch.
 fn others(setup: &Setup) -> Vec<(String, Setup)> {
     let mut all = Vec::new();
     for remat in Remat::ALL.into_iter().filter(|remat| *remat > setup.remat) {
@@ -176,8 +176,8 @@ fn others(setup: &Setup) -> Vec<(String, Setup)> {
         let others = setup.axes.iter().filter(|(axis, _)| !["data", "fsdp"].contains(&&*axis.to_string()));
         let fsdp = ("fsdp".into(), data * setup.axis("fsdp"));
         let axes: Vec<_> = std::iter::once(fsdp).chain(others.copied()).collect();
-        let said = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
-        all.push((format!("--mesh {said}"), Setup { axes, ..setup.clone() }));
+        let mesh = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
+        all.push((format!("--mesh {mesh}"), Setup { axes, ..setup.clone() }));
     }
     if let Some(half) = setup.micro_batch.filter(|n| n.is_multiple_of(2)).map(|n| n / 2) {
         all.push((format!("--micro-batch {half}"), Setup { micro_batch: Some(half), ..setup.clone() }));

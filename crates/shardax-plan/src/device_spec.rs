@@ -1,4 +1,4 @@
-//! What makers publish of their devices: memory, speed, links.
+//! Published figures of devices: memory, speed, links.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,36 +9,36 @@ use shardax::Result;
 
 use crate::error::value;
 
-/// A device as its maker describes it. Speeds are peaks: in operations, or bytes, a second.
+/// A device as its vendor describes it. Speeds are peaks, in operations or bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceSpec {
-    /// Its name in topologies: `v5p`, `h100`.
+    /// The name in topologies: `v5p`, `h100`.
     pub name: Cow<'static, str>,
     /// The memory of one device, in bytes.
     pub memory: f64,
-    /// Dense products of bfloat16, without sparsity.
+    /// Dense bfloat16 matmuls, without sparsity.
     pub flops: f64,
-    /// Reading and writing its memory.
+    /// Bandwidth of its memory.
     pub memory_bandwidth: f64,
-    /// How it is joined to its neighbours.
+    /// The network between neighbours.
     pub network: Network,
-    /// Sending to devices of other slices or hosts, for each device.
+    /// Bandwidth per device to other slices or hosts.
     pub outside: f64,
-    /// Where the figures are from.
+    /// The source of the figures.
     pub source: Cow<'static, str>,
 }
 
-/// What joins devices that are near each other.
+/// The network between devices of a slice or host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Network {
-    /// A torus of so many dimensions; each link carries so much each way.
+    /// A torus.
     Torus {
         /// 2 or 3.
         dims: usize,
         /// The bandwidth of one link in one direction.
         link: f64,
     },
-    /// A switch among the devices of a host, by which each sends so much.
+    /// A switch between the devices of a host.
     Switch {
         /// The bandwidth of one device in one direction.
         bandwidth: f64,
@@ -57,7 +57,7 @@ pub enum Link {
     Dcn,
     /// The network between hosts of GPUs.
     InfiniBand,
-    /// One host's memory, between the devices that it simulates.
+    /// The host's memory, between simulated devices.
     Host,
 }
 
@@ -80,7 +80,7 @@ const TFLOPS: f64 = 1e12;
 const GBIT: f64 = 1e9 / 8.0;
 
 const fn torus(dims: usize, both_ways_of_chip: f64) -> Network {
-    // Two links for each dimension, and each counts both ways.
+    // Two links for each dimension; vendors add up both directions.
     Network::Torus { dims, link: both_ways_of_chip / (4 * dims) as f64 }
 }
 
@@ -165,17 +165,17 @@ static SPECS: [DeviceSpec; 7] = [
 ];
 
 impl DeviceSpec {
-    /// The device of this name.
+    /// The device with this name.
     pub fn named(name: &str) -> Option<&'static DeviceSpec> {
         SPECS.iter().find(|spec| spec.name == name)
     }
 
-    /// The names that are known.
+    /// The known names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SPECS.iter().map(|spec| &*spec.name)
     }
 
-    /// The device that a file describes, as JSON, in bytes, operations and seconds:
+    /// Reads a device from a JSON file, in bytes, operations and seconds:
     ///
     /// ```
     /// # use shardax_plan::{Network, DeviceSpec};
@@ -192,23 +192,23 @@ impl DeviceSpec {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// A torus has `"torus": 2` or `3` dimensions and the bandwidth of a `"link"` each way, in the place of the
-    /// `"switch"`. `"source"` may be left out.
+    /// A torus has `"torus"`, `2` or `3` dimensions, and the bandwidth of a `"link"` in one direction, instead of
+    /// `"switch"`. `"source"` is optional.
     ///
-    /// Fails when the file cannot be read, is no JSON, or lacks a figure.
+    /// Fails if the file cannot be read, is not JSON, or lacks a figure.
     #[track_caller]
     pub fn from_file(path: impl AsRef<Path>) -> Result<DeviceSpec> {
         let file = path.as_ref().display().to_string();
         let help = "write {\"name\", \"memory\", \"flops\", \"memory_bandwidth\", \"outside\"} and \"switch\", or \"torus\" and \"link\", in bytes and seconds";
         let wrong = |why: String| value(format!("{file} describes no device: {why}"), help);
         let text = std::fs::read_to_string(path.as_ref()).map_err(|e| wrong(e.to_string()))?;
-        let said: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        let text = |name: &str| said[name].as_str().map(|text| Cow::Owned(text.to_owned()));
+        let json: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let text = |name: &str| json[name].as_str().map(|text| Cow::Owned(text.to_owned()));
         let number = |name: &str| {
-            let positive = said[name].as_f64().filter(|n| *n > 0.0 && n.is_finite());
-            positive.ok_or_else(|| wrong(format!("{name:?} must be a number above 0, got {}", said[name])))
+            let positive = json[name].as_f64().filter(|n| *n > 0.0 && n.is_finite());
+            positive.ok_or_else(|| wrong(format!("{name:?} must be a number above 0, got {}", json[name])))
         };
-        let network = match (&said["torus"], &said["switch"]) {
+        let network = match (&json["torus"], &json["switch"]) {
             (Value::Null, _) => Network::Switch { bandwidth: number("switch")? },
             (dims, Value::Null) => match dims.as_u64() {
                 Some(dims @ (2 | 3)) => Network::Torus { dims: dims as usize, link: number("link")? },
@@ -217,7 +217,7 @@ impl DeviceSpec {
             _ => return Err(wrong("it has a \"torus\" and a \"switch\"".to_owned())),
         };
         Ok(DeviceSpec {
-            name: text("name").ok_or_else(|| wrong(format!("\"name\" must be a text, got {}", said["name"])))?,
+            name: text("name").ok_or_else(|| wrong(format!("\"name\" must be a text, got {}", json["name"])))?,
             memory: number("memory")?,
             flops: number("flops")?,
             memory_bandwidth: number("memory_bandwidth")?,

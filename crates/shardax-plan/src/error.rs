@@ -1,4 +1,4 @@
-//! Errors of this crate are shardax's.
+//! Constructors of errors, which are those of shardax.
 
 use shardax::{Error, ErrorKind, Result};
 
@@ -12,7 +12,7 @@ pub(crate) fn value_error<T>(message: impl Into<String>, help: &str) -> Result<T
     Err(value(message, help))
 }
 
-/// The first line of what an error says.
+/// The first line of an error's message.
 pub(crate) fn reason(error: &Error) -> String {
     error.message().lines().next().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! What a few compiled setups tell of all others: a search thinks of all by theory, and compiles the best.
+//! Estimates of many setups from a few compiled ones: a search estimates all, and compiles the best.
 
 use shardax::prelude::*;
 use shardax::shape::AxisName;
@@ -11,38 +11,38 @@ use crate::network::{self, Group, Traffic};
 use crate::roofline::Roofline;
 use crate::{Plan, Remat, Report, Setup};
 
-/// The axes of the meshes that are tried.
+/// The axes of the meshes that a search tries.
 pub(crate) const AXES: [&str; 4] = ["data", "fsdp", "model", "expert"];
 
-/// What is estimated of a setup.
+/// The estimate for a setup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimate {
     /// The memory of one device, in bytes.
     pub memory: f64,
-    /// What one device sends, in bytes.
+    /// Bytes that one device sends.
     pub sent: f64,
-    /// The step, in seconds.
+    /// The time of the step in seconds.
     pub step: f64,
 }
 
-/// A setup that was compiled.
+/// A compiled setup.
 #[derive(Debug)]
 struct Sample {
     report: Report,
-    /// The bytes of the rows of one device, or of those that share them.
+    /// The bytes of the rows of a device, or of a group of devices that share rows.
     rows: f64,
-    /// Whether each device has all parameters.
+    /// Each device has all parameters.
     whole_parameters: bool,
 }
 
-/// The samples of one way of keeping.
+/// The samples for one `remat`.
 #[derive(Debug)]
 pub(crate) struct Estimator {
-    /// The axis that all devices of the first two lie along.
+    /// The axis of all devices in the first two samples.
     main: &'static str,
     few_rows: Sample,
     more_rows: Sample,
-    /// With so many devices along another axis, and whether that splits rows.
+    /// For each other axis: its size in the sample, and whether it splits rows.
     along: Vec<(&'static str, usize, bool, Sample)>,
 }
 
@@ -50,7 +50,7 @@ fn rows_of(plan: &Plan) -> f64 {
     plan.argument_bytes(Some(Holder::Batch)).max(1.0)
 }
 
-/// `axes` of these sizes, those of one device left out.
+/// The axes with these sizes, without axes of size 1.
 pub(crate) fn mesh_axes(sizes: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<(AxisName, usize)> {
     let axes: Vec<(AxisName, usize)> =
         sizes.into_iter().filter(|(_, size)| *size > 1).map(|(name, size)| (AxisName::from(name), size)).collect();
@@ -58,10 +58,10 @@ pub(crate) fn mesh_axes(sizes: impl IntoIterator<Item = (&'static str, usize)>) 
 }
 
 impl Estimator {
-    /// Compiles the samples of a way of keeping: all devices along `fsdp`, or `data` where that splits nothing, with
-    /// few rows for each and twice as many; and some of them along each other of the axes that are of use.
+    /// Compiles the samples for one `remat`: all devices along `fsdp`, or `data` if that splits nothing, with few rows
+    /// and with twice as many; and one sample with devices along each other useful axis.
     ///
-    /// Fails when it cannot be compiled so.
+    /// Fails if the samples cannot be compiled.
     pub fn new(
         plan: &dyn Fn(&Setup) -> Result<Plan>,
         setup: &Setup,
@@ -79,7 +79,7 @@ impl Estimator {
             let whole_parameters = plan.has_whole_parameters();
             Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&one.target)? })
         };
-        // Where the sizes do not divide among all, some of the devices lie along `data`.
+        // If the sizes are not divisible by the number of devices, some of the devices are along `data`.
         let mut first = Err(value("there is no device", "plan for one at least"));
         let mut with_data = 1;
         for size in (1..=devices).filter(|n| devices.is_multiple_of(*n)) {
@@ -93,7 +93,7 @@ impl Estimator {
         let part = (2..=devices).find(|n| devices.is_multiple_of(*n));
         let mut along = Vec::new();
         for &axis in axes.iter().filter(|axis| **axis != main && **axis != "data") {
-            // An axis that the step cannot have so: its meshes are not thought of.
+            // An axis that the step does not support; meshes with it are skipped.
             let Some((part, Ok(other))) = part.map(|part| (part, sample((axis, part), rows))) else { continue };
             let splits_rows = other.rows < 1.5 * few_rows.rows;
             along.push((axis, part, splits_rows, other));
@@ -101,29 +101,29 @@ impl Estimator {
         Ok(Estimator { main, few_rows, more_rows, along })
     }
 
-    /// What a device has for programs, in bytes.
+    /// The memory of a device for programs, in bytes.
     pub fn limit(&self) -> Option<f64> {
         self.few_rows.report.memory.limit
     }
 
-    /// Whether the way of keeping makes no difference to another.
+    /// Returns true if the samples are equal to those of another `remat`.
     pub fn is_as(&self, other: &Estimator) -> bool {
         let figures = |t: &Estimator| {
             let r = &t.few_rows.report;
-            (r.memory.total(), r.bytes_accessed, r.products_per_device)
+            (r.memory.total(), r.bytes_accessed, r.matmul_flops_per_device)
         };
         figures(self) == figures(other)
     }
 
-    /// Whether it knows of all axes along which these devices lie.
+    /// Returns true if there are samples for all axes of a setup.
     pub fn knows(&self, setup: &Setup) -> bool {
         let known =
             |axis: &str| axis == "data" || axis == self.main || self.along.iter().any(|(name, ..)| *name == axis);
         setup.axes.iter().all(|(axis, size)| *size == 1 || known(&axis.to_string()))
     }
 
-    /// A figure of so many rows: on a line through those of few and of more rows; and of so many devices along the
-    /// other axes, of which each splits a part of it, and repeats the rest.
+    /// Estimates a figure by linear interpolation between the samples with few and with more rows. Each other axis
+    /// splits a part of the figure, measured by its sample, and repeats the rest.
     fn figure(&self, of: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
         let (few, more) = (of(&self.few_rows.report), of(&self.more_rows.report));
         let first = self.few_rows.rows;
@@ -137,25 +137,26 @@ impl Estimator {
         of_rows(rows) * self.along.iter().map(split).product::<f64>()
     }
 
-    /// What the plan, lowered for the setup, would need and take: its arguments are known, gradients are as large as
-    /// the parameters.
+    /// Estimates memory, communication and time of a lowered plan. The bytes of its arguments are exact, and gradients
+    /// are as large as the parameters.
     pub fn estimate(&self, spec: &DeviceSpec, plan: &Plan, setup: &Setup) -> Result<Estimate> {
         let rows = rows_of(plan);
         let parameters = plan.argument_bytes(Some(Holder::Parameters));
         let all = plan.argument_bytes(None);
-        let held = |report: &Report, holder: Holder| report.memory.of(holder);
-        let within = |r: &Report| (held(r, Holder::ActivationsAndTemporaries) - held(r, Holder::Parameters)).max(0.0);
+        let bytes_of = |report: &Report, holder: Holder| report.memory.of(holder);
+        let within =
+            |r: &Report| (bytes_of(r, Holder::ActivationsAndTemporaries) - bytes_of(r, Holder::Parameters)).max(0.0);
         let memory = all + parameters + self.figure(&within, rows, setup);
 
         // The optimizer reads the state and the gradients, and writes the state.
         let state = |parameters: f64, state: f64| 2.0 * (parameters + state) + 2.0 * parameters;
         let moved = |r: &Report| {
-            let state = state(held(r, Holder::Parameters), held(r, Holder::OptimizerState));
+            let state = state(bytes_of(r, Holder::Parameters), bytes_of(r, Holder::OptimizerState));
             (r.bytes_accessed - state).max(0.0)
         };
         let bytes =
             self.figure(&moved, rows, setup) + state(parameters, plan.argument_bytes(Some(Holder::OptimizerState)));
-        let products = self.figure(&|r| r.products_per_device, rows, setup);
+        let products = self.figure(&|r| r.matmul_flops_per_device, rows, setup);
         let model = plan.flops().model() / self.few_rows.report.devices as f64;
 
         let traffic = self.traffic(rows, parameters, setup)?;
@@ -178,20 +179,20 @@ impl Estimator {
                 all.extend(network::traffic(&setup.target, Some(&mesh), &[one]));
             }
         };
-        // What goes along the main axis: parameters for all rows, and what the rows send.
+        // Traffic along the main axis: parameters for all rows, and data in proportion to the rows.
         for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
             let same = |r: &Report| -> f64 {
                 r.traffic.iter().filter(|o| o.kind == t.kind && o.axes == t.axes).map(|o| o.bytes).sum()
             };
             let mut axes = t.axes.clone();
             if self.few_rows.whole_parameters && self.main != "data" {
-                // Gradients are summed over both at once.
+                // Gradients are summed over both axes at once.
                 axes.push("data".to_owned());
             }
             add(&axes, t.kind, self.figure(&same, rows, setup), t.runs);
         }
-        // What goes along another: activations of the rows; where it splits rows too, sums and gathers are of
-        // parameters.
+        // Traffic along another axis: activations in proportion to the rows. If the axis splits rows too, sums and
+        // gathers are of parameters.
         for (axis, _, splits_rows, sample) in &self.along {
             for t in sample.report.traffic.iter().filter(|t| t.axes.iter().any(|a| a == axis)) {
                 use CollectiveKind::*;
@@ -200,7 +201,7 @@ impl Estimator {
                 add(&t.axes, t.kind, t.bytes * share, t.runs);
             }
         }
-        // Gradients of what a device has of the parameters.
+        // Gradients of a device's shards of the parameters.
         if self.main != "data" && !self.few_rows.whole_parameters {
             add(&["data".to_owned()], CollectiveKind::AllReduce, parameters, 1);
         }

@@ -1,4 +1,4 @@
-//! A report for machines.
+//! Reports as JSON.
 
 use serde_json::{Value, json};
 
@@ -46,8 +46,8 @@ impl Report {
             "compiler": self.compiler,
             "notes": self.notes,
             "flops": {
-                "products": self.flops.products, "recomputed": self.flops.recomputed,
-                "elementwise": self.flops.elementwise, "products_per_device": self.products_per_device, "unbounded_loops": self.flops.unbounded_loops,
+                "products": self.flops.matmuls, "recomputed": self.flops.recomputed,
+                "elementwise": self.flops.elementwise, "products_per_device": self.matmul_flops_per_device, "unbounded_loops": self.flops.unbounded_loops,
             },
             "bytes_accessed": self.bytes_accessed,
             "memory": {
@@ -61,9 +61,8 @@ impl Report {
 }
 
 impl Found {
-    /// The whole search as JSON: each setup that was compiled, by the time for a row, with its mesh, its rules, the
-    /// lines of a program that make them, what was estimated and what the compiler says; and what could not be planned,
-    /// and why.
+    /// The search as JSON: each compiled setup, sorted by time per row, with its mesh, its rules, the lines of a
+    /// program that make them, the estimate and the compiler's figures; and the setups that failed, with reasons.
     pub fn to_json(&self) -> String {
         let candidate = |c: &Candidate| {
             let axes = c.setup.axes.iter().map(|(name, size)| json!({"axis": name.to_string(), "size": size}));

@@ -1,11 +1,11 @@
-//! What a training step would need and take on TPUs and GPUs that are not there: memory on each device by what holds
-//! it, floating-point operations, communication by mesh axis and link, and a roofline of its time.
+//! Predictions of a training step on TPUs and GPUs you do not have: memory on each device by purpose, floating-point
+//! operations, communication by mesh axis and link, and a roofline of its time.
 //!
-//! The step is compiled by the platform's own compiler where that is installed
-//! ([`Lowered::compile_for`](shardax::Lowered::compile_for)), and else by the CPU's, for as many simulated devices; the
-//! report says which. Nothing runs.
+//! The step is compiled by the platform's own compiler if that is installed
+//! ([`Lowered::compile_for`](shardax::Lowered::compile_for)), and otherwise by the CPU's for the same number of
+//! simulated devices; the report states which. Nothing runs.
 //!
-//! A binary becomes a planner by one line, [`main!`]; in a program, [`Plan`] makes a [`Report`] for a [`Target`].
+//! [`main!`] makes a binary a planner in one line; in a program, [`Plan`] makes a [`Report`] for a [`Target`].
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -37,7 +37,7 @@ pub use search::{Candidate, Found, Search};
 pub use setup::{Remat, Setup};
 pub use target::Target;
 
-/// Makes a binary a planner of a step: a function from a [`Setup`] to a [`Plan`].
+/// Makes a binary a planner of a step, given as a function from a [`Setup`] to a [`Plan`].
 ///
 /// ```no_run
 /// use shardax::prelude::*;
@@ -51,7 +51,7 @@ pub use target::Target;
 /// shardax_plan::main!(step);
 /// ```
 ///
-/// `cargo run -- --help` says what the command line takes.
+/// `cargo run -- --help` lists the options.
 #[macro_export]
 macro_rules! main {
     ($plan:expr) => {

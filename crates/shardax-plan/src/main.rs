@@ -1,4 +1,4 @@
-//! `shardax-plan NAME --target v5p:8x8x16 --mesh fsdp=128,model=8`: plans a step that is known by name.
+//! `shardax-plan NAME --target v5p:8x8x16 --mesh fsdp=128,model=8`: plans one of the built-in steps.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use shardax_plan::models;
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).filter(|name| !name.starts_with('-'));
     let Some(name) = name else {
-        eprintln!("say which step to plan: {}", models::NAMES.join(", "));
+        eprintln!("name the step to plan: {}", models::NAMES.join(", "));
         return shardax_plan::run(&|setup| models::named("", setup));
     };
     shardax_plan::run(&move |setup| models::named(&name, setup))

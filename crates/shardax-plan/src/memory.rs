@@ -1,24 +1,24 @@
-//! The memory of one device, by what holds it.
+//! The memory of one device by purpose.
 
 use std::fmt;
 
 use crate::plan::{Argument, Facts, Plan};
 
-/// What memory is held by.
+/// The purpose of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
     /// The model's parameters.
     Parameters,
-    /// What the optimizer keeps, and other state that is given back changed.
+    /// State of the optimizer, and other state that the step returns.
     OptimizerState,
     /// The data of one step.
     Batch,
-    /// Results that take over no argument's memory.
+    /// Results that do not reuse the memory of an argument.
     Results,
-    /// What lives within a step: activations, gradients, and what operations need besides.
+    /// Memory during a step: activations, gradients, and temporaries of operations.
     ActivationsAndTemporaries,
-    /// The program, and what the compiler adds to arguments by its layouts.
+    /// Machine code, and padding of arguments by the compiler's layouts.
     ProgramAndPadding,
 }
 
@@ -38,14 +38,14 @@ impl fmt::Display for Holder {
 /// The memory of one device in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// Each holder with its bytes, those that hold none left out.
+    /// Bytes by purpose, without zeros.
     pub by: Vec<(Holder, f64)>,
-    /// What the device has for programs; `None` where nobody says.
+    /// The memory of the device for programs; `None` if unknown.
     pub limit: Option<f64>,
 }
 
 impl Memory {
-    /// By the compiler's figures, and the arguments' shardings.
+    /// From the compiler's figures and the arguments' shardings.
     pub(crate) fn of_facts(plan: &Plan, facts: &Facts, limit: Option<f64>) -> Memory {
         let m = &facts.memory;
         let of = |holder: Holder| -> f64 {
@@ -64,26 +64,26 @@ impl Memory {
         Memory { by: by.into_iter().filter(|(_, bytes)| *bytes > 0.0).collect(), limit }
     }
 
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> f64 {
         self.by.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// What this holds.
+    /// The bytes for a purpose.
     pub fn of(&self, holder: Holder) -> f64 {
         self.by.iter().find(|(of, _)| *of == holder).map_or(0.0, |(_, bytes)| *bytes)
     }
 
-    /// Whether it fits the device; `None` where nobody says what that has.
+    /// True if it fits on the device; `None` if the limit is unknown.
     pub fn fits(&self) -> Option<bool> {
         self.limit.map(|limit| self.total() <= limit)
     }
 }
 
 pub(crate) fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
-    let said = plan.holders.iter().find(|(_, path)| argument.path.starts_with(path.as_str()));
+    let given = plan.holders.iter().find(|(_, path)| argument.path.starts_with(path.as_str()));
     let has = |word: &str| argument.path.contains(word);
-    match said {
+    match given {
         Some((holder, _)) => *holder,
         None if has("opt_state") => Holder::OptimizerState,
         None if has("model") || has("params") => Holder::Parameters,
@@ -92,24 +92,23 @@ pub(crate) fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
     }
 }
 
-/// Something that would need less memory.
+/// A change that would need less memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advice {
-    /// What to do.
+    /// The change.
     pub what: String,
-    /// What one device would need then, in bytes.
+    /// The memory of one device after it, in bytes.
     pub needs: f64,
-    /// Whether it was compiled so; else it is by theory.
+    /// The figure is the compiler's; otherwise it is an estimate.
     pub compiled: bool,
 }
 
 impl Memory {
-    /// What would help, by theory: state and gradients are split over more devices, activations are in proportion to
-    /// the batch.
+    /// Estimated advice: state and gradients split over more devices; activations in proportion to the batch.
     pub(crate) fn advice(&self) -> Vec<Advice> {
         let (parameters, state) = (self.of(Holder::Parameters), self.of(Holder::OptimizerState));
         let within = self.of(Holder::ActivationsAndTemporaries);
-        // Gradients are as large as parameters, and live within the step.
+        // Gradients are as large as parameters and live within the step.
         let gradients = parameters.min(within);
         let theory =
             |what: &str, less: f64| Advice { what: what.to_owned(), needs: self.total() - less, compiled: false };

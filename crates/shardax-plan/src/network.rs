@@ -1,4 +1,4 @@
-//! Over which links a collective goes, and how long it takes there.
+//! The links and the time of collectives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use shardax::stages::Collective;
 use crate::device_spec::{Link, Network};
 use crate::target::Target;
 
-/// The devices that differ along some axes of a mesh, as the network sees them.
+/// A group of devices along some axes of a mesh, located in the network.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
-    /// How many they are.
+    /// The number of devices.
     pub size: usize,
-    /// In how many slices, or hosts, they are.
+    /// The number of slices or hosts.
     pub outer: usize,
-    /// Of a torus: how many along each dimension, and whether they close to a ring.
+    /// For a torus: the number of devices along each dimension, and whether it is a ring.
     pub dims: Vec<(usize, bool)>,
 }
 
 impl Group {
-    /// Those around the first place of the mesh.
+    /// The group that contains the first position of the mesh.
     pub fn of(target: &Target, mesh: &Mesh, axes: &[AxisName]) -> Group {
         let sizes: Vec<(bool, usize)> = mesh.axes().iter().map(|(name, size)| (axes.contains(name), *size)).collect();
         let mut positions = vec![0usize];
@@ -50,7 +50,7 @@ impl Group {
     }
 }
 
-/// The bytes that each device sends for one run of a collective among so many, by rings: or directly, in an all-to-all.
+/// The bytes that each device sends in one run of a collective, with ring algorithms, or directly for an all-to-all.
 pub(crate) fn volume(kind: CollectiveKind, bytes: f64, size: usize) -> f64 {
     let others = size.saturating_sub(1) as f64 / size.max(1) as f64;
     match kind {
@@ -60,13 +60,13 @@ pub(crate) fn volume(kind: CollectiveKind, bytes: f64, size: usize) -> f64 {
     }
 }
 
-/// The link that bounds it, and the seconds that one run takes there; `None` where nothing is published of the devices.
+/// The bottleneck link, and the seconds of one run there; `None` if the speeds are unknown.
 pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Option<f64>) {
     let Some(spec) = target.spec() else { return (Link::Host, None) };
     let bytes = c.bytes as f64;
     let is_torus = matches!(spec.network, Network::Torus { .. });
     let (near, far) = if is_torus { (Link::Ici, Link::Dcn) } else { (Link::NvLink, Link::InfiniBand) };
-    // Between slices, which the program does not name.
+    // Between slices, for which the program has no axis.
     let unnamed = c.axes.is_empty() && matches!(c.kind, CollectiveKind::Send | CollectiveKind::Recv);
     if unnamed {
         return (far, Some(bytes / spec.outside));
@@ -79,12 +79,12 @@ pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Opt
         Network::Switch { bandwidth } => volume(c.kind, bytes, inner_size) / bandwidth,
         Network::Torus { link, .. } if permutes => bytes / link,
         Network::Torus { link, .. } if c.kind == CollectiveKind::AllToAll => {
-            // Half of all bytes cross the middle of each dimension.
+            // Half of the bytes cross the middle of each dimension.
             let one = |(size, ring): &(usize, bool)| *size as f64 * bytes / (if *ring { 8.0 } else { 4.0 } * link);
             group.dims.iter().map(one).fold(0.0, f64::max)
         }
         Network::Torus { link, .. } => {
-            // Both ways round a ring; to and fro on a line.
+            // Both directions of a ring; back and forth on a line.
             let links: f64 = group.dims.iter().map(|(_, ring)| if *ring { 2.0 } else { 1.0 }).sum();
             volume(c.kind, bytes, inner_size) / (links.max(1.0) * link)
         }
@@ -92,7 +92,7 @@ pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Opt
     if group.outer <= 1 {
         return (near, Some(inner));
     }
-    // What comes into a host, or slice, comes by the links of all its members.
+    // Data for a host or slice arrives over the links of all its members.
     let others = (group.outer - 1) as f64 / group.outer as f64;
     let outer = match c.kind {
         CollectiveKind::AllToAll => bytes * others / spec.outside,
@@ -102,30 +102,30 @@ pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Opt
     if outer >= inner { (far, Some(outer)) } else { (near, Some(inner)) }
 }
 
-/// Collectives of one kind over one set of axes.
+/// The traffic of collectives of one kind over the same axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
-    /// The axes of the mesh; none between slices.
+    /// The mesh axes; empty for traffic between slices.
     pub axes: Vec<String>,
-    /// What they do.
+    /// The kind of collective.
     pub kind: CollectiveKind,
-    /// How many devices take part together.
+    /// The number of devices in a group.
     pub participants: usize,
-    /// How often they run in one step.
+    /// The number of runs in a step.
     pub runs: usize,
-    /// The data on one device, of all runs: of the operands or the results, whichever is more.
+    /// The data on one device for all runs: operands or results, whichever are larger.
     pub bytes: f64,
-    /// What one device sends by rings, or all to all, for all runs.
+    /// The bytes that one device sends for all runs, with ring algorithms, or directly for an all-to-all.
     pub sent: f64,
-    /// The link that bounds them.
+    /// The bottleneck link.
     pub link: Link,
-    /// The seconds of all runs there, one after another; `None` where nothing is published of the devices.
+    /// The seconds of all runs in sequence; `None` if the speeds are unknown.
     pub seconds: Option<f64>,
-    /// Some are in a loop that does not say how often it runs: they count once.
+    /// Some are in loops with unknown trip counts, and are counted once.
     pub at_least: bool,
 }
 
-/// The collectives by their axes and kinds.
+/// The collectives grouped by axes and kind.
 pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Collective]) -> Vec<Traffic> {
     let mut all: BTreeMap<(Vec<String>, CollectiveKind), Traffic> = BTreeMap::new();
     for c in collectives {
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn links_of_hosts_and_between_them() {
+    fn links_within_and_between_hosts() {
         use CollectiveKind::*;
         let gpus = |along: &[&str], kind| seconds("h100:8x8", [("fsdp", 8), ("model", 8)], along, kind);
         near(gpus(&["model"], AllGather), Link::NvLink, 7.0 / 8.0 / 450.0);
         near(gpus(&["model"], AllReduce), Link::NvLink, 2.0 * 7.0 / 8.0 / 450.0);
-        // One of each host: its own link takes what the host needs.
+        // One device of each host: its own link carries all data for the host.
         near(gpus(&["fsdp"], AllGather), Link::InfiniBand, 7.0 / 8.0 / 50.0);
-        // All of each host share that.
+        // All devices of each host share the data.
         near(gpus(&["fsdp", "model"], ReduceScatter), Link::InfiniBand, 7.0 / 8.0 / (8.0 * 50.0));
         near(gpus(&["fsdp", "model"], AllToAll), Link::InfiniBand, 7.0 / 8.0 / 50.0);
         near(gpus(&["fsdp"], CollectivePermute), Link::InfiniBand, 1.0 / 50.0);
@@ -200,16 +200,17 @@ mod tests {
     #[test]
     fn links_of_a_torus() {
         use CollectiveKind::*;
-        // Closed: both ways in each dimension that the group spans. The last 16 are a plane, the first 4 a ring.
+        // A torus with wrap-around: both directions in each dimension of the group. The last 16 are a plane, the first
+        // 4 a ring.
         let cube = |along: &[&str], kind| seconds("v5p:4x4x4", [("fsdp", 4), ("model", 16)], along, kind);
         near(cube(&["model"], AllGather), Link::Ici, 15.0 / 16.0 / 400.0);
         near(cube(&["fsdp"], AllReduce), Link::Ici, 2.0 * 3.0 / 4.0 / 200.0);
         near(cube(&["fsdp"], AllToAll), Link::Ici, 4.0 / 800.0);
-        // Not closed: a line of eight.
+        // Without wrap-around: a line of eight.
         let flat = |along: &[&str], kind| seconds("v5e:8x8", [("fsdp", 8), ("model", 8)], along, kind);
         near(flat(&["model"], AllGather), Link::Ici, 7.0 / 8.0 / 50.0);
         near(flat(&["model"], CollectivePermute), Link::Ici, 1.0 / 50.0);
-        // Slices: each of 32 chips sends its part of what the other slice needs.
+        // Slices: each of 32 chips sends its part of the data for the other slice.
         let slices = seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data", "model"], AllGather);
         near(slices, Link::Ici, 31.0 / 32.0 / 100.0);
         near(seconds("2*v5e:4x8", [("data", 2), ("model", 32)], &["data"], AllReduce), Link::Dcn, 2.0 * 0.5 / 3.125);

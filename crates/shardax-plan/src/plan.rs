@@ -1,4 +1,4 @@
-//! A step that is planned: what of it does not depend on the devices, and how it is compiled for them.
+//! A planned step: its properties that do not depend on the devices, and its compilation for them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,22 +19,22 @@ use crate::target::Target;
 #[derive(Clone, Debug)]
 pub(crate) struct Argument {
     pub path: String,
-    /// The bytes of its part on one device; 0 of one that the program does not take.
+    /// The bytes on one device; 0 for an argument that the program does not use.
     pub bytes: f64,
-    /// The bytes of all of it.
+    /// The bytes of the whole array.
     pub whole: f64,
     pub donated: bool,
 }
 
-/// What a compiler says of a step.
+/// The compiler's figures for a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub mesh: Option<Mesh>,
     pub arguments: Vec<Argument>,
     pub memory: MemoryAnalysis,
     pub collectives: Vec<Collective>,
-    /// The operations of products on one device, as far as the compiled program shows them.
-    pub products: f64,
+    /// The matmul FLOPs on one device, as far as the compiled program shows them.
+    pub matmul_flops: f64,
     pub bytes_accessed: f64,
     /// The compiler.
     pub by: String,
@@ -42,7 +42,7 @@ pub(crate) struct Facts {
 
 type Compile = Arc<dyn Fn(&Target) -> Result<Facts> + Send + Sync>;
 
-/// A step with its arguments' types and shardings: what is planned.
+/// A step to plan, with the types and shardings of its arguments.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -72,15 +72,15 @@ pub struct Plan {
     pub(crate) holders: Vec<(Holder, String)>,
     pub(crate) rules: Vec<(String, Vec<String>)>,
     arguments: Vec<Argument>,
-    /// The axes that shardings name.
+    /// The axes that occur in shardings.
     axes: BTreeSet<String>,
     compile: Compile,
 }
 
 impl Plan {
-    /// A step for arguments of these types and shardings ([`shape_dtype_struct_on`]).
+    /// Makes a plan for a function and arguments of these types and shardings ([`shape_dtype_struct_on`]).
     ///
-    /// Fails when the step cannot be traced or lowered for them.
+    /// Fails if the step cannot be traced or lowered for them.
     #[track_caller]
     pub fn new<Args, F, A>(step: F, args: A) -> Result<Plan>
     where
@@ -92,9 +92,9 @@ impl Plan {
         Plan::of(jit(step).lower(args)?)
     }
 
-    /// A step that was lowered, with its donations and the shardings of its results.
+    /// Makes a plan for a lowered step, with its donations and result shardings.
     ///
-    /// Fails when the shardings of its arguments do not divide them.
+    /// Fails if the shardings of its arguments do not divide them.
     #[track_caller]
     pub fn of<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
         let text = format!("{lowered:?}");
@@ -110,45 +110,45 @@ impl Plan {
         Ok(Plan { name, flops, holders, rules, arguments, axes, compile: Arc::new(compile) })
     }
 
-    /// What the arguments hold whose key paths begin so (`[0].model`); what is said first counts. By default arguments
-    /// with `opt_state` in their paths are optimizer state, those with `model` or `params` parameters, others that are
-    /// donated optimizer state, and the rest the batch.
+    /// Sets the purpose of the arguments whose key paths begin with `path` (`[0].model`); the first match counts. By
+    /// default, arguments with `opt_state` in their paths are optimizer state, those with `model` or `params` are
+    /// parameters, other donated ones are optimizer state, and the rest is the batch.
     pub fn holds(mut self, holder: Holder, path: &str) -> Plan {
         self.holders.push((holder, path.to_owned()));
         self
     }
 
-    /// The rules that its shardings are made by: over which axes, of those that the mesh has, each logical name is
-    /// split. A search writes them down.
+    /// Sets the rules of its shardings: the axes, of those in the mesh, that split each logical name. A search writes
+    /// them in its result.
     pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
         let owned = |axes: &[&str]| axes.iter().map(|axis| (*axis).to_owned()).collect();
         self.rules = rules.iter().map(|(name, axes)| ((*name).to_owned(), owned(axes))).collect();
         self
     }
 
-    /// The bytes of the arguments on one device: of all, or of those that hold this.
+    /// The bytes of the arguments on one device: of all, or of those with this purpose.
     pub(crate) fn argument_bytes(&self, holder: Option<Holder>) -> f64 {
         let counts = |a: &&Argument| holder.is_none_or(|holder| holder_of(self, a) == holder);
         self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
     }
 
-    /// Whether each device has all of its parameters.
+    /// Returns true if each device has all parameters.
     pub(crate) fn has_whole_parameters(&self) -> bool {
         let parameters = || self.arguments.iter().filter(|a| a.bytes > 0.0 && holder_of(self, a) == Holder::Parameters);
         parameters().all(|a| a.bytes >= a.whole)
     }
 
-    /// Whether something is split along this axis: an argument, a result, or a value between them.
+    /// Returns true if an argument, a result, or an intermediate value is split along this axis.
     pub(crate) fn splits_along(&self, axis: &str) -> bool {
         self.axes.contains(axis)
     }
 
-    /// The same under this name.
+    /// Sets the name.
     pub fn named(self, name: &str) -> Plan {
         Plan { name: name.to_owned(), ..self }
     }
 
-    /// Its name: the function's, unless it was given another.
+    /// The name, by default that of the function.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -158,10 +158,10 @@ impl Plan {
         &self.flops
     }
 
-    /// Compiles the step for these devices, and reports. It must have been lowered for a mesh of theirs
+    /// Compiles the step for these devices and reports. It must have been lowered for a mesh of these devices
     /// ([`Target::mesh`]).
     ///
-    /// Fails when it cannot be compiled: also, on a TPU, when it does not fit.
+    /// Fails if it cannot be compiled; on a TPU also if it does not fit into memory.
     #[track_caller]
     pub fn report(&self, target: &Target) -> Result<Report> {
         Ok(Report::of(self, target, (self.compile)(target)?))
@@ -189,10 +189,10 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
     info.iter().zip(shardings.leaves()).map(one).collect()
 }
 
-/// The names of axes in the shardings of a program's text.
+/// The axis names in the shardings of a program's text.
 fn axes_of_shardings(text: &str) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| line.contains("#sdy"));
-    // Every other part is in quotes. Other quoted words are names of no axis.
+    // Every other part is in quotes. Other quoted words are not names of axes.
     lines.flat_map(|line| line.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
@@ -202,7 +202,7 @@ fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> R
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
-        products: compiled.matmul_flops()?,
+        matmul_flops: compiled.matmul_flops()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: "XLA's CPU compiler".to_owned(),
     })
@@ -215,7 +215,7 @@ fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &CrossCompiled<Args, Out>)
         arguments: arguments(&compiled.args_info(), &compiled.input_shardings())?,
         memory: compiled.memory_analysis()?,
         collectives: compiled.collectives()?.to_vec(),
-        products: compiled.matmul_flops()?,
+        matmul_flops: compiled.matmul_flops()?,
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: format!("XLA's {platform} compiler"),
     })

@@ -1,4 +1,4 @@
-//! What is reported of a step, and as text.
+//! Reports, and their text form.
 
 use std::fmt;
 
@@ -11,36 +11,36 @@ use crate::roofline::{ASSUMPTIONS, Roofline};
 use crate::target::Target;
 use crate::units::{bytes, seconds};
 
-/// What a step needs and takes on some devices. Its `Display` is a page of text.
+/// The predictions for a step on some devices. Its `Display` is a page of text.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The step's function.
+    /// The name of the step.
     pub step: String,
-    /// The devices, by the name that they were asked for by.
+    /// The name of the devices.
     pub target: String,
-    /// How many devices there are.
+    /// The number of devices.
     pub devices: usize,
-    /// The axes of the mesh; none of a step for one device.
+    /// The axes of the mesh; empty for a step on one device.
     pub mesh: Vec<(String, usize)>,
-    /// Who compiled it.
+    /// The compiler.
     pub compiler: String,
-    /// What is to be known of the figures.
+    /// Limitations of the figures.
     pub notes: Vec<String>,
-    /// Of one step on all devices together.
+    /// FLOPs of one step on all devices together.
     pub flops: Flops,
-    /// The products that one device does in one step: more than its even share of them all where devices repeat work.
-    pub products_per_device: f64,
-    /// What one device reads and writes of its memory in one step.
+    /// The matmul FLOPs of one device in one step: more than an even share if devices repeat work.
+    pub matmul_flops_per_device: f64,
+    /// The memory traffic of one device in one step, in bytes.
     pub bytes_accessed: f64,
     /// The memory of one device.
     pub memory: Memory,
-    /// What would need less of it.
+    /// Changes that need less memory.
     pub helps: Vec<Advice>,
-    /// Communication, by axes and kinds.
+    /// Communication, by axes and kind.
     pub traffic: Vec<Traffic>,
-    /// Times by published speeds; `None` where nothing is published of the devices.
+    /// Times at published speeds; `None` if they are unknown.
     pub roofline: Option<Roofline>,
-    /// Where those speeds are from.
+    /// The source of those speeds.
     pub source: Option<String>,
 }
 
@@ -60,17 +60,17 @@ impl Report {
         for (axis, size) in &idle {
             notes.push(format!("the axis {axis:?} splits nothing: its {size} devices repeat the work"));
         }
-        // What the compiled program does not show, calls of the host's functions say, is shared by those that have
-        // parts.
+        // Matmuls in host functions are not visible in the compiled program; they are shared by the devices that split
+        // the work.
         let sharing = devices as f64 / idle.iter().map(|(_, n)| *n as f64).product::<f64>();
-        let hidden = facts.products < 0.9 * plan.flops.model() / sharing;
-        let products_per_device = if hidden { plan.flops.products / sharing } else { facts.products };
-        let repeats = products_per_device * devices as f64 / plan.flops.products;
+        let hidden = facts.matmul_flops < 0.9 * plan.flops.model() / sharing;
+        let matmul_flops_per_device = if hidden { plan.flops.matmuls / sharing } else { facts.matmul_flops };
+        let repeats = matmul_flops_per_device * devices as f64 / plan.flops.matmuls;
         if hidden {
-            notes.push("the compiled program does not show all of its products: a device is taken to do its even share of them".to_owned());
+            notes.push("the compiled program does not show all of its matmuls: a device is assumed to do its even share of them".to_owned());
         } else if idle.is_empty() && repeats > 1.1 {
             notes.push(format!(
-                "a device does {repeats:.1} times its even share of the products: some work is not split over all axes"
+                "a device does {repeats:.1} times its even share of the matmuls: some work is not split over all axes"
             ));
         }
         if let (Some(_), Some(why)) = (spec, target.without_compiler()) {
@@ -80,10 +80,10 @@ impl Report {
         }
         if plan.flops.unbounded_loops > 0 {
             let n = plan.flops.unbounded_loops;
-            notes.push(format!("the steps of {n} loops are known only when they run: their FLOPs count once"));
+            notes.push(format!("the trip counts of {n} loops are unknown: their FLOPs count once"));
         }
         if traffic.iter().any(|t| t.at_least) {
-            notes.push("some collectives are in loops that do not say how often they run: they count once".to_owned());
+            notes.push("some collectives are in loops with unknown trip counts: they count once".to_owned());
         }
         Report {
             step: plan.name().to_owned(),
@@ -93,12 +93,12 @@ impl Report {
             compiler: facts.by,
             notes,
             flops: plan.flops,
-            products_per_device,
+            matmul_flops_per_device,
             bytes_accessed,
             helps: memory.advice(),
             roofline: spec.map(|spec| {
                 let model = plan.flops.model() / devices as f64;
-                Roofline::of(spec, products_per_device, model, bytes_accessed, &traffic)
+                Roofline::of(spec, matmul_flops_per_device, model, bytes_accessed, &traffic)
             }),
             source: spec.map(|s| s.source.to_string()),
             memory,
@@ -106,7 +106,7 @@ impl Report {
         }
     }
 
-    /// `data=2,fsdp=4`
+    /// Formatted as `data=2,fsdp=4`.
     pub(crate) fn mesh_text(&self) -> String {
         match self.mesh.is_empty() {
             true => "one device".to_owned(),
@@ -122,8 +122,8 @@ impl fmt::Display for Report {
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
 
         writeln!(f, "\nmemory of one device")?;
-        for (holder, held) in &self.memory.by {
-            writeln!(f, "  {holder:<26}{:>12}", bytes(*held))?;
+        for (holder, size) in &self.memory.by {
+            writeln!(f, "  {holder:<26}{:>12}", bytes(*size))?;
         }
         let total = self.memory.total();
         match self.memory.limit {
@@ -143,15 +143,15 @@ impl fmt::Display for Report {
         }
 
         writeln!(f, "\nFLOPs of one step: {}", self.flops)?;
-        let all = self.flops.products;
+        let all = self.flops.matmuls;
         writeln!(
             f,
-            "  on one device {:.3e} of products, {} of memory traffic",
-            self.products_per_device,
+            "  on one device {:.3e} of matmuls, {} of memory traffic",
+            self.matmul_flops_per_device,
             bytes(self.bytes_accessed)
         )?;
         if self.flops.recomputed > 0.0 {
-            writeln!(f, "  {:.0}% of the products are done a second time", 100.0 * self.flops.recomputed / all)?;
+            writeln!(f, "  {:.0}% of the matmuls are recomputed", 100.0 * self.flops.recomputed / all)?;
         }
 
         writeln!(f, "\ncollectives of one step, on one device")?;

@@ -1,64 +1,63 @@
-//! How long a step takes at least, by the published speeds of its devices.
+//! Lower bounds of the time of a step, from published speeds.
 
 use shardax::prelude::*;
 
 use crate::device_spec::DeviceSpec;
 use crate::network::Traffic;
 
-/// The times of one step, in seconds. No run is faster where the assumptions hold.
+/// The times of one step in seconds: lower bounds, if the assumptions hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
-    /// All products at the devices' peak.
+    /// All matmuls at the devices' peak.
     pub compute: f64,
-    /// All bytes at their memory's bandwidth.
+    /// All memory traffic at full bandwidth.
     pub memory: f64,
-    /// All collectives, one after another.
+    /// All collectives in sequence.
     pub communication: f64,
-    /// Of that, what nothing can be computed beside.
+    /// The part of it that does not overlap with compute.
     pub exposed: f64,
     /// The whole step.
     pub step: f64,
-    /// The share of all devices' peak that the model's own products take up, each counted once: model FLOPs
-    /// utilization.
+    /// Model FLOPs utilization: the share of the devices' peak that the model's matmuls use, each counted once.
     pub mfu: f64,
-    /// The same with what is computed again, by `checkpoint` or by several devices: hardware FLOPs utilization.
+    /// Hardware FLOPs utilization, which includes recomputation by `checkpoint` and repeated work.
     pub hfu: f64,
 }
 
-/// What the roofline takes for granted.
+/// The assumptions of the roofline.
 pub const ASSUMPTIONS: [&str; 7] = [
-    "products run at the peak of bfloat16, whatever their dtype",
+    "matmuls run at the peak of bfloat16, whatever their dtype",
     "memory is read and written at its full bandwidth; each fused operation reads its operands and writes its results once",
     "compute and memory traffic overlap entirely: the slower of the two counts",
     "gathers, scatters and permutes of the program overlap with that as long as it lasts; all-reduces, all-to-alls and what goes between slices do not",
     "collectives go by rings, both ways where a dimension of a torus is closed, by all members' links between hosts or slices, without latency or contention",
     "the input is there in time; nothing is lost to starting, to stragglers or to failures",
-    "a step's model FLOPs are its products without those that `checkpoint` does a second time, and those that several devices repeat",
+    "a step's model FLOPs are its matmuls without those that `checkpoint` recomputes, and those that several devices repeat",
 ];
 
-/// Whether compute can go on beside it.
+/// Returns true if a collective can overlap with compute.
 fn overlaps(kind: CollectiveKind) -> bool {
     use CollectiveKind::*;
     matches!(kind, AllGather | ReduceScatter | CollectivePermute)
 }
 
 impl Roofline {
-    /// Of a step with so many operations of products on one device, its even share of those of the `model`, and bytes.
+    /// The roofline of a step with the matmul FLOPs of one device, its even share of the `model`'s, and memory traffic.
     pub(crate) fn of(spec: &DeviceSpec, products: f64, model: f64, bytes: f64, traffic: &[Traffic]) -> Roofline {
         let compute = products / spec.flops;
         let memory = bytes / spec.memory_bandwidth;
         let busy = compute.max(memory);
-        let sum = |beside: bool| -> f64 {
-            traffic.iter().filter(|t| overlaps(t.kind) == beside).filter_map(|t| t.seconds).sum()
+        let sum = |overlapping: bool| -> f64 {
+            traffic.iter().filter(|t| overlaps(t.kind) == overlapping).filter_map(|t| t.seconds).sum()
         };
-        let (beside, alone) = (sum(true), sum(false));
-        let exposed = alone + (beside - busy).max(0.0);
+        let (overlapped, alone) = (sum(true), sum(false));
+        let exposed = alone + (overlapped - busy).max(0.0);
         let step = busy + exposed;
         let share = |time: f64| if step > 0.0 { time / step } else { 0.0 };
         Roofline {
             compute,
             memory,
-            communication: beside + alone,
+            communication: overlapped + alone,
             exposed,
             step,
             mfu: share(model / spec.flops),

@@ -1,4 +1,4 @@
-//! Tries meshes, what layers keep, and micro-batches: by theory all, by the compiler the best.
+//! Search over meshes, `remat` and micro-batches: estimates all, and compiles the best.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,15 +13,15 @@ use crate::estimator::{AXES, Estimate, Estimator, mesh_axes};
 use crate::units::{bytes, seconds};
 use crate::{Plan, Remat, Report, Setup};
 
-/// What is tried.
+/// The setups to try.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// What layers keep.
+    /// The values of `remat`.
     pub remats: Vec<Remat>,
-    /// How many rows each group of devices that shares them has, at most; where the setup has a micro-batch, that one
-    /// alone is tried.
+    /// The largest numbers of rows for each group of devices that shares rows. If the setup has a micro-batch, only
+    /// that one is tried.
     pub rows: Vec<usize>,
-    /// How many of the fastest are compiled; of those with the least memory half as many are.
+    /// The number of fastest setups to compile; half as many of those with the least memory are compiled too.
     pub compile: usize,
 }
 
@@ -31,22 +31,22 @@ impl Default for Search {
     }
 }
 
-/// A way to set the step up.
+/// A setup that was compiled.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Its mesh, what its layers keep, its micro-batch.
+    /// The mesh, `remat` and micro-batch.
     pub setup: Setup,
-    /// The memory of one device, in bytes, by theory.
+    /// Estimated memory of one device, in bytes.
     pub memory: f64,
-    /// What one device sends in a step, in bytes, by theory.
+    /// Estimated bytes that one device sends in a step.
     pub sent: f64,
-    /// The step's time in seconds, by theory.
+    /// Estimated time of the step in seconds.
     pub step: f64,
-    /// What the compiler says.
+    /// The report after compilation.
     pub report: Report,
-    /// Whether no other that was compiled takes less time for a row and less memory.
+    /// No other compiled setup has both less time per row and less memory.
     pub on_frontier: bool,
-    /// The rules of its shardings, over the axes that its mesh has; none where the plan does not say them.
+    /// The rules of its shardings, for the axes in its mesh; empty if the plan has none.
     pub rules: Vec<(String, Vec<String>)>,
 }
 
@@ -55,18 +55,18 @@ impl Candidate {
         self.setup.micro_batch.unwrap_or(1) as f64
     }
 
-    /// Memory, and the time for one row.
+    /// Memory, and time per row.
     fn figures(&self) -> (f64, f64) {
         let step = self.report.roofline.as_ref().map_or(self.step, |r| r.step);
         (self.report.memory.total(), step / self.rows())
     }
 
-    /// `--mesh fsdp=8,model=4 --remat full --micro-batch 16`
+    /// The command-line options, such as `--mesh fsdp=8,model=4 --remat full --micro-batch 16`.
     pub fn options(&self) -> String {
         options(&self.setup)
     }
 
-    /// The mesh and the rules, as a program writes them.
+    /// The lines of a program that make the mesh and the rules.
     pub fn program(&self) -> String {
         let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
         let mut text = format!("let mesh = make_mesh([{}])?;", axes.collect::<Vec<_>>().join(", "));
@@ -95,24 +95,24 @@ fn options(setup: &Setup) -> String {
     format!("--mesh {axes} --remat {} --micro-batch {batch}", setup.remat.name())
 }
 
-/// What was found: its `Display` is a table, and the mesh and the rules of the best.
+/// The result of a search. Its `Display` is a table, with the mesh and the rules of the best setup.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Those that were compiled, by the time for a row. There is one at least.
+    /// The compiled setups by time per row; at least one.
     pub compiled: Vec<Candidate>,
-    /// How many were thought of.
+    /// The number of estimated setups.
     pub tried: usize,
-    /// How many of them do not fit, by theory.
+    /// The number of setups whose estimate does not fit.
     pub too_large: usize,
-    /// Axes that split nothing of the step: meshes that have them are left out.
+    /// Axes that split nothing in the step; meshes with them are skipped.
     pub idle: Vec<String>,
-    /// What could not be planned, as options, and why: setups that do not fit after all or do not compile, and meshes
-    /// that the step cannot have.
+    /// The options of setups that failed, with reasons: setups that do not fit or compile after all, and meshes that
+    /// the step does not support.
     pub failed: Vec<(String, String)>,
     best: Report,
 }
 
-/// A setup with what is estimated of it.
+/// A setup with its estimate.
 struct Thought {
     setup: Setup,
     estimate: Estimate,
@@ -125,10 +125,11 @@ impl Thought {
 }
 
 impl Search {
-    /// Searches: each of the `remats` is compiled on a few meshes, from which memory and communication of all meshes
-    /// follow by theory. Of those that fit, the fastest for a row are compiled, and half as many with the least memory.
+    /// Runs the search. Each of the `remats` is compiled on a few meshes, from which memory and communication of all
+    /// meshes are estimated. Of those that fit, the fastest per row are compiled, and half as many with the least
+    /// memory.
     ///
-    /// Fails when nothing is published of the devices, and when nothing fits.
+    /// Fails if the speeds of the devices are unknown, or nothing fits.
     pub fn run(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Found> {
         let Some(spec) = setup.target.spec() else {
             return value_error(
@@ -159,7 +160,7 @@ impl Search {
                         idle.extend(unused);
                         lowered.push((one, plan));
                     }
-                    // Sizes that do not divide are no mesh for this step.
+                    // The step does not support this mesh, because sizes are not divisible.
                     Err(error) => failed.push((options(&one), reason(&error))),
                 }
             }
@@ -182,7 +183,7 @@ impl Search {
                     continue;
                 }
             };
-            // A step without layers to keep less of is the same whatever is asked.
+            // Steps without layers to recompute are equal for every `remat`.
             if theories.iter().any(|other| theory.is_as(other)) {
                 continue;
             }
@@ -222,7 +223,7 @@ impl Search {
             };
         thoughts.sort_by(|a, b| a.time_for_a_row().total_cmp(&b.time_for_a_row()));
         compile(self.compile.max(1), &mut thoughts, &mut failed)?;
-        // Stable: of those with as little memory the fastest comes first.
+        // The sort is stable: of those with equal memory the fastest comes first.
         thoughts.sort_by(|a, b| a.estimate.memory.total_cmp(&b.estimate.memory));
         compile(self.compile.div_ceil(2), &mut thoughts, &mut failed)?;
 
@@ -242,18 +243,18 @@ impl Search {
     }
 }
 
-/// Whether there is more than one device along this axis.
+/// Returns true if there is more than one device along this axis.
 fn spans(axes: &[(AxisName, usize)], axis: &'static str) -> bool {
     axes.iter().any(|(name, size)| *size > 1 && *name == AxisName::from(axis))
 }
 
-/// The rules of a plan, over the axes along which there is more than one device.
+/// The rules of a plan, for the axes with more than one device.
 fn rules(plan: &Plan, setup: &Setup) -> Vec<(String, Vec<String>)> {
     let there = |axes: &[String]| axes.iter().filter(|axis| setup.axis(axis) > 1).cloned().collect();
     plan.rules.iter().map(|(name, axes)| (name.clone(), there(axes))).collect()
 }
 
-/// `model` talks most: it stays within a host, or a few chips.
+/// The largest size of `model`, which communicates most: it stays within a host or a few chips.
 fn most_along_model(setup: &Setup, spec: &DeviceSpec) -> usize {
     match spec.network {
         Network::Switch { .. } => setup.target.sizes.last().copied().unwrap_or(8),
@@ -261,7 +262,7 @@ fn most_along_model(setup: &Setup, spec: &DeviceSpec) -> usize {
     }
 }
 
-/// The sizes of all meshes of so many devices, axis by axis.
+/// The sizes of all meshes of `devices` devices, axis by axis.
 fn meshes(devices: usize, most_along_model: usize) -> Vec<[usize; AXES.len()]> {
     let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
     let mut all = Vec::new();
@@ -275,7 +276,7 @@ fn meshes(devices: usize, most_along_model: usize) -> Vec<[usize; AXES.len()]> {
 }
 
 impl Found {
-    /// The report of the one that takes least time for a row.
+    /// The report of the setup with the least time per row.
     pub fn best(&self) -> &Report {
         &self.best
     }
@@ -318,7 +319,7 @@ mod tests {
     fn meshes_multiply_to_the_devices() {
         let all = meshes(8, 4);
         assert!(all.iter().all(|sizes| sizes.iter().product::<usize>() == 8 && sizes[2] <= 4));
-        // Three factors of two, over three axes; two and one where `model` has the others.
+        // Three factors of two on three axes; two factors and one if `model` has the others.
         assert_eq!((all.len(), meshes(1, 8)), (10 + 6 + 3, vec![[1, 1, 1, 1]]));
     }
 }

@@ -1,4 +1,4 @@
-//! What a planner is asked to set a step up for.
+//! The setup of a step.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,23 @@ use shardax_nn::Rules;
 
 use crate::target::Target;
 
-/// What is kept of a layer for its gradient.
+/// The residuals that layers store for their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Remat {
-    /// All that the gradient needs.
+    /// All residuals.
     None,
-    /// The results of products without batch dimensions.
+    /// Results of matmuls without batch dimensions.
     Dots,
-    /// Nothing but what goes from layer to layer.
+    /// Only the inputs of layers.
     Full,
 }
 
 impl Remat {
-    /// All, from that which keeps most.
+    /// All values, from most to least memory.
     pub const ALL: [Remat; 3] = [Remat::None, Remat::Dots, Remat::Full];
 
-    /// The policy for `checkpoint`; `None` where it is not used.
+    /// The policy for `checkpoint`; `None` if it is not used.
     pub fn policy(self) -> Option<CheckpointPolicy> {
         match self {
             Remat::None => None,
@@ -34,7 +34,7 @@ impl Remat {
         }
     }
 
-    /// `none`, `dots`, `full`.
+    /// The name: `none`, `dots` or `full`.
     pub fn name(self) -> &'static str {
         match self {
             Remat::None => "none",
@@ -44,23 +44,23 @@ impl Remat {
     }
 }
 
-/// The devices, the mesh, and the choices that a step is set up with.
+/// The devices, mesh and options of a step.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The devices.
     pub target: Target,
     /// The axes of the mesh, major first.
     pub axes: Vec<(AxisName, usize)>,
-    /// What layers keep.
+    /// The residuals that layers store.
     pub remat: Remat,
-    /// How many sequences, images or rows all devices take at once; `None` leaves it to the step.
+    /// The number of sequences, images or rows per step on all devices; `None` for the step's default.
     pub micro_batch: Option<usize>,
-    /// Whatever else the step knows: `--set name=value`.
+    /// Options of the step: `--set name=value`.
     pub options: BTreeMap<String, String>,
 }
 
 impl Setup {
-    /// All devices along one axis, `data`, and all else as it is by default: layers keep nothing.
+    /// All devices along one axis, `data`, with defaults for everything else.
     pub fn new(target: Target) -> Setup {
         let axes = vec![(AxisName::from("data"), target.num_devices())];
         Setup { target, axes, remat: Remat::Full, micro_batch: None, options: BTreeMap::new() }
@@ -68,13 +68,13 @@ impl Setup {
 
     /// The mesh of the target's devices.
     ///
-    /// Fails when the axes do not multiply to their number.
+    /// Fails if the sizes of the axes do not multiply to their number.
     #[track_caller]
     pub fn mesh(&self) -> Result<Mesh> {
         self.target.mesh(self.axes.clone())
     }
 
-    /// The size of an axis; 1 of one that the mesh does not have.
+    /// The size of an axis; 1 if the mesh does not have it.
     pub fn axis(&self, name: &str) -> usize {
         let name = AxisName::from(name);
         self.axes.iter().find(|(axis, _)| *axis == name).map_or(1, |(_, size)| *size)
@@ -90,9 +90,9 @@ impl Setup {
         rules.iter().fold(Rules::new(mesh, [("", DimSpec::None)]), |all, (name, axes)| all.and(name, along(axes)))
     }
 
-    /// The number of an option, or what it is by default.
+    /// The value of a numeric option, or its default.
     ///
-    /// Fails when it is no number.
+    /// Fails if the value is not a number.
     #[track_caller]
     pub fn number(&self, name: &str, default: usize) -> Result<usize> {
         match self.options.get(name) {

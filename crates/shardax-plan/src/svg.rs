@@ -1,4 +1,4 @@
-//! A report as a picture: the mesh with each axis' traffic, a bar of memory, bars of the step's time.
+//! A report as a picture: the mesh with the traffic of each axis, a bar of memory, bars of the step's time.
 
 use std::fmt::Write as _;
 
@@ -86,7 +86,7 @@ impl Report {
         )
     }
 
-    /// A row for each set of axes that something goes along: its devices in a ring, and what goes round.
+    /// A row for each set of axes with traffic: its devices in a ring, and the traffic.
     fn axes(&self, p: &mut Picture) {
         p.heading("the mesh, and what each device sends along its axes in one step");
         let mut rows: Vec<(String, usize)> = Vec::new();
@@ -109,7 +109,7 @@ impl Report {
             p.text(MARGIN, middle + 4.0, &label, "");
             let (start, shown) = (MARGIN + 130.0, size.clamp(2, 6));
             let end = start + 24.0 * (shown - 1) as f64 + 12.0;
-            // The line is the thicker the more goes along it.
+            // The thickness of the line grows with the traffic.
             p.line((start, middle), (end, middle), 1.0 + 7.0 * (sent / most).min(1.0).sqrt());
             for i in 0..shown {
                 let x = start + 24.0 * i as f64;
@@ -149,9 +149,9 @@ impl Report {
         if let Some(limit) = limit {
             p.rect(x, y, BAR * limit / whole, 24.0, "#f4f4f4");
         }
-        for (holder, held) in &self.memory.by {
-            p.rect(x, y, BAR * held / whole, 24.0, color(*holder));
-            x += BAR * held / whole;
+        for (holder, size) in &self.memory.by {
+            p.rect(x, y, BAR * size / whole, 24.0, color(*holder));
+            x += BAR * size / whole;
         }
         if let Some(limit) = limit {
             let at = MARGIN + BAR * limit / whole;
@@ -159,8 +159,8 @@ impl Report {
         }
         p.y += 24.0 + LINE;
         let mut at = MARGIN;
-        for (holder, held) in &self.memory.by {
-            let text = format!("{holder} {}", bytes(*held));
+        for (holder, size) in &self.memory.by {
+            let text = format!("{holder} {}", bytes(*size));
             let width = 28.0 + 7.0 * text.chars().count() as f64;
             if at + width > WIDTH - MARGIN {
                 at = MARGIN;

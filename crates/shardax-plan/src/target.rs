@@ -1,4 +1,4 @@
-//! What is planned for: so many devices of a kind, which need not be there.
+//! The devices to plan for, attached or not.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +11,8 @@ use shardax::{Device, Error, config, devices};
 use crate::device_spec::{DeviceSpec, Network};
 use crate::error::{reason, value, value_error};
 
-/// The devices that a step is planned for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts and GPUs of each),
-/// `cpu:8`, or `big.json:4x8` of a device that a file describes ([`DeviceSpec::from_file`]).
+/// The devices to plan for: `v5p:8x8x16`, `2*v5e:16x16` (slices), `h100:128x8` (hosts, and GPUs per host), `cpu:8`, or
+/// `big.json:4x8` for a device that a file describes ([`DeviceSpec::from_file`]).
 ///
 /// ```
 /// # use shardax_plan::Target;
@@ -25,10 +25,10 @@ use crate::error::{reason, value, value_error};
 pub struct Target {
     name: String,
     spec: Option<Arc<DeviceSpec>>,
-    /// Slices, or 1; then the chips along each dimension, hosts and GPUs of each, or CPUs.
+    /// The number of slices, or 1; then the chips along each dimension, hosts and GPUs per host, or CPUs.
     pub(crate) slices: usize,
     pub(crate) sizes: Vec<usize>,
-    /// The compiler's description of the devices, or why there is none.
+    /// The compiler's description of the devices, or the reason why there is none.
     topology: std::result::Result<Topology, String>,
 }
 
@@ -41,11 +41,10 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The devices of this name. Their platform's compiler is looked for; where there is none, the CPU's stands in for
-    /// it, as it does for devices that a file describes.
+    /// The devices with this name. If their platform's compiler is not installed, the CPU's is used instead, as it is
+    /// for devices that a file describes.
     ///
-    /// Fails when the name is none of these, or has other dimensions than such devices have, or the file describes
-    /// none.
+    /// Fails if the name is unknown, has the wrong number of dimensions, or the file does not describe a device.
     #[track_caller]
     pub fn new(name: &str) -> Result<Target> {
         let help = "write `v5e:4x8`, `v5p:4x4x8`, `2*v5p:4x4x4`, `h100:8`, `h100:128x8`, `cpu:8` or `FILE.json:4x8`";
@@ -80,7 +79,7 @@ impl Target {
             (Some(DeviceSpec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
                 let (hosts, gpus_per_host) = match sizes[..] {
                     [hosts, gpus] => (hosts, gpus),
-                    // Whole hosts of eight, where it is more than one.
+                    // Whole hosts with eight devices, if there is more than one.
                     [n] if n > 8 && n % 8 == 0 => (n / 8, 8),
                     _ => (1, sizes[0]),
                 };
@@ -100,58 +99,58 @@ impl Target {
         Ok(Target { name: name.to_owned(), spec, slices, sizes, topology: described })
     }
 
-    /// The name that it was asked for by.
+    /// The name that it was made with.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its devices are; `None` of CPUs, of which nothing is published here.
+    /// The published figures; `None` for CPUs.
     pub fn spec(&self) -> Option<&DeviceSpec> {
         self.spec.as_deref()
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn num_devices(&self) -> usize {
         self.sizes.iter().fold(self.slices, |n, size| n.saturating_mul(*size))
     }
 
-    /// The description by the platform's own compiler; `None` where it is not installed.
+    /// The description by the platform's own compiler; `None` if it is not installed.
     pub fn topology(&self) -> Option<&Topology> {
         self.topology.as_ref().ok()
     }
 
-    /// Why the platform's own compiler does not compile for it.
+    /// The reason why the platform's own compiler is not used.
     pub fn without_compiler(&self) -> Option<&str> {
         self.topology.as_ref().err().map(String::as_str)
     }
 
-    /// The same, without the platform's own compiler: the CPU's stands in for it.
+    /// Uses the CPU's compiler instead of the platform's own.
     pub fn by_cpu(self) -> Target {
         self.by_cpu_because("the CPU's compiler was asked for")
     }
 
-    /// The same, with the reason.
+    /// Uses the CPU's compiler, for this reason.
     pub(crate) fn by_cpu_because(self, why: &str) -> Target {
         Target { topology: Err(self.topology.err().unwrap_or_else(|| why.to_owned())), ..self }
     }
 
-    /// Makes the host simulate as many CPU devices, where those stand in. To be called before anything asks for
+    /// Makes the host simulate this number of CPU devices, if they are used instead. Call it before anything uses
     /// devices.
     ///
-    /// Fails when there are more than can be simulated, or devices are in use already.
+    /// Fails if the number is too large to simulate, or devices are already in use.
     #[track_caller]
     pub fn prepare(&self) -> Result<()> {
         let simulated = config::set_num_cpu_devices(self.num_devices());
         match self.topology {
-            // They may stand in later, for a step that the platform's compiler refuses.
+            // They may be used later, for a step that the platform's compiler rejects.
             Ok(_) => Ok(()),
             Err(_) => simulated,
         }
     }
 
-    /// A mesh of all its devices: as [`Topology::mesh`] orders them, or of as many simulated CPUs, in order.
+    /// A mesh of all devices, ordered as by [`Topology::mesh`], or of the same number of simulated CPUs.
     ///
-    /// Fails when the sizes do not multiply to the number of devices.
+    /// Fails if the sizes do not multiply to the number of devices.
     #[track_caller]
     pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
@@ -178,8 +177,7 @@ impl Target {
         }
     }
 
-    /// Where the device at this place of the mesh is: its slice, and its coordinates there; of a GPU its host and
-    /// number.
+    /// The location of the device at a position of the mesh: its slice with coordinates, or its host with a number.
     pub(crate) fn place(&self, mesh: &Mesh, position: usize) -> (usize, Vec<usize>) {
         let device = &mesh.devices()[position];
         if self.topology.is_ok()
@@ -190,7 +188,7 @@ impl Target {
                 _ => (0, vec![at[1], at[2]]),
             };
         }
-        // Stand-ins are in the order of the mesh.
+        // Simulated devices are in the order of the mesh.
         let mut rest = position;
         let mut at = vec![0; self.sizes.len()];
         for (place, size) in at.iter_mut().zip(&self.sizes).rev() {
@@ -200,11 +198,11 @@ impl Target {
         (rest, at)
     }
 
-    /// Whether the links of this dimension of the torus close to a ring.
+    /// Returns true if the links of this dimension of the torus form a ring.
     pub(crate) fn is_ring(&self, dim: usize) -> bool {
         let size = self.sizes.get(dim).copied().unwrap_or(1);
         match self.sizes.len() {
-            // Whole cubes of 4×4×4 are closed; of flat ones only whole pods.
+            // Whole cubes of 4×4×4 wrap around; two-dimensional slices only as whole pods.
             3 => self.sizes.iter().all(|n| n % 4 == 0),
             _ => size == 16,
         }
@@ -217,9 +215,9 @@ impl fmt::Display for Target {
     }
 }
 
-/// The sizes of a mesh as the command line writes them: `data=2,fsdp=4`.
+/// Parses a mesh in the format of the command line: `data=2,fsdp=4`.
 ///
-/// Fails when a part is no name with a size.
+/// Fails if a part is not a name with a size.
 #[track_caller]
 pub(crate) fn parse_axes(text: &str) -> Result<Vec<(AxisName, usize)>> {
     let one = |part: &str| {

@@ -1,11 +1,11 @@
 //! Numbers with units.
 
-/// `12.3 GB`
+/// Formats bytes, such as `12.3 GB`.
 pub(crate) fn bytes(n: f64) -> String {
     scaled(n, &[(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
 }
 
-/// `1.23 ms`
+/// Formats a time, such as `1.23 ms`.
 pub(crate) fn seconds(n: f64) -> String {
     scaled(n, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")], "s")
 }

@@ -1,11 +1,11 @@
-//! Plans by the platforms' own compilers. Where `cargo xtask accelerators` has not fetched them, these tests say so and
-//! end. Each runs the command in a process of its own, where the system allows it without a network: libtpu asks
-//! servers.
+//! Plans with the platforms' own compilers. The tests are skipped with a message if `cargo xtask accelerators` has not
+//! installed them. Each runs the command in its own process, without a network if the system allows that, because
+//! libtpu contacts servers.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The plugin of a platform: the file that its variable names, or the one that was fetched.
+/// The plugin of a platform: from its environment variable, or installed by xtask.
 fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -18,13 +18,13 @@ fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
 
 fn planned(variable: &str, member: &str, target: &str) -> Option<serde_json::Value> {
     let Some(path) = plugin(variable, member) else {
-        eprintln!("{target} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
+        eprintln!("{target} is skipped: there is no {member}; `cargo xtask accelerators` installs it");
         return None;
     };
     let json = std::env::temp_dir().join(format!("shardax-plan-{variable}-{}.json", std::process::id()));
     let alone = ["unshare", "--map-root-user", "--net"];
     let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
-    // An abort inside of libtpu hangs.
+    // An abort inside libtpu hangs.
     let mut command = Command::new("timeout");
     command.arg("120");
     if allowed {
@@ -42,10 +42,10 @@ fn planned(variable: &str, member: &str, target: &str) -> Option<serde_json::Val
 fn check(report: &serde_json::Value, compiler: &str, link: &str) {
     assert_eq!(report["compiler"], compiler, "{report:#}");
     assert_eq!(report["memory"]["fits"], true, "{report:#}");
-    // The kernels are split over eight; biases too.
+    // The kernels and biases are split over eight devices.
     let parameters = 4.0 * f64::from(1024 * 4096 + 4096 * 4096 + 4096 * 1024) / 8.0;
-    let held = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
-    assert!(held >= parameters && held < parameters * 1.05, "{held} for {parameters}");
+    let bytes = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
+    assert!(bytes >= parameters && bytes < parameters * 1.05, "{bytes} for {parameters}");
     let flops = |what: &str| report["flops"][what].as_f64();
     assert_eq!(flops("products_per_device"), flops("products").map(|all| all / 8.0), "{report:#}");
     let collectives = report["collectives"].as_array().expect("a list");

@@ -37,7 +37,7 @@ fn a_report_in_three_forms() {
 }
 
 #[test]
-fn what_would_help_is_compiled() {
+fn advice_is_compiled() {
     let file = std::env::temp_dir().join(format!("shardax-plan-small-{}.json", std::process::id()));
     let small =
         r#"{"name": "small", "memory": 1e5, "flops": 1e12, "memory_bandwidth": 1e12, "switch": 1e11, "outside": 1e10}"#;
@@ -55,7 +55,7 @@ fn what_would_help_is_compiled() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn invalid_options_are_errors() {
     for (args, wanted) in [
         (&["nonsense"][..], "none of mlp, cnn"),
         (&["mlp", "--target", "v9:1"], "none of cpu, v5e"),

@@ -1,4 +1,4 @@
-//! What is reported of steps on eight simulated devices: against theory, and against what the compiler says.
+//! Reports of steps on eight simulated devices, compared with theory and with the compiler's figures.
 
 use shardax::prelude::*;
 use shardax_plan::models::{self, Sizes};
@@ -22,10 +22,10 @@ fn data_parallel_sums_the_gradients_once() -> Result<()> {
     let weights = 1024 * 4096 + 4096 * 4096 + 4096 * 1024 + 4096 + 4096 + 1024;
     let parameters = 4.0 * weights as f64;
     assert_eq!(report.memory.of(Holder::Parameters), parameters);
-    // Two moments, and two counts of steps.
+    // Two moments, and two step counts.
     assert_eq!(report.memory.of(Holder::OptimizerState), 2.0 * parameters + 8.0);
     assert_eq!(report.memory.of(Holder::Batch), 2.0 * 2.0 * 1024.0 * 4.0);
-    // All gradients and the loss go round the ring.
+    // All gradients and the loss in one all-reduce.
     let [sum] = &report.traffic[..] else { panic!("{report}") };
     assert_eq!((sum.kind, sum.participants, &sum.axes[..]), (CollectiveKind::AllReduce, 8, &["data".to_owned()][..]));
     assert_eq!((sum.bytes, sum.sent), (parameters + 4.0, (parameters + 4.0) * 2.0 * 7.0 / 8.0));
@@ -40,18 +40,18 @@ fn fsdp_splits_the_state_of_a_decoder() -> Result<()> {
     let report = plan.report(&setup.target)?;
     let Sizes { layers, features, .. } = Sizes::SMALL;
     let norms = (2 * layers + 1) * features;
-    // Norms are whole on each device, kernels split.
+    // Norms are replicated, kernels are split.
     let each = 4.0 * ((Sizes::SMALL.parameters() - norms) as f64 / 8.0 + norms as f64);
     assert_eq!(report.memory.of(Holder::Parameters), each);
     assert_eq!(report.memory.of(Holder::OptimizerState), 2.0 * each + 8.0);
-    // Each kernel is gathered for the layers, and again for their gradients.
+    // Each kernel is gathered for the forward pass and again for the gradients.
     let gathered: f64 = report.traffic.iter().filter(|t| t.kind == CollectiveKind::AllGather).map(|t| t.bytes).sum();
     assert!(gathered >= 2.0 * 4.0 * (Sizes::SMALL.parameters() - norms) as f64 * 0.8, "{report}");
     assert!(report.traffic.iter().all(|t| t.axes == ["fsdp"] && !t.at_least), "{report}");
     Ok(())
 }
 
-// What the CPU's plugin says of the same program, added up otherwise.
+// The CPU plugin's figures for the same program, summed in another way.
 #[test]
 fn sums_are_the_compiler_s() -> Result<()> {
     let target = Target::new("cpu:8")?;
@@ -80,7 +80,7 @@ fn sums_are_the_compiler_s() -> Result<()> {
     Ok(())
 }
 
-// Accelerators without their compilers: the CPU's stands in, and says so.
+// Without the platforms' compilers, the CPU's is used, and the report states that.
 #[test]
 fn without_the_platform_s_compiler() -> Result<()> {
     let target = Target::new("h100:8")?.by_cpu();
@@ -94,7 +94,7 @@ fn without_the_platform_s_compiler() -> Result<()> {
     }
     let roofline = report.roofline.as_ref().expect("H100s are described");
     assert!(roofline.step >= roofline.compute.max(roofline.memory) && roofline.mfu <= roofline.hfu);
-    assert_eq!(roofline.compute, report.flops.products / 8.0 / 989e12);
+    assert_eq!(roofline.compute, report.flops.matmuls / 8.0 / 989e12);
     assert_eq!(report.memory.fits(), Some(true));
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
     assert_eq!(json["memory"]["total"].as_f64(), Some(report.memory.total()));
@@ -104,7 +104,7 @@ fn without_the_platform_s_compiler() -> Result<()> {
 }
 
 #[test]
-fn targets_are_read_or_refused() -> Result<()> {
+fn targets_are_parsed_or_rejected() -> Result<()> {
     for (name, devices) in [("v5e:4x8", 32), ("2*v5p:4x4x4", 128), ("h100:128x8", 1024), ("h200:64", 64), ("b200", 8)] {
         assert_eq!(Target::new(name)?.num_devices(), devices, "{name}");
     }
@@ -132,7 +132,7 @@ fn a_device_that_a_file_describes() -> Result<()> {
     let setup = Setup { axes: vec![("fsdp".into(), 8)], micro_batch: Some(16), ..Setup::new(target) };
     let report = models::mlp(&setup)?.report(&setup.target)?;
     assert_eq!((report.devices, report.memory.limit, report.source.as_deref()), (8, Some(192e9), Some("a guess")));
-    assert_eq!(report.roofline.map(|r| r.compute), Some(report.products_per_device / 1e15));
+    assert_eq!(report.roofline.map(|r| r.compute), Some(report.matmul_flops_per_device / 1e15));
     assert!(report.traffic.iter().all(|t| t.link == Link::InfiniBand), "two hosts");
     for (text, wanted) in [
         ("", "EOF"),
@@ -158,11 +158,11 @@ fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
     Ok(())
 }
 
-// All meshes of eight devices, by theory and by the compiler.
+// All meshes of eight devices, estimated and compiled.
 #[test]
-fn theory_is_near_what_the_compiler_says() -> Result<()> {
+fn estimates_are_close_to_the_compiler() -> Result<()> {
     let options = |given: &[(&str, &str)]| given.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    // By how much memory and what is sent may differ; of a decoder a few meshes, which take longer.
+    // The tolerances of memory and traffic. A decoder compiles slowly, so only a few meshes are compared.
     for (name, options, batch, compile, memory, sent) in [
         ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10, 0.3, 0.1),
         ("gpt", options(&[]), 16, 1, 0.1, 0.1),
@@ -184,7 +184,7 @@ fn theory_is_near_what_the_compiler_says() -> Result<()> {
 }
 
 #[test]
-fn what_a_search_cannot_plan_is_said() -> Result<()> {
+fn failures_of_a_search_are_reported() -> Result<()> {
     let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
     let fails = |setup: &Setup| match (setup.axis("data"), setup.axis("model")) {
         (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is no mesh of mine")),
@@ -198,21 +198,21 @@ fn what_a_search_cannot_plan_is_said() -> Result<()> {
 }
 
 #[test]
-fn a_search_compiles_the_best_and_says_the_rules() -> Result<()> {
+fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
     let target = Target::new("h100:8")?.by_cpu();
     let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };
     setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let search = Search { compile: 2, remats: vec![Remat::None, Remat::Full], ..Search::default() };
     let found = search.run(&models::mlp, &setup)?;
-    // Ten meshes of eight devices, one micro-batch; what is kept makes no difference. Two of the fastest, one of the
-    // smallest.
+    // Ten meshes of eight devices with one micro-batch; `remat` makes no difference. Two of the fastest and one of the
+    // smallest are compiled.
     assert_eq!((found.tried, found.too_large, found.compiled.len()), (10, 0, 3), "{found}");
     assert!(found.compiled[0].on_frontier && found.idle == ["expert"]);
     let step = |c: &Candidate| c.report.roofline.as_ref().map(|r| r.step);
     assert!(found.compiled.is_sorted_by(|a, b| step(a) <= step(b)));
     let text = found.to_string();
     assert!(text.contains("let rules = Rules::new(&mesh, [(\"batch\", ") && text.contains(".and(\"out\", "), "{text}");
-    // All of it is written, with what a program says.
+    // The JSON has all of it, with the lines of a program.
     let json: serde_json::Value = serde_json::from_str(&found.to_json()).expect("JSON");
     let first = &json["candidates"][0];
     assert_eq!(first["options"], found.compiled[0].options());

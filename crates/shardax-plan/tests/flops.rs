@@ -1,4 +1,4 @@
-//! The operations of the steps that are known by name, against formulas.
+//! The FLOPs of the built-in steps, compared with formulas.
 
 use shardax::prelude::*;
 use shardax_plan::models::{self, Sizes};
@@ -16,7 +16,7 @@ fn an_mlp() -> Result<()> {
     let [first, middle, last] = [1024.0 * 4096.0, 4096.0 * 4096.0, 4096.0 * 1024.0];
     // The first layer's input has no gradient.
     let products = 2.0 * 16.0 * (2.0 * first + 3.0 * middle + 3.0 * last);
-    assert_eq!(plan.flops().products, products);
+    assert_eq!(plan.flops().matmuls, products);
     Ok(())
 }
 
@@ -26,7 +26,7 @@ fn a_cnn() -> Result<()> {
     let first = 32.0 * 32.0 * 32.0 * (3.0 * 9.0);
     let second = 16.0 * 16.0 * 64.0 * (32.0 * 9.0);
     let dense = 64.0 * 8.0 * 8.0 * 10.0;
-    assert_eq!(plan.flops().products, 2.0 * 16.0 * (2.0 * first + 3.0 * second + 3.0 * dense));
+    assert_eq!(plan.flops().matmuls, 2.0 * 16.0 * (2.0 * first + 3.0 * second + 3.0 * dense));
     Ok(())
 }
 
@@ -36,7 +36,8 @@ fn a_dense_decoder() -> Result<()> {
     for remat in Remat::ALL {
         let plan = models::named("gpt", &setup(remat)?)?;
         assert_eq!(plan.flops().model(), formula, "{remat:?}");
-        assert_eq!(plan.flops().recomputed > 0.0, remat != Remat::None, "{remat:?}");
+        // The gradient of fused attention computes its scores again, whatever is stored.
+        assert!(plan.flops().recomputed > 0.0, "{remat:?}");
     }
     Ok(())
 }
@@ -51,25 +52,25 @@ fn a_mixture_of_experts() -> Result<()> {
     let places = (1.25 * k * length / experts).ceil();
     let dense = 3.0 * 2.0 * tokens * 3.0 * features * hidden;
     let routed = [
-        // Each expert's places, three times for the gradients.
+        // The slots of the experts, times three for the gradients.
         3.0 * 2.0 * rows * experts * places * 3.0 * features * hidden,
         3.0 * 2.0 * tokens * features * experts,
-        // To the experts: which go where has no gradient. And back.
+        // Dispatch, whose indices have no gradient, and combine.
         2.0 * 2.0 * tokens * experts * places * features,
         3.0 * 2.0 * tokens * experts * places * features,
-        // Who goes where, and with which weight.
+        // The dispatch and combine weights.
         3.0 * 2.0 * k * tokens * experts * places,
     ];
     let formula = Sizes::SMALL.flops(16) + layers * (routed.iter().sum::<f64>() - dense);
-    assert_eq!(plan.flops().products, formula);
+    assert_eq!(plan.flops().model(), formula);
     Ok(())
 }
 
-// What each device does, which is more than its share of the whole where devices repeat work.
+// The work of each device, which is more than its share if devices repeat work.
 #[test]
 fn a_device_s_share() -> Result<()> {
     for (name, axes, parts) in [
-        // Nothing of a convolutional network is split along `model`.
+        // `model` splits nothing in a convolutional network.
         ("cnn", [("data", 4), ("model", 2)], 4.0),
         ("cnn", [("data", 4), ("fsdp", 2)], 8.0),
         ("gpt", [("fsdp", 4), ("model", 2)], 8.0),
@@ -77,7 +78,9 @@ fn a_device_s_share() -> Result<()> {
         let of_mesh = axes.iter().map(|(name, size)| ((*name).into(), *size)).collect();
         let setup = Setup { axes: of_mesh, ..setup(Remat::Full)? };
         let report = models::named(name, &setup)?.report(&setup.target)?;
-        assert_eq!(report.products_per_device, report.flops.products / parts, "{name} on {axes:?}");
+        // The compiled attention need not compute its scores again.
+        let share = report.matmul_flops_per_device * parts / report.flops.matmuls;
+        assert!((0.98..=1.0).contains(&share), "{name} on {axes:?}: {share}");
         let warned = report.to_string().contains("the axis \"model\" splits nothing: its 2 devices repeat the work");
         assert_eq!(warned, parts == 4.0, "{name} on {axes:?}: {report}");
     }

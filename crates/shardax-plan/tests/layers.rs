@@ -1,4 +1,4 @@
-//! What is planned does not know of the planner.
+//! The planner's dependencies: no library depends on it.
 
 use std::path::Path;
 

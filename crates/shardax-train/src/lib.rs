@@ -1,4 +1,4 @@
-//! What a training program needs around its step: data, a loop, metrics, logs, plots and checkpoints.
+//! Data, a training loop, metrics, logs, plots and checkpoints.
 //!
 //! ```
 //! use shardax::prelude::*;
@@ -45,4 +45,4 @@ pub use picture::Picture;
 pub use plot::{Panel, Plot};
 pub use progress::Progress;
 pub use replicas::replicas_identical;
-pub use trainer::{Control, StepContext, Trainer};
+pub use trainer::{Control, OnPreemption, StepContext, Trainer};

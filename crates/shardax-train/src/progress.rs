@@ -69,7 +69,7 @@ impl Progress {
     /// Prints the numbers of a step, and shows the loss' sparkline and the speed beside the bar.
     pub fn report(&self, step: u64, values: &BTreeMap<String, f64>) {
         let mut line = format!("step {step}:");
-        for (at, (name, x)) in values.iter().filter(|(name, _)| !name.starts_with("time/")).enumerate() {
+        for (at, (name, x)) in values.iter().filter(|(name, _)| !is_of_machine(name)).enumerate() {
             let comma = if at == 0 { "" } else { "," };
             let _ = write!(line, "{comma} {name} {}", short(*x));
         }
@@ -83,6 +83,11 @@ impl Progress {
         drop(losses);
         self.println(line);
     }
+}
+
+/// True for numbers about the program's time and memory, which are in logs but not in lines and curves.
+pub(crate) fn is_of_machine(name: &str) -> bool {
+    name.starts_with("time/") || name.starts_with("memory/")
 }
 
 /// Formats a number with four digits, in the shortest form.

@@ -45,7 +45,7 @@ impl Model for Mlp {
     }
 }
 
-type State<M> = Optimizer<M, Adam>;
+type State<M> = Optimizer<M>;
 
 /// Labels are the place of the largest of three of the features.
 fn data(n: usize) -> (Array, Array) {

@@ -95,8 +95,14 @@ mod transform;
 pub use core::{function, prefix, program, tree};
 pub use ops::callback::debug;
 pub use ops::checkify;
-pub use ops::{control_flow, lax, numpy};
+pub use ops::{control_flow, lax};
 pub use runtime::aot as stages;
+
+/// NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
+pub mod numpy {
+    pub use crate::ops::numpy::*;
+    pub use crate::transform::vectorize::{Vectorize, apply_along_axis, vectorize};
+}
 
 /// Array types, host buffers, shards and views.
 pub mod array {
@@ -107,6 +113,17 @@ pub mod array {
     pub use crate::runtime::device_put::{PutOptions, device_put};
     pub use crate::runtime::local_data::*;
     pub use crate::runtime::stacked::*;
+}
+
+/// Several processes: joining those of a launcher, barriers, and notices of preemption.
+pub mod distributed {
+    pub use crate::sharding::distributed::*;
+    pub use crate::spmd::multihost::wait_at_barrier;
+}
+
+/// Checks of derivatives, as in [`jax.test_util`](https://docs.jax.dev/en/latest/jax.test_util.html).
+pub mod test_util {
+    pub use crate::transform::check_grads::{CheckGrads, check_grads};
 }
 
 pub mod primitive {
@@ -134,12 +151,14 @@ pub use control_flow::{
 };
 pub use core::array::visualize_array_sharding;
 pub use core::function::{Function, IntoArgnums};
-pub use core::sharding_like::ShardingLike;
+pub use core::sharding_like::{ShardingLike, UNSPECIFIED};
 pub use core::tree::{Static, Tree};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use interpret::flat::make_program;
-pub use ops::auto_axes::{AutoAxes, ExplicitAxes, auto_axes, explicit_axes};
+// JAX's other names.
+pub use interpret::flat::make_program as make_jaxpr;
+pub use ops::auto_axes::{AutoAxes, ExplicitAxes, auto_axes, explicit_axes, out_sharding};
 pub use ops::callback::{
     DeviceArg, DeviceCall, HostArg, HostCallback, HostResult, IntoOperands, VmapMethod, ffi_call, io_callback,
     pure_callback,
@@ -154,12 +173,12 @@ pub use runtime::aot::{
     Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
 };
 pub use runtime::counts::{Counts, count};
+pub use runtime::execute::effects_barrier;
 pub use runtime::implicit_jit::{DisableJit, disable_jit};
 pub use runtime::program_cache::clear_caches;
 pub use scope::{NamedScope, named_scope};
 pub use shape::{Grouped, axis_index_groups};
 pub use sharding::device::{DeviceGuard, default_device};
-pub use sharding::distributed;
 pub use sharding::mesh_utils;
 pub use sharding::{
     AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
@@ -172,6 +191,7 @@ pub use sharding::{Memory, MemoryStats, Space};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::multihost;
 pub use spmd::*;
+pub use transform::checkpoint as remat;
 pub use transform::jacobian;
 pub use transform::{
     Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MapOptions,
@@ -204,13 +224,13 @@ pub mod prelude {
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
         Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
-        PutOptions, ScanOptions, Slice, assert_max_traces, associative_scan, auto_axes, block_until_ready, checkify,
-        checkpoint, checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get, device_put,
-        device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad, hessian,
-        jacfwd, jacrev, jit, jvp, linear_transpose, linearize, local_device_count, local_devices,
+        PutOptions, ScanOptions, Slice, UNSPECIFIED, assert_max_traces, associative_scan, auto_axes, block_until_ready,
+        checkify, checkpoint, checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get,
+        device_put, device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad,
+        hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, local_device_count, local_devices,
         make_array_from_callback, make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
-        make_array_from_single_device_arrays, make_program, named_scope, process_count, process_index, replicate,
-        reshard, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad,
+        make_array_from_single_device_arrays, make_program, named_scope, out_sharding, process_count, process_index,
+        replicate, reshard, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate, value_and_grad,
         visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg, vjp, vmap,
         while_loop, with_layout_constraint,
     };

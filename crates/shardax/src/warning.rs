@@ -1,5 +1,6 @@
 //! Warnings: problems that are not errors. Each is one or more lines on standard error, unless the program
-//! sets a hook with [`config::set_warning_hook`](crate::config::set_warning_hook).
+//! sets a hook with [`config::set_warning_hook`](crate::config::set_warning_hook), or has a subscriber of `tracing`, which
+//! gets them as events.
 
 use std::io::Write;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,6 +34,10 @@ fn say(kind: &str, text: &str) {
     let hook = HOOK.read().unwrap_or_else(PoisonError::into_inner).clone();
     match hook {
         Some(hook) => hook(text),
+        None if tracing::dispatcher::has_been_set() => match kind {
+            "" => tracing::info!("{text}"),
+            _ => tracing::warn!("{text}"),
+        },
         // A closed stream is no error.
         None => drop(writeln!(std::io::stderr(), "shardax: {kind}{text}")),
     }

@@ -143,3 +143,34 @@ fn more_devices_than_the_engine_can_simulate_are_an_error() {
     assert!(error.to_string().contains("100000 CPU devices are more than XLA can simulate"), "{error}");
     assert!(error.help_text().is_some_and(|help| help.contains("at most 2048")), "{error}");
 }
+
+/// A process of a slice whose plugin knows the others, without a launcher. The fake plugin has nobody there, so what waits
+/// for the others is seen at its launch.
+#[test]
+#[ignore = "run by another test"]
+fn waits_on_devices() -> Result<()> {
+    use shardax::{distributed, multihost};
+    config::set_num_cpu_devices(4)?;
+    assert_eq!((process_count(), process_index(), device_count(), local_device_count()), (2, 0, 4, 2));
+    assert!(!distributed::initialize()?);
+    // What is this process's own runs.
+    assert_eq!((ones([3]) + 1.0).to_vec::<f32>()?, [2.0; 3]);
+    let second = std::time::Duration::from_secs(1);
+    for waited in [
+        distributed::wait_at_barrier("a checkpoint", second),
+        multihost::sync_global_devices("here"),
+        multihost::assert_equal(&array(1), "differ"),
+        multihost::broadcast_one_to_all(&array(1)).map(drop),
+    ] {
+        let error = waited.expect_err("the other process is not there").to_string();
+        assert!(error.contains("a launch on 1 of 2 devices"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn hosts_of_a_slice_wait_for_each_other_on_their_devices() {
+    let folder = child::Folder::new();
+    let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
+    child::run(child::command("waits_on_devices").envs(plugin).env("FAULTY_SLICE", "1"));
+}

@@ -20,14 +20,14 @@ fn products_are_counted_exactly() -> Result<()> {
     let (b, m, k, n) = (3.0, 4.0, 5.0, 6.0);
     let both = (float(&[3, 4, 5]), float(&[3, 5, 6]));
     let dot = |x: Array, y: Array| einsum("bmk,bkn->bmn", &[&x, &y]);
-    assert_eq!(flops(dot, both.clone())?.products, 2.0 * b * m * k * n);
+    assert_eq!(flops(dot, both.clone())?.matmuls, 2.0 * b * m * k * n);
     // Both cotangents are products of the same size.
     let loss = move |x: Array, y: Array| dot(x, y).square().sum(..);
     let all = grad(loss).argnums((Arg::<0>, Arg::<1>));
-    assert_eq!(flops(all, both)?.products, 3.0 * 2.0 * b * m * k * n);
+    assert_eq!(flops(all, both)?.matmuls, 3.0 * 2.0 * b * m * k * n);
     // Of complex numbers four products each.
     let z = shape_dtype_struct([2, 2], DType::Complex64);
-    assert_eq!(flops(|z: Array| z.dot(&z), z)?.products, 4.0 * 16.0);
+    assert_eq!(flops(|z: Array| z.dot(&z), z)?.matmuls, 4.0 * 16.0);
     Ok(())
 }
 
@@ -39,9 +39,9 @@ fn convolutions_and_their_gradients() -> Result<()> {
         |x: Array, w: Array| lax::conv_general_dilated(x, w, [2, 2], lax::Padding::Same, lax::ConvOptions::new());
     let args = (float(&[2, 3, 8, 8]), float(&[16, 3, 2, 2]));
     let once = 2.0 * (2 * 16 * 4 * 4) as f64 * (3 * 2 * 2) as f64;
-    assert_eq!(flops(conv, args.clone())?.products, once);
+    assert_eq!(flops(conv, args.clone())?.matmuls, once);
     let loss = move |x: Array, w: Array| conv(x, w).square().sum(..);
-    assert_eq!(flops(grad(loss).argnums((Arg::<0>, Arg::<1>)), args)?.products, 3.0 * once);
+    assert_eq!(flops(grad(loss).argnums((Arg::<0>, Arg::<1>)), args)?.matmuls, 3.0 * once);
     Ok(())
 }
 
@@ -53,23 +53,23 @@ fn loops_branches_and_devices() -> Result<()> {
         Ok(scan(|x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w), ())) }, x, w)?.0)
     };
     let once = 2.0 * 4.0 * 8.0 * 8.0;
-    assert_eq!(flops(layers, (w, x.clone()))?.products, 7.0 * once);
+    assert_eq!(flops(layers, (w, x.clone()))?.matmuls, 7.0 * once);
 
     let branches = |p: Array, x: Array, w: Array| {
         cond(p, |(x, w): (Array, Array)| x.dot(&w).dot(w), |(x, _): (Array, Array)| x, (x, w))
     };
     let choice = shape_dtype_struct((), DType::Bool);
-    assert_eq!(flops(branches, (choice, x.clone(), float(&[8, 8])))?.products, 2.0 * once);
+    assert_eq!(flops(branches, (choice, x.clone(), float(&[8, 8])))?.matmuls, 2.0 * once);
 
     let until = |x: Array, w: Array| {
         while_loop(|(x, _): (Array, Array)| x.sum(..).less(1e3), |(x, w): (Array, Array)| (x.dot(&w), w), (x, w))
     };
     let counted = flops(until, (x, float(&[8, 8])))?;
-    assert_eq!((counted.products, counted.unbounded_loops), (once, 1));
+    assert_eq!((counted.matmuls, counted.unbounded_loops), (once, 1));
 
     let mesh = make_mesh([("i", 8)])?;
     let each = shard_map(|x: Array, w: Array| x.dot(w), &mesh).in_specs((P!["i"], P![])).out_specs(P!["i"]);
-    assert_eq!(flops(each, (float(&[32, 8]), float(&[8, 8])))?.products, 8.0 * once);
+    assert_eq!(flops(each, (float(&[32, 8]), float(&[8, 8])))?.matmuls, 8.0 * once);
     Ok(())
 }
 
@@ -89,9 +89,9 @@ fn what_checkpoint_does_again_is_told() -> Result<()> {
     let once = 5.0 * 2.0 * 4.0 * 8.0 * 8.0;
     let kept = flops(grad(loss(false)), args())?;
     let recomputed = flops(grad(loss(true)), args())?;
-    assert_eq!((kept.products, kept.recomputed), (3.0 * once, 0.0));
-    assert_eq!((recomputed.products, recomputed.recomputed), (4.0 * once, once));
-    assert_eq!(recomputed.model(), kept.products);
+    assert_eq!((kept.matmuls, kept.recomputed), (3.0 * once, 0.0));
+    assert_eq!((recomputed.matmuls, recomputed.recomputed), (4.0 * once, once));
+    assert_eq!(recomputed.model(), kept.matmuls);
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn decompositions_and_elementwise() -> Result<()> {
     setup();
     let n = 16.0;
     let spd = float(&[3, 16, 16]);
-    assert_eq!(flops(|x: Array| linalg::cholesky(x), &spd)?.products, 3.0 * n * n * n / 3.0);
+    assert_eq!(flops(|x: Array| linalg::cholesky(x), &spd)?.matmuls, 3.0 * n * n * n / 3.0);
     let x = float(&[10, 10]);
     assert_eq!(flops(|x: Array| (x.exp() + 1.0).sum(..), &x)?.elementwise, 300.0);
     let ints = shape_dtype_struct([10], DType::I32);

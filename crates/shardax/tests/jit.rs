@@ -491,3 +491,62 @@ fn shard_map_and_pmap_inside_and_beside_jit() -> Result<()> {
     assert_eq!(jit(|y: Array| y.mean(..)).call(&y)?.item::<f32>()?, 63.0);
     Ok(())
 }
+
+#[test]
+fn a_function_called_many_times_inside_another_is_traced_once() -> Result<()> {
+    setup();
+    let traces = std::sync::atomic::AtomicUsize::new(0);
+    let traced = || traces.swap(0, std::sync::atomic::Ordering::Relaxed);
+    let layer = jit(|x: Array, w: Array| {
+        traces.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (x.dot(w)).tanh()
+    });
+    let layers = |mut x: Array, w: Array| -> Result<Array> {
+        for _ in 0..10 {
+            x = layer.call((x, &w))?;
+        }
+        Ok(x)
+    };
+    let (x, w) = (float_range(4).reshape([2, 2]), eye(2) * 0.5);
+    let whole = jit(layers).call((&x, &w))?;
+    assert_eq!(traced(), 1);
+    assert!(allclose(&whole, layers(x.clone(), w.clone())?, 1e-6, 0.0)?);
+    assert_eq!(traced(), 1, "outside of a trace it is compiled on its own");
+
+    // Other types, names of axes, and precisions are other traces.
+    jit(layers).call((x.astype(DType::Bf16), w.astype(DType::Bf16)))?;
+    assert_eq!(traced(), 1);
+    make_program(layers, (&x, &w))?;
+    assert_eq!(traced(), 0);
+    jit(vmap(layers).in_axes((0, None))).call((stack_of(&x), &w))?;
+    assert_eq!(traced(), 0, "the entries of a batch have the type of the whole before");
+    jit(vmap(layers).in_axes((0, None)).axis_name("batch")).call((stack_of(&x), &w))?;
+    assert_eq!(traced(), 1);
+    Ok(())
+}
+
+fn stack_of(x: &Array) -> Array {
+    stack([x, x], 0)
+}
+
+#[test]
+fn a_function_that_captures_a_traced_array_is_traced_for_each() -> Result<()> {
+    setup();
+    let outer = |x: Array, scale: Array| -> Result<Array> {
+        let scaled = jit(move |x: Array| x * &scale);
+        Ok(scaled.call(&x)? + scaled.call(&x)?)
+    };
+    let f = jit(outer);
+    assert_eq!(f.call((array([1.0f32, 2.0]), array(3.0f32)))?.to_vec::<f32>()?, [6.0, 12.0]);
+    assert_eq!(
+        grad(|x: Array, s: Array| f.call((x, s)).map(|y| y.sum(..))).call((array([1.0f32]), 5.0))?.item::<f32>()?,
+        10.0
+    );
+    // A concrete array that another trace captured under the same name.
+    let shared = jit(|x: Array| psum(x, "i"));
+    let sums = |x: Array| shared.call(x);
+    let (short, long) = (zeros([2, 3]) + 1, zeros([4, 3]) + 1);
+    let mapped = |x: &Array| jit(vmap(sums).axis_name("i")).call(x)?.to_vec::<f32>();
+    assert_eq!((mapped(&short)?[0], mapped(&long)?[0]), (2.0, 4.0));
+    Ok(())
+}

@@ -5,6 +5,8 @@ mod common;
 
 use common::setup;
 use proptest::prelude::*;
+// Not `shardax::prelude::any`, the reduction.
+use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use shardax::prelude::*;
 use shardax::{nn, numpy as np};

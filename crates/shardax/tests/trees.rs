@@ -202,3 +202,88 @@ fn a_leaf_of_several_elements_is_neither_true_nor_false() -> Result<()> {
     assert!(error.contains("2 elements is ambiguous: leaf[1], of type bool[2]"), "{error}");
     Ok(())
 }
+
+#[test]
+fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
+    setup();
+    let params = Pair(array([1.0f32]), array([2.0f32]));
+    let named: BTreeMap<String, Array> =
+        [("0".to_owned(), array([10.0f32])), ("1".to_owned(), array([20.0f32]))].into();
+    let sum = tree::map(|(x, y)| x + y, tree::zip((params.clone(), named.clone())))?;
+    assert_eq!((sum.0.item::<f32>()?, sum.1.item::<f32>()?), (11.0, 22.0));
+    // The other way round, the result is the map.
+    let sum = tree::map(|(x, y)| x - y, tree::zip((named, params.clone())))?;
+    assert_eq!(sum["1"].item::<f32>()?, 18.0);
+    // Values that are no arrays, and eight trees.
+    let scales = Pair(2.0f32, 3.0f32);
+    let scaled = tree::map(|(x, s): (Array, f32)| x * s, tree::zip((params.clone(), scales)).is_leaf())?;
+    assert_eq!(scaled.1.item::<f32>()?, 6.0);
+    let p = || params.clone();
+    let all = tree::zip((p(), p(), p(), p(), p(), p(), p(), p()));
+    let total = tree::map(|(a, b, c, d, e, f, g, h)| a + b + c + d + e + f + g + h, all)?;
+    assert_eq!(total.1.item::<f32>()?, 16.0);
+    // Functions may fail.
+    let fails = |x: Array| -> Result<Array> { x.reshape(7).check().map(|()| x) };
+    let error = tree::map(fails, params).map(drop).unwrap_err().to_string();
+    assert!(error.contains("cannot reshape"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn structures_that_differ_are_errors_of_zip() {
+    setup();
+    let error = |e: shardax::Error| e.to_string();
+    let three = || vec![ones(1), ones(1), ones(1)];
+    let short = tree::map(|(x, y)| x + y, tree::zip((three(), vec![ones(1)]))).map_err(error).unwrap_err();
+    assert!(short.contains("a list of 3") && short.contains("a list of 1"), "{short}");
+    let deep = tree::map(|(x, y)| x + y, tree::zip((three(), vec![vec![ones(1)], vec![], vec![]])));
+    let deep = deep.map_err(error).unwrap_err();
+    assert!(deep.contains("leaf[0]"), "{deep}");
+    let kinds =
+        tree::map(|(x, y)| x + y, tree::zip((three(), (ones(1), ones(1), ones(1))))).map_err(error).unwrap_err();
+    assert!(kinds.contains("a tuple of 3"), "{kinds}");
+    let none = tree::map(|(x, y)| x + y, tree::zip((vec![Some(ones(1))], vec![None::<Array>]))).map_err(error);
+    assert!(none.unwrap_err().contains("None"));
+}
+
+#[test]
+fn subtrees_are_leaves() -> Result<()> {
+    setup();
+    let exchanged = tree::map(|pair: Pair<Array>| Pair(pair.1, pair.0), tree::is_leaf(model()))?;
+    assert_eq!(exchanged.extra["a"].0.shape(), [2]);
+    // What is outside of them stays.
+    assert_eq!(tree::leaves(&exchanged).len(), 6);
+    let paths: Vec<String> =
+        tree::subtrees_with_path::<Dense, _>(&model())?.into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, [".layers[0].0", ".layers[3].0"]);
+    let named =
+        tree::map_with_path(|path, dense: Dense| Dense { name: path.to_owned(), ..dense }, tree::is_leaf(model()))?;
+    let Layer::Dense(last) = &named.layers[3] else { panic!("the last layer is dense") };
+    assert_eq!(last.name, ".layers[3].0");
+    // A leaf that is the whole tree, and a tree without such leaves.
+    let whole =
+        tree::map(|x: Vec<Array>| x.into_iter().rev().collect::<Vec<_>>(), tree::is_leaf(vec![ones(1), ones(2)]))?;
+    assert_eq!(whole[0].shape(), [2]);
+    assert_eq!(tree::subtrees_with_path::<Dense, _>(&vec![ones(1)])?.len(), 0);
+    Ok(())
+}
+
+#[test]
+fn transposed_trees_keep_their_leaves() -> Result<()> {
+    setup();
+    let columns: BTreeMap<String, Vec<Array>> =
+        [("a".to_owned(), vec![array(1), array(2)]), ("b".to_owned(), vec![array(3), array(4)])].into();
+    let keys = BTreeMap::from([("a".to_owned(), array(0)), ("b".to_owned(), array(0))]);
+    let outer = tree::structure(&keys);
+    let inner = tree::structure(&vec![array(0), array(0)]);
+    let rows: Vec<BTreeMap<String, Array>> = tree::transpose(&outer, &inner, columns.clone())?;
+    assert_eq!((rows[1]["a"].item::<i32>()?, rows[0]["b"].item::<i32>()?), (2, 3));
+    let back: BTreeMap<String, Vec<Array>> = tree::transpose(&inner, &outer, rows)?;
+    assert_eq!(back["b"][1].item::<i32>()?, 4);
+    let error = tree::transpose::<Vec<Array>, _>(&inner, &inner, columns).unwrap_err().to_string();
+    assert!(error.contains("a map with keys"), "{error}");
+    let rates: Pair<Vec<Array>> =
+        tree::broadcast(Pair(array(1), array(2)), &Pair(vec![ones(1)], vec![ones(1), ones(2)]))?;
+    assert_eq!(rates.1[1].item::<i32>()?, 2);
+    Ok(())
+}

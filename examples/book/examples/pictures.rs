@@ -100,11 +100,11 @@ fn draw(panels: &[Panel]) -> Result<String> {
             x + SIDE / 2,
             panel.caption
         );
-        // The picture is 640 wide: its letters shrink with it.
+        // The image is 640 wide and is scaled down, text included.
         let picture =
             visualize_sharding_svg(&[8, 8], &panel.sharding)?.replacen("font-size=\"14\"", "font-size=\"23\"", 1);
         let place = format!("<svg x=\"{x}\" y=\"{CAPTION}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
-        // The panel's own size takes the place of the picture's.
+        // Replaces the size of the image by that of the panel.
         out += &place;
         out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);
     }
@@ -112,7 +112,7 @@ fn draw(panels: &[Panel]) -> Result<String> {
     Ok(out)
 }
 
-/// Draws every picture: its file and its text.
+/// Draws every picture: its path and its text.
 fn drawn() -> Result<Vec<(PathBuf, String)>> {
     config::set_num_cpu_devices(8)?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");

@@ -1,6 +1,6 @@
 //! The programs of the book (`docs`) and of the READMEs: `cargo test --doc -p shardax-book` compiles and runs them.
 //!
-//! `cargo xtask book` fails where a page with programs is missing here.
+//! `cargo xtask book` fails if a page with programs is missing here.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ pages! {
     ArraysAndTrees "../../../docs/arrays-and-trees.md"
     Transformations "../../../docs/transformations.md"
     ManyDevices "../../../docs/many-devices.md"
+    Explicit "../../../docs/explicit.md"
     Platforms "../../../docs/platforms.md"
     Exporting "../../../docs/exporting.md"
     Serving "../../../docs/serving.md"
@@ -29,10 +30,12 @@ pages! {
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
     Training "../../../docs/training.md"
+    Operations "../../../docs/operations.md"
     Models "../../../docs/models.md"
     Planning "../../../docs/planning.md"
     Errors "../../../docs/errors.md"
     Processes "../../../docs/processes.md"
+    Kernels "../../../docs/kernels.md"
     Primitives "../../../docs/primitives.md"
     WhereIsX "../../../docs/where-is-x.md"
     Readme "../../../README.md"

@@ -1,7 +1,7 @@
-//! Primitives written outside of shardax, with all their rules.
+//! Primitives defined outside of shardax, with all their rules.
 //!
-//! [`stencil`] computes: it has StableHLO of its own, derivatives, a batching rule. [`split`] computes nothing and says
-//! where a value lies.
+//! [`stencil`] computes: it has its own StableHLO, derivatives and a batching rule. [`split`] computes nothing and sets
+//! the sharding of a value.
 
 mod split;
 mod stencil;

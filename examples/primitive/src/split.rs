@@ -1,4 +1,4 @@
-//! A value that is split over a mesh: where it lies is all that the primitive says.
+//! A primitive that sets the sharding of a value.
 
 use shardax::prelude::*;
 use shardax::primitive::{
@@ -8,13 +8,14 @@ use shardax::sharding::DimSpec;
 
 /// `x` with its first dimension split over the axis `axis` of `mesh`.
 ///
-/// A dimension that the axis does not divide, or an axis that the mesh lacks, gives an array that carries the error.
+/// If the dimension is not divisible by the size of the axis, or the mesh has no such axis, the result carries an
+/// error.
 #[track_caller]
 pub fn split(x: impl Into<Array>, mesh: &Mesh, axis: &str) -> Array {
     bind1(Split { sharding: NamedSharding::new(mesh, P![axis]) }, &[x.into()])
 }
 
-/// A value that lies as its sharding says.
+/// The identity, with a sharding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Split {
     sharding: NamedSharding,
@@ -46,7 +47,7 @@ impl Primitive for Split {
         Ok(vec![cx.op("sdy.sharding_constraint", args, &attrs, &outs[0])])
     }
 
-    // Placement: the devices that the program runs on, how an operand comes that lies nowhere yet, how the result lies.
+    // Placement: the devices of the program, the sharding of an uncommitted operand, and that of the result.
     fn placed_on(&self) -> Option<Sharding> {
         Some(self.sharding.clone().into())
     }
@@ -59,7 +60,7 @@ impl Primitive for Split {
         Some(self.sharding.clone())
     }
 
-    // Tangents and cotangents lie as the values do.
+    // Tangents and cotangents have the sharding of the values.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
     }
@@ -68,7 +69,7 @@ impl Primitive for Split {
         Ok(vec![cts[0].as_ref().map(|ct| self.apply(ct))])
     }
 
-    // The batch is a dimension more, which is not split.
+    // The batch dimension is not split.
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut spec = self.sharding.spec().dims().to_vec();
         if let Some(d) = dims[0].filter(|&d| d < spec.len()) {

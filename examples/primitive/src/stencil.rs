@@ -9,18 +9,18 @@ use shardax::{Error, ErrorKind};
 
 /// `y[.., i] = w[0] x[.., i - 1] + w[1] x[.., i] + w[2] x[.., i + 1]`, with zeros beyond the ends; `w` has shape `[3]`.
 ///
-/// Both are floating point arrays of one dtype. Weights of another shape or dtype give an array that carries the error.
+/// Both are floating-point arrays of one dtype. With weights of another shape or dtype the result carries an error.
 #[track_caller]
 pub fn stencil(x: impl Into<Array>, w: impl Into<Array>) -> Array {
     bind1(Stencil, &[x.into(), w.into()])
 }
 
-// Parameters would be fields: what two programs must have in common to be the same.
+// Parameters would be fields, which are compared to find equal programs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Stencil;
 
 impl Stencil {
-    /// `x` moved by one place: `y[i] = x[i - 1]` for 0, `x[i]` for 1, `x[i + 1]` for 2.
+    /// `x` shifted by one position: `y[i] = x[i - 1]` for 0, `x[i]` for 1, `x[i + 1]` for 2.
     fn shifted(x: &Array, k: usize) -> Array {
         let unit: Vec<f32> = (0..3).map(|i| if i == k { 1.0 } else { 0.0 }).collect();
         stencil(x, array(unit).astype(x.dtype()))
@@ -32,7 +32,7 @@ impl Primitive for Stencil {
         "stencil"
     }
 
-    // What goes in, what comes out. Messages name the operands' types; the user's line is added by `bind`.
+    // The type of the result. Errors name the operands' types; `bind` adds the user's line.
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
         let (x, w) = (&args[0], &args[1]);
         if x.rank() == 0 || w.shape.as_slice() != [3] {
@@ -46,8 +46,8 @@ impl Primitive for Stencil {
         Ok(smallvec![x.clone().strip_weak_type()])
     }
 
-    // StableHLO in MLIR's generic form: pad, then the sum of three slices times their weights. The compiler splits it
-    // over devices by itself, and exchanges the borders.
+    // StableHLO in MLIR's generic form: pad, then the weighted sum of three slices. The compiler partitions it,
+    // including the exchange of borders.
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let out = &outs[0];
         let (rank, last) = (out.rank(), out.rank() - 1);
@@ -77,7 +77,7 @@ impl Primitive for Stencil {
         Ok(sum.into_iter().collect())
     }
 
-    // The product rule. An operand without a tangent adds nothing.
+    // The product rule. An operand without a tangent contributes nothing.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let of_x = tangents[0].as_ref().map(|t| stencil(t, &args[1]));
         let of_w = tangents[1].as_ref().map(|t| stencil(&args[0], t));
@@ -88,11 +88,11 @@ impl Primitive for Stencil {
         Ok((smallvec![stencil(&args[0], &args[1])], vec![tangent]))
     }
 
-    // Linear in one operand at a time; the other is known.
+    // Linear in one operand at a time; the other is concrete.
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None, None]) };
         if args[0].is_linear() {
-            // What went to the right comes from the right.
+            // A shift to the right is transposed to a shift to the left.
             return Ok(vec![Some(stencil(ct, args[1].value()?.flip(0))), None]);
         }
         let x = args[0].value()?;
@@ -100,8 +100,8 @@ impl Primitive for Stencil {
         Ok(vec![None, Some(stack(&[of_weight(0), of_weight(1), of_weight(2)], 0))])
     }
 
-    // Leading dimensions of the values are free, so a batch of them needs no more than to be in front. Weights of a
-    // batch are what the primitive does not take: the rule is ordinary code.
+    // Leading dimensions of the values are batch dimensions anyway. Batched weights are not supported by the primitive,
+    // so this rule, which is ordinary code, uses other operations.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let Some(w_dim) = dims[1] else {
             let x = move_batch(&args[0], dims[0], 0, axis.size);
@@ -115,8 +115,8 @@ impl Primitive for Stencil {
         Ok((smallvec![term(0) + term(1) + term(2)], vec![Some(0)]))
     }
 
-    // A result differs between devices where an operand does. This is what the default says too; a primitive that
-    // communicates would take its axis away, or add it.
+    // The result varies over the axes of the operands. This is the default too; a primitive that communicates would add
+    // or remove its axis.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         Ok(smallvec![args[0].union(&args[1])])
     }

@@ -1,4 +1,4 @@
-//! Primitives of another crate under every transformation, beside the same functions written with operations.
+//! Primitives of another crate under every transformation, compared with the same functions made of operations.
 
 use shardax::prelude::*;
 use shardax::primitive::{Aval, Avals, Lowering, Primitive, Value, bind, bind1, smallvec};
@@ -8,7 +8,7 @@ fn setup() {
     config::set_num_cpu_devices(8).expect("eight CPU devices");
 }
 
-/// The stencil by padding and slicing.
+/// The stencil, made of padding and slicing.
 fn reference(x: Array, w: Array) -> Array {
     let n = x.shape()[x.ndim() - 1];
     let mut border = x.shape().to_vec();
@@ -91,7 +91,7 @@ fn it_is_batched_in_either_operand() -> Result<()> {
     Ok(())
 }
 
-/// Weights that are the same on all devices get the sum of the devices' gradients.
+/// Weights that are replicated get the sum of the devices' gradients.
 #[test]
 fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
     setup();
@@ -116,7 +116,7 @@ fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
     Ok(())
 }
 
-/// The compiler splits what a primitive lowers to, also along the dimension that neighbours share.
+/// The compiler partitions the lowered operations, including along the stencil's dimension.
 #[test]
 fn it_is_split_over_devices_by_the_compiler() -> Result<()> {
     setup();
@@ -130,7 +130,7 @@ fn it_is_split_over_devices_by_the_compiler() -> Result<()> {
 }
 
 #[test]
-fn a_primitive_says_where_its_result_lies() -> Result<()> {
+fn a_primitive_sets_the_sharding_of_its_result() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 2), ("j", 4)])?;
     let x = arange(0..64).astype(DType::F32).reshape([8, 8]);
@@ -161,7 +161,7 @@ fn errors_name_the_types_and_the_users_line() {
     assert!(error.contains(&format!("tests/primitive.rs:{line}:")), "{error}");
 }
 
-/// The least that a primitive can say; what it leaves out is an error where it is asked for.
+/// A primitive without optional rules, which are errors when they are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Bare {
     results: usize,
@@ -186,7 +186,7 @@ impl Primitive for Bare {
 }
 
 #[test]
-fn rules_that_are_not_there_are_errors() -> Result<()> {
+fn missing_rules_are_errors() -> Result<()> {
     setup();
     let bare = |x: Array| bind1(Bare { results: 1 }, &[x]);
     assert_eq!(jit(bare).call(ones([2]))?.to_vec::<f32>()?, [1.0; 2]);

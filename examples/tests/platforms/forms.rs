@@ -1,4 +1,4 @@
-//! Pipelines, sequences round a ring, and experts, over eight devices.
+//! Pipelines, sequence parallelism and experts over eight devices.
 
 use shardax_nn::prelude::*;
 
@@ -21,7 +21,7 @@ impl Deep {
     }
 }
 
-/// Two layers on each of eight stages, sixteen micro-batches.
+/// Two layers on each of eight stages, with sixteen micro-batches.
 fn pipeline(schedule: PipelineSchedule) -> Result<Waiting> {
     let rules = Rules::new(&make_mesh([("stage", 8)])?, [("layers", "stage")]);
     let pipeline = Pipeline::of(&rules, "layers", 16).schedule(schedule);
@@ -33,7 +33,7 @@ fn pipeline(schedule: PipelineSchedule) -> Result<Waiting> {
     };
     let types = eval_shape(make, ())?;
     let shardings = rules.shardings(&types)?;
-    let none = None::<shardax::ShardingLike>;
+    let none = UNSPECIFIED;
     let step = jit(value_and_grad(Deep::loss)).in_shardings((&shardings, none.clone(), none));
     let float = |shape: &[usize]| shape_dtype_struct(shape, DType::F32);
     Ok(waiting(step.lower((types, float(&[128, 64]), float(&[128, 1])))?))
@@ -47,7 +47,7 @@ pub fn one_f_one_b() -> Result<Waiting> {
     pipeline(PipelineSchedule::OneFOneB)
 }
 
-/// Attention in a model whose sequence is split, and its gradient.
+/// Attention with a split sequence, and its gradient.
 pub fn sequence_parallel() -> Result<Waiting> {
     let mesh = make_mesh([("sequence", 8)])?;
     let rules = Rules::new(&mesh, [("length", "sequence")]);
@@ -65,7 +65,7 @@ pub fn sequence_parallel() -> Result<Waiting> {
 
 type Experts = MixtureOfExperts<Sequential<(Linear, Apply, Linear)>>;
 
-/// Sixteen experts, two on each device, of which a token goes to two; and their gradients.
+/// Sixteen experts with top-2 routing, two on each device, and their gradients.
 pub fn experts() -> Result<Waiting> {
     let mesh = make_mesh([("expert", 8)])?;
     let rules = Rules::new(&mesh, [("expert", "expert"), ("batch", "expert")]);

@@ -1,5 +1,5 @@
-//! Programs of every parallel form, lowered once for eight devices of the CPU, and compiled for TPUs and GPUs that are
-//! not there. `cargo xtask platforms` makes `docs/platforms.md` of it.
+//! Programs of every form of parallelism, lowered once for eight devices and compiled for TPUs and GPUs.
+//! `cargo xtask platforms` writes `docs/platforms.md` from the results.
 
 mod forms;
 
@@ -10,14 +10,14 @@ use shardax::sharding::DimSpec;
 use shardax_models::{Decoder, DecoderConfig};
 use shardax_nn::prelude::*;
 
-/// What a compiled program says of itself.
+/// Properties of a compiled program.
 struct Row {
     arguments: i64,
     temporaries: i64,
     collectives: String,
 }
 
-/// A program that was lowered, waiting for a topology.
+/// A lowered program, which is compiled for a topology.
 type Waiting = Box<dyn Fn(&Topology) -> Result<Row>>;
 
 fn waiting<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Waiting {
@@ -48,7 +48,7 @@ fn config(features: usize, kv_heads: usize) -> DecoderConfig {
     DecoderConfig { kv_heads, tie_embeddings: true, ..DecoderConfig::new(256, 2, features, 8) }
 }
 
-type State = Optimizer<Decoder, AdamW>;
+type State = Optimizer<Decoder>;
 
 fn gpt_step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
     let loss = |model: Decoder| softmax_cross_entropy_with_integer_labels(model.forward(&tokens), &targets).mean(..);
@@ -63,7 +63,7 @@ fn gpt([data, fsdp, tensor]: [usize; 3]) -> Result<Waiting> {
 }
 
 fn gpt_on(mesh: Mesh, config: DecoderConfig, tokens: [usize; 2]) -> Result<Waiting> {
-    let along = |names: &[&'static str]| DimSpec::Axes(names.iter().map(|name| (*name).into()).collect());
+    let along = |names: &[&'static str]| DimSpec::from_iter(names.iter().copied());
     let rules = Rules::new(&mesh, [("batch", along(&["data", "fsdp"]))])
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
@@ -75,12 +75,12 @@ fn gpt_on(mesh: Mesh, config: DecoderConfig, tokens: [usize; 2]) -> Result<Waiti
     let batch = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));
     let step = jit(gpt_step)
         .in_shardings((&shardings, &batch, &batch))
-        .out_shardings((&shardings, None::<shardax::ShardingLike>))
+        .out_shardings((&shardings, UNSPECIFIED))
         .donate_argnums([0]);
     Ok(waiting(step.lower((types, tokens(), tokens()))?))
 }
 
-/// One token more, by the keys and values of those before.
+/// Decoding of one token with cached keys and values.
 fn gpt_decode() -> Result<Waiting> {
     let model = eval_shape(|| Decoder::new(&config(128, 4), &mut Rngs::new(0)), ())?;
     let filled = eval_shape(
@@ -123,7 +123,7 @@ impl Cnn {
     }
 }
 
-type CnnState = Optimizer<Cnn, Adam>;
+type CnnState = Optimizer<Cnn>;
 
 fn cnn_pmap() -> Result<Waiting> {
     let step = |mut state: CnnState, x: Array, labels: Array| -> Result<(CnnState, Array)> {
@@ -138,7 +138,7 @@ fn cnn_pmap() -> Result<Waiting> {
     Ok(waiting(step.lower((types, images, shape_dtype_struct([8, 16], DType::I32)))?))
 }
 
-/// Layers in a loop, recomputed on the way back, parameters split over `fsdp`.
+/// Layers in a loop with recomputation, and parameters split over `fsdp`.
 fn scanned_layers() -> Result<Waiting> {
     let mesh = make_mesh([("fsdp", 8)])?;
     let rows = |spec| NamedSharding::new(&mesh, spec);
@@ -153,7 +153,7 @@ fn scanned_layers() -> Result<Waiting> {
     Ok(waiting(step.lower((w, shape_dtype_struct_on([64, 256], DType::F32, rows(P!["fsdp"]))))?))
 }
 
-/// Attention whose keys and values go around a ring of devices.
+/// Ring attention.
 fn ring_attention() -> Result<Waiting> {
     let mesh = make_mesh([("ring", 8)])?;
     let attend = |q: Array, k: Array, v: Array| -> Result<Array> {
@@ -188,7 +188,7 @@ fn collectives() -> Result<Waiting> {
     Ok(waiting(jit(mapped).lower(&x)?))
 }
 
-/// A linear model, as a newcomer's first program has it.
+/// A linear model, as in a first program.
 fn linear_regression() -> Result<Waiting> {
     let loss = |(w, b): (Array, Array), x: Array, y: Array| (x.dot(w) + b - y).square().mean(..);
     let step = move |p: (Array, Array), x: Array, y: Array| -> Result<(Array, Array)> {
@@ -200,7 +200,7 @@ fn linear_regression() -> Result<Waiting> {
     Ok(waiting(step.lower(((float(&[5]), float(&[])), float(&[8, 16, 5]), float(&[8, 16])))?))
 }
 
-/// Random numbers, a sort and the largest, of values that the compiler splits.
+/// Random numbers, a sort and top-k of values that the compiler partitions.
 fn split_by_the_compiler() -> Result<Waiting> {
     let mesh = make_mesh([("x", 8)])?;
     let f = jit(|x: Array, key: Array| -> Result<(Array, Array, Array)> {
@@ -213,7 +213,7 @@ fn split_by_the_compiler() -> Result<Waiting> {
     Ok(waiting(f.lower((x, key))?))
 }
 
-/// A program: its name, what it is, and what lowers it.
+/// A program: name, description, and the function that lowers it.
 type Program = (&'static str, &'static str, fn() -> Result<Waiting>);
 
 const PROGRAMS: &[Program] = &[
@@ -244,7 +244,7 @@ fn topologies() -> Result<Vec<Topology>> {
     ])
 }
 
-/// Writes a line for each program and topology into the file that `SHARDAX_PLATFORMS_OUT` names.
+/// Writes a line for each program and topology to the file `SHARDAX_PLATFORMS_OUT`.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn programs_on_topologies() -> Result<()> {
@@ -265,7 +265,7 @@ fn programs_on_topologies() -> Result<()> {
             eprintln!("{name} for {on}: {result} ({:?})", begun.elapsed());
         }
     }
-    // Lowered for the devices themselves: no thousand of CPUs is simulated.
+    // Lowered for the target devices directly: a thousand CPUs are not simulated.
     for topology in [
         Topology::tpu(TpuTopology { wrap: Some([true; 3]), ..TpuTopology::new("v5p:8x8x16") })?,
         Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })?,

@@ -1,8 +1,8 @@
-//! The programs for parallel forms.
+//! The programs for parallelism.
 
 use crate::{numbers, output, run_of};
 
-/// A sequence that is split is learned, and computed as on one device; the run is on the disk.
+/// A model with a split sequence learns, its results equal those of one device, and the run's files are written.
 #[test]
 fn ring_attention() {
     let folder = std::env::temp_dir().join(format!("shardax-ring-{}", std::process::id()));
@@ -21,7 +21,7 @@ fn ring_attention() {
     let report = std::fs::read_to_string(folder.join("report.html")).expect("the report");
     assert!(report.contains("<svg") && report.contains("collective-permute"));
     assert!(std::fs::read_to_string(&plot).expect("the plot").starts_with("<svg"));
-    // It is there already: nothing is left to do.
+    // The run is complete, so nothing remains to be done.
     let again = output("ring_attention", &small.split(' ').chain(files).collect::<Vec<_>>());
     assert!(again.contains("goes on after step 150\n") && !again.contains("loss"), "{again}");
     std::fs::remove_file(plot).expect("the plot is removed");
@@ -30,7 +30,7 @@ fn ring_attention() {
     assert!(refused.contains("66") && !refused.contains("panicked"), "{refused}");
 }
 
-/// Both orders of the work learn the same; 1F1B needs less memory.
+/// Both schedules learn the same; 1F1B needs less memory.
 #[test]
 fn pipeline() {
     let small = "--stages 2 --layers 4 --features 32 --micro-batches 16 --steps 40 --log-every 20";
@@ -47,7 +47,7 @@ fn pipeline() {
     assert!(refused.contains("3 layers do not divide into 4 stages") && !refused.contains("panicked"), "{refused}");
 }
 
-/// Experts on four devices learn what they learn on one.
+/// Experts on four devices learn the same as on one.
 #[test]
 fn moe() {
     let trained = |mesh: &str| output("moe", &["--steps", "60", "--log-every", "30", "--mesh", mesh]);

@@ -1,12 +1,12 @@
-//! Runs examples as a newcomer does, each in a process of its own.
+//! Runs examples as a newcomer does, each in its own process.
 
-// Each test program uses a part of it.
+// Each test program uses only part of it.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Cargo puts examples beside the folder of the test's own program.
+/// The path of an example: Cargo puts examples next to the folder of the test binary.
 pub fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test's path");
     let profile = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps");
@@ -17,7 +17,7 @@ pub fn example(name: &str) -> PathBuf {
 
 pub fn run(name: &str, args: &[&str]) -> Output {
     let out = Command::new(example(name)).args(args).output().expect("the example starts");
-    // Where its programs are compiled for TPUs and GPUs too, how that went: `cargo xtask platforms` counts.
+    // If programs are compiled for TPUs and GPUs as well, forwards the results, which `cargo xtask platforms` counts.
     if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {
         let said = String::from_utf8_lossy(&out.stderr);
         let told = |line: &&str| line.contains(" compiles for ") || line.contains(" does not compile for ");
@@ -26,7 +26,7 @@ pub fn run(name: &str, args: &[&str]) -> Output {
     out
 }
 
-/// What it prints, when it succeeds.
+/// The output of an example that succeeds.
 pub fn output(name: &str, args: &[&str]) -> String {
     let out = run(name, args);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -40,7 +40,7 @@ pub fn numbers(text: &str, label: &str) -> Vec<f64> {
     text.split(label).skip(1).filter_map(number).collect()
 }
 
-/// What an example says that fails.
+/// The error output of an example that fails.
 pub fn run_of(name: &str, args: &[&str]) -> String {
     let out = run(name, args);
     assert!(!out.status.success());

@@ -2,8 +2,9 @@
 //! with an index.
 //!
 //! [`Decoder`], [`Vit`] and [`Bert`] are made of them ([`Pretrained`]), and written as such files again. A folder is
-//! refused where its configuration or its files have something that the model does not. [`Weights`] reads the files,
-//! and a [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
+//! rejected if its configuration or its files have something that the model does not support. [`Weights`] reads the
+//! files, and a [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too
+//! ([`load`]).
 //!
 //! ```no_run
 //! use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Pretrained};

@@ -1,7 +1,7 @@
-//! Jobs of several processes, started by tests.
+//! Jobs of several processes for the tests.
 //!
-//! `SHARDAX_MPIRUN` names launchers, separated by `:`; without it, `mpirun` of the `PATH`. Where none is found the tests
-//! say so and pass, except under `CI`.
+//! `SHARDAX_MPIRUN` lists launchers, separated by `:`; the default is `mpirun` on the `PATH`. Without a launcher the
+//! tests print a message and pass, except under `CI`.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a job may take, in seconds, unless `SHARDAX_JOB_LIMIT` says otherwise.
+/// The time limit of a job in seconds, unless `SHARDAX_JOB_LIMIT` is set.
 const LIMIT: u64 = 120;
-/// Tells a process of a job what to do.
+/// Tells a process of a job which case to run.
 pub const CASE: &str = "SHARDAX_MPI_TEST_CASE";
 
 /// The launchers to try.
@@ -48,12 +48,12 @@ pub struct Outcome {
     pub text: String,
 }
 
-/// Runs the test `child` of this program in so many processes.
+/// Runs the test `child` of this program in several processes.
 pub fn job(launcher: &PathBuf, case: &str, processes: usize, variables: &[(&str, &str)]) -> Outcome {
     run(launcher, case, &["child", "--exact", "--nocapture", "--test-threads=1"], processes, variables)
 }
 
-/// Runs this program in so many processes.
+/// Runs this program in several processes.
 pub fn run(
     launcher: &PathBuf,
     case: &str,
@@ -61,7 +61,7 @@ pub fn run(
     processes: usize,
     variables: &[(&str, &str)],
 ) -> Outcome {
-    // One at a time: each is as many processes as the machine has cores, or more.
+    // One job at a time: each has at least as many processes as the machine has cores.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = std::env::temp_dir().join(format!("shardax-mpi-{}-{case}", std::process::id()));
@@ -73,7 +73,7 @@ pub fn run(
     if String::from_utf8_lossy(&version.stdout).contains("Open MPI") {
         command.args(["--oversubscribe", "--bind-to", "none"]);
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        // It shares what it knows of the machine at an address that may be its own stack's.
+        // Open MPI maps its description of the machine at an address that may be in its own stack.
         command.env("OMPI_MCA_rtc_hwloc_vmhole", "none");
     }
     command.arg(std::env::current_exe().unwrap()).args(arguments);

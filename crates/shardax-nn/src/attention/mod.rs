@@ -12,7 +12,8 @@ pub use rope::{Rope, RopeScaling};
 use std::ops::Bound;
 
 use shardax::lax::{DotOptions, Precision};
-use shardax::nn::attention::{HIDDEN, attention};
+pub use shardax::nn::attention::Implementation;
+use shardax::nn::attention::{Attention, HIDDEN, Operands, Window};
 use shardax::nn::softmax;
 use shardax::prelude::*;
 
@@ -65,6 +66,8 @@ pub struct AttentionOptions {
     dropout_key: Option<Array>,
     broadcast_dropout: Option<bool>,
     precision: Option<Precision>,
+    implementation: Option<Implementation>,
+    pub(crate) out_sharding: Option<NamedSharding>,
     pub(crate) positions: Option<Array>,
 }
 
@@ -169,6 +172,34 @@ impl AttentionOptions {
         self
     }
 
+    /// Sets the implementation. By default it is chosen by platform, dtypes and size: on NVIDIA GPUs cuDNN's kernels for
+    /// bfloat16 and float16, [`Blockwise`](Implementation::Blockwise) where the scores of a device are larger than 4 GiB,
+    /// and otherwise operations of XLA, or a kernel in Rust on CPU. A warning says where cuDNN does not apply, and why;
+    /// with [`Cudnn`](Implementation::Cudnn) that is an error of the compilation for a GPU.
+    ///
+    /// ```
+    /// use shardax_nn::Implementation;
+    /// use shardax_nn::prelude::*;
+    /// let x = random::normal(random::key(0), [1, 700, 2, 8]);
+    /// let blocks = AttentionOptions::new().is_causal(true).implementation(Implementation::Blockwise);
+    /// let plain = AttentionOptions::new().is_causal(true).implementation(Implementation::Xla);
+    /// let (blocks, plain) = (blocks.dot_product_attention(&x, &x, &x), plain.dot_product_attention(&x, &x, &x));
+    /// assert!(allclose(blocks, plain, 1e-5, 1e-5)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn implementation(mut self, implementation: impl Into<Option<Implementation>>) -> Self {
+        self.implementation = implementation.into();
+        self
+    }
+
+    /// Sets the sharding of the result, and so of the queries, over batch and heads. A program that the compiler splits
+    /// over devices calls cuDNN's kernels only if it is known: the compiler would gather their operands. Positions and
+    /// depths must be whole.
+    pub fn out_sharding(mut self, sharding: &NamedSharding) -> Self {
+        self.out_sharding = Some(sharding.clone());
+        self
+    }
+
     /// Fills the options that are not set with those of the layer.
     pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
         self.is_causal |= layer.is_causal;
@@ -178,6 +209,8 @@ impl AttentionOptions {
         self.dropout_rate = self.dropout_rate.or(layer.dropout_rate);
         self.broadcast_dropout = self.broadcast_dropout.or(layer.broadcast_dropout);
         self.precision = self.precision.or(layer.precision);
+        self.implementation = self.implementation.or(layer.implementation);
+        self.out_sharding = self.out_sharding.or(layer.out_sharding);
         self
     }
 
@@ -201,7 +234,7 @@ impl AttentionOptions {
     #[track_caller]
     pub fn dot_product_attention(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> Array {
         let query = query.into_array();
-        match self.attend(&query, key.into_array(), value.into_array()) {
+        match self.attend(&query, key.into_array(), value.into_array(), false) {
             Ok((y, _)) => y,
             Err(error) => Array::from_error(error, &query),
         }
@@ -212,46 +245,78 @@ impl AttentionOptions {
     #[track_caller]
     pub fn with_residual(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> (Array, Array) {
         let query = query.into_array();
-        match self.attend(&query, key.into_array(), value.into_array()) {
-            Ok((y, sums)) => {
-                let residual = sums.logarithm().astype(y.dtype()).swapaxes(-1, -2);
-                (y, stop_gradient(residual))
+        match self.attend(&query, key.into_array(), value.into_array(), true) {
+            Ok((y, logsumexp)) => {
+                let residual = logsumexp.map(|x| stop_gradient(x.astype(y.dtype()).swapaxes(-1, -2)));
+                (y.clone(), residual.unwrap_or(y))
             }
             Err(error) => (Array::from_error(error.clone(), &query), Array::from_error(error, &query)),
         }
     }
 
-    /// Returns the result, and the normalizer of its softmax.
+    /// Returns the result, and the logsumexp of each query's scores, `[..., heads, queries]`, if it is asked for.
     #[track_caller]
-    fn attend(&self, query: &Array, key: Array, value: Array) -> Result<(Array, Sums)> {
+    fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
         let shapes = Shapes::of(&q, &k);
-        let (mut y, sums) = match self.is_plain(&q, &shapes) {
-            true => {
-                let (mask, near) = (self.mask_of(&shapes), self.near());
-                let [y, max, sum] =
-                    attention(&(&q * self.factor(&shapes)), &k, &v, mask.as_ref(), near, self.precision);
-                (y, Sums::Exponentials { max, sum })
-            }
-            false => {
-                let scores = self.scores(&q, &k, &shapes);
-                let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
-                (shapes.values(&weights, &v, self.dot()), Sums::Scores(scores))
-            }
+        let (mut y, residual) = if !self.can_fuse(&q, &shapes) {
+            let scores = self.scores(&q, &k, &shapes);
+            let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
+            (shapes.values(&weights, &v, self.dot()), residual.then(|| scores.logsumexp(-1)))
+        } else if residual {
+            let [y, max, sum] = self.fused(&shapes).with_residual(&self.operands(&q, &k, &v, &shapes));
+            (y, Some(max + sum.log()))
+        } else {
+            (self.fused(&shapes).apply(&self.operands(&q, &k, &v, &shapes)), None)
         };
         if let Some(lengths) = &self.query_seq_lengths {
             let rows = arange(0..shapes.queries as i32).reshape([shapes.queries, 1, 1]);
             let dtype = y.dtype();
             y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
         }
-        Ok((y, sums))
+        Ok((y, residual))
     }
 
     /// Returns true if the fused attention primitive applies. It has no advantage for a single query.
-    fn is_plain(&self, q: &Array, shapes: &Shapes) -> bool {
-        let nothing_added = self.bias.is_none() && self.soft_cap.is_none() && !self.drops();
-        nothing_added && q.dtype() == DType::F32 && shapes.queries > 1 && shapes.keys > 0
+    fn can_fuse(&self, q: &Array, shapes: &Shapes) -> bool {
+        let dtype = matches!(q.dtype(), DType::F32 | DType::Bf16 | DType::F16);
+        dtype && !self.drops() && shapes.queries > 1 && shapes.keys > 0
+    }
+
+    /// Returns the fused attention of these options.
+    fn fused(&self, shapes: &Shapes) -> Attention {
+        let (before, after) = self.near();
+        Attention::default()
+            .scale(self.factor(shapes))
+            .soft_cap(self.soft_cap)
+            .window(Window { before, after })
+            .precision(self.precision)
+            .implementation(self.implementation)
+            .sharding(self.out_sharding.clone())
+    }
+
+    /// Returns the operands of the fused attention.
+    fn operands(&self, q: &Array, k: &Array, v: &Array, shapes: &Shapes) -> Operands {
+        let of_scores = |x: Array| {
+            let mut shape = x.shape().to_vec();
+            // Leading dimensions of size 1 are added or removed.
+            let rank = shapes.batch.len() + 3;
+            let beyond = shape.len().saturating_sub(rank);
+            shape.drain(..beyond);
+            shape.splice(0..0, std::iter::repeat_n(1, rank - shape.len()));
+            x.reshape(shape)
+        };
+        let number = |x: &Array| if x.dtype().is_float() { x.clone() } else { x.astype(DType::F32) };
+        let ids = |x: &Array| if x.dtype().is_integer() { x.clone() } else { x.astype(DType::I32) };
+        Operands {
+            bias: self.bias.as_ref().map(|bias| of_scores(number(bias))),
+            mask: self.mask.as_ref().map(|mask| of_scores(mask.astype(DType::Bool))),
+            query_lengths: self.query_seq_lengths.as_ref().map(ids),
+            key_lengths: self.key_value_seq_lengths.as_ref().map(ids),
+            segments: self.segment_ids.as_ref().map(|(queries, keys)| [ids(queries), ids(keys)]),
+            ..Operands::new(q, k, v)
+        }
     }
 
     fn drops(&self) -> bool {
@@ -303,18 +368,6 @@ impl AttentionOptions {
         let query = arange(0..shapes.queries as i32).expand_dims(1);
         let key = arange(0..shapes.keys as i32);
         self.masks(shapes).into_iter().chain(self.seen_between(&query, &key)).reduce(|a, b| a & b)
-    }
-
-    /// Returns the combined mask of the options, with the rank of the scores.
-    fn mask_of(&self, shapes: &Shapes) -> Option<Array> {
-        let mask = self.masks(shapes).into_iter().reduce(|a, b| a & b)?;
-        let mut shape = mask.shape().to_vec();
-        // Leading dimensions of size 1 are added or removed.
-        let rank = shapes.batch.len() + 3;
-        let beyond = shape.len().saturating_sub(rank);
-        shape.drain(..beyond);
-        shape.splice(0..0, std::iter::repeat_n(1, rank - shape.len()));
-        Some(mask.reshape(shape))
     }
 
     fn masks(&self, shapes: &Shapes) -> Vec<Array> {
@@ -388,13 +441,17 @@ impl AttentionOptions {
                 given()
             ));
         }
-        if let Some(mask) = &self.mask {
+        for (name, given) in [("mask", &self.mask), ("bias", &self.bias)] {
+            let Some(given) = given else { continue };
+            given.check()?;
             let scores = [&q[..rank - 3], &[q[rank - 2], q[rank - 3], k[rank - 3]]].concat();
-            let mut sizes = mask.shape().iter().rev();
+            let mut sizes = given.shape().iter().rev();
             let fits = scores.iter().rev().zip(sizes.by_ref()).all(|(n, size)| *size == 1 || size == n);
             if !fits || !sizes.all(|size| *size == 1) {
-                let mask = mask.type_name();
-                return value_error(format!("{owner}: the mask {mask} does not broadcast to the scores, {scores:?}"));
+                let given = given.type_name();
+                return value_error(format!(
+                    "{owner}: the {name} {given} does not broadcast to the scores, {scores:?}"
+                ));
             }
         }
         for (name, lengths) in
@@ -411,24 +468,6 @@ impl AttentionOptions {
             }
         }
         Ok(())
-    }
-}
-
-/// The normalizer of each query's softmax.
-enum Sums {
-    /// The scores of every key.
-    Scores(Array),
-    /// The largest score, and the sum of the exponentials of the scores minus the largest.
-    Exponentials { max: Array, sum: Array },
-}
-
-impl Sums {
-    /// Returns the logsumexp of each query's scores: `[..., heads, queries]`.
-    fn logarithm(&self) -> Array {
-        match self {
-            Sums::Scores(scores) => scores.logsumexp(-1),
-            Sums::Exponentials { max, sum } => max + sum.log(),
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::shapes::{Shapes, wide};
 use super::{AttentionOptions, same_segment};
 use crate::check::value_error;
 use crate::layers::promoted;
+use crate::layers::typed::resharded_as;
 use crate::rules::{axes_of, varying};
 
 /// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is sharded over a mesh axis, inside a
@@ -140,10 +141,18 @@ impl Ring {
         let own = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
         let rows = shapes.with([shapes.key_heads * shapes.groups, shapes.queries]);
-        let softmax =
-            Softmax { max: full_dtype(&rows[..], f64::NEG_INFINITY, dtype), sum: zeros_dtype(&rows[..], dtype) };
+        // What is accumulated is split as the queries are, over axes that types know.
+        let each_query = |x: Array| match q.aval().sharding() {
+            Some(_) => resharded_as(x, &q.sum(-1).swapaxes(-1, -2)),
+            None => x,
+        };
+        let softmax = Softmax {
+            max: each_query(full_dtype(&rows[..], f64::NEG_INFINITY, dtype)),
+            sum: each_query(zeros_dtype(&rows[..], dtype)),
+        };
         let depth = v.shape().last().copied().unwrap_or(0);
         let sums = zeros_dtype(shapes.with([shapes.queries, shapes.key_heads * shapes.groups, depth]), dtype);
+        let sums = resharded_as(sums, &q);
         let add = |from: &Array, k: Array, v: Array, state: (Softmax, Array)| {
             self.unless_hidden(&own, from, &shapes, state, |(softmax, sums): (Softmax, Array)| {
                 let scores =
@@ -205,7 +214,8 @@ impl Ring {
                 )
             })
         };
-        let zeros = (zeros_dtype(q.shape(), dtype), zeros_dtype(k.shape(), dtype), zeros_dtype(v.shape(), dtype));
+        let zeros = |x: &Array| resharded_as(zeros_dtype(x.shape(), dtype), x);
+        let zeros = (zeros(&q), zeros(&k), zeros(&v));
         let (dq, dk, dv) = add(&own, k.clone(), v.clone(), varying(zeros, &axes)?)?;
         let step = |(moving, dq): ((Array, Array, Array, Array), Array), hop: Array| -> Result<_> {
             let (k, v, dk, dv) = pshift(moving, self.axis, 1);

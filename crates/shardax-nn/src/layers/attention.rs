@@ -62,6 +62,9 @@ pub struct MultiHeadAttention {
     own: Own,
     #[tree(static)]
     sequence: Option<Sequence>,
+    /// The sharding of queries over batch and heads, if there are rules.
+    #[tree(static)]
+    out_sharding: Option<NamedSharding>,
 }
 
 /// The logical name of the dimension of positions, and the rules for it.
@@ -167,7 +170,10 @@ impl MultiHeadAttention {
     ) -> Array {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
         let [query, key, value] = self.projected(inputs, options.positions.as_ref(), None);
-        let options = options.or(self.own.options());
+        let mut options = options.or(self.own.options());
+        if query.ndim() == 4 {
+            options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
+        }
         match self.place() {
             Ok(Place::Whole) => self.joined(&options, [query, key, value]),
             Ok(Place::Manual(axis)) => self.out.forward(options.ring_attention(query, key, value, axis)),
@@ -438,6 +444,8 @@ impl MultiHeadAttentionBuilder {
         }
         let (cached_key, cached_value, cache_index) = (None, None, None);
         let sequence = self.sequence_axis.map(|name| Sequence { name, rules: rngs.rules() });
+        let of_heads = self.kernel_axes.as_ref().and_then(|axes| axes.get(1).copied().flatten());
+        let out_sharding = rngs.rules().sharding([Some("batch"), None, of_heads, None]);
         MultiHeadAttention {
             query,
             key,
@@ -452,6 +460,7 @@ impl MultiHeadAttentionBuilder {
             cache_index,
             own: self.own,
             sequence,
+            out_sharding,
         }
     }
 

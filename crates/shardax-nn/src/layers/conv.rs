@@ -6,6 +6,7 @@ use shardax::tree::AxisNames;
 
 use super::ConvPadding;
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use super::typed::of_convolution;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -145,6 +146,7 @@ impl Conv {
                 .rhs_dilation(&own.kernel_dilation)
                 .feature_group_count(own.feature_group_count)
                 .precision(self.precision);
+            let options = of_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
             Ok(conv_general_dilated(x, &kernel, &own.strides, padding, options))
         });
         match convolved {

@@ -7,6 +7,7 @@ use shardax::tree::AxisNames;
 use super::ConvPadding;
 use super::conv::in_batches;
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use super::typed::of_convolution;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -145,6 +146,7 @@ impl ConvTranspose {
             other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
         };
         let options = ConvOptions::new().rhs_dilation(&own.kernel_dilation).precision(self.precision);
+        let options = of_convolution(x, kernel).into_iter().fold(options, ConvOptions::out_sharding);
         let y = conv_transpose(x, kernel, &own.strides, padding, options);
         y.check()?;
         match own.padding {

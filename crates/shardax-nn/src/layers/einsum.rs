@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use super::typed::of_product;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -98,9 +99,31 @@ impl Einsum {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         require!(&x, kernel.check());
-        let y = DotOptions::new().precision(self.precision).einsum(&self.spec, &[&x, &kernel]);
+        let y = self.dot(&x, &kernel).einsum(&self.spec, &[&x, &kernel]);
         let bias = bias.map(|bias| bias.reshape(self.bias_shape(&y)));
         with_bias(y, bias)
+    }
+
+    /// The options of the product. Each dimension that `...` stands for has a label of its own, counted from the last.
+    fn dot(&self, x: &Array, kernel: &Array) -> DotOptions {
+        let options = DotOptions::new().precision(self.precision);
+        let Some((operands, result)) = self.spec.split_once("->") else { return options };
+        let Some((of_x, of_kernel)) = operands.split_once(',') else { return options };
+        let hidden = |operand: &str, rank: usize| match operand.contains("...") {
+            true => rank.saturating_sub(operand.chars().filter(|c| c.is_alphabetic()).count()),
+            false => 0,
+        };
+        let most = hidden(of_x, x.ndim()).max(hidden(of_kernel, kernel.ndim()));
+        let labels = |operand: &str, n: usize| -> Vec<(Option<char>, usize)> {
+            let (before, after) = operand.split_once("...").unwrap_or((operand, ""));
+            let letters = |part: &str| part.chars().map(|c| (Some(c), 0)).collect::<Vec<_>>();
+            let hidden = (0..n).rev().map(|i| (None, i));
+            letters(before).into_iter().chain(hidden).chain(letters(after)).collect()
+        };
+        let (of_x, of_kernel) =
+            (labels(of_x, hidden(of_x, x.ndim())), labels(of_kernel, hidden(of_kernel, kernel.ndim())));
+        let out = labels(result, if result.contains("...") { most } else { 0 });
+        of_product(options, (x, &of_x), (kernel, &of_kernel), &out)
     }
 
     /// The kernel's sizes where the result has its letters, 1 elsewhere.

@@ -1,10 +1,12 @@
 //! The table of embeddings.
 
+use shardax::lax::DotOptions;
 use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
+use super::typed::{of_dot, of_rows};
 use crate::{IntoAxisNames, Rngs};
 
 /// A table of vectors, looked up by integers.
@@ -59,7 +61,11 @@ impl Embed {
     #[track_caller]
     pub fn forward(&self, indices: impl ArrayLike) -> Array {
         let dtype = compute_dtype(self.dtype, &[&self.embedding]);
-        self.embedding.astype(dtype).take(indices.into_array(), 0)
+        let (table, indices) = (self.embedding.astype(dtype), indices.into_array());
+        match of_rows(&table, &indices) {
+            Some(spec) => table.at(&indices).fill_value(f64::NAN).out_sharding(spec).get(),
+            None => table.take(indices, 0),
+        }
     }
 
     /// Returns the dot products of `x`, `[..., features]`, and every vector: the logits, if the table is also the
@@ -68,7 +74,8 @@ impl Embed {
     pub fn attend(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let dtype = compute_dtype(self.dtype, &[&x, &self.embedding]);
-        x.astype(dtype).dot(self.embedding.astype(dtype).t())
+        let (x, kernel) = (x.astype(dtype), self.embedding.astype(dtype).t());
+        of_dot(DotOptions::new(), &x, &kernel).dot(x, kernel)
     }
 }
 

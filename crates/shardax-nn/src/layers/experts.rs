@@ -4,6 +4,7 @@ use shardax::nn::{one_hot, softmax};
 use shardax::prelude::*;
 
 use shardax::shape::AxisName;
+use shardax::sharding::Typed;
 
 use super::stack::has_state;
 use super::{Layer, Linear, Stack};
@@ -140,11 +141,18 @@ impl<E: Layer> MixtureOfExperts<E> {
             Ok(Routed { y, balance_loss, dropped })
         };
         let split = P![&rows[..]];
-        shard_map(inside, mesh)
+        // Where types have shardings the rows are moved to these axes, and their results back.
+        let typed = x.aval().sharding().cloned();
+        let moved = typed.iter().fold(x, |x, of| {
+            let to = Typed::of_spec(of.mesh(), &split, of.rank());
+            reshard(x, to)
+        });
+        let routed: Routed = shard_map(inside, mesh)
             .axis_names(&rows[..])
             .in_specs((P![], P![axis], &split))
             .out_specs((&split, P![], P![]))
-            .call((&self.router, &self.experts, x))
+            .call((&self.router, &self.experts, moved))?;
+        Ok(Routed { y: typed.iter().fold(routed.y, reshard), ..routed })
     }
 
     /// Applies the layer inside a `shard_map` over this axis. Each device has its rows of `x`, the whole router, and

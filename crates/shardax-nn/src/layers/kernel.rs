@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
+use super::typed::beside;
 use crate::{IntoAxisNames, Rngs};
 
 /// A kernel, a bias, and the options of their use.
@@ -165,7 +166,10 @@ pub(super) fn in_dtype(
 /// Returns `y + bias`, or `y` without a bias.
 pub(super) fn with_bias(y: Array, bias: Option<Array>) -> Array {
     match bias {
-        Some(bias) => y + bias,
+        Some(bias) => {
+            let bias = beside(bias, &y);
+            y + bias
+        }
         None => y,
     }
 }

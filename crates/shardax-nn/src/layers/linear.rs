@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use super::typed::of_dot;
 use crate::Rngs;
 
 /// `x · kernel + bias` over the last axis.
@@ -66,6 +67,7 @@ impl Linear {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
-        with_bias(DotOptions::new().precision(self.precision).dot(x, kernel), bias)
+        let dot = of_dot(DotOptions::new().precision(self.precision), &x, &kernel);
+        with_bias(dot.dot(x, kernel), bias)
     }
 }

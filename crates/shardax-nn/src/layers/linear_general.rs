@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
+use super::typed::of_product;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -111,8 +112,8 @@ impl LinearGeneral {
         })
     }
 
-    /// `x` has the sizes of `in_features` in the dimensions `axis`, and those of the batch first; the result has the batch,
-    /// what is left of `x`, and `out_features`.
+    /// `x` has the batch sizes first, and the sizes of `in_features` in the dimensions `axis`. The result has the
+    /// batch, the remaining dimensions of `x`, and `out_features`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
@@ -122,13 +123,23 @@ impl LinearGeneral {
         let axis: Vec<usize> = axis.iter().map(|&d| d as usize).collect();
         let batch_dims: Vec<usize> = (0..batch).collect();
         let contract: Vec<usize> = (batch..batch + inputs).collect();
-        let dot = DotOptions::new().precision(self.precision);
+        let dot = self.dot(&x, &kernel, &axis, batch);
         let y = dot.dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims));
         let bias = bias.map(|bias| {
             let free = x.ndim() - batch - inputs;
             bias.reshape([&self.own.batch_sizes, vec![1; free].as_slice(), &self.own.out_features].concat())
         });
         with_bias(y, bias)
+    }
+
+    /// The options of the product, whose result has the batch, the rest of `x`, and the kernel's last dimensions.
+    fn dot(&self, x: &Array, kernel: &Array, axis: &[usize], batch: usize) -> DotOptions {
+        let n = x.ndim();
+        let of_x: Vec<usize> = (0..n).collect();
+        let new = n..n + kernel.ndim() - batch - axis.len();
+        let of_kernel: Vec<usize> = (0..batch).chain(axis.iter().copied()).chain(new.clone()).collect();
+        let out: Vec<usize> = (0..n).filter(|d| !axis.contains(d)).chain(new).collect();
+        of_product(DotOptions::new().precision(self.precision), (x, &of_x), (kernel, &of_kernel), &out)
     }
 
     /// The sizes that the result ends with.

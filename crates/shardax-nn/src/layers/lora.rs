@@ -1,8 +1,10 @@
 //! Low-rank adaptation.
 
+use shardax::lax::DotOptions;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 
+use super::typed::of_dot;
 use super::{Layer, Linear, promoted};
 use crate::{LoRAParam, Rngs};
 
@@ -131,7 +133,8 @@ impl<B> LoRA<B> {
             Some(dtype) => arrays.map(|x| x.astype(dtype)),
             None => promoted(arrays),
         };
-        let y = x.dot(a).dot(b);
+        let product = |x: Array, kernel: Array| of_dot(DotOptions::new(), &x, &kernel).dot(x, kernel);
+        let y = product(product(x.clone(), a), b);
         (x, y)
     }
 }

@@ -16,6 +16,7 @@ mod padding;
 mod recurrent;
 mod sequential;
 mod stack;
+pub(crate) mod typed;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder};
 pub use conv::{Conv, ConvBuilder};

@@ -5,12 +5,13 @@ use shardax::prelude::*;
 use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use super::Layer;
+use super::typed::resharded_as;
 use crate::check::value_error;
 use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
 
-/// Several layers of one type and one shape as one layer: each of its arrays has those of all layers, along a new first
-/// dimension. A program that goes through them has one loop, so that it is compiled as fast for a hundred as for two.
+/// Several layers of one type and shape as one layer: each array has those of all layers along a new first dimension. A
+/// program runs through them in one loop, so that compile time does not depend on their number.
 ///
 /// This is what `nnx.vmap` of a constructor and `nnx.scan` of a layer make in Flax, with the same first weights.
 ///
@@ -25,7 +26,7 @@ use crate::{Module, Rngs};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Stack<L> {
-    /// All layers: arrays have a first dimension more than those of one.
+    /// All layers: each array has an additional first dimension.
     pub layers: L,
     options: Options,
 }
@@ -49,7 +50,7 @@ impl<L: Module> Stack<L> {
         Ok(Stack::around(layers))
     }
 
-    /// These layers, which must have one structure and equal shapes.
+    /// Stacks layers, which must have the same structure and shapes.
     #[track_caller]
     pub fn from_layers(layers: &[L]) -> Result<Self> {
         let flats: Vec<Flat> = layers.iter().map(Flat::of).collect();
@@ -123,7 +124,8 @@ impl<L: Module> Stack<L> {
         let step = |carry: C, layer: L| -> Result<(C, Y)> {
             let one = |layer: L, carry: C| f(&layer, carry).into_output();
             match &self.options.checkpoint {
-                // A loop's body is not merged with the loop of the gradient.
+                // The body of a loop is never merged with the gradient's loop, so common subexpressions need no
+                // protection.
                 Some(policy) => Function::<(L, C)>::apply(
                     &checkpoint(one).policy(policy.clone()).prevent_cse(false),
                     (layer, carry),
@@ -172,14 +174,17 @@ impl<L: Module> Stack<L> {
 }
 
 impl<L: Layer> Stack<L> {
-    /// Applies the layers to `x`, one after the other. What a layer changes of itself stays in the stack.
+    /// Applies the layers in sequence. Changes of a layer's state are stored in the stack.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        // Layers without state leave the loop with one carry alone: theirs would be copied by each iteration.
+        // Layers without state are not in the carry, because each iteration would copy them.
         let through = match has_state(&self.layers) {
-            true => self.update_each(|layer, x: Array| layer.forward(x), x.clone()),
-            false => self.scan(|layer: &L, x: Array| (layer.clone().forward(x), ()), x.clone()).map(|(y, ())| y),
+            true => self.update_each(|layer, x: Array| resharded_as(layer.forward(x.clone()), &x), x.clone()),
+            false => {
+                let step = |layer: &L, x: Array| (resharded_as(layer.clone().forward(x.clone()), &x), ());
+                self.scan(step, x.clone()).map(|(y, ())| y)
+            }
         };
         through.unwrap_or_else(|error| Array::from_error(error, &x))
     }
@@ -192,7 +197,7 @@ impl<L: Layer> Layer for Stack<L> {
     }
 }
 
-/// Returns true if a module has variables that calls change: running statistics, keys, caches.
+/// Returns true if a module has state that calls change: running statistics, keys, caches.
 pub(super) fn has_state(module: &impl Module) -> bool {
     tree::structure(module).leaf_infos().iter().any(|leaf| {
         leaf.kind.is_some_and(|kind| ![kind::Param::NAME, kind::Frozen::NAME, kind::LoRAParam::NAME].contains(&kind))

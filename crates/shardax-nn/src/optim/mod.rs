@@ -86,6 +86,8 @@ pub use tree_utils::safe_increment;
 
 use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};
 
+use crate::layers::typed::resharded_as;
+
 /// A transformation of gradients of parameters of type `P`, any tree.
 pub trait GradientTransformation<P: Tree>: Tree {
     /// The state from one step to the next.
@@ -216,7 +218,7 @@ chains! {
 
 /// Returns zeros like every array of `params`, in its dtype or in the given one.
 fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
-    tree::map(|p| zeros_dtype(p.shape(), dtype.unwrap_or(p.dtype())), params.clone())
+    tree::map(|p| resharded_as(zeros_dtype(p.shape(), dtype.unwrap_or(p.dtype())), &p), params.clone())
 }
 
 /// Zero, int32: a count of steps.

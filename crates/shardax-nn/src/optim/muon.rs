@@ -51,7 +51,15 @@ pub fn scale_by_muon() -> ScaleByMuon {
 }
 
 impl ScaleByMuon {
+    /// Where types have shardings the compiler chooses those of the products, and the result has that of `x`.
+    #[track_caller]
     fn orthogonal(&self, x: Array) -> Array {
+        let Some(typed) = x.aval().sharding().cloned() else { return self.iterated(x) };
+        let f = auto_axes(|x: Array| self.iterated(x)).out_sharding(typed);
+        Function::<(Array,)>::apply(&f, (x.clone(),)).unwrap_or_else(|error| Array::from_error(error, &x))
+    }
+
+    fn iterated(&self, x: Array) -> Array {
         let &[rows, columns] = x.shape() else { return x };
         let (a, b, c) = self.ns_coeffs;
         // The smaller of the two Gram matrices.

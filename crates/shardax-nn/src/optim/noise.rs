@@ -48,7 +48,7 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
         let deviation = (self.eta / power(count.astype(DType::F32), self.gamma)).sqrt();
         let [rng_key, key] = random::split(&state.rng_key, 2).unstack()?;
         let noise = random_like(&key, &grads)?;
-        // As a plain number the deviation leaves the dtypes of the updates alone.
+        // Cast, because an array of the deviation's dtype would promote the updates.
         let updates = tree::map2(|u, n| &u + deviation.astype(u.dtype()) * n, grads, noise)?;
         Ok((updates, AddNoiseState { count, rng_key }))
     }

@@ -14,6 +14,7 @@ use shardax::prelude::*;
 
 use super::tree_utils::{self, add_scale, scale, total, vdot};
 use crate::check::within;
+use crate::layers::typed::whole;
 
 /// Returns the nearest tree without negative elements.
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
@@ -38,14 +39,15 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     if leaves.is_empty() {
         return Ok(tree.clone());
     }
-    let values = concatenate(&leaves.iter().map(Array::ravel).collect::<Vec<_>>(), 0);
+    let values = concatenate(&leaves.iter().map(|x| whole(x).ravel()).collect::<Vec<_>>(), 0);
     // The elements that stay above zero are the largest: as many as lie above what their mean would be lowered by.
     let sorted = values.sort_descending(0);
     let ranks = arange(1..values.size() as i32 + 1).astype(values.dtype());
     let lowered = (sorted.cumsum(0) - size) / &ranks;
     let count = sorted.greater(&lowered).astype(DType::I32).sum(..);
     let level = lowered.get(count - 1);
-    // Which elements stay does not change nearby: the gradient goes through their mean alone.
+    // A small change of the values does not change which of them are positive, so the gradient depends on their mean
+    // only.
     let stays = stop_gradient(values.greater(level)).astype(values.dtype());
     let projected = &stays * (&values - ((&stays * &values).sum(..) - size) / stays.sum(..));
     split_like(&projected, tree)

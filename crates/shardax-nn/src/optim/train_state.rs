@@ -1,5 +1,9 @@
 //! Parameters together with their optimizer.
 
+use std::any::{TypeId, type_name};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
 use shardax::prelude::*;
 use shardax::tree::{Flat, LeafInfo};
 use shardax::{Error, ErrorKind};
@@ -67,6 +71,9 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 /// The optimizer updates the variables that a [`Filter`] selects, by default [`Param`](crate::Param)s, and has a state
 /// for them alone. Statistics, caches and frozen weights are left to the program.
 ///
+/// Its type names the model alone: the optimizer and its state are stored as trees of any type, [`Flat`].
+/// `optimizer.opt_state.build::<S>()` reads the state as an `S`, and `Flat::of(&state)` replaces it.
+///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let model = Linear::new(2, 1, &mut Rngs::new(0));
@@ -86,17 +93,64 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Debug)]
-pub struct Optimizer<M: Tree, T: GradientTransformation<State>> {
+pub struct Optimizer<M: Tree> {
     /// The updates made, int32.
     pub step: Array,
     /// The model, with all of its variables.
     pub model: M,
     /// The optimizer. Its numbers are part of the structure.
-    pub tx: T,
+    pub tx: Flat,
     /// The optimizer's state, for the variables that it updates.
-    pub opt_state: T::State,
+    pub opt_state: Flat,
     #[tree(static)]
     wrt: Filter,
+    #[tree(static)]
+    transformation: Transformation,
+}
+
+/// The type of an optimizer, as a value.
+#[derive(Clone, Copy)]
+struct Transformation {
+    id: TypeId,
+    name: &'static str,
+    /// [`GradientTransformation::update`] of this type.
+    update: fn(&Flat, &Flat, State, &State) -> Result<(State, Flat)>,
+}
+
+impl Transformation {
+    fn of<T: GradientTransformation<State> + 'static>() -> Self {
+        fn update<T: GradientTransformation<State>>(
+            tx: &Flat,
+            state: &Flat,
+            grads: State,
+            params: &State,
+        ) -> Result<(State, Flat)> {
+            let (updates, state) = tx.build::<T>()?.update(grads, state.build()?, params)?;
+            Ok((updates, Flat::of(&state)))
+        }
+        Transformation { id: TypeId::of::<T>(), name: type_name::<T>(), update: update::<T> }
+    }
+}
+
+impl PartialEq for Transformation {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Transformation {}
+
+impl Hash for Transformation {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// The name of the type.
+impl fmt::Debug for Transformation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// Gradients as [`Optimizer::update`] takes them: of a whole model, or of some of its variables by their key paths.
@@ -170,17 +224,17 @@ impl<L: Loss> Loss for Result<L> {
     }
 }
 
-impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
+impl<M: Module> Optimizer<M> {
     /// The optimizer of the parameters of `model`, before the first step. Fails when a number of it is out of its range.
     #[track_caller]
-    pub fn new(model: M, tx: T) -> Result<Self> {
+    pub fn new(model: M, tx: impl GradientTransformation<State> + 'static) -> Result<Self> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
     /// Creates the optimizer of the variables that a filter selects. Also fails if it selects none, for example by a
     /// misspelled path: nothing would be trained.
     #[track_caller]
-    pub fn wrt(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
+    pub fn wrt<T: GradientTransformation<State> + 'static>(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
         let params = model.state_of(&wrt);
         if params.is_empty() {
@@ -197,8 +251,15 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
                 .help("the filter is a kind, as `Filter::of::<Param>()`, or a pattern of key paths, as `**.kernel`")
                 .at(std::panic::Location::caller()));
         }
-        let opt_state = tx.init(&params)?;
-        Ok(Optimizer { step: count(), model, tx, opt_state, wrt })
+        let opt_state = Flat::of(&tx.init(&params)?);
+        Ok(Optimizer {
+            step: count(),
+            model,
+            tx: Flat::of(&tx),
+            opt_state,
+            wrt,
+            transformation: Transformation::of::<T>(),
+        })
     }
 
     /// Returns the variables that it updates.
@@ -268,7 +329,7 @@ impl<M: Module, T: GradientTransformation<State>> Optimizer<M, T> {
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
         let (params, grads) = (self.params(), grads.of(&self.wrt));
         same_keys(&grads, &params)?;
-        let (updates, opt_state) = self.tx.update(grads, self.opt_state.clone(), &params)?;
+        let (updates, opt_state) = (self.transformation.update)(&self.tx, &self.opt_state, grads, &params)?;
         self.model = put(&Flat::of(&self.model), &apply_updates(params, updates)?)?.build()?;
         self.opt_state = opt_state;
         self.step = safe_increment(&self.step);

@@ -51,7 +51,11 @@ pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
 /// Returns the dot product of two trees, with the conjugate of `x` if it is complex: a scalar.
 pub fn vdot<P: Tree>(x: &P, y: &P) -> Result<Array> {
     let conjugate = |x: Array| if x.dtype().is_complex() { x.conj() } else { x };
-    let dot = |x: Array, y: Array| conjugate(x).ravel().dot(y.ravel());
+    let dot = |x: Array, y: Array| match x.aval().sharding() {
+        // Along dimensions that are split, the elements have no order that a vector could keep.
+        Some(_) => (conjugate(x) * y).sum(..),
+        None => conjugate(x).ravel().dot(y.ravel()),
+    };
     Ok(total(tree::leaves(&tree::map2(dot, x.clone(), y.clone())?)))
 }
 
@@ -115,10 +119,93 @@ pub fn cast_like<P: Tree>(tree: &P, other: &P) -> Result<P> {
     tree::map2(|x, o| x.astype(o.dtype()), tree.clone(), other.clone())
 }
 
-/// Returns the promoted dtype of all leaves: Optax's `dtype(tree, 'promote')`; float32 without leaves.
+/// Returns the promoted dtype of all leaves; float32 without leaves. [`MixedDtype`] has the lowest and the highest.
 pub fn dtype<P: Tree>(tree: &P) -> DType {
     let types = tree::leaves(tree).into_iter().map(|x| (x.dtype(), x.weak_type()));
     types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
+}
+
+/// The dtype of a tree whose leaves have several: Optax's `mixed_dtype_handler`.
+///
+/// ```
+/// use shardax_nn::optim::tree_utils::MixedDtype;
+/// use shardax_nn::prelude::*;
+/// let params = (ones([2]), ones([2]).astype(DType::Bf16));
+/// assert_eq!(MixedDtype::Lowest.dtype(&params)?, DType::Bf16);
+/// assert_eq!(MixedDtype::Highest.dtype(&params)?, DType::F32);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MixedDtype {
+    /// The one to which all are promoted.
+    Promote,
+    /// The lowest in the order of promotion.
+    Lowest,
+    /// The highest in the order of promotion.
+    Highest,
+}
+
+impl MixedDtype {
+    /// Returns the dtype of the leaves; float32 without leaves.
+    ///
+    /// Fails for the lowest and the highest of dtypes that have no order, such as float16 and bfloat16.
+    pub fn dtype<P: Tree>(self, tree: &P) -> Result<DType> {
+        let types: Vec<DType> = tree::leaves(tree).iter().map(Array::dtype).collect();
+        let promoted = |a: DType, b: DType| promote((a, false), (b, false)).0;
+        let all = types.iter().copied().reduce(promoted).unwrap_or(DType::F32);
+        let found = match self {
+            MixedDtype::Promote => Some(all),
+            MixedDtype::Highest => types.iter().copied().find(|of| *of == all),
+            MixedDtype::Lowest => {
+                types.iter().copied().find(|of| types.iter().all(|other| promoted(*of, *other) == *other))
+            }
+        };
+        match found {
+            Some(dtype) => Ok(dtype),
+            None if types.is_empty() => Ok(all),
+            None => Err(shardax::Error::new(
+                shardax::ErrorKind::Value,
+                format!("the dtypes of the leaves have no order: {types:?}"),
+            )),
+        }
+    }
+}
+
+/// Options of the [`norm`] of a tree.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "options do nothing until `norm` is called"]
+pub struct NormOptions {
+    squared: bool,
+}
+
+impl NormOptions {
+    /// The defaults: the Euclidean norm.
+    pub fn new() -> Self {
+        NormOptions::default()
+    }
+
+    /// Whether the norm is squared. Default `false`.
+    pub fn squared(mut self, squared: bool) -> Self {
+        self.squared = squared;
+        self
+    }
+
+    /// The norm of all leaves as one vector: a scalar.
+    ///
+    /// ```
+    /// use shardax_nn::optim::tree_utils::NormOptions;
+    /// use shardax_nn::prelude::*;
+    /// let x = (array([3.0f32]), array([4.0f32]));
+    /// assert_eq!(NormOptions::new().squared(true).norm(&x).item::<f32>()?, 25.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn norm<P: Tree>(&self, tree: &P) -> Array {
+        match self.squared {
+            true => total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))),
+            false => norm(tree),
+        }
+    }
 }
 
 /// Leaves of `x` where the condition, a scalar, holds, and of `y` elsewhere.

@@ -1,4 +1,4 @@
-//! Pipelines: a model's layers in stages, one on each device along a mesh axis, through which a batch goes in parts.
+//! Pipeline parallelism: the layers of a model are split into stages along a mesh axis, and a batch into micro-batches.
 //!
 //! ```text
 //! GPipe, 3 stages, 4 micro-batches: all forward (F), then all backward (B)
@@ -6,7 +6,7 @@
 //!   stage 1    . F0 F1 F2 F3  .  . B3 B2 B1 B0  .
 //!   stage 2    .  . F0 F1 F2 F3 B3 B2 B1 B0  .  .
 //!
-//! 1F1B: a micro-batch goes backward as soon as it can, so that at most 3 are kept
+//! 1F1B: the backward pass of a micro-batch starts as early as possible, so that at most 3 are stored
 //!   stage 0   F0  . F1  . F2 B0 F3 B1  . B2  . B3
 //!   stage 1    . F0  . F1 B0 F2 B1 F3 B2  . B3  .
 //!   stage 2    .  . F0 B0 F1 B1 F2 B2 F3 B3  .  .
@@ -26,24 +26,25 @@ use crate::Rules;
 use crate::check::{positive, value_error};
 use crate::rules::Place;
 
-/// The order in which the stages of a [`Pipeline`] do their work. Both give the same loss and gradients, and leave a stage
-/// idle for `(stages - 1) / (micro_batches + stages - 1)` of the time.
+/// The schedule of a [`Pipeline`]. Both schedules give the same loss and gradients, and leave a stage idle for
+/// `(stages - 1) / (micro_batches + stages - 1)` of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PipelineSchedule {
-    /// All micro-batches forward, then all backward. What the gradient needs of every micro-batch is kept till then: with a
+    /// All forward passes, then all backward passes. The residuals of every micro-batch are stored until then: for a
     /// stage that is [checkpointed](shardax::checkpoint), its input.
     ///
     /// Source: [Huang et al. 2018](https://arxiv.org/abs/1811.06965).
     #[default]
     GPipe,
-    /// Each micro-batch goes backward as soon as the last stage has it, in turns with others that go forward. The inputs of
-    /// as many micro-batches as there are stages are kept, however many there are; what is inside a stage is computed again.
+    /// The backward pass of a micro-batch starts as soon as the last stage has computed it, alternating with forward
+    /// passes of others. A stage stores the inputs of at most as many micro-batches as there are stages, and recomputes
+    /// the rest.
     ///
     /// Source: [Narayanan et al. 2019](https://arxiv.org/abs/1806.03377), with flushes.
     OneFOneB,
 }
 
-/// A model in stages along a mesh axis: its loss, with the gradient that any loss has.
+/// A model in stages along a mesh axis, with a differentiable loss.
 ///
 /// If a device has the whole model, as with rules without such an axis, the loss is computed without a pipeline.
 ///
@@ -101,33 +102,35 @@ impl Pipeline {
         Pipeline { along: Along::Axis(axis_name.into()), micro_batches, schedule: PipelineSchedule::default() }
     }
 
-    /// Stages along the axis over which the rules split the dimension `name`, that of the layers. Its `shard_map` takes this
-    /// axis, and those that split rows alone (`batch`); over the others, what is inside a stage is split as the rules say.
+    /// Uses the mesh axis that the rules assign to `name`, the dimension of layers. The pipeline's `shard_map` is over
+    /// this axis and those that split only rows (`batch`); over all others, a stage is split as the rules say.
     pub fn of(rules: &Rules, name: &'static str, micro_batches: usize) -> Self {
         let along = Along::Rules(rules.clone(), name);
         Pipeline { along, micro_batches, schedule: PipelineSchedule::default() }
     }
 
-    /// The order of the work. Default GPipe.
+    /// Sets the schedule. Default GPipe.
     pub fn schedule(mut self, schedule: PipelineSchedule) -> Self {
         self.schedule = schedule;
         self
     }
 
-    /// The loss of a batch, the mean over its micro-batches, which all stages get.
+    /// Computes the loss of a batch, the mean over its micro-batches, on all stages.
     ///
-    /// `first` takes its parameters and inputs to what goes from stage to stage, `stage` its parameters and that to the same
-    /// again (the same shapes and dtypes), and `last` its parameters, that and targets to a scalar, the mean over its rows.
-    /// The arrays of `stage`'s parameters are split over the stages along their first dimension, as a [`Stack`](crate::Stack)
-    /// is. The first and the last stage alone compute `first` and `last`, of which every stage has the parameters.
+    /// `first` maps its parameters and the inputs to the hidden value, `stage` its parameters and the hidden value to
+    /// the next one (with equal shapes and dtypes), and `last` its parameters, the hidden value and targets to a
+    /// scalar, the mean over rows. The arrays of `stage`'s parameters are split over the stages along their first
+    /// dimension, like those of a [`Stack`](crate::Stack). Only the first and the last stage compute `first` and
+    /// `last`, but all stages have their parameters.
     ///
-    /// Inputs and targets have rows along their first dimension. Micro-batch `i` has every `micro_batches`-th row, from
-    /// row `i`, so that rows that are sharded over another axis stay in place. They have no gradient.
+    /// Inputs and targets have rows along their first dimension. Micro-batch `i` takes every `micro_batches`-th row
+    /// from row `i` on, so that rows that are sharded over another axis stay in place. They have no gradient.
     ///
     /// The functions must not capture arrays: values that need gradients are parameters.
     ///
-    /// Fails where the micro-batches do not divide the rows, a stage returns something else than it takes, or the axis is one
-    /// of a `pmap` or of a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an error.
+    /// Fails if the number of rows is not divisible by the micro-batches, a stage returns another type than it takes,
+    /// or the axis is one of a `pmap` or of a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an
+    /// error.
     #[track_caller]
     pub fn loss<A, B, C, F, S, L, X, T, H>(
         &self,
@@ -152,15 +155,15 @@ impl Pipeline {
         let batch = tree::map(|x| stop_gradient(x), (inputs, targets))?;
         match self.place()? {
             Place::Whole => model.whole(params, batch),
-            Place::Manual(axis) => self.staged(model, axis, params, self.micro(batch)?),
+            Place::Manual(axis) => self.sharded_loss(model, axis, params, self.micro(batch)?),
             Place::Auto(mesh, axis) => {
-                // Rows that are split over axes of their own are so here: gradients are summed over them once, at the end.
+                // Rows stay split over their axes, so that gradients are summed over these once, at the end.
                 let rows = match &self.along {
                     Along::Rules(rules, _) => rules.row_axes(),
                     Along::Axis(_) => Vec::new(),
                 };
                 let inside = |params: (F, S, L), batch: (X, T)| -> Result<Array> {
-                    let loss = self.staged(model.clone(), axis, params, batch)?;
+                    let loss = self.sharded_loss(model.clone(), axis, params, batch)?;
                     Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
                 };
                 let all: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
@@ -183,7 +186,7 @@ impl Pipeline {
 
     /// The loss inside a `shard_map` over the axis of the stages.
     #[track_caller]
-    fn staged<M: Model>(
+    fn sharded_loss<M: Model>(
         &self,
         model: Arc<M>,
         axis: AxisName,
@@ -217,7 +220,7 @@ impl Pipeline {
         }
     }
 
-    /// `[micro-batches, rows of each, ...]` of `[rows, ...]`.
+    /// Reshapes `[rows, ...]` to `[micro-batches, rows of each, ...]`.
     #[track_caller]
     fn micro<T: Tree>(&self, batch: T) -> Result<T> {
         let count = self.micro_batches;
@@ -234,7 +237,7 @@ impl Pipeline {
     }
 }
 
-/// A pipeline as each of its devices sees it.
+/// The view of one device on the pipeline.
 #[derive(Clone, Copy)]
 struct Run {
     axis: AxisName,

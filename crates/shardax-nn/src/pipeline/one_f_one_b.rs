@@ -1,4 +1,4 @@
-//! Forward and backward in turns, written out by hand.
+//! The 1F1B schedule, with a hand-written backward pass.
 
 use shardax::prelude::*;
 
@@ -13,8 +13,8 @@ struct Slot<P, H> {
     arrived: H,
     /// The gradient from the next stage, of the value that was sent there.
     gradient: H,
-    /// The inputs of the micro-batches that have not gone backward: one for each stage.
-    kept: H,
+    /// The inputs of the micro-batches before their backward pass: one for each stage.
+    inputs: H,
     grads: P,
     loss: Array,
 }
@@ -22,9 +22,9 @@ struct Slot<P, H> {
 impl Run {
     /// The mean loss of the micro-batches, and its gradients.
     ///
-    /// Micro-batch `j` goes forward through stage `s` in slot `2 j + s`, and backward in slot `2 j + 2 p - 1 - s` for `p`
-    /// stages: one slot after the stage behind it each, and never two in one slot. In between are `2 (p - s) - 1` slots,
-    /// so that stage `s` keeps `p - s` at most.
+    /// With `p` stages, the forward pass of micro-batch `j` through stage `s` is in slot `2 j + s`, and its backward
+    /// pass in slot `2 j + 2 p - 1 - s`: each one slot after the neighbouring stage, and never both in one slot.
+    /// Between them are `2 (p - s) - 1` slots, so stage `s` stores at most `p - s` inputs.
     pub(super) fn one_f_one_b<M: Model>(
         &self,
         model: &M,
@@ -55,19 +55,19 @@ impl Run {
             let forth = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
                 let x = enter(first.clone(), &micro, state.arrived.clone())?;
                 let keep = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
-                state.kept = tree::map2(keep, state.kept, x.clone())?;
-                // The last stage goes backward next, and computes its output then.
+                state.inputs = tree::map2(keep, state.inputs, x.clone())?;
+                // The last stage runs backward in the next slot, and computes its output then.
                 let through = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
                 let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), through, x)?;
                 Ok((state, (y, hidden.clone())))
             };
             let back = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
-                let x = at(&state.kept, &place)?;
+                let x = at(&state.inputs, &place)?;
                 let objective = |((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
                     let y = model.stage(stage, enter(first, &micro, x)?)?;
                     let loss =
                         |(last, y): (M::Last, M::Hidden)| varying(model.last(last, y, at(targets, &micro)?)?, &axes);
-                    // A function whose gradient is the one that came from the next stage.
+                    // The gradient of this function is the one from the next stage.
                     let product = |(_, y): (M::Last, M::Hidden)| {
                         let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
                         let sum = |(y, g): (Array, Array)| (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..);
@@ -90,7 +90,7 @@ impl Run {
         let start = Slot {
             arrived: hidden.clone(),
             gradient: hidden.clone(),
-            kept: tree::map(keep, hidden.clone())?,
+            inputs: tree::map(keep, hidden.clone())?,
             grads: tree::map(|x| zeros_like(&x), params.clone())?,
             loss: zero.clone(),
         };

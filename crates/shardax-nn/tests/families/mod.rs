@@ -1,5 +1,6 @@
 //! The functions of the cases.
 
+pub mod attention;
 pub mod nn;
 pub mod nn_half;
 pub mod nn_layers;

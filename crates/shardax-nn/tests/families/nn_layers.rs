@@ -297,7 +297,7 @@ fn with_stream(layer: MultiHeadAttention, rngs: &mut Rngs) -> WithStream {
 }
 
 /// Attention functions.
-fn attention(case: &Case) -> Option<Fun> {
+pub fn attention(case: &Case) -> Option<Fun> {
     match case.op.as_str() {
         "attention" => {
             let lengths = |name: &str| -> Option<Vec<i32>> {
@@ -314,9 +314,11 @@ fn attention(case: &Case) -> Option<Fun> {
                 if let Some(window) = &window {
                     options = options.local_window_size(window[0] as usize, window[1] as usize);
                 }
-                if let (Some(queries), Some(keys)) = (&queries, &keys) {
-                    let (queries, keys) = (array(queries.clone()), array(keys.clone()));
-                    options = options.query_seq_lengths(queries).key_value_seq_lengths(keys);
+                if let Some(queries) = &queries {
+                    options = options.query_seq_lengths(array(queries.clone()));
+                }
+                if let Some(keys) = &keys {
+                    options = options.key_value_seq_lengths(array(keys.clone()));
                 }
                 let (y, residual) = options.with_residual(&x[0], &x[1], &x[2]);
                 Ok(vec![y, residual])

@@ -84,7 +84,7 @@ impl Run {
             let model = make(&mut Rngs::new(0).with("dropout", 1).with_policy(self.policy));
             let optimizer = Optimizer::new(model, tx.clone())?;
             let first = optimizer.params();
-            let step = |mut optimizer: Optimizer<M, T>, i: Array| -> Result<(Optimizer<M, T>, Array)> {
+            let step = |mut optimizer: Optimizer<M>, i: Array| -> Result<(Optimizer<M>, Array)> {
                 let at = Step { i: i + &inputs[0], dtype: self.dtype };
                 let loss = optimizer.minimize(|model| loss(model, &at).astype(DType::F32))?;
                 Ok((optimizer, loss))

@@ -1,5 +1,6 @@
 //! Attention: decoding, options against plain formulas, rejected arguments.
 
+use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
 
 use super::setup;
@@ -144,4 +145,232 @@ fn heads_have_names() {
     let layer = ConvTranspose::builder(2, 3, [3]).transpose_kernel(true).kernel_axes(["space", "out", "in"]);
     let infos = tree::structure(&layer.build(&mut Rngs::new(0))).leaf_infos();
     assert_eq!(infos[1].axis_names, named(&["out"]));
+}
+
+/// Every option in blocks, against plain operations: results, logsumexps, gradients with respect to everything.
+#[test]
+fn blockwise_attention_takes_every_option() -> Result<()> {
+    setup();
+    let made = |seed: i32, shape: &[usize]| random::normal(random::key(seed as u64), shape);
+    let (queries, keys) = (530, 1040);
+    let x =
+        [made(0, &[2, 530, 4, 8]), made(1, &[2, 1040, 2, 8]), made(2, &[2, 1040, 2, 8]), made(3, &[1, 4, 530, 1040])];
+    let wide = made(4, &[2, 1, 1, 1040]);
+    let ids = |n: usize, parts: usize| {
+        stack(&[floor_divide(arange(0..n as i32), (n / parts) as i32), arange(0..n as i32) % 3], 0)
+    };
+    let options: Vec<(&str, AttentionOptions, usize)> = vec![
+        ("soft cap", AttentionOptions::new().soft_cap(2.0).is_causal(true), 3),
+        ("bias", AttentionOptions::new().is_causal(true).local_window_size(90, 0), 4),
+        ("another bias", AttentionOptions::new().bias(&wide).scale(0.2), 3),
+        (
+            "lengths",
+            AttentionOptions::new().query_seq_lengths(array([100, 530])).key_value_seq_lengths(array([1040, 0])),
+            3,
+        ),
+        ("segments", AttentionOptions::new().segment_ids(ids(queries, 5), ids(keys, 4)), 3),
+    ];
+    for dtype in [DType::F32, DType::Bf16] {
+        let tolerance = if dtype == DType::F32 { 2e-5 } else { 2e-2 };
+        for (name, options, n) in &options {
+            let run = |implementation: Implementation| {
+                let options = options.clone().implementation(implementation);
+                let (n, of_bias) = (*n, *n == 4);
+                let attend = move |x: &[Array]| {
+                    let options = if of_bias { options.clone().bias(&x[3]) } else { options.clone() };
+                    let (y, residual) = options.with_residual(&x[0], &x[1], &x[2]);
+                    (y.astype(DType::F32), residual.astype(DType::F32))
+                };
+                let x: Vec<Array> = x[..n].iter().map(|x| x.astype(dtype)).collect();
+                let loss = {
+                    let attend = attend.clone();
+                    move |x: Vec<Array>| (attend(&x).0.sin() + attend(&x).0).sum(..)
+                };
+                let values = jit(move |x: Vec<Array>| attend(&x)).call(&x)?;
+                Ok::<_, shardax::Error>((values, jit(grad(loss)).call(&x)?))
+            };
+            let ((y, lse), gradients) = run(Implementation::Blockwise)?;
+            let ((y0, lse0), gradients0) = run(Implementation::Xla)?;
+            let pairs = [(&y, &y0), (&lse, &lse0)].into_iter().chain(gradients.iter().zip(&gradients0));
+            for (i, (found, want)) in pairs.enumerate() {
+                let [found, want] = [found, want].map(|x| x.astype(DType::F32));
+                let scale = want.abs().max(..).item::<f32>()?.max(1e-3) as f64;
+                assert!(allclose(&found / scale, &want / scale, 0.0, tolerance)?, "{name}, {dtype:?}, array {i}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The calls that programs for NVIDIA GPUs make of cuDNN are JAX's: targets, operands, types, layouts, configurations.
+#[test]
+fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
+    setup();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shardax/tests/golden/cudnn.txt");
+    let want = std::fs::read_to_string(path).expect("the reference calls");
+    for name in ["plain", "causal", "window", "gqa", "bias", "seqlens", "f16", "mask"] {
+        let dtype = if name == "f16" { DType::F16 } else { DType::Bf16 };
+        let of = |shape: &[usize]| zeros_dtype(shape, dtype);
+        let key = of(&[2, 256, if name == "gqa" { 2 } else { 4 }, 64]);
+        let mut x = vec![of(&[2, 256, 4, 64]), key.clone(), key];
+        match name {
+            "bias" => x.push(of(&[1, 4, 256, 256])),
+            "mask" => x.push(zeros_dtype([1, 1, 256, 256], DType::Bool)),
+            "seqlens" => x.extend([zeros_dtype([2], DType::I32), zeros_dtype([2], DType::I32)]),
+            _ => {}
+        }
+        let attend = move |x: &[Array]| {
+            let options = AttentionOptions::new().implementation(Implementation::Cudnn);
+            let options = match name {
+                "causal" | "gqa" => options.is_causal(true),
+                "window" => options.is_causal(true).local_window_size(31, 0),
+                "bias" => options.bias(&x[3]),
+                "mask" => options.mask(&x[3]),
+                "seqlens" => options.query_seq_lengths(&x[3]).key_value_seq_lengths(&x[4]),
+                _ => options,
+            };
+            options.dot_product_attention(&x[0], &x[1], &x[2])
+        };
+        let n = if name == "bias" { 4 } else { 3 };
+        let gradient = move |given: Vec<Array>| -> Result<Vec<Array>> {
+            let (ct, x) = (given[0].clone(), given[1..].to_vec());
+            let rest = x[n..].to_vec();
+            let loss = move |y: Vec<Array>| (attend(&[y, rest.clone()].concat()) * &ct).astype(DType::F32).sum(..);
+            grad(loss).call(x[..n].to_vec())
+        };
+        let cuda = || shardax::export::ExportOptions::new().platforms(["cuda"]);
+        let with_ct: Vec<Array> = [of(&[2, 256, 4, 64])].into_iter().chain(x.clone()).collect();
+        let forward = cuda().export(move |x: Vec<Array>| attend(&x), x)?;
+        let backward = cuda().export(gradient, with_ct)?;
+        let texts = [forward.mlir_module("cuda"), backward.mlir_module("cuda")];
+        let found = texts.map(|text| text.map(cudnn_calls).unwrap_or_default());
+        for (what, found) in ["forward", "backward"].into_iter().zip(found) {
+            let start = format!("{name}_{what}\t");
+            let want: Vec<&str> = want.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+            assert_eq!(found, want, "{name} {what}");
+        }
+    }
+    Ok(())
+}
+
+/// The calls of a text, as `tools/golden/cudnn.py` writes them.
+fn cudnn_calls(text: &str) -> Vec<String> {
+    let between = |line: &str, start: &str, end: &str| -> String {
+        line.split_once(start)
+            .and_then(|(_, rest)| rest.split_once(end))
+            .map(|(part, _)| part.into())
+            .unwrap_or_default()
+    };
+    let arguments = text.lines().find(|line| line.contains("@main(")).unwrap_or_default();
+    let arguments = arguments.matches(": tensor<").count()
+        - arguments.split(") -> (").nth(1).unwrap_or_default().matches(": tensor<").count();
+    // The operation, its operands and its target, by the name of the result.
+    let mut made: Vec<(String, String, Vec<String>, String)> = Vec::new();
+    let mut calls = Vec::new();
+    fn source(value: &str, arguments: usize, made: &[(String, String, Vec<String>, String)]) -> Option<String> {
+        let (base, result) = value.split_once('#').unwrap_or((value, ""));
+        let Some((_, op, operands, target)) = made.iter().find(|op| op.0 == base) else {
+            let number: usize = base.trim_start_matches('%').parse().ok()?;
+            return (number < arguments).then(|| format!("argument{number}"));
+        };
+        if op == "stablehlo.custom_call" {
+            return Some(format!("{target}#{result}"));
+        }
+        // A choice depends on what is chosen first.
+        let last = usize::from(op == "stablehlo.select");
+        operands[last..].iter().chain(&operands[..last]).find_map(|operand| source(operand, arguments, made))
+    }
+    for line in text.lines().map(str::trim) {
+        let Some((name, rest)) = line.split_once(" = \"") else { continue };
+        let Some((op, rest)) = rest.split_once("\"(") else { continue };
+        let operands = rest.split(')').next().unwrap_or_default();
+        let operands: Vec<String> = operands.split(", ").filter(|x| x.starts_with('%')).map(Into::into).collect();
+        let target = between(line, "call_target_name = \"", "\"");
+        if op == "stablehlo.custom_call" {
+            let sources: Vec<String> =
+                operands.iter().map(|x| source(x, arguments, &made).unwrap_or_else(|| "nothing".into())).collect();
+            let config = between(line, "backend_config = \"", "}}\"").replace("\\\"", "\"") + "}}";
+            let (types, results) = (between(line, "]} : (", ") -> ("), between(line, ") -> (", ")"));
+            let layouts = ["operand", "result"].map(|side| {
+                let start = format!("{side}_layouts = [");
+                let end = if side == "operand" { "], result_layouts" } else { "]} : (" };
+                between(line, &start, end)
+            });
+            let sources = sources.join(" ");
+            calls.push(
+                [target.clone(), sources, types, results, layouts[0].clone(), layouts[1].clone(), config].join("\t"),
+            );
+        }
+        let base = name.split(':').next().unwrap_or_default();
+        made.push((base.into(), op.into(), operands, target));
+    }
+    calls
+}
+
+/// What cuDNN does not compute is an error where it was asked for, which says why.
+#[test]
+fn what_cudnn_does_not_take_says_why() -> Result<()> {
+    setup();
+    let options = || AttentionOptions::new().implementation(Implementation::Cudnn);
+    let bf16 = |shape: [usize; 4]| zeros_dtype(shape, DType::Bf16);
+    let x = bf16([1, 64, 2, 16]);
+    let cases: Vec<(AttentionOptions, Array, &str)> = vec![
+        (options(), zeros([1, 64, 2, 16]), "bfloat16 and float16"),
+        (options(), bf16([1, 64, 2, 12]), "multiple of 8"),
+        (options().soft_cap(3.0), x.clone(), "no soft cap"),
+        (options().local_window_size(3, 2), x.clone(), "own position"),
+    ];
+    for (options, x, words) in cases {
+        // Elsewhere than on a GPU the library chooses.
+        let attend = move |x: Array| options.dot_product_attention(&x, &x, &x);
+        assert_eq!(jit(attend.clone()).call(&x)?.shape(), x.shape());
+        let exported = shardax::export::ExportOptions::new().platforms(["cuda"]).export(attend, &x);
+        let error = exported.err().expect("cuDNN does not take it").to_string();
+        assert!(error.contains(words) && error.contains("cuDNN does not compute attention of"), "{error}");
+    }
+    // Without a wish, a text for others has operations of XLA.
+    let plain = |x: Array| dot_product_attention(&x, &x, &x);
+    let text = shardax::export::ExportOptions::new().platforms(["cuda"]).export(plain, &x)?;
+    assert!(!text.mlir_module("cuda").unwrap_or_default().contains("cudnn"));
+    Ok(())
+}
+
+/// Over devices: in a `shard_map` over batch and heads, split by the compiler, and by types; each with its gradient.
+#[test]
+fn attention_over_devices_equals_that_of_one() -> Result<()> {
+    setup();
+    let made = |seed: u64, heads: usize| random::normal(random::key(seed), [4, 24, heads, 8]).astype(DType::Bf16);
+    let x = (made(0, 4), made(1, 2), made(2, 2));
+    let wide = |(q, k, v): (Array, Array, Array)| [q, k, v].map(|x| x.astype(DType::F32));
+    for implementation in [Implementation::Xla, Implementation::Blockwise] {
+        let attend = move |q: Array, k: Array, v: Array| {
+            let options = AttentionOptions::new().is_causal(true).implementation(implementation);
+            options.soft_cap(4.0).dot_product_attention(q, k, v)
+        };
+        let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let loss = move |q: Array, k: Array, v: Array| attend(q, k, v).astype(DType::F32).square().sum(..);
+        let want = wide(jit(grad(loss).argnums(all)).call(x.clone())?);
+        let near = |found: (Array, Array, Array)| -> Result<()> {
+            for (found, want) in wide(found).iter().zip(&want) {
+                assert!(allclose(found, want, 3e-2, 3e-2)?, "{implementation:?}");
+            }
+            Ok(())
+        };
+        let spec = P!["data", None, "model"];
+        for explicit in [false, true] {
+            let axes = [("data", 4), ("model", 2)];
+            let types = if explicit { AxisType::Explicit } else { AxisType::Auto };
+            let mesh = make_mesh(axes)?.with_axis_types([types; 2])?;
+            let split = NamedSharding::new(&mesh, spec.clone());
+            let placed = device_put(&x, &split)?;
+            near(jit(grad(loss).argnums(all)).call(placed)?)?;
+        }
+        let mesh = make_mesh([("data", 4), ("model", 2)])?;
+        let mapped = shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec);
+        let loss = move |q: Array, k: Array, v: Array| -> Result<Array> {
+            Ok(mapped.call((q, k, v))?.astype(DType::F32).square().sum(..))
+        };
+        near(jit(grad(loss).argnums(all)).call(x.clone())?)?;
+    }
+    Ok(())
 }

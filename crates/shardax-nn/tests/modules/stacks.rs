@@ -1,4 +1,4 @@
-//! Equal layers as one: flat programs, checkpointing, sharding, layers that change.
+//! Stacks of equal layers: program size, checkpointing, sharding, layers with state.
 
 use shardax_nn::prelude::*;
 
@@ -35,7 +35,7 @@ fn loss(mut blocks: Stack<Block>, x: Array) -> Array {
     blocks.forward(x).square().sum(..)
 }
 
-/// A program through a stack is as large for forty layers as for two, with its gradient and any checkpointing too.
+/// The program of a stack has the same size for forty layers as for two, including its gradient and checkpointing.
 #[test]
 fn programs_are_flat_in_depth() -> Result<()> {
     setup();
@@ -52,7 +52,7 @@ fn programs_are_flat_in_depth() -> Result<()> {
     Ok(())
 }
 
-/// A stack equals its layers in sequence, forward and backward, whatever is recomputed.
+/// A stack equals its layers in sequence, forward and backward, with any checkpointing.
 #[test]
 fn a_stack_is_its_layers() -> Result<()> {
     setup();
@@ -84,7 +84,7 @@ fn a_stack_is_its_layers() -> Result<()> {
     Ok(())
 }
 
-/// Rules see the names of the layers' dimensions after that of the stack.
+/// Rules apply to the dimensions of the layers after the dimension of the stack.
 #[test]
 fn rules_place_a_stack() -> Result<()> {
     setup();
@@ -104,7 +104,7 @@ fn rules_place_a_stack() -> Result<()> {
     Ok(())
 }
 
-/// Decoding goes through the caches of a stack of layers.
+/// Decoding updates the caches of a stack of layers.
 #[test]
 fn layers_with_caches_change_in_a_stack() -> Result<()> {
     setup();

@@ -1,4 +1,4 @@
-//! Every form of parallelism against one device: loss, gradients and ten steps of AdamW, and what is sent.
+//! Every form of parallelism compared with one device: loss, gradients, ten steps of AdamW, and communication.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use shardax_nn::prelude::*;
 use super::model::*;
 use super::setup;
 
-/// Communication is fixed before machine code is generated, so the code of a step that runs ten times need not be fast.
+/// Communication is determined before machine code is generated, so the code of ten steps need not be fast.
 const QUICK: [(&str, CompilerOption); 3] = [
     ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
     ("xla_backend_optimization_level", CompilerOption::Int(0)),
@@ -80,13 +80,13 @@ fn by_rules(config: &Config) -> Result<Sent> {
     let (tokens, targets) = batch();
     let (tokens, targets) = (place(tokens)?, place(targets)?);
     let shardings = (config.rules.shardings(&state)?, config.rules.shardings(&state.model)?);
-    let step = jit(step).out_shardings((&shardings.0, None::<shardax::ShardingLike>, &shardings.1));
+    let step = jit(step).out_shardings((&shardings.0, UNSPECIFIED, &shardings.1));
     let compiled = step.lower((&state, &tokens, &targets))?.compile_with_options(&QUICK)?;
     Run::of(state, |state| compiled.call((state, &tokens, &targets)))?.equals(Run::alone(config.experts))?;
     Sent::of(&compiled)
 }
 
-/// The bytes of the communication report, by collective, axes, and inside or outside of a loop.
+/// The bytes of the communication report, by collective, axes, and inside or outside a loop.
 #[derive(Debug)]
 struct Sent(BTreeMap<String, usize>);
 
@@ -101,7 +101,7 @@ impl Sent {
         Ok(Sent(lines))
     }
 
-    /// The theory counts numbers of four bytes.
+    /// The formulas count numbers of four bytes.
     #[track_caller]
     fn is<const N: usize>(&self, theory: [(&str, usize); N]) {
         let want: BTreeMap<String, usize> = theory.into_iter().map(|(what, n)| (what.to_owned(), 4 * n)).collect();
@@ -109,19 +109,19 @@ impl Sent {
     }
 }
 
-// What the formulas of `docs/parallelism.md` are made of, counted in numbers.
+// The terms of the formulas in `docs/parallelism.md`, as counts of numbers.
 const DEPTH: usize = FEATURES / HEADS;
-/// The matrices of a block: queries and results, keys and values, and the two of its features.
+/// The matrices of a block: queries and output, keys and values, and the two of its MLP.
 const MATRICES: usize = 2 * FEATURES * FEATURES + 2 * FEATURES * KV_HEADS * DEPTH + 2 * FEATURES * HIDDEN;
 const NORMS: usize = 2 * FEATURES;
 const BLOCK: usize = MATRICES + NORMS;
-/// The table, and what comes behind the blocks: a norm and the last layer.
+/// The embedding table, and the layers after the blocks: a norm and the output layer.
 const TABLE: usize = VOCABULARY * FEATURES;
 const LAST: usize = FEATURES + FEATURES * VOCABULARY;
 const TOKENS: usize = ROWS * LENGTH;
 /// The activations between blocks.
 const X: usize = TOKENS * FEATURES;
-/// Sums over `model` in a block: forward of attention and features, backward of features, of queries, keys and values.
+/// Sums over `model` in a block: forward of attention and MLP, backward of the MLP, of queries, keys and values.
 const SUMS: usize = 2 + 1 + 3;
 
 fn rules(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)]) -> Result<Rules> {
@@ -133,7 +133,7 @@ fn dense(rules: Rules) -> Config {
     Config { rules, ..Config::default() }
 }
 
-/// By `pmap`, by `shard_map` and by the compiler: the gradients once a step.
+/// By `pmap`, by `shard_map` and by the compiler: gradients are reduced once per step.
 #[test]
 fn data_parallel() -> Result<()> {
     setup();
@@ -169,13 +169,13 @@ fn data_parallel() -> Result<()> {
 
     by_rules(&dense(rules(&[("data", 8)], &[("batch", "data")])?))?.is([
         ("all-reduce data loop", BLOCK),
-        // A device adds up the gradients of the table's rows for its own tokens.
+        // A device sums the gradients of the table's rows for its own tokens.
         ("all-reduce data", TABLE + LAST + 1),
     ]);
     Ok(())
 }
 
-/// FSDP: a block's parameters are gathered forward and backward. Tensor parallel: what goes through a block is summed.
+/// FSDP: a block's parameters are gathered forward and backward. Tensor parallelism: a block's activations are summed.
 #[test]
 fn parameters_and_layers_split() -> Result<()> {
     setup();
@@ -183,7 +183,7 @@ fn parameters_and_layers_split() -> Result<()> {
         ("all-gather data loop", 2 * MATRICES),
         ("all-reduce data loop", BLOCK),
         ("all-reduce data", LAST + 1),
-        // Tokens; the last layer's matrix.
+        // Tokens; the matrix of the output layer.
         ("all-gather data", TOKENS + FEATURES * VOCABULARY),
         // From features to rows, and back.
         ("all-to-all data", 2 * X / 8),
@@ -195,20 +195,22 @@ fn parameters_and_layers_split() -> Result<()> {
     by_rules(&dense(three.and("heads", "model").and("mlp", "model")))?.is([
         ("all-gather fsdp loop", 2 * MATRICES / 2),
         ("all-reduce model loop", SUMS * X / 4),
-        // Gradients are summed over `fsdp`, and the half that a device keeps over `data`.
+        // Gradients are summed over `fsdp`, and a device's half of them over `data`.
         ("all-reduce fsdp loop", MATRICES / 2),
         ("all-reduce data loop", MATRICES / 4),
         ("all-reduce data,fsdp loop", NORMS),
         ("all-reduce data,fsdp", FEATURES + FEATURES * VOCABULARY / 2 + TABLE / 2 + 1),
-        // The last layer's matrix goes from `fsdp` to `model` to all, and its gradient back; the table goes to `model`, and
-        // its gradient back; a device looks half the features of its tokens up, and gets the other half.
+        // The output layer's matrix is moved from `fsdp` to `model` to all, and its gradient back; the table is moved
+        // to `model`, and its gradient back; a device looks up half the features of its tokens, and gets the other
+        // half.
         ("collective-permute fsdp,model", FEATURES * VOCABULARY + TABLE),
         ("all-gather model", FEATURES * VOCABULARY + X / 4),
     ]);
     Ok(())
 }
 
-/// GPipe sends the activations between stages in every tick, forward and then backward; 1F1B both ways in every slot.
+/// GPipe sends the activations between stages in every tick, forward and then backward; 1F1B in both directions in
+/// every slot.
 #[test]
 fn pipelines() -> Result<()> {
     setup();
@@ -230,7 +232,7 @@ fn pipelines() -> Result<()> {
     Ok(())
 }
 
-/// Keys and values go round in both directions, their gradients in one; and once more at the end.
+/// Keys and values are sent around the ring in both directions, their gradients in one, and once more at the end.
 #[test]
 fn sequences_split() -> Result<()> {
     setup();
@@ -246,7 +248,7 @@ fn sequences_split() -> Result<()> {
     by_rules(&dense(three))?.is([
         ("collective-permute sequence loop", hops * keys / 8),
         ("all-reduce model loop", SUMS * X / 4),
-        // Over both axes, one after the other.
+        // Over both axes in sequence.
         ("all-reduce sequence loop", MATRICES / 2 + NORMS),
         ("all-reduce data loop", MATRICES / 2 + NORMS),
         ("all-reduce sequence", TABLE + LAST + 1),
@@ -260,7 +262,7 @@ fn places() -> usize {
     (1.25 * (2 * LENGTH) as f64 / EXPERTS as f64).ceil() as usize
 }
 
-/// Places of experts are exchanged there and back, and their gradients too.
+/// The slots of experts are exchanged there and back, and so are their gradients.
 #[test]
 fn experts_split() -> Result<()> {
     setup();
@@ -277,7 +279,7 @@ fn experts_split() -> Result<()> {
     let three = three.and("heads", "model").and("mlp", "model");
     by_rules(&Config { rules: three, experts: true, ..Config::default() })?.is([
         ("all-to-all expert", 4 * exchanged / 4),
-        // In the experts, forward and backward; in the blocks.
+        // In the experts, forward and backward, and in the blocks.
         ("all-reduce model", 2 * exchanged / 4),
         ("all-reduce model loop", SUMS * X / 4),
         // Each device's shard of the experts.
@@ -288,7 +290,7 @@ fn experts_split() -> Result<()> {
     Ok(())
 }
 
-/// Experts behind a pipeline: a `shard_map` in another, in a branch that the last stage alone takes.
+/// Experts after a pipeline: a `shard_map` inside another, in a branch that only the last stage takes.
 #[test]
 fn experts_behind_stages() -> Result<()> {
     setup();

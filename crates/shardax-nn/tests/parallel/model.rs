@@ -152,7 +152,7 @@ impl Lm {
     }
 }
 
-pub type State = Optimizer<Lm, AdamW>;
+pub type State = Optimizer<Lm>;
 
 pub fn start(config: &Config) -> Result<State> {
     Optimizer::new(Lm::new(config)?, adamw(3e-3, 1e-2))

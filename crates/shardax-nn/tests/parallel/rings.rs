@@ -1,10 +1,10 @@
-//! Ring attention against attention on one device.
+//! Ring attention compared with attention on one device.
 
 use shardax_nn::prelude::*;
 
 use super::setup;
 
-/// Returns a device's result, and the gradients of its product with random weights.
+/// Returns a device's result, and the gradients of its inner product with random weights.
 fn with_gradients(
     attend: impl Fn(Array, Array, Array) -> Result<Array>,
     [q, k, v, weights]: [Array; 4],
@@ -16,9 +16,9 @@ fn with_gradients(
     Ok((y, grad(objective).argnums((Arg::<0>, Arg::<1>, Arg::<2>)).call((q, k, v))?))
 }
 
-/// Every option, in float32 and bfloat16, forward and backward, over the whole mesh and over a part of it.
+/// Every option, in float32 and bfloat16, forward and backward, over all devices and over some of them.
 #[test]
-fn a_ring_is_one_device() -> Result<()> {
+fn a_ring_equals_one_device() -> Result<()> {
     setup();
     let mesh = make_mesh([("data", 2), ("sequence", 4)])?;
     let split = P!["data", "sequence"];
@@ -28,7 +28,7 @@ fn a_ring_is_one_device() -> Result<()> {
         2 => AttentionOptions::new().is_causal(true).soft_cap(2.0).scale(0.4),
         _ => AttentionOptions::new().local_window_size(5, 2),
     };
-    // Heads of queries, of keys; lengths of both; the dtype.
+    // Query heads, key heads; lengths of both; the dtype.
     let cases = [
         (0, [4, 2], [16, 16], DType::F32, 2e-5),
         (1, [4, 2], [16, 16], DType::Bf16, 3e-2),
@@ -64,7 +64,7 @@ fn a_ring_is_one_device() -> Result<()> {
     Ok(())
 }
 
-/// Texts in one row and padding at its end, across the borders of blocks; then in a layer whose rules split the sequence.
+/// Packed sequences and padding across shard borders, and in a layer whose rules split the sequence.
 #[test]
 fn a_ring_keeps_segments_apart() -> Result<()> {
     setup();
@@ -90,7 +90,7 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
         for (n, (got, want)) in all(got, got_grads).iter().zip(all(want.clone(), want_grads)).enumerate() {
             assert!(allclose(got, &want, 2e-5, 2e-5)?, "causal {causal}, {n}: {}", (got - want).abs().max(..));
         }
-        // The second text alone gives the same.
+        // The second sequence alone gives the same result.
         let second = |x: &Array| x.get((..1, 5..13));
         let text = AttentionOptions::new().is_causal(causal);
         let text = text.dot_product_attention(second(&given[0]), second(&given[1]), second(&given[2]));
@@ -110,10 +110,10 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
     Ok(())
 }
 
-/// Forward each device sends its keys and values on, once for each other device; backward their gradients too, and those
-/// once more. No device has memory for more than a few blocks.
+/// Forward, each device sends its keys and values once for each other device; backward also their gradients, and those
+/// once more. No device stores more than a few shards.
 #[test]
-fn a_ring_sends_blocks_and_keeps_blocks() -> Result<()> {
+fn a_ring_sends_and_stores_shards() -> Result<()> {
     setup();
     let mesh = make_mesh([("sequence", 8)])?;
     let split = P![None, "sequence"];
@@ -130,14 +130,14 @@ fn a_ring_sends_blocks_and_keeps_blocks() -> Result<()> {
     let bytes = |in_loop| sent.iter().filter(|c| c.in_loop == in_loop).map(|c| c.bytes * c.count).sum::<usize>();
     assert!(sent.iter().all(|c| c.kind == CollectiveKind::CollectivePermute && c.participants == 2), "{sent}");
     assert_eq!((bytes(true), bytes(false)), (2 * block + 4 * block, 2 * block), "{sent}");
-    // The scores of all heads and positions are four times as much, and more.
+    // The scores of all heads and positions would need at least four times as much.
     let temporaries = compiled.memory_analysis()?.temporaries;
     assert!(temporaries < (4 * 4 * length * length / 4) as i64, "{temporaries} bytes");
     Ok(())
 }
 
 #[test]
-fn rings_say_what_does_not_fit() -> Result<()> {
+fn invalid_arguments_of_rings_are_errors() -> Result<()> {
     setup();
     let mesh = make_mesh([("sequence", 8)])?;
     let split = P![None, "sequence"];

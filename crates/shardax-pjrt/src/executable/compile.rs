@@ -11,35 +11,36 @@ use crate::options::{CompileOptions, Signature};
 use crate::raw::*;
 use crate::topology::Topology;
 
-/// XLA and LLVM recurse deeply on large programs; spawned threads and tests have only 2 MiB otherwise.
+/// XLA and LLVM recurse deeply on large programs, and spawned threads have 2 MiB of stack by default. Chains of 20,000
+/// operations compile with this size.
 const COMPILE_STACK: usize = 64 << 20;
 
 impl Client {
-    /// Compiles a StableHLO program, given as MLIR text or bytecode text form, `sdy` dialect included.
+    /// Compiles a StableHLO program, given as MLIR text, including the `sdy` dialect.
     ///
-    /// `signature` says what each device is passed. It is compared with the compiled program where the plugin shows
-    /// it, and with every execution's arguments.
+    /// `signature` lists the arguments of each device. It is compared with the compiled program if the plugin shows it,
+    /// and with the arguments of each execution.
     ///
     /// # Errors
-    /// The program does not parse or compile, the options do not fit the client, or the signature does not fit the
+    /// The program does not parse or compile, the options do not match the client, or the signature does not match the
     /// program.
     pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
+        self.check_local_devices(options)?;
         let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
         self.executable(loaded, signature)
     }
 
-    /// Compiles a serialized `HloModuleProto`, as [`Partitioned::localize`](crate::Partitioned::localize) makes it.
+    /// Compiles a serialized `HloModuleProto`, such as that of [`Partitioned::localize`](crate::Partitioned::localize).
     ///
     /// # Errors
     /// As for [`Client::compile`].
     pub fn compile_hlo(&self, module: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
+        self.check_local_devices(options)?;
         let loaded = self.compile_program("hlo", module, options)?;
         self.executable(loaded, signature)
     }
 
-    /// Compiles a program to see whether that goes well.
+    /// Compiles a program and discards it.
     pub(crate) fn compile_only(&self, mlir: &str, options: &CompileOptions) -> Result<()> {
         let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
         self.executable(loaded, Signature::default()).map(drop)
@@ -62,8 +63,8 @@ impl Client {
         })
     }
 
-    /// Refuses devices of other processes: a plugin that does not know of those would run their parts here.
-    fn check_own(&self, options: &CompileOptions) -> Result<()> {
+    /// Rejects devices of other processes: a plugin that does not know them would run their part here.
+    fn check_local_devices(&self, options: &CompileOptions) -> Result<()> {
         if !self.has_owners() {
             return Ok(());
         }
@@ -74,15 +75,16 @@ impl Client {
         }
     }
 
-    /// Loads what [`Executable::serialize`] wrote. The options must be those it was compiled with, but for the devices.
+    /// Loads the bytes of [`Executable::serialize`]. The options must be those of the compilation, except for the
+    /// devices.
     ///
-    /// What is loaded is run: the bytes must come from somebody trusted. Against accidents they carry a digest.
+    /// The bytes contain machine code and must come from a trusted source. A digest detects accidental damage.
     ///
     /// # Errors
-    /// The bytes are from another plugin version or processor, are damaged, or are a program of another signature; or as
-    /// for [`Client::compile`].
+    /// The bytes come from another plugin version or processor, are damaged, or contain a program with another
+    /// signature; otherwise as for [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
-        self.check_own(options)?;
+        self.check_local_devices(options)?;
         let given = bytes;
         let bytes = cache_entry::decode(given, &[self.plugin_id()?, self.topology_plugin_id()], &signature.parameters)?;
         let encoded = options.encode(self.ids())?;
@@ -105,10 +107,10 @@ impl Client {
     }
 
     fn executable(&self, loaded: Loaded, signature: Signature) -> Result<Executable> {
-        let missing = || Error::new(Code::Internal, "the plugin gave no executable");
+        let missing = || Error::new(Code::Internal, "the plugin returned no executable");
         let loaded = NonNull::new(loaded.0).ok_or_else(missing)?;
         let mut get = LoadedGetExecutable { loaded: loaded.as_ptr(), ..Default::default() };
-        // SAFETY: the loaded executable is live and ours.
+        // SAFETY: the loaded executable is live, and this function owns it.
         let got = unsafe { self.api().call(&mut get) }.and_then(|()| NonNull::new(get.executable).ok_or_else(missing));
         let raw = match got {
             Ok(raw) => raw,
@@ -117,7 +119,7 @@ impl Client {
                 return Err(error);
             }
         };
-        // SAFETY: the executable is live and ours.
+        // SAFETY: the executable is live, and this function owns it.
         let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, self.inner.is_cpu) };
         let mut program = match program {
             Ok(program) => program,
@@ -126,13 +128,13 @@ impl Client {
                 return Err(error);
             }
         };
-        // Functions are registered for host memory only.
+        // Host functions are registered for host memory only.
         program.calls_host &= self.inner.is_cpu;
         let donated = match program.parameters.iter().any(|p| p.donated) {
             true => program.parameters.iter().map(|p| p.donated).collect(),
             false => Vec::new(),
         };
-        // From here on, dropping it cleans up.
+        // From here on, dropping `executable` cleans up.
         let mut executable = Executable {
             program,
             loaded,
@@ -149,20 +151,21 @@ impl Client {
 
     fn destroy(&self, loaded: NonNull<RawLoaded>) {
         let mut args = LoadedDestroy { executable: loaded.as_ptr(), ..Default::default() };
-        // SAFETY: it is ours and not used again.
+        // SAFETY: this function owns it, and it is not used again.
         let _ = unsafe { self.api().call(&mut args) };
     }
 }
 
 impl Topology {
-    /// Compiles a StableHLO program, given as MLIR text, `sdy` dialect included, for these devices, whether they are
-    /// there or not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
+    /// Compiles a StableHLO program, given as MLIR text including the `sdy` dialect, for these devices, attached or
+    /// not. The [device ids](CompileOptions::device_ids) are those of [`Topology::devices`].
     ///
-    /// `signature` says what each device is passed; it is compared with the compiled program.
+    /// `signature` lists the arguments of each device, and is compared with the compiled program.
     ///
     /// # Errors
-    /// The program does not parse or compile, or does not fit the devices' memory, where the platform finds out
-    /// ([`Code::ResourceExhausted`]); the options do not fit the topology, or the signature does not fit the program.
+    /// The program does not parse or compile; it exceeds the devices' memory and the platform detects that
+    /// ([`Code::ResourceExhausted`]); the options do not match the topology, or the signature does not match the
+    /// program.
     pub fn compile(
         &self,
         mlir: &str,
@@ -185,8 +188,8 @@ impl Topology {
             Ok(CrossCompiled(args.executable))
         })?;
         let raw =
-            NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin gave no executable"))?;
-        // SAFETY: the executable is live and ours.
+            NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin returned no executable"))?;
+        // SAFETY: the executable is live, and this function owns it.
         let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, false)? };
         Ok(CrossCompiledExecutable::new(program, self.clone()))
     }
@@ -196,14 +199,14 @@ fn program(format: &'static str, code: &[u8]) -> Program {
     Program {
         struct_size: size_of::<Program>(),
         extension_start: std::ptr::null_mut(),
-        code: code.as_ptr().cast_mut().cast(), // only read
+        code: code.as_ptr().cast_mut().cast(), // read only
         code_size: code.len(),
         format: format.as_ptr().cast(),
         format_size: format.len(),
     }
 }
 
-/// Lets a new executable cross threads.
+/// Wrappers that let a new executable cross threads.
 struct Loaded(*mut RawLoaded);
 struct CrossCompiled(*mut RawExecutable);
 // SAFETY: PJRT executables may be used from any thread.

@@ -1,4 +1,4 @@
-//! Programs for devices that are not there.
+//! Programs compiled for devices that are not attached.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,9 +7,8 @@ use super::CompiledProgram;
 use crate::error::Result;
 use crate::topology::Topology;
 
-/// A program compiled for the devices of a [`Topology`], which need not be there. A client of such devices runs it once
-/// it has [loaded](crate::Client::deserialize) its bytes. What can be asked of any [`CompiledProgram`] can be asked of
-/// it.
+/// A program compiled for the devices of a [`Topology`]. To run it, a client of such devices
+/// [loads](crate::Client::deserialize) its bytes. It dereferences to [`CompiledProgram`], which has its properties.
 pub struct CrossCompiledExecutable {
     program: CompiledProgram,
     topology: Topology,
@@ -20,16 +19,16 @@ impl CrossCompiledExecutable {
         CrossCompiledExecutable { program, topology }
     }
 
-    /// The devices that it was compiled for.
+    /// The topology that it was compiled for.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The compiled program as bytes, for [`Client::deserialize`](crate::Client::deserialize) by the same plugin
-    /// version on devices of the same kind.
+    /// Serializes the program, for [`Client::deserialize`](crate::Client::deserialize) with the same plugin version on
+    /// devices of the same kind.
     ///
     /// # Errors
-    /// The platform cannot.
+    /// The platform cannot serialize programs.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.cache_entry(&self.topology.plugin_id())
     }

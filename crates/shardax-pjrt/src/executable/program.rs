@@ -1,4 +1,4 @@
-//! A compiled program by itself, whether it is loaded or not: what can be asked of it.
+//! Properties of a compiled program, loaded or not.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,24 +17,25 @@ use crate::plugin::Plugin;
 use crate::raw::*;
 use crate::sharding::OpSharding;
 
-/// What can be asked of a compiled program, be it [loaded](crate::Executable) or [not](crate::CrossCompiledExecutable).
+/// Properties of a compiled program, [loaded](crate::Executable) or [cross-compiled](crate::CrossCompiledExecutable).
 pub struct CompiledProgram {
     plugin: Plugin,
     raw: NonNull<RawExecutable>,
     pub(crate) parameters: Vec<ParameterSpec>,
     pub(crate) outputs: Vec<(ElementType, Dims)>,
-    /// `None` when the plugin does not show its programs.
+    /// `None` if the plugin does not show its programs.
     pub(crate) has_collectives: Option<bool>,
-    /// It calls functions that may be registered by the host.
+    /// The program calls functions that the host may have registered.
     pub(crate) calls_host: bool,
     shardings: OnceLock<Shardings>,
-    /// How parameters and results lie in memory; `None` when the plugin does not show its programs.
+    /// Layouts of parameters and results; `None` if the plugin does not show its programs.
     layouts: Option<(Vec<Layout>, Vec<Layout>)>,
-    /// The order of each parameter's elements, where they are not row-major and are read in place. Empty when all are.
+    /// For each parameter, the order of its elements if it is read in place and not row-major. Empty if all are
+    /// row-major.
     pub(crate) in_orders: Vec<Option<Arc<Layout>>>,
-    /// The same of each result.
+    /// The orders of the results, as for the parameters.
     pub(crate) out_orders: Vec<Option<Arc<Layout>>>,
-    /// Whether it is one of the CPU.
+    /// True for CPU programs.
     reads_in_place: bool,
 }
 
@@ -42,47 +43,47 @@ pub struct CompiledProgram {
 unsafe impl Send for CompiledProgram {}
 unsafe impl Sync for CompiledProgram {}
 
-/// Memory that one execution needs on each device, in bytes.
+/// Memory that an execution needs on each device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryAnalysis {
-    /// The program itself.
+    /// The machine code.
     pub generated_code: i64,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: i64,
-    /// Its results.
+    /// The results.
     pub outputs: i64,
-    /// Part of the arguments that outputs reuse.
+    /// The part of the arguments that results reuse.
     pub aliased: i64,
-    /// What it needs between.
+    /// The temporaries.
     pub temporaries: i64,
-    /// The most at once: arguments, results, and what is alive between. On the CPU, whose plugin leaves the temporaries
-    /// out, all of them, as they are allocated together for a call. A TPU's plugin counts what is alive alone, and not
-    /// the gaps between, so that it may be less than `temporaries`.
+    /// The peak: arguments, results and live temporaries. The CPU plugin omits temporaries, so all of them are added:
+    /// they are allocated together for each call. The TPU plugin counts live values without the gaps between them, so
+    /// that its peak may be less than `temporaries`.
     pub peak: i64,
-    /// The program itself, in the host's memory.
+    /// The machine code in host memory.
     pub host_generated_code: i64,
-    /// Its arguments, in the host's memory.
+    /// The arguments in host memory.
     pub host_arguments: i64,
-    /// Its results, in the host's memory.
+    /// The results in host memory.
     pub host_outputs: i64,
-    /// Part of those arguments that results reuse.
+    /// The part of the host arguments that results reuse.
     pub host_aliased: i64,
-    /// What it needs between, in the host's memory.
+    /// The temporaries in host memory.
     pub host_temporaries: i64,
-    /// The program and what it needs between, as the TPU's plugin counts it; the CUDA plugin says 0. `None` from plugins
+    /// Machine code and temporaries as the TPU plugin counts them; the CUDA plugin reports 0. `None` from plugins
     /// before C API 0.90.
     pub total_size: Option<i64>,
-    /// What is allocated for it in all. `None` from plugins before C API 0.104.
+    /// All memory that is allocated. `None` from plugins before C API 0.104.
     pub total_allocation: Option<i64>,
-    /// Of that, what has no end. `None` from plugins before C API 0.104.
+    /// The part of `total_allocation` with indefinite lifetime. `None` from plugins before C API 0.104.
     pub indefinite_allocation: Option<i64>,
-    /// The most of the heap at once, without what padding adds. `None` from plugins before C API 0.104.
+    /// The peak of the heap without padding. `None` from plugins before C API 0.104.
     pub peak_unpadded_heap: Option<i64>,
 }
 
 impl CompiledProgram {
-    /// Takes a compiled program over and compares it with the signature, so that what is checked at every launch is
-    /// what the plugin expects. `reads_in_place` says whether results are read where they lie.
+    /// Takes ownership of a compiled program and compares it with the signature, so that the checks at a launch match
+    /// the plugin's. `reads_in_place` states that results are read without a copy.
     ///
     /// # Safety
     /// `raw` is a live executable of this plugin that nobody else destroys.
@@ -92,7 +93,7 @@ impl CompiledProgram {
         signature: Signature,
         reads_in_place: bool,
     ) -> Result<CompiledProgram> {
-        // From here on, dropping it cleans up.
+        // From here on, dropping `program` cleans up.
         let mut program = CompiledProgram {
             plugin: plugin.clone(),
             raw,
@@ -115,33 +116,33 @@ impl CompiledProgram {
         self.plugin.api()
     }
 
-    /// The parameters, as each device sees them.
+    /// The parameters on each device.
     pub fn parameters(&self) -> &[ParameterSpec] {
         &self.parameters
     }
 
-    /// Whether devices exchange data while it runs. Custom calls are not looked into. `None` when the plugin does
-    /// not show its programs.
+    /// Returns true if devices exchange data while the program runs, not counting custom calls. `None` if the plugin
+    /// does not show its programs.
     pub fn has_collectives(&self) -> Option<bool> {
         self.has_collectives
     }
 
-    /// Whether it calls functions of this process.
+    /// Returns true if the program calls functions of this process.
     pub fn calls_host(&self) -> bool {
         self.calls_host
     }
 
-    /// Number of results on each device.
+    /// The number of results on each device.
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Element type of each result.
+    /// The element type of each result.
     pub fn output_types(&self) -> impl ExactSizeIterator<Item = ElementType> {
         self.outputs.iter().map(|(ty, _)| *ty)
     }
 
-    /// Shape of each result on one device.
+    /// The shape of each result on one device.
     pub fn output_dims(&self) -> impl ExactSizeIterator<Item = &[i64]> {
         self.outputs.iter().map(|(_, dims)| dims.as_slice())
     }
@@ -149,23 +150,23 @@ impl CompiledProgram {
     /// The program's name.
     pub fn name(&self) -> Result<String> {
         let mut args = ExecutableName { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live, and so is the text.
+        // SAFETY: the executable is live and owns the text.
         unsafe {
             self.api().call(&mut args)?;
             Ok(text(args.text, args.text_size).into_owned())
         }
     }
 
-    /// Text that is the same for equal programs compiled the same way.
+    /// A text that is equal for equal programs compiled in the same way.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`] on platforms without it.
+    /// [`Code::Unimplemented`] on platforms without fingerprints.
     pub fn fingerprint(&self) -> Result<String> {
         let mut args = ExecutableFingerprint { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live, and so is the text.
+        // SAFETY: the executable is live and owns the text.
         unsafe {
             self.api().call(&mut args)?;
-            // Not always text.
+            // Some plugins return bytes that are not UTF-8.
             let bytes = slice(args.text.cast::<u8>(), args.text_size);
             Ok(match std::str::from_utf8(bytes) {
                 Ok(text) => text.to_owned(),
@@ -174,10 +175,10 @@ impl CompiledProgram {
         }
     }
 
-    /// The program after optimization and partitioning, as a serialized `HloModuleProto`.
+    /// The optimized and partitioned program as a serialized `HloModuleProto`.
     ///
     /// # Errors
-    /// The platform does not show it.
+    /// The platform does not show its programs.
     pub fn optimized_hlo_proto(&self) -> Result<Vec<u8>> {
         let mut program = Program {
             struct_size: size_of::<Program>(),
@@ -192,7 +193,7 @@ impl CompiledProgram {
             program: &raw mut program,
             ..Default::default()
         };
-        // SAFETY: the first call asks for the size, the second fills a buffer of that size.
+        // SAFETY: the first call returns the size, the second fills a buffer of that size.
         let (bytes, format) = unsafe {
             self.api().call(&mut args)?;
             let mut bytes = vec![0u8; (*args.program).code_size];
@@ -204,12 +205,12 @@ impl CompiledProgram {
             "hlo" => Ok(bytes),
             "hlo_with_config" => hlo::without_config(bytes),
             other => {
-                Err(Error::new(Code::Unimplemented, format!("the plugin shows its program in the format {other:?}")))
+                Err(Error::new(Code::Unimplemented, format!("the plugin returns its program in the format {other:?}")))
             }
         }
     }
 
-    /// The instructions of the optimized program, which show what fused and which collectives there are.
+    /// The instructions of the optimized program, including its fusions and collectives.
     ///
     /// # Errors
     /// The platform does not show its programs.
@@ -217,7 +218,7 @@ impl CompiledProgram {
         hlo::instructions(&self.optimized_hlo_proto()?)
     }
 
-    /// The sharding of each result, given or chosen by the compiler; `None` when the program was not partitioned.
+    /// The sharding of each result, specified or chosen by the compiler; `None` if the program was not partitioned.
     ///
     /// # Errors
     /// The platform does not show its programs.
@@ -225,7 +226,7 @@ impl CompiledProgram {
         Ok(self.shardings()?.outputs.clone())
     }
 
-    /// The sharding of each parameter, given or chosen by the compiler; `None` when the program was not partitioned.
+    /// The sharding of each parameter, specified or chosen by the compiler; `None` if the program was not partitioned.
     ///
     /// # Errors
     /// The platform does not show its programs.
@@ -241,34 +242,34 @@ impl CompiledProgram {
         Ok(self.shardings.get_or_init(|| shardings))
     }
 
-    /// How each parameter lies in memory, given or chosen by the compiler; `None` when the plugin does not show its
+    /// The layout of each parameter, specified or chosen by the compiler; `None` if the plugin does not show its
     /// programs.
     pub fn parameter_layouts(&self) -> Option<&[Layout]> {
         self.layouts.as_ref().map(|(parameters, _)| &parameters[..])
     }
 
-    /// How each result lies in memory, given or chosen by the compiler; `None` when the plugin does not show its programs.
+    /// The layout of each result, specified or chosen by the compiler; `None` if the plugin does not show its programs.
     pub fn output_layouts(&self) -> Option<&[Layout]> {
         self.layouts.as_ref().map(|(_, outputs)| &outputs[..])
     }
 
-    /// The compiler's estimates, e.g. `flops`, `bytes accessed`.
+    /// The compiler's estimates, such as `flops` and `bytes accessed`.
     ///
     /// # Errors
-    /// The platform has none.
+    /// The platform has no estimates.
     pub fn cost_analysis(&self) -> Result<Vec<(String, Value)>> {
         let mut args = ExecutableCostAnalysis { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live, and so are its properties.
+        // SAFETY: the executable is live and owns its properties.
         unsafe {
             self.api().call(&mut args)?;
             named_value::from_raw(args.properties, args.num_properties)
         }
     }
 
-    /// Memory that an execution needs.
+    /// The memory that an execution needs.
     ///
     /// # Errors
-    /// The platform does not tell.
+    /// The platform does not report it.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         let mut a = ExecutableMemoryStats { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live.
@@ -294,13 +295,13 @@ impl CompiledProgram {
         })
     }
 
-    /// The kind of memory that each result lies in: `device`, `pinned_host`, …
+    /// The kind of memory of each result: `device`, `pinned_host`, …
     ///
     /// # Errors
-    /// The platform does not tell.
+    /// The platform does not report it.
     pub fn output_memory_kinds(&self) -> Result<Vec<String>> {
         let mut args = ExecutableOutputMemoryKinds { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live, and so are the lists and the texts in them.
+        // SAFETY: the executable is live and owns the lists and their texts.
         unsafe {
             self.api().call(&mut args)?;
             let kinds = slice(args.kinds, args.num_outputs).iter().zip(slice(args.kind_sizes, args.num_outputs));
@@ -313,7 +314,7 @@ impl CompiledProgram {
         let mut count = ExecutableNumOutputs { executable, ..Default::default() };
         let mut types = ExecutableOutputElementTypes { executable, ..Default::default() };
         let mut shapes = ExecutableOutputDimensions { executable, ..Default::default() };
-        // SAFETY: the executable is live, and the lists live as long.
+        // SAFETY: the executable is live and owns the lists.
         let (types, sizes, mut dims) = unsafe {
             self.api().call(&mut count)?;
             self.api().call(&mut types)?;
@@ -321,14 +322,17 @@ impl CompiledProgram {
             let sizes = slice(shapes.dim_sizes, shapes.num_outputs);
             (slice(types.types, types.num_types), sizes, slice(shapes.dims, sizes.iter().sum()))
         };
-        // The launch writes this many pointers: the lists must agree with it.
+        // A launch writes `num_outputs` pointers, so the lists must have that length.
         if types.len() != count.num_outputs || sizes.len() != count.num_outputs {
-            return Err(Error::new(Code::Internal, "the plugin contradicts itself on the number of outputs"));
+            return Err(Error::new(Code::Internal, "the plugin reports two different numbers of outputs"));
         }
         let mut outputs = Vec::with_capacity(types.len());
         for (&ty, &rank) in types.iter().zip(sizes) {
             let ty = ElementType::from_raw(ty).ok_or_else(|| {
-                Error::new(Code::Unimplemented, format!("a result has PJRT element type {ty}, which is no array type"))
+                Error::new(
+                    Code::Unimplemented,
+                    format!("a result has PJRT element type {ty}, which is not an array type"),
+                )
             })?;
             let (these, rest) = dims.split_at(rank);
             dims = rest;
@@ -338,10 +342,10 @@ impl CompiledProgram {
         Ok(())
     }
 
-    /// The plugin's bytes, sealed as this engine's.
+    /// Writes the plugin's bytes as a cache entry of this plugin.
     pub(super) fn cache_entry(&self, plugin_id: &str) -> Result<Vec<u8>> {
         let mut args = ExecutableSerialize { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: the executable is live; the bytes are until they are freed below.
+        // SAFETY: the executable is live; the bytes are valid until they are freed below.
         unsafe {
             self.api().call(&mut args)?;
             let bytes =
@@ -369,11 +373,11 @@ impl CompiledProgram {
         }
         for (i, (spec, (ty, dims))) in self.parameters.iter().zip(&summary.parameters).enumerate() {
             let Some(ty) = *ty else {
-                return Err(Error::invalid_argument(format!("parameter {i} of the program is no array")));
+                return Err(Error::invalid_argument(format!("parameter {i} of the program is not an array")));
             };
             if spec.ty != ty || spec.dims != *dims {
                 return Err(Error::invalid_argument(format!(
-                    "the signature has {} for parameter {i}, and on each device the compiled program takes {}",
+                    "parameter {i} is {} in the signature, and on each device the compiled program takes {}",
                     ShapeText(spec.ty, &spec.dims),
                     ShapeText(ty, dims)
                 )));
@@ -383,14 +387,14 @@ impl CompiledProgram {
             if self.parameters.get(i).is_some_and(|spec| !spec.donated) {
                 return Err(Error::invalid_argument(format!(
                     "the program donates parameter {i} (tf.aliasing_output or jax.buffer_donor), and the signature \
-                     says that it does not"
+                     does not",
                 )));
             }
         }
         if summary.output_layouts.len() != self.outputs.len() {
-            return Err(Error::new(Code::Internal, "the plugin contradicts itself on the number of outputs"));
+            return Err(Error::new(Code::Internal, "the plugin reports two different numbers of outputs"));
         }
-        // Elsewhere the plugin is asked for row-major copies.
+        // On other platforms, reading asks the plugin for row-major copies.
         if reads_in_place {
             self.in_orders = orders(&summary.parameter_layouts)?;
             self.out_orders = orders(&summary.output_layouts)?;
@@ -402,7 +406,7 @@ impl CompiledProgram {
     }
 }
 
-/// Those that are not row-major; none where all are.
+/// The layouts that are not row-major; empty if all are.
 fn orders(layouts: &[Layout]) -> Result<Vec<Option<Arc<Layout>>>> {
     if layouts.iter().all(Layout::is_row_major) {
         return Ok(Vec::new());
@@ -410,7 +414,7 @@ fn orders(layouts: &[Layout]) -> Result<Vec<Option<Arc<Layout>>>> {
     if layouts.iter().any(|layout| !layout.tiles.is_empty()) {
         return Err(Error::new(
             Code::Unimplemented,
-            "the program has a value that lies in tiles, which is not read in place",
+            "the program has a value with a tiled layout, which cannot be read in place",
         ));
     }
     Ok(layouts.iter().map(|layout| (!layout.is_row_major()).then(|| Arc::new(layout.clone()))).collect())
@@ -419,7 +423,7 @@ fn orders(layouts: &[Layout]) -> Result<Vec<Option<Arc<Layout>>>> {
 impl Drop for CompiledProgram {
     fn drop(&mut self) {
         let mut args = ExecutableDestroy { executable: self.raw.as_ptr(), ..Default::default() };
-        // SAFETY: it is ours; runs under way keep what they need.
+        // SAFETY: this crate owns it; running executions keep what they need.
         let _ = unsafe { self.api().call(&mut args) };
     }
 }

@@ -1,10 +1,8 @@
-//! Functions that programs of GPUs call on the device's memory: they are given addresses and a stream, and start work
-//! there.
+//! Functions that programs on GPUs call with addresses in device memory and a stream, on which they start work.
 //!
-//! A call comes on the thread that runs the program, or on one of the plugin's, while the program's earlier work may still
-//! run on the stream. What the function
-//! starts on the same stream runs after that, and before what the program does next; it must not wait for it. Addresses are
-//! those of the device's memory: this process cannot read there.
+//! The call comes on the thread that runs the program or on one of the plugin's, while earlier work of the program may
+//! still run on the stream. Work that the function starts on the stream runs after that, and before the next operation
+//! of the program. The function must not wait for it, and cannot read device memory from the host.
 
 use std::ffi::c_void;
 
@@ -12,13 +10,14 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// A function that is given a device's memory.
+/// A function of arrays in device memory.
 pub(super) type OnDevice = Box<dyn Fn(&DeviceCall<'_>) -> std::result::Result<(), String> + Send + Sync>;
 
-/// Makes `handler` callable as `name` from programs of this platform, by XLA's name of it (`CUDA`, `ROCM`), for the life
-/// of the process.
+/// Registers `handler` as `name` for programs of a platform, named as in XLA (`CUDA`, `ROCM`), for the rest of the
+/// process.
 ///
-/// Its error, or its panic, is the error of the execution. Programs that call it are not recorded as CUDA graphs.
+/// An error or panic of the handler is the error of the execution. Programs that call it are not recorded as CUDA
+/// graphs.
 ///
 /// # Errors
 /// As for [`register`](super::register).
@@ -29,38 +28,38 @@ where
     add(plugin, platform, name, Handler::Device(Box::new(handler)))
 }
 
-/// One call from a program of a device.
+/// One call from a program on a device.
 pub struct DeviceCall<'a> {
     args: SmallVec<[DeviceArray<'a>; 8]>,
     results: SmallVec<[DeviceArray<'a>; 4]>,
     frame: Frame<'a>,
 }
 
-/// An array in a device's memory: dense, row-major.
+/// A dense row-major array in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceArray<'a> {
-    /// The type of its elements.
+    /// The element type.
     pub ty: ElementType,
-    /// Its sizes.
+    /// The dimensions.
     pub dims: &'a [i64],
-    /// Where it begins, in the device's memory. Not null; of an array without elements it points nowhere.
+    /// The address in device memory. Not null; dangling if the array has no elements.
     pub address: *mut c_void,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub byte_len: usize,
 }
 
 impl<'a> DeviceCall<'a> {
-    /// The arguments, which are not to be written.
+    /// The arguments, which must not be written.
     pub fn args(&self) -> &[DeviceArray<'a>] {
         &self.args
     }
 
-    /// The results, every byte of which is to be written: they hold what was there before.
+    /// The results. The function must write every byte; initially the contents are arbitrary.
     pub fn results(&self) -> &[DeviceArray<'a>] {
         &self.results
     }
 
-    /// The stream that the program runs on: a `CUstream`, a `hipStream_t`. `None` on the host, which has none.
+    /// The stream of the program: a `CUstream` or `hipStream_t`. `None` on the host.
     pub fn stream(&self) -> Option<*mut c_void> {
         self.frame.stream().map(|address| address as *mut c_void)
     }
@@ -75,7 +74,7 @@ impl<'a> DeviceCall<'a> {
         self.frame.attrs()
     }
 
-    /// Number of the device that the program runs on; `None` when the plugin does not tell.
+    /// The number of the device that runs the program; `None` if the plugin does not report it.
     pub fn device_ordinal(&self) -> Option<i32> {
         self.frame.device_ordinal()
     }
@@ -88,7 +87,7 @@ impl fmt::Debug for DeviceCall<'_> {
 }
 
 /// # Safety
-/// What the frame points to lives through the call.
+/// Everything that the frame points to outlives the call.
 pub(super) unsafe fn call(handler: &OnDevice, frame: &RawFrame) -> std::result::Result<(), String> {
     let on_device = |RawArray { ty, dims, data, len }| DeviceArray { ty, dims, address: data.cast(), byte_len: len };
     // SAFETY: promised by the caller.

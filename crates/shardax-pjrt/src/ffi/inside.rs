@@ -1,4 +1,4 @@
-//! Threads that are inside of a function that a program calls.
+//! Detection of threads that are inside a host function of a program.
 
 use std::cell::Cell;
 
@@ -9,14 +9,14 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is inside of a function that a program calls. The program goes on when the function returns, so
-/// what waits for the plugin's threads, or for the program, may wait for ever.
+/// Returns true if this thread is inside a function that a program calls. The program continues when the function
+/// returns, so waiting here for the program or for the plugin's threads may never end.
 #[inline]
 pub fn in_function() -> bool {
     INSIDE.get()
 }
 
-/// Fails inside of a function that a program calls: it cannot run programs.
+/// Fails inside a function that a program calls, because such a function cannot run programs.
 #[inline]
 pub(crate) fn check_outside() -> Result<()> {
     match in_function() {
@@ -28,12 +28,12 @@ pub(crate) fn check_outside() -> Result<()> {
 #[cold]
 fn inside() -> Error {
     Error::failed_precondition(
-        "a function of the host that a program calls cannot run programs: the threads that would run them may all be \
-         waiting for such functions. Let it compute with the elements, or move what it computes into the program",
+        "a host function that a program calls cannot run programs: the threads that would run them may all be waiting \
+         for such functions. Compute with the elements instead, or move the computation into the program",
     )
 }
 
-/// Calls a function for a program; a panic is an error.
+/// Calls a function for a program, and converts a panic to an error.
 pub(super) fn guarded(function: impl FnOnce() -> std::result::Result<(), String>) -> std::result::Result<(), String> {
     let outer = INSIDE.replace(true);
     let result = guard_callback(function).unwrap_or_else(|panic| Err(format!("panicked: {panic}")));

@@ -1,4 +1,4 @@
-//! The structs of XLA's FFI, as a call passes them.
+//! The C structs of XLA's FFI.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -25,7 +25,7 @@ pub(super) struct RawRegister {
 
 pub(super) type RawFfiFn = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// The table that handlers get; only the entries used have names.
+/// The API table of handlers; only the entries used here have names.
 #[repr(C)]
 pub(super) struct RawFfiApi {
     pub(super) struct_size: usize,
@@ -129,7 +129,7 @@ pub(super) struct RawFfiScalar {
     pub(super) value: *const c_void,
 }
 
-// The sizes measured in the plugin; a slip in a definition above would otherwise show as a crash.
+// Sizes measured in xla-cpu-pjrt 0.0.1. A mistake in a definition above would otherwise crash.
 const _: () = {
     assert!(size_of::<RawFrame>() == 176);
     assert!(std::mem::offset_of!(RawFrame, args) == 40);
@@ -157,7 +157,7 @@ pub(super) unsafe fn make_error(frame: &RawFrame, message: String) -> *mut c_voi
         message: message.as_ptr().cast(),
         code: Code::Internal as c_int,
     };
-    // SAFETY: the table is live; the entry copies the message.
+    // SAFETY: the table is live; this entry copies the message.
     unsafe {
         match frame.api.as_ref().and_then(|api| api.error_create) {
             Some(create) => create((&raw mut args).cast()),

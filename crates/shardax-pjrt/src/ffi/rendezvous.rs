@@ -1,5 +1,5 @@
-//! Meetings: calls of several devices of this process come together, and the last to come does the work for all, with
-//! the arguments and results of all.
+//! Rendezvous of host functions: calls of several devices of this process wait for each other, and the last to arrive
+//! does the work for all, with the arguments and results of all.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 
 use super::{Arg, Ret};
 
-/// Looks before a waiting thread sleeps.
+/// Checks before a waiting thread sleeps.
 const EAGER_TRIES: usize = 200;
-/// Between looks whether something has failed elsewhere.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Interval at which a waiting thread checks for failures elsewhere.
+const POLL: Duration = Duration::from_millis(50);
 
-/// What went wrong, for people.
+/// The error message, if the work failed.
 type Outcome = Result<(), String>;
 
-/// What one call brings to a meeting.
+/// The arguments and results of one participant.
 #[derive(Debug)]
 pub struct Member<'m, 'a> {
-    /// Its arguments.
+    /// The arguments.
     pub args: &'m [Arg<'a>],
-    /// Its results.
+    /// The results.
     pub rets: &'m mut [Ret<'a>],
 }
 
-/// The meetings under way, by what tells them apart.
+/// The rendezvous in progress, by key.
 #[derive(Debug)]
 pub struct Rendezvous<K>(Mutex<HashMap<K, Arc<Gathering>>>);
 
 #[derive(Debug)]
 struct Gathering {
-    /// The call's number in the program, which all members must agree on.
+    /// The number of the call in the program, which must be the same for all participants.
     number: i64,
     state: Mutex<State>,
     outcome: OnceLock<Outcome>,
@@ -41,11 +41,11 @@ struct Gathering {
 #[derive(Debug)]
 struct State {
     lent: Vec<Option<Lent>>,
-    /// All have come, and what they lent is in use until there is an outcome.
+    /// All participants have arrived, and their arguments are in use until there is an outcome.
     working: bool,
 }
 
-/// The pointers of a [`Member`], whose thread waits until nobody has them any more.
+/// The pointers of a [`Member`]. Its thread waits until they are no longer used.
 #[derive(Debug)]
 struct Lent {
     args: *const Arg<'static>,
@@ -54,7 +54,7 @@ struct Lent {
     ret_count: usize,
 }
 
-// SAFETY: what they point to may be used by another thread while its own waits.
+// SAFETY: another thread may use the data while its own thread waits.
 unsafe impl Send for Lent {}
 
 impl Lent {
@@ -68,9 +68,9 @@ impl Lent {
     }
 
     /// # Safety
-    /// The member's thread waits for as long as this lives.
+    /// The member's thread waits for as long as the returned value is used.
     unsafe fn member<'m, 'a>(&'m mut self) -> Member<'m, 'a> {
-        // SAFETY: promised by the caller; made from slices of these lengths.
+        // SAFETY: promised by the caller; the pointers come from slices of these lengths.
         unsafe {
             Member {
                 args: std::slice::from_raw_parts(self.args.cast(), self.arg_count),
@@ -91,14 +91,14 @@ impl<K> Default for Rendezvous<K> {
 }
 
 impl<K: Clone + Eq + Hash> Rendezvous<K> {
-    /// Comes to the meeting of this key, as one of so many members, in the call of this number; `work` is done once, by
-    /// the last to come, with what all bring, in the order of members. All return when it is done, with its outcome.
+    /// Joins the rendezvous of a key as one of `members` participants, in the call `number` of the program. The last to
+    /// arrive runs `work` once with the arguments and results of all, in the order of members. All return its outcome.
     ///
-    /// A member for whom the others do not come leaves after this time, or soon after there is a `failure`.
+    /// A participant leaves if the others do not arrive in time, or soon after `failure` is set.
     ///
     /// # Errors
-    /// Those of `work`; that the members are not all at the same call; that others did not come; the failure.
-    pub fn meet(
+    /// An error of `work`; members at different calls; members that did not arrive; the failure.
+    pub fn join(
         &self,
         (key, number): (K, i64),
         (member, members): (usize, usize),
@@ -109,17 +109,17 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
         if members == 1 {
             return work(&mut [brought]);
         }
-        let (meeting, lent) = {
-            let mut meetings = lock(&self.0);
-            let meeting =
-                meetings.entry(key.clone()).or_insert_with(|| Arc::new(Gathering::new(number, members))).clone();
-            if meeting.number != number {
-                return Err(format!("another device is at call {}", meeting.number));
+        let (gathering, lent) = {
+            let mut rendezvous = lock(&self.0);
+            let gathering =
+                rendezvous.entry(key.clone()).or_insert_with(|| Arc::new(Gathering::new(number, members))).clone();
+            if gathering.number != number {
+                return Err(format!("another device is in call {}", gathering.number));
             }
-            let mut state = lock(&meeting.state);
+            let mut state = lock(&gathering.state);
             match state.lent.get_mut(member) {
                 None => return Err(format!("there is no member {member} of {members}")),
-                Some(Some(_)) => return Err("the device came twice".into()),
+                Some(Some(_)) => return Err("the device joined twice".into()),
                 Some(place) => *place = Some(Lent::new(brought)),
             }
             state.working = state.lent.iter().all(Option::is_some);
@@ -128,40 +128,40 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
                 false => Vec::new(),
             };
             if state.working {
-                // The next meeting of the same devices is another one.
-                meetings.remove(&key);
+                // The next rendezvous of these devices is a new one.
+                rendezvous.remove(&key);
             }
             drop(state);
-            (meeting, lent)
+            (gathering, lent)
         };
         if lent.is_empty() {
-            return meeting.wait(member, timeout, failure);
+            return gathering.wait(member, timeout, failure);
         }
-        let mut end = End { meeting: &meeting, outcome: Err("the work for all devices panicked".into()) };
+        let mut end = End { gathering: &gathering, outcome: Err("the work for all devices panicked".into()) };
         end.outcome = done_with(lent, work);
         end.outcome.clone()
     }
 }
 
-/// Does the work with what was lent.
+/// Runs the work on the members' data.
 fn done_with(mut lent: Vec<Lent>, work: impl FnOnce(&mut [Member<'_, '_>]) -> Outcome) -> Outcome {
-    // SAFETY: all members wait for the outcome, which is set after this has returned or unwound, and leave before it
-    // only while nobody works; this thread's own is borrowed by its call of `meet`.
+    // SAFETY: all members wait until the outcome is set, after this function has returned or unwound. They leave
+    // earlier only if no work is in progress. The data of this thread is borrowed by its call of `join`.
     let mut members: Vec<Member<'_, '_>> = lent.iter_mut().map(|lent| unsafe { lent.member() }).collect();
     work(&mut members)
 }
 
-/// Tells the members the outcome, also when the work panics.
+/// Sets the outcome for all members, even if the work panics.
 struct End<'m> {
-    meeting: &'m Gathering,
+    gathering: &'m Gathering,
     outcome: Outcome,
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        let _ = self.meeting.outcome.set(self.outcome.clone());
-        drop(lock(&self.meeting.state));
-        self.meeting.done.notify_all();
+        let _ = self.gathering.outcome.set(self.outcome.clone());
+        drop(lock(&self.gathering.state));
+        self.gathering.done.notify_all();
     }
 }
 
@@ -171,7 +171,7 @@ impl Gathering {
         Gathering { number, state: Mutex::new(state), outcome: OnceLock::new(), done: Condvar::new() }
     }
 
-    /// Waits for the outcome. What this member has lent is nobody's when it returns.
+    /// Waits for the outcome. When it returns, nobody uses this member's data.
     fn wait(&self, member: usize, timeout: Duration, failure: &OnceLock<String>) -> Outcome {
         for _ in 0..EAGER_TRIES {
             if let Some(outcome) = self.outcome.get() {
@@ -179,7 +179,7 @@ impl Gathering {
             }
             std::thread::yield_now();
         }
-        // The one that works has the deadline; this is for members that never come.
+        // The working member has the deadline; this one is for members that never arrive.
         let deadline = Instant::now().checked_add(timeout.saturating_mul(2));
         let mut state = lock(&self.state);
         loop {
@@ -191,14 +191,14 @@ impl Gathering {
                     Some(failure) => Some(failure.clone()),
                     None => deadline
                         .is_some_and(|deadline| Instant::now() >= deadline)
-                        .then(|| "a device of this process did not come".into()),
+                        .then(|| "a device of this process did not join".into()),
                 };
                 if let Some(why) = gone {
                     state.lent[member] = None;
                     return Err(why);
                 }
             }
-            state = self.done.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.done.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -216,22 +216,22 @@ mod tests {
 
     fn ret(data: &mut [u8]) -> Ret<'_> {
         let (len, data) = (data.len(), data.as_mut_ptr());
-        Ret { ty: ElementType::U8, dims: &[], data, len, asked: false, written: 0, memory: PhantomData }
+        Ret { ty: ElementType::U8, dims: &[], data, len, requested: false, written: 0, memory: PhantomData }
     }
 
     #[test]
-    fn the_last_to_come_works_for_all_again_and_again() {
-        let (meetings, failure) = (Rendezvous::default(), OnceLock::new());
+    fn the_last_to_join_works_for_all() {
+        let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
         let rounds = if cfg!(miri) { 5 } else { 200 };
         std::thread::scope(|scope| {
             for member in 0..4 {
-                let (meetings, failure) = (&meetings, &failure);
+                let (rendezvous, failure) = (&rendezvous, &failure);
                 scope.spawn(move || {
                     for round in 0..rounds {
                         let (brought, mut got) = ([round, member as u8], [0; 8]);
                         let (args, mut rets) = ([arg(&brought)], [ret(&mut got)]);
-                        meetings
-                            .meet(
+                        rendezvous
+                            .join(
                                 ("all", i64::from(round)),
                                 (member, 4),
                                 Member { args: &args, rets: &mut rets },
@@ -251,43 +251,43 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_does_not_come_and_a_failure_elsewhere_end_the_wait() {
+    fn a_missing_member_and_a_failure_elsewhere_end_the_wait() {
         let failure = OnceLock::new();
-        let wait = |meetings: &Rendezvous<i32>, timeout| {
+        let wait = |rendezvous: &Rendezvous<i32>, timeout| {
             let brought = Member { args: &[], rets: &mut [] };
-            meetings.meet((1, 0), (0, 2), brought, (timeout, &failure), |_| unreachable!()).unwrap_err()
+            rendezvous.join((1, 0), (0, 2), brought, (timeout, &failure), |_| unreachable!()).unwrap_err()
         };
-        let meetings = Rendezvous::default();
-        assert_eq!(wait(&meetings, Duration::from_millis(10)), "a device of this process did not come");
+        let rendezvous = Rendezvous::default();
+        assert_eq!(wait(&rendezvous, Duration::from_millis(10)), "a device of this process did not join");
         failure.set("it broke".to_owned()).unwrap();
         assert_eq!(wait(&Rendezvous::default(), Duration::from_secs(60)), "it broke");
     }
 
     #[test]
-    fn who_left_may_not_be_met_any_more() {
-        let (meetings, failure) = (Rendezvous::default(), OnceLock::new());
+    fn a_member_that_timed_out_takes_no_part() {
+        let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
         let come = |member, timeout| {
             let brought = Member { args: &[], rets: &mut [] };
-            meetings.meet((1, 0), (member, 2), brought, (timeout, &failure), |_| unreachable!())
+            rendezvous.join((1, 0), (member, 2), brought, (timeout, &failure), |_| unreachable!())
         };
         assert!(come(0, Duration::from_millis(1)).is_err());
-        // The other one waits in vain in turn.
-        assert_eq!(come(1, Duration::from_millis(1)).unwrap_err(), "a device of this process did not come");
+        // The other member now waits for one that has left.
+        assert_eq!(come(1, Duration::from_millis(1)).unwrap_err(), "a device of this process did not join");
     }
 
     #[test]
     fn work_that_panics_fails_for_all() {
-        let (meetings, failure) = (Rendezvous::default(), OnceLock::new());
+        let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
         let come = |member| {
             let brought = Member { args: &[], rets: &mut [] };
             let limits = (Duration::from_secs(30), &failure);
-            meetings.meet((1, 0), (member, 2), brought, limits, |_| panic!("at work"))
+            rendezvous.join((1, 0), (member, 2), brought, limits, |_| panic!("at work"))
         };
         let come = &come;
         let mut outcomes: Vec<String> = std::thread::scope(|scope| {
             let members = [0, 1].map(|member| scope.spawn(move || come(member)));
-            let said = |outcome: Result<Outcome, _>| outcome.map_or("a panic".to_owned(), Result::unwrap_err);
-            members.into_iter().map(|member| said(member.join())).collect()
+            let message = |outcome: Result<Outcome, _>| outcome.map_or("a panic".to_owned(), Result::unwrap_err);
+            members.into_iter().map(|member| message(member.join())).collect()
         });
         outcomes.sort();
         assert_eq!(outcomes, ["a panic", "the work for all devices panicked"]);

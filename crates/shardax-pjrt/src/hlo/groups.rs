@@ -1,4 +1,4 @@
-//! The groups of devices that a collective joins, in the four ways in which plugins have written them.
+//! The device groups of collectives, in the four formats that plugins have used.
 
 use prost::Message;
 
@@ -16,7 +16,7 @@ pub(super) struct GroupProto {
 pub(super) struct DeviceListProto {
     #[prost(message, repeated, tag = "1")]
     groups: Vec<GroupProto>,
-    /// Where it stood before it got a field of the instruction.
+    /// The field that preceded `iota_groups` of the instruction.
     #[prost(message, optional, tag = "2")]
     iota: Option<IotaGroupsProto>,
 }
@@ -50,7 +50,7 @@ impl IotaGroupsProto {
 }
 
 impl InstructionProto {
-    /// Empty means all in one group.
+    /// The groups; empty means one group of all devices.
     pub(super) fn groups(&self) -> Vec<Vec<i64>> {
         let listed = |groups: &[GroupProto]| groups.iter().map(|g| g.ids.clone()).collect();
         if let Some(by_axes) = &self.mesh_groups {
@@ -98,16 +98,16 @@ mod tests {
         assert!(groups(none).is_empty());
     }
 
-    /// Bytes as plugins write them, so that the numbers of the fields are not this file's own opinion.
+    /// Uses bytes as plugins write them, so that the test does not depend on the field numbers in this file.
     #[test]
     fn the_fields_of_newer_plugins_are_read() {
         // 92 {1: 2, 2: 2, 3: [2, 2], 4: [1, 0]}
         let iota = [0xe2, 0x05, 12, 8, 2, 16, 2, 26, 2, 2, 2, 34, 2, 1, 0];
         assert_eq!(InstructionProto::decode(&iota[..]).unwrap().groups(), [[0, 2], [1, 3]]);
-        // 93 {1: {1: {1: "x", 2: 2}, 1: {1: "y", 2: 2}}, 2: {1: 1}}, an axis of the mesh; 0 is left out by protobuf.
+        // 93 {1: {1: {1: "x", 2: 2}, 1: {1: "y", 2: 2}}, 2: {1: 1}}, an axis of the mesh; protobuf omits a 0.
         let axes = [0xea, 0x05, 20, 10, 14, 10, 5, 10, 1, b'x', 16, 2, 10, 5, 10, 1, b'y', 16, 2, 18, 2, 8, 1];
         assert_eq!(InstructionProto::decode(&axes[..]).unwrap().groups(), [[0, 1], [2, 3]]);
-        // 93 … 2: {1: 0, 2: {1: 1, 2: 2}}: a part of the one axis of 4.
+        // 93 … 2: {1: 0, 2: {1: 1, 2: 2}}: a sub-axis of the one axis of 4.
         let part = [0xea, 0x05, 17, 10, 7, 10, 5, 10, 1, b'x', 16, 4, 18, 6, 18, 4, 8, 1, 16, 2];
         assert_eq!(InstructionProto::decode(&part[..]).unwrap().groups(), [[0, 2], [1, 3]]);
     }

@@ -1,24 +1,24 @@
-//! A partitioned program made local: its collectives become calls of functions of the host.
+//! Localization: replaces the collectives of a partitioned program by calls of host functions.
 //!
-//! What is left is a program for one partition that the plugin compiles like any other; the functions, which the user of
-//! this crate [registers](crate::ffi::register), carry data between devices and processes:
+//! The result is a program for one partition, which the plugin compiles like any other. The functions, which the user
+//! of this crate [registers](crate::ffi::register), exchange data between devices and processes:
 //!
 //! | function | arguments and attributes |
 //! |---|---|
 //! | `shardax.all_reduce` | arrays of one type; `op`, `groups` |
-//! | `shardax.all_gather` | one array; those of all devices lie one after the other; `groups` |
-//! | `shardax.reduce_scatter` | one array, in which the parts of all devices lie one after the other; `op`, `groups` |
-//! | `shardax.all_to_all` | one array, cut and put together along its first dimension; `groups` |
+//! | `shardax.all_gather` | one array; the result concatenates those of all devices; `groups` |
+//! | `shardax.reduce_scatter` | one array, the concatenated parts of all devices; `op`, `groups` |
+//! | `shardax.all_to_all` | one array, split and concatenated along its first dimension; `groups` |
 //! | `shardax.permute` | one array; `pairs` of source and target, `devices` of the whole program |
-//! | `shardax.partition_id` | none; `devices` by partition, absent where they are numbered alike |
-//! | `shardax.after` | an array, given back |
+//! | `shardax.partition_id` | none; `devices` by partition, omitted if partitions and devices have equal numbers |
+//! | `shardax.after` | an array, returned unchanged |
 //!
-//! Groups are lists of device ids one after the other, `sizes` their lengths. `n` numbers the calls in the program.
+//! Groups are concatenated lists of device ids with the lengths `sizes`. `n` numbers the calls in the program.
 //!
-//! **Order.** XLA runs calls of one device side by side where their data allow, and every device must come to them in the
-//! same order. So each takes, as its last argument, a value that depends on the call before it in its computation, and
-//! gives one more result, a `u32[]`, for the next. Loops and branches with calls inside are ordered by passing an operand
-//! through `shardax.after`.
+//! **Order.** XLA runs independent calls of a device concurrently, but every device must reach the calls in the same
+//! order. So each call takes, as its last argument, a value that depends on the previous call of its computation, and
+//! returns an additional result, a `u32[]`, for the next. Loops and branches that contain calls are ordered by passing
+//! an operand through `shardax.after`.
 
 mod context;
 mod proto;
@@ -35,26 +35,27 @@ use super::wire::Wire;
 use crate::error::Result;
 use crate::partition::Partitioned;
 
-/// Whether a function named in a program waits for other devices.
-pub(crate) fn meets(target: &str) -> bool {
+/// Returns true if a host function waits for other devices.
+pub(crate) fn is_collective_call(target: &str) -> bool {
     target
         .strip_prefix("shardax.")
         .is_some_and(|name| matches!(name, "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "permute"))
 }
 
 impl Partitioned {
-    /// The program with calls of functions of the host in the place of collectives, for
-    /// [`Client::compile_hlo`](crate::Client::compile_hlo) with as many replicas as this process has devices.
+    /// Returns the program with calls of host functions in place of collectives. Compile it with
+    /// [`Client::compile_hlo`](crate::Client::compile_hlo) and one replica for each device of this process.
     ///
     /// # Errors
-    /// [`Code::Unimplemented`](crate::Code::Unimplemented) naming an operation that has no such function.
+    /// [`Code::Unimplemented`](crate::Code::Unimplemented) with the name of an operation that has no such function.
     pub fn localize(&self) -> Result<Vec<u8>> {
         self.localize_as(0, true)
     }
 
-    /// The same, with a number of the program in each call (`program`), by which the functions tell programs apart, and
-    /// with `bf16` exchanged as `f32` or as it is. The plugin's own collectives exchange `f32`, and with operations before
-    /// and after them never round at all: only so are the results the same bits.
+    /// Like [`Partitioned::localize`], with a number of the program in each call (`program`), by which the functions
+    /// distinguish programs. If `widen`, `bf16` is exchanged as `f32`. The plugin's collectives exchange `f32`, and
+    /// fused with operations before and after them they do not round at all: results have the same bits only with
+    /// `widen`.
     ///
     /// # Errors
     /// As for [`Partitioned::localize`].
@@ -88,7 +89,7 @@ impl Partitioned {
     }
 }
 
-/// Computations with collectives, also in those that they run.
+/// Computations with collectives, including those that call such computations.
 fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
     let own = |c: &Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str()));
     let mut found: HashSet<i64> = computations.iter().filter(|c| own(c)).map(|c| c.id).collect();
@@ -108,7 +109,7 @@ fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
     }
 }
 
-/// Text of a program's instructions that meet or order, for tests and reports.
+/// The communicating instructions of a program as text, for tests.
 #[cfg_attr(not(test), expect(dead_code))]
 pub(crate) fn text(module: &[u8]) -> Result<String> {
     use instruction::*;

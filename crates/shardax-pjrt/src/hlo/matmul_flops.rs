@@ -1,5 +1,4 @@
-//! How much arithmetic the products of an optimized program are: matrix products and convolutions, also where a library
-//! is called for them.
+//! Floating-point operations of the matmuls and convolutions of an optimized program, including library calls.
 
 use std::collections::HashMap;
 
@@ -44,16 +43,16 @@ struct WindowDimensionProto {
     base_dilation: i64,
 }
 
-/// The type and the sizes of an array.
+/// The element type and dimensions of an array.
 type Array = (ElementType, Vec<i64>);
 
-/// The operations of an instruction: two, a product and a sum, for each element of the result and each that it is summed
-/// over. Of a convolution each element counts as those far from the padding; what meets the gaps of a dilated operand does
-/// not count. 0 of what is no product.
+/// The operations of an instruction: a multiplication and an addition for each element of the result and each
+/// contracted element. Every element of a convolution counts as if it were far from the padding; multiplications with
+/// the gaps of a dilated operand do not count. 0 for other instructions.
 pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &InstructionProto>) -> f64 {
     let operand = |at: usize| instruction.operand_ids.get(at).and_then(|id| array(all.get(id)?));
     let (Some(left), Some(right), Some(result)) = (operand(0), operand(1), array(instruction)) else { return 0.0 };
-    // A library gets the gradients' operands with the window of the convolution itself.
+    // For gradients, the library call has their operands and the window of the original convolution.
     let sums = match (instruction.opcode.as_str(), instruction.custom_call_target.as_str()) {
         ("dot", _) => contracted(instruction, &left) * size(&result),
         ("convolution", _) => seen(instruction, &right) * used(instruction, &left, &result) * size(&result),
@@ -63,12 +62,12 @@ pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &I
         ("custom-call", name) if name.starts_with("__cublas$") => of_library(&left, &right, &result),
         _ => 0.0,
     };
-    // A product of complex numbers is four, and two sums.
+    // A complex multiplication is four multiplications and two additions.
     let parts = if matches!(left.0, ElementType::C64 | ElementType::C128) { 4.0 } else { 1.0 };
     2.0 * parts * sums
 }
 
-/// The result, or the first of several.
+/// The shape of the result, or of the first of several.
 fn array(instruction: &InstructionProto) -> Option<Array> {
     let mut leaves = Vec::new();
     instruction.shape.as_ref()?.leaves(&mut leaves);
@@ -84,15 +83,15 @@ fn contracted(dot: &InstructionProto, left: &Array) -> f64 {
     dims.filter_map(|&d| left.1.get(usize::try_from(d).ok()?)).map(|&n| n as f64).product()
 }
 
-/// The elements of a kernel that one of the result sees.
+/// The number of kernel elements that contribute to an element of the result.
 fn seen(convolution: &InstructionProto, kernel: &Array) -> f64 {
     let features = convolution.convolution_dimensions.as_ref().map_or(0, |d| d.kernel_output_feature);
     let features = usize::try_from(features).ok().and_then(|d| kernel.1.get(d)).map_or(1.0, |&n| n as f64);
     size(kernel) / features.max(1.0)
 }
 
-/// The share of a kernel that meets elements, where most of it does. TPUs compute products with batches, and outer
-/// products, as convolutions whose windows lie mostly in padding or in gaps.
+/// The fraction of the kernel that multiplies elements of the operand. TPUs compute batched matmuls and outer products
+/// as convolutions whose windows are mostly in padding or gaps.
 fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
     let (Some(window), Some(dims)) = (&convolution.window, &convolution.convolution_dimensions) else { return 1.0 };
     let along = |array: &Array, dims: &[i64], at: usize| {
@@ -105,7 +104,7 @@ fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
         let steps = |length: i64| (length.max(0) + step - 1) / step;
         let inside = |position: i64| {
             let start = position * d.stride - d.padding_low;
-            // Of what is beyond the ends none, and of the window no more than there is.
+            // Elements beyond the ends do not count, and the window is no larger than the kernel.
             let first = steps(-start);
             let end = steps(length - start).min(d.size);
             (end - first).max(0)
@@ -115,8 +114,8 @@ fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
     window.dimensions.iter().enumerate().map(one).product()
 }
 
-/// `[…, m, k]` by `[…, k, n]` in any order of the last two: the call says elsewhere which are contracted, but their size
-/// follows from the three.
+/// The contracted size of `[…, m, k]` by `[…, k, n]`, with the last two dimensions in any order: the call states
+/// elsewhere which are contracted, but the size follows from the three shapes.
 fn of_library(left: &Array, right: &Array, result: &Array) -> f64 {
     let batch: f64 = result.1.iter().rev().skip(2).map(|&n| n as f64).product();
     let contracted = (size(left) * size(right) / (size(result) * batch).max(1.0)).sqrt();
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn two_for_each_product() {
+    fn two_for_each_multiply_add() {
         let dot = InstructionProto {
             dot_dimensions: Some(DotDimensionsProto { lhs_contracting: vec![1] }),
             ..of(3, "dot", &[4, 5, 7], &[1, 2])
@@ -180,9 +179,9 @@ mod tests {
         assert_eq!(counted(&image, &out, &library("__cudnn$convBackwardFilter", &kernel)), all);
     }
 
-    // As TPUs write products of which a dimension is no operand's other: of 7 columns, and of a batch of 8.
+    // The form in which TPUs write matmuls with a dimension that only one operand has: 7 columns, and a batch of 8.
     #[test]
-    fn products_as_convolutions() {
+    fn matmuls_as_convolutions() {
         let conv = |result: &[i64], dim: WindowDimensionProto| InstructionProto {
             convolution_dimensions: Some(spatial(1, &[2])),
             window: Some(WindowProto { dimensions: vec![dim] }),
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn products_by_a_library() {
+    fn matmuls_by_a_library() {
         let call = InstructionProto {
             custom_call_target: "__cublas$gemm".to_owned(),
             ..of(3, "custom-call", &[3, 4, 5], &[1, 2])

@@ -1,37 +1,37 @@
-//! How often the loops of an optimized program run.
+//! Trip counts of the loops of an optimized program.
 //!
-//! Some plugins say so (`known_trip_count`). Of the others' loops it is read off what they compute: the state's element
-//! that the condition compares, where it starts, what the body adds to it, and the limit.
+//! Some plugins write them (`known_trip_count`). For others (libtpu 0.0.52), the count is derived from the loop: the
+//! element of the state that the condition compares, its initial value, the increment in the body, and the limit.
 
 use std::collections::HashMap;
 
 use super::{InstructionProto, ModuleProto};
 
-/// The instructions and computations of a module by their numbers.
+/// The instructions and computations of a module, by id.
 pub(super) struct Loops<'a> {
     instructions: HashMap<i64, &'a InstructionProto>,
     /// The root of each computation.
     roots: HashMap<i64, i64>,
 }
 
-/// A number as a loop sees it: an element of its state, if any, and what is added to it.
+/// An integer in a loop: an element of its state, if any, plus a constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Number {
     element: Option<i64>,
     offset: i64,
 }
 
-/// What the parameters of a computation are.
+/// The meaning of a computation's parameters.
 enum Scope<'s> {
     /// The state of a loop.
     Loop,
-    /// The operands of the instruction that calls it, in the scope where that stands.
+    /// The operands of the calling instruction, in its scope.
     Call(&'s InstructionProto, &'s Scope<'s>),
-    /// Nothing that is known.
+    /// Unknown.
     Outside,
 }
 
-/// Longer chains of copies and calls than this are not followed.
+/// The longest chain of copies and calls that is followed.
 const DEPTH: usize = 64;
 
 impl<'a> Loops<'a> {
@@ -43,18 +43,18 @@ impl<'a> Loops<'a> {
         }
     }
 
-    /// How often the body of this `while` runs, where that is known before it does.
+    /// The trip count of this `while`, if it is known at compile time.
     pub fn trip_count(&self, instruction: &InstructionProto) -> Option<u64> {
         if instruction.opcode != "while" {
             return None;
         }
-        said(&instruction.backend_config).or_else(|| self.computed(instruction))
+        known_trip_count(&instruction.backend_config).or_else(|| self.derived_trip_count(instruction))
     }
 
-    fn computed(&self, instruction: &InstructionProto) -> Option<u64> {
+    fn derived_trip_count(&self, instruction: &InstructionProto) -> Option<u64> {
         let [body, condition] = instruction.called_computation_ids[..] else { return None };
         let (direction, left, right) = self.comparison(*self.roots.get(&condition)?, &Scope::Loop, DEPTH)?;
-        // The counter is what the body changes; the limit may be an element of the state, too, that it leaves alone.
+        // The body changes the counter. The limit may also be an element of the state, which the body leaves unchanged.
         let step = |number: Number| {
             let Some(k) = number.element else { return Some(0) };
             let next = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
@@ -72,7 +72,7 @@ impl<'a> Loops<'a> {
         }
     }
 
-    /// The comparison that a condition ends in.
+    /// The comparison that a condition returns.
     fn comparison(&self, id: i64, scope: &Scope, depth: usize) -> Option<(&'a str, Number, Number)> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
@@ -92,7 +92,7 @@ impl<'a> Loops<'a> {
         }
     }
 
-    /// The value of an instruction, or of the element of its tuple that `path` names, innermost first.
+    /// The value of an instruction, or of the element of its tuple that `path` selects, innermost first.
     fn number(&self, id: i64, path: &mut Vec<i64>, scope: &Scope, depth: usize) -> Option<Number> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
@@ -152,8 +152,8 @@ impl<'a> Loops<'a> {
     }
 }
 
-/// What the plugin says: `{"known_trip_count":{"n":"80"},…}`.
-fn said(backend_config: &[u8]) -> Option<u64> {
+/// The count that the plugin wrote: `{"known_trip_count":{"n":"80"},…}`.
+fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(backend_config).ok()?;
     let (_, after) = text.split_once("\"known_trip_count\"")?;
     let (inside, _) = after.split_once('}')?;
@@ -161,7 +161,7 @@ fn said(backend_config: &[u8]) -> Option<u64> {
     number.trim_matches(|c: char| c == ':' || c == '"' || c.is_whitespace()).parse().ok()
 }
 
-/// The same comparison with its sides exchanged.
+/// The direction after exchanging the sides of a comparison.
 fn flipped(direction: &str) -> Option<&'static str> {
     Some(match direction {
         "LT" => "GT",
@@ -173,11 +173,11 @@ fn flipped(direction: &str) -> Option<&'static str> {
     })
 }
 
-/// How often a counter from `start` on, in steps of `by`, stays on its side of the limit.
+/// The number of values from `start` in steps of `by` satisfy the comparison with the limit.
 fn trips(start: i64, by: i64, limit: i64, direction: &str) -> Option<u64> {
     let way = i128::from(limit) - i128::from(start);
     let by = i128::from(by);
-    // Seen as if it counted up.
+    // Mirrored, if it counts down.
     let (way, by, direction) = match by > 0 {
         true => (way, by, direction),
         false => (-way, -by, flipped(direction)?),
@@ -197,7 +197,7 @@ mod tests {
     use super::super::{ComputationProto, LiteralProto};
     use super::*;
 
-    /// An instruction with its number, operation and operands.
+    /// An instruction with its id, operation and operands.
     fn op(id: i64, opcode: &str, operands: &[i64]) -> InstructionProto {
         InstructionProto { id, opcode: opcode.to_owned(), operand_ids: operands.to_vec(), ..Default::default() }
     }
@@ -226,7 +226,7 @@ mod tests {
         ComputationProto { id, root_id, instructions, ..Default::default() }
     }
 
-    /// `while i < limit { i += by }` from `start`, with `limit` in the state, a copy and a fusion on the way.
+    /// `while i < limit { i += by }` from `start`, with `limit` in the state, and with a copy and a fusion between.
     fn counted(start: i32, by: i32, limit: i32, direction: &str, sides: [i64; 2]) -> Option<u64> {
         let module = ModuleProto {
             computations: vec![
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_that_count_are_counted() {
+    fn counting_loops_have_a_trip_count() {
         assert_eq!(counted(0, 1, 80, "LT", [0, 1]), Some(80));
         assert_eq!(counted(0, 1, 80, "LE", [0, 1]), Some(81));
         assert_eq!(counted(0, 3, 80, "LT", [0, 1]), Some(27));
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(counted(79, -1, -1, "GT", [0, 1]), Some(80));
         assert_eq!(counted(79, -1, 0, "GE", [0, 1]), Some(80));
         assert_eq!(counted(9, 1, 3, "LT", [0, 1]), Some(0));
-        // Never ending, never beginning, or by no constant step.
+        // Loops that never end, never begin, or have no constant step.
         assert_eq!(counted(0, 0, 80, "LT", [0, 1]), None);
         assert_eq!(counted(0, 3, 80, "NE", [0, 1]), None);
         assert_eq!(counted(0, 1, 80, "GT", [0, 1]), None);
@@ -285,16 +285,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_says_is_believed() {
+    fn the_trip_count_of_the_plugin_is_used() {
         let config = br#"{"known_init_step":{"init":"0"},"known_trip_count":{"n":"80"},"x":{"n":"3"}}"#;
-        assert_eq!(said(config), Some(80));
-        assert_eq!(said(br#"{"known_trip_count": {"n": 7}}"#), Some(7));
-        assert_eq!((said(b"{}"), said(b"\xff"), said(br#"{"known_trip_count":{}}"#)), (None, None, None));
+        assert_eq!(known_trip_count(config), Some(80));
+        assert_eq!(known_trip_count(br#"{"known_trip_count": {"n": 7}}"#), Some(7));
+        assert_eq!(
+            (known_trip_count(b"{}"), known_trip_count(b"\xff"), known_trip_count(br#"{"known_trip_count":{}}"#)),
+            (None, None, None)
+        );
     }
 
     #[test]
-    fn a_module_that_contradicts_itself_is_no_trouble() {
-        // An instruction that is its own operand, and a loop whose computations are not there.
+    fn an_invalid_module_has_no_trip_count() {
+        // An instruction that is its own operand, and a loop with missing computations.
         let around = op(1, "copy", &[1]);
         let lost = calling(2, "while", &[1], &[7, 8]);
         let odd = calling(3, "while", &[1], &[9, 9]);

@@ -1,12 +1,12 @@
-//! Protobuf messages at wire level: known fields are edited, and those nobody here knows are carried along.
+//! Editing of protobuf messages at wire level: known fields are changed, unknown ones are preserved.
 //!
-//! A decoder that knows only some fields drops the others, and a program without them is another program.
+//! A decoder that knows only some fields would drop the others and thereby change the program.
 
 use std::borrow::Cow;
 
 use crate::error::{Code, Error, Result};
 
-/// A message: its fields in the order in which they were written.
+/// A message: its fields in their original order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wire<'a> {
     fields: Vec<(u32, Data<'a>)>,
@@ -21,7 +21,7 @@ enum Data<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Takes a message apart, one level deep.
+    /// Parses a message, one level deep.
     pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<Wire<'a>> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
@@ -41,7 +41,7 @@ impl<'a> Wire<'a> {
         Ok(Wire { fields })
     }
 
-    /// As [`Wire::parse`], of bytes that a message gave away.
+    /// Like [`Wire::parse`], for bytes that may be owned.
     pub(crate) fn parse_cow(bytes: Cow<'a, [u8]>) -> Result<Wire<'a>> {
         match bytes {
             Cow::Borrowed(bytes) => Wire::parse(bytes),
@@ -59,10 +59,10 @@ impl<'a> Wire<'a> {
         Wire { fields: self.fields.into_iter().map(|(number, data)| (number, own(data))).collect() }
     }
 
-    /// Takes the messages of a repeated field out.
+    /// Removes and returns the messages of a repeated field.
     pub(crate) fn take_bytes(&mut self, field: u32) -> Vec<Cow<'a, [u8]>> {
-        let (taken, kept) = std::mem::take(&mut self.fields).into_iter().partition(|(number, _)| *number == field);
-        self.fields = kept;
+        let (taken, rest) = std::mem::take(&mut self.fields).into_iter().partition(|(number, _)| *number == field);
+        self.fields = rest;
         let taken: Vec<(u32, Data<'a>)> = taken;
         taken
             .into_iter()
@@ -96,7 +96,7 @@ impl<'a> Wire<'a> {
         out
     }
 
-    /// The number in a field; 0, protobuf's default, where it is absent.
+    /// The integer in a field; 0, protobuf's default, if it is absent.
     pub(crate) fn int(&self, field: u32) -> i64 {
         let found = self.fields.iter().rev().find_map(|(number, data)| match data {
             Data::Varint(value) if *number == field => Some(*value as i64),
@@ -105,7 +105,7 @@ impl<'a> Wire<'a> {
         found.unwrap_or(0)
     }
 
-    /// The numbers of a repeated field, packed or not.
+    /// The integers of a repeated field, packed or not.
     pub(crate) fn ints(&self, field: u32) -> Result<Vec<i64>> {
         let mut all = Vec::new();
         for (_, data) in self.fields.iter().filter(|(number, _)| *number == field) {
@@ -123,12 +123,12 @@ impl<'a> Wire<'a> {
         Ok(all)
     }
 
-    /// Bytes, text, or a message in a field.
+    /// The bytes, string or message in a field.
     pub(crate) fn bytes(&self, field: u32) -> Option<&[u8]> {
         self.all_bytes(field).next_back()
     }
 
-    /// As [`Wire::bytes`], each of a repeated field.
+    /// The bytes of each element of a repeated field.
     pub(crate) fn all_bytes(&self, field: u32) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.fields.iter().filter_map(move |(number, data)| match data {
             Data::Bytes(bytes) if *number == field => Some(&**bytes),
@@ -152,19 +152,19 @@ impl<'a> Wire<'a> {
         self.fields.push((field, Data::Bytes(Cow::Owned(bytes.into()))));
     }
 
-    /// Puts a number in the place of a field's.
+    /// Replaces the integer in a field.
     pub(crate) fn set_int(&mut self, field: u32, value: i64) {
         self.remove(&[field]);
         self.push_int(field, value);
     }
 
-    /// Puts bytes in the place of a field's.
+    /// Replaces the bytes in a field.
     pub(crate) fn set_bytes(&mut self, field: u32, bytes: impl Into<Vec<u8>>) {
         self.remove(&[field]);
         self.push_bytes(field, bytes);
     }
 
-    /// Puts numbers in the place of a repeated field's.
+    /// Replaces the integers of a repeated field.
     pub(crate) fn set_ints(&mut self, field: u32, values: &[i64]) {
         self.remove(&[field]);
         if !values.is_empty() {
@@ -185,7 +185,7 @@ fn read_varint(bytes: &mut &[u8]) -> Result<u64> {
             return Ok(value);
         }
     }
-    Err(damaged("a number of more than 64 bits".into()))
+    Err(damaged("an integer of more than 64 bits".into()))
 }
 
 fn write_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -203,18 +203,18 @@ fn split<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
 }
 
 fn cut_short() -> Error {
-    damaged("its end is missing".into())
+    damaged("it is truncated".into())
 }
 
 fn damaged(what: String) -> Error {
-    Error::new(Code::DataLoss, format!("the program is no protobuf message: {what}"))
+    Error::new(Code::DataLoss, format!("the program is not a protobuf message: {what}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A message with every wire type, fields out of order and repeated.
+    /// A message with every wire type, and with fields out of order and repeated.
     fn message() -> Vec<u8> {
         let mut bytes = vec![0x08, 0x96, 0x01]; // 1: 150
         bytes.extend([0x92, 0xce, 0x04, 3, b'a', b'b', b'c']); // 9442: "abc"
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_edited_is_carried_byte_by_byte() {
+    fn fields_that_are_not_edited_are_preserved() {
         let bytes = message();
         let mut wire = Wire::parse(&bytes).unwrap();
         assert_eq!(wire.encode(), bytes);
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn damage_is_an_error() {
         let bytes = message();
-        // Ends between fields are whole messages.
+        // Messages that end between fields are complete.
         let whole = [0, 3, 10, 15, 24, 29, 31];
         for end in (0..bytes.len()).filter(|end| !whole.contains(end)) {
             let error = Wire::parse(&bytes[..end]).unwrap_err();
-            assert_eq!(error.message, "the program is no protobuf message: its end is missing", "at {end}");
+            assert_eq!(error.message, "the program is not a protobuf message: it is truncated", "at {end}");
         }
         assert!(Wire::parse(&[0x0b]).unwrap_err().message.ends_with("wire type 3"));
         assert!(Wire::parse(&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255]).is_err());

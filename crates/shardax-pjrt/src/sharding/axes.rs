@@ -1,4 +1,4 @@
-//! Meshes of named axes, and references to axes or parts of them: how newer plugins write groups and shardings.
+//! Meshes of named axes and references to axes and sub-axes: the format of groups and shardings of newer plugins.
 
 use prost::Message;
 
@@ -9,7 +9,7 @@ use super::transposed_iota;
 pub(crate) struct MeshProto {
     #[prost(message, repeated, tag = "1")]
     pub axes: Vec<MeshAxisProto>,
-    /// Empty stands for 0, 1, 2, …, or for what `iota` says.
+    /// Empty means 0, 1, 2, …, or the order of `iota`.
     #[prost(int64, repeated, tag = "2")]
     pub device_ids: Vec<i64>,
     #[prost(message, optional, tag = "3")]
@@ -32,7 +32,7 @@ pub(crate) struct IotaTransformProto {
     pub transpose_perm: Vec<i64>,
 }
 
-/// An axis of a mesh, or a part of one.
+/// A mesh axis or sub-axis.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AxisRefProto {
     #[prost(int64, tag = "1")]
@@ -41,7 +41,7 @@ pub(crate) struct AxisRefProto {
     pub part: Option<SubAxisProto>,
 }
 
-/// The middle one of the dimensions that an axis is taken apart into: `[pre_size, size, rest]`.
+/// The middle of the dimensions that an axis is split into: `[pre_size, size, rest]`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SubAxisProto {
     #[prost(int64, tag = "1")]
@@ -50,14 +50,14 @@ pub(crate) struct SubAxisProto {
     pub size: i64,
 }
 
-/// How a coordinate is read off a position: `position / stride % size`.
+/// A coordinate as a function of a position: `position / stride % size`.
 #[derive(Clone, Copy)]
 struct Digit {
     stride: usize,
     size: usize,
 }
 
-/// A mesh, read.
+/// A decoded mesh.
 pub(crate) struct Grid {
     axes: Vec<Digit>,
     devices: Vec<usize>,
@@ -68,7 +68,7 @@ fn sizes(values: &[i64]) -> Vec<usize> {
 }
 
 impl Grid {
-    /// `None` when the numbers contradict each other.
+    /// Decodes a mesh; `None` if its numbers are inconsistent.
     pub fn of(mesh: &MeshProto) -> Option<Grid> {
         let sizes_of_axes = sizes(&mesh.axes.iter().map(|axis| axis.size).collect::<Vec<_>>());
         let total = sizes_of_axes.iter().try_fold(1usize, |n, &size| n.checked_mul(size))?;
@@ -107,8 +107,8 @@ impl Grid {
         Some(self.digits(axes)?.iter().map(|digit| digit.size).product())
     }
 
-    /// The device at each position, with its place along each of `lists` of axes, the first axis of a list major, and
-    /// what is left of the position without all these.
+    /// The device at each position, with its index along each of `lists` of axes, the first axis of a list major, and
+    /// the remainder of the position without these axes.
     fn places(&self, lists: &[&[AxisRefProto]]) -> Option<Vec<(Vec<usize>, usize)>> {
         let digits = lists.iter().map(|list| self.digits(list)).collect::<Option<Vec<_>>>()?;
         let place = |position: usize| {
@@ -126,7 +126,7 @@ impl Grid {
         Some((0..self.devices.len()).map(place).collect())
     }
 
-    /// The devices that differ along these axes alone, group by group.
+    /// Groups of devices that differ only along these axes.
     pub fn groups(&self, axes: &[AxisRefProto]) -> Option<Vec<Vec<i64>>> {
         let mut order: Vec<(usize, usize, usize)> = (0..)
             .zip(self.places(&[axes])?)
@@ -138,8 +138,8 @@ impl Grid {
         Some(order.chunk_by(same_group).map(|group| group.iter().map(device).collect()).collect())
     }
 
-    /// The devices in the order of their places along these lists, the first list major; those that are left of a
-    /// position decide last.
+    /// The devices ordered by their indices along these lists, the first list major, and last by the remainder of their
+    /// position.
     pub fn ordered(&self, lists: &[&[AxisRefProto]]) -> Option<Vec<usize>> {
         let places = self.places(lists)?;
         let mut order: Vec<usize> = (0..self.devices.len()).collect();
@@ -173,7 +173,7 @@ pub(crate) mod tests {
         assert_eq!(grid.groups(&[axis(0), axis(1)]).unwrap(), [[0, 1, 2, 3, 4, 5, 6, 7]]);
         assert_eq!(grid.groups(&[axis(1), axis(0)]).unwrap(), [[0, 4, 1, 5, 2, 6, 3, 7]]);
         assert_eq!(grid.groups(&[]).unwrap().len(), 8);
-        // Parts of an axis: y as [2, 2].
+        // Sub-axes: y as [2, 2].
         assert_eq!(grid.groups(&[part(1, 1, 2)]).unwrap(), [[0, 2], [1, 3], [4, 6], [5, 7]]);
         assert_eq!(grid.groups(&[part(1, 2, 2)]).unwrap(), [[0, 1], [2, 3], [4, 5], [6, 7]]);
         assert_eq!(grid.size(&[axis(0), part(1, 2, 2)]), Some(4));

@@ -1,4 +1,4 @@
-//! Which devices to compile for: TPUs by the name of their slice, GPUs by what they are and how many there are.
+//! Descriptions of the devices to compile for: TPUs by slice, GPUs by model and number.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::named_value::Value;
 use crate::permissions;
 use crate::plugin::Plugin;
 
-/// TPUs of one kind, in slices.
+/// TPU slices of one kind.
 ///
 /// ```no_run
 /// use shardax_pjrt::{Plugin, TpuTopology};
@@ -23,11 +23,11 @@ pub struct TpuTopology {
     /// Generation and chips along each dimension of a slice: `v5e:2x4`, `v5p:8x8x16`, `v6e:16x16`, `tpu7x:2x2x1`.
     /// Chips, not cores: what the cloud sells as `v5p-2048` is `v5p:8x8x16`.
     pub slice: String,
-    /// The dimensions that are closed to rings; by default none is. Whole cubes of v4 and v5p are closed in all three.
+    /// The dimensions that wrap around; by default none. Whole cubes of v4 and v5p wrap around in all three.
     pub wrap: Option<[bool; 3]>,
-    /// How many such slices there are, joined by the data centre's network. 1 by default.
+    /// The number of slices, connected by the data centre's network. 1 by default.
     pub num_slices: usize,
-    /// The chips of one host along each dimension; by default the plugin's, 2×2×1.
+    /// The chips of a host along each dimension; by default the plugin's, 2×2×1.
     pub chips_per_host_bounds: Option<[usize; 3]>,
 }
 
@@ -37,10 +37,10 @@ impl TpuTopology {
         TpuTopology { slice: slice.into(), wrap: None, num_slices: 1, chips_per_host_bounds: None }
     }
 
-    /// The topology, as the TPU plugin knows it.
+    /// Makes the topology with the TPU plugin.
     ///
     /// # Errors
-    /// The plugin does not know the name, or the sizes are zero, too large, or no multiples of a host's.
+    /// The plugin does not know the name, or the sizes are zero, too large, or not multiples of a host's.
     pub fn topology(&self, plugin: &Plugin) -> Result<Topology> {
         let chips = chips(&self.slice)?;
         check_count(&self.slice, chips.saturating_mul(self.num_slices))?;
@@ -66,29 +66,29 @@ impl From<&str> for TpuTopology {
     }
 }
 
-/// GPUs of one kind: hosts of several, in groups that a faster network joins.
+/// GPUs of one model: hosts with several GPUs, in groups that a faster network connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GpuTopology {
-    /// What each is.
+    /// The model.
     pub gpu: GpuSpec,
     /// Groups of hosts (the plugin's partitions). 1 by default.
     pub num_slices: usize,
-    /// Hosts of each group. 1 by default.
+    /// Hosts per group. 1 by default.
     pub hosts: usize,
-    /// GPUs of each host. 8 by default.
+    /// GPUs per host. 8 by default.
     pub gpus_per_host: usize,
 }
 
 impl GpuTopology {
-    /// One host of eight such GPUs.
+    /// One host with eight GPUs.
     pub fn new(gpu: GpuSpec) -> GpuTopology {
         GpuTopology { gpu, num_slices: 1, hosts: 1, gpus_per_host: 8 }
     }
 
-    /// The topology, as the CUDA plugin knows it.
+    /// Makes the topology with the CUDA plugin.
     ///
     /// # Errors
-    /// A number is zero or they are too many, or the plugin cannot read the description.
+    /// A number is zero, there are too many devices, or the plugin cannot read the description.
     pub fn topology(&self, plugin: &Plugin) -> Result<Topology> {
         let sizes = [self.num_slices, self.hosts, self.gpus_per_host];
         let shape = sizes.map(|n| n.to_string()).join("x");
@@ -99,35 +99,35 @@ impl GpuTopology {
     }
 }
 
-/// One host of eight such GPUs.
+/// One host with eight GPUs.
 impl From<GpuSpec> for GpuTopology {
     fn from(gpu: GpuSpec) -> GpuTopology {
         GpuTopology::new(gpu)
     }
 }
 
-/// What a GPU is, for a compiler that cannot ask it.
+/// The description of a GPU, for a compiler without access to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GpuSpec {
-    /// NVIDIA A100 SXM of 80 GB.
+    /// NVIDIA A100 SXM with 80 GB.
     A100,
-    /// NVIDIA H100 SXM of 80 GB.
+    /// NVIDIA H100 SXM with 80 GB.
     H100,
-    /// NVIDIA H200 SXM of 141 GB.
+    /// NVIDIA H200 SXM with 141 GB.
     H200,
-    /// NVIDIA B200 of 192 GB.
+    /// NVIDIA B200 with 192 GB.
     B200,
-    /// Any other: a `GpuTargetConfigProto` as text, as XLA writes it (`XLA_FLAGS=--xla_gpu_dump_...` or its `specs`).
+    /// Another GPU: a `GpuTargetConfigProto` as text, in XLA's format (`XLA_FLAGS=--xla_gpu_dump_...` or its `specs`).
     /// Fields that the plugin does not know are errors.
     Text(String),
 }
 
-/// What differs between the GPUs that are known by name.
+/// The properties in which the named GPUs differ.
 struct Numbers {
     name: &'static str,
     major: u32,
-    /// The instructions of this generation alone.
+    /// It has instructions that only this generation supports.
     accelerated: bool,
     cores: u32,
     fpus_per_core: u32,
@@ -139,8 +139,8 @@ struct Numbers {
     gigahertz: &'static str,
 }
 
-/// From the vendor's data sheets and CUDA's programming guide (compute capabilities 8.0, 9.0 and 10.0); of the memory
-/// what is left of it for programs.
+/// From the vendor's data sheets and CUDA's programming guide (compute capabilities 8.0, 9.0 and 10.0). The memory is
+/// the part that is available to programs.
 const A100: Numbers = Numbers {
     name: "NVIDIA A100-SXM4-80GB",
     major: 8,
@@ -207,7 +207,7 @@ impl Numbers {
             let colon = if value.starts_with('{') { "" } else { ":" };
             text.push_str(&format!("  {name}{colon} {value}\n"));
         }
-        // The cuDNN that convolutions are written for.
+        // The cuDNN version that convolutions are compiled for.
         text.push_str("}\nplatform_name: \"CUDA\"\ndnn_version_info { major: 9 minor: 8 }\n");
         text.push_str(&format!("device_description_str: {:?}\n", self.name));
         text
@@ -218,7 +218,7 @@ impl GpuSpec {
     /// The GPU of this name: `a100`, `h100`, `h200` or `b200`, in any case.
     ///
     /// # Errors
-    /// No GPU is known by that name.
+    /// The name is unknown.
     pub fn named(name: &str) -> Result<GpuSpec> {
         match name.to_lowercase().as_str() {
             "a100" => Ok(GpuSpec::A100),
@@ -226,8 +226,8 @@ impl GpuSpec {
             "h200" => Ok(GpuSpec::H200),
             "b200" => Ok(GpuSpec::B200),
             _ => Err(Error::invalid_argument(format!(
-                "no GPU is known as {name:?}; known are a100, h100, h200 and b200. Any other can be described in a file \
-                 (GpuSpec::from_file)"
+                "no GPU is known as {name:?}; known are a100, h100, h200 and b200. Any other can be described in a \
+                 file (GpuSpec::from_file)"
             ))),
         }
     }
@@ -235,7 +235,7 @@ impl GpuSpec {
     /// The GPU that a file describes: a `GpuTargetConfigProto` as text.
     ///
     /// # Errors
-    /// The file cannot be read, or is no text.
+    /// The file cannot be read, or is not text.
     pub fn from_file(path: &Path) -> Result<GpuSpec> {
         use std::io::Read;
 
@@ -258,7 +258,7 @@ impl GpuSpec {
     }
 }
 
-/// `h100`; of others, the name in their description.
+/// Formatted as `h100`; others by the name in their description.
 impl fmt::Display for GpuSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -274,10 +274,10 @@ impl fmt::Display for GpuSpec {
     }
 }
 
-/// More devices than any machine has would keep the plugin busy for ever.
+/// The largest number of devices: with many more, a plugin never finishes.
 const MOST_DEVICES: usize = 1 << 17;
 
-/// Refuses sizes on which plugins end the process (none, or fewer), or never come back.
+/// Rejects sizes for which plugins end the process (zero or negative) or never return.
 fn check_count(name: &str, count: usize) -> Result<()> {
     if (1..=MOST_DEVICES).contains(&count) {
         return Ok(());
@@ -287,12 +287,12 @@ fn check_count(name: &str, count: usize) -> Result<()> {
     )))
 }
 
-/// The number of chips of a slice of this name.
+/// The number of chips of a slice.
 fn chips(slice: &str) -> Result<usize> {
     let wrong = || {
         Error::invalid_argument(format!(
-            "{slice:?} is no TPU topology: it is a generation (v2, v3, v4, v5e, v5p, v6e, tpu7x) and the chips along each \
-             dimension, as in v5e:2x4 or v5p:8x8x16"
+            "{slice:?} is not a TPU topology: write the generation (v2, v3, v4, v5e, v5p, v6e, tpu7x) and the chips \
+             along each dimension, as in v5e:2x4 or v5p:8x8x16"
         ))
     };
     let (generation, sizes) = slice.split_once(':').ok_or_else(wrong)?;
@@ -305,7 +305,7 @@ fn chips(slice: &str) -> Result<usize> {
     Ok(sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size)))
 }
 
-/// Checks what the plugin would be asked for by name and options, for those who do so themselves.
+/// Checks the name and options that a user passes directly to the plugin.
 pub(super) fn check(name: &str, options: &[(&str, Value)]) -> Result<()> {
     let product = |text: &str| {
         let sizes = text.split('x').map(|n| n.parse::<usize>().unwrap_or(0));
@@ -337,13 +337,13 @@ mod tests {
         assert_eq!(chips("v5p:8x8x16").unwrap(), 1024);
         assert_eq!(chips("v4:4x4x8_twisted").unwrap(), 128);
         for wrong in ["", "v5e", "v5e:", ":2x4", "v5e:2", "v5e:2x", "v5e:-2x4", "v5e:2x2x2x2", "v5p-2048"] {
-            assert!(chips(wrong).unwrap_err().message.contains("is no TPU topology"), "{wrong}");
+            assert!(chips(wrong).unwrap_err().message.contains("is not a TPU topology"), "{wrong}");
         }
     }
 
-    /// Each of these ended the process, or took for ever, inside of a plugin.
+    /// Each of these ended the process or never returned inside a plugin.
     #[test]
-    fn sizes_that_plugins_do_not_survive_are_refused() {
+    fn sizes_that_end_the_process_are_rejected() {
         let shape = |text: &str| [("topology", Value::String(text.to_owned()))];
         for (name, options) in [
             ("v5e:0x4", vec![]),
@@ -389,8 +389,11 @@ mod tests {
         let no_text = GpuSpec::from_file(&path).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         for error in [no_text, GpuSpec::from_file(&path).unwrap_err()] {
-            let said = error.to_string();
-            assert!(said.contains("cannot read the GPU's description") && said.contains("shardax-gpu-"), "{said}");
+            let message = error.to_string();
+            assert!(
+                message.contains("cannot read the GPU's description") && message.contains("shardax-gpu-"),
+                "{message}"
+            );
         }
     }
 }

@@ -1,8 +1,10 @@
-// A plugin that passes everything on to another one, and fails where the environment asks for it.
+// A plugin that forwards calls to another plugin, and fails on demand of the environment.
 //
 // FAULTY_PLUGIN_OF     the path of the other one
 // FAULTY_OPTION        an option of the compiler that this one does not know
 // FAULTY_LAUNCH        a file: while it is there, a launch on several devices takes it away and fails, inside the plugin
+// FAULTY_SLICE         the second half of the devices is another process's, as on a slice of TPUs whose plugin brings the
+//                      processes together; a launch with its devices fails, and says on how many of this process
 // FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", "records into ours", where the caller has the
 //                      memory, "fails" when it is started, or "fails at its end"
 #define _GNU_SOURCE
@@ -20,7 +22,7 @@ typedef struct { size_t size; void *extension; void *client; void *program; cons
 typedef struct { size_t size; void *extension; void *executable; void *options; void *const *const *arguments; size_t num_devices, num_args; } Execute;
 typedef void *(*Function)(void *);
 
-enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, ERROR_CODE = 2, COMPILE = 20, EXECUTE = 55 };
+enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, ERROR_CODE = 2, ADDRESSABLE = 16, COMPILE = 20, ID = 23, PROCESS = 24, RUNS_ON = 52, EXECUTE = 55 };
 static Api api;
 static const Api *real;
 static char fault[256];
@@ -54,11 +56,44 @@ static void *compile(void *args) {
     return call(COMPILE, args);
 }
 
+typedef struct { size_t size; void *extension; void *of; void *const *devices; size_t num_devices; } Devices;
+typedef struct { size_t size; void *extension; void *description; int number; } Number;
+static size_t all;
+
+static void *addressable(void *args) {
+    void *error = call(ADDRESSABLE, args);
+    Devices *of = args;
+    if (!error) all = of->num_devices, of->num_devices = (all + 1) / 2;
+    return error;
+}
+
+static void *process(void *args) {
+    Number id = *(Number *)args;
+    void *error = call(ID, &id);
+    ((Number *)args)->number = (size_t)id.number >= (all + 1) / 2;
+    return error;
+}
+
+// Of a program on several devices, the first half is here.
+static void *runs_on(void *args) {
+    void *error = call(RUNS_ON, args);
+    Devices *of = args;
+    if (!error && of->num_devices > 1) of->num_devices = (of->num_devices + 1) / 2;
+    return error;
+}
+
 static void *execute(void *args) {
     Execute *of = args;
+    if (getenv("FAULTY_SLICE")) {
+        Devices on = { sizeof on, NULL, of->executable, NULL, 0 };
+        void *error = call(RUNS_ON, &on);
+        if (error || on.num_devices == of->num_devices) return error ? error : call(EXECUTE, args);
+        snprintf(fault, sizeof fault, "a launch on %zu of %zu devices", of->num_devices, on.num_devices);
+        return fault;
+    }
     const char *file = getenv("FAULTY_LAUNCH");
     if (!file || of->num_devices < 2 || of->num_devices > 64 || unlink(file) != 0) return call(EXECUTE, args);
-    // The second device is given what lies on the first: the plugin's own checks fail there.
+    // The second device gets buffers of the first, so the plugin's own checks fail there.
     void *const *lists[64];
     memcpy(lists, of->arguments, of->num_devices * sizeof *lists);
     lists[1] = lists[0];
@@ -66,7 +101,7 @@ static void *execute(void *args) {
     return call(EXECUTE, args);
 }
 
-// A recorder of its own: the fields of an XSpace by hand, and a byte too many at the end, as XLA's plugins have.
+// A fake profiler: encodes the fields of an XSpace, and appends an extra byte, as XLA's plugins do.
 typedef struct { size_t size; void *session; unsigned char *buffer; size_t buffer_size; } Collect;
 typedef struct { size_t size; const char *options; size_t options_size; void *session; } Create;
 typedef struct { size_t size; void *priv; void (*error_destroy)(void *), (*error_message)(void *); Function error_code, create, destroy, start, stop, collect; } Recorder;
@@ -89,7 +124,7 @@ static size_t varint(unsigned char *to, int number, unsigned long long value) {
     return n;
 }
 
-// What was written since `from` becomes one field.
+// Turns the bytes written since `from` into one field.
 static void enclose(size_t from, int number) {
     unsigned char inner[200];
     size_t size = recorded_size - from;
@@ -160,6 +195,11 @@ const Api *GetPjrtApi(void) {
     api.table[ERROR_CODE] = code;
     api.table[COMPILE] = compile;
     api.table[EXECUTE] = execute;
+    if (getenv("FAULTY_SLICE")) {
+        api.table[ADDRESSABLE] = addressable;
+        api.table[PROCESS] = process;
+        api.table[RUNS_ON] = runs_on;
+    }
     if (getenv("FAULTY_PROFILER")) {
         extension.next = api.extensions;
         api.extensions = &extension;

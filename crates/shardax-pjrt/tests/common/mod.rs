@@ -1,4 +1,4 @@
-//! What the tests share: clients, programs, a time limit.
+//! Clients, programs and a time limit for the tests.
 #![allow(dead_code)]
 
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shardax_pjrt::*;
 
-/// A client with this many CPU devices, shared by the tests of one binary.
+/// A client with this number of CPU devices, shared by the tests of a binary.
 pub fn client(devices: usize) -> Client {
     static ONE: OnceLock<Client> = OnceLock::new();
     static EIGHT: OnceLock<Client> = OnceLock::new();
@@ -24,7 +24,8 @@ pub fn new_client(devices: usize) -> Client {
     Client::new(&plugin, &[("cpu_device_count", Value::Int(devices as i64))]).expect("a client")
 }
 
-/// Fails instead of hanging. A hung test leaves its thread behind. `SHARDAX_TEST_PATIENCE` is for what makes all slower.
+/// Fails instead of hanging; the thread of a hung test is leaked. `SHARDAX_TEST_PATIENCE` scales the limit for slow
+/// builds.
 pub fn within<R: Send + 'static>(seconds: u64, f: impl FnOnce() -> R + Send + 'static) -> R {
     let patience = std::env::var("SHARDAX_TEST_PATIENCE").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let seconds = seconds * patience;
@@ -73,7 +74,7 @@ pub fn partitions(n: usize) -> CompileOptions {
     CompileOptions { num_partitions: n, ..Default::default() }
 }
 
-/// x * 2 + 1 on n floats; donates x when asked.
+/// x * 2 + 1 on n floats, optionally donating x.
 pub fn affine(n: usize, donate: bool) -> String {
     let attribute = if donate { " {tf.aliasing_output = 0 : i32}" } else { "" };
     format!(
@@ -87,7 +88,7 @@ pub fn affine(n: usize, donate: bool) -> String {
     )
 }
 
-/// Sum over `devices` devices of `n` floats each; donates the input when asked.
+/// The sum over `devices` devices of `n` floats each, optionally donating the input.
 pub fn all_reduce(devices: usize, n: usize, donate: bool) -> String {
     let group = (0..devices).map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
     let attribute = if donate { ", tf.aliasing_output = 0 : i32" } else { "" };

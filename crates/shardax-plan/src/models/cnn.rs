@@ -21,11 +21,11 @@ impl Cnn {
 
 const RULES: [(&str, &[&str]); 1] = [("batch", &["data", "fsdp"])];
 
-type State = Optimizer<Cnn, Adam>;
+type State = Optimizer<Cnn>;
 
-/// A step of Adam on images of 32×32. Axes: `data` splits the images.
+/// A step of Adam on images of 32×32 pixels. `data` splits the images.
 ///
-/// Fails when the devices do not divide the images.
+/// Fails if the number of images is not divisible by the devices.
 #[track_caller]
 pub fn cnn(setup: &Setup) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());
@@ -45,10 +45,7 @@ pub fn cnn(setup: &Setup) -> Result<Plan> {
     };
     let whole = NamedSharding::new(&mesh, P![]);
     let rows = NamedSharding::new(&mesh, rules.spec(["batch"]));
-    let step = jit(step)
-        .in_shardings((&whole, &rows, &rows))
-        .out_shardings((&whole, None::<shardax::ShardingLike>))
-        .donate_argnums([0]);
+    let step = jit(step).in_shardings((&whole, &rows, &rows)).out_shardings((&whole, UNSPECIFIED)).donate_argnums([0]);
     let images = shape_dtype_struct([batch, 32, 32, 3], DType::F32);
     Ok(Plan::of(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?)?.rules(&RULES))
 }

@@ -1,5 +1,5 @@
-//! A language model: RMS norms, rotary positions, fewer heads of keys than of queries, gated linear units, AdamW; it
-//! computes in bfloat16 and keeps parameters in float32. Its layers are one loop.
+//! A language model: RMS norm, rotary embeddings, grouped-query attention, gated linear units, AdamW. It computes in
+//! bfloat16 with float32 parameters, and its layers are one loop.
 
 use shardax_models::{Decoder, DecoderConfig};
 use shardax_nn::prelude::*;
@@ -9,26 +9,26 @@ use crate::{Plan, Setup};
 /// The sizes of a [`decoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
-    /// How many tokens there are.
+    /// The number of tokens in the vocabulary.
     pub vocabulary: usize,
-    /// How many layers.
+    /// The number of layers.
     pub layers: usize,
-    /// The features of each position.
+    /// The number of features of a position.
     pub features: usize,
-    /// The heads of queries.
+    /// The number of query heads.
     pub heads: usize,
-    /// The heads of keys and values.
+    /// The number of key and value heads.
     pub kv_heads: usize,
-    /// The features inside the gated units.
+    /// The number of hidden features of the gated units.
     pub hidden: usize,
-    /// The positions of a sequence.
+    /// The length of a sequence.
     pub length: usize,
-    /// How many experts there are in the place of one gated unit, of which a token goes to two; 0 for none.
+    /// The number of experts, with top-2 routing; 0 for dense layers.
     pub experts: usize,
 }
 
 impl Sizes {
-    /// A small one, for tests.
+    /// A small model for tests.
     pub const SMALL: Sizes =
         Sizes { vocabulary: 512, layers: 2, features: 128, heads: 8, kv_heads: 4, hidden: 384, length: 64, experts: 0 };
     /// 7.2 billion parameters.
@@ -45,7 +45,7 @@ impl Sizes {
     /// 69 billion parameters.
     pub const BILLIONS_70: Sizes = Sizes { layers: 80, features: 8192, heads: 64, hidden: 28_672, ..Sizes::BILLIONS_7 };
 
-    /// The parameters of all layers, without experts.
+    /// The number of parameters, with dense layers.
     pub fn parameters(&self) -> usize {
         let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, .. } = *self;
         let keys = features / heads * kv_heads;
@@ -53,21 +53,21 @@ impl Sizes {
         2 * vocabulary * features + layers * layer + features
     }
 
-    /// The products of a training step on so many sequences, layers not computed a second time: two operations for each
-    /// token and weight, and those of attention, three times for the gradients.
+    /// Matmul FLOPs of a training step without recomputation: two for each token and weight, plus attention, times
+    /// three for the gradients.
     pub fn flops(&self, sequences: usize) -> f64 {
         let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, length, .. } = *self;
         let keys = features / heads * kv_heads;
         let weights = 2 * features * features + 2 * features * keys + 3 * features * hidden;
         let tokens = (sequences * length) as f64;
-        // Scores, and sums of values by them.
+        // Scores, and weighted sums of values.
         let attention = 2.0 * 2.0 * tokens * (length * features) as f64;
         let layer = 2.0 * tokens * weights as f64 + attention;
         3.0 * (layers as f64 * layer + 2.0 * tokens * (vocabulary * features) as f64)
     }
 }
 
-/// The model of these sizes.
+/// The configuration of the model.
 fn config(sizes: Sizes, setup: &Setup) -> DecoderConfig {
     let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, experts, .. } = sizes;
     DecoderConfig {
@@ -80,21 +80,21 @@ fn config(sizes: Sizes, setup: &Setup) -> DecoderConfig {
     }
 }
 
-/// Rows, without experts and with them: experts along `expert`, along which sequences are split too.
+/// Rules for rows. With experts, the axis `expert` splits experts and sequences.
 const ROWS: (&str, &[&str]) = ("batch", &["data", "fsdp"]);
 const ROWS_AND_EXPERTS: [(&str, &[&str]); 2] = [("batch", &["expert", "data", "fsdp"]), ("expert", &["expert"])];
 
-/// FSDP along `fsdp`, heads and gated units in parts along `model`.
+/// FSDP along `fsdp`; tensor parallelism of heads and gated units along `model`.
 const LAYERS: [(&str, &[&str]); 4] =
     [("embed", &["fsdp"]), ("heads", &["model"]), ("mlp", &["model"]), ("vocab", &["model"])];
 
-type State = Optimizer<Decoder, AdamW>;
+type State = Optimizer<Decoder>;
 
-/// A step of AdamW of a language model. Axes: `data` and `fsdp` split the sequences, `fsdp` parameters and optimizer
-/// state, `model` heads, gated units and the vocabulary; of a mixture of experts `expert` the experts and the
-/// sequences. The micro-batch is in sequences, by default one for each device that has its own.
+/// A step of AdamW for a language model. `data` and `fsdp` split the sequences; `fsdp` the parameters and optimizer
+/// state; `model` the heads, gated units and the vocabulary; `expert` the experts and the sequences. The micro-batch is
+/// in sequences, by default one for each group of devices that shares rows.
 ///
-/// Fails when the sizes do not divide.
+/// Fails if the sizes are not divisible.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let sizes =
@@ -127,9 +127,7 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
         Ok((state, loss))
     };
     let tokens = || shape_dtype_struct([batch, sizes.length], DType::I32);
-    let step = jit(step)
-        .in_shardings((&shardings, &rows, &rows))
-        .out_shardings((&shardings, None::<shardax::ShardingLike>))
-        .donate_argnums([0]);
+    let step =
+        jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
     Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&rules))
 }

@@ -1,4 +1,4 @@
-//! A multilayer perceptron on rows of numbers.
+//! A multilayer perceptron.
 
 use shardax_nn::prelude::*;
 
@@ -20,12 +20,12 @@ impl Mlp {
 
 const RULES: [(&str, &[&str]); 3] = [("batch", &["data", "fsdp"]), ("in", &["fsdp"]), ("out", &["model"])];
 
-type State = Optimizer<Mlp, Adam>;
+type State = Optimizer<Mlp>;
 
-/// A step of Adam. Options: `features` (1024), `hidden` (4096), `layers` (3). Axes: `data` and `fsdp` split the rows,
-/// `fsdp` the parameters' rows, `model` their columns.
+/// A step of Adam. Options: `features` (1024), `hidden` (4096), `layers` (3). `data` and `fsdp` split the batch, `fsdp`
+/// the rows of the parameters, `model` their columns.
 ///
-/// Fails when the sizes do not divide.
+/// Fails if the sizes are not divisible.
 #[track_caller]
 pub fn mlp(setup: &Setup) -> Result<Plan> {
     let (features, hidden) = (setup.number("features", 1024)?, setup.number("hidden", 4096)?);
@@ -49,9 +49,7 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
         Ok((state, loss))
     };
     let x = || shape_dtype_struct([batch, features], DType::F32);
-    let step = jit(step)
-        .in_shardings((&shardings, &rows, &rows))
-        .out_shardings((&shardings, None::<shardax::ShardingLike>))
-        .donate_argnums([0]);
+    let step =
+        jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
     Ok(Plan::of(step.lower((types, x(), x()))?)?.rules(&RULES))
 }

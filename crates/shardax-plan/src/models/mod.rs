@@ -1,4 +1,4 @@
-//! Steps to plan without writing a program, and as examples of what a planner is: those of the command `shardax-plan`.
+//! The built-in steps of the command `shardax-plan`, which are also examples of planners.
 
 mod cnn;
 mod decoder;
@@ -13,12 +13,12 @@ pub use cnn::cnn;
 pub use decoder::{Sizes, decoder};
 pub use mlp::mlp;
 
-/// The names that [`named`] knows.
+/// The names of the built-in steps.
 pub const NAMES: [&str; 6] = ["mlp", "cnn", "gpt", "moe", "decoder-7b", "decoder-70b"];
 
-/// The step of this name.
+/// The built-in step with this name.
 ///
-/// Fails when there is none.
+/// Fails if the name is unknown.
 #[track_caller]
 pub fn named(name: &str, setup: &Setup) -> Result<Plan> {
     let plan = match name {

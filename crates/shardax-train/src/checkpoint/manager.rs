@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 use shardax::config::warn;
+use shardax::distributed;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
@@ -181,7 +182,9 @@ impl CheckpointManager {
             timeout: self.options.timeout,
         };
         let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
-        if !self.options.asynchronous {
+        // Without a store, processes wait for each other on their devices, in the order of the program's computations.
+        let ordered = process_count() > 1 && !distributed::is_initialized();
+        if !self.options.asynchronous || ordered {
             return job.run(|| prune(&folder, &options, &scores)).map(|()| true);
         }
         let memory = self.memory.clone();
@@ -268,7 +271,7 @@ impl CheckpointManager {
         at(self.latest(like, &RestoreOptions::new()))
     }
 
-    /// The same, in part, elsewhere or otherwise.
+    /// Restores the latest step with `RestoreOptions`.
     #[track_caller]
     pub fn restore_latest_with<T: Tree>(&mut self, like: &T, options: &RestoreOptions) -> Result<Option<Restored<T>>> {
         at(self.latest(like, options))

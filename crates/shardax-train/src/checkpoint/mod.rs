@@ -132,6 +132,10 @@ pub fn save_with<T: Tree>(path: impl AsRef<Path>, tree: &T, args: &SaveArgs) -> 
 const DEEPEST: usize = 120;
 
 impl SaveArgs {
+    pub(crate) fn is_forced(&self) -> bool {
+        self.force
+    }
+
     /// Takes a snapshot of a tree, with the metadata. An error becomes the snapshot's, so that other processes hear of
     /// it.
     fn taken<T: Tree>(&self, tree: &T, keep: Keep) -> (Result<Snapshot>, Value) {

@@ -293,8 +293,12 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
             format!("an array of type {}, whose place is not known, was given to restore into", like.type_name());
         return Err(Error::new(ErrorKind::Value, what).help("give arrays, or their types and `shardings`"));
     }
-    match like.sharding() {
-        Ok(sharding) if like.committed() => Ok(Some(sharding)),
+    match (like.sharding(), like.aval().sharding()) {
+        (Ok(sharding), _) if like.committed() => Ok(Some(sharding)),
+        // A type that says its sharding, over the context mesh.
+        (Err(_), Some(typed)) if get_abstract_mesh().as_ref() == Some(typed.mesh()) => {
+            ShardingLike::from(typed).resolve("restore").map(Some)
+        }
         _ => Ok(None),
     }
 }

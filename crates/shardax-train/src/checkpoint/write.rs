@@ -8,6 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use safetensors::tensor::{Metadata, TensorInfo};
+use shardax::config::warn;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::{distributed, process_count, process_index};
 
@@ -20,6 +21,9 @@ use super::snapshot::{ArrayCopy, PartCopy, Snapshot};
 
 /// The suffix of a folder that is being written or removed.
 pub(super) const UNFINISHED: &str = ".unfinished";
+
+/// A save that takes more than this part of the timeout is reported.
+const SLOW: f64 = 0.2;
 
 /// A checkpoint to be written by all processes together.
 pub(super) struct Job {
@@ -40,6 +44,25 @@ impl Job {
     /// Writes the checkpoint. When it is complete, process 0 calls `after`, and the others wait for it. On every
     /// process this fails unless all of them have written their parts.
     pub fn run(mut self, after: impl FnOnce() -> Result<()>) -> Result<()> {
+        let begin = Instant::now();
+        let _span = tracing::info_span!("save", step = self.step, path = %self.path.display()).entered();
+        let path = self.path.clone();
+        let saved = self.write(after);
+        let seconds = begin.elapsed().as_secs_f64();
+        match &saved {
+            Ok(()) => tracing::info!(seconds, "saved"),
+            Err(error) => tracing::error!(seconds, %error, "not saved"),
+        }
+        if seconds > SLOW * self.timeout.as_secs_f64() && process_index() == 0 {
+            warn(
+                &format!("it took {seconds:.0} s to write the checkpoint {}", path.display()),
+                "the disk is slow: save less often (`save_interval_steps`), or to another disk",
+            );
+        }
+        saved
+    }
+
+    fn write(&mut self, after: impl FnOnce() -> Result<()>) -> Result<()> {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
         let first = process_index() == 0;

@@ -3,20 +3,24 @@
 mod arrays;
 mod communication;
 mod leaves;
+mod live;
 
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 pub use leaves::Leaves;
+pub use live::LiveReport;
 
 use crate::log::Line;
 use crate::picture::Picture;
 use crate::plot::{Panel, Plot};
+use crate::progress::is_of_machine;
 
 /// Plots each number of some runs by step, in panels of two a row: `test/loss` is drawn beside `loss`.
 ///
@@ -39,8 +43,7 @@ fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
         .collect();
     // A number that is measured on several data sets shares the panel of its last name component.
     let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
-    let panels: BTreeSet<String> =
-        names.iter().filter(|name| !name.starts_with("time/")).map(|name| last(name)).collect();
+    let panels: BTreeSet<String> = names.iter().filter(|name| !is_of_machine(name)).map(|name| last(name)).collect();
     let panel = |title: &String| {
         let mut panel = Panel::new(title, "step");
         for (run, lines) in runs {
@@ -73,6 +76,7 @@ fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
 pub struct Report {
     title: String,
     sections: Vec<(Section, String)>,
+    refresh: Option<Duration>,
 }
 
 /// Sections in the order of the page.
@@ -87,7 +91,13 @@ enum Section {
 impl Report {
     /// Creates an empty page. Sections have a fixed order: curves, pictures, communication, arrays.
     pub fn new(title: &str) -> Self {
-        Report { title: title.to_owned(), sections: Vec::new() }
+        Report { title: title.to_owned(), sections: Vec::new(), refresh: None }
+    }
+
+    /// Has browsers reload the page at this interval, for a page that is rewritten ([`LiveReport`]).
+    pub fn refresh(mut self, interval: Duration) -> Self {
+        self.refresh = Some(interval);
+        self
     }
 
     /// Adds curves of some runs, by their names, and a table of their last numbers.
@@ -155,8 +165,11 @@ impl Report {
         let mut sections = self.sections.clone();
         sections.sort_by_key(|(section, _)| *section);
         let body: String = sections.into_iter().map(|(_, body)| body).collect();
+        let refresh = self.refresh.map_or_else(String::new, |interval| {
+            format!("<meta http-equiv=\"refresh\" content=\"{}\">", interval.as_secs().max(1))
+        });
         format!(
-            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">{refresh}\
              <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>\
              body{{font:15px system-ui,sans-serif;color:#1f2937;max-width:960px;margin:2em auto;padding:0 1em}}\
              .wide{{overflow-x:auto;margin-bottom:.6em}}table{{border-collapse:collapse}}tfoot{{font-weight:600}}\

@@ -2,6 +2,7 @@
 
 mod hooks;
 mod numbers;
+mod preempted;
 mod timing;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use shardax::error::Result;
+use shardax::config::warn;
+use shardax::error::{ErrorKind, Result};
 use shardax::prelude::*;
 use shardax::profiler;
 
@@ -23,6 +25,8 @@ use crate::replicas::diverged;
 
 use hooks::{Evaluation, Hook, LogHook};
 use numbers::Numbers;
+use preempted::Notices;
+pub use preempted::OnPreemption;
 use timing::Timing;
 
 /// The numbers of a step by name.
@@ -105,6 +109,7 @@ pub struct Trainer<'a, S> {
     profile: Option<(Range<u64>, PathBuf)>,
     finite: bool,
     replicas_every: Option<u64>,
+    on_preemption: Option<OnPreemption>,
 }
 
 impl<'a, S: Tree> Trainer<'a, S> {
@@ -125,6 +130,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             profile: None,
             finite: false,
             replicas_every: None,
+            on_preemption: None,
         }
     }
 
@@ -168,6 +174,9 @@ impl<'a, S: Tree> Trainer<'a, S> {
 
     /// Saves the state and the position in the data when the manager's options say so, and at the end. Starts from the
     /// latest checkpoint, if there is one.
+    ///
+    /// A checkpoint that cannot be written, because a disk is full for example, is a warning, and the next step is
+    /// saved instead; the fourth such failure in a row, or of the last step, is an error.
     pub fn checkpoints(mut self, checkpoints: &'a mut CheckpointManager) -> Self {
         self.checkpoints = Some(checkpoints);
         self
@@ -225,8 +234,20 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
+    /// Sets what happens after a [notice of preemption](shardax::distributed::preemption): `SIGTERM`, `SIGUSR1`,
+    /// `SIGUSR2`, Ctrl-C, or one that the program gives itself. By default a run with
+    /// [`checkpoints`](Self::checkpoints) ends the process ([`OnPreemption::Exit`]), and one without ignores notices.
+    ///
+    /// All processes finish the same step, save it, and wait until it is on disk. A run that has done its last step
+    /// returns as usual.
+    pub fn on_preemption(mut self, what: OnPreemption) -> Self {
+        self.on_preemption = Some(what);
+        self
+    }
+
     /// Runs the loop: `step` takes the state and a batch of `data`, until all steps are done, the data ends, or a hook
-    /// stops it. Returns the last state.
+    /// stops it. Returns the last state. By default a run with checkpoints does not return after a notice of preemption
+    /// ([`on_preemption`](Self::on_preemption)).
     ///
     /// Propagates errors of the step, the data and the hooks; the message names the step.
     #[track_caller]
@@ -237,7 +258,21 @@ impl<'a, S: Tree> Trainer<'a, S> {
         step: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
     ) -> Result<S> {
         let location = std::panic::Location::caller();
-        self.train(state, data, step).map_err(|error| error.at(location))
+        let what = self.on_preemption.unwrap_or(match self.checkpoints {
+            Some(_) => OnPreemption::Exit,
+            None => OnPreemption::Ignore,
+        });
+        let folder = self.checkpoints.as_ref().map(|checkpoints| checkpoints.directory().to_owned());
+        let run = || {
+            let mut notices = Notices::of(what)?;
+            let state = self.train(state, data, step, &mut notices)?;
+            Ok((state, notices.stopped))
+        };
+        let (state, stopped) = run().map_err(|error: shardax::Error| error.at(location))?;
+        match stopped {
+            Some(step) if what == OnPreemption::Exit => preempted::exit(step, folder.as_deref()),
+            _ => Ok(state),
+        }
     }
 
     fn train<D: Stream>(
@@ -245,6 +280,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         mut state: S,
         data: &mut D,
         step_of: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
+        notices: &mut Notices,
     ) -> Result<S> {
         let mut step = 0;
         if let Some(checkpoints) = &mut self.checkpoints
@@ -265,10 +301,10 @@ impl<'a, S: Tree> Trainer<'a, S> {
         if let Some(progress) = progress.as_ref().filter(|_| step > 0) {
             progress.println(format!("goes on after step {step}"));
         }
-        let timing = Timing::new(step, std::mem::take(&mut self.work), self.flops);
+        let timing = Timing::new((step, self.steps), std::mem::take(&mut self.work), self.flops);
         let (loggers, hooks) = (std::mem::take(&mut self.loggers), std::mem::take(&mut self.log_hooks));
         let mut numbers = Numbers::new(loggers, hooks, progress, timing);
-        let result = self.make_steps(state, step, data, step_of, &mut numbers);
+        let result = self.make_steps((state, step), data, step_of, &mut numbers, notices);
         // Runs after a failed step, too; that step's error takes precedence.
         let told = numbers.finish();
         let state = result?;
@@ -281,13 +317,14 @@ impl<'a, S: Tree> Trainer<'a, S> {
 
     fn make_steps<D: Stream>(
         &mut self,
-        mut state: S,
-        mut step: u64,
+        (mut state, mut step): (S, u64),
         data: &mut D,
         mut step_of: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
         numbers: &mut Numbers<'_>,
+        notices: &mut Notices,
     ) -> Result<S> {
         let mut finite = FiniteCheck::new();
+        let mut failed_saves = FailedSaves::default();
         let mut profile = None;
         while step < self.steps {
             let at = |error: shardax::Error| error.context(format!("step {}", step + 1));
@@ -297,9 +334,13 @@ impl<'a, S: Tree> Trainer<'a, S> {
             {
                 profile = Some(profiler::trace(folder)?);
             }
-            let Some(batch) = numbers.timing.input(|| data.next_item()) else { break };
+            let _step = tracing::info_span!("step", step = step + 1).entered();
+            let next = tracing::debug_span!("input").in_scope(|| numbers.timing.input(|| data.next_item()));
+            let Some(batch) = next else { break };
             let batch = batch.map_err(at)?;
-            let (next, metrics) = numbers.timing.dispatch(|| step_of(state, batch)).map_err(at)?;
+            let (next, metrics) = tracing::debug_span!("dispatch")
+                .in_scope(|| numbers.timing.dispatch(|| step_of(state, batch)))
+                .map_err(at)?;
             state = next;
             numbers.add(metrics).map_err(at)?;
             step += 1;
@@ -328,6 +369,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             let evaluates = self.evaluations.iter().any(|evaluation| evaluation.is_due(step, self.steps));
             numbers.read(if saves || evaluates { step } else { step - 1 })?;
             for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.is_due(step, self.steps)) {
+                let _span = tracing::info_span!("evaluate", name = evaluation.name).entered();
                 numbers.evaluate(evaluation, step, &state).map_err(at)?;
             }
             let mut stop = numbers.tell()?;
@@ -338,6 +380,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
             for hook in &mut self.hooks {
                 stop |= hook(&moment).map_err(at)? == Control::Stop;
             }
+            // A run that is complete has nothing to resume.
+            stop |= !is_last && notices.stop_after(step).map_err(at)?;
             if stop {
                 numbers.finish()?;
             }
@@ -347,7 +391,14 @@ impl<'a, S: Tree> Trainer<'a, S> {
                     // A state that is not finite is no checkpoint to resume from.
                     finite.finish()?;
                 }
-                checkpoints.save_with(step, &state, &args.force(stop || is_last))?;
+                let args = args.force(stop || is_last);
+                if let Err(error) = checkpoints.save_with(step, &state, &args) {
+                    // That of the last save, whose thread has failed since: this step is saved now.
+                    failed_saves.hold(error)?;
+                    checkpoints.save_with(step, &state, &args)?;
+                } else if args.is_forced() || checkpoints.should_save(step) {
+                    failed_saves.none();
+                }
             }
             if stop {
                 break;
@@ -358,6 +409,36 @@ impl<'a, S: Tree> Trainer<'a, S> {
             recording.stop()?;
         }
         Ok(state)
+    }
+}
+
+/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run goes on, since what it
+/// has computed would be lost.
+#[derive(Default)]
+struct FailedSaves(u32);
+
+impl FailedSaves {
+    /// The number of failures in a row that a run survives.
+    const MOST: u32 = 3;
+
+    fn hold(&mut self, error: shardax::Error) -> Result<()> {
+        self.0 += 1;
+        if error.kind() != ErrorKind::Runtime || self.0 > Self::MOST {
+            return Err(error);
+        }
+        warn(
+            &format!(
+                "a checkpoint was not written ({} of {} in a row that end the run): {error}",
+                self.0,
+                Self::MOST + 1
+            ),
+            "the run goes on, and saves the next step instead",
+        );
+        Ok(())
+    }
+
+    fn none(&mut self) {
+        self.0 = 0;
     }
 }
 

@@ -62,7 +62,8 @@ impl<'a> Numbers<'a> {
         while self.computed.front().is_some_and(|(step, _)| *step <= until)
             && let Some((step, computed)) = self.computed.pop_front()
         {
-            let values = self.timing.device(|| computed.values());
+            let values = tracing::debug_span!("wait for the devices", step)
+                .in_scope(|| self.timing.device(|| computed.values()));
             let values = values.map_err(|error| error.context(format!("step {step}")))?;
             self.read.insert(step, self.timing.finish(step, values));
         }
@@ -92,6 +93,12 @@ impl<'a> Numbers<'a> {
                 let wanted = hook(step, &values).map_err(|error| error.context(format!("step {step}")))?;
                 stop |= wanted == Control::Stop;
             }
+            tracing::info!(
+                step,
+                loss = values.get("loss").copied(),
+                steps_per_second = values.get("steps_per_second").copied(),
+                "numbers"
+            );
             self.last.extend(values);
         }
         Ok(stop)

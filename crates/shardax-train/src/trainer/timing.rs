@@ -12,6 +12,8 @@ pub(super) struct Timing {
     flops: Option<(f64, f64)>,
     /// The last step that was done at the start of the measurement.
     step: u64,
+    /// The last step of the run.
+    steps: u64,
     begin: Instant,
     input: Duration,
     dispatch: Duration,
@@ -19,14 +21,15 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    pub fn new(step: u64, work: Vec<(&'static str, f64)>, flops: Option<(f64, f64)>) -> Self {
+    /// Measures the steps after the first of these, of a run of as many as the second.
+    pub fn new((step, steps): (u64, u64), work: Vec<(&'static str, f64)>, flops: Option<(f64, f64)>) -> Self {
         let none = Duration::ZERO;
-        Timing { work, flops, step, begin: Instant::now(), input: none, dispatch: none, device: none }
+        Timing { work, flops, step, steps, begin: Instant::now(), input: none, dispatch: none, device: none }
     }
 
     /// Restarts the measurement: the steps after this one count.
     pub fn restart(&mut self, step: u64) {
-        *self = Timing::new(step, std::mem::take(&mut self.work), self.flops);
+        *self = Timing::new((step, self.steps), std::mem::take(&mut self.work), self.flops);
     }
 
     /// Measures waiting for data.
@@ -54,6 +57,12 @@ impl Timing {
             values.insert(name.to_owned(), x);
         };
         add("steps_per_second", rate);
+        if rate > 0.0 {
+            add("time/remaining_seconds", (self.steps - step) as f64 / rate);
+        }
+        if let Some(bytes) = resident() {
+            add("memory/host_bytes", bytes);
+        }
         add("time/input_wait", share(self.input));
         add("time/dispatch", share(self.dispatch));
         add("time/device_wait", share(self.device));
@@ -73,4 +82,11 @@ fn timed<T>(sum: &mut Duration, f: impl FnOnce() -> T) -> T {
     let result = f();
     *sum += begin.elapsed();
     result
+}
+
+/// The memory of this process that is in use, in bytes.
+fn resident() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kibibytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))?;
+    Some(kibibytes.trim().parse::<f64>().ok()? * 1024.0)
 }

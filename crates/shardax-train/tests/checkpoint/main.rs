@@ -5,6 +5,7 @@ mod child;
 #[path = "../common/mod.rs"]
 mod common;
 mod donated;
+mod explicit;
 mod faults;
 mod killed;
 #[path = "../../../shardax-mpi/tests/common/mod.rs"]

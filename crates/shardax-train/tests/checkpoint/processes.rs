@@ -66,7 +66,7 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
         let loss = (&x * &w).sum(1).mean(..);
         (w - (&x - 0.5).mean(0) * 0.1, MultiMetric::new().with("loss", Average::of(loss)))
     })
-    .out_shardings((&split, None::<shardax::ShardingLike>))
+    .out_shardings((&split, UNSPECIFIED))
     .donate_argnums([0]);
     let row = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]));
     let rows = (64usize, row).stream().shuffled(5).shard(process_index(), process_count());

@@ -27,7 +27,7 @@ impl Mlp {
     }
 }
 
-type State = Optimizer<Mlp, AdamW>;
+type State = Optimizer<Mlp>;
 
 fn start(rules: &Rules, seed: u32) -> Result<State> {
     rules.device_put(&Optimizer::new(Mlp::new(rules, seed), adamw(1e-2, 1e-4))?)
@@ -48,7 +48,7 @@ fn train(rules: &Rules, mut state: State, steps: std::ops::Range<usize>) -> Resu
     let to = rules.sharding(["batch"]).map(Sharding::from);
     let shardings = rules.shardings(&state)?;
     let step = match &to {
-        Some(_) => jit(train_step).out_shardings((&shardings, None::<shardax::ShardingLike>)),
+        Some(_) => jit(train_step).out_shardings((&shardings, UNSPECIFIED)),
         None => jit(train_step),
     }
     .donate_argnums([0]);

@@ -240,7 +240,7 @@ fn other_dtypes_are_converted_where_nothing_but_precision_is_lost() -> Result<()
     assert_eq!((y.dtype(), n.dtype()), (DType::Bf16, DType::I64));
     assert_eq!(y.sharding()?, Sharding::from(&rows));
     let _mesh = set_mesh(&make_mesh([("x", 3)])?);
-    let there = RestoreOptions::new().shardings((P!["x"], None::<shardax::ShardingLike>));
+    let there = RestoreOptions::new().shardings((P!["x"], UNSPECIFIED));
     let like = (shape_dtype_struct([3], DType::F32), zeros_dtype([3], DType::I32));
     assert_eq!(Checkpoint::open(&path)?.restore_with(&like, &there)?.0.sharding()?, Sharding::from(&rows));
     assert_eq!(y.to_bytes()?, x.astype(DType::Bf16).to_bytes()?);
@@ -291,9 +291,7 @@ fn what_is_beside_the_tree_comes_back() -> Result<()> {
 /// A sharding over some of the eight devices.
 fn sharding(axes: &[(&'static str, usize)], dims: &[Option<&'static str>]) -> Result<Sharding> {
     let mesh = make_mesh(axes.iter().copied())?;
-    let spec = PartitionSpec::new(dims.iter().map(|dim| {
-        dim.map_or(Default::default(), |name| shardax::sharding::DimSpec::Axes([name.into()].into_iter().collect()))
-    }));
+    let spec = PartitionSpec::new(dims.iter().map(|dim| dim.iter().copied().collect()));
     Ok(NamedSharding::new(&mesh, spec).into())
 }
 

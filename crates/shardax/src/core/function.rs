@@ -150,7 +150,7 @@ pub trait ArgAt<const N: usize> {
     type Arg: Tree;
     /// The argument.
     fn arg(&self) -> &Self::Arg;
-    /// The same arguments with this one replaced.
+    /// Returns the arguments with this one replaced.
     fn with_arg(self, arg: Self::Arg) -> Self;
 }
 

@@ -192,7 +192,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
-    /// Whether the compiler computes it inside of the loops of what uses its result: it is elementwise, or moves elements.
+    /// Returns true if the compiler fuses it into the loops that use its result: it is elementwise, or moves elements.
     #[doc(hidden)]
     fn is_fused(&self) -> bool {
         false

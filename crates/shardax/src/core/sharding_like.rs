@@ -24,6 +24,18 @@ pub enum ShardingLike {
     Typed(Typed),
 }
 
+/// No sharding: the compiler chooses that of the argument or result. `None`, of the type that inference cannot find.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?;
+/// let f = jit(|x: Array| (x.clone(), x.sum(..))).out_shardings((NamedSharding::new(&mesh, P!["x"]), UNSPECIFIED));
+/// assert_eq!(f.call(ones([8]))?.1.item::<f32>()?, 8.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub const UNSPECIFIED: Option<ShardingLike> = None;
+
 /// The sharding and layout requested for an argument or a result, where given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedSharding {
@@ -116,7 +128,7 @@ impl ShardingLike {
         Ok(Some(typed).filter(|typed| typed.mesh().has_explicit()))
     }
 
-    /// How an argument or a result is to lie, layout included.
+    /// The requested placement of an argument or a result, including its layout.
     pub(crate) fn asked(&self, what: &str) -> Result<RequestedSharding> {
         match self {
             ShardingLike::Format(format) => {

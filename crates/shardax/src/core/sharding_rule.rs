@@ -12,7 +12,7 @@ use super::program::Aval;
 use crate::error::{Error, Result, err};
 use crate::shape::AxisSet;
 use crate::sharding::{AbstractMesh, AxisType, DimSpec, Typed};
-use crate::sharding::{context, typed::entry};
+use crate::sharding::{abstract_mesh::any_explicit, context, typed::entry};
 
 /// The shardings of an operation's results.
 pub type TypedOuts = SmallVec<[Typed; 1]>;
@@ -98,7 +98,7 @@ impl<'a> ShardingRule<'a> {
         Ok(self.outs.iter().map(|out| Typed::replicated(&self.mesh, out.rank())).collect())
     }
 
-    /// What the results' types say already: of primitives that stand for their programs.
+    /// The shardings already in the results' types, for primitives that wrap a program.
     pub fn own(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| typed(&self.mesh, out)).collect())
     }
@@ -133,7 +133,7 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![Typed::of_dims(&self.mesh, dims); self.outs.len()])
     }
 
-    /// ArrayLike 0 without these dimensions.
+    /// Operand 0 without these dimensions.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let kept = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
@@ -141,12 +141,12 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![kept; self.outs.len()])
     }
 
-    /// ArrayLike 0, of which dimension `permutation[i]` becomes dimension `i`.
+    /// Operand 0, of which dimension `permutation[i]` becomes dimension `i`.
     pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
         self.dims(permutation.iter().map(|&d| self.entry(0, d)))
     }
 
-    /// ArrayLike 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
+    /// Operand 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
     pub fn resized(&self) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let (from, to) = (&self.args[0], &self.outs[0]);
@@ -182,23 +182,10 @@ impl<'a> ShardingRule<'a> {
 
     /// Operations on the last dimensions of each operand, `k` of them: these must be whole, and the others be split alike.
     pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
-        let mut batch: Option<SmallVec<[DimSpec; 4]>> = None;
-        for (i, arg) in self.args.iter().enumerate() {
-            let Some(typed) = arg.sharding().filter(|_| arg.rank() >= k) else { continue };
-            let rest = arg.rank() - k;
-            self.check_whole(i, rest..arg.rank())?;
-            let own: SmallVec<[DimSpec; 4]> = typed.dims()[..rest].into();
-            match &batch {
-                Some(other) if *other != own => {
-                    return Err(self.error(
-                        format_args!("batch dimensions must be sharded alike, got {}", self.types()),
-                        "give the operands one sharding with `reshard(x, spec)`",
-                    ));
-                }
-                _ => batch = Some(own),
-            }
+        for (i, arg) in self.args.iter().enumerate().filter(|(_, arg)| arg.rank() >= k) {
+            self.check_whole(i, arg.rank() - k..arg.rank())?;
         }
-        let batch = batch.unwrap_or_default();
+        let batch = self.batches(|_| k)?;
         let dims = |out: &Aval| (0..out.rank()).map(|d| batch.get(d).cloned().unwrap_or_default()).collect();
         Ok(self.outs.iter().map(|out| Typed::of_dims(&self.mesh, dims(out))).collect())
     }
@@ -207,22 +194,35 @@ impl<'a> ShardingRule<'a> {
     /// operand `like`, whose last dimension may be split.
     pub fn check_batches(&self, own: &[usize], like: usize) -> Result<TypedOuts> {
         let last = self.args[like].rank().saturating_sub(1);
-        let mut batch: Option<&[DimSpec]> = None;
         for (i, (arg, own)) in self.args.iter().zip(own).enumerate() {
             let rest = arg.rank().saturating_sub(*own);
             self.check_whole(i, (rest..arg.rank()).filter(|d| i != like || *d != last))?;
-            let Some(typed) = arg.sharding() else { continue };
-            match batch {
-                Some(other) if *other != typed.dims()[..rest] => {
+        }
+        let batch = self.batches(|i| own[i])?;
+        let rest = (batch.len()..self.args[like].rank()).map(|d| self.entry(like, d));
+        self.dims(batch.iter().cloned().chain(rest))
+    }
+
+    /// The entries of the batch: those of the operands without their last `own` dimensions, of which some may be whole.
+    fn batches(&self, own: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
+        let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
+        for (i, arg) in self.args.iter().enumerate() {
+            let rest = arg.rank().saturating_sub(own(i));
+            batch.resize(batch.len().max(rest), DimSpec::None);
+            for (d, found) in batch.iter_mut().enumerate().take(rest) {
+                let entry = self.entry(i, d);
+                if *found != DimSpec::None && entry != DimSpec::None && *found != entry {
                     return Err(self.error(
                         format_args!("batch dimensions must be sharded alike, got {}", self.types()),
                         "give the operands one sharding with `reshard(x, spec)`",
                     ));
                 }
-                _ => batch = Some(&typed.dims()[..rest]),
+                if entry != DimSpec::None {
+                    *found = entry;
+                }
             }
         }
-        self.like(like)
+        Ok(batch)
     }
 
     /// The one sharding of these operands, those that are numbers or have none left out.
@@ -254,7 +254,7 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![out.clone()])
     }
 
-    /// ArrayLike 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
+    /// Operand 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
     /// device keeps its elements.
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
@@ -346,11 +346,16 @@ impl<'a> ShardingRule<'a> {
 
     /// The unreduced and reduced axes of operations that move or add up elements: those of the operands, which agree.
     pub fn keep_partial(&self) -> Result<PartialAxes> {
+        self.keep_partial_of(self.args)
+    }
+
+    /// As [`keep_partial`](Self::keep_partial), of the operands that hold values; the others, indices, hold none of a sum.
+    pub fn keep_partial_of(&self, args: &[Aval]) -> Result<PartialAxes> {
         let sets =
             |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
         let mut found: Option<PartialAxes> = None;
         // Numbers are part of no device's addend and of none's cotangent.
-        for arg in self.args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
+        for arg in args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
             let own = sets(arg);
             match &found {
                 Some(other) if *other != own => {
@@ -364,7 +369,7 @@ impl<'a> ShardingRule<'a> {
         }
         let found = found.unwrap_or_default();
         // A number beside addends would be one of each.
-        if !found.0.is_empty() && self.args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
+        if !found.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
             return Err(self.error(
                 format_args!("a number does not go with unreduced operands, got {}", self.types()),
                 "sum them with `reshard(x, P![..])` first",
@@ -381,13 +386,18 @@ impl<'a> ShardingRule<'a> {
 
     /// As [`keep_partial`](Self::keep_partial) of operations that are not additive: reduced operands alone.
     pub fn keep_reduced(&self) -> Result<PartialAxes> {
-        if self.args.iter().filter_map(Aval::sharding).any(|t| !t.unreduced().is_empty()) {
+        self.keep_reduced_of(self.args)
+    }
+
+    /// As [`keep_reduced`](Self::keep_reduced), of the operands that hold values.
+    pub fn keep_reduced_of(&self, args: &[Aval]) -> Result<PartialAxes> {
+        if args.iter().filter_map(Aval::sharding).any(|t| !t.unreduced().is_empty()) {
             return Err(self.error(
                 format_args!("unreduced operands are not supported, got {}", self.types()),
                 "sum them with `reshard(x, P![..])` first",
             ));
         }
-        let (_, reduced) = self.keep_partial()?;
+        let (_, reduced) = self.keep_partial_of(args)?;
         Ok((AxisSet::default(), reduced))
     }
 }
@@ -398,6 +408,13 @@ fn typed(mesh: &AbstractMesh, aval: &Aval) -> Typed {
 
 /// Puts the shardings of the results of `primitive` into their types.
 pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
+    match any_explicit() {
+        true => assign_typed(primitive, args, outs),
+        false => Ok(()),
+    }
+}
+
+fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
     let first = operands.next();
     let enters = primitive.enters_mesh();
@@ -412,6 +429,7 @@ pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals)
         (None, None, None) => return Ok(()),
     };
     if enters.is_none()
+        && !context::adopts()
         && let Some(other) = args.iter().find(|a| a.sharding().is_some_and(|t| *t.mesh() != mesh))
         && let Some(typed) = other.sharding()
     {
@@ -474,7 +492,7 @@ pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals)
     Ok(())
 }
 
-/// Whether values of these types may stand for each other: their shardings are equal, or one has none.
+/// Returns true if values of these types are interchangeable: their shardings are equal, or one has none.
 pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
     match (a.sharding(), b.sharding()) {
         (Some(a), Some(b)) => a == b,

@@ -10,7 +10,7 @@ use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Shardin
 use crate::core::program::Aval;
 use crate::error::{Result, bail, err};
 use crate::ops::control_flow::map;
-use crate::sharding::{Mesh, NamedSharding, Sharding};
+use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
 use crate::warning;
 
 /// Operands are the inputs of its `main`: captured values, then the arguments that the program uses.
@@ -30,8 +30,17 @@ const MARKS: [&str; 6] = [
     "shape_assertion",
 ];
 
-/// Warns of kernels outside of `shard_map`: XLA knows nothing of how they could be split.
-fn warn_of_kernels(name: &str, text: &str) {
+/// Kernels that JAX does not let the compiler split either: Pallas' for TPUs and GPUs, and cuDNN's attention.
+fn is_fused(target: &str) -> bool {
+    target.contains("mosaic")
+        || target.contains("triton")
+        || target.starts_with("__cudnn$")
+        || target == "tpu_custom_call"
+}
+
+/// Finds kernels outside of `shard_map`, of which XLA does not know how they could be split: an error for fused kernels, and
+/// a warning for others.
+fn check_kernels(name: &str, text: &str) -> Result<()> {
     let mut within = None;
     let mut found: Vec<&str> = Vec::new();
     for line in text.lines() {
@@ -49,15 +58,23 @@ fn warn_of_kernels(name: &str, text: &str) {
             found.push(target);
         }
     }
+    let all = found.join(", ");
+    if found.iter().any(|target| is_fused(target)) {
+        return Err(err!(
+            NotImplemented,
+            "{name} was exported with the kernels {all}, which cannot be automatically partitioned: split operands would be gathered"
+        )
+        .help("call it within `shard_map`, on the part of each device"));
+    }
     if !found.is_empty() {
         warning::warn(
             &format!(
-                "{name} was exported with the kernels {}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so",
-                found.join(", ")
+                "{name} was exported with the kernels {all}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so"
             ),
             "call it within `shard_map`, on the part of each device, or split its results again with `with_sharding_constraint`",
         );
     }
+    Ok(())
 }
 
 impl Primitive for CallExported {
@@ -85,11 +102,21 @@ impl Primitive for CallExported {
                 bail!(Type, "operand {i} of {} must have type {want}, got {arg}", program.name);
             }
         }
-        Ok(program.out_avals.iter().cloned().collect())
+        let typed = self.enters_mesh().is_some();
+        Ok(program.out_avals.iter().map(|aval| if typed { aval.clone() } else { aval.with_sharding(None) }).collect())
     }
 
+    /// Over the mesh that it was exported for, the types of its results; over another they are replicated.
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.replicated()
+        match self.enters_mesh() {
+            Some(_) => rule.own(),
+            None => rule.replicated(),
+        }
+    }
+
+    fn enters_mesh(&self) -> Option<AbstractMesh> {
+        let own = self.program.explicit_mesh()?;
+        get_abstract_mesh().is_none_or(|context| context == own).then_some(own)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -109,8 +136,8 @@ impl Primitive for CallExported {
             .map(|(i, &v)| constrained(cx, v, of_mesh(&|mesh| program.in_sharding(i, mesh))))
             .collect();
         let text = program.text(cx.platform)?.clone();
-        if cx.many_devices {
-            warn_of_kernels(&program.name, &text);
+        if !cx.is_local() {
+            check_kernels(&program.name, &text)?;
         }
         let key = format!("{} {:?}", program.digest, cx.platform);
         let foreign = Imported { key: &key, text: &text, meshes: self.mesh.as_slice() };

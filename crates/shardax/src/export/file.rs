@@ -12,8 +12,8 @@ use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
-use crate::shape::AxisName;
-use crate::sharding::{DimSpec, PartitionSpec};
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{AxisType, DimSpec, PartitionSpec};
 
 /// The metadata key of the format, and its version.
 const KEY: &str = "shardax.export";
@@ -59,9 +59,18 @@ fn aval_of(value: &Value) -> Option<Aval> {
     Some(aval)
 }
 
+/// The axes of each dimension; with unreduced or reduced axes, an object.
 fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     let Some(spec) = spec else { return Value::Null };
-    spec.dims().iter().map(|dim| dim.axes().iter().map(|name| json!(name.as_str())).collect::<Value>()).collect()
+    let names = |set: &AxisSet| set.iter().map(|name| json!(name.as_str())).collect::<Value>();
+    let dims: Value =
+        spec.dims().iter().map(|dim| dim.axes().iter().map(|name| json!(name.as_str())).collect::<Value>()).collect();
+    match spec.unreduced_axes().is_empty() && spec.reduced_axes().is_empty() {
+        true => dims,
+        false => {
+            json!({ "dims": dims, "unreduced": names(spec.unreduced_axes()), "reduced": names(spec.reduced_axes()) })
+        }
+    }
 }
 
 fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
@@ -72,7 +81,17 @@ fn spec_of(value: &Value) -> Option<Option<PartitionSpec>> {
         let axes = dim.as_array()?.iter().map(|name| name.as_str().map(AxisName::from));
         Some(DimSpec::Axes(axes.collect::<Option<_>>()?))
     };
-    Some(Some(PartitionSpec::new(value.as_array()?.iter().map(dim).collect::<Option<Vec<_>>>()?)))
+    let dims = if value.is_object() { &value["dims"] } else { value };
+    let spec = PartitionSpec::new(dims.as_array()?.iter().map(dim).collect::<Option<Vec<_>>>()?);
+    if !value.is_object() {
+        return Some(Some(spec));
+    }
+    let (unreduced, reduced) = (texts(&value["unreduced"])?, texts(&value["reduced"])?);
+    Some(Some(spec.unreduced(unreduced).reduced(reduced)))
+}
+
+fn axis_type(value: &Value) -> Option<AxisType> {
+    [AxisType::Auto, AxisType::Explicit].into_iter().find(|ty| value == &json!(format!("{ty:?}")))
 }
 
 /// Reads every item of a list; `None` if it is no list or an item is invalid.
@@ -106,7 +125,7 @@ impl Exchanged {
             Some(vjp) => vjp.write(&format!("{prefix}vjp."), tensors)?,
             None => Value::Null,
         };
-        Ok(json!({
+        let mut said = json!({
             "name": self.name,
             "in_avals": self.in_avals.iter().map(aval_json).collect::<Value>(),
             "kept": self.kept,
@@ -121,7 +140,11 @@ impl Exchanged {
             "platforms": self.texts.keys().collect::<Vec<_>>(),
             "captures": self.captures.iter().map(|array| aval_json(&array.aval())).collect::<Value>(),
             "vjp": vjp,
-        }))
+        });
+        if !self.axis_types.is_empty() {
+            said["axis_types"] = self.axis_types.iter().map(|ty| json!(format!("{ty:?}"))).collect();
+        }
+        Ok(said)
     }
 
     fn read(value: &Value, prefix: &str, tensors: &SafeTensors, digest: &str) -> Result<Exchanged> {
@@ -150,6 +173,10 @@ impl Exchanged {
             in_specs: each(&value["in_specs"], spec_of).ok_or_else(|| field("shardings"))?,
             out_specs: each(&value["out_specs"], spec_of).ok_or_else(|| field("shardings"))?,
             axes: each(&value["mesh"], axis).ok_or_else(|| field("mesh"))?,
+            axis_types: match &value["axis_types"] {
+                Value::Null => Vec::new(),
+                types => each(types, axis_type).ok_or_else(|| field("mesh"))?,
+            },
             in_tree: value["in_tree"].clone(),
             out_tree: value["out_tree"].clone(),
             in_paths: texts(&value["in_paths"]).ok_or_else(|| field("arguments"))?,
@@ -163,10 +190,13 @@ impl Exchanged {
             },
             symbolic: None,
         };
-        match read.kept.iter().all(|&i| i < read.in_avals.len()) {
-            true => Ok(read),
-            false => Err(field("arguments")),
+        if !read.kept.iter().all(|&i| i < read.in_avals.len()) {
+            return Err(field("arguments"));
         }
+        if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
+            return Err(field("mesh"));
+        }
+        Ok(read.typed())
     }
 
     /// The JSON and the tensors, ordered by name as in a file, with the digest of both.

@@ -49,6 +49,7 @@ use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::control_flow::custom_vjp;
+use crate::ops::primitive::reshard::reshard;
 use crate::source;
 use crate::transform::{Arg, function_name, jit, vjp};
 
@@ -309,7 +310,10 @@ fn fitting(leaf: &Array, path: &str, want: &Aval) -> Result<Array> {
             "an exported function is for the types it was exported for; export it for these, or convert the argument",
         ));
     }
-    Ok(leaf.clone())
+    match (have.sharding(), want.sharding()) {
+        (Some(a), Some(b)) if a != b && a.mesh() == b.mesh() => Ok(reshard(leaf.clone(), b)),
+        _ => Ok(leaf.clone()),
+    }
 }
 
 /// Returns the results' leaves for the leaves of the arguments.

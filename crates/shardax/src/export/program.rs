@@ -15,7 +15,9 @@ use crate::error::{Error, Result, err};
 use crate::runtime::aot::LoweredFn;
 use crate::runtime::placement::Place;
 use crate::shape::AxisName;
-use crate::sharding::{Mesh, NamedSharding, PartitionSpec, Sharding, get_mesh, make_mesh};
+use crate::sharding::{
+    AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, Typed, get_mesh, make_mesh,
+};
 use crate::stack::grow;
 
 /// The metadata of a program, and its texts.
@@ -30,6 +32,8 @@ pub(super) struct Exchanged {
     pub out_specs: Vec<Option<PartitionSpec>>,
     /// The axes of its mesh; empty for one device.
     pub axes: Vec<(AxisName, usize)>,
+    /// The types of these axes; empty if all are `Auto`.
+    pub axis_types: Vec<AxisType>,
     /// The structures of its arguments and of its result; see [`TreeDef::to_json`](crate::tree::TreeDef).
     pub in_tree: Value,
     pub out_tree: Value,
@@ -55,11 +59,11 @@ pub(super) struct Symbolic {
     pub out_sizes: Vec<Vec<String>>,
     /// The file that it came from, from which it is made for known sizes.
     pub file: Arc<[u8]>,
-    /// What was made of it, by the shapes of the arguments.
+    /// Refined programs by the shapes of the arguments.
     made: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
 }
 
-/// At most so many sets of sizes are remembered.
+/// The largest number of refined programs.
 const SIZES: usize = 256;
 
 impl Symbolic {
@@ -91,6 +95,11 @@ impl fmt::Debug for Exchanged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)
     }
+}
+
+/// The types of a mesh's axes, if one is `Explicit`.
+pub(super) fn explicit_types(types: &[AxisType]) -> Vec<AxisType> {
+    if types.contains(&AxisType::Explicit) { types.to_vec() } else { Vec::new() }
 }
 
 /// Fails for host functions, which are addresses of this process.
@@ -131,9 +140,9 @@ impl Exchanged {
                 .help("use one mesh, whose axes are those of all"));
         }
         let spec = |sharding: &Sharding| sharding.as_named().map(|named| named.spec().clone());
-        let axes = match &request.place {
-            Place::Mesh(mesh) => mesh.axes().to_vec(),
-            Place::Single(_) => Vec::new(),
+        let (axes, axis_types) = match &request.place {
+            Place::Mesh(mesh) => (mesh.axes().to_vec(), explicit_types(mesh.abstract_mesh().axis_types())),
+            Place::Single(_) => Default::default(),
         };
         Ok(Exchanged {
             name: request.name.clone(),
@@ -143,6 +152,7 @@ impl Exchanged {
             in_specs: request.in_shardings.iter().map(spec).collect(),
             out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
             axes,
+            axis_types,
             in_tree: Value::Null,
             out_tree: Value::Null,
             in_paths: Vec::new(),
@@ -210,12 +220,36 @@ impl Exchanged {
         });
         let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
         let axes = self.axes.iter().copied();
-        match known.find(|devices| devices.len() == self.devices()) {
+        let mesh = match known.find(|devices| devices.len() == self.devices()) {
             Some(devices) => Mesh::new(devices, axes),
             None => make_mesh(axes),
+        };
+        match self.axis_types.as_slice() {
+            [] => mesh,
+            types => mesh.and_then(|mesh| mesh.with_axis_types(types.iter().copied())),
         }
         .map(Some)
         .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
+    }
+
+    /// Its mesh without devices, if types have shardings over it.
+    pub fn explicit_mesh(&self) -> Option<AbstractMesh> {
+        let types = Some(&self.axis_types).filter(|types| !types.is_empty())?;
+        AbstractMesh::new(self.axes.iter().copied()).with_axis_types(types.iter().copied()).ok()
+    }
+
+    /// Gives the types of arguments and results the shardings that a file says apart from them.
+    pub fn typed(mut self) -> Self {
+        let Some(mesh) = self.explicit_mesh() else { return self };
+        let typed = |aval: &Aval, spec: &Option<PartitionSpec>| {
+            let sharding = spec.as_ref().map(|spec| Typed::of_spec(&mesh, spec, aval.rank()));
+            aval.with_sharding(sharding)
+        };
+        for (&i, spec) in self.kept.iter().zip(self.in_specs.iter().skip(self.captures.len())) {
+            self.in_avals[i] = typed(&self.in_avals[i], spec);
+        }
+        self.out_avals = self.out_avals.iter().zip(&self.out_specs).map(|(aval, spec)| typed(aval, spec)).collect();
+        self
     }
 
     /// The text for a platform.

@@ -121,8 +121,18 @@ impl FftOptions {
         self
     }
 
+    pub(crate) fn normalization(&self) -> FftNorm {
+        self.norm
+    }
+
     /// The axes and the sizes of the transform, for an array of `shape`.
-    fn resolve(&self, name: &str, kind: FftKind, count: Option<usize>, shape: &[usize]) -> Result<[Vec<usize>; 2]> {
+    pub(crate) fn resolve(
+        &self,
+        name: &str,
+        kind: FftKind,
+        count: Option<usize>,
+        shape: &[usize],
+    ) -> Result<[Vec<usize>; 2]> {
         let rank = shape.len();
         let axes = match (&self.axes, count, &self.lengths) {
             (Some(axes), ..) => axes.clone(),

@@ -178,7 +178,10 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             && linear[v.index()]
         {
             let aval = program.aval_of(*v);
-            let ct = ct.varying_as(&aval.vma).sharded_as(&aval.cotangent());
+            let mut ct = ct.varying_as(&aval.vma);
+            if aval.sharding.is_some() {
+                ct = ct.sharded_as(&aval.cotangent());
+            }
             let sum = match ct_env.get(*v) {
                 Some(existing) => existing + &ct,
                 None => ct,

@@ -28,23 +28,23 @@ pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result
 }
 
 /// Like [`trace_flat`], with concrete arguments, whose values can be read during tracing.
-pub(crate) fn trace_known(
-    known: Rc<dyn ConcreteInputs>,
+pub(crate) fn trace_concrete(
+    concrete: Rc<dyn ConcreteInputs>,
     def: &TreeDef,
     avals: &[Aval],
     f: FlatFn<'_>,
 ) -> Result<(Traced, TreeDef)> {
-    trace_with(Some(known), def, avals, f)
+    trace_with(Some(concrete), def, avals, f)
 }
 
 fn trace_with(
-    known: Option<Rc<dyn ConcreteInputs>>,
+    concrete: Option<Rc<dyn ConcreteInputs>>,
     def: &TreeDef,
     avals: &[Aval],
     f: FlatFn<'_>,
 ) -> Result<(Traced, TreeDef)> {
     let mut out_def = TreeDef::default();
-    let traced = trace_with_concrete(known, avals, |args| {
+    let traced = trace_with_concrete(concrete, avals, |args| {
         let out = f(&Flat { leaves: args.into(), def: def.clone() })?;
         out_def = out.def;
         Ok(out.leaves.into_vec())

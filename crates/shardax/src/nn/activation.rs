@@ -4,15 +4,17 @@ use smallvec::SmallVec;
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{Category, DType};
+use crate::dtype::{Category, DType, Scalar};
 use crate::ops::lax;
+use crate::ops::numpy::options::options;
 use crate::ops::numpy::{
-    IntoAxes, convert, erfc, expm1, logaddexp, maximum, minimum, normalize_axes, tanh, to_inexact, to_strong_type,
-    where_,
+    IntoReduction, Options, Reduction, convert, erfc, expm1, logaddexp, maximum, minimum, tanh, to_inexact,
+    to_strong_type, where_,
 };
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::softmax::{Softmax, shifted};
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::shape::normalize_axis;
 use crate::source;
 
@@ -77,8 +79,38 @@ activations! {
     ///
     /// Source: [Klambauer et al. 2017](https://arxiv.org/abs/1706.02515).
     selu => |x| elu_of(x, 1.6732632423543772) * 1.0507009873554805;
+    /// `x * hard_sigmoid(x)`.
+    hard_silu => |x| &x * hard_sigmoid(&x);
+    /// `(x + 1)² / 4` between -1 and 1, 0 below, `x` above.
+    sparse_plus => |x| {
+        let x = floating(&x);
+        where_(x.less_equal(-1), 0, where_(x.greater_equal(1), &x, (&x + 1).square() * 0.25))
+    };
+    /// `(x + 1) / 2`, clamped to `[0, 1]`.
+    sparse_sigmoid => |x| (x + 1).clip(0, 2) * 0.5;
+    /// `log(1 - exp(-x))` for positive `x`, accurate for small and large ones.
+    ///
+    /// Source: [Mächler 2012](https://cran.r-project.org/web/packages/Rmpfr/vignettes/log1mexp-note.pdf).
+    log1mexp => |x| {
+        let x = floating(&x);
+        // Each branch is computed where it is accurate, so that the other has no infinite gradient.
+        let small = x.less_equal(std::f64::consts::LN_2);
+        let (near, far) = (where_(&small, &x, 0.5), where_(&small, 1, &x));
+        where_(small, (-expm1(&-near)).log(), (-(-far).exp()).log1p())
+    };
     /// `x * tanh(softplus(x))`.
     mish => |x| &x * softplus(&x).tanh();
+}
+
+// JAX's other names.
+pub use hard_silu as hard_swish;
+pub use silu as swish;
+
+/// A smooth rectifier, `(x + sqrt(x² + b)) / 2`. JAX's default `b` is 4.
+#[track_caller]
+pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
+    let (x, b) = (x.into_array(), b.into_array());
+    ((&x * &x + b).sqrt() + x) / 2
 }
 
 /// The array in floating point, with a strong type.
@@ -136,42 +168,122 @@ pub fn glu(x: impl ArrayLike, axis: i32) -> Array {
     }
 }
 
-/// `exp(x) / sum(exp(x))` over `axes`, without overflow.
+/// `exp(x) / sum(exp(x))` over `axes`, without overflow. With a mask, of the elements that it selects; 0 elsewhere.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::nn::softmax;
-/// let p = softmax(array([0.0f32, 0.0, 1000.0]), -1);
-/// assert_eq!(p.to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+/// let x = array([0.0f32, 0.0, 1000.0]);
+/// assert_eq!(softmax(&x, -1).to_vec::<f32>()?, [0.0, 0.0, 1.0]);
+/// assert_eq!(softmax(&x, over(-1).mask(x.less(9))).to_vec::<f32>()?, [0.5, 0.5, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn softmax(x: impl ArrayLike, axes: impl IntoAxes + Copy) -> Array {
+pub fn softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let _line = source::enter();
     let x = x.into_array();
     let x = match x.dtype().category() {
         Category::Signed | Category::Unsigned => floating(&x),
         _ => x,
     };
-    match normalize_axes(axes, x.ndim()) {
-        Ok(axes) => Softmax { axes }.apply(&x),
-        Err(error) => Array::from_result(Err(error.context("softmax")), &x),
+    let made = Reduction::new("softmax", &x, axes.into_reduction(), Options::None).map(|over| match over.mask(&x) {
+        None => Softmax { axes: over.axes.clone() }.apply(&x),
+        Some(mask) => {
+            let exponentials = chosen(&x, &mask, &over).exp();
+            let sum = exponentials.sum(over.inner());
+            where_(mask, exponentials / where_(sum.equal(0), 1, &sum), 0)
+        }
+    });
+    Array::from_result(made.map_err(|error| error.context("softmax")), &x)
+}
+
+/// The selected elements minus their maximum; negative infinity elsewhere. Lines without such elements are finite, so that
+/// their gradient is 0.
+#[track_caller]
+fn chosen(x: &Array, mask: &Array, over: &Reduction) -> Array {
+    let x = where_(mask, x, f64::NEG_INFINITY);
+    let max = stop_gradient(x.max(over.inner().initial(f64::NEG_INFINITY)));
+    &x - where_(mask.any(over.inner()), max, 0)
+}
+
+/// `log(softmax(x))` over `axes`, without overflow. With a mask, of the elements that it selects; negative infinity
+/// elsewhere.
+#[track_caller]
+pub fn log_softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    let _line = source::enter();
+    let x = x.into_array();
+    let made =
+        Reduction::new("log_softmax", &x, axes.into_reduction(), Options::None).map(|over| match over.mask(&x) {
+            None => {
+                let axes: SmallVec<[i32; 4]> = over.axes.iter().map(|&axis| axis as i32).collect();
+                let shifted = shifted(&x, &axes);
+                &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
+            }
+            Some(mask) => {
+                let shifted = chosen(&x, &mask, &over);
+                let sum = shifted.exp().sum(over.inner());
+                let log = where_(sum.equal(0), 1, &sum).log();
+                where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY)
+            }
+        });
+    Array::from_result(made.map_err(|error| error.context("log_softmax")), &x)
+}
+
+options! {
+    /// Options of [`standardize`](standardize()).
+    StandardizeOptions {
+        /// The mean to subtract. Default: that of the elements.
+        mean: Option<Array> = None, |mean: impl ArrayLike| Some(mean.into_array());
+        /// The variance to divide by. Default: that of the elements.
+        variance: Option<Array> = None, |variance: impl ArrayLike| Some(variance.into_array());
+        /// A number added to the variance. Default `1e-5`.
+        epsilon: Array = Array::literal(Scalar::float(1e-5), DType::F32, true), |epsilon: impl ArrayLike| epsilon.into_array();
     }
 }
 
-/// `log(softmax(x))` over `axes`, without overflow.
-#[track_caller]
-pub fn log_softmax(x: impl ArrayLike, axes: impl IntoAxes + Copy) -> Array {
-    let _line = source::enter();
-    let x = x.into_array();
-    match normalize_axes(axes, x.ndim()) {
-        Ok(axes) => {
-            let axes: SmallVec<[i32; 4]> = axes.iter().map(|&axis| axis as i32).collect();
-            let shifted = shifted(&x, &axes);
-            &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
-        }
-        Err(error) => Array::from_result(Err(error.context("log_softmax")), &x),
+impl StandardizeOptions {
+    /// See [`standardize`](standardize()).
+    #[track_caller]
+    pub fn standardize(&self, x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+        let x = x.into_array();
+        let made = at_caller(|| {
+            let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
+            let over = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?.inner();
+            let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
+            let variance = self.variance.clone().unwrap_or_else(|| x.square().mean(over) - mean.square());
+            Ok((x - mean) * (variance + &self.epsilon).rsqrt())
+        });
+        Array::from_result(made, &x)
     }
+}
+
+/// The elements minus their mean, divided by their standard deviation over `axes`. [`StandardizeOptions`] has other moments
+/// and the number that is added to the variance.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::nn::standardize;
+/// assert!(allclose(standardize(array([1.0f32, 3.0]), -1), array([-1.0f32, 1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn standardize(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    StandardizeOptions::new().standardize(x, axes)
+}
+
+/// `log(mean(exp(x)))` over `axes`, without overflow.
+#[track_caller]
+pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+    let x = x.into_array();
+    let made = at_caller(|| {
+        let x = floating(&x);
+        let axes = axes.into_reduction();
+        let over = Reduction::new("logmeanexp", &x, axes.clone(), Options::None)?;
+        let count = over.count(&x).log();
+        let count = if over.is_masked() { over.shaped(&x, count) } else { count };
+        Ok(x.logsumexp(axes) - count)
+    });
+    Array::from_result(made, &x)
 }
 
 /// One-hot rows of `num_classes` numbers: 1 at the label, 0 elsewhere. Labels out of range give zeros.

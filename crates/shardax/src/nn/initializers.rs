@@ -55,6 +55,7 @@ enum Kind {
     Uniform { scale: f64 },
     VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, in_axis: i32, out_axis: i32 },
     Orthogonal { scale: f64, column_axis: i32 },
+    DeltaOrthogonal { scale: f64 },
 }
 
 /// Zeros.
@@ -92,6 +93,23 @@ pub fn uniform(scale: f64) -> Initializer {
 /// orthonormal.
 pub fn orthogonal(scale: f64) -> Initializer {
     Initializer(Kind::Orthogonal { scale, column_axis: -1 })
+}
+
+/// An [`orthogonal`] matrix, multiplied by `scale`, in the middle of the kernel of a convolution, and zeros elsewhere: the
+/// convolution is an isometry. Kernels have one to three spatial dimensions, then inputs, then as many outputs or more.
+///
+/// Source: [Xiao et al. 2018](https://arxiv.org/abs/1806.05393).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::nn::initializers;
+/// let w = initializers::delta_orthogonal(1.0).init(&random::key(0), &[3, 2, 2], DType::F32);
+/// assert_eq!(w.get(0).to_vec::<f32>()?, [0.0; 4]);
+/// assert!((w.square().sum(..).item::<f32>()? - 2.0).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn delta_orthogonal(scale: f64) -> Initializer {
+    Initializer(Kind::DeltaOrthogonal { scale })
 }
 
 /// Random with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
@@ -156,7 +174,7 @@ impl Initializer {
         let number = |v: f64| Array::literal(Scalar::float(v), dtype, false);
         let accepted = match self.0 {
             Kind::Constant(_) => true,
-            Kind::Normal { .. } | Kind::Orthogonal { .. } => dtype.is_inexact(),
+            Kind::Normal { .. } | Kind::Orthogonal { .. } | Kind::DeltaOrthogonal { .. } => dtype.is_inexact(),
             _ => dtype.is_float(),
         };
         if !accepted {
@@ -172,6 +190,7 @@ impl Initializer {
             Kind::Orthogonal { scale, column_axis } => {
                 orthogonal_columns(key, shape, dtype, column_axis)? * number(scale)
             }
+            Kind::DeltaOrthogonal { scale } => delta(key, shape, dtype)? * number(scale),
             Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis } => {
                 let (fan_in, fan_out) = fans(shape, in_axis, out_axis)?;
                 let n = match mode {
@@ -216,6 +235,27 @@ fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i
     moved.remove(axis);
     moved.push(columns);
     Ok(q.reshape(moved).moveaxis(-1, axis as i32))
+}
+
+/// An orthogonal matrix in the middle of a kernel.
+fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    let rank = shape.len();
+    if !(3..=5).contains(&rank) || shape[rank - 1] < shape[rank - 2] {
+        return Err(err!(
+            Value,
+            "Delta orthogonal initializer requires a 3D, 4D or 5D shape, with as many outputs as inputs or more, got {shape:?}"
+        )
+        .help("use `orthogonal` for other weights"));
+    }
+    let matrix = orthogonal_columns(key, &shape[rank - 2..], dtype, -1)?;
+    let around = |size: usize| (size.saturating_sub(1) / 2, size - size.min(1) - size.saturating_sub(1) / 2);
+    let mut widths: Vec<(usize, usize)> = shape[..rank - 2].iter().map(|&size| around(size)).collect();
+    widths.extend([(0, 0); 2]);
+    let kernel = matrix.reshape([vec![1; rank - 2], shape[rank - 2..].to_vec()].concat());
+    match shape.contains(&0) {
+        true => Ok(crate::ops::numpy::filled(shape, Scalar::Int(0), dtype)),
+        false => Ok(crate::ops::numpy::pad(kernel, widths, crate::ops::numpy::PadMode::Constant(0.0))),
+    }
 }
 
 /// Rounds to the nearest number of a dtype.

@@ -8,6 +8,8 @@ pub mod initializers;
 mod pool;
 
 pub use activation::*;
+// JAX's place of it.
+pub use crate::ops::numpy::{LogsumexpOptions, logsumexp};
 pub use pool::{Pool, avg_pool, max_pool, min_pool};
 
 use crate::core::array::Array;

@@ -10,14 +10,18 @@ use crate::core::array::Array;
 use crate::core::function::{Function, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Aval;
+use crate::core::program::trace::{Traced, trace};
 use crate::core::sharding_like::ShardingLike;
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::error::{Result, err};
+use crate::interpret::eval::eval;
 use crate::interpret::flat::{FlatFn, flat_fn, record};
 use crate::ops::primitive::call::Call;
+use crate::ops::primitive::reshard::Reshard;
 use crate::shape::{AxisName, IntoAxisNames};
-use crate::sharding::context::with_abstract_mesh;
-use crate::sharding::{AbstractMesh, AxisType, Typed, get_abstract_mesh};
+use crate::sharding::context::{adopting, with_abstract_mesh};
+use crate::sharding::{AbstractMesh, AxisType, Sharding, Typed, get_abstract_mesh};
+use crate::source;
 
 /// A function in which mesh axes are of type `Auto`; see [`auto_axes`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -226,7 +230,7 @@ fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed>
     Typed::asked(mesh, &spec, x.shape(), "out_sharding")
 }
 
-/// `x` with what is left of its sharding over the axes of type `Explicit` of this mesh.
+/// `x`, with the part of its sharding over the axes of type `Explicit` of this mesh.
 fn kept(x: &Array, mesh: &AbstractMesh) -> Array {
     match x.aval_ref().and_then(Aval::sharding) {
         Some(typed) => x.sharded(&Typed::of_spec(mesh, &typed.spec(), typed.rank())),
@@ -255,24 +259,77 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     record(flat, f, Location::caller(), |program, _, _: &TreeDef| Arc::new(Call { name: name.to_owned(), program }))
 }
 
-/// The result of `f` on these arrays, computed with all axes of the mesh of type `Auto`, with the sharding that is asked for.
+/// The array that `f` makes, with this sharding in its type: JAX's `out_sharding` of functions that make arrays (random
+/// draws, [`arange`](crate::numpy::arange), [`one_hot`](crate::nn::one_hot), initializers). Each device computes its part.
+///
+/// The values are those that `f` gives without it. Functions of arrays whose types have shardings may be used too; inside,
+/// the compiler chooses how values are split.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let w = out_sharding(P!["x", None], || random::normal(random::key(0), [16, 4]));
+/// assert_eq!(w.type_name(), "float32[16@x,4]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a sharding that names an axis of another type than [`Explicit`](AxisType::Explicit), or one that does not
+/// divide a dimension, and where there is no mesh.
 #[track_caller]
-pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
-    let flat = Flat::of(&args.to_vec());
-    let own = match out {
+pub fn out_sharding(sharding: impl Into<ShardingLike>, f: impl FnOnce() -> Array) -> Array {
+    let _line = source::enter();
+    let out = sharding.into();
+    let mut like = Array::from(0.0f32);
+    let made = mesh_for(&Flat::default(), &out).and_then(|outer| {
+        let inner = outer.without_explicit();
+        // It is traced to find the arrays that it uses, which then are arguments.
+        let Traced { program, captures } = with_abstract_mesh(Some(inner), || {
+            adopting(|| {
+                trace(&[], |_| {
+                    like = f();
+                    Ok(vec![like.clone()])
+                })
+            })
+        })?;
+        in_auto_axes(&captures, &out, |args| match eval(&program, args)?.as_slice() {
+            [one] => Ok(one.clone()),
+            _ => Err(err!(Runtime, "out_sharding lost its result")),
+        })
+    });
+    Array::from_result(made, &like)
+}
+
+/// The mesh of the context, of the arrays, or of the sharding that is asked for.
+fn mesh_for(flat: &Flat, out: &ShardingLike) -> Result<AbstractMesh> {
+    let own = || match out {
         ShardingLike::Typed(typed) => Some(typed.mesh().clone()),
         ShardingLike::Sharding(sharding) => sharding.as_named().map(|named| named.mesh().abstract_mesh().clone()),
         _ => None,
     };
-    let Some(outer) = mesh_of(&flat).or(own) else {
-        return Err(err!(Value, "out_sharding requires a non-empty mesh in context, got {out:?}")
-            .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`"));
+    mesh_of(flat).or_else(own).ok_or_else(|| {
+        err!(Value, "out_sharding requires a non-empty mesh in context, got {out:?}")
+            .help("set one with `set_mesh(&mesh)`, or pass `NamedSharding::new(&mesh, spec)`")
+    })
+}
+
+/// The result of `f` on these arrays, computed with all axes of the mesh of type `Auto`, with the sharding that is asked for.
+#[track_caller]
+pub(crate) fn in_auto_axes(args: &[Array], out: &ShardingLike, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
+    let flat = Flat::of(&args.to_vec());
+    let outer = mesh_for(&flat, out)?;
+    let inner = outer.without_explicit();
+    // Of a mesh that is named and not in context the result says where the program runs.
+    let mesh = match out {
+        ShardingLike::Sharding(Sharding::Named(named)) if get_abstract_mesh().is_none() => Some(named.mesh().clone()),
+        _ => None,
     };
-    let inner = changed(&outer, None, AxisType::Auto, "out_sharding")?;
     let leave = |made: Flat| {
         let one = made.leaves.iter().map(|y| {
             y.check()?;
-            Ok(y.sharded_from(&inner, &of_mesh(out, &outer, y)?))
+            let to = of_mesh(out, &outer, y)?;
+            Ok(Reshard { to, mesh: mesh.clone(), from: Some(inner.clone()) }.apply(y))
         });
         Ok(Flat { leaves: one.collect::<Result<_>>()?, def: made.def })
     };

@@ -233,3 +233,45 @@ parameter_samplers! {
     /// ```
     binomial binomial_dtype (n, p) "binomial" => |key, p, _, _| binomial_traced(key, &p[0], &p[1]);
 }
+
+/// Multinomial: the number of each of several outcomes in `n` trials, float32. The probabilities are the last dimension of
+/// `p`; they are divided by their sum. `n` broadcasts with the other dimensions.
+///
+/// Fails for a scalar `p`, and for shapes that do not broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::multinomial(random::key(0), 100, array([0.2f32, 0.3, 0.5]));
+/// assert_eq!((x.shape(), x.sum(..).item::<f32>()?), (&[3][..], 100.0));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn multinomial(key: impl Borrow<Array>, n: impl ArrayLike, p: impl ArrayLike) -> Array {
+    let (key, n, p) = (key.borrow(), n.into_array(), p.into_array());
+    let made = crate::core::program::trace::at_caller(|| {
+        key.check()?;
+        let args = crate::ops::numpy::promote_dtypes(&[&n, &p], crate::ops::numpy::to_inexact)?;
+        let [n, p] = [&args[0], &args[1]].map(|x| convert(x, x.dtype(), false));
+        let Some((&outcomes, lead)) = p.shape().split_last() else {
+            return Err(err!(Value, "multinomial needs probabilities in the last dimension, got {}", p.type_name())
+                .help("give a probability for each outcome"));
+        };
+        let n = n.broadcast_to(lead);
+        n.check()?;
+        if outcomes == 0 {
+            return Ok(p.astype(DType::F32));
+        }
+        // Each outcome is binomial among the trials that are left, with its share of the probability that is left.
+        let p = p.moveaxis(-1, 0);
+        let rest = lax::rev(&lax::rev(&p, &[0usize]).cumsum(0), &[0usize]);
+        let shares = &p / where_(rest.equal(0), 1, &rest);
+        let keys = super::split(key, outcomes);
+        let draw = |left: Array, (share, key): (Array, Array)| -> Result<(Array, Array)> {
+            let count = super::binomial_dtype(&key, &left, share.clip(0, 1), left.shape(), left.dtype());
+            Ok((left - &count, count))
+        };
+        let (_, counts) = crate::ops::control_flow::scan(draw, n, (shares, keys))?;
+        Ok(counts.moveaxis(0, -1).astype(DType::F32))
+    });
+    Array::from_result(made, &p)
+}

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::eager;
 use crate::core::array::Array;
 use crate::core::primitive::Run;
-use crate::core::program::concretize::known_arrays;
+use crate::core::program::concretize::concrete_arrays;
 use crate::core::program::trace::{ConcreteInputs, Traced};
 use crate::core::program::{Atom, Eqn, Var};
 use crate::error::{Result, err};
@@ -21,7 +21,7 @@ pub(crate) struct WholeArrays(pub Vec<Array>);
 
 impl ConcreteInputs for WholeArrays {
     fn value(&self, Traced { program, captures }: Traced) -> Result<Option<Array>> {
-        let Some(inputs) = known_arrays(captures.iter().chain(&self.0))? else { return Ok(None) };
+        let Some(inputs) = concrete_arrays(captures.iter().chain(&self.0))? else { return Ok(None) };
         let traced = Traced { program, captures: Vec::new() };
         Ok(eager::run_traced("value", &traced, &inputs, &Vec::new)?.into_iter().next())
     }
@@ -97,7 +97,7 @@ impl LocalShards {
 
     /// The global array of the devices' values.
     fn joined(&self, Traced { program, captures }: Traced, out_spec: PartitionSpec) -> Result<Option<Array>> {
-        let Some(inputs) = known_arrays(captures.iter().chain(&self.args))? else { return Ok(None) };
+        let Some(inputs) = concrete_arrays(captures.iter().chain(&self.args))? else { return Ok(None) };
         let in_specs =
             captures.iter().map(|_| PartitionSpec::default()).chain(self.map.in_specs.iter().cloned()).collect();
         let call = ShardMap { in_specs, out_specs: vec![out_spec], body: program.simplified(), ..self.map.clone() };

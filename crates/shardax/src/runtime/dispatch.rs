@@ -14,6 +14,7 @@ use super::aot::lower::Traces;
 use super::cache_miss::{self, Numbers};
 use super::callable::{Callable, check_all};
 use super::execute::LoadedProgram;
+use super::inner_traces::InnerTraces;
 use super::program_cache::{CachedProgram, Evictable, Table, hash_of, register};
 use crate::config;
 use crate::core::array::Array;
@@ -57,6 +58,7 @@ pub(crate) struct Cache {
     all: Table<Arc<Entry>>,
     numbers: Numbers,
     pub traces: Traces,
+    pub inner: InnerTraces,
     /// The time of the last use, relative to other caches.
     used: AtomicU64,
 }
@@ -77,6 +79,7 @@ impl Evictable for Cache {
         // The entries that remain are found by hash.
         self.set_last(None);
         self.traces.clear();
+        self.inner.clear();
     }
 }
 
@@ -131,6 +134,7 @@ impl Cache {
             all: Table::new(1),
             numbers: Numbers::default(),
             traces: Traces::default(),
+            inner: InnerTraces::default(),
             used: AtomicU64::default(),
         })
     }

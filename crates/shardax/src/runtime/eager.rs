@@ -18,6 +18,7 @@ use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::scope::Scope;
+use crate::sharding::abstract_mesh::any_explicit;
 use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
@@ -53,8 +54,8 @@ type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
 
 /// The context mesh, where types have shardings.
 fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
-    let typed = context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
-    typed.then(|| (get_abstract_mesh(), context::mesh_with_devices()))
+    let typed = || context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
+    (any_explicit() && typed()).then(|| (get_abstract_mesh(), context::mesh_with_devices()))
 }
 
 fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {

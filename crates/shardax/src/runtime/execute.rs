@@ -18,11 +18,11 @@ use super::reshard;
 use crate::config;
 use crate::core::array::{Array, Buffers, Concrete, transfer};
 use crate::core::program::Aval;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::callback::turn;
 use crate::profiler;
 use crate::sharding::Sharding;
-use crate::sharding::device::GO_ON;
+use crate::sharding::device::{GO_ON, latest};
 use crate::sharding::distributed::processes;
 use crate::warning;
 
@@ -132,7 +132,7 @@ impl LoadedProgram {
         let turn = self.ordered.then(turn);
         let mut launch = || self.launch(&placed, &mut outs);
         let launched = match (&self.shared, processes()) {
-            (Some(shared), Some(processes)) if self.executable.crosses() => processes.launch(shared, launch),
+            (Some(shared), Some(processes)) if self.executable.is_multi_process() => processes.launch(shared, launch),
             _ => launch(),
         };
         launched.or_else(|error| {
@@ -247,5 +247,35 @@ impl LoadedProgram {
         }
         self.executable.execute(&args)?.into_iter().for_each(keep);
         Ok(())
+    }
+}
+
+/// Blocks until all programs that call functions of the host are done: callbacks and debug prints, ordered or not, also
+/// of programs without results.
+///
+/// Fails with the first error of such a function since the last call, and inside of one, where it would wait for itself.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let seen = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
+/// let count = seen.clone();
+/// let tell = io_callback(
+///     move |args, _| {
+///         count.store(args[0].values::<i32>()?.sum(), std::sync::atomic::Ordering::Relaxed);
+///         Ok(())
+///     },
+///     (),
+/// );
+/// jit(move |x: Array| tell.call(x)).call(array([1, 2, 3]))?;
+/// shardax::effects_barrier()?;
+/// assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn effects_barrier() -> Result<()> {
+    match latest() {
+        Some(client) => client.pjrt.wait_for_host_calls().map_err(Into::into).at_caller(),
+        // No program has run.
+        None => Ok(()),
     }
 }

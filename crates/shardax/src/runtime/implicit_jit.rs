@@ -18,7 +18,7 @@ use crate::core::program::trace::{is_tracing, values_read};
 use crate::core::tree::Flat;
 use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
-use crate::interpret::flat::{FlatFn, avals_of, trace_known};
+use crate::interpret::flat::{FlatFn, avals_of, trace_concrete};
 use crate::ops::checkify::{Checks, Errors, discharge};
 
 thread_local! {
@@ -143,7 +143,7 @@ fn build(
         left.replace(aux);
         Ok(out)
     };
-    let (traced, out_def) = with_arguments(&flat.leaves, || trace_known(known, &flat.def, &avals, traced))?;
+    let (traced, out_def) = with_arguments(&flat.leaves, || trace_concrete(known, &flat.def, &avals, traced))?;
     counts::traced(name, begun);
     // In eager execution, checks fail immediately.
     let (traced, errors) = match discharge(&traced, Checks::USER)? {

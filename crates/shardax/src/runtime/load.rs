@@ -19,7 +19,7 @@ use crate::compiler_options::CompilerOptions;
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::{Platform, without_locations};
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Atom, Aval, Program};
 use crate::error::{Result, err};
 use crate::ops::callback::in_order;
 use crate::profiler;
@@ -349,6 +349,7 @@ impl Request {
             return Ok(LoadedProgram { ordered: true, ..loaded });
         }
         let _span = profiler::span(|| format!("compile {}", self.name).into());
+        let _traced = tracing::info_span!("compile", name = self.name).entered();
         self.check_layouts()?;
         let text = self.lower(true)?;
         let plain = without_locations(&text);
@@ -534,8 +535,13 @@ impl Request {
                 return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
             }
             // Of the mesh that its type is over.
-            let of_type = aval.sharding().map(|typed| mesh.with_shape(typed.mesh()));
-            let mesh = of_type.as_ref().unwrap_or(mesh);
+            let of_type = match (aval.sharding(), &self.program.outputs[i]) {
+                (Some(typed), _) => mesh.with_shape(typed.mesh()),
+                // Computed where the axes are of type Auto.
+                (None, Atom::Var(_)) => mesh.with_shape(&mesh.abstract_mesh().without_explicit()),
+                (None, Atom::Literal { .. }) => mesh.clone(),
+            };
+            let mesh = &of_type;
             let named = match chosen.as_ref().and_then(|c| c.get(i)) {
                 Some(op) => op_sharding::to_named(op, mesh, aval.rank())?,
                 None => NamedSharding::new(mesh, Default::default()),

@@ -14,6 +14,7 @@ pub(crate) mod dispatch;
 pub(crate) mod eager;
 pub(crate) mod execute;
 pub(crate) mod implicit_jit;
+pub(crate) mod inner_traces;
 pub(crate) mod input_names;
 pub(crate) mod layouts;
 pub(crate) mod load;

@@ -33,7 +33,7 @@ pub(crate) fn to_named(op: &pjrt::OpSharding, mesh: &Mesh, rank: usize) -> Optio
                 return Some(DimSpec::None);
             }
             let axes = find_axes(mesh, tiles[d], &|position| coordinates[position][d])?;
-            Some(DimSpec::Axes(axes.into_iter().collect()))
+            Some(DimSpec::from_iter(axes))
         })
         .collect::<Option<Vec<_>>>()?;
     Some(NamedSharding::new(mesh, PartitionSpec::new(dims).trimmed()))

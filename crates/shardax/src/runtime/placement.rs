@@ -102,8 +102,8 @@ impl Placing<'_> {
             }
         });
         result?;
-        if let Some(mesh) =
-            mesh_with_devices().filter(|_| !matches!(found, Some((Place::Mesh(_), _))) && self.is_typed())
+        if !matches!(found, Some((Place::Mesh(_), _)))
+            && let Some(mesh) = self.mesh_of_types()?
         {
             agree(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
         }
@@ -117,7 +117,13 @@ impl Placing<'_> {
             .iter()
             .zip(&self.program.inputs)
             .map(|(input, var)| {
-                let known = input.given.clone().or_else(|| input.committed.clone());
+                let of_type = || match (&place, self.program.aval_of(*var).sharding()) {
+                    (Place::Mesh(mesh), Some(typed)) => {
+                        Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
+                    }
+                    _ => None,
+                };
+                let known = input.given.clone().or_else(|| input.committed.clone()).or_else(of_type);
                 known.or_else(|| self.program.in_sharding(*var)).unwrap_or_else(|| place.replicated())
             })
             .collect();
@@ -125,9 +131,14 @@ impl Placing<'_> {
         Ok(Placed { place, in_shardings, out_shardings, committed: asked })
     }
 
-    /// Whether the types of values have shardings.
-    fn is_typed(&self) -> bool {
-        self.program.avals.iter().any(|aval| aval.sharding.is_some())
+    /// The mesh of a program whose types have shardings: the context mesh, or, of a mesh without devices, the first ones.
+    fn mesh_of_types(&self) -> Result<Option<Mesh>> {
+        let mut types = self.program.avals.iter().filter_map(Aval::sharding);
+        let Some(first) = types.next() else { return Ok(None) };
+        match mesh_with_devices() {
+            Some(mesh) => Ok(Some(mesh)),
+            None => first.mesh().on_first_devices().map(Some),
+        }
     }
 
     fn check_inputs(&self) -> Result<()> {
@@ -136,6 +147,10 @@ impl Placing<'_> {
             let name = || format!("{} of {} with shape {aval}", (self.input_name)(i), self.function);
             given.shard_shape(&aval.shape).map_err(|e| e.context(name()))?;
             given.check_memory().map_err(|e| e.context(name()))?;
+            if input.committed.is_none() && given.unreduced().is_some() {
+                return Err(err!(Value, "host data has no addends to be the unreduced {given} of {}", name())
+                    .help("put it there with `device_put(x, sharding)`, or use `reshard(x, spec)` in the function"));
+            }
             if let Some(have) = &input.committed {
                 check_split(have, given, aval, &name)?;
             }

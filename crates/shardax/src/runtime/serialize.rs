@@ -42,7 +42,7 @@ impl Request {
         let donations = self.donations();
         let options = self.options_here(&[])?;
         // The program may come from a build with CPU kernels.
-        #[cfg(feature = "ndarray")]
+        #[cfg(feature = "cpu-kernels")]
         if self.place.platform() == crate::core::lower::Platform::Cpu {
             let _ = crate::ops::primitive::cpu_kernels::register();
         }

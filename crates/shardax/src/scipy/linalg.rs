@@ -1,10 +1,16 @@
 //! Matrix functions, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
 
+mod matrices;
+mod solve;
+
+pub use matrices::*;
+pub use solve::*;
+
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
-use crate::linalg::{cholesky, solve};
+use crate::linalg::{cholesky, solve as solve_general};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
 use crate::ops::operators::{ArrayLike, into_arrays};
@@ -189,7 +195,7 @@ fn exponential(a: &Array) -> Result<Array> {
         rest.iter().rev().fold(&eye * *last, |sum, c| product(&sum, &square) + &eye * *c)
     };
     let (even, odd) = (of(0), product(&a, &of(1)));
-    let r = solve(&even - &odd, even + odd);
+    let r = solve_general(&even - &odd, even + odd);
     let r = (0..MOST_SQUARINGS).fold(r, |r, i| {
         let more = squarings.greater(f64::from(i)).expand_dims([-2, -1]);
         where_(more, product(&r, &r), &r).astype(r.dtype())

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::mesh::AxisType;
 use crate::error::{AtCaller, Result, err};
@@ -22,6 +23,15 @@ use crate::shape::AxisName;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AbstractMesh(Arc<Inner>);
 
+/// Set when the first mesh with an axis of type `Explicit` is made. Until then no type has a sharding, and the operations
+/// of a program need not ask for one.
+static EXPLICIT: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has made a mesh with an axis of type `Explicit`.
+pub(crate) fn any_explicit() -> bool {
+    EXPLICIT.load(Ordering::Relaxed)
+}
+
 #[derive(PartialEq, Eq, Hash)]
 struct Inner {
     axes: Vec<(AxisName, usize)>,
@@ -39,10 +49,13 @@ impl AbstractMesh {
 
     pub(super) fn of(axes: Vec<(AxisName, usize)>, types: Vec<AxisType>) -> Self {
         let has_explicit = types.contains(&AxisType::Explicit);
+        if has_explicit {
+            EXPLICIT.store(true, Ordering::Relaxed);
+        }
         AbstractMesh(Arc::new(Inner { axes, types, has_explicit }))
     }
 
-    /// The same mesh with these axis types.
+    /// Returns the mesh with these axis types.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
         self.typed(types.into_iter().collect()).at_caller()
@@ -56,7 +69,7 @@ impl AbstractMesh {
         Ok(AbstractMesh::of(self.0.axes.clone(), types))
     }
 
-    /// The same mesh with the types of the named axes replaced.
+    /// Returns the mesh with the types of the named axes replaced.
     #[track_caller]
     pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
         let mut all = self.0.types.clone();
@@ -113,9 +126,18 @@ impl AbstractMesh {
         self.0.axes.iter().zip(&self.0.types).filter(move |(_, t)| **t == ty).map(|((n, _), _)| *n)
     }
 
-    /// Whether an axis is of type `Explicit`.
+    /// Returns true if an axis is of type `Explicit`.
     pub(crate) fn has_explicit(&self) -> bool {
         self.0.has_explicit
+    }
+
+    /// The mesh with its axes of type `Explicit` made `Auto`.
+    pub(crate) fn without_explicit(&self) -> Self {
+        if !self.has_explicit() {
+            return self.clone();
+        }
+        let auto = |ty: &AxisType| if *ty == AxisType::Explicit { AxisType::Auto } else { *ty };
+        AbstractMesh::of(self.0.axes.clone(), self.0.types.iter().map(auto).collect())
     }
 
     /// Whether all axes are of this type.

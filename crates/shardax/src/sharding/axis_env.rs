@@ -6,7 +6,7 @@ use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
 
 /// A bound axis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BoundAxis {
     pub name: AxisName,
     pub size: usize,
@@ -25,6 +25,19 @@ thread_local! {
     static BOUND: Stack<BoundAxis> = const { Stack::new() };
     /// The mesh axes that the enclosing `vmap`s shard their entries over.
     static SPMD: Stack<AxisName> = const { Stack::new() };
+}
+
+/// The bound axes, as a value that can be compared.
+#[derive(PartialEq)]
+pub(crate) struct Environment {
+    bound: Vec<BoundAxis>,
+    spmd: Vec<AxisName>,
+}
+
+impl Environment {
+    pub fn current() -> Self {
+        Environment { bound: BOUND.with_borrow(|b| b.to_vec()), spmd: SPMD.with_borrow(|s| s.to_vec()) }
+    }
 }
 
 /// Runs `f`, which traces one entry of a batch that will be sharded over these mesh axes.

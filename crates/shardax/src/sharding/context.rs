@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::Mesh;
-use super::abstract_mesh::AbstractMesh;
+use super::abstract_mesh::{AbstractMesh, any_explicit};
 use super::axis_env;
 use super::mesh::AxisType;
 use crate::error::{Result, err};
@@ -11,9 +11,15 @@ use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
 
 thread_local! {
-    /// The meshes whose guards exist, with the number of each guard.
-    static CONTEXT: Stack<(u64, Mesh)> = const { Stack::new() };
+    /// The meshes whose guards exist, or `None` where one was removed, with the number of each guard.
+    static CONTEXT: Stack<(u64, Option<Mesh>)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
+    static DEVICES_ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of queries for the context mesh with its devices on this thread: a trace that asked depends on them.
+pub(crate) fn devices_asked() -> u64 {
+    DEVICES_ASKED.get()
 }
 
 /// Removes its mesh when dropped: the context mesh is the one set last among those whose guards exist.
@@ -30,16 +36,17 @@ impl Drop for MeshGuard {
     }
 }
 
-/// Makes `mesh` the context mesh of this thread until the guard is dropped.
-pub(crate) fn enter(mesh: &Mesh) -> MeshGuard {
+/// Makes `mesh` the context mesh of this thread until the guard is dropped; with `None` there is none.
+pub(crate) fn enter(mesh: Option<Mesh>) -> MeshGuard {
     let number = NEXT.replace(NEXT.get() + 1);
-    CONTEXT.with_borrow_mut(|c| c.push((number, mesh.clone())));
+    CONTEXT.with_borrow_mut(|c| c.push((number, mesh)));
     MeshGuard { number, not_send: std::marker::PhantomData }
 }
 
 /// The context mesh: that of the enclosing `shard_map`, else the mesh set last.
 pub fn get_mesh() -> Option<Mesh> {
-    axis_env::manual().map(|(mesh, _)| mesh).or_else(|| CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone())))
+    DEVICES_ASKED.set(DEVICES_ASKED.get() + 1);
+    axis_env::manual().map(|(mesh, _)| mesh).or_else(mesh_with_devices)
 }
 
 thread_local! {
@@ -53,14 +60,20 @@ pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     if let Some(mesh) = ABSTRACT.with_borrow(|all| all.last().cloned()) {
         return mesh;
     }
-    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.abstract_mesh().clone()))
+    CONTEXT.with_borrow(|c| Some(c.last()?.1.as_ref()?.abstract_mesh().clone()))
 }
 
-/// Whether an axis of the context mesh is of type `Explicit`. It is asked with every operation.
+/// Returns true if an axis of the context mesh is of type `Explicit`. Called for every operation, so it must be fast.
 pub(crate) fn is_explicit() -> bool {
+    any_explicit() && is_explicit_here()
+}
+
+fn is_explicit_here() -> bool {
     match ABSTRACT.with_borrow(|all| all.last().map(|mesh| mesh.as_ref().is_some_and(AbstractMesh::has_explicit))) {
         Some(explicit) => explicit,
-        None => CONTEXT.with_borrow(|c| c.last().is_some_and(|(_, mesh)| mesh.abstract_mesh().has_explicit())),
+        None => CONTEXT.with_borrow(|c| {
+            c.last().and_then(|(_, mesh)| mesh.as_ref()).is_some_and(|mesh| mesh.abstract_mesh().has_explicit())
+        }),
     }
 }
 
@@ -73,21 +86,49 @@ pub(crate) fn with_manual(mesh: &AbstractMesh, manual: &AxisSet) -> AbstractMesh
 
 /// The context mesh where an axis of it is of type `Explicit`: types have shardings there.
 pub(crate) fn explicit_mesh() -> Option<AbstractMesh> {
-    get_abstract_mesh().filter(AbstractMesh::has_explicit)
+    is_explicit().then(get_abstract_mesh).flatten()
 }
 
 /// The context mesh that equations which are traced here are interpreted with, where it is not that of the function.
 pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
+    if !any_explicit() {
+        return None;
+    }
     ABSTRACT.with_borrow(|all| {
         let own = all.last()?.clone()?;
-        let set = || CONTEXT.with_borrow(|c| c.iter().any(|(_, mesh)| mesh.abstract_mesh().has_explicit()));
+        let set = || {
+            CONTEXT.with_borrow(|c| {
+                c.iter().any(|(_, mesh)| mesh.as_ref().is_some_and(|mesh| mesh.abstract_mesh().has_explicit()))
+            })
+        };
         (all.iter().flatten().any(AbstractMesh::has_explicit) || set()).then_some(own)
     })
 }
 
+thread_local! {
+    static ADOPTS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`: it may use arrays of types that do.
+pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ADOPTS.set(self.0);
+        }
+    }
+    let _restore = Restore(ADOPTS.replace(true));
+    f()
+}
+
+/// Whether operands may be of another mesh than the context's: see [`adopting`].
+pub(crate) fn adopts() -> bool {
+    ADOPTS.get()
+}
+
 /// The context mesh with its devices, whatever is traced.
 pub(crate) fn mesh_with_devices() -> Option<Mesh> {
-    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh.clone()))
+    CONTEXT.with_borrow(|c| c.last()?.1.clone())
 }
 
 /// Runs `f`, which traces a function, with this mesh as the context mesh; with `None` there is none.
@@ -129,7 +170,7 @@ pub fn manual_axes() -> Vec<AxisName> {
 
 /// Returns `true` if this is the context mesh outside of traced functions.
 pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
-    CONTEXT.with_borrow(|c| c.last().map(|(_, mesh)| mesh) == mesh)
+    CONTEXT.with_borrow(|c| c.last().and_then(|(_, mesh)| mesh.as_ref()) == mesh)
 }
 
 impl AbstractMesh {
@@ -208,6 +249,12 @@ pub trait IntoMesh {
 impl IntoMesh for &Mesh {
     fn into_mesh(self) -> MeshArg {
         MeshArg::Mesh(self.clone())
+    }
+}
+
+impl IntoMesh for &&Mesh {
+    fn into_mesh(self) -> MeshArg {
+        MeshArg::Mesh((*self).clone())
     }
 }
 

@@ -219,7 +219,8 @@ pub(crate) fn client_number() -> usize {
     number + usize::from(client.pjrt.is_broken())
 }
 
-fn latest() -> Option<&'static Client> {
+/// The client in use, if one was started.
+pub(crate) fn latest() -> Option<&'static Client> {
     let mut latest = CLIENT.get()?;
     while let Some(next) = latest.next.get() {
         latest = next;

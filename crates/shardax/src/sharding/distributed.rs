@@ -1,6 +1,8 @@
 //! Several processes: joining those of a launcher, and agreement between them.
 
+pub mod preemption;
 mod store;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,11 +16,13 @@ use shardax_mpi as mpi;
 use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Error, Result, err};
+pub(crate) use watch::reached;
+
 use crate::{config, settings, warning};
 
 /// The default timeout between processes.
 const TIMEOUT: Duration = Duration::from_secs(600);
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Advice for processes that diverged.
 const SAME_ORDER: &str = "look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes";
@@ -38,6 +42,7 @@ pub(crate) struct Processes {
     owners: Vec<usize>,
     registered: AtomicBool,
     left: AtomicBool,
+    watch: watch::Watch,
 }
 
 /// The processes that this one has joined; `None` if it runs alone.
@@ -153,7 +158,7 @@ impl Options {
         if joined.exchanges() {
             config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
         }
-        let _ = JOINED.set(joined);
+        watch::start(JOINED.get_or_init(|| joined))?;
         pjrt::at_exit(leave_at_end);
         Ok(true)
     }
@@ -174,30 +179,11 @@ pub fn shutdown() -> Result<()> {
         if p.left.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        p.close_watch();
         p.exchange.close(LEFT);
         p.world.leave(timeout()).map_err(Error::from)
     };
     processes().map_or(Ok(()), leave).at_caller()
-}
-
-/// Waits until all processes have reached the barrier of this name equally often. Returns immediately with one process.
-///
-/// To also wait for the computations of devices, use
-/// [`multihost::sync_global_devices`](crate::multihost::sync_global_devices).
-///
-/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) and the processes that have not arrived in time.
-#[track_caller]
-pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
-    let wait = |p: &Processes| {
-        p.check()?;
-        p.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
-            error.message = error.message.replacen("\"user/", "\"", 1);
-            Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
-                "every process must reach it, with the same name and equally often; check the output of the missing ones",
-            )
-        })
-    };
-    processes().map_or(Ok(()), wait).at_caller()
 }
 
 /// Sets the timeout of processes in a collective, a compilation or at the end (the
@@ -209,7 +195,7 @@ pub fn set_collective_timeout(timeout: Duration) {
 }
 
 /// Sets the wait in a collective after which a warning names the late processes (the environment
-/// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 30 s by default. It may be set at any time.
+/// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 10 s by default. It may be set at any time.
 pub fn set_collective_patience(patience: Duration) {
     set_limit(1, patience);
 }
@@ -279,10 +265,17 @@ impl Processes {
         }
         let exchange = Exchange::new(Some(world.clone()), owners.clone(), timeout(), sum_order);
         exchange.set_limits(timeout(), patience());
-        exchange.set_listener(|text| {
+        exchange.set_warning_hook(|text| {
             warning::warn(text, "every process must run the same computations; look at what the late ones do");
         });
-        Ok(Processes { world, exchange, owners, registered: AtomicBool::new(false), left: AtomicBool::new(false) })
+        Ok(Processes {
+            world,
+            exchange,
+            owners,
+            registered: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+            watch: watch::Watch::default(),
+        })
     }
 
     pub fn rank(&self) -> usize {
@@ -300,6 +293,17 @@ impl Processes {
     /// Returns `true` if collectives between processes are host functions. Otherwise the plugin communicates itself.
     pub fn exchanges(&self) -> bool {
         !self.owners.is_empty()
+    }
+
+    /// Waits at a barrier of all processes.
+    pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
+        self.check()?;
+        self.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {
+            error.message = error.message.replacen("\"user/", "\"", 1);
+            Error::from(error).context("DEADLINE_EXCEEDED: Barrier timed out").help(
+                "every process must reach it, with the same name and equally often; check the output of the missing ones",
+            )
+        })
     }
 
     /// A client of a plugin that supports several processes itself: each process starts one, and they find each other
@@ -363,8 +367,7 @@ impl Processes {
         let what = &shortened(what);
         let own = [digest.as_slice(), what.as_bytes()].concat();
         let name = format!("shardax.agree/{ranks:?}");
-        let step =
-            self.exchange.comes_to(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: what.clone() }));
+        let step = self.exchange.reach(&Arc::new(Shared { program: 0, processes: ranks.to_vec(), what: what.clone() }));
         let all = self.exchange.exchange_at(Some(&step), (&name, ranks), &own, timeout()).map_err(|error| {
             match error.kind {
                 mpi::Kind::FailedPrecondition => {
@@ -373,7 +376,7 @@ impl Processes {
                 }
                 mpi::Kind::DeadlineExceeded => {
                     let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                    let error = err!(DeadlineExceeded, "{missing} have not come to {what} within {:?}", timeout());
+                    let error = err!(DeadlineExceeded, "{missing} have not reached {what} within {:?}", timeout());
                     // Late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
@@ -448,7 +451,7 @@ impl Processes {
 
     /// Launches a program with collectives between these processes.
     pub fn launch<T>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.exchange.launches(shared, launch)
+        self.exchange.launch(shared, launch)
     }
 
     /// Names the program whose calls of the exchange have this number.
@@ -460,6 +463,7 @@ impl Processes {
         if self.left.swap(true, Ordering::SeqCst) {
             return;
         }
+        self.close_watch();
         let rank = self.rank();
         if let Some(failure) = self.exchange.failure() {
             eprintln!(
@@ -510,10 +514,13 @@ fn shortened(what: &str) -> String {
 }
 
 /// A launcher treats a process that ends without leaving as failed and kills the others, which is right if this
-/// process failed.
+/// process failed. A preempted one has not.
 fn leave_at_end(status: i32) {
-    if let (0, Some(p)) = (status, processes()) {
-        p.leave();
+    match processes() {
+        Some(p) if matches!(status, 0 | preemption::EXIT_STATUS) => p.leave(),
+        // MPI must not be called while its library ends.
+        Some(p) => p.close_watch(),
+        None => {}
     }
 }
 

@@ -41,6 +41,21 @@ struct Inner {
     shape: AbstractMesh,
 }
 
+impl AbstractMesh {
+    /// The mesh of this shape on the first devices.
+    ///
+    /// Fails if there are fewer.
+    pub(crate) fn on_first_devices(&self) -> Result<Mesh> {
+        let mut all = devices()?;
+        if all.len() < self.size() {
+            return Err(err!(Value, "{self} has {} devices, and this process knows {}", self.size(), all.len())
+                .help("set a mesh of the devices of a `Topology` with `set_mesh`, and compile with `compile_for`"));
+        }
+        all.truncate(self.size());
+        Mesh::new(all, self.axes().to_vec())?.typed(self.axis_types().to_vec())
+    }
+}
+
 impl Mesh {
     /// Creates a mesh of these devices in row-major order.
     ///
@@ -92,7 +107,7 @@ impl Mesh {
         Ok(Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape })))
     }
 
-    /// The same mesh with the types of the named axes replaced.
+    /// Returns the mesh with the types of the named axes replaced.
     #[track_caller]
     pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
         let shape = self.0.shape.update_axis_types(types)?;
@@ -194,7 +209,7 @@ impl Mesh {
             .product()
     }
 
-    /// What an axis is called in a program's text, quoted.
+    /// The quoted name of an axis in a program's text.
     pub(crate) fn axis_text(&self, axis: AxisName) -> String {
         axis_text(self.axis_names(), axis)
     }
@@ -266,8 +281,8 @@ impl fmt::Debug for Mesh {
     }
 }
 
-/// What one of the axes is called in a program's text, quoted: by its own name where that is plain, else by its place among
-/// the axes. Not all that a string can hold can be written in MLIR.
+/// The quoted name of an axis in a program's text: its own name if it consists of letters, digits and `_`, otherwise an
+/// alias with its position. Other characters abort the plugin's parser (xla-cpu-pjrt 0.0.1).
 pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: AxisName) -> String {
     let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if plain(axis.as_str()) {

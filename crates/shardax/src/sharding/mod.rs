@@ -1,6 +1,6 @@
 //! Meshes of devices, partition specs, and shardings.
 
-mod abstract_mesh;
+pub(crate) mod abstract_mesh;
 pub(crate) mod axis_env;
 pub(crate) mod context;
 pub(crate) mod device;

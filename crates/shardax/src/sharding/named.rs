@@ -131,7 +131,7 @@ impl NamedSharding {
         NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec: spec.clone(), memory_kind: *memory_kind, layout }))
     }
 
-    /// What the type of an array of this rank has of it; `None` where no axis of the mesh is of type `Explicit`.
+    /// The part of this sharding in the type of an array; `None` if no axis of the mesh is of type `Explicit`.
     pub(crate) fn typed(&self, rank: usize) -> Option<Typed> {
         let mesh = self.0.mesh.abstract_mesh();
         mesh.has_explicit().then(|| Typed::of_spec(mesh, &self.0.spec, rank))
@@ -257,6 +257,7 @@ impl NamedSharding {
     }
 
     /// The `sdy` text that lets the compiler split each dimension further: `#sdy.sharding<@mesh, [{"i", ?}, {?}]>`.
+    /// Without `?`, a dimension of a `manual_computation` is replicated over the axes that are not manual.
     pub(crate) fn sdy_open(&self, mesh_name: &str, rank: usize) -> String {
         self.sdy_text(mesh_name, rank, true)
     }

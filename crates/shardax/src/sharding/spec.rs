@@ -28,6 +28,20 @@ impl DimSpec {
     }
 }
 
+/// The split over several axes, major first; over none, not split.
+///
+/// ```
+/// use shardax::sharding::DimSpec;
+/// assert_eq!(DimSpec::from_iter(["data", "fsdp"]).axes().len(), 2);
+/// assert_eq!(DimSpec::from_iter([""; 0]), DimSpec::None);
+/// ```
+impl<N: Into<AxisName>> FromIterator<N> for DimSpec {
+    fn from_iter<I: IntoIterator<Item = N>>(axes: I) -> Self {
+        let axes: SmallVec<_> = axes.into_iter().map(Into::into).collect();
+        if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes) }
+    }
+}
+
 /// The mesh axes that each dimension is split over; dimensions beyond the end are not split.
 ///
 /// Written with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`; `P![]` is replicated.
@@ -101,6 +115,16 @@ impl PartitionSpec {
         self.dims.iter().flat_map(|d| d.axes().iter().copied())
     }
 
+    /// The axes over which devices hold different parts: of a dimension, or of a sum, also that of the cotangent.
+    pub(crate) fn varying(&self) -> AxisSet {
+        self.all_axes().chain(self.unreduced.iter()).chain(self.reduced.iter()).collect()
+    }
+
+    /// The spec of a cotangent: what is reduced becomes unreduced, and the other way round.
+    pub(crate) fn cotangent(&self) -> PartitionSpec {
+        PartitionSpec { dims: self.dims.clone(), unreduced: self.reduced.clone(), reduced: self.unreduced.clone() }
+    }
+
     /// The spec without trailing dimensions that are not split.
     pub fn trimmed(&self) -> PartitionSpec {
         let mut dims = self.dims.clone();
@@ -116,7 +140,7 @@ impl PartitionSpec {
         if at > dims.len() {
             dims.resize(at, DimSpec::None);
         }
-        dims.insert(at, if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes.iter().copied().collect()) });
+        dims.insert(at, axes.iter().copied().collect());
         PartitionSpec { dims, ..self.clone() }
     }
 }
@@ -144,7 +168,7 @@ macro_rules! names_into_dim_spec {
         impl $($generics)* IntoDimSpec for $t {
             fn into_dim_spec(self) -> DimSpec {
                 let $self = self;
-                DimSpec::Axes(SmallVec::from_iter($names))
+                DimSpec::from_iter($names)
             }
         }
     )*};

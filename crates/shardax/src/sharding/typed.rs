@@ -31,8 +31,16 @@ impl Typed {
         Typed { mesh: mesh.clone(), dims, unreduced: AxisSet::default(), reduced: AxisSet::default() }
     }
 
-    /// The part of `spec` that types hold: padded to the rank, over axes of type `Explicit`.
-    pub(crate) fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
+    /// The part of `spec` that the type of a value of this rank has: padded to the rank, over axes of type `Explicit` alone.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::sharding::Typed;
+    /// let mesh = AbstractMesh::new([("x", 2), ("y", 4)]).with_axis_types([AxisType::Explicit, AxisType::Auto])?;
+    /// assert_eq!(Typed::of_spec(&mesh, &P!["x", "y"], 3).spec(), P!["x", None, None]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn of_spec(mesh: &AbstractMesh, spec: &PartitionSpec, rank: usize) -> Self {
         let explicit = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Explicit);
         let dims = (0..rank).map(|d| entry(spec.axes(d).iter().copied().filter(explicit)));
         Typed {
@@ -111,12 +119,12 @@ impl Typed {
         PartitionSpec::new(self.dims.iter().cloned()).unreduced(self.unreduced.iter()).reduced(self.reduced.iter())
     }
 
-    /// Whether every device has the value whole.
+    /// Returns true if every device has the whole value.
     pub fn is_replicated(&self) -> bool {
         self.unreduced.is_empty() && self.dims.iter().all(|d| *d == DimSpec::None)
     }
 
-    /// Whether axes are unreduced or reduced.
+    /// Returns true if axes are unreduced or reduced.
     pub(crate) fn is_partial(&self) -> bool {
         !self.unreduced.is_empty() || !self.reduced.is_empty()
     }
@@ -134,7 +142,7 @@ impl Typed {
         Typed { unreduced, reduced, ..self }
     }
 
-    /// The same, with no unreduced and no reduced axes.
+    /// Returns the sharding without unreduced and reduced axes.
     pub(crate) fn without_partial(self) -> Self {
         self.with_partial(AxisSet::default(), AxisSet::default())
     }
@@ -168,7 +176,7 @@ impl Typed {
         entry.axes().iter().map(|name| self.mesh.axis_size(*name).unwrap_or(1)).product()
     }
 
-    /// Whether an axis is named twice.
+    /// Returns an axis that occurs twice, if any.
     pub(crate) fn repeats(&self) -> Option<AxisName> {
         let mut seen: SmallVec<[AxisName; 4]> = SmallVec::new();
         let sets = self.unreduced.iter().chain(self.reduced.iter());
@@ -252,8 +260,7 @@ impl Typed {
 
 /// The entry of these axes.
 pub(crate) fn entry(axes: impl IntoIterator<Item = AxisName>) -> DimSpec {
-    let axes: SmallVec<[AxisName; 1]> = axes.into_iter().collect();
-    if axes.is_empty() { DimSpec::None } else { DimSpec::Axes(axes) }
+    axes.into_iter().collect()
 }
 
 /// `x`, `(x,y)`, or nothing, as behind the size in a printed type.

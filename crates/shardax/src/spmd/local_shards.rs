@@ -8,7 +8,7 @@ use crate::core::program::trace::{Traced, bind, check_usable};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, TreeDef};
 use crate::error::Result;
-use crate::interpret::flat::{FlatFn, trace_known};
+use crate::interpret::flat::{FlatFn, trace_concrete};
 use crate::ops::shard_map::ShardMap;
 use crate::runtime::concrete_inputs::LocalShards;
 use crate::shape::AxisName;
@@ -50,7 +50,7 @@ pub(crate) fn trace_local_shards(
     };
     let known = Rc::new(LocalShards { args: flat.leaves.to_vec(), map: map.clone() });
     let (Traced { program, captures }, out_def) =
-        ShardMap::bind_axes(mesh, axes, checked, || trace_known(known, &flat.def, blocks, f))?;
+        ShardMap::bind_axes(mesh, axes, checked, || trace_concrete(known, &flat.def, blocks, f))?;
     let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
     map.out_specs = out_specs(&out_def, &ranks)?;
     // Every device receives captured values whole.

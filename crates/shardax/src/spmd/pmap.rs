@@ -300,7 +300,8 @@ impl Options {
                 .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
         }
         let manual = [self.axis_name];
-        let block = |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::block(mesh, &manual, spec, &leaf.aval(), false);
+        let block =
+            |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval(), false);
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
 

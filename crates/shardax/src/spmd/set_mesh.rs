@@ -1,9 +1,9 @@
 //! `set_mesh`: the mesh that functions use when none is given.
 
 use crate::core::program::trace::is_tracing;
-use crate::error::{Result, err};
-use crate::sharding::context::{self, MeshGuard};
-use crate::sharding::{AbstractMesh, Mesh, get_abstract_mesh};
+use crate::error::{AtCaller, Result, err};
+use crate::sharding::context::{self, IntoMesh, MeshArg, MeshGuard};
+use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
 /// Runs `f` with this mesh, without devices, as the context mesh: of other axis names or types than the mesh that was set,
 /// and of the same size. Values enter and leave with [`reshard`](crate::reshard).
@@ -20,6 +20,7 @@ use crate::sharding::{AbstractMesh, Mesh, get_abstract_mesh};
 /// assert_eq!(f.call(ones([8, 8]))?.type_name(), "float32[8@a,8@b]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[track_caller]
 pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Result<R> {
     match get_abstract_mesh().filter(|outer| outer.size() != mesh.size()) {
         Some(outer) => Err(err!(
@@ -28,14 +29,15 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
             mesh.size(),
             outer.size()
         )
-        .help("give the mesh axes whose sizes multiply to the number of devices")),
+        .help("give the mesh axes whose sizes multiply to the number of devices"))
+        .at_caller(),
         None => Ok(context::with_abstract_mesh(Some(mesh.clone()), f)),
     }
 }
 
-/// Makes `mesh` the context mesh of this thread until the guard is dropped.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped; with `None` there is none until then.
 ///
-/// Fails while a function is traced, because its mesh would change.
+/// Fails while a function is traced, because its mesh would change, and for a mesh without devices.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -46,10 +48,15 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
 /// assert_eq!(total.call(arange(0..8))?.to_vec::<i32>()?, [28]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn set_mesh(mesh: &Mesh) -> Result<MeshGuard> {
+pub fn set_mesh(mesh: impl IntoMesh) -> Result<MeshGuard> {
     if is_tracing() {
         return Err(err!(Value, "`set_mesh` can only be used outside of a traced function")
             .help("set the mesh before the function is called"));
     }
-    Ok(context::enter(mesh))
+    match mesh.into_mesh() {
+        MeshArg::Mesh(mesh) => Ok(context::enter(Some(mesh))),
+        MeshArg::Context => Ok(context::enter(None)),
+        MeshArg::Abstract(mesh) => Err(err!(Value, "set_mesh takes a mesh with devices, got {mesh}")
+            .help("make one with `make_mesh`, or trace with `use_abstract_mesh(&mesh, f)`")),
+    }
 }

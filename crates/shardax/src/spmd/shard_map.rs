@@ -8,7 +8,7 @@ use crate::core::function::{Function, IntoArgs, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Specs};
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef};
-use crate::error::{Result, err};
+use crate::error::{Error, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn};
 use crate::ops::shard_map::ShardMap;
 use crate::runtime::aot::Lowered;
@@ -137,9 +137,14 @@ impl<F, Args> ShardMapped<F, Args> {
         if manual.iter().any(|name| types.axis_type(*name) != Some(AxisType::Explicit)) {
             return Ok(None);
         }
-        let spec =
-            |aval: &Aval| aval.sharding().map_or_else(PartitionSpec::default, |typed| manual_part(typed, &manual));
-        Ok(Some(avals_of(flat)?.iter().map(spec).collect()))
+        let spec = |(i, aval): (usize, &Aval)| match aval.sharding() {
+            Some(typed) => {
+                check_partial(&manual, typed, aval, &|| flat.def.path(i))?;
+                Ok(manual_part(typed, &manual))
+            }
+            None => Ok(PartitionSpec::default()),
+        };
+        avals_of(flat)?.iter().enumerate().map(spec).collect::<Result<_>>().map(Some)
     }
 
     /// Applies the mapped function in the trace in effect; `out_specs` gives a spec for each result, from the
@@ -216,12 +221,13 @@ impl<F, Args> ShardMapped<F, Args> {
 /// Fails for a spec that names axes that are not manual.
 fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &str) -> Result<()> {
     NamedSharding::try_new(mesh, spec.clone())?;
-    if !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty() {
+    let partial = !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty();
+    if partial && !mesh.axis_names().all(|name| manual.contains(&name)) {
         return Err(err!(
             NotImplemented,
-            "shard_map {what} {spec} has unreduced or reduced axes, which are not supported"
+            "unreduced and reduced axes can only be in {what} where shard_map is over all axes of the mesh, got {spec} and the manual axes {manual:?} of {mesh}"
         )
-        .help("sum with `psum` inside, or `reshard` outside"));
+        .help("leave axis_names out, or sum with `psum` inside and `reshard` outside"));
     }
     match spec.all_axes().find(|n| !manual.contains(n)) {
         None => Ok(()),
@@ -330,20 +336,30 @@ impl<F, Args> Smapped<F, Args> {
 /// The part of a type's sharding that is over these axes.
 fn manual_part(typed: &Typed, manual: &[AxisName]) -> PartitionSpec {
     let part = |e: &DimSpec| entry(e.axes().iter().copied().filter(|name| manual.contains(name)));
-    PartitionSpec::new(typed.dims().iter().map(part)).trimmed()
+    let spec = PartitionSpec::new(typed.dims().iter().map(part)).trimmed();
+    spec.unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter())
+}
+
+/// Fails for addends, and reduced values, where some axes are not manual.
+fn check_partial(manual: &[AxisName], typed: &Typed, aval: &Aval, path: &dyn Fn() -> String) -> Result<()> {
+    if typed.is_partial() && !typed.mesh().axis_names().all(|name| manual.contains(&name)) {
+        return Err(err!(
+            NotImplemented,
+            "shard_map over the axes {manual:?} of argument{} of type {aval}: unreduced and reduced arguments are only supported where it is over all axes",
+            path()
+        )
+        .help("leave axis_names out, or sum unreduced arguments, and drop `reduced`, with `reshard(x, P![..])` first"));
+    }
+    Ok(())
 }
 
 /// Fails where the spec of an argument is not what its type says.
 fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Result<()> {
-    let Some(typed) = aval.sharding() else { return Ok(()) };
-    if typed.is_partial() {
-        return Err(err!(
-            NotImplemented,
-            "shard_map of argument{} of type {aval}: unreduced and reduced arguments are not supported",
-            path()
-        )
-        .help("sum unreduced arguments, and drop `reduced`, with `reshard(x, P![..])` first"));
-    }
+    let Some(typed) = aval.sharding() else {
+        let partial = !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty();
+        return if partial { Err(differs(spec, &PartitionSpec::default(), aval, path)) } else { Ok(()) };
+    };
+    check_partial(manual, typed, aval, path)?;
     // The devices of manual axes divide a dimension first.
     let order = |e: &DimSpec| e.axes().iter().skip_while(|n| manual.contains(n)).any(|n| manual.contains(n));
     if typed.dims().iter().any(order) {
@@ -359,15 +375,22 @@ fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn
         PartitionSpec::new(spec.dims().iter().map(|e| {
             entry(e.axes().iter().copied().filter(|n| typed.mesh().axis_type(*n) == Some(AxisType::Explicit)))
         }));
-    if own != explicit.trimmed() {
-        return Err(err!(
-            Value,
-            "in_specs passed to shard_map: {spec} does not match the specs of the input: {own}, of argument{} of type {aval}",
-            path()
-        )
-        .help("leave in_specs out, or use `reshard(x, spec)` on the argument first"));
+    let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
+    let explicit = explicit.trimmed().unreduced(spec.unreduced_axes().iter()).reduced(spec.reduced_axes().iter());
+    if own != explicit || sets.into_iter().any(|name| typed.mesh().axis_type(name) != Some(AxisType::Explicit)) {
+        return Err(differs(spec, &own, aval, path));
     }
     Ok(())
+}
+
+/// An error of an argument whose type says another spec than was given.
+fn differs(spec: &PartitionSpec, own: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Error {
+    err!(
+        Value,
+        "in_specs passed to shard_map: {spec} does not match the specs of the input: {own}, of argument{} of type {aval}",
+        path()
+    )
+    .help("leave in_specs out, or use `reshard(x, spec)` on the argument first")
 }
 
 /// The block of an argument, or what is wrong with its spec.
@@ -402,7 +425,7 @@ fn check_in_spec(
         }
     }
     check_type(manual, spec, aval, path)?;
-    ShardMap::block(mesh, manual, spec, aval, checked)
+    ShardMap::shard_aval(mesh, manual, spec, aval, checked)
 }
 
 impl ShardMap {
@@ -411,7 +434,7 @@ impl ShardMap {
         let mut bad = Vec::new();
         for (i, (block, spec)) in self.body.out_avals().iter().zip(&self.out_specs).enumerate() {
             let own: AxisSet = self.axes().collect();
-            let named: AxisSet = spec.all_axes().collect();
+            let named: AxisSet = spec.all_axes().chain(spec.unreduced_axes().iter()).collect();
             let extra: AxisSet = block.vma.iter().filter(|n| own.contains(*n) && !named.contains(*n)).collect();
             if !extra.is_empty() {
                 let path = def.path(i);

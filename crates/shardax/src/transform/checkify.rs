@@ -8,7 +8,7 @@ use crate::core::function::Function;
 use crate::core::tree::{self, Flat, Tree};
 use crate::error::Result;
 use crate::interpret::eval::eval;
-use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::ops::checkify::{CheckError, Checks, Errors, discharge};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
@@ -62,7 +62,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkify<F, Args> {
 /// Returns the flattened pair of the error and the result.
 fn check(flat: &Flat, checks: Checks, f: FlatFn<'_>) -> Result<Flat> {
     let avals = avals_of(flat)?;
-    let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+    let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
     let (traced, errors) = match discharge(&traced, checks)? {
         Some(checked) => (checked.traced, checked.errors),
         None => (traced, Errors::none()),

@@ -13,7 +13,7 @@ use crate::core::tree::{self, Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
-use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat, trace_known, types_of};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete, trace_flat, types_of};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::dispatch::Cache;
 use crate::runtime::implicit_jit;
@@ -47,7 +47,7 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
         let (primals, tangents) = pair.halves()?;
         same_structure(&primals.def, &tangents.def)?;
         let avals = avals_of(&primals)?;
-        let (traced, out_def) = trace_known(Rc::new(WholeArrays(primals.leaves.to_vec())), &primals.def, &avals, f)?;
+        let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(primals.leaves.to_vec())), &primals.def, &avals, f)?;
         let mut ts: Tangents = vec![None; traced.captures.len()];
         for (aval, t) in avals.iter().zip(&tangents.leaves) {
             ts.push(check_tangent(aval, t)?);
@@ -231,7 +231,7 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
 fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let linearized = |flat: &Flat| {
-        let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
+        let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &in_avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))

@@ -13,7 +13,7 @@ use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::interpret::ad;
-use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
@@ -191,7 +191,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
             check_input(aval, &|| flat.def.path(i), options)?;
         }
     }
-    let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+    let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
     let out_avals = traced.program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 

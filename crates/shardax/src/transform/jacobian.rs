@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::eval::eval;
-use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_known};
+use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
@@ -226,7 +226,7 @@ impl<'a> Point<'a> {
     fn new(name: &str, flat: &Flat, wanted: &'a [usize], has_aux: bool, f: FlatFn<'_>) -> Result<Self> {
         let avals = avals_of(flat)?;
         wanted.iter().try_for_each(|&i| differentiable(name, "inputs", &avals[i]))?;
-        let (traced, out_def) = trace_known(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+        let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let outs = eval(&traced.program, &primals)?;
         let rows = match has_aux {

@@ -9,18 +9,20 @@ use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Program;
-use crate::core::program::trace::{is_recording, is_tracing, scoped};
+use crate::core::program::trace::{bind, check_usable, is_recording, is_tracing, scoped};
 use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
-use crate::interpret::higher_order::{bind_checked, marked};
+use crate::interpret::higher_order::marked;
 use crate::ops::collective::constraint::constrain;
 use crate::ops::primitive::call::Call;
 use crate::runtime::aot::lower::{LowerOptions, Traces};
 use crate::runtime::aot::{Lowered, LoweredFn};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::is_jit_disabled;
+use crate::runtime::inner_traces::{InnerKey, InnerTrace, InnerTraces};
+use crate::sharding::context::argument_meshes_asked;
 use crate::source;
 
 /// A compiled function; see [`jit`].
@@ -212,10 +214,10 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         }
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
-        if is_tracing() {
-            return self.options.inside(&flat, &f)?.build();
-        }
         let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("jit", &self.options)));
+        if is_tracing() {
+            return self.options.inside(&flat, &f, &cache.inner)?.build();
+        }
         cache.call(self.options.name, &flat, &|flat| self.options.lower(flat, &f, Some(&cache.traces))?.load())
     }
 }
@@ -256,7 +258,7 @@ impl Options {
     }
 
     /// Applies the function in the trace in effect: as one call, or operation by operation.
-    fn inside(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+    fn inside(&self, flat: &Flat, f: FlatFn<'_>, traces: &InnerTraces) -> Result<Flat> {
         self.check_argnums(&flat.def)?;
         if !self.compiler_options.is_empty() {
             let names: Vec<&str> = self.compiler_options.names().collect();
@@ -278,13 +280,28 @@ impl Options {
         if self.inline || !is_recording() {
             return scoped(|| constrained(flat));
         }
-        let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, &constrained)?;
-        let program = traced.program.simplified();
-        let used = program.used_inputs();
-        let args: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
-        let program = Program { inputs: marked(&program.inputs, &used), ..program };
-        let leaves = bind_checked(Call { name: self.name.to_owned(), program }, &marked(&args, &used))?;
-        Ok(Flat { leaves: leaves.into_iter().collect(), def })
+        let key = InnerKey::new(&flat.def, avals_of(flat)?);
+        let (trace, captures) = match traces.find(&key) {
+            Some(trace) => (trace, Vec::new()),
+            None => {
+                let asked = argument_meshes_asked();
+                let (traced, out_def) = trace_flat(&flat.def, key.avals(), &constrained)?;
+                let program = traced.program.simplified();
+                let used = program.used_inputs();
+                let program = Program { inputs: marked(&program.inputs, &used), ..program };
+                let call = Arc::new(Call { name: self.name.to_owned(), program });
+                let trace = Arc::new(InnerTrace { key, call, used, out_def });
+                // What a function captures may belong to the trace that calls it, which ends.
+                if traced.captures.is_empty() && asked == argument_meshes_asked() {
+                    traces.insert(trace.clone());
+                }
+                (trace, traced.captures)
+            }
+        };
+        let args: Vec<Array> = captures.iter().chain(&flat.leaves).cloned().collect();
+        let leaves = bind(trace.call.clone(), &marked(&args, &trace.used));
+        leaves.iter().try_for_each(check_usable)?;
+        Ok(Flat { leaves: leaves.into_iter().collect(), def: trace.out_def.clone() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Transformations: each takes a function and returns a function, and they nest in any order.
 
+pub(crate) mod check_grads;
 mod checkify;
 mod checkpoint;
 mod derivative;
@@ -9,6 +10,7 @@ pub(crate) mod jit;
 mod map;
 mod max_traces;
 mod ravel;
+pub(crate) mod vectorize;
 mod vmap;
 
 pub use crate::core::function::{Arg, Argnums};

@@ -4,8 +4,13 @@
 //! say so and end, unless `SHARDAX_ACCELERATORS=required` says that they must be there. Each runs in a process of its own that can reach no network where the system allows that, and that
 //! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
 
+mod attention;
 #[path = "../common/child.rs"]
 mod child;
+#[path = "../common/explicit_programs.rs"]
+#[allow(dead_code)]
+mod explicit_programs;
+mod kernels;
 mod layouts;
 mod memory;
 mod plugins;
@@ -70,6 +75,61 @@ fn programs_compile_for_tpus() {
 #[test]
 fn programs_compile_for_gpus() {
     apart("on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+fn explicit_programs_compile_for_tpus() {
+    apart("explicit_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
+fn explicit_programs_compile_for_gpus() {
+    apart("explicit_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+fn attention_of_gpus_is_cudnns() {
+    apart("attention_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+fn kernels_of_pallas_compile_for_tpus() {
+    apart("kernels_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
+fn kernels_of_pallas_compile_for_gpus() {
+    apart("kernels_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn explicit_on_tpus() -> Result<()> {
+    programs::explicit(&Topology::tpu("v5e:2x4")?)
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn kernels_on_tpus() -> Result<()> {
+    kernels::all(&Topology::tpu("v5e:2x4")?, "tpu_custom_call")
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn explicit_on_gpus() -> Result<()> {
+    programs::explicit(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn kernels_on_gpus() -> Result<()> {
+    kernels::all(&Topology::gpu(GpuSpec::H100)?, "__gpu$xla.gpu.triton")
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn attention_on_gpus() -> Result<()> {
+    attention::all(&Topology::gpu(GpuSpec::H100)?)
 }
 
 #[test]
@@ -139,8 +199,8 @@ fn on_tpus() -> Result<()> {
         ("v5e:0x4", "must have between 1 and"),
         ("v5e:3x3", "is not divisible by"),
         ("v9:2x2", "v9"),
-        ("v5e", "is no TPU topology"),
-        ("", "is no TPU topology"),
+        ("v5e", "is not a TPU topology"),
+        ("", "is not a TPU topology"),
     ] {
         let error = Topology::tpu(name).expect_err(name);
         assert!(error.message().contains(words), "{name:?}: {error}");

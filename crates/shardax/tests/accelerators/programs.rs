@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use shardax::prelude::*;
 use shardax::{ErrorKind, fft, lax};
 
+use super::explicit_programs;
+
 fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
     NamedSharding::new(mesh, spec)
 }
@@ -74,6 +76,19 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     assert_eq!(of(CollectiveKind::ReduceScatter, 4 << 22), 1, "{report}");
     assert_eq!(of(CollectiveKind::AllGather, 2 << 22), 2, "{report}");
     assert_eq!(report.count_of(CollectiveKind::AllReduce), 0, "{report}");
+    Ok(())
+}
+
+/// Usual programs over axes of type `Explicit`: their collectives are over the axes that the types name.
+pub fn explicit(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let _mesh = set_mesh(&mesh)?;
+    for program in explicit_programs::PROGRAMS {
+        let arguments = (program.arguments)(&|shape, _, _, spec| Ok(on(&mesh, shape, spec)))?;
+        let compiled = jit(program.run).lower(arguments)?.compile_for(topology).map_err(|e| e.context(program.name))?;
+        assert!(over(&compiled)?.iter().any(|(_, axes)| !axes.is_empty()), "{}: nothing is sent", program.name);
+        assert!(compiled.output_shardings().leaves().iter().all(Sharding::is_fully_replicated), "{}", program.name);
+    }
     Ok(())
 }
 

@@ -351,3 +351,46 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
     assert_eq!(take(), ["0", "1", "2"]);
     Ok(())
 }
+
+#[test]
+fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
+    setup();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = calls.clone();
+    let slow = io_callback(
+        move |_, _| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        },
+        (),
+    );
+    let tell = jit(move |x: Array| slow.call(x));
+    for i in 0..4 {
+        tell.call(i as f32)?;
+    }
+    shardax::effects_barrier()?;
+    assert_eq!(calls.load(Ordering::SeqCst), 4);
+
+    let failing =
+        jit(|x: Array| io_callback(|_, _| Err(shardax::Error::new(shardax::ErrorKind::Value, "no")), ()).call(x));
+    failing.call(1.0f32)?;
+    let error = shardax::effects_barrier().err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("no"), "{error}");
+    shardax::effects_barrier()?;
+
+    // Inside of a host function it would wait for itself.
+    let inside = Arc::new(Mutex::new(None));
+    let seen = inside.clone();
+    let nested = io_callback(
+        move |_, _| {
+            *seen.lock().unwrap() = Some(shardax::effects_barrier().is_err());
+            Ok(())
+        },
+        (),
+    );
+    jit(move |x: Array| nested.call(x)).call(1.0f32)?;
+    shardax::effects_barrier()?;
+    assert_eq!(*inside.lock().unwrap(), Some(true));
+    Ok(())
+}

@@ -139,7 +139,7 @@ fn computes(depth: usize) -> HostCallback<Array> {
 
 #[test]
 fn a_host_function_that_runs_programs_is_an_error() {
-    const WHY: &str = "a function of the host that a program calls cannot run programs";
+    const WHY: &str = "a host function that a program calls cannot run programs";
     for depth in [0, 1, 40] {
         fails(in_time(move || jit(move |x: Array| computes(depth).call(x)).call(1.0f32)?.item::<f32>()), WHY);
     }

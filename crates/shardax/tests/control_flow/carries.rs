@@ -46,3 +46,29 @@ fn arguments_that_are_not_differentiated() -> Result<()> {
     assert!(error.is_some_and(|e| e.contains("Custom VJP bwd rule must produce")));
     Ok(())
 }
+
+/// With JAX's values of `power(3, sin(x))` at 0.7.
+#[test]
+fn jvp_rules_of_arguments_that_are_not_differentiated() -> Result<()> {
+    crate::common::setup();
+    let power = custom_jvp(|n: i32, x: Array| integer_pow(x, n)).nondiff_argnums(Arg::<0>).defjvp(
+        |n: i32, (_, x): (i32, Array), (_, dx): (i32, Array)| (integer_pow(&x, n), dx * n * integer_pow(&x, n - 1)),
+    );
+    let power = std::rc::Rc::new(power);
+    let f = move |x: Array| power.call((3, x.sin()));
+    let slope = grad(f.clone());
+    assert!((slope.call(0.7f32)?.item::<f32>()? - 0.952_266_2).abs() < 1e-6);
+    assert!((grad(slope).call(0.7f32)?.item::<f32>()? - 1.459_057_8).abs() < 1e-5);
+    let (y, dy) = jvp::<(Array,), _>(f.clone(), array(0.7f32), array(2.0f32))?;
+    assert!((y.item::<f32>()? - 0.267_360_9).abs() < 1e-6 && (dy.item::<f32>()? - 1.904_532_4).abs() < 1e-5);
+    let slopes = vmap(grad(f)).call(array([0.1f32, 0.7]))?.to_vec::<f32>()?;
+    assert!((slopes[0] - 0.029_750_76).abs() < 1e-6 && (slopes[1] - 0.952_266_2).abs() < 1e-6);
+    // An array that is not differentiated: its tangent is zero, whatever it is.
+    let scaled = custom_jvp(|s: Array, x: Array| s * x)
+        .nondiff_argnums(Arg::<0>)
+        .defjvp(|s: Array, (_, x): (Array, Array), (ds, dx): (Array, Array)| (&s * &x, &s * dx * 10 + ds * x));
+    let slopes = grad(move |s: Array, x: Array| scaled.call((s, x))).argnums((Arg::<0>, Arg::<1>));
+    let (of_s, of_x) = slopes.call((2.0f32, 3.0f32))?;
+    assert_eq!((of_s.item::<f32>()?, of_x.item::<f32>()?), (0.0, 20.0));
+    Ok(())
+}

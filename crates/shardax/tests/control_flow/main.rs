@@ -7,6 +7,7 @@ mod checkpoint;
 mod common;
 mod errors;
 mod nested;
+mod platform_dependent;
 mod spmd;
 
 use shardax::prelude::*;

@@ -410,7 +410,9 @@ fn contractions(t: &mut Table) {
 
 fn parts(t: &mut Table) {
     let x = || ones([2, 3]);
-    t.row("pad: pairs", Value, &["2 pairs of widths", "got 1"], move || at!(pad(&x(), &[(1, 1)], PadMode::Edge)));
+    t.row("pad: pairs", Value, &["2 pairs of widths", "got 3"], move || {
+        at!(pad(&x(), &[(1, 1), (1, 1), (1, 1)], PadMode::Edge))
+    });
     t.row("pad: empty", Value, &["empty dimension 0"], || at!(pad(&ones([0, 3]), &[(1, 1), (0, 0)], PadMode::Wrap)));
     t.row("pad: too wide", Value, &["too large"], move || at!(pad(&x(), &[(usize::MAX, 1), (0, 0)], PadMode::Reflect)));
     t.row("pad: too wide with a constant", Value, &["too large"], move || {

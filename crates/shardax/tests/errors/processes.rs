@@ -140,7 +140,7 @@ fn a_process_without_an_engine_reports_it() {
         setting("SHARDAX_COLLECTIVE_PATIENCE", "nan", "a number of seconds"),
         setting("SHARDAX_COMPILATION_CACHE_MAX_SIZE", "1GB", "a whole number of bytes"),
         setting("SHARDAX_SUM_ORDER", "quick", "`exact` or `fast`"),
-        setting("SHARDAX_CPU_KERNELS", "mkl", "`auto`, `xla` or `all`"),
+        setting("SHARDAX_CPU_KERNELS", "mkl", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`"),
         Case {
             name: "plugin: a file of the system",
             variables: plugin(Path::new("/etc/passwd")),

@@ -88,3 +88,169 @@ fn linalg_of_split_batches() -> Result<()> {
     assert!(text.contains("must not be sharded"), "{text}");
     Ok(())
 }
+
+#[test]
+fn dynamic_update_slice() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, update) = (ramp(&[16], P!["x"]), ramp(&[8], P!["x"]));
+    let f = |x: Array, update: Array| {
+        let y = lax::dynamic_update_slice(&x, &update, &[Array::from(3)]);
+        assert_eq!(y.type_name(), "float32[16@x]");
+        y
+    };
+    let out = jit(f).call((&x, &update))?;
+    assert_eq!(typed(&out), "float32[16@x]");
+    let want: Vec<f32> = (0..16).map(|i| if (3..11).contains(&i) { i - 3 } else { i } as f32).collect();
+    assert_eq!(host(&out), want);
+    let g = || grad(move |x: Array, update: Array| (f(x, update) * 2).sum(..)).argnums((Arg::<0>, Arg::<1>));
+    let (gx, gu) = jit(g()).call((&x, &update))?;
+    assert_eq!((typed(&gx), typed(&gu)), ("float32[16@x]".into(), "float32[8@x]".into()));
+    assert_eq!(host(&gx)[2..12], [2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0]);
+    assert_eq!(host(&gu), [2.0; 8]);
+    assert_eq!(typed(&g().call((&x, &update))?.0), "float32[16@x]");
+    let text = refused(&lax::dynamic_update_slice(&x, &ramp(&[8], P!["y"]), &[Array::from(3)]));
+    assert!(text.contains("float32[16@x]") && text.contains("float32[8@y]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn dynamic_update_slice_transpose() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, y, z) = (ramp(&[8], P![]), ramp(&[4], P![]), ramp(&[8], P!["x"]));
+    let f = |x: Array, y: Array, z: Array| {
+        let w = lax::dynamic_update_slice(&x, &y, &[Array::from(1)]) + z;
+        assert_eq!(w.type_name(), "float32[8@x]");
+        w.sum(..)
+    };
+    let (gx, gy, gz) = jit(grad(f).argnums((Arg::<0>, Arg::<1>, Arg::<2>))).call((&x, &y, &z))?;
+    assert_eq!((typed(&gx), typed(&gy), typed(&gz)), ("float32[8]".into(), "float32[4]".into(), "float32[8@x]".into()));
+    assert_eq!(host(&gx), [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    assert_eq!((host(&gy), host(&gz)), (vec![1.0; 4], vec![1.0; 8]));
+    Ok(())
+}
+
+#[test]
+fn at_add_lower_to_scatter_add() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, ids) = (zeros([2, 10]), array([1, 3, 7, 10]));
+    let want: Vec<f32> = (0..20).map(|i| if [1, 3, 7].contains(&(i % 10)) { 5.0 } else { 0.0 }).collect();
+    let f = |x: Array, ids: Array| x.at((.., &ids)).add(5.0);
+    assert_eq!(typed(&f(x.clone(), ids.clone())), "float32[2,10]");
+    let split = reshard(x, P!["x", None]);
+    assert_eq!(typed(&f(split.clone(), ids.clone())), "float32[2@x,10]");
+    assert_eq!(host(&jit(f).call((&split, &ids))?), want);
+    let to = |x: Array, ids: Array| x.at((.., &ids)).out_sharding(P!["x", None]).add(5.0);
+    let out = jit(to).call((&split, &reshard(ids, P!["x"])))?;
+    assert_eq!((typed(&out), host(&out)), ("float32[2@x,10]".into(), want));
+    Ok(())
+}
+
+#[test]
+fn scatter_sharding_rule() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    type Update = fn(Array, Array, Array) -> Array;
+    let updates: [Update; 6] = [
+        |x, i, v| x.at(&i).set(v),
+        |x, i, v| x.at(&i).add(v),
+        |x, i, v| x.at(&i).unique_indices().multiply(v),
+        |x, i, v| x.at(&i).min(v),
+        |x, i, v| x.at(&i).max(v),
+        |x, i, v| lax::dynamic_update_slice(&x, &v.expand_dims(0), &[i, Array::from(0)]),
+    ];
+    for (of_operand, of_update) in [(P!["x", None, "y"], P!["x", "y"]), (P!["x", None, None], P!["x", None])] {
+        let operand = num(&[2, 10, 8], 0.3, 0.0, of_operand);
+        let indices = device_put(&array([2, 3]), P!["x"])?;
+        let values = num(&[2, 8], 0.7, 1.0, of_update);
+        for (n, update) in updates.into_iter().enumerate() {
+            let out = jit(vmap(update)).call((&operand, &indices, &values))?;
+            assert_eq!(typed(&out), typed(&operand), "update {n}");
+            let whole = |x: &Array| device_put(x, &devices().unwrap()[0]).unwrap();
+            let plain = {
+                let _none = shardax::set_mesh(None)?;
+                vmap(update).call((&whole(&operand), &whole(&indices), &whole(&values)))?
+            };
+            assert_eq!(host(&out), host(&plain), "update {n}");
+            let g = grad(move |x: Array, i: Array, v: Array| vmap(update).call((x, i, v)).map(|y| y.sum(..)));
+            let (gx, gv) = jit(g.argnums((Arg::<0>, Arg::<2>))).call((&operand, &indices, &values))?;
+            assert_eq!((typed(&gx), typed(&gv)), (typed(&operand), typed(&values)), "update {n}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn linalg_slogdet_and_solve() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let a = num(&[8, 4, 4], 1.3, 0.0, P![]) + eye(4) * 3;
+    let split = reshard(a.clone(), P!["x"]);
+    let b = num(&[8, 4], 0.7, 0.0, P![]);
+    let (sign, log) = jit(|a: Array| linalg::slogdet(&a)).call(&split)?;
+    assert_eq!((typed(&sign), typed(&log)), ("float32[8@x]".into(), "float32[8@x]".into()));
+    same(&log, &host(&linalg::slogdet(&a).1));
+    let (_, mapped) = vmap(|a: Array| linalg::slogdet(&a)).call(&split)?;
+    assert_eq!(typed(&mapped), "float32[8@x]");
+    same(&mapped, &host(&log));
+    let solved = vmap(|a: Array, b: Array| linalg::solve(&a, &b)).call((&split, &reshard(b.clone(), P!["x"])))?;
+    assert_eq!(typed(&solved), "float32[8@x,4]");
+    let column = b.expand_dims(-1);
+    same(&solved, &host(&linalg::solve(&a, &column)));
+    let solved = linalg::solve(&split, reshard(column, P!["x"]));
+    assert_eq!(typed(&solved), "float32[8@x,4,1]");
+    Ok(())
+}
+
+#[test]
+fn linalg_of_split_batches_has_the_values_of_one_device() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let a = num(&[4, 3, 3], 1.3, 0.0, P![]);
+    let a = a.matmul(a.mt()) + eye(3);
+    let split = reshard(a.clone(), P!["x"]);
+    type Part = fn(&Array) -> Array;
+    let parts: [(&str, Part, &str); 10] = [
+        ("cholesky", |a| linalg::cholesky(a), "float32[4@x,3,3]"),
+        ("inv", |a| linalg::inv(a), "float32[4@x,3,3]"),
+        ("det", |a| linalg::det(a), "float32[4@x]"),
+        ("qr", |a| linalg::qr(a).1, "float32[4@x,3,3]"),
+        ("eigh", |a| linalg::eigh(a).0, "float32[4@x,3]"),
+        ("svd", |a| linalg::svd(a).1, "float32[4@x,3]"),
+        ("expm", |a| shardax::scipy::linalg::expm(a), "float32[4@x,3,3]"),
+        ("pinv", |a| linalg::pinv(a), "float32[4@x,3,3]"),
+        ("matrix_power", |a| linalg::matrix_power(a, 3), "float32[4@x,3,3]"),
+        ("solve", |a| linalg::solve(a, a), "float32[4@x,3,3]"),
+    ];
+    for (name, part, want) in parts {
+        let out = jit(move |a: Array| part(&a)).call(&split)?;
+        assert_eq!(typed(&out), want, "{name}");
+        same(&out, &host(&part(&a)));
+        let g = jit(grad(move |a: Array| part(&a).sum(..))).call(&split)?;
+        assert_eq!(typed(&g), "float32[4@x,3,3]", "gradient of {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn pooling_of_split_dimensions() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    // Windows that overlap are padded to a size that the axis does not divide: their dimensions are whole.
+    for (window, spec, want) in
+        [(2, P!["x", "y", None, None], "float32[4@x,4@y,4,2]"), (3, P!["x", None, None, None], "float32[4@x,4,4,2]")]
+    {
+        let x = num(&[4, 8, 8, 2], 1.7, 0.0, spec);
+        let pool = move |x: Array| {
+            let window = lax::Window::new([1, window, window, 1]).strides([1, 2, 2, 1]).padding(lax::Padding::Same);
+            lax::reduce_window_max(&x, window)
+        };
+        let out = jit(pool).call(&x)?;
+        assert_eq!(typed(&out), want);
+        let (value, g) = jit(value_and_grad(move |x: Array| pool(x).sin().sum(..))).call(&x)?;
+        assert_eq!(typed(&g), typed(&x));
+        let plain = {
+            let _none = shardax::set_mesh(None)?;
+            let whole = device_put(&x, &devices()?[0])?;
+            value_and_grad(move |x: Array| pool(x).sin().sum(..)).call(&whole)?
+        };
+        near(value.item::<f32>()?.into(), plain.0.item::<f32>()?.into(), 1e-5);
+        same(&g, &host(&plain.1));
+    }
+    Ok(())
+}

@@ -1,9 +1,13 @@
 //! Explicit sharding: shardings in types. The cases carry the names of those of JAX's `ShardingInTypesTest` that they follow;
-//! types and numbers beside them are what JAX 0.10.2 gives.
+//! types and numbers beside them are what JAX 0.10.2 gives. `cases.txt` lists 100 of them with the file that has each.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod contexts;
+mod creation;
 mod elementwise;
+mod export;
+mod further;
 mod indexing;
 mod modes;
 mod more;
@@ -11,8 +15,10 @@ mod products;
 mod programs;
 mod reductions;
 mod refusals;
+mod refused;
 mod shapes;
 mod shard_maps;
+mod stages;
 mod transforms;
 mod types;
 mod unreduced;
@@ -92,4 +98,16 @@ fn text_of(lowered: &str, what: &str) -> usize {
 
 fn spec_of(x: &Array) -> PartitionSpec {
     x.aval().sharding().map(Typed::spec).unwrap()
+}
+
+#[test]
+fn every_listed_case_has_a_test() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/explicit");
+    let cases: Vec<&str> = include_str!("cases.txt").lines().collect();
+    assert_eq!(cases.len(), 100);
+    for case in cases {
+        let (name, file) = case.split_once(' ').expect("a name and a file");
+        let source = std::fs::read_to_string(format!("{folder}/{}", file.trim())).unwrap_or_default();
+        assert!(source.contains(&format!("#[test]\nfn {name}(")), "{case}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use shardax::lax::DotOptions;
+use shardax::nn::attention::{Attention, Operands, Window, attention};
 
 #[test]
 fn dot_general() -> Result<()> {
@@ -79,5 +80,70 @@ fn dot_empty_mesh_lhs_rhs() -> Result<()> {
     let g = jit(grad(|a: Array, b: Array| a.matmul(b).sum(..)).argnums((Arg::<0>, Arg::<1>)));
     let (ga, gb) = g.call((&a, &data))?;
     assert_eq!((typed(&ga), typed(&gb)), ("float32[8@x,4@y]".into(), "float32[4,8]".into()));
+    Ok(())
+}
+
+#[test]
+fn einsum_inverse() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let (a, b) = (num(&[8, 4, 2], 0.1, 0.0, P!["x", "y", None]), num(&[2, 4, 8], 0.2, 1.0, P![None, "x", "y"]));
+    let f = |a: Array, b: Array| {
+        let out = DotOptions::new().out_sharding(P!["x", None, "y", None]).einsum("btd,dhq->bhtq", &[&a, &b]);
+        assert_eq!(out.type_name(), "float32[8@x,4,4@y,8]");
+        out
+    };
+    let out = jit(f).call((&a, &b))?;
+    assert_eq!(typed(&out), "float32[8@x,4,4@y,8]");
+    let (ha, hb) = (host(&a), host(&b));
+    let want = |b: usize, h: usize, t: usize, q: usize| -> f32 {
+        (0..2).map(|d| ha[(b * 4 + t) * 2 + d] * hb[(d * 4 + h) * 8 + q]).sum()
+    };
+    near(host(&out)[((3 * 4 + 2) * 4 + 1) * 8 + 5].into(), want(3, 2, 1, 5).into(), 1e-5);
+    let g = || grad(move |a: Array, b: Array| f(a, b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>));
+    let (ga, gb) = jit(g()).call((&a, &b))?;
+    assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
+    let (ea, eb) = g().call((&a, &b))?;
+    assert_eq!((typed(&ea), typed(&eb)), (typed(&a), typed(&b)));
+    same(&ea, &host(&ga));
+    same(&eb, &host(&gb));
+    Ok(())
+}
+
+#[test]
+fn fused_attention() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = |b: f32, heads: usize, spec| num(&[4, 6, heads, 8], 0.13, b, spec);
+    let heads = P!["x", None, "y", None];
+    let attend = |q: Array, k: Array, v: Array| {
+        let causal = Window { before: usize::MAX, after: 0 };
+        attention(&Attention::default().window(causal), &Operands::new(&q, &k, &v))[0].clone()
+    };
+    for (q, k, v, want) in [
+        (x(0.0, 4, heads.clone()), x(1.0, 4, heads.clone()), x(2.0, 4, heads.clone()), "float32[4@x,6,4@y,8]"),
+        // One head of keys for all, and queries that are split.
+        (x(0.0, 4, heads.clone()), x(1.0, 1, P!["x"]), x(2.0, 1, P!["x"]), "float32[4@x,6,4@y,8]"),
+        (
+            x(0.0, 4, P![None, "x", "y"]),
+            x(1.0, 4, P![None, None, "y"]),
+            x(2.0, 4, P![None, None, "y"]),
+            "float32[4,6@x,4@y,8]",
+        ),
+    ] {
+        let out = jit(attend).call((&q, &k, &v))?;
+        assert_eq!(typed(&out), want);
+        let loss = move |q: Array, k: Array, v: Array| attend(q, k, v).sin().sum(..);
+        let g = || grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
+        let (gq, gk, gv) = jit(g()).call((&q, &k, &v))?;
+        assert_eq!((typed(&gq), typed(&gk), typed(&gv)), (typed(&q), typed(&k), typed(&v)));
+        let _none = shardax::set_mesh(None)?;
+        let [q, k, v] = [q, k, v].map(|x| device_put(&x, &devices().unwrap()[0]).unwrap());
+        same(&out, &host(&attend(q.clone(), k.clone(), v.clone())));
+        let (pq, pk, pv) = g().call((&q, &k, &v))?;
+        same(&gq, &host(&pq));
+        same(&gk, &host(&pk));
+        same(&gv, &host(&pv));
+    }
+    let text = refused(&attend(x(0.0, 4, heads.clone()), x(1.0, 4, P![None, "x"]), x(2.0, 4, heads.clone())));
+    assert!(text.contains("dimension 1 must not be sharded") && text.contains("float32[4,6@x,4,8]"), "{text}");
     Ok(())
 }

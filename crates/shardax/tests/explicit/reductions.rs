@@ -39,3 +39,23 @@ fn argsort_error() {
     let text = refused(&argsort(&x, 0));
     assert!(text.contains("dimension 0 must not be sharded"), "{text}");
 }
+
+#[test]
+fn topk() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let x = num(&[4, 8, 16], 0.3, 0.0, P!["x", None, None]);
+    let f = |x: Array| {
+        let (values, _) = lax::top_k(&x, 6);
+        assert_eq!(values.type_name(), "float32[4@x,8,6]");
+        values
+    };
+    let out = jit(f).call(&x)?;
+    assert_eq!(typed(&out), "float32[4@x,8,6]");
+    let mut first = host(&x)[..16].to_vec();
+    first.sort_by(|a, b| b.total_cmp(a));
+    assert_eq!(host(&out)[..6], first[..6]);
+    let g = jit(grad(move |x: Array| f(x).sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[4@x,8,16]");
+    near(total(&g), 4.0 * 8.0 * 6.0, 1e-6);
+    Ok(())
+}

@@ -115,3 +115,37 @@ fn concatenate_of_one_sharding() {
     let text = refused(&concatenate(&[x.clone(), ramp(&[4, 8], P!["x"])], 0));
     assert!(text.contains("operands must have the same sharding, got float32[4,8@y] and float32[4@x,8]"), "{text}");
 }
+
+#[test]
+fn tile() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let x = ramp(&[32, 64], P!["x", None]);
+    let f = |x: Array| shardax::numpy::tile(&x, &[1, 2]);
+    let out = jit(f).call(&x)?;
+    assert_eq!(typed(&out), "float32[32@x,128]");
+    assert_eq!(host(&out)[64..66], [0.0, 1.0]);
+    let g = jit(grad(move |x: Array| f(x).sum(..))).call(&x)?;
+    assert_eq!((typed(&g), host(&g)[5]), ("float32[32@x,64]".into(), 2.0));
+    let text = jit(f).call(&ramp(&[32, 64], P!["x", "y"])).unwrap_err().to_string();
+    assert!(text.contains("tile: dimension 1 of an operand of type float32[32@x,64@y] cannot be sharded"), "{text}");
+    assert!(text.contains("tiling is non-trivial") && text.contains("reshard(x, spec)"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn unstack() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let f = |x: Array| x.unstack::<2>();
+    let x = ramp(&[2, 32, 64], P![None, "x", None]);
+    let [first, second] = jit(f).call(&x)?;
+    assert_eq!((typed(&first), typed(&second)), ("float32[32@x,64]".into(), "float32[32@x,64]".into()));
+    assert_eq!(host(&second)[0], 2048.0);
+    let sums = move |x: Array| f(x).map(|[a, b]| a.sum(..) + b.sum(..) * 2);
+    let g = jit(grad(sums)).call(&x)?;
+    assert_eq!(typed(&g), "float32[2,32@x,64]");
+    assert_eq!((host(&g)[0], host(&g)[2048]), (1.0, 2.0));
+    let text = jit(f).call(&ramp(&[2, 32, 64], P!["x", None, None])).unwrap_err().to_string();
+    assert!(text.contains("unstack: the operand cannot be sharded on the unstacking axis"), "{text}");
+    assert!(text.contains("float32[2@x,32,64]") && text.contains("reshard(x, spec)"), "{text}");
+    Ok(())
+}

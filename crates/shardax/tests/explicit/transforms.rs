@@ -135,3 +135,94 @@ fn gradients_have_the_types_of_operands_that_join() -> Result<()> {
     assert_eq!(typed(&gc), "float32[8@y]");
     Ok(())
 }
+
+#[test]
+fn sub_custom_jvp() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let log_sigmoid = |x: &Array| -shardax::nn::softplus(-x);
+    let cross =
+        move |logits: &Array, labels: &Array| -(labels * log_sigmoid(logits)) - (1.0 - labels) * log_sigmoid(&-logits);
+    let loss = move |a: Array, b: Array| {
+        let x = &a - b.mean(..);
+        let y = &b - a.mean(..);
+        cross(&x, &zeros_like(&a)).mean(..) + cross(&y, &ones_like(&b)).mean(..)
+    };
+    let (a, b) = (num(&[4, 8, 2], 0.3, 0.0, P!["x", None]), num(&[4, 8, 2], 0.7, 1.0, P!["x", None]));
+    let (value, g) = jit(value_and_grad(jit(loss))).call((&a, &b))?;
+    assert_eq!(typed(&g), "float32[4@x,8,2]");
+    let _none = shardax::set_mesh(None)?;
+    let [a, b] = [a, b].map(|x| device_put(&x, &devices().unwrap()[0]).unwrap());
+    let (want, plain) = value_and_grad(loss).call((&a, &b))?;
+    near(value.item::<f32>()?.into(), want.item::<f32>()?.into(), 1e-5);
+    same(&g, &host(&plain));
+    Ok(())
+}
+
+#[test]
+fn vmap_grad_cet_dot() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[16, 8, 4], 0.3, 0.0, P!["x"]).astype(DType::Bf16);
+    let w = num(&[2, 4, 1], 0.7, 0.0, P![]);
+    let f = jit(|x: Array, w: Array| x.astype(DType::F32).matmul(w).sum(..));
+    let (dx, dw) = vmap(grad(f).argnums((Arg::<0>, Arg::<1>))).in_axes((None, 0)).call((&x, &w))?;
+    assert_eq!((typed(&dx), typed(&dw)), ("bfloat16[2,16@x,8,4]".into(), "float32[2,4,1]".into()));
+    let sums = x.astype(DType::F32).sum([0, 1]);
+    same(&dw, &[host(&sums), host(&sums)].concat());
+    Ok(())
+}
+
+#[test]
+fn custom_rules_of_another_sharding_are_refused() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let f = custom_vjp(|x: Array| x.sin())
+        .defvjp(|x: Array| (x.sin(), x), |x: Array, ct: Array| (reshard(ct * x.cos(), P!["y", "x"]),));
+    let text = jit(grad(move |x: Array| f.call(x).map(|y| y.sum(..)))).call(&x).unwrap_err().to_string();
+    assert!(text.contains("Custom VJP bwd rule must produce an output with the same structure and types"), "{text}");
+    assert!(text.contains("expected float32[8@x,8@y] but got float32[8@y,8@x]") && text.contains("reshard"), "{text}");
+    let f = custom_jvp(|x: Array| x.sin())
+        .defjvp(|(x,): (Array,), (t,): (Array,)| (x.sin(), reshard(t * x.cos(), P!["y", "x"])));
+    let text = jvp(move |x: Array| f.call(x), &x, &x).unwrap_err().to_string();
+    assert!(text.contains("expected float32[8@x,8@y] but got float32[8@y,8@x]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn custom_rules_of_entries_of_a_split_batch() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[8, 4], 0.3, 0.0, P!["x", "y"]);
+    let pushed = custom_jvp(|x: Array| x.sin()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.sin(), t * x.cos() * 2));
+    let pulled =
+        custom_vjp(|x: Array| x.sin()).defvjp(|x: Array| (x.sin(), x), |x: Array, ct: Array| (ct * x.cos() * 2,));
+    let f = vmap(move |x: Array| Ok::<_, shardax::Error>(pushed.call(&x)? + pulled.call(x)?));
+    let g = jit(grad(move |x: Array| f.call(x).map(|y| y.sum(..)))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@x,4@y]");
+    same(&g, &host(&x).iter().map(|v| 4.0 * v.cos()).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn loops_and_branches_of_a_split_batch() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[8, 4], 0.3, 0.0, P!["x", "y"]);
+    // A carry that is a number at first.
+    let f = |x: Array| {
+        let (last, ()) = shardax::scan_n(move |c: Array| Ok((c + x.sum(..), ())), Array::from(0.0f32), 3)?;
+        Ok::<_, shardax::Error>(last)
+    };
+    let out = jit(vmap(f)).call(&x)?;
+    assert_eq!(typed(&out), "float32[8@x]");
+    same(&out, &host(&x).chunks(4).map(|row| 3.0 * row.iter().sum::<f32>()).collect::<Vec<_>>());
+    let f = |x: Array| cond(x.sum(..).greater(0.0), |x: Array| x.sin(), |x: Array| x * 2, x);
+    let out = jit(vmap(f)).call(&x)?;
+    assert_eq!(typed(&out), "float32[8@x,4@y]");
+    let g = jit(grad(move |x: Array| vmap(f).call(x).map(|y| y.sum(..)))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@x,4@y]");
+    // Branches of another dimension's axes that stay as they are.
+    let (c, rest) = (reshard(arange(0..8), P!["x"]), ramp(&[4], P!["y"]));
+    let choose = |c: Array, rest: Array| cond(c.greater(3), |r: Array| r * 2, |r: Array| r, rest);
+    let out = jit(vmap(choose).in_axes((0, None))).call((&c, &rest))?;
+    assert_eq!(typed(&out), "float32[8@x,4@y]");
+    assert_eq!(host(&out)[28..], [0.0, 2.0, 4.0, 6.0]);
+    Ok(())
+}

@@ -123,8 +123,11 @@ fn shardings_of_programs_do_not_change_sums() -> Result<()> {
     assert!(text.contains("the sums over its unreduced axes differ"), "{text}");
     let text = jit(|x: Array| x * 2).in_shardings(out).call(&x).unwrap_err().to_string();
     assert!(text.contains("the sums over its unreduced axes differ"), "{text}");
-    let text = shard_map(|x: Array| x, None).out_specs(u(&["x"])).call(&x).unwrap_err().to_string();
-    assert!(text.contains("unreduced or reduced axes, which are not supported"), "{text}");
+    // Host data has no addends.
+    let data = array([1.0f32; 8]);
+    let f = jit(|x: Array| x).in_shardings(NamedSharding::new(&mesh, u(&["x"])));
+    let text = f.call(&data).unwrap_err().to_string();
+    assert!(text.contains("has no addends") && text.contains("reshard(x, spec)"), "{text}");
     Ok(())
 }
 
@@ -180,4 +183,260 @@ fn minibatch_scan_unreduced() -> Result<()> {
     let text = jit(f).lower((&w, &xs))?.compile()?.as_text()?;
     assert_eq!(text.matches(" all-reduce(").count(), 1, "{text}");
     Ok(())
+}
+
+#[test]
+fn unreduced_output_from_jit() -> Result<()> {
+    setup();
+    for (sizes, x_spec, y_spec, out_spec, shard) in [
+        ((2, 2), P!["x", "y"], P!["y", None], P!["x", None].unreduced(["y"]), [4, 8]),
+        ((2, 2), P![None, "x"], P!["x", None], P![None, None].unreduced(["x"]), [8, 8]),
+        ((2, 2), P![None, ("x", "y")], P![("x", "y"), None], P![None, None].unreduced(["x", "y"]), [8, 8]),
+        ((2, 1), P!["x", "y"], P!["y", None], P!["x", None].unreduced(["y"]), [4, 8]),
+    ] {
+        let mesh = make_mesh([("x", sizes.0), ("y", sizes.1)])?.with_axis_types([AxisType::Explicit; 2])?;
+        let _mesh = shardax::set_mesh(&mesh)?;
+        let (a, b) = (num(&[8, 4], 0.3, 0.0, x_spec), num(&[4, 8], 0.7, 0.0, y_spec));
+        let to = DotOptions::new().out_sharding(out_spec.clone());
+        let out = jit(move |a: Array, b: Array| to.einsum("xy,yz->xz", &[&a, &b])).call((&a, &b))?;
+        assert_eq!(out.sharding()?.as_named(), Some(&NamedSharding::new(&mesh, out_spec)));
+        for part in out.addressable_shards()? {
+            assert_eq!(part.data.shape(), shard);
+        }
+        let want = DotOptions::new().out_sharding(P!["x", None]).matmul(&a, &b);
+        let sum = reshard(out, P!["x", None]);
+        assert_eq!(typed(&sum), "float32[8@x,8]");
+        same(&sum, &host(&want));
+    }
+    Ok(())
+}
+
+#[test]
+fn one_input_reduced_another_replicated() {
+    let (_, _mesh) = mesh(2);
+    let (a, b) = (ramp(&[4, 2], P!["x", None].reduced(["y"])), ramp(&[4, 2], P!["x", None]));
+    type Join = fn(Array, Array) -> Array;
+    let joins: [Join; 2] = [|a, b| (a * b).sum(..), |a, b| (a + b).sum(..)];
+    for join in joins {
+        let text = jit(join).call((&a, &b)).unwrap_err().to_string();
+        assert!(text.contains("operands must be unreduced and reduced over the same axes"), "{text}");
+        assert!(text.contains("float32[4@x,2]{R:y}, float32[4@x,2]"), "{text}");
+        // Inside of a map each device has its own copy, which the result would have to join.
+        let text = jit(shard_map(join, None).out_specs(P![])).call((&a, &b)).unwrap_err().to_string();
+        assert!(text.contains("out_specs which require replication"), "{text}");
+    }
+}
+
+#[test]
+fn reduced_at_get_out_sharding() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let table = num(&[16, 8], 0.3, 0.0, P![None, None].reduced(["x"]));
+    let at = device_put(&array((0..16).map(|i| i * 5 % 16).collect::<Vec<i32>>()).reshape([4, 4]), P!["x", None])?;
+    let f = |table: Array, at: Array| table.at(&at).out_sharding(P!["x", None, None]).get();
+    let out = jit(f).call((&table, &at))?;
+    assert_eq!(typed(&out), "float32[4@x,4,8]");
+    let (h, ids) = (host(&table), at.to_vec::<i32>()?);
+    same(&out, &ids.iter().flat_map(|r| h[*r as usize * 8..][..8].to_vec()).collect::<Vec<_>>());
+    let g = jit(grad(move |table: Array, at: Array| (f(table, at) * 3).sum(..))).call((&table, &at))?;
+    assert_eq!(typed(&g), "float32[16,8]{U:x}");
+    assert_eq!(host(&reshard(g, P![])), vec![3.0; 128]);
+    Ok(())
+}
+
+#[test]
+fn concat_reduced_split_unreduced() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[2, 4], P!["x"]);
+    let f = |x: Array, a: Array, b: Array| x.matmul(concatenate(&[a, b], 1)).sin().sum(..);
+    let g = jit(grad(f).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    let w = |spec: PartitionSpec| (num(&[4, 8], 0.1, 0.0, spec.clone()), num(&[4, 8], 0.2, 0.0, spec));
+    let (a, b) = w(P![].reduced(["x"]));
+    let (gx, ga, gb) = g.call((&x, &a, &b))?;
+    assert_eq!(typed(&gx), "float32[2@x,4]");
+    assert_eq!((typed(&ga), typed(&gb)), ("float32[4,8]{U:x}".into(), "float32[4,8]{U:x}".into()));
+    let (a, b) = w(P![]);
+    let (px, pa, pb) = g.call((&x, &a, &b))?;
+    same(&gx, &host(&px));
+    same(&reshard(ga, P![]), &host(&pa));
+    same(&reshard(gb, P![]), &host(&pb));
+    Ok(())
+}
+
+#[test]
+fn reshape_reduced_fwd_unreduced_bwd() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8], P![].reduced(["x", "y"]));
+    let f = |x: Array| x.reshape([4, 2]);
+    assert_eq!(typed(&jit(f).call(&x)?), "float32[4,2]{R:(x,y)}");
+    let g = jit(grad(move |x: Array| (f(x).sin()).sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8]{U:(x,y)}");
+    same(&reshard(g, P![]), &(0..8).map(|i| (i as f32).cos()).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn reduced_mul_scalar_fwd() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = device_put(&arange(0..4), P![].reduced(["x"]))?;
+    let out = jit(|x: Array| x * 2).call(&x)?;
+    assert_eq!((typed(&out), out.to_vec::<i32>()?), ("int32[4]{R:x}".into(), vec![0, 2, 4, 6]));
+    let whole = device_put(&arange(0..4), P![])?;
+    let text = jit(|x: Array, y: Array| x * y).call((&x, &whole)).unwrap_err().to_string();
+    assert!(text.contains("reduced over the same axes") && text.contains("int32[4]{R:x}, int32[4]"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn maps_over_all_axes_take_and_return_addends() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let apart = shard_map(|a: Array| a.sum(0), None).out_specs(P!["y"].unreduced(["x"]));
+    let sums = jit(apart).call(&x)?;
+    assert_eq!(typed(&sums), "float32[8@y]{U:x}");
+    // The parts are those of JAX 0.10.2.
+    assert_eq!(shards(&sums)[..2], [vec![48.0, 52.0], vec![56.0, 60.0]]);
+    assert_eq!(shards(&sums)[4], [176.0, 180.0]);
+    let want: Vec<f32> = (0..8).map(|i| 224.0 + 8.0 * i as f32).collect();
+    same(&reshard(sums.clone(), P!["y"]), &want);
+    let total = shard_map(|a: Array| psum(a, "x"), None).out_specs(P!["y"]);
+    let joined = jit(move |u: Array| total.call(u));
+    assert_eq!(typed(&joined.call(&sums)?), "float32[8@y]");
+    same(&joined.call(&sums)?, &want);
+    // The gradient of a sum is that of each addend.
+    let g = jit(grad(move |u: Array| joined.call(u).map(|y| (y * 3).sum(..)))).call(&sums)?;
+    assert_eq!((typed(&g), host(&g)), ("float32[8@y]{R:x}".into(), vec![3.0; 8]));
+    Ok(())
+}
+
+#[test]
+fn maps_of_reduced_arguments_have_unreduced_gradients() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (r, x) = (ramp(&[8], P!["y"].reduced(["x"])), ramp(&[8, 8], P!["x", "y"]));
+    let f = |r: Array, x: Array| {
+        shard_map(|r: Array, x: Array| psum((r * x).sum(..), ("x", "y")), None).out_specs(P![]).call((r, x))
+    };
+    near(jit(f).call((&r, &x))?.item::<f32>()?.into(), 7392.0, 1e-5);
+    let g = jit(grad(f).argnums((Arg::<0>, Arg::<1>)));
+    let (gr, gx) = g.call((&r, &x))?;
+    assert_eq!((typed(&gr), typed(&gx)), ("float32[8@y]{U:x}".into(), "float32[8@x,8@y]".into()));
+    same(&reshard(gr, P!["y"]), &(0..8).map(|i| 224.0 + 8.0 * i as f32).collect::<Vec<_>>());
+    let text = g.lower((&r, &x))?.compile()?.as_text()?;
+    assert_eq!(text.matches(" all-reduce(").count(), 0, "{text}");
+    Ok(())
+}
+
+#[test]
+fn maps_over_part_of_the_axes_refuse_addends() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", "y"]);
+    let f = shard_map(|a: Array| a.sum(0), None).axis_names("x").out_specs(P![].unreduced(["x"]));
+    let text = f.call(&x).unwrap_err().to_string();
+    assert!(text.contains("can only be in out_specs where shard_map is over all axes of the mesh"), "{text}");
+    let f = shard_map(|a: Array| a, None).axis_names("x").out_specs(P![]);
+    let text = f.call(&ramp(&[8], u(&["x"]))).unwrap_err().to_string();
+    assert!(text.contains("float32[8]{U:x}") && text.contains("only supported where it is over all axes"), "{text}");
+    let f = shard_map(|a: Array| psum(a, "x"), None).in_specs(P!["y"].unreduced(["x"])).out_specs(P!["y"]);
+    let text = f.call(&ramp(&[8], P!["y"])).unwrap_err().to_string();
+    assert!(text.contains("does not match the specs of the input: P('y',)"), "{text}");
+}
+
+#[test]
+fn custom_rules_of_reduced_arguments() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let w = num(&[8], 0.3, 0.0, P![].reduced(["x"]));
+    let rules = |scale: f32| {
+        custom_vjp(|w: Array| w.sin())
+            .defvjp(|w: Array| (w.sin(), w), move |w: Array, ct: Array| (ct * (w.cos() * scale),))
+    };
+    let x = num(&[8, 8], 0.1, 0.0, P!["x"]);
+    let f = move |w: Array, x: Array| rules(2.0).call(w).map(|w| x.matmul(w).sum(..));
+    let g = jit(grad(f)).call((&w, &x))?;
+    assert_eq!(typed(&g), "float32[8]{U:x}");
+    let plain = jit(grad(|w: Array, x: Array| x.matmul(w.sin()).sum(..))).call((&num(&[8], 0.3, 0.0, P![]), &x))?;
+    same(&reshard(g, P![]), &host(&plain).iter().map(|v| 2.0 * v).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn sums_that_stay_addends() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[8, 8], 0.3, 0.0, P!["x", "y"]);
+    for (axes, keep, spec, want, whole) in [
+        (0, false, P!["y"].unreduced(["x"]), "float32[8@y]{U:x}", P!["y"]),
+        (1, false, P!["x"].unreduced(["y"]), "float32[8@x]{U:y}", P!["x"]),
+        (1, true, P!["x", None].unreduced(["y"]), "float32[8@x,1]{U:y}", P!["x", None]),
+        // Summed over the devices, and split otherwise.
+        (0, false, P!["x"], "float32[8@x]", P!["x"]),
+    ] {
+        let options = over(axes).keepdims(keep).out_sharding(spec);
+        let plain = over(axes).keepdims(keep);
+        let asked = options.clone();
+        let f = jit(move |x: Array| x.sum(asked.clone()));
+        let sums = f.call(&x)?;
+        assert_eq!(typed(&sums), want);
+        same(&reshard(sums, whole.clone()), &host(&x.sum(plain)));
+        if want.contains('U') {
+            assert_eq!(f.lower(&x)?.compile()?.collectives()?.count(), 0, "{want}");
+        }
+        let g = jit(grad(move |x: Array| (reshard(x.sum(options.clone()), whole.clone()) * 3).sum(..))).call(&x)?;
+        assert_eq!((typed(&g), host(&g)), ("float32[8@x,8@y]".into(), vec![3.0; 64]), "{want}");
+    }
+    Ok(())
+}
+
+/// XLA's partitioner carries addends through some operations alone: the others would count a sum once for each device.
+#[test]
+fn every_operation_of_addends_gives_that_of_their_sum() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    type Part = fn(Array) -> Array;
+    let parts: [(&str, Part); 18] = [
+        ("add", |x| &x + &x),
+        ("neg", |x| -x),
+        ("mul", |x| &x * reduced_as(&x, ramp(&[4, 4], P![]))),
+        ("div", |x| &x / reduced_as(&x, ramp(&[4, 4], P![]) + 1.0)),
+        ("transpose", |x| x.t()),
+        ("reshape", |x| x.reshape([16])),
+        ("expand_dims", |x| x.expand_dims(1)),
+        ("broadcast", |x| x.broadcast_to([2, 4, 4])),
+        ("convert", |x| x.astype(DType::F64).astype(DType::F32)),
+        ("slice", |x| x.get((1..3, ..))),
+        ("pad", |x| lax::pad(&x, &Array::from(0.0f32), &[(1, 0, 0), (0, 1, 1)])),
+        ("concatenate", |x| concatenate(&[x.clone(), x], 1)),
+        ("rev", |x| x.flip(0)),
+        ("dynamic_slice", |x| lax::dynamic_slice_in_dim(&x, &Array::from(1), 2, 0)),
+        ("dynamic_update_slice", |x| {
+            lax::dynamic_update_slice(&x, &x.get((0..2, ..)), &[Array::from(1), Array::from(0)])
+        }),
+        ("gather", |x| x.at(&array([2, 0])).mode(lax::GatherScatterMode::Clip).get()),
+        ("sum", |x| x.sum(1)),
+        ("select", |x| where_(Array::from(true), &x, &-&x)),
+    ];
+    for axes in [&["x"][..], &["x", "y"], &["y"]] {
+        let whole = num(&[4, 4], 0.7, 0.3, P![]);
+        for (name, part) in parts {
+            let f = jit(move |x: Array| {
+                let y = part(reshard(x, u(axes)));
+                assert!(y.type_name().contains("{U:"), "{name}: {}", y.type_name());
+                reshard(y, P![])
+            });
+            let want = part_of(part, name, &whole);
+            same(&f.call(&whole)?, &want);
+        }
+    }
+    Ok(())
+}
+
+/// The operation of a value; the factor of a product is reduced beside addends alone.
+fn part_of(part: fn(Array) -> Array, name: &str, x: &Array) -> Vec<f32> {
+    match name {
+        "mul" => host(&(x * ramp(&[4, 4], P![]))),
+        "div" => host(&(x / (ramp(&[4, 4], P![]) + 1.0))),
+        _ => host(&part(x.clone())),
+    }
+}
+
+/// `y`, reduced over the axes that `x` is unreduced over.
+fn reduced_as(x: &Array, y: Array) -> Array {
+    let over: Vec<_> = x.aval().sharding().map(|typed| typed.unreduced().iter().collect()).unwrap_or_default();
+    reshard(y, P![].reduced(over))
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use shardax::config;
 use shardax::export::{ExportOptions, Exported, export};
 use shardax::prelude::*;
+use shardax::{config, control_flow, nn};
 
 use crate::common::setup;
 use crate::same;
@@ -456,6 +456,40 @@ np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
     let status = std::process::Command::new(python).args(["-c", program]).arg(tools).arg(&folder).status().unwrap();
     assert!(status.success());
     std::fs::remove_dir_all(&folder).unwrap();
+    Ok(())
+}
+
+/// Kernels of Pallas are calls with strings of bytes, for one platform each; another platform has its own branch.
+#[test]
+fn kernels_of_pallas_and_their_stand_ins() -> Result<()> {
+    setup();
+    let load = |platform: &str| Exported::<(Array,), Array>::load(exported(&format!("kernel_{platform}.jax")));
+    let (tpu, cuda) = (load("tpu")?, load("cuda")?);
+    let texts = [tpu.mlir_module("tpu"), cuda.mlir_module("cuda")].map(Option::unwrap_or_default);
+    assert!(texts[0].contains("@tpu_custom_call") || texts[0].contains("\"tpu_custom_call\""), "{}", texts[0]);
+    assert!(texts[1].contains("__gpu$xla.gpu.triton") && texts[1].contains("= \"ML\\EF"), "{}", texts[1]);
+
+    // On CPU the plain form, for TPUs and GPUs the kernel, in one program and in its gradient.
+    let silu = move |x: Array| -> Result<Array> {
+        let branches = (|x: Array| tpu.call(x), |x: Array| cuda.call(x), |x: Array| &x * nn::sigmoid(&x));
+        control_flow::platform_dependent(["tpu", "cuda", "default"], branches, x)
+    };
+    let x = random::normal(random::key(0), [128, 256]);
+    assert!(allclose(silu(x.clone())?, &x * nn::sigmoid(&x), 1e-6, 1e-6)?);
+    let gradient = {
+        let silu = silu.clone();
+        jit(grad(move |x: Array| -> Result<Array> { Ok(silu(x)?.square().sum(..)) }))
+    };
+    let want = grad(|x: Array| (&x * nn::sigmoid(&x)).square().sum(..)).call(&x)?;
+    assert!(allclose(gradient.call(&x)?, want, 1e-5, 1e-5)?);
+    let others = ExportOptions::new().platforms(["cpu", "tpu", "cuda"]).export(silu, &x)?;
+    for (platform, target) in [("cpu", None), ("tpu", Some("tpu_custom_call")), ("cuda", Some("__gpu$xla.gpu.triton"))]
+    {
+        let text = others.mlir_module(platform).unwrap_or_default();
+        for known in ["tpu_custom_call", "__gpu$xla.gpu.triton"] {
+            assert_eq!(text.contains(known), target == Some(known), "{platform}: {text}");
+        }
+    }
     Ok(())
 }
 

@@ -3,11 +3,24 @@
 use serde_json::Value;
 use shardax::prelude::*;
 use shardax::shape::AxisName;
+use shardax::sharding::DimSpec;
 
 use crate::golden_support::read::ints;
 use crate::golden_support::{Case, Fun, one};
 
+/// The spec of lists of axes, one for each dimension.
+pub fn spec_of(dims: &Value) -> PartitionSpec {
+    let split = |names: &Value| {
+        DimSpec::Axes(names.as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(AxisName::new).collect())
+    };
+    PartitionSpec::new(dims.as_array().into_iter().flatten().map(split).collect::<Vec<_>>())
+}
+
 pub fn function(case: &Case) -> Option<Fun> {
+    if case.op == "reshard" {
+        let spec = spec_of(case.param("spec"));
+        return one(move |x| reshard(x.clone(), &spec));
+    }
     let axes: Vec<AxisName> = match case.param("axis") {
         Value::String(name) => vec![AxisName::new(name)],
         names => names.as_array()?.iter().filter_map(Value::as_str).map(AxisName::new).collect(),

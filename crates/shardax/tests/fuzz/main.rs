@@ -77,6 +77,26 @@ fn random_programs_are_what_jax_computes() {
     assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", failures.len(), wrong.join("\n\n"));
 }
 
+/// Over axes of type `Explicit`: the types of all results are JAX's, and the values those on one device.
+#[test]
+fn random_programs_of_explicit_types_are_what_jax_computes() {
+    setup();
+    let cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
+    assert!(cases.len() >= 200 && cases.iter().all(|case| case.op == "explicit"));
+    let failures = run_all(&cases);
+    let known = golden_support::read::known(&committed().with_file_name("known_explicit.txt"));
+    let wrong: Vec<String> = failures
+        .iter()
+        .filter(|f| !known.iter().any(|(name, _)| f.program.name == *name))
+        .map(|f| {
+            format!("{} ({}): {}\n\n{}", f.program.name, f.operations, f.what, source::rust(&Program::new(f.program)))
+        })
+        .collect();
+    let passes = known.iter().find(|(name, _)| failures.iter().all(|f| f.program.name != *name));
+    assert!(passes.is_none(), "{passes:?} is known to differ, and does not");
+    assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
 #[test]
 fn a_wrong_answer_is_found() {
     setup();
@@ -101,9 +121,12 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     let programs: Vec<Program> = cases.iter().map(Program::new).collect();
     let mut groups: Vec<Vec<&Program>> = Vec::new();
     let (alone, together): (Vec<_>, Vec<_>) = programs.iter().partition(|p| p.alone());
-    let (devices, one): (Vec<_>, Vec<_>) = together.into_iter().partition(|p| p.mode == "shard_map");
+    let several = |p: &&Program| matches!(p.mode, "shard_map" | "explicit");
+    let (devices, one): (Vec<_>, Vec<_>) = together.into_iter().partition(several);
+    let (explicit, devices): (Vec<_>, Vec<_>) = devices.into_iter().partition(|p| p.mode == "explicit");
     groups.extend(one.chunks(TOGETHER).map(<[_]>::to_vec));
     groups.extend(devices.chunks(TOGETHER_ON_DEVICES).map(<[_]>::to_vec));
+    groups.extend(explicit.chunks(TOGETHER_ON_DEVICES).map(<[_]>::to_vec));
     groups.extend(alone.into_iter().map(|p| vec![p]));
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = std::thread::available_parallelism().map_or(2, |n| n.get());
@@ -124,11 +147,14 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
 
 /// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
 fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
-    let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.arguments()).collect();
+    let mesh = group[0].explicit_mesh();
+    let _mesh = mesh.as_ref().map(|mesh| set_mesh(mesh).expect("no trace"));
+    let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.placed().expect("arguments")).collect();
     let all = |xs: Vec<Array>| -> Result<Vec<Array>> {
         let (mut outs, mut at) = (Vec::new(), 0);
         for (program, args) in group.iter().zip(&arguments) {
             let made = program.run(&xs[at..at + args.len()])?;
+            program.check_types(&made)?;
             at += args.len();
             for (k, ..) in program.wanted() {
                 outs.push(made.get(k).cloned().unwrap_or_else(|| panic!("{} results, want {}", made.len(), k + 1)));

@@ -6,6 +6,7 @@ use serde_json::Value;
 use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::sharding::DimSpec;
+use shardax::{Error, ErrorKind};
 
 use super::collectives;
 use crate::golden_support::read::ints;
@@ -163,6 +164,7 @@ impl<'a> Program<'a> {
                 let slope = |d: Vec<Array>| self.gradient(&|xs| self.body(xs), &put(ins, &self.wrt, d), cts);
                 Ok(jvp::<(Vec<Array>,), _>(slope, pick(ins, &self.wrt), tangents.to_vec())?.1)
             }
+            "explicit" if !self.wrt.is_empty() => self.gradient(&|xs| self.body(xs), ins, more),
             "pmap" | "shard_map" if !self.wrt.is_empty() => self.gradient(&|xs| self.on_devices(xs), ins, more),
             "pmap" | "shard_map" => self.on_devices(ins),
             _ => self.body(ins),
@@ -183,25 +185,50 @@ impl<'a> Program<'a> {
         self.case.meta["axes"].as_array().into_iter().flatten().map(|a| a.as_i64().map(|a| a as i32)).collect()
     }
 
+    fn axis_sizes(&self) -> Vec<(AxisName, usize)> {
+        let axis = |(name, size): (&String, &Value)| (AxisName::new(name), size.as_u64().unwrap_or(1) as usize);
+        self.case.meta["mesh"].as_object().into_iter().flatten().map(axis).collect()
+    }
+
+    fn specs(&self, name: &str) -> Vec<PartitionSpec> {
+        self.case.meta[name].as_array().into_iter().flatten().map(collectives::spec_of).collect()
+    }
+
+    /// The mesh of a program over axes of type `Explicit`.
+    pub fn explicit_mesh(&self) -> Option<Mesh> {
+        let sizes = Some(self.axis_sizes()).filter(|_| self.mode == "explicit")?;
+        let types = vec![AxisType::Explicit; sizes.len()];
+        Some(make_mesh(sizes).and_then(|mesh| mesh.with_axis_types(types)).expect("a mesh"))
+    }
+
+    /// The arguments with their shardings, where types have some.
+    pub fn placed(&self) -> Result<Vec<Array>> {
+        let arguments = self.arguments();
+        let Some(mesh) = self.explicit_mesh() else { return Ok(arguments) };
+        let specs = self.specs("specs");
+        arguments.iter().zip(specs).map(|(x, spec)| device_put(x, &NamedSharding::new(&mesh, spec))).collect()
+    }
+
+    /// Fails where the types of the results have other shardings than JAX's.
+    pub fn check_types(&self, made: &[Array]) -> Result<()> {
+        for (k, (have, want)) in made.iter().zip(self.specs("types")).enumerate() {
+            have.check()?;
+            let aval = have.aval();
+            let dims = (0..aval.rank()).map(|d| aval.sharding().map_or_else(Vec::new, |t| t.dims()[d].axes().to_vec()));
+            if !dims.zip(0..).all(|(axes, d)| axes == want.axes(d)) {
+                let what = format!("result {k} has the type {aval}, and JAX's has the spec {want}");
+                return Err(Error::new(ErrorKind::Type, what));
+            }
+        }
+        Ok(())
+    }
+
     fn on_devices(&self, ins: &[Array]) -> Result<Vec<Array>> {
         if self.mode == "pmap" {
             return pmap(|xs: Vec<Array>| self.body(&xs)).axis_name("i").in_axes((self.axes(),)).call(ins.to_vec());
         }
         let meta = &self.case.meta;
-        let sizes: Vec<(AxisName, usize)> = meta["mesh"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, size)| (AxisName::new(name), size.as_u64().unwrap_or(1) as usize))
-            .collect();
-        let split = |names: &Value| {
-            DimSpec::Axes(
-                names.as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(AxisName::new).collect(),
-            )
-        };
-        let spec =
-            |dims: &Value| PartitionSpec::new(dims.as_array().into_iter().flatten().map(split).collect::<Vec<_>>());
-        let specs: Vec<PartitionSpec> = meta["specs"].as_array().into_iter().flatten().map(spec).collect();
+        let (sizes, specs) = (self.axis_sizes(), self.specs("specs"));
         let all = PartitionSpec::new([DimSpec::Axes(sizes.iter().map(|(name, _)| *name).collect())]);
         // Every device's results, one after another.
         let body =

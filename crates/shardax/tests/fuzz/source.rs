@@ -43,6 +43,7 @@ pub fn rust(program: &Program) -> String {
         "jvp" => format!("// jvp(f) by inputs {wrt}, along the tangents `tan`"),
         "grad" => format!("// grad of the sum of results times `ct`, by inputs {wrt}"),
         "hvp" => format!("// jvp, along `tan`, of grad of the sum of results times `ct`, by inputs {wrt}"),
+        "explicit" => format!("// over explicit axes {}, with arguments of the specs {}", meta["mesh"], meta["specs"]),
         mode => {
             let mapped = match mode {
                 "pmap" => format!("pmap(f).axis_name(\"i\").in_axes((vec!{},)).call(xs)?", options(&meta["axes"])),

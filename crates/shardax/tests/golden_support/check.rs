@@ -18,7 +18,7 @@ const CHUNK: usize = 8;
 
 /// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches CI compares one;
 /// all with `SHARDAX_GOLDEN_EVERY=1`. Results are always compared.
-const SLOW: [(&str, usize); 8] = [
+const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
     ("various", 3),
@@ -27,6 +27,9 @@ const SLOW: [(&str, usize); 8] = [
     ("systematic", 3),
     ("nn_layers", 3),
     ("nn_half", 2),
+    ("stats", 4),
+    ("scipy", 4),
+    ("numpy_more", 3),
 ];
 
 /// What is compared of a family.

@@ -104,7 +104,7 @@ fn place(check: &Check, mesh: &Mesh, (first, turn, both): (usize, usize, bool)) 
                 any = true;
             }
         }
-        let spec = PartitionSpec::new(dims.into_iter().map(|axes| DimSpec::Axes(axes.into_iter().collect())));
+        let spec = PartitionSpec::new(dims.into_iter().map(DimSpec::from_iter));
         device_put(x, &NamedSharding::new(mesh, spec)).expect("an operand over the mesh")
     });
     let placed: Vec<Array> = placed.collect();

@@ -1,7 +1,7 @@
-//! Attention in one piece, by the library in blocks and by plain operations, against the formula in float64: results,
+//! Fused attention, by the kernel in Rust, in blocks and by plain operations, against the formula in float64: results,
 //! gradients, tangents, second derivatives, batches, devices.
 
-use shardax::nn::attention::{HIDDEN, attention};
+use shardax::nn::attention::{self, Attention, HIDDEN, Implementation, Operands, Window};
 
 use super::common::child;
 use super::*;
@@ -12,18 +12,46 @@ type Near = (usize, usize);
 const ALL: Near = (usize::MAX, usize::MAX);
 const CAUSAL: Near = (usize::MAX, 0);
 
-/// The shapes of queries and keys, how deep values are, and that of a mask; and which positions are near.
-struct Case(&'static [usize], &'static [usize], usize, Option<&'static [usize]>, Near);
+fn attention(q: &Array, k: &Array, v: &Array, mask: Option<&Array>, near: Near) -> [Array; 3] {
+    with(None, q, k, v, mask, near)
+}
+
+fn with(
+    implementation: Option<Implementation>,
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    mask: Option<&Array>,
+    near: Near,
+) -> [Array; 3] {
+    let window = Window { before: near.0, after: near.1 };
+    let operands = Operands { mask: mask.cloned(), ..Operands::new(q, k, v) };
+    attention::attention(&Attention::default().window(window).implementation(implementation), &operands)
+}
+
+/// The shapes of queries and keys, how deep values are, and that of a mask; which positions are near; and the
+/// implementation.
+struct Case(&'static [usize], &'static [usize], usize, Option<&'static [usize]>, Near, Option<Implementation>);
 
 /// Blocks that are not full, queries without keys before and behind them, several heads for one of the keys, masks that
 /// repeat in each dimension.
 const CASES: [Case; 6] = [
-    Case(&[2, 100, 4, 16], &[2, 100, 4, 16], 16, None, CAUSAL),
-    Case(&[2, 130, 4, 16], &[2, 90, 2, 16], 16, None, (3, 2)),
-    Case(&[1, 2, 66, 6, 8], &[1, 2, 200, 2, 8], 12, Some(&[1, 2, 1, 1, 200]), ALL),
-    Case(&[3, 90, 2, 24], &[3, 90, 1, 24], 24, Some(&[1, 1, 90, 90]), CAUSAL),
-    Case(&[2, 64, 3, 20], &[2, 150, 3, 20], 4, Some(&[2, 3, 64, 1]), (70, 5)),
-    Case(&[128, 1, 100], &[128, 1, 100], 100, None, ALL),
+    Case(&[2, 100, 4, 16], &[2, 100, 4, 16], 16, None, CAUSAL, None),
+    Case(&[2, 130, 4, 16], &[2, 90, 2, 16], 16, None, (3, 2), None),
+    Case(&[1, 2, 66, 6, 8], &[1, 2, 200, 2, 8], 12, Some(&[1, 2, 1, 1, 200]), ALL, None),
+    Case(&[3, 90, 2, 24], &[3, 90, 1, 24], 24, Some(&[1, 1, 90, 90]), CAUSAL, None),
+    Case(&[2, 64, 3, 20], &[2, 150, 3, 20], 4, Some(&[2, 3, 64, 1]), (70, 5), None),
+    Case(&[128, 1, 100], &[128, 1, 100], 100, None, ALL, None),
+];
+
+const BLOCKWISE: Option<Implementation> = Some(Implementation::Blockwise);
+
+/// Several blocks of queries and of keys, the last of them not full, blocks outside of the window, queries that see no key.
+const IN_BLOCKS: [Case; 4] = [
+    Case(&[2, 1100, 2, 8], &[2, 1100, 1, 8], 4, None, CAUSAL, BLOCKWISE),
+    Case(&[1, 600, 4, 8], &[1, 1100, 2, 8], 12, Some(&[1, 1, 600, 1100]), ALL, BLOCKWISE),
+    Case(&[1300, 2, 8], &[700, 1, 8], 8, None, (300, 40), BLOCKWISE),
+    Case(&[2, 7, 2, 8], &[2, 1030, 2, 8], 8, Some(&[2, 1, 7, 1]), ALL, BLOCKWISE),
 ];
 
 impl Case {
@@ -41,7 +69,7 @@ impl Case {
     }
 
     fn attend(&self, [q, k, v]: [Array; 3]) -> [Array; 3] {
-        attention(&q, &k, &v, self.mask().as_ref(), self.4, None)
+        with(self.5, &q, &k, &v, self.mask().as_ref(), self.4)
     }
 
     /// The formula, in float64.
@@ -170,6 +198,29 @@ fn attention_by_plain_operations_is_the_formula() -> Result<()> {
     every_rule(&CASES[1..4])
 }
 
+#[test]
+fn attention_in_blocks_is_the_formula() -> Result<()> {
+    common::setup();
+    for (i, case) in IN_BLOCKS.iter().enumerate() {
+        first_derivatives(case, &format!("case {i}"))?;
+    }
+    second_derivatives(&IN_BLOCKS[3])?;
+    batches(&IN_BLOCKS[3])
+}
+
+/// The temporaries of a gradient in blocks are far below one tensor of the scores.
+#[test]
+fn attention_in_blocks_stores_no_scores() -> Result<()> {
+    common::setup();
+    let x = shape_dtype_struct([1, 4096, 4, 16], DType::F32);
+    let loss = |q: Array, k: Array, v: Array| with(BLOCKWISE, &q, &k, &v, None, CAUSAL)[0].square().sum(..);
+    let gradient = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    let memory = gradient.lower((&x, &x, &x))?.compile()?.memory_analysis()?;
+    // The scores of all heads are four times as much.
+    assert!(memory.temporaries < 4 * 4096 * 4096, "{memory:?}");
+    Ok(())
+}
+
 /// Run in a process of its own, where the library computes it whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
@@ -178,7 +229,7 @@ fn in_a_process_with_attention_by_the_library() -> Result<()> {
     every_rule(&CASES)?;
     large_values_stay_finite()?;
     let [q, k, v] = CASES[0].arrays();
-    let attend = |q: Array, k: Array, v: Array| attention(&q, &k, &v, None, CAUSAL, None)[0].clone();
+    let attend = |q: Array, k: Array, v: Array| attention(&q, &k, &v, None, CAUSAL)[0].clone();
     let gradient = jit(grad(move |q, k, v| attend(q, k, v).square().sum(..)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     let lowered = gradient.lower((&q, &k, &v))?;
     let text = lowered.as_text().to_string();
@@ -237,7 +288,7 @@ fn masks_that_do_not_broadcast_are_an_error() {
     common::setup();
     let [q, k, v] = CASES[0].arrays();
     for shape in [&[2, 3, 100, 100][..], &[1, 1, 100, 99], &[4, 1, 1, 1], &[1, 100, 100]] {
-        let [y, ..] = attention(&q, &k, &v, Some(&ones_dtype(shape, DType::Bool)), ALL, None);
+        let [y, ..] = attention(&q, &k, &v, Some(&ones_dtype(shape, DType::Bool)), ALL);
         let text = y.check().expect_err("no mask for these").to_string();
         assert!(text.contains("does not broadcast") && text.contains("numbers/attention.rs"), "{text}");
     }
@@ -248,8 +299,8 @@ fn masks_that_do_not_broadcast_are_an_error() {
 fn large_values_stay_finite() -> Result<()> {
     common::setup();
     let q = zeros([1, 512, 4, 8]);
-    let y = jit(|q: Array, v: Array| attention(&q, &q, &v, None, ALL, None)[0].clone())
-        .call((&q, full([1, 512, 4, 8], 1e36)))?;
+    let y =
+        jit(|q: Array, v: Array| attention(&q, &q, &v, None, ALL)[0].clone()).call((&q, full([1, 512, 4, 8], 1e36)))?;
     assert!(floats(&y).iter().all(|y| (y / 1e36 - 1.0).abs() < 1e-5));
     Ok(())
 }
@@ -263,9 +314,9 @@ fn what_attention_costs() -> Result<()> {
     let product = 2.0 * 2.0 * 4.0 * queries * keys * depth as f64;
     let [q, k, v] = CASES[1].arrays();
     let attend = |q: Array, k: Array, v: Array| mixed(CASES[1].attend([q, k, v]));
-    assert_eq!(jit(attend).lower((&q, &k, &v))?.program().flops().products, 2.0 * product);
+    assert_eq!(jit(attend).lower((&q, &k, &v))?.program().flops().matmuls, 2.0 * product);
     let gradient = grad(attend).argnums((Arg::<0>, Arg::<1>, Arg::<2>));
     let flops = jit(gradient).lower((&q, &k, &v))?.program().flops();
-    assert_eq!((flops.products, flops.model()), (7.0 * product, 6.0 * product));
+    assert_eq!((flops.matmuls, flops.model()), (7.0 * product, 6.0 * product));
     Ok(())
 }

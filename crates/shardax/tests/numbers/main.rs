@@ -4,12 +4,14 @@
 mod attention;
 #[path = "../common/mod.rs"]
 mod common;
+mod convolutions;
 mod edges;
 mod half;
 mod limits;
 mod over;
 mod precision;
 mod products;
+mod sets;
 mod sharded;
 mod vectors;
 mod weak;

@@ -42,12 +42,10 @@ fn in_a_process_with_the_library() {
         assert!(text.contains("shardax_dot"), "{spec}:\n{text}");
         assert_eq!(found, text_and_numbers(spec, &whole::<f32>(a, 1), &whole::<f32>(b, 2)).1, "{spec}");
     }
-    // Of f32, those whose right operand would be read against its order.
+    // Of f32, with sums that are exact too.
     let (text, found) = text_and_numbers("ij,kj->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[400, 300], 2));
     assert!(text.contains("shardax_dot"), "{text}");
     assert_eq!(found, text_and_numbers("ij,kj->ik", &whole::<f64>(&[64, 300], 1), &whole::<f64>(&[400, 300], 2)).1);
-    let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[300, 400], 2));
-    assert!(!text.contains("shardax_dot"), "{text}");
     // Small ones stay with XLA, and so do those that other programs are to run.
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
     assert!(!text.contains("shardax_dot"), "{text}");

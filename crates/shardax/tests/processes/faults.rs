@@ -218,9 +218,9 @@ fn a_process_that_finishes_early_is_named() {
         assert!(!outcome.success);
         says(
             outcome,
-            &["process 1 has finished and waits for the others", "processes [1] have not come to call 0 of `"],
+            &["process 1 has finished and waits for the others", "processes [1] have not reached call 0 of `"],
         );
-        says(outcome, &["[0: ", "within 4s processes [1] have not come"]);
+        says(outcome, &["[0: ", "within 4s processes [1] have not reached"]);
     });
 }
 
@@ -256,7 +256,7 @@ fn a_late_process_is_named_and_waited_for() {
     let patient = [("SHARDAX_COLLECTIVE_TIMEOUT", "60"), ("SHARDAX_COLLECTIVE_PATIENCE", "1")];
     fault("late", 2, 30, &patient, |outcome| {
         assert!(outcome.success, "{}", outcome.text);
-        says(outcome, &["processes [1] have not come to call 0 of `lambda", "for 1 s", "[0 has it]", "[1 has it]"]);
+        says(outcome, &["processes [1] have not reached call 0 of `lambda", "for 1 s", "[0 has it]", "[1 has it]"]);
     });
 }
 

@@ -154,7 +154,7 @@ fn a_link_that_is_cut_for_seconds_delays_and_changes_nothing() {
         network.link("down");
         std::thread::sleep(Duration::from_secs(4));
         network.link("up");
-        wait(child, output, &["[0 is right]", "[1 is right]", "have not come to call 0 of `"], 90);
+        wait(child, output, &["[0 is right]", "[1 is right]", "have not reached call 0 of `"], 90);
     });
 }
 
@@ -164,6 +164,6 @@ fn a_link_that_is_cut_for_good_is_an_error() {
         wait(child, output, &["[0 begins]", "[1 begins]"], 60);
         network.link("down");
         // Of the host that the launcher still reaches.
-        wait(child, output, &["within 4s processes [0] have not come to call 0 of `"], 60);
+        wait(child, output, &["within 4s processes [0] have not reached call 0 of `"], 60);
     });
 }

@@ -3,6 +3,9 @@
 mod arrays;
 mod convert;
 mod equal;
+mod explicit;
+#[path = "../common/explicit_programs.rs"]
+mod explicit_programs;
 mod faults;
 mod generated;
 mod hosts;
@@ -61,7 +64,9 @@ fn passes(case: &str) {
     static RUNS: [OnceLock<Vec<(PathBuf, Said)>>; JOBS.len()] = [const { OnceLock::new() }; JOBS.len()];
     for (run, (processes, devices)) in RUNS.iter().zip(JOBS) {
         let run = run.get_or_init(|| {
-            let runs = launchers().into_iter().map(|l| (l.clone(), start(&l, processes, devices))).collect();
+            let only = std::env::var("SHARDAX_JOB_CASE").ok();
+            let one = |l: PathBuf| (l.clone(), start(&l, processes, devices, only.as_deref()));
+            let runs = launchers().into_iter().map(one).collect();
             // Nobody else is compared with it: those of 2 × 2 have been.
             if let (4, Some(Ok(folder))) = (processes, equal::made(processes * devices)) {
                 let _ = std::fs::remove_dir_all(folder);
@@ -87,8 +92,8 @@ fn passes(case: &str) {
 
 static OUTPUT: OnceLock<String> = OnceLock::new();
 
-/// Runs all cases in a job.
-fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
+/// Runs all cases in a job, or one alone.
+fn start(launcher: &PathBuf, processes: usize, devices: usize, only: Option<&str>) -> Said {
     let folder = std::env::temp_dir().join(format!("shardax-processes-{}-{processes}x{devices}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let expected = match equal::expected(processes * devices) {
@@ -110,9 +115,8 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize) -> Said {
     .map(|(name, value)| (name, value.to_owned()));
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut program = vec!["--test-threads=1", "--nocapture", "--skip", "faults::"];
-    // One case alone, in as much time as it needs: of many launches, or many programs.
-    let only = std::env::var("SHARDAX_JOB_CASE").ok();
-    program.extend(only.as_deref());
+    // One case alone has as much time as it needs: of many launches, or many programs.
+    program.extend(only);
     let outcome = run(launcher, &format!("{processes}x{devices}"), &program, processes, &variables);
     let mut said = Said::new();
     for rank in 0..processes {

@@ -2,6 +2,8 @@
 //! comes out is what one device computes. Seeded: every run sees the same programs.
 
 use proptest::prelude::*;
+// Not `shardax::prelude::any`, the reduction.
+use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use shardax::prelude::*;
 use shardax::shape::AxisName;
@@ -239,7 +241,7 @@ fn however_it_is_split_and_nested_it_is_what_one_device_computes() {
             names.iter().zip(places).filter(|(_, place)| *place == dim).map(|(name, _)| AxisName::new(name)).collect()
         };
         let split = [of(0), of(1)];
-        let spec = || PartitionSpec::new(split.iter().map(|axes| DimSpec::Axes(axes.iter().copied().collect())));
+        let spec = || PartitionSpec::new(split.iter().map(|axes| DimSpec::from_iter(axes.iter().copied())));
         let sharded = shard_map(|x: Array, w: Array| body(&steps, &split, nest.inside, x, w), &mesh)
             .in_specs((spec(), P![]))
             .out_specs(spec())

@@ -6,6 +6,7 @@ use shardax::tree::AxisNames;
 use super::{Norm, NormBuilder, NormLayer, abs_sq, check, normalize, result_dtype, variance, widened};
 use crate::check::{require, within};
 use crate::layers::Layer;
+use crate::layers::typed::resharded_as;
 use crate::{BatchStat, Rngs};
 
 /// Normalizes each feature over the batch, then scales and shifts it.
@@ -122,7 +123,10 @@ impl BatchNorm {
         }
         let var = variance(&mean, &square);
         // The running statistics serve evaluation: no gradient flows through them.
-        let moved = |old: &Array, new: &Array| stop_gradient(old * self.momentum + new * (1.0 - self.momentum));
+        let moved = |old: &Array, new: &Array| {
+            let new = old * self.momentum + new * (1.0 - self.momentum);
+            stop_gradient(resharded_as(new, old))
+        };
         let (running_mean, running_var) = (moved(&self.mean, &mean), moved(&self.var, &var));
         (*self.mean, *self.var) = (running_mean, running_var);
         normalize(&x, (&mean, &var), self.parameters(), self.epsilon, dtype)

@@ -6,6 +6,7 @@ use shardax::tree::AxisNames;
 use super::{Norm, NormBuilder, NormLayer, abs_sq, check, moments, normalize, result_dtype, widened};
 use crate::Rngs;
 use crate::check::require;
+use crate::layers::typed::beside;
 
 /// Normalizes each vector along the last axis to mean 0 and variance 1, then scales and shifts it.
 ///
@@ -136,8 +137,8 @@ impl RmsNorm {
         let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
         let factor = match (scale, self.scale_offset) {
             (None, _) => factor,
-            (Some(scale), 0.0) => factor * scale,
-            (Some(scale), offset) => factor * (widened(scale) + offset),
+            (Some(scale), 0.0) => factor * beside(scale.clone(), &x),
+            (Some(scale), offset) => factor * (widened(&beside(scale.clone(), &x)) + offset),
         };
         (&x * factor).astype(result_dtype(self.dtype, &x, [scale, None]))
     }

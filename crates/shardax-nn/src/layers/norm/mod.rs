@@ -19,6 +19,7 @@ use shardax::tree::AxisNames;
 use shardax::{Error, ErrorKind};
 
 use super::compute_dtype;
+use super::typed::beside;
 use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
 use crate::{Filter, IntoAxisNames, Param, Rngs};
@@ -198,6 +199,7 @@ fn normalize(
     epsilon: f64,
     dtype: DType,
 ) -> Array {
+    let [scale, bias] = [scale, bias].map(|p| p.map(|p| beside(p.clone(), x)));
     let factor = (var + epsilon).rsqrt();
     let y = (x - mean) * scale.map_or(factor.clone(), |scale| factor * scale);
     bias.map_or(y.clone(), |bias| y + bias).astype(dtype)

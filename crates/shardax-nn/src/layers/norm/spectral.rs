@@ -6,6 +6,7 @@ use shardax::prelude::*;
 use super::{forward_as, l2_normalize};
 use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
+use crate::layers::typed::whole;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
 /// A layer whose kernels are divided by an estimate of their largest singular value, which makes it about 1-Lipschitz.
@@ -78,7 +79,7 @@ impl<L: Layer> SpectralNorm<L> {
                     "SpectralNorm: there is no vector {of_u:?}; the layer's parameters changed"
                 ));
             };
-            let matrix = p.reshape([-1, p.shape()[p.ndim() - 1] as i64]);
+            let matrix = whole(p).reshape([-1, p.shape()[p.ndim() - 1] as i64]);
             let (mut u, mut v) = (start.clone(), start.clone());
             for _ in 0..self.n_steps {
                 v = l2_normalize(&u.matmul(matrix.t()), &[0, 1], self.epsilon);

@@ -5,6 +5,7 @@ use shardax::prelude::*;
 use super::RnnCell;
 use crate::check::{integer, same_shape, value_error};
 use crate::layers::Layer;
+use crate::layers::typed::{carry_of, resharded_as};
 
 /// A cell that runs over the steps of sequences, in one loop of the compiled program.
 ///
@@ -93,11 +94,12 @@ impl<C: RnnCell> Rnn<C> {
         }
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
+        let carry = tree::map(|carry| carry_of(carry, &inputs), carry)?;
         let options = ScanOptions::default().unroll(self.unroll);
         // The carry keeps its dtype, whatever dtype the cell computes in.
         let step = |carry: C::Carry, x: Array| -> Result<(C::Carry, Array)> {
             let (next, y) = self.cell.forward(carry.clone(), x);
-            Ok((tree::map2(|new, old| new.astype(old.dtype()), next, carry)?, y))
+            Ok((tree::map2(|new, old| resharded_as(new.astype(old.dtype()), &old), next, carry)?, y))
         };
         let (carry, y) = match seq_lengths {
             None => options.scan(step, carry, inputs)?,

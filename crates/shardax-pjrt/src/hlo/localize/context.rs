@@ -1,4 +1,4 @@
-//! What the computations of a module share, and what an instruction means in it: groups of devices, functions of sums.
+//! State shared by the computations of a module; attributes of instructions: device groups, reductions.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,25 +7,25 @@ use super::proto::*;
 use crate::error::Result;
 use crate::sharding::transposed_iota;
 
-/// What the computations of a module share.
+/// State shared by the computations of a module.
 pub(super) struct Context<'a> {
     /// The device of each partition.
     pub(super) devices: &'a [usize],
-    /// The program's number; 0 for none.
+    /// The number of the program, or 0.
     pub(super) program: u64,
     /// `bf16` is exchanged as `f32`.
     pub(super) widen: bool,
-    /// The last operation of each computation: that of a reducer is what it does.
+    /// The root operation of each computation: for a reducer, the reduction.
     pub(super) reducers: HashMap<i64, String>,
     pub(super) communicating: HashSet<i64>,
-    /// Calls so far.
+    /// The number of calls so far.
     pub(super) calls: usize,
-    /// New instructions so far.
+    /// The number of new instructions so far.
     pub(super) made: usize,
 }
 
 impl Instruction<'_> {
-    /// The groups of devices that take part together.
+    /// The groups of devices that communicate.
     pub(super) fn groups(&self, context: &Context<'_>) -> Result<Vec<Vec<usize>>> {
         use instruction::*;
         if self.wire.int(CHANNEL) == 0 {

@@ -1,4 +1,4 @@
-//! The parts of a module that are edited: computations, instructions and shapes, by the fields of their messages.
+//! The edited parts of a module: computations, instructions and shapes, with the fields of their messages.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ pub(super) mod module {
     pub const COMPUTATIONS: u32 = 3;
     pub const PROGRAM_SHAPE: u32 = 4;
     pub const ENTRY: u32 = 6;
-    /// Shardings of the whole, and its device assignment.
+    /// Shardings of the whole program, and its device assignment.
     pub const PARTITIONING: [u32; 4] = [12, 14, 15, 16];
 }
 pub(super) mod computation {
@@ -56,7 +56,7 @@ pub(super) const F32: i32 = 11;
 pub(super) const BF16: i32 = 16;
 pub(super) const TUPLE: i32 = 13;
 
-/// Instructions that run other computations once or more, each in its own order.
+/// Instructions that run other computations once or more. Each computation has an order of its own.
 pub(super) const CONTROL_FLOW: &[&str] = &["while", "conditional", "call"];
 
 pub(super) struct Computation<'a> {
@@ -89,13 +89,13 @@ impl<'a> Computation<'a> {
         self.instructions.iter().find(|i| i.id == self.root).map_or(String::new(), |i| i.opcode.clone())
     }
 
-    /// Removes the result that stopped XLA.
+    /// Removes the additional result that stopped XLA after partitioning (see [`crate::partition`]).
     pub(super) fn drop_stop(&mut self) -> Result<()> {
         use instruction::*;
         let stop = self.instructions.iter().find(|i| i.wire.text(TARGET) == STOP);
-        let stop = stop.ok_or_else(|| odd("has no result that stops it"))?.id;
+        let stop = stop.ok_or_else(|| odd("lacks the result that was added to stop the compiler"))?.id;
         let mut gone = HashSet::from([stop]);
-        // What the partitioner made of it on the way to the root. Operands come first.
+        // The values that the partitioner derived from it, up to the root. Operands come before their users.
         for i in &self.instructions {
             if i.id != self.root && i.operands.iter().any(|o| gone.contains(o)) {
                 gone.insert(i.id);
@@ -104,7 +104,7 @@ impl<'a> Computation<'a> {
         let root_id = self.root;
         let root = self.instructions.iter_mut().find(|i| i.id == root_id).ok_or_else(|| odd("has no root"))?;
         if root.opcode != "tuple" || root.operands.last().is_none_or(|last| !gone.contains(last)) {
-            // The stop was its only result.
+            // It was the only result.
             root.opcode = "tuple".into();
             root.wire.remove(&[TARGET, CONFIG, API_VERSION, SIDE_EFFECT]);
             root.wire.set_bytes(OPCODE, *b"tuple");
@@ -154,13 +154,13 @@ impl<'a> Instruction<'a> {
     }
 }
 
-/// An array's type and dimensions, or a tuple's elements.
+/// The element type and dimensions of an array, or the elements of a tuple.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
     pub(super) ty: i32,
     pub(super) dims: Vec<i64>,
     pub(super) elements: Vec<Shape>,
-    /// The dimension by whose index elements lie first; the others follow in order.
+    /// The major-most dimension of the layout; the others follow in order.
     major: usize,
 }
 
@@ -187,12 +187,12 @@ impl Shape {
         Ok(Shape { ty: wire.int(2) as i32, dims: wire.ints(3)?, elements, major: 0 })
     }
 
-    /// The same, laid out by this dimension first.
+    /// The shape with this dimension major-most.
     pub(super) fn by(&self, major: usize) -> Shape {
         Shape { major, ..self.clone() }
     }
 
-    /// The same, of `f32` where it is of `bf16`.
+    /// The shape with `f32` instead of `bf16`.
     pub(super) fn wide(&self) -> Shape {
         Shape { ty: if self.ty == BF16 { F32 } else { self.ty }, ..self.clone() }
     }
@@ -212,19 +212,19 @@ impl Shape {
             (0..rank).rev().filter(|&d| d != major).chain((rank > 0).then_some(major)).collect();
         layout.set_ints(1, &minor_to_major);
         wire.push_bytes(5, layout.encode());
-        // No dimension is dynamic.
+        // Marks every dimension as static.
         wire.set_ints(6, &vec![0; self.dims.len()]);
         wire.encode()
     }
 
-    /// Bytes of an array that can be passed to a function.
+    /// Size in bytes of an array that can be passed to a function.
     pub(super) fn size(&self) -> Option<usize> {
         let ty = ElementType::from_xla(self.ty).filter(|ty| !ty.is_sub_byte())?;
         crate::element::dense_byte_size(ty, &self.dims)
     }
 }
 
-/// The number and shape of the smallest array, which costs least to pass along.
+/// The index and shape of the smallest array, which is the cheapest to pass through a call.
 pub(super) fn smallest(elements: &[Shape]) -> Option<(usize, &Shape)> {
     elements.iter().enumerate().filter(|(_, e)| e.size().is_some()).min_by_key(|(_, e)| e.size())
 }

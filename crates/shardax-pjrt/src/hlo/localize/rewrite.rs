@@ -1,4 +1,4 @@
-//! The making of one computation's new instructions, with calls in the place of its collectives.
+//! Rewriting of a computation: calls in place of its collectives.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,19 +7,19 @@ use super::context::{Context, group_attributes, list};
 use super::proto::*;
 use crate::error::Result;
 
-/// Those that have a function.
+/// Collectives that have a host function.
 pub(super) const KNOWN: &[&str] = &["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"];
-/// Those that have none yet.
+/// Communicating instructions that are not supported.
 const OTHERS: &[&str] = &["infeed", "outfeed", "send-done", "recv-done", "async-start", "partition-id-start"];
 
-/// The making of one computation's new instructions.
+/// The rewriting of one computation.
 pub(super) struct Rewrite<'a, 'c> {
     context: &'c mut Context<'a>,
     id: i64,
-    /// The low half of the next instruction's id.
+    /// The low half of the next instruction id.
     next: i64,
     out: Vec<Vec<u8>>,
-    /// New instructions in the place of old ones.
+    /// The new instruction for each replaced one.
     replaced: HashMap<i64, i64>,
     shapes: HashMap<i64, Shape>,
     /// A value that depends on the last call.
@@ -48,8 +48,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         Ok(computation.wire.encode())
     }
 
-    /// Goes through the instructions, each after its operands: all-reduces as late as possible, so that many become one
-    /// call, other calls in the program's order.
+    /// Visits the instructions after their operands: all-reduces as late as possible, so that many become one call,
+    /// other calls in the order of the program.
     fn schedule(&mut self, instructions: Vec<Instruction<'_>>) -> Result<()> {
         let places: HashMap<i64, usize> = instructions.iter().enumerate().map(|(place, i)| (i.id, place)).collect();
         let mut users = vec![Vec::new(); instructions.len()];
@@ -103,7 +103,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         Ok(())
     }
 
-    /// The instruction that has this one's value now.
+    /// The instruction that now computes the value of `id`.
     fn now(&self, id: i64) -> i64 {
         self.replaced.get(&id).copied().unwrap_or(id)
     }
@@ -143,7 +143,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         })
     }
 
-    /// A call without an effect on the outside.
+    /// A call without side effects.
     fn pure_call(&mut self, target: &str, operands: &[i64], shape: Shape, config: &str) -> i64 {
         let layouts = self.layouts(operands, 0);
         self.push("custom-call", shape.by(0), operands, |wire| {
@@ -154,9 +154,9 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         })
     }
 
-    /// The shapes of operands, laid out by this dimension first.
+    /// The shapes of the operands with this dimension major-most.
     fn layouts(&self, operands: &[i64], major: usize) -> Vec<Shape> {
-        // A scalar's, where it is not known, fits nothing and is an error of the compiler.
+        // An unknown shape becomes a scalar, which does not match and is a compiler error.
         let of = |id| self.shapes.get(id).cloned().unwrap_or_else(|| Shape::scalar(U32));
         operands.iter().map(|id| of(id).by(major)).collect()
     }
@@ -166,9 +166,9 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         self.call_by(0, target, operands, shapes, attributes)
     }
 
-    /// The same with arrays laid out by a dimension, along which the parts of devices then lie one after the other. The
-    /// plugin lays out its own collectives alike, and the compiler must know in any case: it would hand over arrays as
-    /// they come.
+    /// Like [`Rewrite::call`], with arrays laid out by a dimension, so that the parts of the devices are contiguous
+    /// along it. The layouts of the plugin's own collectives are the same. They must be requested: otherwise a function
+    /// receives arrays in any layout.
     fn call_by(
         &mut self,
         major: usize,
@@ -180,7 +180,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let widen = self.context.widen;
         let mut operands: Vec<i64> = operands.iter().map(|&x| self.as_sent(x)).collect();
         let mut layouts = self.layouts(&operands, major);
-        // Behind a loop the order is one of its results, of whatever shape.
+        // After a loop, the order is one of its results, of any shape.
         layouts.extend(self.layouts(self.order.as_slice(), 0));
         operands.extend(self.order);
         let as_sent = |shape: &Shape| if widen { shape.wide() } else { shape.clone() };
@@ -188,7 +188,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         results.push(Shape::scalar(U32));
         let program = match self.context.program {
             0 => String::new(),
-            // As many bits as MLIR's integers take without a sign.
+            // MLIR's `i64` attributes are signed.
             number => format!("program = {} : i64, ", number >> 1),
         };
         let config = format!("{{n = {} : i64, {program}{attributes}}}", self.context.calls);
@@ -206,7 +206,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         elements.into_iter().zip(shapes).map(|(x, shape)| self.as_was(x, shape)).collect()
     }
 
-    /// An array as it is exchanged.
+    /// Converts an array to the type of the exchange.
     fn as_sent(&mut self, x: i64) -> i64 {
         match self.shapes.get(&x).map(|shape| (shape.ty, shape.wide())) {
             Some((ty, wide)) if self.context.widen && ty != wide.ty => self.push("convert", wide, &[x], |_| ()),
@@ -214,7 +214,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         }
     }
 
-    /// What was exchanged, in the program's type.
+    /// Converts an exchanged array back to the type of the program.
     fn as_was(&mut self, x: i64, shape: &Shape) -> i64 {
         match self.shapes.get(&x) {
             Some(sent) if sent.ty != shape.ty => self.push("convert", shape.clone(), &[x], |_| ()),
@@ -222,7 +222,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         }
     }
 
-    fn keep(&mut self, i: &Instruction<'_>, operands: &[i64]) {
+    fn copy(&mut self, i: &Instruction<'_>, operands: &[i64]) {
         let mut wire = i.wire.clone();
         if operands != i.operands {
             wire.set_ints(instruction::OPERANDS, operands);
@@ -245,7 +245,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                 let id = self.pure_call("shardax.partition_id", &[], i.shape.clone(), &config);
                 self.replaced.insert(i.id, id);
             }
-            // The program was for one replica; now its partitions are.
+            // The original program had one replica; now its partitions are the replicas.
             "replica-id" => {
                 let mut literal = Wire::default();
                 const U32S: u32 = 6;
@@ -262,16 +262,16 @@ impl<'a, 'c> Rewrite<'a, 'c> {
             }
             _ => {
                 let operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
-                self.keep(i, &operands);
+                self.copy(i, &operands);
             }
         }
         Ok(())
     }
 
-    /// All-reduces that do not depend on each other: one call for those that combine the same way among the same.
+    /// Replaces independent all-reduces: one call for all with the same reduction and groups.
     fn all_reduces(&mut self, reductions: &[&Instruction<'_>]) -> Result<()> {
         type Key = (Vec<Vec<usize>>, String, i32);
-        // In the order in which they were met: all processes must make the same calls.
+        // In the order of the program, because all processes must make the same calls.
         let mut calls: Vec<(Key, Vec<(usize, usize)>)> = Vec::new();
         for (r, i) in reductions.iter().enumerate() {
             let (groups, op) = (i.groups(self.context)?, i.reducer(self.context)?);
@@ -306,7 +306,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         Ok(())
     }
 
-    /// Any other instruction in which devices meet.
+    /// Replaces any other collective.
     fn exchange(&mut self, i: &Instruction<'_>) -> Result<()> {
         if i.is_control_flow() {
             return self.control_flow(i);
@@ -361,8 +361,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         Ok(self.reshape(x, i.shape.clone()))
     }
 
-    /// Cuts dimension `d` into `size` parts of `part` each and brings the parts to the front. Gives the shape after the
-    /// cut and the permutation as well.
+    /// Splits dimension `d` into `size` parts of length `part` and moves the parts to the front. Also returns the shape
+    /// after the split, and the permutation.
     fn cut(&mut self, x: i64, shape: &Shape, d: usize, size: i64, part: i64) -> (i64, Shape, Vec<usize>) {
         let mut dims = shape.dims.clone();
         dims[d] = part;
@@ -374,10 +374,11 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         (x, apart, front)
     }
 
-    /// The form in which operand `k` goes to member `k` of the group.
+    /// The form of all-to-all in which operand `k` is sent to member `k` of the group.
     fn all_to_all_of_parts(&mut self, i: &Instruction<'_>, operands: &[i64]) -> Result<i64> {
         let groups = i.groups(self.context)?;
-        let part = i.shape.elements.first().cloned().ok_or_else(|| i.unsupported("of nothing is not supported"))?;
+        let part =
+            i.shape.elements.first().cloned().ok_or_else(|| i.unsupported("without operands is not supported"))?;
         if operands.len() != groups[0].len() || i.shape.elements.iter().any(|e| *e != part) {
             return Err(i.unsupported("has parts of several shapes, which is not supported"));
         }
@@ -408,10 +409,10 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         Ok(self.push("tuple", i.shape.clone(), &results, |_| ()))
     }
 
-    /// A loop or branch with calls inside: after the calls before it, before those behind.
+    /// Orders a loop or branch that contains calls: after the calls before it, and before those after it.
     fn control_flow(&mut self, i: &Instruction<'_>) -> Result<()> {
         let mut operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
-        let alone = || i.unsupported("has no array to order it by, so it cannot exchange");
+        let alone = || i.unsupported("has no array that could order it, so it cannot exchange");
         if let Some(order) = self.order {
             let shape = |rewrite: &Self, id: i64| rewrite.shapes.get(&id).cloned().ok_or_else(alone);
             let first = *operands.first().ok_or_else(alone)?;
@@ -434,7 +435,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                 after(self, first, &of_first)
             };
         }
-        self.keep(i, &operands);
+        self.copy(i, &operands);
         self.order = Some(if i.shape.is_tuple() {
             let (k, shape) = smallest(&i.shape.elements).ok_or_else(alone)?;
             self.element(i.id, k, shape.clone())
@@ -445,7 +446,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
     }
 }
 
-/// Has a call's operands laid out like this, and its results as their shape says.
+/// Constrains the operand layouts of a call, and the result layouts to those of its shape.
 fn constrain(wire: &mut Wire<'_>, layouts: &[Shape]) {
     wire.push_int(instruction::CONSTRAIN_LAYOUT, 1);
     layouts.iter().for_each(|layout| wire.push_bytes(instruction::OPERAND_LAYOUTS, layout.encode()));

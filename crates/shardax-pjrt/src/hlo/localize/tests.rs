@@ -1,4 +1,4 @@
-//! What localizing makes of programs: their text, and what holds for all of them.
+//! Tests of localization: snapshots, and invariants of all programs.
 
 use super::*;
 use crate::error::Code;
@@ -19,7 +19,7 @@ fn partition(text: &str, device_ids: &[usize]) -> Result<Partitioned> {
     client(4).partition(text, &options(device_ids))
 }
 
-/// The parts of a program's text that tell of exchange, without the compiler's names.
+/// The communicating parts of a program's text, without names chosen by the compiler.
 fn calls(module: &[u8]) -> String {
     let text = text(module).unwrap();
     let mut names: HashMap<&str, String> = HashMap::new();
@@ -36,7 +36,7 @@ fn calls(module: &[u8]) -> String {
     text.lines().filter(of_interest).map(|line| rename(line) + "\n").collect()
 }
 
-/// The plugin shows the partitioned program, and its collectives become calls in one order.
+/// Also a test of the plugin: it shows the partitioned program.
 #[test]
 fn collectives_become_calls_in_one_order() {
     let got = calls(&partition(MANY, &[0, 1, 2, 3]).unwrap().localize().unwrap());
@@ -48,7 +48,7 @@ fn collectives_become_calls_in_one_order() {
 }
 
 #[test]
-fn no_collective_is_left_and_each_computation_has_one_chain() {
+fn no_collective_remains_and_each_computation_has_one_chain() {
     let partitioned = partition(MANY, &[0, 1, 2, 3]).unwrap();
     let before = Wire::parse(&partitioned.module).unwrap();
     let opcodes = |whole: &Wire<'_>| -> Vec<String> {
@@ -56,7 +56,7 @@ fn no_collective_is_left_and_each_computation_has_one_chain() {
         computations.flat_map(|c| c.instructions.into_iter().map(|i| i.opcode)).collect()
     };
     for opcode in KNOWN {
-        assert!(opcodes(&before).iter().any(|o| o == opcode), "the program tries no {opcode}");
+        assert!(opcodes(&before).iter().any(|o| o == opcode), "the program has no {opcode}");
     }
     let bytes = partitioned.localize().unwrap();
     let after = Wire::parse(&bytes).unwrap();
@@ -64,21 +64,22 @@ fn no_collective_is_left_and_each_computation_has_one_chain() {
     let mut chains = 0;
     for computation in after.all_bytes(module::COMPUTATIONS).map(|c| Computation::parse(c).unwrap()) {
         let by_id: HashMap<i64, &Instruction<'_>> = computation.instructions.iter().map(|i| (i.id, i)).collect();
-        // The call, or loop, that a value comes from.
+        // The call or loop that produces a value.
         let source = |mut id: i64| loop {
             let i = by_id[&id];
             match i.opcode.as_str() {
                 "get-tuple-element" => id = i.operands[0],
-                "custom-call" if meets(i.wire.text(instruction::TARGET)) => return Some(id),
+                "custom-call" if is_collective_call(i.wire.text(instruction::TARGET)) => return Some(id),
                 "while" => return Some(id),
                 _ => return None,
             }
         };
         let mut last = None;
         for i in &computation.instructions {
-            if i.opcode == "custom-call" && meets(i.wire.text(instruction::TARGET)) || i.opcode == "while" {
+            if i.opcode == "custom-call" && is_collective_call(i.wire.text(instruction::TARGET)) || i.opcode == "while"
+            {
                 let order = match i.opcode.as_str() {
-                    // One element of its initial values comes from `shardax.after`, whose last argument is the order.
+                    // One of its initial values comes from `shardax.after`, whose last argument is the order.
                     "while" => by_id[&i.operands[0]].operands.iter().find_map(|o| {
                         let after = by_id[o];
                         let is_after = after.wire.text(instruction::TARGET) == "shardax.after";
@@ -96,9 +97,9 @@ fn no_collective_is_left_and_each_computation_has_one_chain() {
 }
 
 #[test]
-fn what_is_not_touched_is_carried_byte_by_byte() {
+fn unchanged_parts_are_preserved_byte_by_byte() {
     let mut partitioned = partition(MANY, &[0, 1, 2, 3]).unwrap();
-    // Fields that nobody knows, in the module and in the instructions of its entry.
+    // Unknown fields in the module and in the instructions of its entry.
     let mut whole = Wire::parse(&partitioned.module).unwrap().clone();
     let entry = whole.int(module::ENTRY);
     let computations: Vec<Vec<u8>> = whole.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
@@ -120,17 +121,17 @@ fn what_is_not_touched_is_carried_byte_by_byte() {
     let bytes = partitioned.localize().unwrap();
     let after = Wire::parse(&bytes).unwrap();
     assert_eq!(after.int(5432), 10);
-    let (mut kept, mut same) = (0, 0);
+    let (mut preserved, mut same) = (0, 0);
     for bytes in after.all_bytes(module::COMPUTATIONS) {
         let computation = Computation::parse(bytes).unwrap();
         same += usize::from(computations.iter().any(|c| c == bytes));
         for i in computation.instructions.iter().filter(|_| computation.id == entry) {
             let made_here = i.wire.text(instruction::NAME).contains(".local.");
             assert_eq!(i.wire.text(9876), if made_here { "" } else { "kept" }, "{}", i.opcode);
-            kept += usize::from(!made_here);
+            preserved += usize::from(!made_here);
         }
     }
-    assert!(kept > 5 && same > 2, "{kept} instructions, {same} computations");
+    assert!(preserved > 5 && same > 2, "{preserved} instructions, {same} computations");
 }
 
 #[test]
@@ -168,6 +169,6 @@ fn the_plugin_stops_after_partitioning_and_shows_what_it_made() {
     assert_eq!(error.code, Code::InvalidArgument, "{error}");
     let many = CompileOptions { num_replicas: 2, ..Default::default() };
     assert!(client(4).partition(MANY, &many).unwrap_err().message.contains("one replica"));
-    // No folder is left, except those that other tests use at this moment.
+    // No folder remains, except those that other tests use at the moment.
     assert!(before(&format!("shardax-partition-{}-", std::process::id())) < 8);
 }

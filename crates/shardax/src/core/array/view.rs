@@ -57,7 +57,7 @@ impl Retained {
     #[track_caller]
     pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let location = std::panic::Location::caller();
-        pjrt::BufferReference::copying(|| self.array.with_bytes(|bytes| out.extend_from_slice(bytes)))
+        pjrt::BufferReference::while_copying(|| self.array.with_bytes(|bytes| out.extend_from_slice(bytes)))
             .map_err(|error| error.at(location))
     }
 }

@@ -79,7 +79,7 @@ fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, Strin
     }))
 }
 
-/// What a function of a foreign module is called here.
+/// The name of an imported function in this module.
 fn named(number: usize, function: &str) -> String {
     format!("exported_{number}_{function}")
 }

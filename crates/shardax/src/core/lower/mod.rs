@@ -74,6 +74,8 @@ pub struct Lowering {
     locations: Locations,
     /// Functions beside `main`, by a unique key.
     functions: Vec<(String, String)>,
+    /// The indices of the platform: branches for others are not written.
+    platform_indices: Vec<(Value, usize)>,
 }
 
 impl Lowering {
@@ -92,6 +94,16 @@ impl Lowering {
     pub(crate) fn is_local(&self) -> bool {
         let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
         !self.many_devices || self.manual_mesh.as_ref().is_some_and(manual)
+    }
+
+    /// States that a value is the index of the platform among the branches of a conditional.
+    pub(crate) fn set_platform_index(&mut self, value: Value, index: usize) {
+        self.platform_indices.push((value, index));
+    }
+
+    /// The value as an index of the platform, if it is one.
+    pub(crate) fn platform_index(&self, value: Value) -> Option<usize> {
+        self.platform_indices.iter().find(|(known, _)| *known == value).map(|(_, index)| *index)
     }
 
     /// The dtype of a value.
@@ -301,6 +313,11 @@ impl Lowering {
         self.manual_mesh.as_ref().or(self.auto_mesh.as_ref()).filter(|_| !self.is_local())
     }
 
+    /// The number of devices that the compiler splits values over where text is being written.
+    pub(crate) fn split_size(&self) -> usize {
+        self.split_mesh().map_or(1, Mesh::size)
+    }
+
     /// True if the compiler may split a dimension of this size into unequal parts, the last ones padded.
     pub(crate) fn may_pad(&self, size: usize) -> bool {
         let Some(mesh) = self.split_mesh() else { return false };
@@ -333,7 +350,9 @@ impl Lowering {
         let mesh = self.mesh_of(typed.mesh().axes());
         let attrs = format!("sharding = {}", typed.sdy(&mesh, &|axis| axis_text(typed.mesh().axis_names(), axis)));
         let aval = self.aval(v);
-        self.op("sdy.sharding_constraint", &[v], &attrs, &aval)
+        let value = self.op("sdy.sharding_constraint", &[v], &attrs, &aval);
+        self.values[value.0 as usize].typed = Some(Arc::new(typed.clone()));
+        value
     }
 
     /// `v` with these dimensions left whole: the compiler may split the others alone.
@@ -383,7 +402,10 @@ impl Lowering {
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
         for (var, arg) in program.inputs.iter().zip(args) {
-            self.values[arg.0 as usize].typed = program.aval_of(*var).sharding.clone();
+            // An expansion knows no shardings; the value keeps what is known of it.
+            if let Some(typed) = &program.aval_of(*var).sharding {
+                self.values[arg.0 as usize].typed = Some(typed.clone());
+            }
             env.set(*var, *arg);
         }
         let kept = if self.on_cpu() && self.is_local() { materialize::materialized(program) } else { Vec::new() };
@@ -403,7 +425,6 @@ impl Lowering {
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
                 if let Some(typed) = out.sharding() {
                     value = self.constrain(value, typed);
-                    self.values[value.0 as usize].typed = out.sharding.clone();
                 }
                 if kept.get(var.index()).is_some_and(|kept| *kept) {
                     value = self.materialize(value);

@@ -24,6 +24,11 @@ impl Platform {
         }
     }
 
+    /// Returns `true` if this is the name of the platform.
+    pub fn is_named(self, name: &str) -> bool {
+        self != Platform::Other && self == Platform::named(name)
+    }
+
     /// Returns `true` if programs can move values between memories of its devices.
     pub fn has_memories(self) -> bool {
         matches!(self, Platform::Gpu | Platform::Tpu)

@@ -21,7 +21,7 @@ pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>
 }
 
 /// Replaces traced arrays of enclosing functions by their values.
-pub(crate) fn known_arrays<'a>(arrays: impl Iterator<Item = &'a Array>) -> Result<Option<Vec<Array>>> {
+pub(crate) fn concrete_arrays<'a>(arrays: impl Iterator<Item = &'a Array>) -> Result<Option<Vec<Array>>> {
     let mut out = Vec::new();
     for array in arrays {
         out.push(match &array.0 {

@@ -15,8 +15,8 @@ use crate::stack::grow;
 #[non_exhaustive]
 pub struct Flops {
     /// Operations of matmuls, convolutions, decompositions and Fourier transforms, which run on matrix units.
-    pub products: f64,
-    /// The part of `products` that [`checkpoint`](crate::checkpoint) recomputes.
+    pub matmuls: f64,
+    /// The part of `matmuls` that [`checkpoint`](crate::checkpoint) recomputes.
     pub recomputed: f64,
     /// All other operations: elementwise, of reductions and windows; one per element, whatever the function.
     pub elementwise: f64,
@@ -25,9 +25,9 @@ pub struct Flops {
 }
 
 impl Flops {
-    /// Counts products alone.
-    pub fn of_products(products: f64) -> Flops {
-        Flops { products, ..Flops::default() }
+    /// Counts matmuls alone.
+    pub fn of_matmuls(matmuls: f64) -> Flops {
+        Flops { matmuls, ..Flops::default() }
     }
 
     /// Counts one for each element of these types that is a floating-point or complex number.
@@ -36,14 +36,14 @@ impl Flops {
         Flops { elementwise: types.into_iter().map(one).sum(), ..Flops::default() }
     }
 
-    /// The sum of products and elementwise operations.
+    /// The sum of matmuls and elementwise operations.
     pub fn total(&self) -> f64 {
-        self.products + self.elementwise
+        self.matmuls + self.elementwise
     }
 
-    /// The products without recomputed ones: the operations that the model needs.
+    /// The matmuls without recomputed ones: the operations that the model needs.
     pub fn model(&self) -> f64 {
-        self.products - self.recomputed
+        self.matmuls - self.recomputed
     }
 
     /// The larger of two counts, for the branches of a conditional.
@@ -57,7 +57,7 @@ impl Add for Flops {
 
     fn add(self, other: Flops) -> Flops {
         Flops {
-            products: self.products + other.products,
+            matmuls: self.matmuls + other.matmuls,
             recomputed: self.recomputed + other.recomputed,
             elementwise: self.elementwise + other.elementwise,
             unbounded_loops: self.unbounded_loops + other.unbounded_loops,
@@ -71,7 +71,7 @@ impl Mul<f64> for Flops {
 
     fn mul(self, times: f64) -> Flops {
         Flops {
-            products: self.products * times,
+            matmuls: self.matmuls * times,
             recomputed: self.recomputed * times,
             elementwise: self.elementwise * times,
             unbounded_loops: self.unbounded_loops,
@@ -79,12 +79,12 @@ impl Mul<f64> for Flops {
     }
 }
 
-/// `3.2e14 of products (8.0e13 of them a second time), 1.0e9 elementwise`
+/// `3.2e14 of matmuls (8.0e13 recomputed), 1.0e9 elementwise`
 impl fmt::Display for Flops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3e} of products", self.products)?;
+        write!(f, "{:.3e} of matmuls", self.matmuls)?;
         if self.recomputed > 0.0 {
-            write!(f, " ({:.3e} of them a second time)", self.recomputed)?;
+            write!(f, " ({:.3e} recomputed)", self.recomputed)?;
         }
         write!(f, ", {:.3e} elementwise", self.elementwise)?;
         match self.unbounded_loops {
@@ -103,7 +103,7 @@ impl Program {
     /// let (x, w) = (shape_dtype_struct([32, 64], DType::F32), shape_dtype_struct([64, 16], DType::F32));
     /// let lowered = jit(|x: Array, w: Array| x.dot(w).tanh()).lower((x, w))?;
     /// let flops = lowered.program().flops();
-    /// assert_eq!((flops.products, flops.elementwise), (2.0 * 32.0 * 64.0 * 16.0, 32.0 * 16.0));
+    /// assert_eq!((flops.matmuls, flops.elementwise), (2.0 * 32.0 * 64.0 * 16.0, 32.0 * 16.0));
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn flops(&self) -> Flops {
@@ -116,7 +116,7 @@ impl Program {
         let flops = grow(|| eqn.primitive.flops(&args, &outs));
         let again = |part: &Part| matches!(part, Part::Name(name) if **name == *RECOMPUTED);
         match eqn.scope.parts().iter().any(again) {
-            true => Flops { recomputed: flops.products, ..flops },
+            true => Flops { recomputed: flops.matmuls, ..flops },
             false => flops,
         }
     }

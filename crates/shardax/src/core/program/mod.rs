@@ -32,7 +32,7 @@ pub struct Aval {
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,
-    /// How it is split over the mesh axes of type `Explicit`; none where there are no such axes.
+    /// The sharding over mesh axes of type `Explicit`; `None` if there are no such axes.
     pub(crate) sharding: Option<Arc<Typed>>,
 }
 
@@ -79,14 +79,14 @@ impl Aval {
         Aval { dtype, weak: false, ..self.clone() }
     }
 
-    /// The same with another shape. The sharding stays with the shape that it is of.
+    /// Returns this type with another shape. The sharding is kept only if the shape is equal.
     pub fn with_shape(&self, shape: impl Into<Shape>) -> Self {
         let shape = shape.into();
         let sharding = self.sharding.clone().filter(|_| shape == self.shape);
         Aval { shape, sharding, ..self.clone() }
     }
 
-    /// How it is split over the mesh axes of type [`Explicit`](crate::AxisType::Explicit); `None` where there are none.
+    /// The sharding over mesh axes of type [`Explicit`](crate::AxisType::Explicit); `None` if there are no such axes.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -126,7 +126,7 @@ impl Aval {
         self
     }
 
-    /// The same with this sharding.
+    /// Returns this type with another sharding.
     pub(crate) fn with_sharding(&self, sharding: Option<Typed>) -> Self {
         Aval { sharding: sharding.map(Arc::new), ..self.clone() }
     }

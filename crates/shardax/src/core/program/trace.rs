@@ -260,7 +260,7 @@ pub(crate) fn runs_at_once() -> bool {
     STACK.with_borrow(|stack| stack.first().is_some_and(|frame| frame.known.is_some()))
 }
 
-/// How often a value was read on this thread while its function was traced: what is traced then depends on it.
+/// The number of values read on this thread while tracing. A trace in which it changes depends on values.
 pub(crate) fn values_read() -> u64 {
     READ.get()
 }

@@ -1,4 +1,4 @@
-//! Functions on all leaves of trees: list, map, fold.
+//! Functions on all leaves of trees: list, fold, and maps of two or three trees.
 
 use super::{Flat, Tree, TreeDef, same_structure};
 use crate::core::array::Array;
@@ -18,41 +18,6 @@ pub fn structure<T: Tree>(tree: &T) -> TreeDef {
 pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
     let flat = Flat::of(tree);
     flat.def.paths().into_iter().zip(flat.leaves).collect()
-}
-
-/// Applies `f` to every leaf.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// let doubled = tree::map(|x| x * 2, (array([1, 2]), vec![array([3])]))?;
-/// assert_eq!(doubled.0.to_vec::<i32>()?, [2, 4]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn map<T: Tree>(mut f: impl FnMut(Array) -> Array, tree: T) -> Result<T> {
-    let mut flat = Flat::of(&tree);
-    for leaf in &mut flat.leaves {
-        *leaf = f(leaf.clone());
-    }
-    flat.build()
-}
-
-/// Applies `f` to every leaf and its key path: `.conv1.kernel`, `[0]` or `["image"]`.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// let decayed = tree::map_with_path(|path, x| if path == "[1]" { x } else { x * 0.5 }, (ones([2]), ones([2])))?;
-/// assert_eq!((decayed.0.to_vec::<f32>()?, decayed.1.to_vec::<f32>()?), (vec![0.5; 2], vec![1.0; 2]));
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn map_with_path<T: Tree>(mut f: impl FnMut(&str, Array) -> Array, tree: T) -> Result<T> {
-    let mut flat = Flat::of(&tree);
-    let paths = flat.def.paths();
-    for (leaf, path) in flat.leaves.iter_mut().zip(&paths) {
-        *leaf = f(path, leaf.clone());
-    }
-    flat.build()
 }
 
 /// Folds the leaves into one value, in order, beginning with `init`.

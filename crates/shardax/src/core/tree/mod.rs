@@ -6,12 +6,19 @@
 
 mod compose;
 mod functions;
+mod mapping;
 mod saved;
 mod structure;
 mod types;
 
 pub use compose::{Compose, Composed};
-pub use functions::{all, leaves, leaves_with_path, map, map_with_path, map2, map3, reduce, structure};
+pub use functions::{all, leaves, leaves_with_path, map2, map3, reduce, structure};
+// JAX's other name.
+pub use functions::leaves_with_path as flatten_with_path;
+pub use mapping::{
+    IsLeaf, Places, Trees, Zip, Zipped, ZippedLeaves, broadcast, is_leaf, map, map_into, map_with_path,
+    reduce_associative, subtrees_with_path, transpose, zip,
+};
 use smallvec::SmallVec;
 use structure::Token;
 pub(crate) use structure::same_structure;
@@ -38,6 +45,17 @@ pub trait Tree: Clone {
 }
 
 /// A flattened tree: its leaves in order, and its structure.
+///
+/// Itself a tree of the same leaves and structure, for a field that holds a tree of any type:
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::tree::Flat;
+/// let any = Flat::of(&vec![ones([2]), zeros([3])]);
+/// let doubled = tree::map(|x| x * 2, any)?;
+/// assert_eq!(doubled.build::<Vec<Array>>()?[0].to_vec::<f32>()?, [2.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Flat {
     /// The arrays, in order.
@@ -116,6 +134,19 @@ impl Flat {
     }
 }
 
+impl Tree for Flat {
+    fn flatten(&self, out: &mut Flat) {
+        out.append(self);
+    }
+
+    fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
+        let def = from.subtree()?;
+        let leaves = (0..def.leaf_count()).map(|_| from.leaves.next()).collect::<Option<_>>();
+        let leaves = leaves.ok_or_else(|| mismatch("an array", None))?;
+        Ok(Flat { leaves, def })
+    }
+}
+
 /// Reads a flattened tree from its start.
 pub struct Unflatten<'a> {
     tokens: std::slice::Iter<'a, Token>,
@@ -137,6 +168,17 @@ impl Unflatten<'_> {
             Some(Token::Node(node)) => Ok(node.clone()),
             token => Err(mismatch("a node", token)),
         }
+    }
+
+    /// Reads the structure of the next child; its leaves are not read.
+    fn subtree(&mut self) -> Result<TreeDef> {
+        let (mut def, mut open) = (TreeDef::default(), 1);
+        while open > 0 {
+            let token = self.tokens.next().ok_or_else(|| mismatch("a tree", None))?;
+            open = open - 1 + token.arity();
+            def.push(token.clone());
+        }
+        Ok(def)
     }
 
     /// The metadata of the next node, if it is a metadata node.

@@ -78,6 +78,16 @@ pub struct LeafInfo {
     pub axis_names: Option<AxisNames>,
 }
 
+impl Token {
+    /// The number of children.
+    pub(super) fn arity(&self) -> usize {
+        match self {
+            Token::Node(node) => node.arity(),
+            Token::Leaf | Token::Number(..) | Token::Static(_) => 0,
+        }
+    }
+}
+
 impl Node {
     pub(super) fn arity(&self) -> usize {
         match self {
@@ -148,6 +158,30 @@ impl TreeDef {
 
     pub(super) fn tokens(&self) -> std::slice::Iter<'_, Token> {
         self.0.iter()
+    }
+
+    /// The structure that these tokens are.
+    pub(super) fn part(&self, span: std::ops::Range<usize>) -> TreeDef {
+        TreeDef(self.0[span].iter().cloned().collect())
+    }
+
+    /// The end of the subtree that begins at this token.
+    pub(super) fn end_of(&self, start: usize) -> usize {
+        let mut at = start;
+        self.skip(&mut at);
+        at
+    }
+
+    /// The key path of this token; empty if there is none.
+    pub(super) fn path_of_token(&self, token: usize) -> String {
+        let (mut at, mut found) = (0, String::new());
+        self.walk(&mut |path, _| {
+            if at == token {
+                found = path.to_owned();
+            }
+            at += 1;
+        });
+        found
     }
 
     /// The number of leaves of a tree of this structure.
@@ -337,10 +371,7 @@ impl TreeDef {
     fn skip(&self, at: &mut usize) {
         let mut left = 1;
         while left > 0 {
-            left -= 1;
-            if let Token::Node(node) = &self.0[*at] {
-                left += node.arity();
-            }
+            left = left - 1 + self.0[*at].arity();
             *at += 1;
         }
     }

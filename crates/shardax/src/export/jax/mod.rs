@@ -22,13 +22,13 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use table::Table;
 
-use super::program::{Exchanged, Symbolic};
+use super::program::{Exchanged, Symbolic, explicit_types};
 use crate::core::lower::write_type;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::shape::AxisName;
-use crate::sharding::{DimSpec, PartitionSpec};
+use crate::sharding::{AxisType, DimSpec, PartitionSpec};
 use crate::stack::grow;
 
 fn damaged(what: impl Display) -> Error {
@@ -125,6 +125,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         in_specs: Vec::new(),
         out_specs: Vec::new(),
         axes: Vec::new(),
+        axis_types: Vec::new(),
         in_tree: Value::Null,
         out_tree: Value::Null,
         in_paths: vec![String::new(); in_avals.len()],
@@ -139,6 +140,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         symbolic: (symbolic && shapes.is_none()).then(|| Symbolic::of(in_sizes, out_sizes)),
     };
     sharded(&mut read, &table, devices, meshes, [takes, gives])?;
+    read = read.typed();
     if let Some(tree) = table.table(field::OUT_TREE)? {
         let (steps, paths) = tree::structure(tree)?;
         (read.out_tree, read.out_paths) = (steps, agreeing(paths, read.out_avals.len())?);
@@ -261,6 +263,9 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
     table.tables(field)?.iter().map(aval).collect()
 }
 
+/// The number of `AxisType.Explicit`.
+const EXPLICIT: u8 = 2;
+
 /// The mesh, and how arguments and results lie on it: as its tables say, and in files of JAX before 0.10.1 as `main` does.
 fn sharded(
     read: &mut Exchanged,
@@ -306,6 +311,15 @@ fn sharded(
         return Err(damaged("it has shardings of axes or dimensions that there are not"));
     }
     read.axes = axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
+    // The first mesh with axes is that of arguments and results; later ones are of `auto_axes` inside.
+    let meshes = table.tables(field::MESHES)?;
+    if let Some(mesh) = meshes.iter().find(|mesh| mesh.texts(1).is_ok_and(|names| names.len() == axes.len())) {
+        let types = mesh.bytes(2)?.iter().map(|&ty| if ty == EXPLICIT { AxisType::Explicit } else { AxisType::Auto });
+        read.axis_types = explicit_types(&types.collect::<Vec<_>>());
+        if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
+            return Err(damaged("it has a mesh of other axes than their types"));
+        }
+    }
     Ok(())
 }
 

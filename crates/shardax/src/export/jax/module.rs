@@ -17,14 +17,14 @@ use super::damaged;
 use super::operation::{Named, braces, foreign};
 use crate::error::{Result, err};
 
-/// What a module says, and the signature of its `main`.
+/// The text of a module, and the signature of its `main`.
 #[derive(Default)]
 pub(super) struct Module {
     pub text: String,
     pub inputs: Vec<String>,
     pub results: Vec<String>,
     pub result_shapes: Vec<Vec<i64>>,
-    /// How its `main` takes arguments and gives results, as attributes behind their types.
+    /// The attributes of the arguments and results of `main`.
     pub takes: Vec<String>,
     pub gives: Vec<String>,
     /// The axes of its meshes; those without axes are left out.
@@ -96,7 +96,7 @@ struct Writer<'a> {
     /// The functions that stand for calls of LAPACK, by those calls, with the operands that they take; and their text.
     routines: HashMap<String, (String, Vec<usize>)>,
     routine_text: String,
-    /// How shardings on meshes without axes begin, which are for one device.
+    /// Prefixes of shardings on meshes without axes, which mean one device.
     axisless: Vec<String>,
     /// The operands of the last `return`.
     returned: Vec<Value>,

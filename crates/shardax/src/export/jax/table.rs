@@ -35,7 +35,7 @@ impl<'a> Table<'a> {
         Ok(Table { bytes, at: follow(bytes, 0)?, depth: 0 })
     }
 
-    /// How many tables the file can hold that are not shared: each takes some bytes.
+    /// An upper bound of the number of tables that are not shared: each takes some bytes.
     pub fn most(&self) -> usize {
         self.bytes.len() / 4
     }

@@ -165,7 +165,7 @@ pub(crate) fn constrain(
 fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     let RequestedSharding { sharding, layout } = like.asked(what)?;
     let x = match sharding {
-        Some(sharding) => constrain_leaf(x, sharding)?,
+        Some(sharding) => constrain_leaf(x, sharding, what)?,
         None => x.clone(),
     };
     match layout {
@@ -234,7 +234,28 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
     Ok(ShardingConstraint { sharding: Sharding::Named(sharding) }.apply(x))
 }
 
-fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
+/// A sharding of a `jit` inside another, of a value whose type has one: it is resharded over the axes of type `Explicit`, and
+/// constrained over those of type `Auto`.
+fn resharded(x: &Array, typed: &Typed, sharding: &Sharding, what: &str) -> Result<Array> {
+    let mesh = typed.mesh();
+    let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
+        return Err(err!(Value, "{what} {sharding} is not over the mesh of a value of type {}", x.type_name())
+            .help("give shardings over one mesh to a jit and to those inside it"));
+    };
+    named.check_rank(x.ndim())?;
+    let want = Typed::of_spec(mesh, named.spec(), x.ndim());
+    want.check_divides(x.shape())?;
+    let x = if want == *typed { x.clone() } else { x.sharded(&want) };
+    let auto = |name: &AxisName| mesh.axis_type(*name) == Some(AxisType::Auto);
+    if !named.spec().all_axes().any(|name| auto(&name)) {
+        return Ok(x);
+    }
+    let rest = |d: usize| entry(named.spec().axes(d).iter().copied().filter(auto));
+    let rest = PartitionSpec::new((0..named.spec().len()).map(rest));
+    constrain_typed(&x, &want, &Sharding::Named(NamedSharding::try_new(named.mesh(), rest)?))
+}
+
+fn constrain_leaf(x: &Array, sharding: Sharding, what: &str) -> Result<Array> {
     x.check()?;
     if let (Some((mesh, manual)), Sharding::Named(named)) = (axis_env::manual(), &sharding) {
         if let Some(name) = named.spec().all_axes().find(|n| manual.contains(*n)) {
@@ -256,7 +277,10 @@ fn constrain_leaf(x: &Array, sharding: Sharding) -> Result<Array> {
         }
     }
     if let Some(typed) = x.aval().sharding().or(explicit_type(x).as_ref()) {
-        return constrain_typed(x, typed, &sharding);
+        return match what {
+            CONSTRAINT => constrain_typed(x, typed, &sharding),
+            what => resharded(x, typed, &sharding, what),
+        };
     }
     if !is_tracing() {
         // The result is a concrete array, which cannot be padded.

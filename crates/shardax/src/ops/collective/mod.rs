@@ -7,6 +7,7 @@ mod gather;
 mod mapped;
 mod ordered;
 mod permute;
+mod ragged;
 pub(crate) mod reduce;
 
 pub(crate) use constraint::ShardingConstraint;
@@ -16,3 +17,4 @@ pub use functions::{
     axis_size, pbroadcast, pcast, pmax, pmean, pmin, ppermute, pshift, pshuffle, psum, psum_scatter,
     psum_scatter_tiled, pswapaxes,
 };
+pub use ragged::{RaggedSlices, ragged_all_to_all};

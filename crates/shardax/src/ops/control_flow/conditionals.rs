@@ -200,9 +200,10 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, opera
     run().map_err(|e| e.at(at))?.build()
 }
 
-type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
+pub(crate) type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
 
-fn choose(
+/// Selects among functions of the operands by an int32 index within range.
+pub(crate) fn choose(
     index: Array,
     branches: &[FlatFn<'_>],
     names: &[&str],

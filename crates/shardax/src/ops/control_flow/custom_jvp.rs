@@ -5,11 +5,12 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::core::array::Array;
-use crate::core::function::Function;
+use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, same_structure};
 use crate::error::Result;
 use crate::interpret::flat::{flat_fn, record};
+use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 
@@ -45,12 +46,81 @@ pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
+    /// The arguments that are not differentiated: the rule takes them, one or a tuple, before the tuples of all arguments
+    /// and of their tangents, of which those of these arguments are zero.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// // The power n, whose slope is computed from n - 1.
+    /// let power = custom_jvp(|n: i32, x: Array| integer_pow(x, n)).nondiff_argnums(Arg::<0>).defjvp(
+    ///     |n: i32, (_, x): (i32, Array), (_, dx): (i32, Array)| {
+    ///         (integer_pow(&x, n), dx * integer_pow(&x, n - 1) * n)
+    ///     },
+    /// );
+    /// let slope = grad(move |x: Array| power.call((3, x)));
+    /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 12.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn nondiff_argnums<N: Argnums<Args>>(self, _argnums: N) -> NondiffJvp<F, Args, N> {
+        NondiffJvp { f: self.f, types: PhantomData }
+    }
+
     /// Sets the rule.
     pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, R>
     where
         R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
     {
         CustomJvp { f: self.f, rule: Arc::new(rule), args: PhantomData }
+    }
+}
+
+/// A function some of whose arguments are not differentiated; see [`CustomJvp::nondiff_argnums`].
+#[must_use = "the rule is set with `defjvp`"]
+pub struct NondiffJvp<F, Args, N> {
+    f: F,
+    types: PhantomData<fn(Args, N)>,
+}
+
+/// The rule of a function some of whose arguments are not differentiated.
+pub struct NondiffRule<Rule, Args, N> {
+    rule: Rule,
+    types: PhantomData<fn(Args, N)>,
+}
+
+impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffJvp<F, Args, N> {
+    /// Sets the rule: of the non-differentiated arguments, all arguments, and all tangents.
+    pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, NondiffRule<R, Args, N>>
+    where
+        R: Function<(N::Gradient, Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
+    {
+        CustomJvp { f: self.f, rule: Arc::new(NondiffRule { rule, types: PhantomData }), args: PhantomData }
+    }
+}
+
+impl<R, Args, N, Out> Function<(Args, Args)> for NondiffRule<R, Args, N>
+where
+    R: Function<(N::Gradient, Args, Args), Output = (Out, Out)>,
+    Args: Tree,
+    N: Argnums<Args>,
+    Out: Tree,
+{
+    type Output = (Out, Out);
+    fn apply(&self, (args, tangents): (Args, Args)) -> Result<(Out, Out)> {
+        let positions = N::positions();
+        let own = N::of(&args);
+        // Their tangents, which the function must not use, are zero.
+        let flat = Flat::of(&tangents);
+        let children = flat.def.root_children().unwrap_or_default();
+        let mut leaves = flat.leaves.clone();
+        let mut at = 0;
+        for (i, (_, def)) in children.iter().enumerate() {
+            let end = at + def.leaf_count();
+            if positions.contains(&i) {
+                leaves[at..end].iter_mut().for_each(|t| *t = zeros(&t.aval()));
+            }
+            at = end;
+        }
+        self.rule.apply((own, args, Flat { leaves, def: flat.def }.build()?))
     }
 }
 

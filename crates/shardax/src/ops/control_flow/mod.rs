@@ -7,13 +7,17 @@ mod conditionals;
 mod custom_jvp;
 mod custom_vjp;
 mod custom_vmap;
+mod linear_solve;
 mod loops;
 mod scan;
 
+pub use super::platform_dependent::platform_dependent;
+pub(crate) use conditionals::choose;
 pub use conditionals::{Branches, cond, switch};
 pub use custom_jvp::{CustomJvp, custom_jvp};
 pub use custom_vjp::{CustomVjp, NondiffBwd, NondiffFwd, NondiffVjp, custom_vjp};
 pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
+pub use linear_solve::{MatVec, TransposeSolve, custom_linear_solve, custom_root};
 pub use loops::{fori_loop, while_loop};
 pub(crate) use scan::each;
 pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
@@ -113,7 +117,7 @@ fn spec_text(aval: &Aval) -> String {
     aval.sharding().map_or_else(|| "P![]".to_owned(), |typed| typed.spec().to_string())
 }
 
-/// How a value is made to vary over these axes too.
+/// Advice on how to make a value vary over these axes.
 fn cast_hint(missing: &AxisSet, what: &str) -> String {
     let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
     let jax = format!("({},)", list('\'').join(", "));

@@ -3,14 +3,19 @@
 use super::IndexItem;
 use super::index_plan::{self, Options};
 use crate::core::array::{Array, Repr};
-use crate::core::program::trace::at_caller;
+use crate::core::program::Aval;
+use crate::core::program::trace::{at_caller, bind1, trace};
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::auto_axes::in_auto_axes;
+use crate::ops::numpy::filled;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::ScatterKind;
+use crate::ops::shard_map::ShardMap;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{PartitionSpec, Typed, get_mesh};
 
 /// An indexed part of an array, to be updated; see [`Array::at`].
 #[derive(Clone, Debug)]
@@ -89,7 +94,7 @@ impl At {
         std::iter::once(self.array.clone()).chain(of_items).collect()
     }
 
-    /// The same place in other arrays, without a sharding asked for.
+    /// This index into other arrays, without the requested sharding.
     fn with_arrays(&self, arrays: &[Array]) -> At {
         let mut rest = arrays[1..].iter();
         let items = self.items.iter().map(|item| match item {
@@ -177,7 +182,7 @@ impl At {
         self.set(f(self.get()))
     }
 
-    /// The same indexed part of an array of ones.
+    /// This index into an array of ones.
     fn ones(&self) -> At {
         At { array: crate::ops::numpy::ones_like(&self.array), ..self.clone() }
     }
@@ -188,11 +193,48 @@ impl At {
             let mut arrays = self.arrays();
             arrays.push(value);
             arrays.iter().try_for_each(Array::check)?;
+            if kind == ScatterKind::Add
+                && let Some(out) = out.out_sharding("out_sharding", self.array.shape(), &[&self.array])?
+                && let Some(added) = at_caller(|| self.added_apart(&arrays[1..], &out))?
+            {
+                return Ok(added);
+            }
             return in_auto_axes(&arrays, out, |args| match args.split_last() {
                 Some((value, args)) => self.with_arrays(args).update(kind, value.clone()),
                 None => Ok(self.array.clone()),
             });
         }
         at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))
+    }
+
+    /// The array with values added, as addends over the axes that split the positions: each device adds its own, and nothing
+    /// is communicated. `None` if more is split than that.
+    fn added_apart(&self, arrays: &[Array], out: &Typed) -> Result<Option<Array>> {
+        let specs: Vec<PartitionSpec> = arrays
+            .iter()
+            .map(|x| x.aval().sharding().map_or_else(PartitionSpec::default, |typed| typed.spec().trimmed()))
+            .collect();
+        let over: AxisSet = specs.iter().flat_map(PartitionSpec::all_axes).collect();
+        let apart = out.unreduced() == &over && out.split_axes().next().is_none();
+        let Some(mesh) = get_mesh().filter(|_| apart && !over.is_empty()) else { return Ok(None) };
+        let manual: Vec<AxisName> = mesh.axis_names().collect();
+        let blocks =
+            arrays.iter().zip(&specs).map(|(x, spec)| ShardMap::shard_aval(&mesh, &manual, spec, &x.aval(), true));
+        let blocks: Vec<Aval> = blocks.collect::<Result<_>>()?;
+        let zeros = || filled(self.array.shape(), Scalar::Int(0), self.array.dtype());
+        let body = ShardMap::bind_axes(&mesh, &manual, true, || {
+            trace(&blocks, |args| {
+                let place: Vec<Array> =
+                    std::iter::once(zeros().varying_over(&over)).chain(args.iter().cloned()).collect();
+                let sum = match place.split_last() {
+                    Some((value, place)) => self.with_arrays(place).update(ScatterKind::Add, value.clone())?,
+                    None => zeros(),
+                };
+                Ok(vec![sum.varying_over(&over)])
+            })
+        })?;
+        let out_specs = vec![PartitionSpec::default().unreduced(over.iter())];
+        let map = ShardMap { mesh, manual, in_specs: specs, out_specs, checked: true, body: body.program };
+        Ok(Some(self.array.sharded(out) + bind1(map, arrays)))
     }
 }

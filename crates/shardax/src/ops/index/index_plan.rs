@@ -235,7 +235,7 @@ impl Plan {
         (start, sizes)
     }
 
-    /// The same index, relative to that block.
+    /// This index, relative to that block.
     fn within_bounds(mut self) -> Self {
         for entry in &mut self.entries {
             match entry {

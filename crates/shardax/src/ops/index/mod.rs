@@ -13,9 +13,11 @@ use index_plan::Options;
 pub(crate) use index_plan::from_front;
 
 use crate::core::array::Array;
+use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, with_source};
 use crate::dtype::{Element, Scalar};
 use crate::error::{Result, err};
+use crate::sharding::DimSpec;
 
 /// A new axis of size 1, in an index: `x.get((.., NewAxis))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -371,6 +373,14 @@ impl Array {
                 let error =
                     err!(Value, "unstack into {N} parts needs a first dimension of {N}, got {}", self.type_name());
                 return Err(error.help("use `iter` where the number of parts is not known beforehand"));
+            }
+            if self.aval_ref().and_then(Aval::sharding).is_some_and(|typed| typed.dims()[0] != DimSpec::None) {
+                return Err(err!(
+                    Sharding,
+                    "unstack: the operand cannot be sharded on the unstacking axis 0, and is of type {}",
+                    self.type_name()
+                )
+                .help("gather the dimension first with `reshard(x, spec)`"));
             }
             let parts: [Array; N] = std::array::from_fn(|i| self.get(i));
             parts.iter().try_for_each(Array::check)?;

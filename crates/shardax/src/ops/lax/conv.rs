@@ -1,8 +1,12 @@
 //! Convolutions and padding.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::core::array::Array;
+use crate::core::primitive::Primitive;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::ops::operators::ArrayLike;
@@ -92,6 +96,7 @@ pub struct ConvOptions {
     batch_group_count: Option<usize>,
     preferred_element_type: Option<DType>,
     precision: Option<Precision>,
+    out_sharding: Option<ShardingLike>,
 }
 
 impl ConvOptions {
@@ -149,6 +154,13 @@ impl ConvOptions {
     /// The precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
         self.precision = precision.into();
+        self
+    }
+
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
+    /// of the input's batch and spatial dimensions; a split kernel, or split input features, determine none.
+    pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
+        self.out_sharding = Some(sharding.into());
         self
     }
 
@@ -233,7 +245,7 @@ impl ConvOptions {
                 window_dilation: rhs_dilation[i],
             })
             .collect();
-        Ok(ConvGeneralDilated {
+        let conv = ConvGeneralDilated {
             window,
             lhs: lhs_spec,
             rhs: rhs_spec,
@@ -243,6 +255,12 @@ impl ConvOptions {
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
             precision: self.precision.or_else(precision::current),
             out_sharding: None,
+        };
+        let Some(like) = &self.out_sharding else { return Ok(conv) };
+        let shape = conv.infer(&[lhs.aval(), rhs.aval()])?[0].shape.clone();
+        Ok(ConvGeneralDilated {
+            out_sharding: like.out_sharding("out_sharding", &shape, &[lhs, rhs])?.map(Arc::new),
+            ..conv
         })
     }
 }

@@ -93,7 +93,7 @@ impl DotOptions {
         }
     }
 
-    /// The same, with the sharding of the result's type.
+    /// `dot_general` with a sharding in the result's type.
     #[track_caller]
     pub(crate) fn dot_general_as(
         &self,

@@ -1,15 +1,30 @@
-//! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes.
+//! The layer below `numpy`: operations close to the primitives, on arrays of one dtype and fitting shapes, and collectives.
 
 pub(crate) mod conv;
 mod dot;
 mod indexing;
 pub mod linalg;
 mod patches;
+mod ragged;
 mod reduce;
 pub(crate) mod reduce_window;
 mod select;
 
+pub use super::collective::{
+    all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pmax, pmean, pmin,
+    ppermute, pshuffle, psum, psum_scatter, pswapaxes, ragged_all_to_all, with_sharding_constraint,
+};
 pub use super::control_flow::{associative_scan, cond, fori_loop, map, scan, switch, while_loop};
+pub use super::primitive::stop_gradient::stop_gradient;
+// JAX's names of elementwise functions; operands of unlike dtypes are promoted as NumPy's.
+pub use super::numpy::{
+    abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, cbrt,
+    ceil, clz, conj, cos, cosh, digamma, equal as eq, erf, erf_inv, erfc, exp, exp2, expand_dims, expm1, floor,
+    full_dtype as full, full_like, greater as gt, greater_equal as ge, imag, integer_pow, isfinite as is_finite,
+    left_shift as shift_left, less as lt, less_equal as le, lgamma, log, log1p, logistic, maximum as max,
+    minimum as min, multiply as mul, negative as neg, nextafter, not_equal as ne, population_count, power as pow, real,
+    reciprocal, rsqrt, sign, sin, sinh, sqrt, square, squeeze, subtract as sub, tan, tanh,
+};
 
 use smallvec::SmallVec;
 
@@ -18,6 +33,7 @@ pub use dot::*;
 pub use indexing::*;
 pub use linalg::{Triangular, cholesky, triangular_solve};
 pub use patches::conv_general_dilated_patches;
+pub use ragged::ragged_dot;
 pub use reduce::{reduce, reduce_window};
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 pub use select::*;
@@ -25,6 +41,7 @@ pub use select::*;
 pub use crate::precision::Precision;
 
 use super::numpy::IntoShape;
+use super::operators::ArrayLike;
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
 use super::primitive::optimization_barrier::OptimizationBarrier;
@@ -33,13 +50,84 @@ use super::primitive::reduce_precision::ReducePrecision;
 use super::primitive::shape_ops::{BroadcastInDim, Iota, Reshape, Transpose};
 use super::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 use super::primitive::unary::{CEIL, DIGAMMA, FLOOR};
-use crate::core::array::Array;
+use crate::core::array::{Array, Repr};
+use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::shape::normalize_axis;
 use crate::source;
+
+/// Converts the elements; see [`Array::astype`].
+#[track_caller]
+pub fn convert_element_type(x: impl ArrayLike, dtype: DType) -> Array {
+    x.into_array().astype(dtype)
+}
+
+/// The elements with new leading dimensions of these sizes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::broadcast(&array([1, 2]), &[3]).shape(), [3, 2]);
+/// ```
+#[track_caller]
+pub fn broadcast(x: &Array, sizes: &[usize]) -> Array {
+    let shape = [sizes, x.shape()].concat();
+    broadcast_in_dim(x, &shape, &(sizes.len()..shape.len()).collect::<Vec<_>>())
+}
+
+/// The dimensions from `start` up to `stop`, which is not included, made one; without a `stop` up to the last.
+///
+/// Fails for dimensions out of range.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = ones([2, 3, 4, 5]);
+/// assert_eq!(lax::collapse(&x, 1, 3).shape(), [2, 12, 5]);
+/// assert_eq!(lax::collapse(&x, 2, None).shape(), [2, 3, 20]);
+/// assert_eq!(lax::collapse(&x, 0, -1).shape(), [24, 5]);
+/// ```
+#[track_caller]
+pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> Array {
+    let (x, stop) = (x.into_array(), stop.into());
+    let made = x.check().and_then(|()| {
+        let rank = x.ndim();
+        let end = |at: i32| {
+            let at = if at < 0 { i64::from(at) + rank as i64 } else { i64::from(at) };
+            usize::try_from(at).ok().filter(|at| *at <= rank)
+        };
+        let (Some(start), Some(stop)) = (end(start), stop.map_or(Some(rank), end)) else {
+            return Err(err!(Value, "collapse from {start} to {stop:?} of {}", x.type_name())
+                .help("dimensions count from 0, negative ones from the last"));
+        };
+        if start > stop {
+            return Err(err!(Value, "lo_dim ({start}) must not be after hi_dim ({stop}) of {}", x.type_name())
+                .help("give the first dimension, and the one after the last"));
+        }
+        let merged: usize = x.shape()[start..stop].iter().product();
+        let shape = [&x.shape()[..start], &[merged], &x.shape()[stop..]].concat();
+        Ok(if start == stop { x.clone() } else { reshape(&x, &shape) })
+    });
+    Array::from_result(made, &x)
+}
+
+/// The entry at this index along one dimension, which is kept with size 1 if `keepdims`.
+#[track_caller]
+pub fn index_in_dim(x: &Array, index: i32, dim: impl Dim, keepdims: bool) -> Array {
+    let entry = dim.of(x.ndim()).and_then(|dim| {
+        x.check()?;
+        let n = x.shape().get(dim).copied().unwrap_or(0);
+        let at = if index < 0 { i64::from(index) + n as i64 } else { i64::from(index) };
+        let at = usize::try_from(at).ok().filter(|at| *at < n).ok_or_else(|| {
+            err!(Index, "index {index} is out of bounds of dimension {dim} of {}", x.type_name())
+                .help("indices count from 0, negative ones from the end")
+        })?;
+        let entry = slice_in_dim(x, at, at + 1, dim);
+        Ok(if keepdims { entry } else { entry.squeeze(dim as i32) })
+    });
+    Array::from_result(entry, x)
+}
 
 /// An optimization barrier: the compiler computes all of these values before it uses any, and merges none with equal
 /// values elsewhere.
@@ -58,16 +146,18 @@ pub fn optimization_barrier<T: Tree>(x: T) -> T {
     Flat { leaves, def: flat.def }.build().unwrap_or(x)
 }
 
+/// Permutes the dimensions.
 #[track_caller]
-pub(crate) fn transpose(x: &Array, permutation: &[usize]) -> Array {
+pub fn transpose(x: &Array, permutation: &[usize]) -> Array {
     if permutation.iter().copied().eq(0..x.ndim()) {
         return x.clone();
     }
     bind1(Transpose { permutation: permutation.into() }, std::slice::from_ref(x))
 }
 
+/// Reshapes the elements, in row-major order.
 #[track_caller]
-pub(crate) fn reshape(x: &Array, shape: &[usize]) -> Array {
+pub fn reshape(x: &Array, shape: &[usize]) -> Array {
     if x.shape() == shape {
         return x.clone();
     }
@@ -97,9 +187,29 @@ pub(crate) fn reduce_with(x: &Array, reducer: Reducer, axes: &[usize]) -> Array 
     Reduce { reducer, axes, out: None }.apply(x)
 }
 
-#[track_caller]
-pub(crate) fn reduce_sum(x: &Array, axes: &[usize]) -> Array {
-    reduce_with(x, Reducer::Sum, axes)
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident => $reducer:ident;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(x: &Array, axes: &[usize]) -> Array {
+            reduce_with(x, Reducer::$reducer, axes)
+        }
+    )*};
+}
+
+reductions! {
+    /// The sum over these dimensions, in the dtype of the elements.
+    reduce_sum => Sum;
+    /// The product over these dimensions, in the dtype of the elements.
+    reduce_prod => Prod;
+    /// The largest element over these dimensions.
+    reduce_max => Max;
+    /// The smallest element over these dimensions.
+    reduce_min => Min;
+    /// Logical or bitwise and over these dimensions.
+    reduce_and => And;
+    /// Logical or bitwise or over these dimensions.
+    reduce_or => Or;
 }
 
 /// A dimension index: from the front, or, as a negative `i32`, from the end.
@@ -169,6 +279,17 @@ pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
 /// Pads each dimension by `(low, high, interior)` elements of `value`; negative edges cut.
 #[track_caller]
 pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
+    let addends = x.aval_ref().and_then(Aval::sharding).is_some_and(|typed| !typed.unreduced().is_empty());
+    let zero = matches!(&value.0, Repr::Literal(number) if number.value.is_zero());
+    if addends && !zero {
+        let e = err!(
+            Sharding,
+            "pad: the padding of unreduced operands must be 0, because each device's would be added, got {} for an operand of type {}",
+            value.type_name(),
+            x.type_name()
+        );
+        return Array::from_result(Err(e.help("sum them with `reshard(x, P![..])` first")), x);
+    }
     bind1(Pad { config: config.into() }, &[x.clone(), value.clone()])
 }
 
@@ -229,8 +350,9 @@ pub(crate) fn trunc(x: &Array) -> Array {
     super::numpy::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
 }
 
+/// A complex array of a real and an imaginary part.
 #[track_caller]
-pub(crate) fn complex(re: &Array, im: &Array) -> Array {
+pub fn complex(re: &Array, im: &Array) -> Array {
     COMPLEX.apply(re, im)
 }
 

@@ -1,16 +1,19 @@
 //! Axis arguments, and the options of reductions.
 
 use std::ops::RangeFull;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{convert, where_};
 use crate::core::array::Array;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::shape::normalize_axis;
+use crate::shape::{Shape, normalize_axis};
+use crate::sharding::Typed;
 
 /// Axis arguments: `..` for all, one number, or several. Negative axes count from the end.
 pub trait IntoAxes {
@@ -69,6 +72,7 @@ pub struct Over {
     mask: Option<Array>,
     initial: Option<Array>,
     dtype: Option<DType>,
+    out_sharding: Option<ShardingLike>,
 }
 
 /// Axes to reduce, with options: an alternative to plain axes in [`Array::sum`] and the other reductions.
@@ -111,6 +115,24 @@ impl Over {
         self.dtype = Some(dtype);
         self
     }
+
+    /// The sharding in the type of a sum, over mesh axes of type [`Explicit`](crate::AxisType::Explicit); axes that split
+    /// what is summed may be unreduced in it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+    /// let _mesh = set_mesh(&mesh)?;
+    /// let x = reshard(ones([16, 4]), P!["x", None]);
+    /// let parts = x.sum(over(0).out_sharding(P![].unreduced(["x"])));
+    /// assert_eq!(parts.type_name(), "float32[4]{U:x}");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Over {
+        self.out_sharding = Some(sharding.into());
+        self
+    }
 }
 
 impl Over {
@@ -139,7 +161,7 @@ impl IntoReduction for Over {
 
 /// The options that a reduction supports, besides `keepdims` and `mask`.
 #[derive(Clone, Copy)]
-pub(super) enum Options {
+pub(crate) enum Options {
     InitialAndDType,
     Initial,
     DType,
@@ -147,7 +169,7 @@ pub(super) enum Options {
 }
 
 /// A reduction of one array: its axes are counted from the front and sorted, its options are supported.
-pub(super) struct Reduction {
+pub(crate) struct Reduction {
     pub axes: SmallVec<[usize; 4]>,
     over: Over,
 }
@@ -161,7 +183,11 @@ impl Reduction {
             Options::DType => (false, true),
             Options::None => (false, false),
         };
-        let unknown = [("initial", over.initial.is_some() && !initial), ("dtype", over.dtype.is_some() && !dtype)];
+        let unknown = [
+            ("initial", over.initial.is_some() && !initial),
+            ("dtype", over.dtype.is_some() && !dtype),
+            ("out_sharding", over.out_sharding.is_some() && name != "sum"),
+        ];
         if let Some((option, _)) = unknown.into_iter().find(|(_, unknown)| *unknown) {
             return Err(err!(Type, "{name} got an unexpected keyword argument '{option}' (TypeError)")
                 .help("leave the option out: apply it to the operand or to the result"));
@@ -191,6 +217,11 @@ impl Reduction {
         self.axes.iter().map(|&a| a as i32).collect()
     }
 
+    /// The mask, of the shape of the operand.
+    pub fn mask(&self, x: &Array) -> Option<Array> {
+        self.over.mask.as_ref().map(|mask| mask.broadcast_to(x.shape()))
+    }
+
     pub fn is_masked(&self) -> bool {
         self.over.mask.is_some()
     }
@@ -203,6 +234,17 @@ impl Reduction {
     /// Converts the operand to the requested dtype.
     pub fn typed(&self, x: &Array) -> Array {
         self.over.dtype.map_or_else(|| x.clone(), |dtype| x.astype(dtype))
+    }
+
+    /// The sharding that is asked for of the result, without the axes that are kept.
+    pub fn out(&self, x: &Array) -> Result<Option<Arc<Typed>>> {
+        let Some(like) = &self.over.out_sharding else { return Ok(None) };
+        let reduced = |d: usize| self.axes.contains(&d);
+        let shape = x.shape().iter().enumerate().filter(|(d, _)| self.over.keepdims || !reduced(*d));
+        let shape: Shape = shape.map(|(d, n)| if reduced(d) { 1 } else { *n }).collect();
+        let out = like.out_sharding("out_sharding", &shape, &[x])?;
+        let kept = if self.over.keepdims { &self.axes[..] } else { &[] };
+        Ok(out.map(|out| Arc::new(kept.iter().rev().fold(out, |out, d| out.removed(*d)))))
     }
 
     /// Replaces masked-out elements by `fill`.

@@ -128,7 +128,7 @@ fn typed_as(made: Array, aval: &Aval) -> Array {
     }
 }
 
-/// Up to so many bytes a copy from the host is quicker than a compilation; more than that is not held twice.
+/// Up to this size, copying from the host is faster than compiling. Larger arrays would be in memory twice.
 const FROM_HOST: usize = 64 << 20;
 
 /// An array that only depends on its parameters: the bytes that `fill` appends, for that many elements, or, in a
@@ -336,7 +336,7 @@ fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
 
 /// `n` numbers from `start` to `end`, both included, float32.
 #[track_caller]
-pub fn linspace(start: f64, end: f64, n: usize) -> Array {
+pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
     let last = n.saturating_sub(1).max(1) as f64;
     made(
         &Aval::new(DType::F32, [n].as_slice()),
@@ -369,6 +369,23 @@ pub fn eye(n: usize) -> Array {
         |bytes, count| (0..count).for_each(|i| ((i % (n + 1) == 0) as u8 as f32).write(bytes)),
         || composite1("eye", n, &[], |&n, _| Ok(vec![super::eye_offset(n, n, 0)])),
     )
+}
+
+// NumPy's other names: an array whose values do not matter is zeros, as in JAX.
+pub use eye as identity;
+pub use zeros as empty;
+pub use zeros_like as empty_like;
+
+/// The operand as an array: a plain number becomes a weakly typed scalar, an array is unchanged. Host data becomes an
+/// array by [`array`](crate::array()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::asarray;
+/// assert_eq!(asarray(2.0).ndim(), 0);
+/// ```
+pub fn asarray(x: impl ArrayLike) -> Array {
+    x.into_array()
 }
 
 impl Array {

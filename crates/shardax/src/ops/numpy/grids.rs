@@ -1,9 +1,9 @@
-//! Index grids, triangles of matrices, geometric sequences, and cross and Kronecker products.
+//! Indices of triangles and diagonals of matrices, and cross and Kronecker products.
 
 use super::{made, promote_args_of, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
@@ -11,7 +11,7 @@ use crate::ops::primitive::composite::composite1;
 
 /// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` holds, int32.
 #[track_caller]
-fn entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
+pub(super) fn entries(n: usize, m: usize, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
     let made = || -> Result<(Array, Array)> {
         if n.checked_mul(m).is_none_or(|all| all > i32::MAX as usize) {
             return Err(err!(Value, "a matrix of {n} by {m} entries is too large to list them")
@@ -64,44 +64,6 @@ pub fn diag_indices(n: usize) -> (Array, Array) {
 #[track_caller]
 pub fn tri(n: usize, m: usize, k: i32) -> Array {
     at_caller(|| super::tril(&super::ones([n, m]), k))
-}
-
-/// `n` numbers from `10^start` to `10^end`, both included, in geometric progression; float32.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # use shardax::numpy::logspace;
-/// assert!(allclose(logspace(0.0, 2.0, 3), array([1.0f32, 10.0, 100.0]), 1e-5, 0.0)?);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn logspace(start: f64, end: f64, n: usize) -> Array {
-    at_caller(|| super::power(number(10.0), super::linspace(start, end, n)))
-}
-
-/// `n` numbers from `start` to `end`, both included, in geometric progression; float32.
-///
-/// Fails if either is 0, or if their signs differ.
-#[track_caller]
-pub fn geomspace(start: f64, end: f64, n: usize) -> Array {
-    at_caller(|| {
-        let line = super::linspace(start.abs().log10(), end.abs().log10(), n);
-        made(&line, || {
-            if start * end <= 0.0 || !(start * end).is_finite() {
-                return Err(
-                    err!(Value, "geomspace from {start} to {end}").help("both must be finite, not 0, and of one sign")
-                );
-            }
-            let power = super::power(number(10.0), &line) * start.signum();
-            if n < 2 {
-                return Ok(power);
-            }
-            // The ends are exact.
-            let inner = lax::slice_in_dim(&power, 1, n - 1, 0usize);
-            let end_of = |v: f64| lax::reshape(&number(v), &[1]);
-            Ok(lax::concatenate(&[end_of(start), inner, end_of(end)], 0))
-        })
-    })
 }
 
 /// The cross product of three-dimensional vectors, in the last dimension; broadcast.
@@ -181,8 +143,4 @@ pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             Ok(vec![super::where_(infinite, f64::INFINITY, length)])
         })
     })
-}
-
-fn number(value: f64) -> Array {
-    Array::literal(Scalar::float(value), DType::F32, false)
 }

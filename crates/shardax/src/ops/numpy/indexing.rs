@@ -197,7 +197,7 @@ impl Array {
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
                 // Reversing before and after an ascending sort keeps the order of equal elements.
                 let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
-                let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension));
+                let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension)).sharded_as(&args[0].aval());
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
                 Ok(vec![turned(&sort.apply(&[turned(&args[0]), numbers])[1])])
             })
@@ -261,38 +261,27 @@ impl Array {
     }
 
     /// Shifts the elements by `shift` positions along `axis` (`..`: of the flat array, which keeps its shape); elements
-    /// that leave at the end reappear at the start.
+    /// that leave at the end reappear at the start. The shift is a number, a list of them for a list of axes, or an array,
+    /// which may be traced.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// assert_eq!(array([1, 2, 3, 4]).roll(1, 0).to_vec::<i32>()?, [4, 1, 2, 3]);
+    /// let f = jit(|x: Array, by: Array| x.roll(by, [0, 1]));
+    /// assert_eq!(f.call((array([[1, 2], [3, 4]]), array([1, 1])))?.to_vec::<i32>()?, [4, 3, 2, 1]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn roll(&self, shift: i64, axis: impl IntoAxis) -> Array {
+    pub fn roll(&self, shift: impl IntoShift, axis: impl super::IntoAxes) -> Array {
         let made = at_caller(|| {
-            let axis = axis.into_axis();
-            let (n, axis) = match axis {
-                Some(axis) => {
-                    let axis = normalize_axis(axis as isize, self.ndim())?;
-                    (self.shape()[axis], Some(axis))
-                }
-                None => (self.size(), None),
-            };
             self.check()?;
-            let cut = if n == 0 { 0 } else { (-(shift as i128)).rem_euclid(n as i128) as usize };
-            if cut == 0 {
-                return Ok(self.clone());
-            }
-            composite1("roll", (cut, axis), std::slice::from_ref(self), |&(cut, axis), args| {
-                let (x, axis) = match axis {
-                    Some(axis) => (args[0].clone(), axis),
-                    None => (args[0].ravel(), 0),
-                };
-                let n = x.shape()[axis];
-                let parts = [lax::slice_in_dim(&x, cut, n, axis), lax::slice_in_dim(&x, 0, cut, axis)];
-                Ok(vec![lax::reshape(&lax::concatenate(&parts, axis), args[0].shape())])
-            })
+            let shift = shift.into_shift();
+            let Some(axes) = axis.into_axes() else {
+                return Ok(lax::reshape(&rolled(&self.ravel(), &shift, &[0])?, self.shape()));
+            };
+            let axes: Vec<usize> =
+                axes.iter().map(|&axis| normalize_axis(axis as isize, self.ndim())).collect::<Result<_>>()?;
+            rolled(self, &shift, &axes)
         });
         Array::from_result(made, self)
     }
@@ -357,6 +346,117 @@ fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     count
 }
 
+/// Shifts of [`Array::roll`]: a number, several, or an array of them.
+pub trait IntoShift {
+    /// The shifts as written.
+    fn into_shift(self) -> Shift;
+}
+
+/// Shifts whose values are known, or an array of them.
+#[derive(Clone, Debug)]
+pub enum Shift {
+    /// A shift for all axes, or one for each.
+    Known(Vec<i64>),
+    /// An array of integers, which may be traced: a scalar, or one for each axis.
+    Array(Array),
+}
+
+macro_rules! into_shift {
+    ($($t:ty)*) => {$(
+        impl IntoShift for $t {
+            fn into_shift(self) -> Shift {
+                Shift::Known(vec![i64::from(self)])
+            }
+        }
+        impl<const N: usize> IntoShift for [$t; N] {
+            fn into_shift(self) -> Shift {
+                Shift::Known(self.into_iter().map(i64::from).collect())
+            }
+        }
+    )*};
+}
+
+into_shift!(i32 i64);
+
+impl IntoShift for Array {
+    fn into_shift(self) -> Shift {
+        match &self.0 {
+            crate::core::array::Repr::Literal(l) if self.dtype().is_integer() => {
+                Shift::Known(vec![i64::try_from(l.value.to_i128()).unwrap_or(i64::MAX)])
+            }
+            _ => Shift::Array(self),
+        }
+    }
+}
+
+impl IntoShift for &Array {
+    fn into_shift(self) -> Shift {
+        self.clone().into_shift()
+    }
+}
+
+/// Shifts along several axes, one after the other.
+fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
+    let fits = |count: usize| match count == 1 || axes.len() == 1 || count == axes.len() {
+        true => Ok(count.max(axes.len())),
+        false => Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
+            .help("give one shift, or one for each axis")),
+    };
+    let one = |list: usize, i: usize| if list == 1 { 0 } else { i };
+    match shift {
+        Shift::Known(shifts) => {
+            let mut cuts = Vec::new();
+            for i in 0..fits(shifts.len())? {
+                let (axis, by) = (axes[one(axes.len(), i)], shifts[one(shifts.len(), i)]);
+                let n = x.shape()[axis];
+                let cut = if n == 0 { 0 } else { (-i128::from(by)).rem_euclid(n as i128) as usize };
+                if cut != 0 {
+                    cuts.push((cut, axis));
+                }
+            }
+            if cuts.is_empty() {
+                return Ok(x.clone());
+            }
+            composite1("roll", cuts, std::slice::from_ref(x), |cuts, args| {
+                Ok(vec![cuts.iter().fold(args[0].clone(), |x, &(cut, axis)| {
+                    let n = x.shape()[axis];
+                    let parts = [lax::slice_in_dim(&x, cut, n, axis), lax::slice_in_dim(&x, 0, cut, axis)];
+                    lax::concatenate(&parts, axis)
+                })])
+            })
+        }
+        Shift::Array(by) => {
+            by.check()?;
+            if !by.dtype().is_integer() || by.ndim() > 1 {
+                return Err(err!(
+                    Value,
+                    "'shift' and 'axis' arguments to roll must be scalars or 1D arrays, got {}",
+                    by.type_name()
+                )
+                .help("give integers: one shift, or one for each axis"));
+            }
+            let count = fits(by.size())?;
+            composite1("roll", (axes.to_vec(), count), &[x.clone(), by.clone()], |(axes, count), args| {
+                let by = args[1].ravel();
+                let one = |list: usize, i: usize| if list == 1 { 0 } else { i };
+                let mut x = args[0].clone();
+                for i in 0..*count {
+                    let (axis, at) = (axes[one(axes.len(), i)], one(by.size(), i));
+                    let n = x.shape()[axis];
+                    if n == 0 {
+                        continue;
+                    }
+                    let n32 = i32::try_from(n).unwrap_or(i32::MAX);
+                    let start = n32 - super::remainder(by.get(at as i32).astype(DType::I32), n32);
+                    let twice = lax::concatenate(&[x.clone(), x], axis);
+                    x = lax::dynamic_slice_in_dim(&twice, start, n, axis as i32);
+                }
+                Ok(vec![x])
+            })
+        }
+    }
+}
+
 macro_rules! axis_functions {
     ($($name:ident)*) => {$(
         #[doc = concat!("See [`Array::", stringify!($name), "`].")]
@@ -389,7 +489,7 @@ pub fn flip(x: impl ArrayLike, axes: impl super::IntoAxes) -> Array {
 
 /// See [`Array::roll`].
 #[track_caller]
-pub fn roll(x: impl ArrayLike, shift: i64, axis: impl IntoAxis) -> Array {
+pub fn roll(x: impl ArrayLike, shift: impl IntoShift, axis: impl super::IntoAxes) -> Array {
     x.into_array().roll(shift, axis)
 }
 

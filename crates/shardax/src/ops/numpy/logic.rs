@@ -1,10 +1,10 @@
 //! Logical functions and comparisons.
 
 use super::axes::IntoReduction;
+use super::options::options;
 use super::{broadcast_args, isfinite, isnan, made, promote_args, where_};
 use crate::core::array::Array;
-use crate::dtype::{Category, DType, Scalar};
-use crate::error::Result;
+use crate::dtype::{DType, Scalar};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -76,16 +76,55 @@ pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Ar
     })
 }
 
-/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is equal to nothing.
+/// A boolean scalar: `true` if the shapes and all elements are equal. NaN is equal to nothing;
+/// [`ArrayEqualOptions`] changes that.
 #[track_caller]
 pub fn array_equal(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    ArrayEqualOptions::new().array_equal(x, y)
+}
+
+options! {
+    /// Options of [`array_equal`](array_equal()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::ArrayEqualOptions;
+    /// let x = array([1.0f32, f32::NAN]);
+    /// assert!(ArrayEqualOptions::new().equal_nan(true).array_equal(&x, &x).item::<bool>()?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ArrayEqualOptions {
+        /// Whether NaN is equal to NaN. Default `false`.
+        equal_nan: bool = false, |equal_nan: bool| equal_nan;
+    }
+}
+
+impl ArrayEqualOptions {
+    /// See [`array_equal`](array_equal()).
+    #[track_caller]
+    pub fn array_equal(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
+        let (x, y) = (x.into_array(), y.into_array());
+        made(&x, || {
+            y.check()?;
+            if x.shape() != y.shape() {
+                return Ok(Array::literal(Scalar::Bool(false), DType::Bool, false));
+            }
+            let equal = x.equal(&y);
+            Ok(if self.equal_nan { equal | (isnan(&x) & isnan(&y)) } else { equal }.all(..))
+        })
+    }
+}
+
+/// A boolean scalar: `true` if the arrays broadcast together and all elements are equal.
+#[track_caller]
+pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(&x, || {
         y.check()?;
-        match x.shape() == y.shape() {
-            true => Ok(x.equal(&y).all(..)),
-            false => Ok(Array::literal(Scalar::Bool(false), DType::Bool, false)),
-        }
+        Ok(match crate::shape::broadcast_shapes(&[x.shape(), y.shape()]) {
+            Some(_) => x.equal(&y).all(..),
+            None => Array::literal(Scalar::Bool(false), DType::Bool, false),
+        })
     })
 }
 
@@ -96,7 +135,8 @@ pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     made(x, || Ok(truth(x).sum(axes)))
 }
 
-/// Replaces NaN by 0, and infinities by the largest and smallest number of the dtype.
+/// Replaces NaN by 0, and infinities by the largest and smallest number of the dtype; [`NanToNumOptions`] has other
+/// numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -107,21 +147,58 @@ pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
 /// ```
 #[track_caller]
 pub fn nan_to_num(x: impl ArrayLike) -> Array {
-    let x = &x.into_array();
-    made(x, || composite1("nan_to_num", (), std::slice::from_ref(x), |(), args| Ok(vec![tame(&args[0])?])))
+    NanToNumOptions::new().nan_to_num(x)
 }
 
-fn tame(x: &Array) -> Result<Array> {
-    match x.dtype().category() {
-        Category::Complex => Ok(super::complex(tame(&super::real(x))?, tame(&super::imag(x))?)),
-        Category::Float => {
-            let limits = super::finfo(x.dtype())?;
-            let x = where_(isnan(x), 0, x);
-            let x = where_(x.equal(f64::INFINITY), limits.max, &x);
-            Ok(where_(x.equal(f64::NEG_INFINITY), limits.min, &x))
-        }
-        _ => Ok(x.clone()),
+options! {
+    /// Options of [`nan_to_num`](nan_to_num()): numbers or arrays, which are converted to the dtype.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::NanToNumOptions;
+    /// let finite = NanToNumOptions::new().nan(-1).posinf(1e6).nan_to_num(&array([f32::NAN, f32::INFINITY]));
+    /// assert_eq!(finite.to_vec::<f32>()?, [-1.0, 1e6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    NanToNumOptions {
+        /// In place of NaN. Default 0.
+        nan: Array = Array::literal(Scalar::Int(0), DType::F32, true), |nan: impl ArrayLike| nan.into_array();
+        /// In place of infinity. Default: the largest number of the dtype.
+        posinf: Option<Array> = None, |posinf: impl ArrayLike| Some(posinf.into_array());
+        /// In place of negative infinity. Default: the smallest number of the dtype.
+        neginf: Option<Array> = None, |neginf: impl ArrayLike| Some(neginf.into_array());
     }
+}
+
+impl NanToNumOptions {
+    /// See [`nan_to_num`](nan_to_num()).
+    #[track_caller]
+    pub fn nan_to_num(&self, x: impl ArrayLike) -> Array {
+        let x = &x.into_array();
+        made(x, || {
+            x.check()?;
+            if !x.dtype().is_inexact() {
+                return Ok(x.clone());
+            }
+            let limits = super::finfo(x.dtype())?;
+            let number = |x: f64| Array::literal(Scalar::float(x), DType::F32, true);
+            let posinf = self.posinf.clone().unwrap_or_else(|| number(limits.max));
+            let neginf = self.neginf.clone().unwrap_or_else(|| number(limits.min));
+            let args = [self.nan.clone(), posinf, neginf];
+            args.iter().try_for_each(Array::check)?;
+            let args = [vec![x.clone()], args.map(|value| super::convert(&value, x.dtype().real(), false)).to_vec()];
+            composite1("nan_to_num", (), &args.concat(), |(), args| Ok(vec![tame(&args[0], &args[1..])]))
+        })
+    }
+}
+
+fn tame(x: &Array, values: &[Array]) -> Array {
+    if x.dtype().is_complex() {
+        return super::complex(tame(&super::real(x), values), tame(&super::imag(x), values));
+    }
+    let x = where_(isnan(x), &values[0], x);
+    let x = where_(x.equal(f64::INFINITY), &values[1], &x);
+    where_(x.equal(f64::NEG_INFINITY), &values[2], &x)
 }
 
 /// Marks the elements that are among those of `test`, of any shape; booleans. NaN is equal to nothing.

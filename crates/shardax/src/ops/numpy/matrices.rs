@@ -1,5 +1,6 @@
 //! Parts of matrices: diagonals and triangles.
 
+use super::options::options;
 use super::{convert, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::Aval;
@@ -112,6 +113,49 @@ impl Array {
             Ok(where_(band(self.shape(), k, keep), self, zero))
         });
         Array::from_result(made, self)
+    }
+}
+
+options! {
+    /// Options of [`trace`](trace()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::TraceOptions;
+    /// let x = arange(0..8).reshape([2, 2, 2]);
+    /// assert_eq!(TraceOptions::new().offset(1).axes(1, 2).trace(&x).to_vec::<i32>()?, [1, 5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    TraceOptions {
+        /// The diagonal: above the main one, or below it if negative. Default 0.
+        offset: i32 = 0, |offset: i32| offset;
+        /// The dimensions of the matrices. Default 0 and 1.
+        matrix: (i32, i32) = (0, 1), |matrix: (i32, i32)| matrix;
+        /// The dtype of the sum. Default: that of [`Array::sum`].
+        dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
+    }
+}
+
+impl TraceOptions {
+    /// The dimensions of the matrices. Default 0 and 1.
+    pub fn axes(self, axis1: i32, axis2: i32) -> Self {
+        self.matrix((axis1, axis2))
+    }
+
+    /// See [`trace`](trace()).
+    #[track_caller]
+    pub fn trace(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        at_caller(|| {
+            let diagonal = x.diagonal(self.offset, self.matrix.0, self.matrix.1);
+            if diagonal.error().is_some() {
+                return diagonal;
+            }
+            match self.dtype {
+                Some(dtype) => diagonal.sum(super::over(-1).dtype(dtype)),
+                None => diagonal.sum(-1),
+            }
+        })
     }
 }
 

@@ -1,7 +1,10 @@
 //! NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
+mod arrays;
 mod axes;
+mod coordinates;
 mod creation;
+mod cumulative;
 mod einsum;
 mod elementwise;
 mod grids;
@@ -10,18 +13,28 @@ mod limits;
 mod linalg;
 mod logic;
 mod matrices;
+mod nonzero;
+pub(crate) mod options;
+mod padding;
+mod polynomials;
 mod reductions;
 mod repeats;
 mod segments;
+mod sequences;
 mod sets;
 mod shapes;
 mod stacking;
 mod statistics;
+mod ufuncs;
 mod unary;
+mod windows;
 
-pub(crate) use axes::normalize_axes;
+pub use arrays::*;
 pub use axes::{IntoAxes, IntoReduction, Over, over};
+pub(crate) use axes::{Options, Reduction, normalize_axes};
+pub use coordinates::*;
 pub use creation::*;
+pub use cumulative::*;
 pub use einsum::*;
 pub use elementwise::*;
 pub use grids::*;
@@ -29,15 +42,35 @@ pub use indexing::*;
 pub use limits::*;
 pub use linalg::*;
 pub use logic::*;
-pub use matrices::{diag, diagonal, eye_offset, trace, tril, triu};
+// Names of NumPy 2 and the array API, and older ones, for the same functions.
+pub use matrices::{TraceOptions, diag, diagonal, eye_offset, trace, tril, triu};
+pub use nonzero::*;
+pub use padding::*;
+pub use polynomials::*;
 pub use reductions::*;
 pub use repeats::*;
 pub use segments::*;
+pub use sequences::*;
 pub use sets::*;
 pub use shapes::*;
 pub use stacking::*;
 pub use statistics::*;
+pub use ufuncs::*;
 pub use unary::*;
+pub use windows::*;
+
+// Names of NumPy 2 and of the array API, and NumPy's older ones, of the same functions.
+pub use elementwise::{
+    arctan2 as atan2, divide as true_divide, left_shift as bitwise_left_shift, power as pow, remainder as mod_,
+    right_shift as bitwise_right_shift,
+};
+pub use shapes::{concatenate as concat, transpose as permute_dims};
+pub use ufuncs::{degrees as rad2deg, radians as deg2rad};
+pub use unary::{
+    abs as absolute, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan,
+    arctanh as atanh, bitwise_not as bitwise_invert, bitwise_not as invert, conj as conjugate,
+    population_count as bitwise_count, trunc as fix,
+};
 
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};

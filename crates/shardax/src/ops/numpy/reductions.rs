@@ -2,6 +2,7 @@
 
 use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
+use super::options::options;
 use super::{convert, maximum, minimum, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
@@ -9,7 +10,7 @@ use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::reduce::{ArgMax, Reducer, accumulator};
+use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer, accumulator};
 use crate::source;
 
 impl Array {
@@ -39,7 +40,8 @@ impl Array {
         let widens = !asked.has_dtype();
         self.reduced("sum", Options::InitialAndDType, asked, |x, over| {
             let x = if widens { widen(x) } else { x.clone() };
-            let sum = lax::reduce_with(&over.masked(&x, 0), Reducer::Sum, &over.axes);
+            let sum = Reduce { reducer: Reducer::Sum, axes: over.axes.clone(), out: over.out(&x)? };
+            let sum = sum.apply(&over.masked(&x, 0));
             Ok(match over.initial(&sum) {
                 Some(initial) => sum + initial,
                 None => sum,
@@ -297,6 +299,79 @@ reduction_functions! {
     std;
     /// See [`Array::logsumexp`].
     logsumexp;
+    /// See [`Array::max`].
+    max;
+    /// See [`Array::min`].
+    min;
+    /// See [`Array::all`].
+    all;
+    /// See [`Array::any`].
+    any;
+}
+
+// NumPy's older names.
+pub use max as amax;
+pub use min as amin;
+
+options! {
+    /// Options of [`logsumexp`](logsumexp()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::LogsumexpOptions;
+    /// let x = array([0.0f32, 0.0]);
+    /// let (log, sign) = LogsumexpOptions::new().b(array([1.0f32, -3.0])).return_sign(&x, ..);
+    /// assert_eq!((log.item::<f32>()?, sign.item::<f32>()?), (2f32.ln(), -1.0));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    LogsumexpOptions {
+        /// Factors of the exponentials, which broadcast with the array.
+        b: Option<Array> = None, |b: impl ArrayLike| Some(b.into_array());
+    }
+}
+
+impl LogsumexpOptions {
+    /// See [`logsumexp`](logsumexp()). NaN where a sum is negative.
+    #[track_caller]
+    pub fn logsumexp(&self, x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+        let (x, axes) = (x.into_array(), axes.into_reduction());
+        if self.b.is_none() {
+            return x.logsumexp(axes);
+        }
+        let (log, sign) = self.return_sign(&x, axes);
+        if log.error().is_some() || sign.dtype().is_complex() {
+            return log;
+        }
+        where_(sign.less(0), f64::NAN, log)
+    }
+
+    /// The logarithm of the absolute value of the sum, and its sign.
+    #[track_caller]
+    pub fn return_sign(&self, x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
+        let (x, axes) = (x.into_array(), axes.into_reduction());
+        let sums = |sign: bool| {
+            let b = self.b.clone().unwrap_or_else(|| 1.into_array());
+            let args =
+                super::promote_dtypes(&[&x, &b], to_inexact).and_then(|args| super::broadcast_args("logsumexp", &args));
+            let args = match args {
+                Ok(args) => args,
+                Err(e) => return Array::from_result(Err(e), &x),
+            };
+            let shape = if args[0].ndim() >= args[1].ndim() { args[0].shape_owned() } else { args[1].shape_owned() };
+            let x = args[0].broadcast_to(&shape);
+            x.reduced("logsumexp", Options::None, axes.clone(), |x, over| {
+                let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
+                let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
+                let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
+                let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
+                let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
+                let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
+                let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
+                Ok(if sign { sum.sign() } else { sum.abs().log() + max })
+            })
+        };
+        (sums(false), sums(true))
+    }
 }
 
 /// See [`Array::argmax`].
@@ -312,7 +387,7 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 }
 
 /// Widens to the dtype of sums: booleans and small integers would overflow.
-fn widen(x: &Array) -> Array {
+pub(super) fn widen(x: &Array) -> Array {
     let dtype = match x.dtype() {
         DType::Bool | DType::I8 | DType::I16 => DType::I32,
         DType::U8 | DType::U16 => DType::U32,

@@ -1,101 +1,16 @@
-//! Repeating and padding arrays: tile, repeat, pad, meshgrid.
+//! Repeating arrays and their elements.
 
-use super::convert;
 use super::indexing::{IntoAxis, with_axis};
-use crate::core::array::Array;
+use super::options::options;
+use crate::core::array::{Array, Repr};
+use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::operators::ArrayLike;
-
-/// The padding mode of [`pad`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum PadMode {
-    /// A constant, converted to the array's dtype.
-    Constant(f64),
-    /// The element at the edge.
-    Edge,
-    /// The elements mirrored at the edge, without repeating the edge.
-    Reflect,
-    /// The elements from the other end.
-    Wrap,
-}
-
-/// Pads `x` with `widths[i]` elements before and after it in dimension `i`.
-///
-/// Fails unless there is one pair of widths per dimension, and if an empty dimension is to be extended by its own
-/// elements.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// let x = array([1, 2, 3]);
-/// assert_eq!(pad(&x, &[(1, 2)], PadMode::Constant(0.0)).to_vec::<i32>()?, [0, 1, 2, 3, 0, 0]);
-/// assert_eq!(pad(&x, &[(2, 1)], PadMode::Reflect).to_vec::<i32>()?, [3, 2, 1, 2, 3, 2]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn pad(x: impl ArrayLike, widths: &[(usize, usize)], mode: PadMode) -> Array {
-    let x = &x.into_array();
-    at_caller(|| {
-        let made = x.check().and_then(|()| {
-            if widths.len() != x.ndim() {
-                return Err(err!(
-                    Value,
-                    "pad of {} needs {} pairs of widths, got {}",
-                    x.type_name(),
-                    x.ndim(),
-                    widths.len()
-                )
-                .help("give (before, after) for each dimension"));
-            }
-            match mode {
-                PadMode::Constant(value) => {
-                    let of = x.aval().strip_weak_type();
-                    let value = convert(&Array::literal(Scalar::float(value), DType::F64, false), of.dtype, of.weak);
-                    let signed = |width: usize| i64::try_from(width).unwrap_or(i64::MAX);
-                    let config: Vec<_> = widths.iter().map(|&(lo, hi)| (signed(lo), signed(hi), 0)).collect();
-                    Ok(lax::pad(x, &value, &config))
-                }
-                _ => widths.iter().enumerate().try_fold(x.clone(), |x, (d, &w)| extend(&x, d, w, mode)),
-            }
-        });
-        Array::from_result(made, x)
-    })
-}
-
-/// Extends one dimension by its own elements.
-fn extend(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Result<Array> {
-    let n = x.shape()[dim] as i64;
-    if (low, high) == (0, 0) {
-        return Ok(x.clone());
-    }
-    if n == 0 {
-        return Err(err!(Value, "pad cannot extend the empty dimension {dim} of {} with {mode:?}", x.type_name())
-            .help("pad it with `PadMode::Constant`"));
-    }
-    let (low, high) =
-        (i64::from(i32::try_from(low).unwrap_or(i32::MAX)), i64::from(i32::try_from(high).unwrap_or(i32::MAX)));
-    if low + n + high > i64::from(i32::MAX) {
-        return Err(err!(Value, "pad of dimension {dim} of {} by {low} and {high} is too large", x.type_name())
-            .help("a dimension may have up to 2147483647 elements"));
-    }
-    let places: Vec<i32> = (-low..n + high)
-        .map(|i| match mode {
-            PadMode::Edge => i.clamp(0, n - 1),
-            PadMode::Wrap => i.rem_euclid(n),
-            _ if n == 1 => 0,
-            // Reflection alternates the direction.
-            _ => {
-                let i = i.rem_euclid(2 * (n - 1));
-                i.min(2 * (n - 1) - i)
-            }
-        })
-        .map(|i| i as i32)
-        .collect();
-    Ok(x.take_mode(Array::from_slice(&places, &[places.len()])?, dim as i32, GatherScatterMode::PromiseInBounds))
-}
+use crate::ops::primitive::composite::composite1;
+use crate::sharding::DimSpec;
 
 /// Repeats `x` `reps[i]` times along dimension `i`; the shorter of shape and `reps` is extended with leading ones.
 ///
@@ -117,47 +32,138 @@ pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
         after.push(usize::saturating_mul(r, n));
     }
     at_caller(|| {
+        if let Err(e) = check_tiled(x, &between[between.len() - 2 * x.ndim()..]) {
+            return Array::from_result(Err(e), x);
+        }
         let spread = lax::broadcast_in_dim(&lax::reshape(x, &before), &between, &(0..2 * rank).collect::<Vec<_>>());
         lax::reshape(&spread, &after)
     })
 }
 
-/// Repeats each element `repeats` times along `axis`; `..` repeats those of the flat array.
+/// Fails where a dimension that is split is repeated: the parts of one device would go to others. `sizes` are the repeats and
+/// the size of each dimension.
+fn check_tiled(x: &Array, sizes: &[usize]) -> Result<()> {
+    let Some(typed) = x.aval_ref().and_then(Aval::sharding) else { return Ok(()) };
+    match (0..x.ndim()).find(|&d| sizes[2 * d] != 1 && typed.dims()[d] != DimSpec::None) {
+        None => Ok(()),
+        Some(d) => Err(err!(
+            Sharding,
+            "tile: dimension {d} of an operand of type {} cannot be sharded where tiling is non-trivial",
+            x.type_name()
+        )
+        .help("gather the dimension first with `reshard(x, spec)`")),
+    }
+}
+
+options! {
+    /// Options of [`repeat`](repeat()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::RepeatOptions;
+    /// let f = jit(|x: Array, counts: Array| RepeatOptions::new().total_repeat_length(4).repeat(&x, &counts, 0));
+    /// assert_eq!(f.call((array([1, 2]), array([3, 1])))?.to_vec::<i32>()?, [1, 1, 1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    RepeatOptions {
+        /// The size of the result along the axis, which `jit` needs to know: fewer elements are followed by the last one,
+        /// more are cut off. Default: the sum of the counts, whose values are waited for.
+        total_repeat_length: Option<usize> = None, |length: impl Into<Option<usize>>| length.into();
+    }
+}
+
+impl RepeatOptions {
+    /// See [`repeat`](repeat()).
+    #[track_caller]
+    pub fn repeat(&self, x: impl ArrayLike, repeats: impl ArrayLike, axis: impl IntoAxis) -> Array {
+        let (x, repeats) = (&x.into_array(), repeats.into_array());
+        at_caller(|| {
+            let made = with_axis(x, axis).and_then(|(x, axis)| match (&repeats.0, self.total_repeat_length) {
+                (Repr::Literal(count), None) => each(&x, count.value.to_i128(), axis),
+                _ => self.counted(&x, &repeats, axis),
+            });
+            Array::from_result(made, x)
+        })
+    }
+
+    /// Each element as often as its own count says.
+    fn counted(&self, x: &Array, repeats: &Array, axis: usize) -> Result<Array> {
+        repeats.check()?;
+        if !repeats.dtype().is_integer() || repeats.ndim() > 1 {
+            return Err(err!(
+                Type,
+                "repeat needs counts that are integers, one or one for each element, got {}",
+                repeats.type_name()
+            )
+            .help("convert them with `astype(DType::I32)`, and flatten them"));
+        }
+        let n = x.shape()[axis];
+        if !matches!(repeats.size(), 1) && repeats.size() != n {
+            return Err(err!(Value, "repeat of axis {axis} of {} got {} counts", x.type_name(), repeats.size())
+                .help("give one count, or one for each element of the axis"));
+        }
+        let counts = repeats.astype(DType::I32).broadcast_to([n]);
+        let total = match self.total_repeat_length {
+            Some(total) => total,
+            None if counts.is_traced() => {
+                return Err(err!(
+                    Type,
+                    "When jit-compiling jnp.repeat, the total number of repeats must be static. To fix this, either specify a \
+                     static value for `repeats`, or pass a static value to `total_repeat_length`."
+                )
+                .help("`RepeatOptions::new().total_repeat_length(n).repeat(x, repeats, axis)`"));
+            }
+            None => {
+                let counts = counts.to_vec::<i32>()?;
+                if let Some(negative) = counts.iter().find(|count| **count < 0) {
+                    return Err(
+                        err!(Value, "repeats may not contain negative values, got {negative}").help("clip them to 0")
+                    );
+                }
+                counts.iter().map(|&count| count as usize).sum()
+            }
+        };
+        if total == 0 || n == 0 {
+            return Ok(if n == 0 { x.clone() } else { lax::slice_in_dim(x, 0, 0, axis) });
+        }
+        if i32::try_from(total).is_err() {
+            return Err(err!(Value, "repeat of {} to {total} elements is too large", x.type_name())
+                .help("a dimension may have up to 2147483647 elements"));
+        }
+        composite1("repeat", (total, axis), &[x.clone(), counts], |&(total, axis), args| {
+            let n = args[0].shape()[axis] as i32;
+            // The element in which each place lies: as many as end before it.
+            let ends = args[1].cumsum(0);
+            let at = ends.searchsorted_right(lax::iota(DType::I32, &[total], 0)).minimum(n - 1);
+            Ok(vec![args[0].take_mode(at, axis as i32, GatherScatterMode::PromiseInBounds)])
+        })
+    }
+}
+
+/// Every element as often.
+fn each(x: &Array, count: i128, axis: usize) -> Result<Array> {
+    let Ok(repeats) = usize::try_from(count) else {
+        return Err(err!(Value, "repeats may not contain negative values, got {count}").help("give 0 or more"));
+    };
+    let mut shape = x.shape_owned();
+    shape.insert(axis + 1, repeats);
+    let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != axis + 1).collect();
+    let spread = lax::broadcast_in_dim(x, &shape, &dims);
+    shape.remove(axis + 1);
+    shape[axis] = shape[axis].saturating_mul(repeats);
+    Ok(lax::reshape(&spread, &shape))
+}
+
+/// Repeats each element along `axis`; `..` repeats those of the flat array. `repeats` is one count, or an array with one
+/// for each element; inside of `jit` such an array needs [`RepeatOptions::total_repeat_length`].
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(repeat(&array([1, 2]), 2, ..).to_vec::<i32>()?, [1, 1, 2, 2]);
+/// assert_eq!(repeat(&array([1, 2]), array([1, 3]), 0).to_vec::<i32>()?, [1, 2, 2, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn repeat(x: impl ArrayLike, repeats: usize, axis: impl IntoAxis) -> Array {
-    let x = &x.into_array();
-    at_caller(|| {
-        let made = with_axis(x, axis).map(|(x, axis)| {
-            let mut shape = x.shape_owned();
-            shape.insert(axis + 1, repeats);
-            let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != axis + 1).collect();
-            let spread = lax::broadcast_in_dim(&x, &shape, &dims);
-            shape.remove(axis + 1);
-            shape[axis] = shape[axis].saturating_mul(repeats);
-            lax::reshape(&spread, &shape)
-        });
-        Array::from_result(made, x)
-    })
-}
-
-/// Coordinate grids: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
-/// rows and those of `y` along columns; further vectors add dimensions at the end.
-#[track_caller]
-pub fn meshgrid(vectors: &[&Array]) -> Vec<Array> {
-    at_caller(|| {
-        // The first two dimensions are exchanged: rows are y.
-        let place = |i: usize| if vectors.len() > 1 && i < 2 { 1 - i } else { i };
-        let mut shape = vec![1; vectors.len()];
-        for (i, v) in vectors.iter().enumerate() {
-            shape[place(i)] = v.size();
-        }
-        let spread = |(i, v): (usize, &&Array)| lax::broadcast_in_dim(&v.ravel(), &shape, &[place(i)]);
-        vectors.iter().enumerate().map(spread).collect()
-    })
+pub fn repeat(x: impl ArrayLike, repeats: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    RepeatOptions::new().repeat(x, repeats, axis)
 }

@@ -2,6 +2,7 @@
 
 use super::{filled, made, where_};
 use crate::core::array::Array;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 use crate::ops::operators::ArrayLike;
@@ -43,6 +44,35 @@ pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
     made(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).add(data))
+    })
+}
+
+/// [`segment_sum`] with the sharding in the type of the result: unreduced over the axes that split the entries, nothing is
+/// communicated.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::segment_sum_sharded;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 4)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let (data, ids) = (reshard(arange(0..8), P!["x"]), reshard(array([0, 0, 1, 1, 1, 2, 2, 3]), P!["x"]));
+/// let sums = segment_sum_sharded(&data, &ids, 4, P![].unreduced(["x"]));
+/// assert_eq!(sums.type_name(), "int32[4]{U:x}");
+/// assert_eq!(reshard(sums, P![]).to_vec::<i32>()?, [1, 9, 11, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn segment_sum_sharded(
+    data: impl ArrayLike,
+    segment_ids: impl ArrayLike,
+    num_segments: usize,
+    sharding: impl Into<ShardingLike>,
+) -> Array {
+    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
+    made(data, || {
+        let ids = segments("segment_sum", data, segment_ids, num_segments)?;
+        Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).out_sharding(sharding).add(data))
     })
 }
 

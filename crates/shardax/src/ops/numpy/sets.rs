@@ -1,155 +1,142 @@
-//! Nonzero elements and unique elements. The size of a result is given, or, outside of `jit`, determined by
-//! the values.
+//! Unique elements, and sets of them. The size of a result is given, or, outside of `jit`, determined by the values.
 
+use super::nonzero::{places, size_of};
+use super::options::options;
 use super::{filled, made, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::sort::Sort;
+use crate::shape::normalize_axis;
 
-/// The given size, or the one determined by the values.
-fn size_of(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
-    if let Some(size) = given {
-        return Ok(size);
+/// The unique entries of an array and where they are; see [`unique_all`].
+#[derive(Clone, Debug)]
+pub struct Unique {
+    /// The unique entries, ascending.
+    pub values: Array,
+    /// The index of the first of each, int32.
+    pub indices: Array,
+    /// The index of each entry among the unique ones, int32, of the array's shape.
+    pub inverse_indices: Array,
+    /// The number of each, int32; 0 for what is filled up.
+    pub counts: Array,
+}
+
+options! {
+    /// Options of [`unique`](unique()) and [`unique_all`](unique_all()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::UniqueOptions;
+    /// let x = array([3, 1, 3]);
+    /// assert_eq!(UniqueOptions::new().fill_value(9).unique(&x, 4).to_vec::<i32>()?, [1, 3, 9, 9]);
+    /// let rows = UniqueOptions::new().axis(0).unique(array([[2, 1], [1, 5], [2, 1]]), None);
+    /// assert_eq!(rows.to_vec::<i32>()?, [1, 5, 2, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    UniqueOptions {
+        /// The dimension whose entries are compared. Default: the elements of the flat array.
+        axis: Option<i32> = None, |axis: impl Into<Option<i32>>| axis.into();
+        /// Whether NaNs count as one element. Default `true`.
+        equal_nan: bool = true, |equal_nan: bool| equal_nan;
+        /// The value after the last entry. Default: the smallest entry.
+        fill_value: Option<Array> = None, |value: impl ArrayLike| Some(value.into_array());
     }
-    let count = count();
-    match count.is_traced() {
-        false => Ok(count.item::<i32>()?.max(0) as usize),
-        true => Err(err!(
-            Type,
-            "The size argument of {name} must be statically specified to use it within JAX transformations"
-        )
-        .help(format!("give the number of results, `{name}(&x, 8)`: fewer are filled up, more are cut off"))),
+}
+
+impl UniqueOptions {
+    /// See [`unique`](unique()).
+    #[track_caller]
+    pub fn unique(&self, x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
+        self.unique_all(x, size).values
     }
-}
 
-/// The indices of the nonzero elements in the flat array, ascending, int32. At most `size`; fewer are padded
-/// with `fill_value`.
-fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
-    let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
-    composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
-        let n = args[0].size();
-        let before = args[0].astype(DType::I32).cumsum(0);
-        // The k-th is where the count reaches k.
-        let at = before.searchsorted(lax::iota(DType::I32, &[size], 0) + 1);
-        Ok(vec![where_(at.less(n as i32), at, fill_value)])
-    })
-}
+    /// See [`unique_all`](unique_all()).
+    #[track_caller]
+    pub fn unique_all(&self, x: impl ArrayLike, size: impl Into<Option<usize>>) -> Unique {
+        let (x, size) = (x.into_array(), size.into());
+        at_caller(|| {
+            self.find(&x, size).unwrap_or_else(|e| {
+                let odd = Array::from_result(Err(e), &x);
+                Unique { values: odd.clone(), indices: odd.clone(), inverse_indices: odd.clone(), counts: odd }
+            })
+        })
+    }
 
-/// The indices of the nonzero elements in the flat array, ascending, int32. With a `size`, fewer are padded
-/// with 0, more are cut off. Without one (`None`) as many as there are, which waits for the values.
-///
-/// Fails inside of `jit`, `vmap` and `grad` without a size.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # use shardax::numpy::flatnonzero;
-/// let x = array([0, 7, 0, 8]);
-/// assert_eq!(flatnonzero(&x, None).to_vec::<i32>()?, [1, 3]);
-/// assert_eq!(flatnonzero(&x, 3).to_vec::<i32>()?, [1, 3, 0]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn flatnonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
-    let x = &x.into_array();
-    made(x, || {
-        let size = size_of("flatnonzero", size.into(), || super::count_nonzero(x, ..))?;
-        places(x, size, 0)
-    })
-}
-
-/// The indices of the nonzero elements: an array for each dimension, in row-major order, int32. For the size see
-/// [`flatnonzero`].
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # use shardax::numpy::nonzero;
-/// let found = nonzero(&array([[0, 1], [1, 0]]), None);
-/// assert_eq!(found[0].to_vec::<i32>()?, [0, 1]);
-/// assert_eq!(found[1].to_vec::<i32>()?, [1, 0]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> {
-    let x = &x.into_array();
-    let size = size.into();
-    at_caller(|| {
-        if x.error().is_some() || x.ndim() == 0 {
-            let made = x.check().and_then(|()| {
-                Err(err!(Value, "Calling nonzero on 0d arrays is not allowed.").help("use `atleast_1d(&x)`"))
+    fn find(&self, x: &Array, size: Option<usize>) -> Result<Unique> {
+        x.check()?;
+        if x.dtype().is_complex() {
+            return Err(err!(Type, "unique does not accept {}: complex numbers have no order", x.type_name())
+                .help("take the real and the imaginary part"));
+        }
+        let (axis, lines) = match self.axis {
+            None => (None, lax::reshape(x, &[x.size(), 1])),
+            Some(axis) => {
+                let axis = normalize_axis(axis as isize, x.ndim())?;
+                let first = x.moveaxis(axis as i32, 0);
+                let n = first.shape()[0];
+                (Some(axis), lax::reshape(&first, &[n, first.size().checked_div(n).unwrap_or(0)]))
+            }
+        };
+        let n = lines.shape()[0];
+        let none = |size: usize| filled(&[size], Scalar::Int(0), DType::I32);
+        if lines.size() == 0 {
+            let size = size.unwrap_or(0);
+            if size > 0 && self.fill_value.is_none() {
+                return Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
+                    .help("leave the size out, or 0, where there may be no elements, or give a fill_value"));
+            }
+            let mut shape = x.shape_owned();
+            match axis {
+                Some(axis) => shape[axis] = size,
+                None => shape = [size].as_slice().into(),
+            }
+            let fill = self.fill_value.clone().unwrap_or_else(|| 0.into()).astype(x.dtype());
+            let inverse_indices = if axis.is_some() { none(n) } else { lax::reshape(&none(0), x.shape()) };
+            return Ok(Unique {
+                values: fill.broadcast_to(&shape),
+                indices: none(size),
+                inverse_indices,
+                counts: none(size),
             });
-            return vec![Array::from_result(made, x)];
         }
-        let shape = x.shape_owned();
-        let flat = made(x, || {
-            let size = size_of("nonzero", size, || super::count_nonzero(x, ..))?;
-            // Padding is 0 in each dimension, and an empty dimension has no indices.
-            places(x, size, 0)
-        });
-        unravel(&flat, &shape)
-    })
-}
-
-/// The indices of the nonzero elements, one row each: int32 of shape `[size, x.ndim()]`. For the size see
-/// [`flatnonzero`].
-#[track_caller]
-pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
-    let x = &x.into_array();
-    made(x, || {
-        if x.ndim() == 0 {
-            let size = size_of("argwhere", size.into(), || super::count_nonzero(x, ..))?;
-            return Ok(filled(&[size, 0], Scalar::Int(0), DType::I32));
+        let columns: Vec<Array> = (0..lines.shape()[1]).rev().map(|c| lines.get((.., c as i32))).collect();
+        let order = lexsort(columns, 0);
+        let sorted = lines.get(&order);
+        let first = firsts(&sorted, self.equal_nan)?;
+        let size = size_of("unique", size, || super::count_nonzero(&first, ..))?;
+        let at = places(&first, size, 0)?;
+        let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&first, ..));
+        let mut values = sorted.get(&at);
+        if let Some(fill) = &self.fill_value {
+            fill.check()?;
+            values = where_(is_entry.expand_dims(1), values, super::convert(fill, x.dtype(), false));
         }
-        Ok(super::stack(&nonzero(x, size), 1))
-    })
-}
-
-/// The coordinates in an array of this shape of indices into the flat array.
-fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
-    let mut left = flat.clone();
-    let mut out: Vec<Array> = Vec::with_capacity(shape.len());
-    for &n in shape.iter().rev() {
-        let n = n.max(1) as i32;
-        out.push(super::remainder(&left, n));
-        left = super::floor_divide(&left, n);
+        let values = match axis {
+            None => values.ravel(),
+            Some(axis) => {
+                let mut shape = x.moveaxis(axis as i32, 0).shape_owned();
+                shape[0] = size;
+                lax::reshape(&values, &shape).moveaxis(0, axis as i32)
+            }
+        };
+        let rank = first.astype(DType::I32).cumsum(0) - 1;
+        let inverse = none(n).at(&order).set(rank);
+        // An entry ends where the next one begins.
+        let ends = places(&first, size + 1, n as i32)?;
+        let counts = lax::slice_in_dim(&ends, 1, size + 1, 0usize) - lax::slice_in_dim(&ends, 0, size, 0usize);
+        let inverse_indices = if axis.is_some() { inverse } else { lax::reshape(&inverse, x.shape()) };
+        Ok(Unique { values, indices: order.get(&at), inverse_indices, counts })
     }
-    out.reverse();
-    out
 }
 
-/// Converts indices into the flat array to coordinates in an array of this shape: an integer array for each dimension.
-/// Indices out of range are clipped; negative ones count from the end.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// # use shardax::numpy::unravel_index;
-/// let at = unravel_index(&array([4, 5]), &[2, 3]);
-/// assert_eq!((at[0].to_vec::<i32>()?, at[1].to_vec::<i32>()?), (vec![1, 1], vec![1, 2]));
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
-    let places = &places.into_array();
-    at_caller(|| {
-        let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
-        let whole = places.dtype().is_integer();
-        let flat = made(places, || {
-            let total = total.filter(|_| whole).ok_or_else(|| {
-                err!(Value, "unravel_index of {} in an array of shape {shape:?}", places.type_name())
-                    .help("give integers, and a shape of at most 2147483647 elements")
-            })?;
-            let from_end = where_(places.less(0), places + total, places);
-            Ok(from_end.clip(0, (total - 1).max(0)))
-        });
-        unravel(&flat, shape)
-    })
-}
-
-/// The unique elements, ascending. With a `size`, fewer are padded with the smallest, more are cut off.
-/// Without one (`None`) as many as there are, which waits for the values. NaNs count as one element.
+/// The unique elements, ascending. With a `size`, fewer are padded with the smallest ([`UniqueOptions`] has other values,
+/// and rows in place of elements), more are cut off. Without one (`None`) as many as there are, which waits for the values.
+/// NaNs count as one element.
 ///
 /// Fails for complex numbers, and inside of `jit`, `vmap` and `grad` without a size.
 ///
@@ -163,40 +150,139 @@ pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
 /// ```
 #[track_caller]
 pub fn unique(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
-    let x = &x.into_array();
-    made(x, || {
-        if x.dtype().category() == Category::Complex {
-            return Err(err!(Type, "unique does not accept {}: complex numbers have no order", x.type_name())
-                .help("take the real and the imaginary part"));
-        }
-        let sorted = x.ravel().sort(0);
-        let first = firsts(&sorted)?;
-        let size = size_of("unique", size.into(), || super::count_nonzero(&first, ..))?;
-        if sorted.size() == 0 {
-            return match size {
-                0 => Ok(sorted),
-                _ => Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
-                    .help("leave the size out, or 0, where there may be no elements")),
-            };
-        }
-        Ok(sorted.get(places(&first, size, 0)?))
-    })
+    UniqueOptions::new().unique(x, size)
 }
 
-/// Marks the elements of an ascending array that differ from the previous one.
-fn firsts(sorted: &Array) -> Result<Array> {
-    composite1("firsts", (), std::slice::from_ref(sorted), |(), args| {
+/// The unique elements, ascending, with the index of the first of each, the index of every element among them, and their
+/// counts. Each NaN is an element of its own, as the array API has it. For the size see [`unique`](unique()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::unique_all;
+/// let found = unique_all(array([3, 1, 3, 2]), None);
+/// assert_eq!(found.indices.to_vec::<i32>()?, [1, 3, 0]);
+/// assert_eq!(found.inverse_indices.to_vec::<i32>()?, [2, 0, 2, 1]);
+/// assert_eq!(found.counts.to_vec::<i32>()?, [1, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn unique_all(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Unique {
+    UniqueOptions::new().equal_nan(false).unique_all(x, size)
+}
+
+/// The unique elements, ascending, and their counts.
+#[track_caller]
+pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
+    let found = unique_all(x, size);
+    (found.values, found.counts)
+}
+
+/// The unique elements, ascending, and the index of each element among them.
+#[track_caller]
+pub fn unique_inverse(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
+    let found = unique_all(x, size);
+    (found.values, found.inverse_indices)
+}
+
+/// Marks the rows of an ordered matrix that differ from the previous one.
+fn firsts(sorted: &Array, equal_nan: bool) -> Result<Array> {
+    composite1("firsts", equal_nan, std::slice::from_ref(sorted), |&equal_nan, args| {
         let x = &args[0];
-        let n = x.size();
-        if n == 0 {
-            return Ok(vec![filled(&[0], Scalar::Bool(false), DType::Bool)]);
-        }
+        let n = x.shape()[0];
         let (after, before) = (lax::slice_in_dim(x, 1, n, 0usize), lax::slice_in_dim(x, 0, n - 1, 0usize));
         let mut other = after.not_equal(&before);
-        if x.dtype().is_float() {
+        if x.dtype().is_float() && equal_nan {
             other = other & !(super::isnan(&after) & super::isnan(&before));
         }
         let yes = filled(&[1], Scalar::Bool(true), DType::Bool);
-        Ok(vec![lax::concatenate(&[yes, other], 0)])
+        Ok(vec![lax::concatenate(&[yes, other.any(1)], 0)])
+    })
+}
+
+/// The indices, int32, that sort by several keys of one shape along `axis`: the last key first, the others where it is
+/// equal.
+///
+/// Fails for no keys, or keys of unlike shapes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::lexsort;
+/// assert_eq!(lexsort([array([2, 1, 3]), array([1, 1, 0])], 0).to_vec::<i32>()?, [2, 1, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+    let keys = crate::ops::operators::into_arrays(keys);
+    let none = Array::literal(Scalar::Int(0), DType::I32, false);
+    made(keys.first().unwrap_or(&none), || {
+        let Some(first) = keys.first() else {
+            return Err(err!(Type, "need sequence of keys with len > 0 in lexsort").help("give at least one key"));
+        };
+        keys.iter().try_for_each(Array::check)?;
+        if let Some(odd) = keys.iter().find(|key| key.shape() != first.shape()) {
+            return Err(err!(Value, "lexsort got keys {} and {}", first.type_name(), odd.type_name())
+                .help("all keys must have one shape"));
+        }
+        let axis = normalize_axis(axis as isize, first.ndim())?;
+        let keys: Vec<Array> =
+            keys.iter().rev().cloned().map(crate::ops::primitive::stop_gradient::stop_gradient).collect();
+        composite1("lexsort", axis, &keys, |&dimension, keys| {
+            let places = lax::iota(DType::I32, keys[0].shape(), dimension);
+            let sort = Sort { operands: keys.len() + 1, dimension, num_keys: keys.len(), is_stable: true };
+            Ok(vec![sort.apply(&[keys, &[places]].concat())[keys.len()].clone()])
+        })
+    })
+}
+
+/// The elements of either array, unique and ascending. For the size see [`unique`](unique()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{intersect1d, setdiff1d, setxor1d, union1d};
+/// let (x, y) = (array([3, 1, 2]), array([5, 3]));
+/// assert_eq!(union1d(&x, &y, None).to_vec::<i32>()?, [1, 2, 3, 5]);
+/// assert_eq!(intersect1d(&x, &y).to_vec::<i32>()?, [3]);
+/// assert_eq!(setdiff1d(&x, &y).to_vec::<i32>()?, [1, 2]);
+/// assert_eq!(setxor1d(&x, &y).to_vec::<i32>()?, [1, 2, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn union1d(x: impl ArrayLike, y: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
+    at_caller(|| unique(super::concatenate([x.into_array().ravel(), y.into_array().ravel()], 0), size))
+}
+
+/// The elements of both arrays, unique and ascending, which are waited for.
+#[track_caller]
+pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    of_sets("intersect1d", x, y, |count| count.equal(2))
+}
+
+/// The elements of exactly one of the arrays, unique and ascending, which are waited for.
+#[track_caller]
+pub fn setxor1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    of_sets("setxor1d", x, y, |count| count.equal(1))
+}
+
+/// The unique elements by the number of arrays that have them.
+#[track_caller]
+fn of_sets(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, chosen: impl FnOnce(Array) -> Array) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(&x, || {
+        let args = super::promote_args_of(name, &[&x, &y])?;
+        let both = super::concatenate([unique(&args[0], None), unique(&args[1], None)], 0);
+        let found = unique_all(both, None);
+        found.values.check()?;
+        Ok(super::compress(chosen(found.counts), found.values, 0))
+    })
+}
+
+/// The elements of `x` that are not in `y`, unique and ascending, which are waited for.
+#[track_caller]
+pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(&x, || {
+        let x = unique(&x, None);
+        x.check()?;
+        Ok(super::compress(!super::isin(&x, &y), &x, 0))
     })
 }

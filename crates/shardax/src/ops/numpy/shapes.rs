@@ -132,13 +132,31 @@ impl Array {
         })
     }
 
-    /// Moves the dimension at `from` to `to`; the others keep their order.
+    /// Moves the dimension at `from` to `to`, or several; the others keep their order.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([2, 3, 4]).moveaxis(0, -1).shape(), [3, 4, 2]);
+    /// assert_eq!(ones([2, 3, 4, 5]).moveaxis([0, 1], [-1, -2]).shape(), [4, 5, 3, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
-    pub fn moveaxis(&self, from: i32, to: i32) -> Array {
+    pub fn moveaxis(&self, from: impl IntoAxes, to: impl IntoAxes) -> Array {
         self.permuted(|rank| {
-            let (from, to) = (normalize_axis(from as isize, rank)?, normalize_axis(to as isize, rank)?);
-            let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|&d| d != from).collect();
-            order.insert(to, from);
+            let axes = |axes: Option<SmallVec<[i32; 4]>>| -> Result<SmallVec<[usize; 4]>> {
+                let Some(axes) = axes else { return Ok((0..rank).collect()) };
+                axes.iter().map(|&axis| normalize_axis(axis as isize, rank)).collect()
+            };
+            let (from, to) = (axes(from.into_axes())?, axes(to.into_axes())?);
+            let is_distinct = |axes: &[usize]| (1..axes.len()).all(|i| !axes[..i].contains(&axes[i]));
+            if from.len() != to.len() || !is_distinct(&from) || !is_distinct(&to) {
+                return Err(err!(Value, "Inconsistent number of elements: moveaxis from {from:?} to {to:?}")
+                    .help("name each dimension once, with a new place for each"));
+            }
+            let mut order: SmallVec<[usize; 4]> = (0..rank).filter(|d| !from.contains(d)).collect();
+            let mut moves: SmallVec<[(usize, usize); 4]> = to.into_iter().zip(from).collect();
+            moves.sort_unstable();
+            moves.into_iter().for_each(|(to, from)| order.insert(to, from));
             Ok(order)
         })
     }
@@ -350,11 +368,16 @@ shape_functions! {
     /// See [`Array::swapaxes`].
     swapaxes(a: i32, b: i32);
     /// See [`Array::moveaxis`].
-    moveaxis(from: i32, to: i32);
+    moveaxis(from: impl IntoAxes, to: impl IntoAxes);
     /// See [`Array::squeeze`].
     squeeze(axes: impl IntoAxes);
     /// See [`Array::expand_dims`].
     expand_dims(axes: impl IntoAxes);
     /// See [`Array::ravel`].
     ravel();
+    /// See [`Array::mt`].
+    mt();
 }
+
+// The array API's name.
+pub use mt as matrix_transpose;

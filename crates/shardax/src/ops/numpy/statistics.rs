@@ -2,11 +2,13 @@
 
 use super::axes::{IntoAxes, IntoReduction, over};
 use super::indexing::{IntoAxis, with_axis};
+use super::options::options;
 use super::{
     broadcast_args, convert, filled, isnan, made, normalize_axes, promote_args, to_inexact, to_strong_type, where_,
 };
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
@@ -190,6 +192,44 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
     })
 }
 
+/// [`bincount`] of an array whose type has a sharding: of counts that every device has whole, or that are unreduced over the
+/// axes that split `x`, without communication.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::bincount_sharded;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let x = reshard(array([1, 1, 0, 3, 1, 2, 2, 1]), P!["x"]);
+/// let counts = bincount_sharded(&x, 4, P![].unreduced(["x"]));
+/// assert_eq!(counts.type_name(), "int32[4]{U:x}");
+/// assert_eq!(reshard(counts, P![]).to_vec::<i32>()?, [1, 4, 2, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for counts that are split.
+#[track_caller]
+pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<ShardingLike>) -> Array {
+    let x = &x.into_array();
+    made(x, || {
+        whole("bincount", x)?;
+        let out = sharding.into().out_sharding("bincount out_sharding", &[length], &[x])?;
+        let Some(out) = out else { return Ok(bincount(x, length)) };
+        if out.split_axes().next().is_some() {
+            return Err(err!(
+                Sharding,
+                "bincount: the result can only be fully replicated or fully unreduced, got out_sharding {} for an operand of type {}",
+                out.spec(),
+                x.type_name()
+            )
+            .help("split the counts afterwards with `reshard(x, spec)`"));
+        }
+        let at = x.ravel().maximum(0);
+        Ok(filled(&[length], Scalar::Int(0), DType::I32).at(&at).out_sharding(out).add(1))
+    })
+}
+
 fn whole(name: &str, x: &Array) -> Result<()> {
     match x.dtype().is_integer() || x.dtype() == DType::Bool {
         true => Ok(()),
@@ -199,7 +239,7 @@ fn whole(name: &str, x: &Array) -> Result<()> {
 }
 
 /// A histogram: the counts of elements in `bins` of equal width between the smallest and the largest, float32, and the
-/// `bins + 1` edges. The last bin includes its upper edge.
+/// `bins + 1` edges. The last bin includes its upper edge. [`HistogramOptions`] has a range, weights and densities.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -210,41 +250,151 @@ fn whole(name: &str, x: &Array) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn histogram(x: impl ArrayLike, bins: usize) -> (Array, Array) {
-    let x = &x.into_array();
-    let edges = made(x, || {
-        if bins == 0 || bins >= i32::MAX as usize || x.dtype().is_complex() {
-            return Err(err!(Value, "histogram of {} with {bins} bins", x.type_name())
-                .help("give from 1 to 2147483646 bins, and real numbers"));
-        }
-        let args = [to_strong_type(x, to_inexact(x.dtype()))];
-        composite1("histogram_bin_edges", bins, &args, |&bins, args| {
-            let x = args[0].ravel();
-            let (low, high) = match x.size() {
-                0 => {
-                    (Array::literal(Scalar::Int(0), x.dtype(), false), Array::literal(Scalar::Int(1), x.dtype(), false))
+pub fn histogram(x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
+    HistogramOptions::new().histogram(x, bins)
+}
+
+/// The edges of the bins of [`histogram`]: `bins + 1` numbers.
+#[track_caller]
+pub fn histogram_bin_edges(x: impl ArrayLike, bins: impl IntoBins) -> Array {
+    HistogramOptions::new().histogram_bin_edges(x, bins)
+}
+
+/// Bins of a histogram: their number, or an array of their ascending edges.
+pub trait IntoBins {
+    /// The number, or the edges.
+    fn into_bins(self) -> Bins;
+}
+
+/// The number of bins, or their edges.
+#[derive(Clone, Debug)]
+pub enum Bins {
+    /// So many of equal width.
+    Count(usize),
+    /// The ascending edges, one more than there are bins.
+    Edges(Array),
+}
+
+impl IntoBins for usize {
+    fn into_bins(self) -> Bins {
+        Bins::Count(self)
+    }
+}
+
+impl IntoBins for Array {
+    fn into_bins(self) -> Bins {
+        Bins::Edges(self)
+    }
+}
+
+impl IntoBins for &Array {
+    fn into_bins(self) -> Bins {
+        Bins::Edges(self.clone())
+    }
+}
+
+options! {
+    /// Options of [`histogram`](histogram()) and [`histogram_bin_edges`](histogram_bin_edges()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::HistogramOptions;
+    /// let options = HistogramOptions::new().range(0.0, 4.0).weights(array([1.0f32, 2.0, 3.0]));
+    /// let (sums, _) = options.histogram(array([0.5f32, 3.0, 9.0]), 2);
+    /// assert_eq!(sums.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    HistogramOptions {
+        /// A weight for each element, in place of 1.
+        weights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
+        /// Whether counts are divided by their sum and the widths of the bins. Default `false`.
+        density: bool = false, |density: bool| density;
+        /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
+        ends: Option<[Array; 2]> = None, |ends: [Array; 2]| Some(ends);
+    }
+}
+
+impl HistogramOptions {
+    /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
+    pub fn range(self, low: impl ArrayLike, high: impl ArrayLike) -> Self {
+        self.ends([low.into_array(), high.into_array()])
+    }
+
+    /// See [`histogram_bin_edges`](histogram_bin_edges()).
+    #[track_caller]
+    pub fn histogram_bin_edges(&self, x: impl ArrayLike, bins: impl IntoBins) -> Array {
+        let x = &x.into_array();
+        let bins = bins.into_bins();
+        made(x, || {
+            if x.dtype().is_complex() {
+                return Err(err!(Type, "histogram of {}", x.type_name()).help("give real numbers"));
+            }
+            let dtype = to_inexact(x.dtype());
+            let bins = match bins {
+                Bins::Edges(edges) if edges.ndim() == 1 && edges.size() > 1 => return Ok(edges.astype(dtype)),
+                Bins::Edges(edges) => {
+                    edges.check()?;
+                    return Err(err!(Value, "histogram with edges {}", edges.type_name())
+                        .help("give the ascending edges as a vector, at least two"));
                 }
-                _ => (x.min(..), x.max(..)),
+                Bins::Count(0 | 0x7fff_ffff..) => {
+                    return Err(err!(Value, "histogram of {} with {bins:?} bins", x.type_name())
+                        .help("give from 1 to 2147483646 bins"));
+                }
+                Bins::Count(bins) => bins,
             };
-            let flat = low.equal(&high);
-            let (low, high) = (where_(&flat, &low - 0.5, &low), where_(&flat, &high + 0.5, &high));
-            let part = convert(&lax::iota(DType::I32, &[bins], 0), x.dtype(), false) / bins as f64;
-            let inner = &low * (1.0 - &part) + &high * part;
-            Ok(vec![lax::concatenate(&[inner, lax::reshape(&high, &[1])], 0)])
+            let own = || match x.size() {
+                0 => [0.into_array(), 1.into_array()],
+                _ => [x.min(..), x.max(..)],
+            };
+            let [low, high] = self.ends.clone().unwrap_or_else(own).map(|end| to_strong_type(&end, dtype));
+            low.check()?;
+            high.check()?;
+            composite1("histogram_bin_edges", bins, &[low, high], |&bins, args| {
+                let (low, high) = (&args[0], &args[1]);
+                let flat = low.equal(high);
+                let (low, high) = (where_(&flat, low - 0.5, low), where_(&flat, high + 0.5, high));
+                let part = convert(&lax::iota(DType::I32, &[bins], 0), low.dtype(), false) / bins as f64;
+                let inner = &low * (1.0 - &part) + &high * part;
+                Ok(vec![lax::concatenate(&[inner, lax::reshape(&high, &[1])], 0)])
+            })
         })
-    });
-    let counts = made(x, || {
-        edges.check()?;
-        let args = [to_strong_type(x, to_inexact(x.dtype())).ravel(), edges.clone()];
-        composite1("histogram", bins, &args, |&bins, args| {
-            let (x, edges) = (&args[0], &args[1]);
-            // The number of edges at or before it.
-            let after = edges.searchsorted_right(x);
-            let at = where_(x.equal(edges.get(-1)), bins as i32, after) - 1;
-            Ok(vec![filled(&[bins], Scalar::Int(0), x.dtype()).at(&at).add(1)])
-        })
-    });
-    (counts, edges)
+    }
+
+    /// See [`histogram`](histogram()).
+    #[track_caller]
+    pub fn histogram(&self, x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
+        let x = &x.into_array();
+        let edges = at_caller(|| self.histogram_bin_edges(x, bins.into_bins()));
+        let counts = made(x, || {
+            edges.check()?;
+            let ones = Array::literal(Scalar::Int(1), DType::F32, true);
+            let weights = self.weights.as_ref().unwrap_or(&ones);
+            if self.weights.is_some() && weights.shape() != x.shape() {
+                return Err(err!(Value, "histogram of {} with weights {}", x.type_name(), weights.type_name())
+                    .help("weights should have the same shape as the array"));
+            }
+            let args = super::promote_dtypes(&[x, weights], to_inexact)?;
+            let args = [to_strong_type(&args[0], args[0].dtype()).ravel(), args[1].ravel(), edges.clone()];
+            composite1("histogram", self.density, &args, |&density, args| {
+                let (x, weights, edges) = (&args[0], args[1].broadcast_to(args[0].shape()), &args[2]);
+                let bins = edges.size() - 1;
+                // The number of edges at or before it.
+                let after = edges.searchsorted_right(x);
+                let bin = where_(x.equal(edges.get(-1)), bins as i32, after);
+                let all = filled(&[bins + 1], Scalar::Int(0), x.dtype()).at(&bin).add(weights);
+                let counts = lax::slice_in_dim(&all, 1, bins + 1, 0usize);
+                Ok(vec![if density { &counts / diff(edges, 1, 0) / counts.sum(..) } else { counts }])
+            })
+        });
+        (counts, edges)
+    }
+}
+
+impl IntoBins for Bins {
+    fn into_bins(self) -> Bins {
+        self
+    }
 }
 
 /// The bin of each element between these ascending edges: the number of edges at or before it, int32.
@@ -347,21 +497,146 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
 }
 
 /// The covariance matrix of the rows of a matrix; columns are observations. Normalized by their number minus one.
+/// [`CovOptions`] has further variables, weights and other divisors.
 #[track_caller]
 pub fn cov(x: impl ArrayLike) -> Array {
-    let x = &x.into_array();
-    made(x, || {
-        if x.ndim() > 2 {
-            return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", x.type_name())
-                .help("use `vmap` for several matrices"));
-        }
-        let x = super::atleast_2d(&to_strong_type(x, to_inexact(x.dtype())));
-        composite1("cov", x.shape()[1], std::slice::from_ref(&x), |&count, args| {
-            let x = &args[0] - args[0].mean(over(1).keepdims(true));
-            let turned = if x.dtype().category() == Category::Complex { super::conj(&x.t()) } else { x.t() };
-            let all = x.matmul(turned) / (count as f64 - 1.0);
-            let rows = all.shape()[0];
-            Ok(vec![if rows == 1 { lax::reshape(&all, &[]) } else { all }])
+    CovOptions::new().cov(x)
+}
+
+/// The correlation coefficients of the rows of a matrix: covariances divided by both standard deviations.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::corrcoef;
+/// let r = corrcoef(array([[1.0f32, 2.0, 3.0], [6.0, 4.0, 2.0]]));
+/// assert!((r.get((0, 1)).item::<f32>()? + 1.0).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn corrcoef(x: impl ArrayLike) -> Array {
+    CovOptions::new().corrcoef(x)
+}
+
+options! {
+    /// Options of [`cov`](cov()) and [`corrcoef`](corrcoef()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::CovOptions;
+    /// let x = array([[1.0f32, 2.0], [3.0, 6.0]]);
+    /// assert_eq!(CovOptions::new().rowvar(false).bias(true).cov(&x).to_vec::<f32>()?, [1.0, 2.0, 2.0, 4.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    CovOptions {
+        /// Further variables, with as many observations.
+        y: Option<Array> = None, |y: impl ArrayLike| Some(y.into_array());
+        /// Whether rows are variables, and columns observations. Default `true`.
+        rowvar: bool = true, |rowvar: bool| rowvar;
+        /// Whether the divisor is the number of observations. Default `false`: that minus one.
+        bias: bool = false, |bias: bool| bias;
+        /// The divisor is the number of observations minus this one, in place of `bias`.
+        ddof: Option<i32> = None, |ddof: i32| Some(ddof);
+        /// The number of times that each observation counts: integers.
+        fweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
+        /// The importance of each observation.
+        aweights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
+    }
+}
+
+impl CovOptions {
+    /// See [`cov`](cov()).
+    #[track_caller]
+    pub fn cov(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        made(&x, || {
+            let y = self.y.clone();
+            let given: Vec<&Array> = std::iter::once(&x).chain(&y).collect();
+            if let Some(odd) = given.iter().find(|x| x.ndim() > 2) {
+                return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", odd.type_name())
+                    .help("use `vmap` for several matrices"));
+            }
+            let args = super::promote_dtypes(&given, to_inexact)?;
+            let rows = |(i, x): (usize, &Array)| {
+                // Further variables are one row even where rows are observations.
+                let turned = !self.rowvar && x.ndim() == 2 && !(i > 0 && x.shape()[0] == 1);
+                let x = super::atleast_2d(&to_strong_type(x, x.dtype()));
+                if turned { x.t() } else { x }
+            };
+            let x = super::concatenate(args.iter().enumerate().map(rows).collect::<Vec<_>>(), 0);
+            x.check()?;
+            let count = x.shape()[1];
+            let weights = self.weights(count)?;
+            let ddof = self.ddof.unwrap_or(if self.bias { 0 } else { 1 });
+            let mut args = vec![x];
+            args.extend(weights);
+            let params = (ddof, self.fweights.is_some(), self.aweights.is_some());
+            composite1("cov", params, &args, |&(ddof, has_fweights, has_aweights), args| {
+                Ok(vec![covariance(&args[0], &args[1..], ddof.into(), [has_fweights, has_aweights])])
+            })
         })
-    })
+    }
+
+    /// See [`corrcoef`](corrcoef()).
+    #[track_caller]
+    pub fn corrcoef(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        made(&x, || {
+            let c = self.cov(&x);
+            c.check()?;
+            if c.ndim() == 0 {
+                return Ok(&c / &c);
+            }
+            let deviation = super::real(c.diagonal(0, 0, 1)).sqrt().astype(c.dtype());
+            let c = c / deviation.expand_dims(1) / deviation.expand_dims(0);
+            Ok(match c.dtype().is_complex() {
+                true => super::complex(super::real(&c).clip(-1, 1), super::imag(&c).clip(-1, 1)),
+                false => c.clip(-1, 1),
+            })
+        })
+    }
+
+    /// The weights that are given, of so many observations.
+    fn weights(&self, count: usize) -> Result<Vec<Array>> {
+        let given = self.fweights.iter().chain(&self.aweights).cloned().collect::<Vec<_>>();
+        for weights in &given {
+            weights.check()?;
+            if weights.shape() != [count] {
+                return Err(err!(Value, "cov of {count} observations with weights {}", weights.type_name())
+                    .help("give a vector with a weight for each observation"));
+            }
+        }
+        match &self.fweights {
+            Some(weights) if !weights.dtype().is_integer() => {
+                Err(err!(Type, "fweights must be integer, got {}", weights.type_name())
+                    .help("give others as `aweights`"))
+            }
+            _ => Ok(given),
+        }
+    }
+}
+
+fn covariance(x: &Array, weights: &[Array], ddof: f64, [has_fweights, has_aweights]: [bool; 2]) -> Array {
+    let count = x.shape()[1] as f64;
+    let adjoint = |x: Array| if x.dtype().category() == Category::Complex { super::conj(x.t()) } else { x.t() };
+    let product = match weights {
+        [] => {
+            let x = x - x.mean(over(1).keepdims(true));
+            x.matmul(adjoint(x.clone())) / (count - ddof)
+        }
+        _ => {
+            let all = weights.iter().map(Array::abs).reduce(|a, b| a * b).unwrap_or_else(|| 1.into_array());
+            let (x, all) = (x.clone(), all.astype(x.dtype()));
+            let sum = all.sum(..);
+            let x = &x - ((&x * &all).sum(1) / &sum).expand_dims(1);
+            let divisor = match (has_fweights, has_aweights) {
+                (_, true) if ddof != 0.0 => {
+                    let own = weights[usize::from(has_fweights)].abs().astype(all.dtype());
+                    &sum - (&all * own).sum(..) * ddof / &sum
+                }
+                _ => sum - ddof,
+            };
+            x.matmul(adjoint(&x * all)) / divisor
+        }
+    };
+    if product.shape() == [1, 1] { lax::reshape(&product, &[]) } else { product }
 }

@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::elementwise::{self, Accepts, unspread};
+use super::reshard::with_addends;
 use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -14,6 +15,8 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::numpy::{convert, where_};
+use crate::shape::AxisSet;
+use crate::sharding::Typed;
 
 /// A partial derivative.
 enum Partial {
@@ -101,6 +104,7 @@ impl Primitive for Binary {
         match self.name() {
             "add" => rule.keep_partial(),
             "mul" => rule.product_partial(),
+            "div" if rule.arg(1).unreduced().is_empty() => rule.product_partial(),
             _ => rule.keep_reduced(),
         }
     }
@@ -166,6 +170,17 @@ fn for_linear(args: &[Operand], i: usize, ct: impl FnOnce() -> Array) -> Option<
     args[i].is_linear().then(ct)
 }
 
+/// A number that was made reduced beside a reduced operand, as a factor of the cotangent's addends.
+fn beside(ct: &Array, x: &Array) -> Array {
+    match ct.aval_ref().and_then(Aval::sharding).filter(|typed| !typed.unreduced().is_empty()) {
+        Some(typed) if x.ndim() == 0 && !x.aval().sharding().is_some_and(Typed::is_partial) => {
+            let over = typed.unreduced().clone();
+            x.sharded(&Typed::replicated(typed.mesh(), 0).with_partial(AxisSet::default(), over))
+        }
+        _ => x.clone(),
+    }
+}
+
 /// The weight of an operand of `max` or `min`: 1 if it is the result, half if both are.
 fn chosen(operand: &Array, other: &Array, out: &Array) -> Array {
     let share = where_(other.equal(out), 0.5, 1.0);
@@ -182,13 +197,13 @@ binary! {
     MUL "mul" "stablehlo.multiply" Any same,
         [Tangent(|_, y, t| t * y), Tangent(|x, _, t| x * t)],
         Some(|ct, a| Ok(match (&a[0], &a[1]) {
-            (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * y), None],
-            (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(x * ct)],
+            (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * beside(ct, y)), None],
+            (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(beside(ct, x) * ct)],
             _ => return Err(err!(NotImplemented, "transpose of a product of two linear values")),
         }));
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
-        Some(|ct, a| Ok([Some(ct / a[1].value()?), None]));
+        Some(|ct, a| Ok([Some(ct / beside(ct, a[1].value()?)), None]));
     REM "rem" "stablehlo.remainder" Ordered same,
         [Tangent(|_, _, t| t.clone()), Factor(|x, y, _| -crate::ops::lax::trunc(&(x / y)))], None;
     POW "pow" "stablehlo.power" Inexact same,
@@ -416,13 +431,10 @@ impl Primitive for Select {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        let cases = rule.alike(1..3, "select cases")?;
-        let which = rule.arg(0);
-        if rule.args()[0].rank() == 0 || which.is_replicated() || which == cases {
-            return Ok(smallvec![cases]);
-        }
-        if rule.args()[1..].iter().all(|a| a.sharding().is_none()) {
-            return rule.like(0);
+        rule.alike(1..3, "select cases")?;
+        // Where it is split and the cases are not, each device has what it selects among.
+        if let Ok(joined) = rule.join() {
+            return Ok(joined);
         }
         Err(rule.error(
             format_args!("which must be scalar or have the same shardings as cases, got {}", rule.types()),
@@ -431,11 +443,13 @@ impl Primitive for Select {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        rule.keep_partial_of(&rule.args()[1..])
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(elementwise::lower_op(cx, "stablehlo.select", &[args[0], args[2], args[1]], "", &outs[0]))
+        with_addends(cx, args, &outs[0], |cx, args| {
+            Ok(elementwise::lower_op(cx, "stablehlo.select", &[args[0], args[2], args[1]], "", &outs[0])[0])
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -453,7 +467,11 @@ impl Primitive for Select {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
         let which = args[0].value()?;
-        let zero = Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false);
+        // Beside addends a zero is one of them.
+        let zero = match ct.aval_ref().and_then(Aval::sharding).is_some_and(Typed::is_partial) {
+            true => Array::zeros_of(&ct.aval()),
+            false => Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false),
+        };
         let on_false = args[1].is_linear().then(|| unspread(self.apply(which, ct, &zero), &args[1].aval()));
         let on_true = args[2].is_linear().then(|| unspread(self.apply(which, &zero, ct), &args[2].aval()));
         Ok(vec![None, on_false, on_true])

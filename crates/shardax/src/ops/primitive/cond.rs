@@ -153,6 +153,9 @@ impl Primitive for Cond {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if let Some(branch) = cx.platform_index(args[0]).and_then(|index| self.branches.get(index)) {
+            return cx.program(branch, &args[1..]);
+        }
         let region = |(i, branch): (usize, &Program)| {
             let part = Part::Name(format!("cond/branch_{i}_fun").into());
             cx.region(&[], |cx, _| cx.named(Some(part), |cx| cx.program(branch, &args[1..])))
@@ -286,7 +289,8 @@ impl Primitive for Cond {
                 let operands: Vec<Operand> = args.iter().map(operand).collect();
                 let in_cts = backward(branch, &operands, &spread_marked(inputs[known..].iter().cloned(), &has_ct))?;
                 *has = in_cts.iter().zip(want).map(|(ct, want)| *want || ct.is_some()).collect();
-                let filled: Vec<Array> = in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, aval)).collect();
+                let filled: Vec<Array> =
+                    in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())).collect();
                 Ok(marked(&filled, has))
             })
         };

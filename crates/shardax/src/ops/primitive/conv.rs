@@ -194,6 +194,24 @@ impl ConvGeneralDilated {
         .apply(lhs, ct)
     }
 
+    /// Writes the convolution without workarounds.
+    pub(super) fn write(&self, cx: &mut Lowering, args: &[Value], out: &Aval) -> Value {
+        let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
+        let attrs = format!(
+            "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, {}",
+            column(|w| w.stride),
+            window::padding_attr(&self.window),
+            column(|w| w.base_dilation),
+            column(|w| w.window_dilation),
+            bools(&vec![false; self.window.len()]),
+            self.layout(),
+            self.feature_group_count,
+            self.batch_group_count,
+            Precision::config(self.precision)
+        );
+        cx.op("stablehlo.convolution", args, &attrs, out)
+    }
+
     /// `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`
     fn layout(&self) -> String {
         let one = |spec: &Spec, names: [&str; 2]| {
@@ -294,7 +312,7 @@ impl Primitive for ConvGeneralDilated {
         let seen: f64 = self.rhs[1..].iter().map(|&d| args[1].shape[d] as f64).product();
         // A dilated operand has one element per this many positions.
         let gaps: f64 = self.window.iter().map(|w| w.base_dilation as f64).product();
-        Flops::of_products(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
+        Flops::of_matmuls(2.0 * seen * outs[0].size() as f64 / gaps * super::dot::parts(args[0].dtype))
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -308,7 +326,11 @@ impl Primitive for ConvGeneralDilated {
             let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts separately";
             return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
         }
-        if let Some(product) = conv_dot::lower(self, cx, args, &outs[0]) {
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(made) = super::cpu_kernels::conv::lower(self, cx, args, &outs[0])? {
+            return Ok(vec![made]);
+        }
+        if let Some(product) = conv_dot::lower(self, cx, args, &outs[0])? {
             return Ok(vec![product]);
         }
         if let Some(sum) = conv_depthwise::lower(self, cx, args, &outs[0]) {
@@ -327,20 +349,7 @@ impl Primitive for ConvGeneralDilated {
         let grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
         let whole = |spec: &Spec| spec[if grouped { 0 } else { 2 }..].to_vec();
         let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];
-        let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
-        let attrs = format!(
-            "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, {}",
-            column(|w| w.stride),
-            window::padding_attr(&self.window),
-            column(|w| w.base_dilation),
-            column(|w| w.window_dilation),
-            bools(&vec![false; self.window.len()]),
-            self.layout(),
-            self.feature_group_count,
-            self.batch_group_count,
-            Precision::config(self.precision)
-        );
-        let out = cx.op("stablehlo.convolution", &args, &attrs, &outs[0]);
+        let out = self.write(cx, &args, &outs[0]);
         Ok(vec![cx.with_whole(out, &whole(&self.out))])
     }
 

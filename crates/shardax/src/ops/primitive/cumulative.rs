@@ -6,10 +6,13 @@ use super::binary::{ADD, MAX, MIN, MUL};
 use super::elementwise::Accepts;
 use super::expanded::LOGADDEXP;
 use super::reduce::{Reducer, accumulated};
+use super::reshard::with_addends;
 use super::window::{WindowDim, padding_attr};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::trace::{bind1, trace};
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
@@ -67,6 +70,44 @@ impl Cumulative {
     }
 }
 
+impl Cumulative {
+    fn write(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let n = outs[0].shape[self.axis];
+        if n < 2 {
+            return Ok(args.to_vec());
+        }
+        // Each element's window extends to the end of the axis. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of it,
+        // which is at worst half as fast as the expansion and compiles several times as fast.
+        let along = |v: i64, rest: i64| -> Vec<i64> {
+            (0..outs[0].rank()).map(|d| if d == self.axis { v } else { rest }).collect()
+        };
+        let ones = ints(&along(1, 1));
+        let padding: Vec<WindowDim> = along(n as i64 - 1, 0)
+            .into_iter()
+            .map(|edge| match self.reverse {
+                false => WindowDim { low: edge, ..WindowDim::new(1) },
+                true => WindowDim { high: edge, ..WindowDim::new(1) },
+            })
+            .collect();
+        let attrs = format!(
+            "window_dimensions = {}, window_strides = {ones}, base_dilations = {ones}, window_dilations = {ones}, padding = {}",
+            ints(&along(n as i64, 1)),
+            padding_attr(&padding)
+        );
+        let x = cx.without_padding(args[0], [self.axis]);
+        let sums = accumulated(cx, x, &outs[0], |cx, x, out| {
+            let scalar = Aval::scalar(out.dtype);
+            let init = cx.constant(self.identity(scalar.dtype), &scalar);
+            let region = cx.region(&[scalar.clone(), scalar], |cx, args| {
+                cx.expand(args, |args| Ok(vec![self.combine(&args[0], &args[1])]))
+            })?;
+            let out = std::slice::from_ref(out);
+            Ok(cx.op_with("stablehlo.reduce_window", &[x, init], &attrs, vec![region], out)[0])
+        })?;
+        Ok(vec![sums])
+    }
+}
+
 impl Primitive for Cumulative {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -104,40 +145,15 @@ impl Primitive for Cumulative {
         rule.like(0)
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let n = outs[0].shape[self.axis];
-        if n < 2 {
-            return Ok(args.to_vec());
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        match self.kind {
+            CumulativeKind::Sum => rule.keep_partial(),
+            _ => rule.keep_reduced(),
         }
-        // Each element's window extends to the end of the axis. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of it,
-        // which is at worst half as fast as the expansion and compiles several times as fast.
-        let along = |v: i64, rest: i64| -> Vec<i64> {
-            (0..outs[0].rank()).map(|d| if d == self.axis { v } else { rest }).collect()
-        };
-        let ones = ints(&along(1, 1));
-        let padding: Vec<WindowDim> = along(n as i64 - 1, 0)
-            .into_iter()
-            .map(|edge| match self.reverse {
-                false => WindowDim { low: edge, ..WindowDim::new(1) },
-                true => WindowDim { high: edge, ..WindowDim::new(1) },
-            })
-            .collect();
-        let attrs = format!(
-            "window_dimensions = {}, window_strides = {ones}, base_dilations = {ones}, window_dilations = {ones}, padding = {}",
-            ints(&along(n as i64, 1)),
-            padding_attr(&padding)
-        );
-        let x = cx.without_padding(args[0], [self.axis]);
-        let sums = accumulated(cx, x, &outs[0], |cx, x, out| {
-            let scalar = Aval::scalar(out.dtype);
-            let init = cx.constant(self.identity(scalar.dtype), &scalar);
-            let region = cx.region(&[scalar.clone(), scalar], |cx, args| {
-                cx.expand(args, |args| Ok(vec![self.combine(&args[0], &args[1])]))
-            })?;
-            let out = std::slice::from_ref(out);
-            Ok(cx.op_with("stablehlo.reduce_window", &[x, init], &attrs, vec![region], out)[0])
-        })?;
-        Ok(vec![sums])
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        with_addends(cx, args, &outs[0], |cx, args| Ok(self.write(cx, args, outs)?[0]))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -14,6 +14,7 @@ use crate::core::primitive::{
 };
 use crate::core::program::trace::{Traced, check_usable, trace};
 use crate::core::program::{Aval, Program};
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::TreeDef;
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
@@ -121,6 +122,14 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
             return Err(err!(Type, "{what}: expected {} but got {} (array {i})", aval, array.type_name())
                 .help("give every output of the rule the shape and dtype of what it stands for"));
         }
+        if !agrees(&array.aval(), aval) {
+            return Err(err!(
+                Value,
+                "{what}: expected {aval} but got {}, of another sharding (array {i})",
+                array.type_name()
+            )
+            .help("give every output of the rule the sharding of what it stands for, with `reshard(x, spec)`"));
+        }
     }
     Ok(())
 }
@@ -169,11 +178,7 @@ pub(crate) fn eval_batched(
 
 /// The type of one entry of a batched array.
 fn entry(aval: &Aval, dim: Option<usize>) -> Aval {
-    let mut aval = aval.clone();
-    if let Some(d) = dim {
-        aval.shape.remove(d);
-    }
-    aval
+    dim.map_or_else(|| aval.clone(), |d| aval.without_dim(d))
 }
 
 impl Primitive for CustomJvp {

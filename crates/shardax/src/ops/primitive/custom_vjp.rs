@@ -260,7 +260,7 @@ impl Primitive for Pullback {
             .iter()
             .map(|aval| {
                 let ct = if aval.dtype.is_inexact() { given.next().cloned().flatten() } else { None };
-                tangent_or_zeros(&ct, aval)
+                tangent_or_zeros(&ct, &aval.cotangent())
             })
             .collect();
         let in_cts = in_rule("custom_vjp", || {
@@ -276,7 +276,7 @@ impl Primitive for Pullback {
         let mut all: Tangents = vec![None; self.num_residuals];
         for ((ct, aval), nonzero) in in_cts.into_iter().zip(&self.args).zip(&self.nonzero) {
             if *nonzero {
-                check_types(what, std::slice::from_ref(&ct), std::slice::from_ref(aval))?;
+                check_types(what, std::slice::from_ref(&ct), &[aval.cotangent()])?;
                 check_varying(what, &ct, aval, false)?;
                 all.push(Some(ct));
             }

@@ -286,7 +286,7 @@ impl Primitive for DotGeneral {
     /// A multiply-add for each element of the result and of the contracted dimensions.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let contracted: f64 = self.lhs_contract.iter().map(|&d| args[0].shape[d] as f64).product();
-        Flops::of_products(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
+        Flops::of_matmuls(2.0 * contracted * outs[0].size() as f64 * parts(args[0].dtype))
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
@@ -319,8 +319,8 @@ impl Primitive for DotGeneral {
                 .collect(),
             _ => args.to_vec(),
         };
-        #[cfg(feature = "ndarray")]
-        if let Some(made) = super::dot_cpu::lower(self, cx, &args, &outs[0]) {
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(made) = super::cpu_kernels::matmul::lower(self, cx, &args, &outs[0]) {
             return Ok(vec![made]);
         }
         if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {

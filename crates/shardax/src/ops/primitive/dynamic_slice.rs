@@ -5,10 +5,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode};
+use super::reshard::with_addends;
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -57,14 +60,8 @@ fn check_block(name: &str, x: &Aval, sizes: &[usize]) -> Result<()> {
 
 /// The start indices as one matrix, with a row for each entry of the batch, and the dimensions that they index.
 fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> Array {
-    let columns: Vec<Array> = starts
-        .iter()
-        .zip(dims)
-        .map(|(s, d)| match d {
-            Some(_) => s.reshape([axis.size, 1].as_slice()),
-            None => s.broadcast_in_dim(&[axis.size, 1], &[]),
-        })
-        .collect();
+    let columns: Vec<Array> =
+        starts.iter().zip(dims).map(|(s, d)| axis.moved(s, *d, 0).reshape([axis.size, 1].as_slice())).collect();
     crate::ops::lax::concatenate(&columns, 1)
 }
 
@@ -92,8 +89,13 @@ impl Primitive for DynamicSlice {
         rule.resized()
     }
 
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial_of(&rule.args()[..1])
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.dynamic_slice", args, &format!("slice_sizes = {}", ints(&self.sizes)), &outs[0])])
+        let attrs = format!("slice_sizes = {}", ints(&self.sizes));
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_slice", args, &attrs, &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -109,7 +111,7 @@ impl Primitive for DynamicSlice {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let mut out = vec![None; args.len()];
         if let Some(ct) = &cts[0] {
-            let mut operands = vec![Array::zeros_of(&args[0].aval()), ct.clone()];
+            let mut operands = vec![Array::zeros_of(&args[0].aval().cotangent()), ct.clone()];
             for start in &args[1..] {
                 operands.push(start.value()?.clone());
             }
@@ -167,8 +169,12 @@ impl Primitive for DynamicUpdateSlice {
         rule.like(0)
     }
 
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial_of(&rule.args()[..2])
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.dynamic_update_slice", args, "", &outs[0])])
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_update_slice", args, "", &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -190,7 +196,7 @@ impl Primitive for DynamicUpdateSlice {
             head
         };
         if args[0].is_linear() {
-            out[0] = Some(bind1(*self, &with(vec![ct.clone(), Array::zeros_of(&block)])));
+            out[0] = Some(bind1(*self, &with(vec![ct.clone(), Array::zeros_of(&block.cotangent())])));
         }
         if args[1].is_linear() {
             out[1] = Some(bind1(DynamicSlice { sizes: block.shape }, &with(vec![ct.clone()])));

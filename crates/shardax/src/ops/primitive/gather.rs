@@ -4,10 +4,13 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::{AND, Compare, Select};
 use super::reduce::{highest, lowest};
+use super::reshard::with_addends;
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
@@ -276,6 +279,15 @@ impl Primitive for Gather {
         rule.dims(out)
     }
 
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        let found = rule.keep_partial_of(&rule.args()[..1])?;
+        // What is read out of bounds would be added up.
+        match self.mode == GatherScatterMode::FillOrDrop && !found.0.is_empty() {
+            true => Err(rule.refuse_partial()),
+            false => Ok(found),
+        }
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let names = [
             "offset_dims",
@@ -291,7 +303,8 @@ impl Primitive for Gather {
             ints(&self.slice_sizes)
         );
         // The operation itself clamps positions.
-        let out = cx.op("stablehlo.gather", args, &attrs, &outs[0]);
+        let out =
+            with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.gather", args, &attrs, &outs[0])))?[0];
         if self.mode != GatherScatterMode::FillOrDrop {
             return Ok(vec![out]);
         }
@@ -319,7 +332,7 @@ impl Primitive for Gather {
             unique_indices: self.unique_indices,
             indices_are_sorted: self.indices_are_sorted,
         };
-        Ok(vec![Some(scatter.apply(&Array::zeros_of(&args[0].aval()), args[1].value()?, ct)), None])
+        Ok(vec![Some(scatter.apply(&Array::zeros_of(&args[0].aval().cotangent()), args[1].value()?, ct)), None])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -223,8 +223,8 @@ impl Primitive for Solve {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        // The factors and the permutation of each matrix, and its right hand sides.
-        rule.check_batches(&[2, 1, 1, 2], 3)
+        // Each matrix, its factors and permutation, and its right hand sides.
+        rule.check_batches(&[2, 2, 1, 2], 3)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

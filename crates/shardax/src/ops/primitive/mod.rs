@@ -1,8 +1,6 @@
 //! The primitives, one file per family.
 
 pub(crate) mod attention;
-#[cfg(feature = "ndarray")]
-mod attention_cpu;
 pub(crate) mod binary;
 pub(crate) mod bitcast;
 pub(crate) mod call;
@@ -15,7 +13,7 @@ pub(crate) mod cond;
 pub(crate) mod conv;
 mod conv_depthwise;
 mod conv_dot;
-#[cfg(feature = "ndarray")]
+#[cfg(feature = "cpu-kernels")]
 pub(crate) mod cpu_kernels;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
@@ -24,8 +22,6 @@ pub(crate) mod custom_vmap;
 pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
-#[cfg(feature = "ndarray")]
-mod dot_cpu;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;
@@ -34,6 +30,7 @@ pub(crate) mod expanded;
 pub(crate) mod fft;
 pub(crate) mod gather;
 pub(crate) mod layout_constraint;
+pub(crate) mod linear_solve;
 pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;

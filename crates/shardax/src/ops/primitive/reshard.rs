@@ -20,7 +20,7 @@ use crate::sharding::typed::entry;
 use crate::sharding::{AbstractMesh, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
-/// The same value, whose type has this sharding.
+/// The identity, with a sharding in the type of the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reshard {
     pub to: Typed,
@@ -32,7 +32,7 @@ pub(crate) struct Reshard {
 
 impl Reshard {
     #[track_caller]
-    fn apply(&self, x: &Array) -> Array {
+    pub fn apply(&self, x: &Array) -> Array {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
@@ -117,9 +117,36 @@ impl Reshard {
     }
 }
 
+/// Writes an operation of which operands or the result are addends. XLA's partitioner (xla-cpu-pjrt 0.0.1) carries them
+/// through some operations alone, and otherwise takes a sum for one of the addends on each device: they are summed before, and
+/// spread after. `shardax-pjrt`'s tests `unreduced` notice a partitioner that does better.
+pub(crate) fn with_addends(
+    cx: &mut Lowering,
+    args: &[Value],
+    out: &Aval,
+    write: impl FnOnce(&mut Lowering, &[Value]) -> Result<Value>,
+) -> Result<Vec<Value>> {
+    let addends = |typed: &Typed| !typed.unreduced().is_empty();
+    let to = out.sharding().filter(|typed| addends(typed));
+    let takes = args.iter().any(|v| cx.typed(*v).is_some_and(|typed| addends(&typed)));
+    if cx.is_local() || (to.is_none() && !takes) {
+        return Ok(vec![write(cx, args)?]);
+    }
+    let mut sums = args.to_vec();
+    for v in &mut sums {
+        if let Some(typed) = cx.typed(*v).filter(|typed| addends(typed)) {
+            *v = cx.constrain(*v, &(*typed).clone().without_partial());
+        }
+    }
+    let y = write(cx, &sums)?;
+    let Some(to) = to else { return Ok(vec![y]) };
+    let y = cx.constrain(y, &to.clone().without_partial());
+    Reshard { to: to.clone(), mesh: None, from: None }.lower(cx, &[y], std::slice::from_ref(out))
+}
+
 /// What the interpreters need of `reshard`, to keep types right.
 impl Array {
-    /// The same with the sharding of `like`, where both have one and they differ.
+    /// Reshards to the sharding of `like`, if both have one and they differ.
     #[track_caller]
     pub(crate) fn sharded_as(&self, like: &Aval) -> Array {
         match (self.aval_ref().and_then(Aval::sharding), like.sharding()) {
@@ -131,13 +158,13 @@ impl Array {
         }
     }
 
-    /// The same with this sharding.
+    /// Reshards to this sharding.
     #[track_caller]
     pub(crate) fn sharded(&self, to: &Typed) -> Array {
         Reshard { to: to.clone(), mesh: None, from: None }.apply(self)
     }
 
-    /// The same with this sharding, of an array made where `from` is the context mesh.
+    /// Reshards an array made while `from` was the context mesh.
     #[track_caller]
     pub(crate) fn sharded_from(&self, from: &AbstractMesh, to: &Typed) -> Array {
         let from = Some(from.clone()).filter(|_| !from.has_explicit());
@@ -207,7 +234,7 @@ impl Primitive for Reshard {
     }
 }
 
-/// The same tree, whose arrays have these shardings in their types: one, or a tree of them; `None` leaves a part as it is.
+/// Reshards the arrays of a tree: `to` is one sharding or a tree of them, where `None` leaves a part unchanged.
 ///
 /// A [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh ([`set_mesh`](crate::set_mesh)), and names axes
 /// of type [`Explicit`](crate::AxisType::Explicit). Data is moved between the devices as needed. The gradient has the
@@ -244,7 +271,8 @@ fn resharded(flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<SmallVec<
 
 fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
     let (to, mesh) = like.typed("reshard", x.shape())?;
-    if !to.mesh().has_explicit() {
+    // A value of a type leaves it; of one without, there is nothing to say.
+    if !to.mesh().has_explicit() && x.aval().sharding().is_none() {
         return Ok(x.clone());
     }
     Ok(Reshard { to, mesh, from: None }.apply(x))

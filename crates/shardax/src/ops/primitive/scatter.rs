@@ -5,9 +5,12 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::{Compare, MAX, MIN, Select};
 use super::elementwise::Accepts;
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, wide};
+use super::reshard::with_addends;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
@@ -225,6 +228,14 @@ impl Primitive for Scatter {
         rule.like(0)
     }
 
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        let values = [rule.args()[0].clone(), rule.args()[2].clone()];
+        match self.kind {
+            ScatterKind::Add | ScatterKind::Set => rule.keep_partial_of(&values),
+            _ => rule.keep_reduced_of(&values),
+        }
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let mut indices = args[1];
         if self.mode == GatherScatterMode::Clip {
@@ -286,7 +297,9 @@ impl Primitive for Scatter {
             of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
-        Ok(cx.op_with("stablehlo.scatter", &[args[0], indices, updates], &attrs, vec![region], outs))
+        with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
+            Ok(cx.op_with("stablehlo.scatter", args, &attrs, vec![region], outs)[0])
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -334,7 +347,7 @@ impl Primitive for Scatter {
                 (args[0].is_linear().then(|| ct.clone()), args[2].is_linear().then(|| gather.apply(ct, indices)))
             }
             ScatterKind::Set if self.unique_indices => (
-                args[0].is_linear().then(|| self.apply(ct, indices, &Array::zeros_of(&updates))),
+                args[0].is_linear().then(|| self.apply(ct, indices, &Array::zeros_of(&updates.cotangent()))),
                 args[2].is_linear().then(|| gather.apply(ct, indices)),
             ),
             ScatterKind::Mul if args[0].is_linear() => (Some(self.apply(ct, indices, args[2].value()?)), None),

@@ -10,7 +10,7 @@ use super::reduce_window::windows;
 use super::window::WindowDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Region, Value, ints};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Tangents};
+use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
@@ -99,6 +99,11 @@ impl Primitive for SelectAndGather {
         Ok(smallvec![values.with_shape(self.positions(self.name(), operand)?).strip_weak_type()])
     }
 
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.alike(0..2, "the values and what selects among them")?;
+        rule.resized()
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let (value, operand) = (Aval::scalar(cx.dtype(args[0])), Aval::scalar(cx.dtype(args[1])));
         let worst = if self.min { Reducer::Min } else { Reducer::Max }.identity(operand.dtype);
@@ -155,6 +160,11 @@ impl Primitive for SelectAndScatterAdd {
             bail!(Type, "select_and_scatter_add of {operand} has {positions:?} windows, but got {source} to scatter");
         }
         Ok(smallvec![source.with_shape(operand.shape.clone()).strip_weak_type()])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.alike(0..2, "the windows' values and what selects among them")?;
+        rule.like(1)
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

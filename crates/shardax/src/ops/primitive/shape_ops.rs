@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::reshard::with_addends;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
@@ -33,7 +34,7 @@ pub(super) fn linear_jvp(
     (smallvec![out], vec![tangents[0].as_ref().map(|t| bind1(p.clone(), std::slice::from_ref(t)))])
 }
 
-/// The same elements in the same order, in another shape.
+/// Changes the shape, and keeps the elements and their order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reshape {
     pub shape: Shape,
@@ -77,11 +78,16 @@ impl Primitive for Reshape {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        if self.out.is_some() { Ok(Default::default()) } else { rule.keep_partial() }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.reshape", args, "", &outs[0])])
+        // The partitioner carries addends through it, unless they are to be others.
+        let own = cx.typed(args[0]);
+        if own.is_some_and(|own| outs[0].sharding().is_some_and(|out| out.unreduced() == own.unreduced())) {
+            return Ok(vec![cx.op("stablehlo.reshape", args, "", &outs[0])]);
+        }
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.reshape", args, "", &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -230,11 +236,11 @@ impl Primitive for BroadcastInDim {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        if self.out.is_some() { Ok(Default::default()) } else { rule.keep_partial() }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.broadcast_in_dim(args[0], &self.dims, &outs[0])])
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.broadcast_in_dim(args[0], &self.dims, &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -311,7 +317,8 @@ impl Primitive for Iota {
     }
 
     fn lower(&self, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.iota", &[], &format!("iota_dimension = {} : i64", self.dimension), &outs[0])])
+        let attrs = format!("iota_dimension = {} : i64", self.dimension);
+        with_addends(cx, &[], &outs[0], |cx, _| Ok(cx.op("stablehlo.iota", &[], &attrs, &outs[0])))
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

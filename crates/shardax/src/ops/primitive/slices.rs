@@ -2,6 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::reshard::with_addends;
 use super::shape_ops::{Ints, linear_jvp, list};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
@@ -72,8 +73,8 @@ impl Primitive for Slice {
         rule.keep_partial()
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.slice(args[0], &self.start, &self.limit, &self.strides)])
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.slice(args[0], &self.start, &self.limit, &self.strides)))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -160,8 +161,8 @@ impl Primitive for Pad {
         rule.keep_partial_of_first()
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.pad(args[0], args[1], &self.config)])
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.pad(args[0], args[1], &self.config)))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -266,7 +267,8 @@ impl Primitive for Concatenate {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.concatenate", args, &format!("dimension = {} : i64", self.dimension), &outs[0])])
+        let attrs = format!("dimension = {} : i64", self.dimension);
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.concatenate", args, &attrs, &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -339,7 +341,8 @@ impl Primitive for Reverse {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(vec![cx.op("stablehlo.reverse", args, &format!("dimensions = {}", ints(&self.dims)), &outs[0])])
+        let attrs = format!("dimensions = {}", ints(&self.dims));
+        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.reverse", args, &attrs, &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

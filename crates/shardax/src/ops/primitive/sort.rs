@@ -8,7 +8,7 @@ use super::gather::{GatherScatterMode, take_along};
 use super::reduce::highest;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::{Category, DType, Scalar};
@@ -152,8 +152,14 @@ impl Primitive for Sort {
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         rule.check_whole(0, [self.dimension])?;
-        rule.alike(0..rule.args().len(), "operands")?;
-        rule.like(0)
+        for i in 1..rule.args().len() {
+            rule.check_whole(i, [self.dimension])?;
+        }
+        rule.join()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

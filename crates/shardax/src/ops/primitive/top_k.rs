@@ -6,7 +6,7 @@ use super::elementwise::Accepts;
 use super::gather::{GatherScatterMode, take_along};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::DType;
@@ -64,6 +64,10 @@ impl Primitive for TopK {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         rule.check_whole(0, rule.args()[0].rank().checked_sub(1))?;
         rule.like(0)
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_reduced()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

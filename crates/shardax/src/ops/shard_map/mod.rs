@@ -58,10 +58,16 @@ impl ShardMap {
         with_axes(bound, f)
     }
 
-    /// The type of the block that a device has of a value.
-    pub fn block(mesh: &Mesh, manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, checked: bool) -> Result<Aval> {
+    /// The type of a local shard of a value.
+    pub fn shard_aval(
+        mesh: &Mesh,
+        manual: &[AxisName],
+        spec: &PartitionSpec,
+        aval: &Aval,
+        checked: bool,
+    ) -> Result<Aval> {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
-        let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
+        let vma = if checked { aval.vma.union(&spec.varying()) } else { AxisSet::default() };
         // What is split over manual axes is the block's; over the others its type says it as before.
         let inside = |typed: &Typed| {
             let own = with_manual(typed.mesh(), &manual.iter().copied().collect());
@@ -73,7 +79,7 @@ impl ShardMap {
     }
 
     /// The type of the global value with local shards of this type.
-    pub fn whole(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
+    pub fn unshard_aval(&self, spec: &PartitionSpec, block: &Aval) -> Result<Aval> {
         if spec.len() > block.rank() {
             return Err(err!(
                 Value,
@@ -98,7 +104,9 @@ impl ShardMap {
         let outer = context.as_ref().unwrap_or(self.mesh.abstract_mesh());
         let free = |d: usize| block.sharding().map_or(&[][..], |typed| typed.dims()[d].axes());
         let joined = |d: usize| entry(spec.axes(d).iter().chain(free(d)).copied());
-        let joined = PartitionSpec::new((0..block.rank()).map(joined));
+        let joined = PartitionSpec::new((0..block.rank()).map(joined))
+            .unreduced(spec.unreduced_axes().iter())
+            .reduced(spec.reduced_axes().iter());
         let sharding = outer.has_explicit().then(|| Arc::new(Typed::of_spec(outer, &joined, block.rank())));
         Ok(Aval { shape, vma, sharding, ..block.clone() })
     }
@@ -106,7 +114,7 @@ impl ShardMap {
     /// The axes that a spec does not name: all devices along them hold one value, unless they hold different
     /// entries of a batch.
     fn unmentioned(&self, spec: &PartitionSpec) -> SmallVec<[AxisName; 2]> {
-        let named: AxisSet = spec.all_axes().collect();
+        let named = spec.varying();
         self.axes().filter(|n| !named.contains(*n) && !is_spmd(*n)).collect()
     }
 

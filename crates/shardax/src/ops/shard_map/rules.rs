@@ -17,6 +17,7 @@ use crate::interpret::vary;
 use crate::interpret::{ad, batching};
 use crate::ops::collective::axes::Axes;
 use crate::ops::collective::reduce::AllReduce;
+use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
 use crate::sharding::{NamedSharding, PartitionSpec, Sharding};
@@ -90,7 +91,7 @@ impl Primitive for ShardMap {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         for (i, ((arg, spec), block)) in args.iter().zip(&self.in_specs).zip(self.body.in_avals()).enumerate() {
-            let found = ShardMap::block(&self.mesh, &self.manual, spec, arg, self.checked)?;
+            let found = ShardMap::shard_aval(&self.mesh, &self.manual, spec, arg, self.checked)?;
             if found.shape != block.shape || found.dtype != block.dtype {
                 return Err(err!(
                     Type,
@@ -98,13 +99,13 @@ impl Primitive for ShardMap {
                 ));
             }
         }
-        self.body.out_avals().iter().zip(&self.out_specs).map(|(block, spec)| self.whole(spec, block)).collect()
+        self.body.out_avals().iter().zip(&self.out_specs).map(|(block, spec)| self.unshard_aval(spec, block)).collect()
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         // Inside, operands also vary over the axes that split them; outside, none of its own axes is left.
         let inner: Vec<AxisSet> =
-            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.all_axes().collect())).collect();
+            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.varying())).collect();
         let own: AxisSet = self.axes().collect();
         Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
     }
@@ -230,7 +231,7 @@ impl Primitive for ShardMap {
         let residual_avals: Vec<Aval> = residuals
             .iter()
             .zip(&residual_specs)
-            .map(|(r, s)| ShardMap::block(&self.mesh, &self.manual, s, &r.aval(), self.checked))
+            .map(|(r, s)| ShardMap::shard_aval(&self.mesh, &self.manual, s, &r.aval(), self.checked))
             .collect::<Result<_>>()?;
         let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
         let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
@@ -263,13 +264,20 @@ impl Primitive for ShardMap {
         let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let outs: Vec<Aval> = self.body.out_avals();
         let known_flags: Vec<bool> = linear.iter().map(|l| !l).collect();
-        let ct_specs = marked(&self.out_specs, &has);
+        let ct_specs: Vec<PartitionSpec> = marked(&self.out_specs, &has).iter().map(PartitionSpec::cotangent).collect();
+        let back: Vec<PartitionSpec> = self.in_specs.iter().map(PartitionSpec::cotangent).collect();
         let ct_avals: Vec<Aval> = marked(&outs, &has)
             .iter()
             .zip(&ct_specs)
             .map(|(block, spec)| {
-                Ok(ShardMap::block(&self.mesh, &self.manual, spec, &self.whole(spec, block)?, self.checked)?
-                    .strip_weak_type())
+                Ok(ShardMap::shard_aval(
+                    &self.mesh,
+                    &self.manual,
+                    spec,
+                    &self.unshard_aval(spec, block)?,
+                    self.checked,
+                )?
+                .strip_weak_type())
             })
             .collect::<Result<_>>()?;
         let avals: Vec<Aval> = marked(&blocks, &known_flags).into_iter().chain(ct_avals).collect();
@@ -297,12 +305,12 @@ impl Primitive for ShardMap {
                     .collect::<Result<_>>()?;
                 let found = ad::backward(&self.body, &operands, &cts)?;
                 wanted = found.iter().map(Option::is_some).collect();
-                let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| ct.map(|ct| self.outgoing(ct, spec));
-                Ok(found.into_iter().zip(&self.in_specs).filter_map(outgoing).collect())
+                let outgoing = |(ct, spec): (Option<Array>, &PartitionSpec)| Some(self.outgoing(ct?, spec));
+                found.into_iter().zip(&self.in_specs).filter_map(outgoing).collect()
             })
         })?;
         let in_specs = marked(&self.in_specs, &known_flags).into_iter().chain(ct_specs).collect();
-        let call = self.with_body(body.program, body.captures.len(), in_specs, marked(&self.in_specs, &wanted));
+        let call = self.with_body(body.program, body.captures.len(), in_specs, marked(&back, &wanted));
         let outs = call.apply(&body.captures, known.into_iter().chain(cts.iter().flatten().cloned()));
         Ok(spread_marked(outs, &wanted))
     }
@@ -365,7 +373,7 @@ impl ShardMap {
             return Ok(body.out_avals().into_iter().map(|aval| aval.vma).collect());
         }
         let captures = std::iter::repeat_n(AxisSet::default(), captured);
-        let inputs: Vec<AxisSet> = captures.chain(self.in_specs.iter().map(|spec| spec.all_axes().collect())).collect();
+        let inputs: Vec<AxisSet> = captures.chain(self.in_specs.iter().map(PartitionSpec::varying)).collect();
         vary::outputs(body, &inputs)
     }
 
@@ -380,14 +388,27 @@ impl ShardMap {
     }
 
     /// The cotangent of an operand, from the body: an operand that all devices hold gets the sum of theirs.
-    fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Array {
+    fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
+        let ct = self.of_sum(ct, spec)?;
         let axes = self.unmentioned(spec);
         if self.checked || axes.is_empty() {
-            return match self.checked {
-                true => ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&spec.all_axes().collect())),
+            let addends = spec.unreduced_axes();
+            return Ok(match self.checked {
+                true => ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&spec.varying().minus(addends))),
                 false => ct,
-            };
+            });
         }
-        AllReduce { reducer: crate::ops::primitive::reduce::Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct)
+        Ok(AllReduce { reducer: Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct))
+    }
+
+    /// The cotangent of a sum from those of its addends, which are equal: it is their mean.
+    fn of_sum(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
+        let addends: SmallVec<[AxisName; 2]> = spec.unreduced_axes().iter().collect();
+        if addends.is_empty() {
+            return Ok(ct);
+        }
+        let ct = if self.checked { ct.varying_as(&ct.vma().union(spec.unreduced_axes())) } else { ct };
+        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(addends.clone(), self.checked) }.apply(&ct);
+        Ok(sum / self.mesh.axes_size(&addends)?)
     }
 }

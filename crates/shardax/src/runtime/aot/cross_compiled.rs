@@ -55,7 +55,7 @@ impl<Args, Out> CrossCompiled<Args, Out> {
     /// The floating-point operations of matrix multiplications and convolutions on one device; see
     /// [`Compiled::matmul_flops`](super::Compiled::matmul_flops).
     pub fn matmul_flops(&self) -> Result<f64> {
-        Ok(traffic::products(&self.program.executable.instructions()?))
+        Ok(traffic::matmul_flops(&self.program.executable.instructions()?))
     }
 
     /// The compiler's cost estimates of one call on a device. Those for TPUs count the body of a loop once; the CUDA

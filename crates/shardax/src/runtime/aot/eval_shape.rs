@@ -12,7 +12,8 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::interpret::flat::{flat_fn, trace_flat, types_of};
 use crate::ops::numpy::{IntoShape, shape_of};
 use crate::runtime::layouts;
-use crate::sharding::Sharding;
+use crate::sharding::context::is_explicit;
+use crate::sharding::{Sharding, get_mesh};
 use crate::source;
 
 /// A trace number that is never used.
@@ -62,12 +63,17 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
                 Some(sharding) => layouts::canonical(&sharding),
                 None => return Ok(of_type(Aval::new(dtype, shape))),
             },
+            // A mesh without devices is known to types alone.
+            like @ (ShardingLike::Spec(_) | ShardingLike::Typed(_)) if get_mesh().is_none() && is_explicit() => {
+                let typed = like.typed(NAME, &shape)?.0;
+                return Ok(of_type(Aval::new(dtype, shape).with_sharding(Some(typed))));
+            }
             like => like.resolve(NAME)?,
         };
         sharding.check_constrained(NAME)?;
         sharding.shard_shape(&shape)?;
         sharding.layout().map_or(Ok(()), |known| known.get().check(&shape))?;
-        Ok(of_type_on(Aval::new(dtype, shape), Some(Arc::new(sharding))))
+        Ok(of_type_on(Aval::new(dtype, shape).lying(&sharding), Some(Arc::new(sharding))))
     });
     made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
 }

@@ -21,7 +21,7 @@ use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
 use crate::runtime::load::{Effort, Request};
 use crate::runtime::placement::{Input, Placed, Placing};
-use crate::sharding::context::{argument_meshes_asked, get_mesh};
+use crate::sharding::context::{argument_meshes_asked, devices_asked, get_mesh};
 use crate::sharding::device::client_number;
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
@@ -57,8 +57,10 @@ pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 const KEPT_TRACES: usize = 4;
 
 struct Trace {
-    /// The context mesh, the client of captured arrays, and the default precision.
+    /// The context mesh, and whether the function asked for its devices: if not, it is the same trace on others.
     mesh: Option<Mesh>,
+    asked_devices: bool,
+    /// The client of captured arrays, and the default precision.
     client_number: usize,
     precision: Option<Precision>,
     in_def: TreeDef,
@@ -140,23 +142,34 @@ impl LowerOptions<'_> {
 
     /// Traces `f`, unless it was traced for such arguments before.
     fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
-        let in_avals = types_of(flat)?;
+        // Host data lies as `in_shardings` say, and so does its type.
+        let given = self.in_shardings.iter().map(|given| given.sharding.as_ref());
+        let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(given).map(placed).collect();
         let (mesh, client_number, precision) = (get_mesh(), client_number(), precision::current());
+        let shape = |mesh: &Option<Mesh>| mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
         let same = |trace: &Trace| {
             (trace.client_number, trace.precision) == (client_number, precision)
-                && trace.mesh == mesh
+                && (trace.mesh == mesh || (!trace.asked_devices && shape(&trace.mesh) == shape(&mesh)))
                 && trace.in_def == flat.def
                 && trace.in_avals == in_avals
         };
         if let Some(found) = self.traces.and_then(|traces| traces.lock().iter().find(|trace| same(trace)).cloned()) {
             return Ok(found);
         }
-        let (begun, asked) = (Instant::now(), argument_meshes_asked());
+        let (begun, asked, devices) = (Instant::now(), argument_meshes_asked(), devices_asked());
         let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
         counts::traced(self.function, begun);
         let pruned = Pruned::new(&traced, self.keep_unused)?;
-        let trace =
-            Arc::new(Trace { mesh, client_number, precision, in_def: flat.def.clone(), in_avals, pruned, out_def });
+        let trace = Arc::new(Trace {
+            mesh,
+            asked_devices: devices_asked() != devices,
+            client_number,
+            precision,
+            in_def: flat.def.clone(),
+            in_avals,
+            pruned,
+            out_def,
+        });
         // A trace that depends on the arguments' mesh is only valid for them.
         if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
             let mut all = traces.lock();
@@ -164,6 +177,14 @@ impl LowerOptions<'_> {
             all.push_front(trace.clone());
         }
         Ok(trace)
+    }
+}
+
+/// The type of an argument for which a sharding was given.
+fn placed((aval, given): (Aval, Option<&Sharding>)) -> Aval {
+    match given {
+        Some(given) if aval.sharding.is_none() => aval.lying(given),
+        _ => aval,
     }
 }
 

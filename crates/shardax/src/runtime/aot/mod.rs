@@ -464,13 +464,13 @@ impl<Args, Out> Compiled<Args, Out> {
     /// let x = shape_dtype_struct_on([64, 32], DType::F32, NamedSharding::new(&mesh, P!["data"]));
     /// let w = shape_dtype_struct_on([32, 16], DType::F32, NamedSharding::new(&mesh, P![]));
     /// let lowered = jit(|x: Array, w: Array| x.dot(w)).lower((x, w))?;
-    /// assert_eq!(lowered.program().flops().products, 2.0 * 64.0 * 32.0 * 16.0);
+    /// assert_eq!(lowered.program().flops().matmuls, 2.0 * 64.0 * 32.0 * 16.0);
     /// // The devices along `model` repeat what the others do.
     /// assert_eq!(lowered.compile()?.matmul_flops()?, 2.0 * 16.0 * 32.0 * 16.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn matmul_flops(&self) -> Result<f64> {
-        Ok(traffic::products(&self.loaded.instructions()?))
+        Ok(traffic::matmul_flops(&self.loaded.instructions()?))
     }
 
     /// The compiler's cost estimates of one call on a device, such as `flops` and `bytes accessed`.

@@ -49,10 +49,10 @@ pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
 
 /// The floating-point operations of matmuls of one call on one device, once per execution. Loops with an
 /// unknown number of iterations count once.
-pub(super) fn products(instructions: &[HloInstruction]) -> f64 {
+pub(super) fn matmul_flops(instructions: &[HloInstruction]) -> f64 {
     let runs = Runs::of(instructions);
     let times = |i: &HloInstruction| runs.of_computation(&i.computation).unwrap_or(1) as f64;
-    instructions.iter().filter(|i| i.products > 0.0).map(|i| i.products * times(i)).sum()
+    instructions.iter().filter(|i| i.matmul_flops > 0.0).map(|i| i.matmul_flops * times(i)).sum()
 }
 
 fn is_control(opcode: &str) -> bool {

@@ -15,13 +15,17 @@
 //! ```
 
 mod bessel;
+mod counting;
 mod entropy;
 mod gamma;
+mod integrals;
 mod normal;
 
 pub use bessel::*;
+pub use counting::*;
 pub use entropy::*;
 pub use gamma::*;
+pub use integrals::*;
 pub use normal::*;
 
 pub use crate::nn::{log_softmax, softmax};
@@ -44,15 +48,20 @@ pub(super) fn elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -
 /// Like [`elementwise`], but fails for complex numbers.
 #[track_caller]
 pub(super) fn real_elementwise(name: &str, args: &[Array], f: impl FnOnce(&[Array]) -> Array) -> Array {
-    let made: Result<Array> = at_caller(|| {
-        args.iter().try_for_each(Array::check)?;
-        if let Some(x) = args.iter().find(|x| x.dtype().is_complex()) {
-            return Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
-                .help("take `real(..)` or `imag(..)` first"));
-        }
-        Ok(elementwise(name, args, f))
-    });
+    let made = check_real(name, args).map(|()| elementwise(name, args, f));
     Array::from_result(made, &args[0])
+}
+
+/// Fails for a failed operand, and for one of complex numbers.
+#[track_caller]
+pub(in crate::scipy) fn check_real(name: &str, args: &[Array]) -> Result<()> {
+    at_caller(|| {
+        args.iter().try_for_each(Array::check)?;
+        args.iter().find(|x| x.dtype().is_complex()).map_or(Ok(()), |x| {
+            Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
+                .help("take `real(..)` or `imag(..)` first"))
+        })
+    })
 }
 
 /// The logarithm of the sum of exponentials over `axes`; see [`Array::logsumexp`].

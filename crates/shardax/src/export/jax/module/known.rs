@@ -137,7 +137,7 @@ fn values(
     }
 }
 
-/// What is left of a number in this type.
+/// A number, wrapped to the range of this type.
 fn wrapped(value: i64, element: &str) -> i64 {
     match element {
         "i1" => i64::from(value != 0),

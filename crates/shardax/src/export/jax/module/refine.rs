@@ -9,10 +9,10 @@ use super::known::{Known, known};
 use super::*;
 use crate::stack::grow;
 
-/// How deep functions call each other, at most.
+/// The largest depth of nested calls.
 const DEPTH: usize = 200;
 
-/// What a function was written for: its name there, and the types and known values of its arguments.
+/// The key of a specialization: the name of the function, and the types and concrete values of its arguments.
 type Called = (String, Vec<(usize, Option<Rc<[i64]>>)>);
 
 /// The functions of a program, and those of them that are written.

@@ -52,7 +52,7 @@ impl Scan {
                 .zip(&inputs[at_sums..])
                 .map(|(ct, sum)| ct.as_ref().map(|ct| sum + ct).unwrap_or_else(|| sum.clone()))
                 .collect();
-            outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, aval)));
+            outs.extend(of(Carry).map(|((ct, _), aval)| tangent_or_zeros(ct, &aval.cotangent())));
             has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
             outs.extend(of(Scanned).filter_map(|((ct, _), _)| ct.clone()));
             Ok(outs)
@@ -61,7 +61,7 @@ impl Scan {
         let mut operands: Vec<Array> =
             args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.value().cloned()).collect::<Result<_>>()?;
         operands.extend(marked(&ins, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
-        operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, aval)));
+        operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())));
         operands.extend(cts[nk..].iter().flatten().cloned());
         let mut roles = marked(&in_roles, &known);
         roles.resize(at_carry + nk, Carry);

@@ -37,7 +37,7 @@ fn half_square(a: &Array, x: &Array) -> Array {
     mu * &z - z * square * sum * 2
 }
 
-/// How many powers of `1 / a` and of Temme's variable the type's digits need.
+/// The numbers of powers of `1 / a` and of Temme's variable that the dtype's precision needs.
 fn counts(dtype: DType) -> (usize, usize) {
     if dtype == DType::F64 { (7, 16) } else { (3, 8) }
 }

@@ -4,6 +4,9 @@
 
 mod bessel;
 mod beta;
+mod dilogarithm;
+mod error;
+mod expint;
 mod gamma;
 mod gamma_uniform;
 mod normal;
@@ -101,6 +104,16 @@ expanded! {
     NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
     LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
         |x, y, _, t| t * EXP.apply(&(log_density(&x[0]) - y));
+    EXPN "expn" Float, |a| widened(a, |a| expint::expn(&a[0], &a[1])), |a, out, i, t| match i {
+        0 => no_slope("expn", "its order", out),
+        _ => -t * EXPN.apply(&[&a[0] - 1, a[1].clone()]),
+    };
+    EXPI "expi" Float, |x| widened(x, |x| expint::expi(&x[0])), |x, _, _, t| t * (EXP.apply(&x[0]) / &x[0]);
+    SPENCE "spence" Float, |x| widened(x, |x| Ok(dilogarithm::spence(&x[0]))),
+        |x, _, _, t| t * dilogarithm::slope(&x[0]);
+    ERFCX "erfcx" Float, |x| widened(x, |x| Ok(error::erfcx(&x[0]))),
+        |x, y, _, t| t * (&x[0] * y * 2 - std::f64::consts::FRAC_2_SQRT_PI);
+    DAWSON "dawsn" Float, |x| widened(x, |x| Ok(error::dawson(&x[0]))), |x, y, _, t| t * (1 - &x[0] * y * 2);
     LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))), |x, _, _, t| t / (&x[0] * (1 - &x[0]));
     XLOGY "xlogy" Inexact, |a| or_zero(a, &a[0] * LOG.apply(&a[1])),
         |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * (&a[0] / &a[1]) };

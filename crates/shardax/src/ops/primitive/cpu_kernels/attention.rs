@@ -11,10 +11,10 @@ use ndarray::{
 };
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 
-use super::attention::{Attention, HIDDEN};
-use super::cpu_kernels::{self, numbers, numbers_mut, sizes};
+use super::{numbers, numbers_mut, sizes};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
+use crate::ops::primitive::attention::{HIDDEN, Window};
 
 pub(super) const TARGET: &str = "shardax_attention";
 pub(super) const GRADIENT: &str = "shardax_attention_gradient";
@@ -25,7 +25,7 @@ const BLOCK: usize = 64;
 /// The minimum number of queries for the kernel: with fewer, keys and values are only read once or twice.
 const MIN_QUERIES: usize = 8;
 
-impl Attention {
+impl Window {
     /// The positions of the keys that the query at a position attends to, of `keys`.
     fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
         let end = query.saturating_add(self.after).saturating_add(1).min(keys);
@@ -33,34 +33,36 @@ impl Attention {
     }
 }
 
-/// Lowers attention to the kernel, if that is worthwhile.
-pub(super) fn lower(of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
-    call(TARGET, of, cx, args, outs)
-}
-
-/// Lowers the gradient of attention to the kernel.
-pub(super) fn lower_gradient(of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
-    call(GRADIENT, of, cx, args, outs)
-}
-
-fn call(target: &str, of: Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
+/// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
+pub(in super::super) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
     let (q, k) = (cx.aval(args[0]), cx.aval(args[1]));
     let queries = q.shape[q.rank() - 3];
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
     // Each thread takes whole key heads.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
-    let is_large = queries >= MIN_QUERIES && work >= cpu_kernels::MIN_WORK && heads >= cpu_kernels::threads(cx);
+    let is_large = queries >= MIN_QUERIES && work >= super::limits::ATTENTION && heads >= super::threads(cx);
     let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
-    if is_empty || !(is_large || cpu_kernels::is_always_used()) || !cpu_kernels::is_enabled(cx) {
-        return None;
-    }
-    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    Some(cpu_kernels::call(cx, target, args, &[("before", count(of.before)), ("after", count(of.after))], outs))
+    !is_empty && (is_large || super::is_always_used()) && super::is_enabled(cx)
 }
 
-fn read(frame: &CallFrame<'_>) -> Result<(Attention, usize), String> {
-    let [before, after] = [cpu_kernels::number(frame, "before")?, cpu_kernels::number(frame, "after")?];
-    Ok((Attention { before, after, precision: Default::default() }, cpu_kernels::number(frame, "threads")?))
+/// Lowers attention to the kernel.
+pub(in super::super) fn lower(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
+    call(TARGET, of, cx, args, outs)
+}
+
+/// Lowers the gradient of attention to the kernel.
+pub(in super::super) fn lower_gradient(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
+    call(GRADIENT, of, cx, args, outs)
+}
+
+fn call(target: &str, of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    super::call(cx, target, args, &[("before", count(of.before)), ("after", count(of.after))], outs)
+}
+
+fn read(frame: &CallFrame<'_>) -> Result<(Window, usize), String> {
+    let [before, after] = [super::number(frame, "before")?, super::number(frame, "after")?];
+    Ok((Window { before, after }, super::number(frame, "threads")?))
 }
 
 /// Merges the batch dimensions.
@@ -135,7 +137,7 @@ impl<'a> Mask<'a> {
 
 /// One query head with its key head, and the mask.
 struct Head<'a> {
-    of: Attention,
+    of: Window,
     q: ArrayView2<'a, f32>,
     k: ArrayView2<'a, f32>,
     v: ArrayView2<'a, f32>,
@@ -331,7 +333,7 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let y = parts(heads_mut(y)?, 0).into_iter().flat_map(|example| parts(example, 1));
     let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
     let room = || Array2::zeros((BLOCK, keys));
-    cpu_kernels::run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
+    super::run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
         let (i, h) = (at / q.len_of(Axis(2)), at % q.len_of(Axis(2)));
         let [k, v] = [k, v].map(|x| head(x, i, h / groups));
         Head { of, q: head(q, i, h), k, v, mask: mask.of(i, h) }.forward(room, y, max, sum);
@@ -365,7 +367,7 @@ pub(super) fn handle_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
         }
     }
     let room = || [(); 2].map(|()| Array2::zeros((BLOCK, keys)));
-    cpu_kernels::run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
+    super::run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
         dk.fill(0.0);
         dv.fill(0.0);
         for (group, dq) in dq.into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! CPU kernels for matmuls where XLA's are slow (xla-cpu-pjrt 0.0.1): f64 takes three times as long, and f32 with a
-//! right operand in column order, such as the gradient of a layer's input, half as long again (`docs/plugin.md`).
+//! Matmuls of f32 and f64 by the crate `matrixmultiply`. XLA's (xla-cpu-pjrt 0.0.1) take up to three times as long: of
+//! f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
@@ -7,20 +7,16 @@ use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::cpu_kernels::{self, MIN_WORK, numbers, numbers_mut};
-use super::dot::{DotGeneral, free};
-use crate::core::lower::{Lowering, Value, ints};
+use super::{
+    call, is_always_used, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, run_tasks, transpose,
+};
+use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::ops::primitive::dot::{DotGeneral, free};
 use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
-
-/// The minimum number of rows and of columns: below, reading the other operand dominates.
-const MIN_SIDE: usize = 8;
-
-/// The smallest matrix in column order that XLA reads slowly.
-const MIN_TURNED: usize = 1 << 16;
 
 /// The minimum number of rows in a task.
 const MIN_ROWS: usize = 32;
@@ -32,7 +28,7 @@ const BLOCKS: usize = 2;
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
 /// Lowers the matmul to a kernel, if that is worthwhile.
-pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
     if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
         return None;
@@ -42,25 +38,18 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
     let (batch, depth) = (sizes(&lhs, &dot.lhs_batch), sizes(&lhs, &dot.lhs_contract));
     let (rows, columns) = (sizes(&lhs, &lhs_free), sizes(&rhs, &rhs_free));
-    let is_slow = match out.dtype {
-        DType::F64 => true,
-        DType::F32 if cpu_kernels::is_always_used() => true,
-        DType::F32 => batch == 1 && columns * depth >= MIN_TURNED && dot.rhs_contract.last() == Some(&(rhs.rank() - 1)),
-        _ => false,
-    };
     let sides = [rows, columns, depth];
-    let (min_side, min_work) = if cpu_kernels::is_always_used() { (1, 1) } else { (MIN_SIDE, MIN_WORK) };
-    let is_large =
-        sides.iter().all(|side| *side >= min_side) && sides.into_iter().fold(batch, usize::saturating_mul) >= min_work;
-    if !is_slow || !is_large || !cpu_kernels::is_enabled(cx) {
+    let is_wide = is_always_used() || sides.iter().all(|side| *side >= limits::MATMUL_SIDE);
+    let work = sides.into_iter().fold(batch, usize::saturating_mul);
+    if !matches!(out.dtype, DType::F32 | DType::F64) || !is_wide || !is_worth(work, limits::MATMUL) || !is_enabled(cx) {
         return None;
     }
     let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
     let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
     let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
     let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
-    let product = cpu_kernels::call(cx, TARGET, &[a, b], &numbers, &[product])[0];
-    Some(cx.op("stablehlo.reshape", &[product], "", out))
+    let product = call(cx, TARGET, &[a, b], &numbers, &[product])[0];
+    Some(reshape(cx, product, &out.shape))
 }
 
 /// Views `v` as a batch of matrices, and returns their contracted dimension: whichever needs no transposition,
@@ -74,18 +63,15 @@ fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, dep
     } else if is_order([b, f, c]) {
         (v, [batch, free, depth], 2)
     } else {
-        let order = [b, f, c].concat();
-        let moved = Aval::new(aval.dtype, order.iter().map(|&d| aval.shape[d]).collect::<Vec<_>>());
-        let v = cx.op("stablehlo.transpose", &[v], &format!("permutation = {}", ints(&order)), &moved);
-        (v, [batch, free, depth], 2)
+        (transpose(cx, v, &[b, f, c].concat()), [batch, free, depth], 2)
     };
-    (cx.op("stablehlo.reshape", &[v], "", &Aval::new(aval.dtype, Shape::from_slice(&dims))), dim)
+    (reshape(cx, v, &dims), dim)
 }
 
 /// Handles a call: `lhs` and `rhs` are the contracted dimensions of the operands.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
-    let dims = [cpu_kernels::number(frame, "lhs")?, cpu_kernels::number(frame, "rhs")?];
-    let threads = cpu_kernels::number(frame, "threads")?.max(1);
+    let dims = [number(frame, "lhs")?, number(frame, "rhs")?];
+    let threads = number(frame, "threads")?.max(1);
     let (args, results) = frame.split();
     let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
     match c.ty {
@@ -137,10 +123,5 @@ fn multiply<T: LinalgScalar + Send + Sync>(
         }
         tasks.push((a, b, c));
     }
-    cpu_kernels::run_tasks(
-        tasks,
-        threads,
-        || (),
-        |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c),
-    );
+    run_tasks(tasks, threads, || (), |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c));
 }

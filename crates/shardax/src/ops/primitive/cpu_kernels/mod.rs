@@ -1,27 +1,34 @@
-//! CPU kernels: matmuls and attention computed with the crate `matrixmultiply` (the feature `ndarray`) instead of by
-//! XLA's compiled code. They are as accurate as XLA's, and deterministic.
+//! CPU kernels: matmuls, gradients of convolutions and attention that the crate `matrixmultiply` computes instead of XLA's
+//! compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from shapes, never
+//! from the number of threads or devices. One file each; this one decides whether programs may call them, and has what
+//! they share. `limits` says from which size on they are used.
 //!
 //! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
 //! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
 //! everything they can, even where XLA is faster, to test them with the small reference values.
+
+pub(super) mod attention;
+pub(super) mod conv;
+mod depthwise;
+mod filter_gradient;
+mod filter_window;
+mod limits;
+pub(super) mod matmul;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use shardax_pjrt::ffi::{self, Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{attention_cpu, dot_cpu};
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::error::Result;
 use crate::settings::{CPU_KERNELS, CpuKernels};
+use crate::shape::Shape;
 use crate::sharding::device::client;
 
-/// The number of multiply-adds below which a call costs more than it saves.
-pub(super) const MIN_WORK: usize = 1 << 20;
-
 /// Returns `true` if a program may call the kernels.
-pub(super) fn is_enabled(cx: &Lowering) -> bool {
+fn is_enabled(cx: &Lowering) -> bool {
     // A plugin without FFI cannot call them.
     cx.on_cpu() && cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
 }
@@ -33,8 +40,13 @@ fn requested() -> CpuKernels {
 }
 
 /// Returns `true` if the kernels are used even where XLA is faster (tests only).
-pub(super) fn is_always_used() -> bool {
+fn is_always_used() -> bool {
     requested() == CpuKernels::All
+}
+
+/// Returns `true` if this many multiply-adds are worth a call.
+fn is_worth(work: usize, limit: usize) -> bool {
+    work > 0 && (work >= limit || is_always_used())
 }
 
 /// Registers the handlers with XLA, once: before a program that calls one is compiled or loaded.
@@ -43,26 +55,22 @@ pub(crate) fn register() -> Result<()> {
     let registered = REGISTERED.get_or_init(|| {
         let client = client()?;
         let plugin = client.pjrt.plugin();
-        ffi::register(plugin, dot_cpu::TARGET, dot_cpu::handle)?;
-        ffi::register(plugin, attention_cpu::TARGET, attention_cpu::handle)?;
-        Ok(ffi::register(plugin, attention_cpu::GRADIENT, attention_cpu::handle_gradient)?)
+        ffi::register(plugin, matmul::TARGET, matmul::handle)?;
+        ffi::register(plugin, filter_gradient::TARGET, filter_gradient::handle)?;
+        ffi::register(plugin, depthwise::TARGET, depthwise::handle)?;
+        ffi::register(plugin, attention::TARGET, attention::handle)?;
+        Ok(ffi::register(plugin, attention::GRADIENT, attention::handle_gradient)?)
     });
     registered.clone()
 }
 
 /// The number of threads of a call: devices that compute concurrently share the cores.
-pub(super) fn threads(cx: &Lowering) -> usize {
+fn threads(cx: &Lowering) -> usize {
     if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) }
 }
 
 /// Writes a call of a handler on row-major arrays, with these numbers as attributes beside the number of threads.
-pub(super) fn call(
-    cx: &mut Lowering,
-    target: &str,
-    args: &[Value],
-    numbers: &[(&str, i64)],
-    outs: &[Aval],
-) -> Vec<Value> {
+fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)], outs: &[Aval]) -> Vec<Value> {
     let threads = threads(cx);
     let numbers: String = numbers.iter().map(|(name, n)| format!("{name} = {n} : i64, ")).collect();
     let layout = |rank: usize| {
@@ -79,32 +87,46 @@ pub(super) fn call(
     cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)
 }
 
+/// Transposes `v`, unless its dimensions are in this order already.
+fn transpose(cx: &mut Lowering, v: Value, order: &[usize]) -> Value {
+    if order.iter().copied().eq(0..order.len()) {
+        return v;
+    }
+    let aval = cx.aval(v);
+    let moved = Aval::new(aval.dtype, order.iter().map(|&d| aval.shape[d]).collect::<Shape>());
+    cx.op("stablehlo.transpose", &[v], &format!("permutation = {}", ints(order)), &moved)
+}
+
+/// Reshapes `v`.
+fn reshape(cx: &mut Lowering, v: Value, shape: &[usize]) -> Value {
+    let aval = Aval::new(cx.dtype(v), Shape::from_slice(shape));
+    cx.op("stablehlo.reshape", &[v], "", &aval)
+}
+
 /// A number among the attributes of a call.
-pub(super) fn number(frame: &CallFrame<'_>, name: &str) -> std::result::Result<usize, String> {
+fn number(frame: &CallFrame<'_>, name: &str) -> std::result::Result<usize, String> {
     let number = frame.attr(name).and_then(|a| a.as_i64()).ok_or_else(|| format!("the call has no {name}"))?;
     usize::try_from(number).map_err(|e| format!("{name} is {number}: {e}"))
 }
 
 /// The elements of an argument.
-pub(super) fn numbers<'a, T: FromBytes + Immutable>(arg: &Arg<'a>) -> std::result::Result<&'a [T], String> {
+fn numbers<'a, T: FromBytes + Immutable>(arg: &Arg<'a>) -> std::result::Result<&'a [T], String> {
     <[T]>::ref_from_bytes(arg.data).map_err(|e| e.to_string())
 }
 
 /// The elements of a result, all of which must be written.
-pub(super) fn numbers_mut<'a, T: FromBytes + IntoBytes>(
-    ret: &'a mut Ret<'_>,
-) -> std::result::Result<&'a mut [T], String> {
-    <[T]>::mut_from_bytes(ret.overwritten()).map_err(|e| e.to_string())
+fn numbers_mut<'a, T: FromBytes + IntoBytes>(ret: &'a mut Ret<'_>) -> std::result::Result<&'a mut [T], String> {
+    <[T]>::mut_from_bytes(ret.data_to_overwrite()).map_err(|e| e.to_string())
 }
 
 /// The sizes of an array.
-pub(super) fn sizes(dims: &[i64]) -> Vec<usize> {
+fn sizes(dims: &[i64]) -> Vec<usize> {
     dims.iter().map(|&d| d as usize).collect()
 }
 
 /// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
 /// runs fewer.
-pub(super) fn run_tasks<T: Send, Own>(
+fn run_tasks<T: Send, Own>(
     tasks: Vec<T>,
     threads: usize,
     own: impl Fn() -> Own + Sync,

@@ -1,0 +1,286 @@
+//! The checks, in the order of the report.
+
+use std::time::Instant;
+
+use shardax::error::{Error, ErrorKind, Result};
+use shardax::export::{Exported, export};
+use shardax::prelude::*;
+use shardax::profiler;
+
+type Check = fn() -> Result<String>;
+
+/// The checks by their names.
+pub const CHECKS: [(&str, Check); 15] = [
+    ("plugin", plugin),
+    ("devices", devices_found),
+    ("arithmetic", arithmetic),
+    ("dtypes", dtypes),
+    ("matmul", matmul),
+    ("random", random_numbers),
+    ("gradients", gradients),
+    ("loops", loops),
+    ("collectives", collectives),
+    ("donation", donation),
+    ("memories", memories),
+    ("callbacks", callbacks),
+    ("profiler", records),
+    ("export", exports),
+    ("speed", speed),
+];
+
+/// Runs a check by its name.
+pub fn run(name: &str) -> std::result::Result<String, String> {
+    let check = CHECKS.iter().find(|(known, _)| *known == name).ok_or_else(|| format!("there is no check {name:?}"))?;
+    check.1().map_err(|error| error.to_string())
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Check, what.into())
+}
+
+/// Fails unless each value is within `tolerance` of the one wanted, relative to values above 1.
+fn close(what: &str, got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
+    let mut worst = 0.0f64;
+    for (at, (got, want)) in got.iter().zip(want).enumerate() {
+        let error = (f64::from(*got) - want).abs() / want.abs().max(1.0);
+        // NaN is not below either.
+        if !(error <= tolerance) {
+            return Err(wrong(format!("{what}: element {at} is {got}, and should be {want} within {tolerance:e}")));
+        }
+        worst = worst.max(error);
+    }
+    Ok(worst)
+}
+
+/// Products of float32 use shorter numbers on some platforms by default.
+fn matmul_tolerance() -> Result<f64> {
+    let devices = local_devices()?;
+    Ok(match devices.first().map(|device| device.platform().to_lowercase()).as_deref() {
+        Some("cpu") | None => 1e-5,
+        Some("tpu") => 2e-2,
+        _ => 2e-3,
+    })
+}
+
+fn plugin() -> Result<String> {
+    let platform = std::env::var("SHARDAX_PLATFORM").unwrap_or_else(|_| "cpu".to_owned());
+    let found = match platform.as_str() {
+        "cpu" => shardax_pjrt::Plugin::cpu(),
+        other => shardax_pjrt::Plugin::find(other),
+    };
+    let plugin = found.map_err(|error| Error::new(ErrorKind::Plugin, error.to_string()))?;
+    let (major, minor) = plugin.api_version();
+    let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
+    Ok(format!("{}, {bytes} bytes, PJRT {major}.{minor}", plugin.path().display()))
+}
+
+fn devices_found() -> Result<String> {
+    let all = devices()?;
+    let kinds: Vec<String> = local_devices()?.iter().map(|device| format!("{device:?}")).collect();
+    let memory = match local_devices()?[0].memory_stats() {
+        Ok(stats) => format!("{stats:?}"),
+        Err(_) => "no memory statistics".to_owned(),
+    };
+    Ok(format!(
+        "{} in all, process {} of {}, here: {}; {memory}",
+        all.len(),
+        process_index(),
+        process_count(),
+        kinds.join(", ")
+    ))
+}
+
+fn arithmetic() -> Result<String> {
+    let x: Vec<f32> = (0..4096).map(|i| i as f32 / 512.0 - 4.0).collect();
+    let f = jit(|x: Array| x.sin() * x.exp() + x.tanh());
+    let got = f.call(array(x.clone()))?.to_vec::<f32>()?;
+    let want = x.iter().map(|x| f64::from(*x)).map(|x| x.sin() * x.exp() + x.tanh());
+    Ok(format!("largest error {:.1e}", close("sin(x) exp(x) + tanh(x)", &got, want, 1e-4)?))
+}
+
+fn dtypes() -> Result<String> {
+    let all = [
+        DType::Bool,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+        DType::F16,
+        DType::Bf16,
+        DType::F32,
+        DType::F64,
+    ];
+    let (mut work, mut not) = (Vec::new(), Vec::new());
+    for dtype in all {
+        let doubled = jit(move |x: Array| (x.astype(dtype) * ones_dtype((), dtype)).astype(DType::F32));
+        match doubled.call(array([0.0f32, 1.0])).and_then(|x| x.to_vec::<f32>()) {
+            Ok(got) if got == [0.0, 1.0] => work.push(dtype.to_string()),
+            Ok(got) => return Err(wrong(format!("{dtype}: [0, 1] times 1 is {got:?}"))),
+            Err(error) => not.push(format!("{dtype} ({})", error.message().lines().next().unwrap_or_default())),
+        }
+    }
+    let rest = if not.is_empty() { String::new() } else { format!("; not: {}", not.join(", ")) };
+    match work.contains(&DType::F32.to_string()) {
+        true => Ok(format!("{}{rest}", work.join(", "))),
+        false => Err(wrong(format!("float32 does not work{rest}"))),
+    }
+}
+
+fn matmul() -> Result<String> {
+    const N: usize = 128;
+    let value = |i: usize, j: usize| ((i * 7 + j * 3) % 17) as f64 / 17.0 - 0.5;
+    let make = |transposed: bool| {
+        let data: Vec<f32> = (0..N * N)
+            .map(|at| (at / N, at % N))
+            .map(|(i, j)| if transposed { value(j, i) } else { value(i, j) } as f32)
+            .collect();
+        Array::from_vec(data, &[N, N])
+    };
+    let got = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((make(false)?, make(true)?))?.to_vec::<f32>()?;
+    let want = (0..N * N).map(|at| (0..N).map(|k| value(at / N, k) * value(at % N, k)).sum());
+    Ok(format!(
+        "{N} × {N}, float32: largest error {:.1e}",
+        close("a product of matrices", &got, want, matmul_tolerance()?)?
+    ))
+}
+
+/// Bits and numbers that JAX 0.10.2 draws from these keys.
+fn random_numbers() -> Result<String> {
+    let bits = random::bits(random::key(7), [4]).to_vec::<u32>()?;
+    if bits != [2_895_194_379, 4_185_947_648, 1_300_703_658, 1_906_787_632] {
+        return Err(wrong(format!("the bits of key 7 are {bits:?}, which are not JAX's")));
+    }
+    let normal = random::normal(&random::key(0), [4]).to_vec::<f32>()?;
+    let want = [1.622_642_159_461_975, 2.025_264_739_990_234_4, -0.433_594_435_453_414_9, -0.078_617_349_267_005_92];
+    close("normal numbers of key 0", &normal, want, 1e-5)?;
+    Ok("the bits are JAX's".to_owned())
+}
+
+fn gradients() -> Result<String> {
+    let x: Vec<f32> = (0..64).map(|i| i as f32 / 16.0).collect();
+    let slope = jit(grad(|x: Array| (x.sin() * &x).sum(..))).call(array(x.clone()))?.to_vec::<f32>()?;
+    let want = x.iter().map(|x| f64::from(*x)).map(|x| x.sin() + x * x.cos());
+    Ok(format!("largest error {:.1e}", close("the gradient of x sin(x)", &slope, want, 1e-4)?))
+}
+
+fn loops() -> Result<String> {
+    let sum = jit(|x: Array| fori_loop(0, 100, |_, x: Array| x + 1.5, x)).call(array(1.0f32))?.item::<f32>()?;
+    match sum {
+        151.0 => Ok("a loop of 100 steps".to_owned()),
+        other => Err(wrong(format!("1 + 100 · 1.5 is {other}"))),
+    }
+}
+
+fn collectives() -> Result<String> {
+    let n = local_device_count();
+    let mesh = Mesh::new(local_devices()?, [("x", n)])?;
+    let all = shard_map(
+        move |x: Array| {
+            let next: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
+            (psum(x.clone(), "x"), ppermute(x.clone(), "x", next), all_gather_tiled(x, "x", 0).sum_keepdims(0))
+        },
+        &mesh,
+    );
+    let x = arange(0..n as i32).astype(DType::F32);
+    let (sum, moved, gathered) = jit(all.in_specs(P!["x"]).out_specs((P![], P!["x"], P!["x"]))).call(x)?;
+    let total = (n * (n - 1) / 2) as f32;
+    let shifted: Vec<f32> = (0..n).map(|i| ((i + n - 1) % n) as f32).collect();
+    for (what, got, want) in
+        [("psum", sum, vec![total]), ("ppermute", moved, shifted), ("all_gather", gathered, vec![total; n])]
+    {
+        let got = got.to_vec::<f32>()?;
+        if got != want {
+            return Err(wrong(format!("{what} over {n} devices is {got:?}, and should be {want:?}")));
+        }
+    }
+    Ok(format!("psum, ppermute, all_gather over {n} devices"))
+}
+
+fn donation() -> Result<String> {
+    let x = ones([1 << 16]);
+    block_until_ready(&x)?;
+    let y = jit(|x: Array| x + 1.0).donate_argnums([0]).call(&x)?;
+    if y.get(5).item::<f32>()? != 2.0 {
+        return Err(wrong("1 + 1 is not 2 in donated memory"));
+    }
+    match x.is_deleted() {
+        true => Ok("the argument's memory is the result's".to_owned()),
+        false => Err(wrong("the donated argument is still there")),
+    }
+}
+
+fn memories() -> Result<String> {
+    let device = &local_devices()?[0];
+    let kinds: Vec<&str> = device.addressable_memories()?.iter().map(|memory| memory.kind()).collect();
+    let x = arange(0..1000);
+    let back = device_put(&device_put(&x, Space::Host)?, Space::Device)?;
+    match back.to_vec::<i32>()? == x.to_vec::<i32>()? {
+        true => Ok(format!("{}; to the host and back", kinds.join(", "))),
+        false => Err(wrong("values that went to the host's memory and back are others")),
+    }
+}
+
+fn callbacks() -> Result<String> {
+    let host = pure_callback(
+        |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
+        shape_dtype_struct([4], DType::F32),
+    );
+    match jit(move |x: Array| host.call(x + 1.0)).call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
+        Ok(got) if got == [2.0; 4] => Ok("a function of the host in a program".to_owned()),
+        Ok(got) => Err(wrong(format!("a function of the host gave {got:?}"))),
+        Err(error) if error.kind() == ErrorKind::NotImplemented => {
+            Ok(format!("not on this platform: {}", error.message()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn records() -> Result<String> {
+    let folder = std::env::temp_dir().join(format!("shardax-doctor-{}", std::process::id()));
+    let recording = profiler::trace(&folder)?;
+    jit(|x: Array| x.sum(..)).call(ones([1000]))?.block_until_ready()?;
+    recording.stop()?;
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok("a trace of a computation".to_owned())
+}
+
+fn exports() -> Result<String> {
+    let bytes = export(|x: Array| x.cos(), zeros([4]))?.serialize()?;
+    let got = Exported::<(Array,), Array>::deserialize(&bytes)?.call(zeros([4]))?.to_vec::<f32>()?;
+    match got == [1.0; 4] {
+        true => Ok(format!("{} bytes, read and run", bytes.len())),
+        false => Err(wrong(format!("an exported cos(0) is {got:?}"))),
+    }
+}
+
+/// The quickest of some runs, in seconds.
+fn quickest(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    run()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..times {
+        let begun = Instant::now();
+        run()?;
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    Ok(best)
+}
+
+fn speed() -> Result<String> {
+    let n = if local_devices()?[0].platform().eq_ignore_ascii_case("cpu") { 1024 } else { 8192 };
+    let (step, small) = (jit(|x: Array| x + 1.0), zeros([8]));
+    let dispatch = quickest(1000, || step.call(&small)?.block_until_ready())?;
+    let (product, large) = (jit(|x: Array| x.matmul(&x)), ones([n, n]).astype(DType::Bf16));
+    let matmul = quickest(5, || product.call(&large)?.block_until_ready())?;
+    let data = vec![0f32; 1 << 24];
+    let copy = quickest(5, || Array::from_slice(&data, &[1 << 24])?.block_until_ready())?;
+    Ok(format!(
+        "a call {:.1} µs; bfloat16 {n}³ {:.2} TFLOP/s; host to device {:.1} GB/s",
+        dispatch * 1e6,
+        2.0 * (n as f64).powi(3) / matmul * 1e-12,
+        (data.len() * 4) as f64 / copy * 1e-9
+    ))
+}

@@ -1,0 +1,139 @@
+//! Checks of a platform: its plugin, its devices, and what programs do on them.
+//!
+//! Each check runs in a process of its own with a time limit, so that a plugin that crashes or hangs fails that check
+//! alone.
+
+mod checks;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use checks::CHECKS;
+
+/// Loads a plugin, runs checks on its devices, and writes a report to attach to an issue.
+#[derive(clap::Parser, Clone, Debug)]
+#[command(name = "shardax-doctor", version)]
+pub struct Options {
+    /// The platform: `cpu`, `cuda` or `tpu`; by default that of SHARDAX_PLATFORM, or `cpu`.
+    pub platform: Option<String>,
+    /// Where the report is written.
+    #[arg(long, value_name = "FILE", default_value = "shardax-doctor.md")]
+    pub report: PathBuf,
+    /// Seconds that a check may take.
+    #[arg(long, default_value_t = 180)]
+    pub limit: u64,
+    /// Runs this check in this process, and prints what it found.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub check: Option<String>,
+}
+
+/// A check's outcome.
+struct Outcome {
+    name: &'static str,
+    passed: bool,
+    /// The finding, or the reason of the failure.
+    text: String,
+    took: Duration,
+}
+
+/// Runs all checks and writes the report; returns `true` if all passed.
+///
+/// Fails if the checks cannot be started or the report cannot be written.
+pub fn examine(options: &Options) -> Result<bool, String> {
+    if let Some(name) = &options.check {
+        return checks::run(name).map(|found| {
+            println!("{found}");
+            true
+        });
+    }
+    let platform = options.platform.clone().or_else(|| std::env::var("SHARDAX_PLATFORM").ok());
+    let platform = platform.unwrap_or_else(|| "cpu".to_owned());
+    println!("shardax {} on {platform}", env!("CARGO_PKG_VERSION"));
+    let mut outcomes = Vec::new();
+    for (name, _) in CHECKS {
+        let outcome = run_apart(name, &platform, options)?;
+        let mark = if outcome.passed { "ok" } else { "FAILED" };
+        println!("{:<12} {mark:<7} {}", outcome.name, outcome.text.replace('\n', "\n                     "));
+        let is_fatal = !outcome.passed && matches!(outcome.name, "plugin" | "devices");
+        outcomes.push(outcome);
+        if is_fatal {
+            println!("nothing else can be checked without it");
+            break;
+        }
+    }
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
+    std::fs::write(&options.report, report(&platform, &outcomes))
+        .map_err(|error| format!("cannot write {}: {error}", options.report.display()))?;
+    println!(
+        "{} of {} checks passed; the report is in {}",
+        outcomes.len() - failed,
+        outcomes.len(),
+        options.report.display()
+    );
+    Ok(failed == 0)
+}
+
+/// Runs a check in a process of its own.
+fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Outcome, String> {
+    let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
+    let begun = Instant::now();
+    let mut command = Command::new(program);
+    command.args(["--check", name]).env("SHARDAX_PLATFORM", platform);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("a check cannot be started: {error}"))?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    // Read while it runs: a full pipe would stop it.
+    let read = |stream: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || stream.map(std::io::read_to_string).and_then(Result::ok).unwrap_or_default())
+    };
+    let out = read(out.map(|stream| Box::new(stream) as _));
+    let err = read(err.map(|stream| Box::new(stream) as _));
+    let limit = Duration::from_secs(options.limit);
+    let status = loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) => break Some(status),
+            None if begun.elapsed() > limit => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default().trim().to_owned();
+    let (out, err) = (text(out), text(err));
+    let (passed, text) = match status {
+        Some(status) if status.success() => (true, out),
+        Some(status) => (false, format!("{}\n({status})", last_lines(&err))),
+        None => (false, format!("{}\n(it ran past {} s and was ended)", last_lines(&err), options.limit)),
+    };
+    Ok(Outcome { name, passed, text, took: begun.elapsed() })
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+fn report(platform: &str, outcomes: &[Outcome]) -> String {
+    let mut text = format!("# shardax-doctor: {platform}\n\n");
+    let host = std::fs::read_to_string("/proc/version").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, |n| n.get());
+    let _ = writeln!(text, "- shardax {}", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(text, "- {}, {cores} cores", host.split(" (").next().unwrap_or_default().trim());
+    for name in ["SHARDAX_CUDA_PLUGIN", "SHARDAX_TPU_PLUGIN", "SHARDAX_CPU_PLUGIN", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"]
+    {
+        if let Ok(value) = std::env::var(name) {
+            let _ = writeln!(text, "- {name}={value}");
+        }
+    }
+    text.push_str("\n| check | result | found | s |\n|---|---|---|---|\n");
+    let cell = |text: &str| text.replace('|', "\\|").replace('\n', "<br>");
+    for Outcome { name, passed, text: found, took } in outcomes {
+        let mark = if *passed { "ok" } else { "**failed**" };
+        let _ = writeln!(text, "| {name} | {mark} | {} | {:.1} |", cell(found), took.as_secs_f64());
+    }
+    text
+}

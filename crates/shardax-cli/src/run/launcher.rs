@@ -1,0 +1,75 @@
+//! The commands that start processes.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::Options;
+
+/// The command that starts the processes of an attempt.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// One of the others, by the number of processes and what is installed.
+    Auto,
+    /// `mpirun` of Open MPI or MPICH.
+    Mpirun,
+    /// `srun` of Slurm.
+    Srun,
+    /// Nothing: the program is started by itself, as one process.
+    None,
+}
+
+impl Launcher {
+    fn chosen(self, processes: usize) -> Launcher {
+        let in_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
+        match self {
+            Launcher::Auto if processes == 1 => Launcher::None,
+            Launcher::Auto if in_slurm && found("srun").is_some() => Launcher::Srun,
+            Launcher::Auto => Launcher::Mpirun,
+            chosen => chosen,
+        }
+    }
+
+    /// The command of an attempt.
+    pub(super) fn command(self, options: &Options, processes: usize) -> Result<Command, String> {
+        let (program, arguments) = options.program.split_first().ok_or("give a program after `--`")?;
+        let count = processes.to_string();
+        let launch = |launcher: &str, own: &[&str]| {
+            let path = found(launcher).ok_or_else(|| {
+                format!(
+                    "`{launcher}` is not in PATH: install it (`apt-get install openmpi-bin`), or choose another --launcher"
+                )
+            })?;
+            let mut command = Command::new(path);
+            command.args(own).args(&options.launcher_arg).arg(program).args(arguments);
+            Ok(command)
+        };
+        match self.chosen(processes) {
+            Launcher::Srun => launch("srun", &["-n", &count, "--cpu-bind=none", "--kill-on-bad-exit=1"]),
+            Launcher::None if processes > 1 => Err(format!("--launcher=none starts one process, not {processes}")),
+            Launcher::None => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                Ok(command)
+            }
+            Launcher::Mpirun | Launcher::Auto => {
+                let mut own = vec!["-n", &count, "--bind-to", "none"];
+                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                // Only Open MPI counts cores, and only where no hosts are named.
+                if options.launcher_arg.is_empty() && processes > cores && is_open_mpi() {
+                    own.push("--oversubscribe");
+                }
+                launch("mpirun", &own)
+            }
+        }
+    }
+}
+
+fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn is_open_mpi() -> bool {
+    let version = Command::new("mpirun").arg("--version").output();
+    version.is_ok_and(|version| String::from_utf8_lossy(&version.stdout).contains("Open MPI"))
+}

@@ -1,0 +1,237 @@
+//! A supervisor: starts a program in several processes, passes signals on, and restarts it from its last checkpoint.
+
+mod attempt;
+mod launcher;
+mod progress;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use shardax::distributed::preemption;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+
+use attempt::{Attempt, End};
+pub use launcher::Launcher;
+use progress::{available, latest_checkpoint};
+
+/// Runs a program in several processes, and restarts it from its last checkpoint when it fails.
+///
+/// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 reach the program as SIGUSR1, at which a `Trainer` saves and ends with status
+/// 75; so does this command then. A second signal ends everything at once.
+#[derive(clap::Parser, Clone, Debug)]
+#[command(name = "shardax-run", version)]
+pub struct Options {
+    /// The number of processes, or the least and the most of them as `2:4`.
+    #[arg(short = 'n', long, value_name = "N|MIN:MAX", default_value = "1")]
+    pub processes: Processes,
+    /// The number of restarts after failures.
+    #[arg(long, default_value_t = 3)]
+    pub restarts: u32,
+    /// Seconds before the first restart; doubled for each further one without a new checkpoint, up to 60.
+    #[arg(long, default_value_t = 1.0)]
+    pub backoff: f64,
+    /// The folder of the program's checkpoints. Two attempts in a row without a new one end the run.
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoints: Option<PathBuf>,
+    /// A shell command that prints how many processes can be started now; asked before each attempt.
+    #[arg(long, value_name = "COMMAND")]
+    pub available: Option<String>,
+    /// The command that starts the processes: by default none for one process, `srun` in a Slurm allocation, `mpirun` elsewhere.
+    #[arg(long, value_enum, default_value_t = Launcher::Auto)]
+    pub launcher: Launcher,
+    /// An argument for the launcher, such as `--launcher-arg=--hostfile=hosts`. Can be repeated.
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub launcher_arg: Vec<String>,
+    /// Seconds from SIGTERM to SIGKILL for processes that are left over.
+    #[arg(long, default_value_t = 10.0)]
+    pub grace: f64,
+    /// The program and its arguments.
+    #[arg(last = true, required = true)]
+    pub program: Vec<OsString>,
+}
+
+/// The least and the most processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processes {
+    /// The least.
+    pub min: usize,
+    /// The most.
+    pub max: usize,
+}
+
+impl FromStr for Processes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Processes, String> {
+        let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0);
+        let (min, max) = text.split_once(':').unwrap_or((text, text));
+        match (number(min), number(max)) {
+            (Some(min), Some(max)) if min <= max => Ok(Processes { min, max }),
+            _ => Err("give a number such as `4`, or the least and the most as `2:4`".to_owned()),
+        }
+    }
+}
+
+/// Attempts in a row without a new checkpoint after which a run ends.
+const STALLED: u32 = 2;
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Runs the program until it succeeds, is preempted, or has failed too often; returns the exit status.
+///
+/// Fails where nothing could be started.
+pub fn supervise(options: &Options) -> Result<u8, String> {
+    let signals = signals()?;
+    let mut run = Run { options, signals, told: false, failures: 0, stalled: 0, attempts: 0 };
+    run.run()
+}
+
+fn signals() -> Result<Receiver<i32>, String> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP])
+        .map_err(|error| format!("signals cannot be handled: {error}"))?;
+    let (sender, receiver) = channel();
+    let work = move || signals.forever().try_for_each(|signal| sender.send(signal));
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(work);
+    thread.map(|_| receiver).map_err(|error| format!("no thread could be started: {error}"))
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    signals: Receiver<i32>,
+    /// A signal has come: nothing is restarted any more.
+    told: bool,
+    failures: u32,
+    /// Attempts in a row without a new checkpoint.
+    stalled: u32,
+    attempts: u32,
+}
+
+impl Run<'_> {
+    fn run(&mut self) -> Result<u8, String> {
+        loop {
+            let Some(processes) = self.wait_for_hosts()? else { return Ok(preemption_status()) };
+            let before = self.latest();
+            if self.attempts > 0 {
+                let from = before.map_or_else(|| "the beginning".to_owned(), |step| format!("step {step}"));
+                say(&format!("restarts {processes} processes from {from}"));
+            }
+            let mut attempt = Attempt::start(self.options, processes, self.attempts)?;
+            self.attempts += 1;
+            let end = self.watch(&mut attempt);
+            let after = self.latest();
+            match after > before {
+                true => self.stalled = 0,
+                false => self.stalled += 1,
+            }
+            match end {
+                End::Done => return Ok(0),
+                End::Preempted if self.told => return Ok(preemption_status()),
+                End::Preempted => {
+                    // Progress cannot be seen without the folder.
+                    if self.options.checkpoints.is_none() {
+                        self.failures += 1;
+                    }
+                    say("the program was preempted, and this command was not");
+                }
+                End::Failed { status, .. } if self.told => return Ok(status),
+                End::Failed { ref why, .. } => {
+                    self.failures += 1;
+                    say(&format!("attempt {} failed: {why}", self.attempts));
+                }
+            }
+            let status = match end {
+                End::Failed { status, .. } => status,
+                _ => preemption_status(),
+            };
+            if self.failures > self.options.restarts {
+                say(&format!("ends, after {} restarts", self.attempts - 1));
+                return Ok(status);
+            }
+            if self.options.checkpoints.is_some() && self.stalled >= STALLED {
+                let at = after.map_or_else(|| "without any checkpoint".to_owned(), |step| format!("at step {step}"));
+                say(&format!("ends: {STALLED} attempts in a row made no new checkpoint, {at}"));
+                return Ok(status);
+            }
+            if !self.pause(self.backoff()) {
+                return Ok(status);
+            }
+        }
+    }
+
+    fn latest(&self) -> Option<u64> {
+        self.options.checkpoints.as_deref().and_then(latest_checkpoint)
+    }
+
+    fn backoff(&self) -> Duration {
+        let doubled = 2f64.powi(self.stalled.saturating_sub(1).min(16) as i32);
+        let seconds = (self.options.backoff * doubled).clamp(0.0, LONGEST_BACKOFF.as_secs_f64());
+        Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_BACKOFF)
+    }
+
+    /// Waits; `false` when a signal has come.
+    fn pause(&mut self, time: Duration) -> bool {
+        match self.signals.recv_timeout(time) {
+            Ok(_) => self.told = true,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(time),
+        }
+        !self.told
+    }
+
+    /// The number of processes that can be started, once it is enough; `None` when a signal has come.
+    fn wait_for_hosts(&mut self) -> Result<Option<usize>, String> {
+        let Processes { min, max } = self.options.processes;
+        let Some(command) = &self.options.available else { return Ok(Some(max)) };
+        let mut said = false;
+        loop {
+            let count = available(command)?;
+            if count >= min {
+                return Ok(Some(count.min(max)));
+            }
+            if !std::mem::replace(&mut said, true) {
+                say(&format!("waits: {count} processes can be started, and {min} are needed"));
+            }
+            if !self.pause(Duration::from_secs(1)) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Waits for the end of an attempt, and passes signals on.
+    fn watch(&mut self, attempt: &mut Attempt) -> End {
+        let grace = Duration::try_from_secs_f64(self.options.grace).unwrap_or_default();
+        let mut kill_at: Option<Instant> = None;
+        loop {
+            if let Some(end) = attempt.poll() {
+                return end;
+            }
+            if kill_at.is_some_and(|at| Instant::now() >= at) {
+                attempt.kill();
+            }
+            let Ok(signal) = self.signals.recv_timeout(POLL) else { continue };
+            match std::mem::replace(&mut self.told, true) {
+                false => {
+                    let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+                    say(&format!("{name}: the program saves and ends; a second signal ends it at once"));
+                    attempt.preempt();
+                }
+                true => {
+                    attempt.terminate();
+                    kill_at = Some(Instant::now() + grace);
+                }
+            }
+        }
+    }
+}
+
+fn preemption_status() -> u8 {
+    preemption::EXIT_STATUS as u8
+}
+
+fn say(text: &str) {
+    eprintln!("shardax-run: {text}");
+}

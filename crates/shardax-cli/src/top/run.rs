@@ -1,0 +1,96 @@
+//! A run as its folder shows it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use shardax_train::log::{JsonLines, Line};
+
+/// The log and the checkpoints of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The log.
+    pub log: PathBuf,
+    /// Its lines.
+    pub lines: Vec<Line>,
+    /// The time since the log was written; `None` if the clock has jumped back.
+    pub written: Option<Duration>,
+    /// The complete checkpoints: steps, and the times since they were written.
+    pub checkpoints: Vec<(u64, Option<Duration>)>,
+    /// True while a checkpoint is being written.
+    pub is_saving: bool,
+}
+
+/// The folders below the run's that are looked through.
+const DEPTH: usize = 2;
+
+impl Run {
+    /// Reads a run's folder, or its log.
+    ///
+    /// Fails where there is no log, or it is not one of JSON lines.
+    pub fn read(path: &Path) -> Result<Run, String> {
+        let (log, folder) = match path.is_file() {
+            true => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
+            false => {
+                let log = newest_log(path, DEPTH).ok_or_else(|| {
+                    format!("{} has no log of JSON lines (*.jsonl): add `.logger(JsonLines::new(..)?)`", path.display())
+                })?;
+                (log, path)
+            }
+        };
+        let lines = JsonLines::read(&log).map_err(|error| error.to_string())?;
+        let mut run = Run { written: age(&log), log, lines, checkpoints: Vec::new(), is_saving: false };
+        run.find_checkpoints(folder, DEPTH);
+        run.checkpoints.sort_unstable();
+        Ok(run)
+    }
+
+    /// The numbers of the last logged step.
+    pub fn last(&self) -> Option<&Line> {
+        self.lines.last()
+    }
+
+    /// The last value of a number.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.lines.iter().rev().find_map(|line| line.values.get(name).copied())
+    }
+
+    /// The values of a number by step, without those that are not finite.
+    pub fn curve(&self, name: &str) -> Vec<(f64, f64)> {
+        let point = |line: &Line| Some((line.step as f64, *line.values.get(name)?)).filter(|(_, x)| x.is_finite());
+        self.lines.iter().filter_map(point).collect()
+    }
+
+    fn find_checkpoints(&mut self, folder: &Path, depth: usize) {
+        for path in entries(folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !path.is_dir() {
+                continue;
+            }
+            match name.parse::<u64>() {
+                Ok(step) if path.join("commit").exists() => self.checkpoints.push((step, age(&path.join("commit")))),
+                _ if name.ends_with(".unfinished") => self.is_saving = true,
+                _ if depth > 1 => self.find_checkpoints(&path, depth - 1),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn newest_log(folder: &Path, depth: usize) -> Option<PathBuf> {
+    let is_log = |path: &PathBuf| path.extension().is_some_and(|end| end == "jsonl") && path.is_file();
+    let written = |path: &PathBuf| fs::metadata(path).and_then(|about| about.modified()).ok();
+    let here = entries(folder).filter(is_log).max_by_key(written);
+    here.or_else(|| {
+        let below = entries(folder).filter(|path| depth > 1 && path.is_dir());
+        below.filter_map(|path| newest_log(&path, depth - 1)).max_by_key(written)
+    })
+}
+
+fn age(path: &Path) -> Option<Duration> {
+    SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
+}

@@ -1,0 +1,88 @@
+//! `shardax-top` and `shardax-doctor`, as they are called.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use shardax_cli::top::{Run, text};
+
+fn folder(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("shardax-cli-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("a folder");
+    path
+}
+
+#[test]
+fn a_run_is_drawn_from_its_folder() {
+    let folder = folder("top");
+    let line = |step: u64| {
+        format!(
+            "{{\"step\":{step},\"loss\":{},\"steps_per_second\":12.5,\"time/input_wait\":0.25,\"time/remaining_seconds\":7300.0,\
+             \"memory/host_bytes\":3221225472.0,\"accuracy\":0.75}}\n",
+            4.0 / step as f64
+        )
+    };
+    std::fs::write(folder.join("metrics.jsonl"), (1..=100).map(line).collect::<String>()).expect("a log");
+    for step in [40, 80] {
+        std::fs::create_dir_all(folder.join(format!("checkpoints/{step}"))).expect("a folder");
+        std::fs::write(folder.join(format!("checkpoints/{step}/commit")), "").expect("a file");
+    }
+    std::fs::create_dir_all(folder.join("checkpoints/100.unfinished")).expect("a folder");
+    let run = Run::read(&folder).expect("a run");
+    assert_eq!(run.checkpoints.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [40, 80]);
+    let drawn = text(&run, "loss", 100, 28).expect("a picture");
+    for part in ["step 100", "2 h 1 min left", "12.5000 steps/s", "saving", "host memory      3.00 GiB"] {
+        assert!(drawn.contains(part), "{part:?} is not in\n{drawn}");
+    }
+    for part in ["waits for data   25 %", "step 80", "accuracy", "0.7500", "4.0000", "0.0400"] {
+        assert!(drawn.contains(part), "{part:?} is not in\n{drawn}");
+    }
+    let drawn = text(&run, "perplexity", 100, 28).expect("a picture");
+    assert!(drawn.contains("the log has no number `perplexity`; it has accuracy, loss"), "{drawn}");
+    // Any size is drawn.
+    for (width, height) in [(1, 1), (10, 4), (40, 12), (400, 100)] {
+        text(&run, "loss", width, height).expect("a picture");
+    }
+    let once = Command::new(env!("CARGO_BIN_EXE_shardax-top")).arg("--once").arg(&folder).output().expect("it runs");
+    assert!(once.status.success() && String::from_utf8_lossy(&once.stdout).contains("step 100"));
+    let none = Command::new(env!("CARGO_BIN_EXE_shardax-top")).arg("/nowhere").output().expect("it runs");
+    assert_eq!(none.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&none.stderr).contains("/nowhere has no log of JSON lines"));
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[test]
+fn the_doctor_finds_a_cpu_in_order() {
+    let folder = folder("doctor");
+    let report = folder.join("report.md");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
+    doctor.args(["cpu", "--report"]).arg(&report).env("SHARDAX_NUM_CPU_DEVICES", "4");
+    let output = doctor.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read_to_string(&report).expect("a report");
+    assert!(report.contains("| collectives | ok | psum, ppermute, all_gather over 4 devices |"), "{report}");
+    assert_eq!(report.matches("| ok |").count(), 15, "{report}");
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// A plugin that is not one, and one that hangs, are failures with their reasons.
+#[test]
+fn the_doctor_says_what_is_wrong() {
+    let folder = folder("doctor-fails");
+    let report = folder.join("report.md");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
+    let output =
+        doctor.args(["cuda", "--report"]).arg(&report).env("SHARDAX_CUDA_PLUGIN", "/nowhere/plugin.so").output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("plugin       FAILED") && said.contains("/nowhere/plugin.so"), "{said}");
+    assert!(std::fs::read_to_string(&report).expect("a report").contains("| plugin | **failed** |"));
+    // No check is done in no time.
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
+    let output = doctor.args(["cpu", "--limit", "0", "--report"]).arg(&report).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && said.contains("it ran past 0 s and was ended"), "{said}");
+    let _ = std::fs::remove_dir_all(&folder);
+}

@@ -1,0 +1,72 @@
+//! A decoder over mesh axes of type `Explicit`: the code of the model has no constraints for it, the rules choose.
+
+use shardax::stages::CompilerOption;
+use shardax_models::{Decoder, DecoderConfig};
+use shardax_nn::prelude::*;
+
+const QUICK: [(&str, CompilerOption); 3] = [
+    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
+    ("xla_backend_optimization_level", CompilerOption::Int(0)),
+    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
+];
+
+type State = Optimizer<Decoder>;
+
+fn step(mut state: State, tokens: Array) -> Result<(State, Array)> {
+    let (input, target) = (tokens.get((.., ..8)), tokens.get((.., 1..)));
+    let loss = state.minimize(|model: &mut Decoder| {
+        softmax_cross_entropy_with_integer_labels(model.forward(&input), &target).mean(..)
+    })?;
+    Ok((state, loss))
+}
+
+/// The losses of three steps, and the types of the parameters, which stay.
+fn run(config: &DecoderConfig, rules: &Rules) -> Result<(Vec<f32>, Vec<String>)> {
+    let model = rules.init({
+        let (config, rules) = (config.clone(), rules.clone());
+        move || Decoder::new(&config, &mut Rngs::new(0).with_rules(&rules))
+    })?;
+    let state = Optimizer::new(model, adamw(1e-2, 1e-2))?;
+    let tokens = random::randint(random::key(7), [4, 9], 0, 32);
+    let tokens = match rules.sharding(["batch"]) {
+        Some(sharding) => device_put(&tokens, &sharding)?,
+        None => tokens,
+    };
+    let compiled = jit(step).lower((&state, &tokens))?.compile_with_options(&QUICK)?;
+    let types = |state: &State| tree::leaves(&state.model).iter().map(Array::type_name).collect::<Vec<_>>();
+    let (mut state, mut losses, before) = (state.clone(), Vec::new(), types(&state));
+    for _ in 0..3 {
+        let loss;
+        (state, loss) = compiled.call((state, &tokens))?;
+        losses.push(loss.item::<f32>()?);
+    }
+    assert_eq!(types(&state), before);
+    Ok((losses, before))
+}
+
+#[track_caller]
+fn check(config: &DecoderConfig) -> Result<()> {
+    shardax::config::set_num_cpu_devices(8)?;
+    let (want, _) = run(config, &Rules::default())?;
+    let mesh = make_mesh([("data", 2), ("model", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let tensor = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
+    for rules in [tensor.clone(), tensor.and("embed", "data")] {
+        let (losses, types) = run(config, &rules)?;
+        assert!(types.iter().any(|name| name.contains("32@model")), "{types:?}");
+        for (have, loss) in losses.iter().zip(&want) {
+            assert!((have - loss).abs() <= 2e-5 * loss, "{losses:?}, want {want:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_one_after_another() -> Result<()> {
+    check(&DecoderConfig { tie_embeddings: true, ..DecoderConfig::new(32, 2, 16, 4) })
+}
+
+#[test]
+fn layers_in_a_scan_with_checkpoints() -> Result<()> {
+    let checkpoint = Some(CheckpointPolicy::NothingSaveable);
+    check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: true, ..DecoderConfig::new(32, 2, 16, 4) })
+}

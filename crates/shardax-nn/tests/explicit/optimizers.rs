@@ -1,0 +1,85 @@
+//! Every optimizer on parameters whose types have shardings.
+
+use shardax_nn::optim::*;
+
+use super::*;
+
+type Params = (Array, Array);
+
+fn steps<T: GradientTransformation<Params>>(
+    optimizer: &T,
+    place: impl Fn(Array, PartitionSpec) -> Result<Array>,
+) -> Result<Params> {
+    let draw = |i: u32, shape: &[usize]| random::normal(random::key(i), shape);
+    let specs = || (P!["data", "model"], P!["model"]);
+    let put = |w: Array, b: Array| -> Result<Params> { Ok((place(w, specs().0)?, place(b, specs().1)?)) };
+    let mut params = put(draw(0, &[8, 16]), draw(1, &[16]))?;
+    let mut state = optimizer.init(&params)?;
+    for i in 0..3 {
+        let grads = put(draw(2 + i, &[8, 16]), draw(9 + i, &[16]))?;
+        let updates;
+        (updates, state) = optimizer.update(grads, state, &params)?;
+        let before = types(&params);
+        params = apply_updates(params, updates)?;
+        assert_eq!(types(&params), before);
+    }
+    Ok(params)
+}
+
+#[track_caller]
+fn check<T: GradientTransformation<Params>>(name: &str, optimizer: T) {
+    setup();
+    let want = steps(&optimizer, |x, _| Ok(x)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let mesh = mesh(AxisType::Explicit);
+    for set in [false, true] {
+        let _mesh = set.then(|| set_mesh(&mesh).expect("no trace"));
+        let found = steps(&optimizer, |x, spec| device_put(&x, &NamedSharding::new(&mesh, spec)));
+        let found = found.unwrap_or_else(|e| panic!("{name} set={set}: {e}"));
+        equal(&found.0, &want.0, 1e-4, name);
+        equal(&found.1, &want.1, 1e-4, name);
+    }
+}
+
+#[test]
+fn of_moments() {
+    check("sgd", sgd(0.1));
+    check("sgd_momentum", sgd_momentum(0.1, 0.9, true));
+    check("adam", adam(0.1));
+    check("adamw", adamw(0.1, 0.01));
+    check("rmsprop", rmsprop(0.1));
+    check("adagrad", adagrad(0.1));
+    check("lion", lion(0.1));
+    check("yogi", yogi(0.1));
+    check("radam", radam(0.1));
+    check("adabelief", adabelief(0.1));
+}
+
+#[test]
+fn of_norms() {
+    check("lamb", lamb(0.1, 0.01));
+    check("lars", lars(0.1, 0.01));
+    check("fromage", fromage(0.1));
+    check("clip_by_global_norm", (clip_by_global_norm(0.5), sgd(0.1)));
+    check("adafactor", adafactor(Some(0.1)));
+    check("apply_if_finite", apply_if_finite(adam(0.1), 2));
+    check("multi_steps", multi_steps(adam(0.1), 2));
+    check("schedule_free", schedule_free(sgd(0.1), 0.1));
+}
+
+#[test]
+fn of_matrices() -> Result<()> {
+    setup();
+    let mesh = mesh(AxisType::Explicit);
+    let x = random::normal(random::key(0), [8, 16]);
+    let one = |x: &Array| -> Result<Array> {
+        let optimizer = scale_by_muon();
+        let state = GradientTransformation::<Array>::init(&optimizer, x)?;
+        Ok(optimizer.update(x.clone(), state, x)?.0)
+    };
+    let want = one(&x)?;
+    let split = device_put(&x, &NamedSharding::new(&mesh, P!["data", "model"]))?;
+    let have = one(&split)?;
+    assert_eq!(have.type_name(), "float32[8@data,16@model]");
+    equal(&have, &want, 1e-4, "muon");
+    Ok(())
+}

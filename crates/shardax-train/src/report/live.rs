@@ -1,0 +1,109 @@
+//! A page that is rewritten while a run goes on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::Report;
+use crate::log::{Line, Logger};
+
+/// A logger that writes a page about the run, which browsers reload by themselves. The page is one file; no server is
+/// needed.
+///
+/// ```
+/// use shardax_train::log::Logger;
+/// use shardax_train::report::LiveReport;
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-live-{}.html", std::process::id()));
+/// let mut page = LiveReport::new(&path, "digits");
+/// page.log(100, &[("loss".to_owned(), 0.25)].into())?;
+/// page.flush()?;
+/// assert!(std::fs::read_to_string(&path).unwrap().contains("http-equiv=\"refresh\""));
+/// // The page of a run that has ended stays as it is.
+/// drop(page);
+/// assert!(!std::fs::read_to_string(&path).unwrap().contains("http-equiv=\"refresh\""));
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LiveReport {
+    path: PathBuf,
+    title: String,
+    every: Duration,
+    lines: Vec<Line>,
+    written: Option<Instant>,
+}
+
+/// More points than these are thinned out.
+const POINTS: usize = 2000;
+
+impl LiveReport {
+    /// Creates a page that is rewritten every 5 s.
+    pub fn new(path: impl AsRef<Path>, title: &str) -> Self {
+        let (path, title) = (path.as_ref().to_owned(), title.to_owned());
+        LiveReport { path, title, every: Duration::from_secs(5), lines: Vec::new(), written: None }
+    }
+
+    /// Sets how often the page is rewritten and reloaded, at most once a second.
+    pub fn every(mut self, interval: Duration) -> Self {
+        self.every = interval.max(Duration::from_secs(1));
+        self
+    }
+
+    /// Begins the curves with the lines of an earlier part of the run, such as those of
+    /// [`JsonLines::read`](crate::log::JsonLines::read).
+    pub fn earlier(mut self, lines: Vec<Line>) -> Self {
+        self.lines = lines;
+        self
+    }
+
+    fn write(&mut self, goes_on: bool) -> Result<()> {
+        let each = self.lines.len().div_ceil(POINTS).max(1);
+        // The last line is always among them.
+        let thinned: Vec<Line> = self.lines.iter().rev().step_by(each).rev().cloned().collect();
+        let mut report = Report::new(&self.title).curves(&[("run", &thinned)])?;
+        if goes_on {
+            report = report.refresh(self.every);
+        }
+        // A browser must not read half of it.
+        let new = self.path.with_extension("html.unfinished");
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let written = folder.map_or(Ok(()), fs::create_dir_all);
+        let written =
+            written.and_then(|()| fs::write(&new, report.to_html())).and_then(|()| fs::rename(&new, &self.path));
+        self.written = Some(Instant::now());
+        written.map_err(|error| {
+            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", self.path.display()))
+                .help("look at the path and at the disk")
+        })
+    }
+}
+
+impl Logger for LiveReport {
+    fn begin(&mut self, step: u64) -> Result<()> {
+        self.lines.retain(|line| line.step <= step);
+        Ok(())
+    }
+
+    fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
+        self.lines.push(Line { step, values: values.clone() });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        match self.written {
+            Some(written) if written.elapsed() < self.every => Ok(()),
+            _ => self.write(true),
+        }
+    }
+}
+
+impl Drop for LiveReport {
+    fn drop(&mut self) {
+        if !self.lines.is_empty() {
+            let _ = self.write(false);
+        }
+    }
+}

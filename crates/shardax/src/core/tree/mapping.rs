@@ -1,0 +1,500 @@
+//! Mapping over trees: one or several, of one type or of unlike ones, leaf by leaf or subtree by subtree.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::structure::Token;
+use super::{Compose, Flat, Node, Tree, TreeDef, rebuild};
+use crate::core::array::Array;
+use crate::core::function::IntoOutput;
+use crate::error::{AtCaller, Result, err};
+
+/// The trees that [`map`], [`map_into`] and [`map_with_path`] take: a tree, several of one
+/// structure ([`zip`]), or a tree whose leaves are subtrees ([`is_leaf`]).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no tree of arrays",
+    note = "several trees are given as `tree::zip((a, b))`, whose function takes a tuple: `|(x, y)| x + y`"
+)]
+pub trait Trees {
+    /// The argument of the function: an array, or a tuple of what the trees have in one place.
+    type Leaf;
+    /// The leaf of the first tree, which the function of [`map`] returns.
+    type First: Tree;
+    /// The first tree, whose type the result has.
+    type Tree: Tree;
+    /// Takes the trees apart.
+    fn places(self) -> Result<Places<Self::Leaf>>;
+}
+
+/// The first of several trees without its leaves, and what the function is applied to.
+#[derive(Debug)]
+pub struct Places<L> {
+    def: TreeDef,
+    /// The tokens of the structure that each leaf takes the place of.
+    spans: Vec<Range<usize>>,
+    leaves: Vec<L>,
+    /// The arrays outside of them.
+    outside: Vec<Array>,
+}
+
+impl<L> Places<L> {
+    fn paths(&self) -> Vec<String> {
+        self.spans.iter().map(|span| self.def.path_of_token(span.start)).collect()
+    }
+
+    /// The first tree's structure with other subtrees in place of its leaves.
+    fn replaced(&self, parts: &[Flat]) -> Flat {
+        let (mut out, mut at) = (Flat::default(), 0);
+        let mut outside = self.outside.iter();
+        let mut between = |out: &mut Flat, span: Range<usize>| {
+            let def = self.def.part(span);
+            out.leaves.extend(outside.by_ref().take(def.leaf_count()).cloned());
+            out.def.extend(&def);
+        };
+        for (span, part) in self.spans.iter().zip(parts) {
+            between(&mut out, at..span.start);
+            out.append(part);
+            at = span.end;
+        }
+        between(&mut out, at..self.def.tokens().len());
+        out
+    }
+}
+
+/// The leaves of a tree as its own places.
+fn arrays(flat: Flat) -> Places<Array> {
+    let is_leaf = |(i, token): (usize, &Token)| matches!(token, Token::Leaf).then_some(i..i + 1);
+    let spans = flat.def.tokens().enumerate().filter_map(is_leaf).collect();
+    Places { def: flat.def, spans, leaves: flat.leaves.into_vec(), outside: Vec::new() }
+}
+
+impl<T: Tree> Trees for T {
+    type Leaf = Array;
+    type First = Array;
+    type Tree = T;
+    fn places(self) -> Result<Places<Array>> {
+        Ok(arrays(Flat::of(&self)))
+    }
+}
+
+/// A tree whose leaves are its subtrees of type `L`; see [`is_leaf`].
+#[derive(Clone, Debug)]
+pub struct IsLeaf<T, L> {
+    tree: T,
+    leaf: PhantomData<fn(L)>,
+}
+
+/// A tree whose leaves are its subtrees of type `L`, the outermost ones: JAX's
+/// `is_leaf=lambda x: isinstance(x, L)`. The parameter of the function that is mapped gives the type. Arrays outside of
+/// such subtrees are unchanged.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // `None` is a leaf too.
+/// let biases = vec![Some(array([1.0f32])), None];
+/// let filled = tree::map(|b: Option<Array>| Some(b.unwrap_or_else(|| zeros([1]))), tree::is_leaf(biases))?;
+/// assert_eq!(filled[1].as_ref().unwrap().to_vec::<f32>()?, [0.0]);
+///
+/// #[derive(Tree, Clone)]
+/// struct Lora { a: Array, b: Array }
+/// let layers = (ones([2]), vec![Lora { a: ones([2, 1]), b: ones([1, 2]) }]);
+/// let swapped = tree::map(|pair: Lora| Lora { a: pair.b, b: pair.a }, tree::is_leaf(layers))?;
+/// assert_eq!(swapped.1[0].a.shape(), [1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn is_leaf<L: Tree, T: Tree>(tree: T) -> IsLeaf<T, L> {
+    IsLeaf { tree, leaf: PhantomData }
+}
+
+impl<T: Tree, L: Tree> Trees for IsLeaf<T, L> {
+    type Leaf = L;
+    type First = L;
+    type Tree = T;
+    fn places(self) -> Result<Places<L>> {
+        let flat = Flat::of(&self.tree);
+        let (spans, before) = (subtrees::<L>(&flat), leaves_before(&flat.def));
+        let leaves = spans.iter().map(|span| subtree(&flat, &before, span).build()).collect::<Result<_>>()?;
+        let outside = outside(&flat, &before, &spans);
+        Ok(Places { def: flat.def, spans, leaves, outside })
+    }
+}
+
+/// The arrays outside of these subtrees.
+fn outside(flat: &Flat, before: &[usize], spans: &[Range<usize>]) -> Vec<Array> {
+    let mut gone = spans.iter().flat_map(|span| before[span.start]..before[span.end]).peekable();
+    let leaves = flat.leaves.iter().enumerate();
+    leaves.filter(|(i, _)| gone.next_if_eq(i).is_none()).map(|(_, leaf)| leaf.clone()).collect()
+}
+
+/// The tokens of the outermost subtrees of type `L`.
+fn subtrees<L: Tree>(flat: &Flat) -> Vec<Range<usize>> {
+    let before = leaves_before(&flat.def);
+    let (mut spans, mut at) = (Vec::new(), 0);
+    while at + 1 < before.len() {
+        let span = at..flat.def.end_of(at);
+        match subtree(flat, &before, &span).build::<L>().is_ok() {
+            true => {
+                at = span.end;
+                spans.push(span);
+            }
+            false => at += 1,
+        }
+    }
+    spans
+}
+
+/// The number of leaves before each token, and at the end.
+fn leaves_before(def: &TreeDef) -> Vec<usize> {
+    let mut count = 0;
+    let mut before = vec![0];
+    before.extend(def.tokens().map(|token| {
+        count += usize::from(matches!(token, Token::Leaf));
+        count
+    }));
+    before
+}
+
+/// The subtree that these tokens are.
+fn subtree(flat: &Flat, before: &[usize], span: &Range<usize>) -> Flat {
+    Flat { leaves: flat.leaves[before[span.start]..before[span.end]].into(), def: flat.def.part(span.clone()) }
+}
+
+/// Several trees, mapped together; see [`zip`].
+#[derive(Clone, Debug)]
+pub struct Zip<T, L> {
+    trees: T,
+    leaves: PhantomData<fn(L)>,
+}
+
+/// A tuple of trees that [`zip`] takes.
+pub trait Zipped {
+    /// An array for each tree.
+    type Arrays;
+}
+
+/// A tuple of the subtrees that trees have in one place.
+pub trait ZippedLeaves<T> {
+    /// The leaf of the first tree.
+    type First: Tree;
+    /// The first tree.
+    type Tree: Tree;
+    /// Takes the trees apart.
+    fn places(trees: T) -> Result<Places<Self>>
+    where
+        Self: Sized;
+}
+
+/// Two to eight trees of one structure, mapped together: the function takes a tuple. They may be of unlike types, such as a
+/// struct and a map of the same names.
+///
+/// An error names the first key path at which the structures differ.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (params, grads) = ((ones([2]), ones([3])), (ones([2]), ones([3])));
+/// let next = tree::map(|(p, g)| p - 0.5 * g, tree::zip((params, grads)))?;
+/// assert_eq!(next.0.to_vec::<f32>()?, [0.5, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn zip<T: Zipped>(trees: T) -> Zip<T, T::Arrays> {
+    Zip { trees, leaves: PhantomData }
+}
+
+impl<T, A> Zip<T, A> {
+    /// The types of the leaves, which the parameter of the function gives: subtrees of the first tree, and what the
+    /// other trees have in their places. With arrays as leaves of the first, it is a prefix of the others.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let (params, moments) = (vec![ones([2]), ones([2])], vec![(ones([2]), zeros([2])), (ones([2]), ones([2]))]);
+    /// let f = |(p, (mu, nu)): (Array, (Array, Array))| p - mu / (nu + 1);
+    /// let next = tree::map(f, tree::zip((params, moments)).is_leaf())?;
+    /// assert_eq!(next[1].to_vec::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn is_leaf<L: ZippedLeaves<T>>(self) -> Zip<T, L> {
+        Zip { trees: self.trees, leaves: PhantomData }
+    }
+}
+
+impl<T, L: ZippedLeaves<T>> Trees for Zip<T, L> {
+    type Leaf = L;
+    type First = L::First;
+    type Tree = L::Tree;
+    fn places(self) -> Result<Places<L>> {
+        L::places(self.trees)
+    }
+}
+
+macro_rules! zipped {
+    ($((A $LA:ident $(, $T:ident $L:ident $i:tt)+))*) => {$(
+        impl<A: Tree $(, $T: Tree)+> Zipped for (A, $($T),+) {
+            type Arrays = (Array, $(zipped!(@array $T)),+);
+        }
+
+        impl<A: Tree, $LA: Tree $(, $T: Tree, $L: Tree)+> ZippedLeaves<(A, $($T),+)> for ($LA, $($L),+) {
+            type First = $LA;
+            type Tree = A;
+            fn places(trees: (A, $($T),+)) -> Result<Places<Self>> {
+                let first = Flat::of(&trees.0);
+                let (spans, before) = (subtrees::<$LA>(&first), leaves_before(&first.def));
+                let others = [$(beside(&first, &spans, &Flat::of(&trees.$i))?),+];
+                let mut leaves = Vec::with_capacity(spans.len());
+                for (at, span) in spans.iter().enumerate() {
+                    let own = subtree(&first, &before, span).build()?;
+                    leaves.push((own, $(leaf_of::<$L>(&first, span, &others[$i - 1][at])?),+));
+                }
+                let outside = outside(&first, &before, &spans);
+                Ok(Places { def: first.def, spans, leaves, outside })
+            }
+        }
+    )*};
+    (@array $T:ident) => { Array };
+}
+
+zipped! {
+    (A LA, B LB 1)
+    (A LA, B LB 1, C LC 2)
+    (A LA, B LB 1, C LC 2, D LD 3)
+    (A LA, B LB 1, C LC 2, D LD 3, E LE 4)
+    (A LA, B LB 1, C LC 2, D LD 3, E LE 4, F LF 5)
+    (A LA, B LB 1, C LC 2, D LD 3, E LE 4, F LF 5, G LG 6)
+    (A LA, B LB 1, C LC 2, D LD 3, E LE 4, F LF 5, G LG 6, H LH 7)
+}
+
+/// The subtree of another tree as a leaf of type `L`.
+fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L> {
+    part.build().map_err(|e| {
+        let path = first.def.path_of_token(span.start);
+        err!(
+            Type,
+            "trees of different structure: at leaf{path} of the first, another is no {}: {e}",
+            std::any::type_name::<L>()
+        )
+        .help("leaves are arrays, or of the types of the function's parameter: `tree::zip((x, y)).is_leaf()`")
+    })
+}
+
+/// What another tree has in the places of these subtrees. Nodes around them must be equal, except that a map may have
+/// a struct's fields as keys, and metadata of leaves may be on one side alone.
+fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
+    let differ = || {
+        err!(Type, "trees of different structure: {}", first.def.difference(&other.def))
+            .help("all must have the same keys, lengths, options and static values at every node above the leaves")
+    };
+    let (ours, theirs): (Vec<&Token>, Vec<&Token>) = (first.def.tokens().collect(), other.def.tokens().collect());
+    let is_metadata = |token: &Token| matches!(token, Token::Node(Node::Metadata(_)));
+    let (mut parts, mut at, mut next) = (Vec::with_capacity(spans.len()), 0, spans.iter().peekable());
+    let before = leaves_before(&other.def);
+    let mut i = 0;
+    while i < ours.len() {
+        if let Some(span) = next.next_if(|span| span.start == i) {
+            if at >= theirs.len() {
+                return Err(differ());
+            }
+            let end = other.def.end_of(at);
+            let mut from = at;
+            // An array is one with or without metadata.
+            while is_metadata(theirs[from]) && matches!(ours[i], Token::Leaf) {
+                from += 1;
+            }
+            parts.push(subtree(other, &before, &(from..end)));
+            (i, at) = (span.end, end);
+            continue;
+        }
+        match (ours[i], theirs.get(at).copied()) {
+            (a, Some(b)) if a == b => at += 1,
+            (Token::Node(a), Some(Token::Node(b))) if a.names().is_some() && a.names() == b.names() => at += 1,
+            (a, _) if is_metadata(a) => {}
+            (_, Some(b)) if is_metadata(b) => {
+                at += 1;
+                continue;
+            }
+            _ => return Err(differ()),
+        }
+        i += 1;
+    }
+    match at == theirs.len() {
+        true => Ok(parts),
+        false => Err(differ()),
+    }
+}
+
+/// Applies `f` to every leaf. `f` may fail.
+///
+/// [`zip`] maps over several trees, [`is_leaf`] over subtrees, [`map_into`] to leaves of another type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let doubled = tree::map(|x| x * 2, (array([1, 2]), vec![array([3])]))?;
+/// assert_eq!(doubled.0.to_vec::<i32>()?, [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn map<T: Trees, R: IntoOutput<Output = T::First>>(mut f: impl FnMut(T::Leaf) -> R, trees: T) -> Result<T::Tree> {
+    mapped(trees, |_| Vec::new(), |_, leaf| f(leaf)).at_caller()
+}
+
+/// Applies `f` to every leaf and its key path: `.conv1.kernel`, `[0]` or `["image"]`. Takes the trees that [`map`] takes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let decayed = tree::map_with_path(|path, x| if path == "[1]" { x } else { x * 0.5 }, (ones([2]), ones([2])))?;
+/// assert_eq!((decayed.0.to_vec::<f32>()?, decayed.1.to_vec::<f32>()?), (vec![0.5; 2], vec![1.0; 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn map_with_path<T: Trees, R: IntoOutput<Output = T::First>>(
+    mut f: impl FnMut(&str, T::Leaf) -> R,
+    trees: T,
+) -> Result<T::Tree> {
+    mapped(trees, Places::paths, |path, leaf| f(path, leaf)).at_caller()
+}
+
+fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
+    trees: T,
+    paths: impl FnOnce(&Places<T::Leaf>) -> Vec<String>,
+    mut f: impl FnMut(&str, T::Leaf) -> R,
+) -> Result<T::Tree> {
+    let mut places = trees.places()?;
+    let paths = paths(&places);
+    let leaves = std::mem::take(&mut places.leaves).into_iter().enumerate();
+    let part = |(i, leaf)| Ok(Flat::of(&f(paths.get(i).map_or("", String::as_str), leaf).into_output()?));
+    let parts: Vec<Flat> = leaves.map(part).collect::<Result<_>>()?;
+    let flat = places.replaced(&parts);
+    rebuild(&flat.def, flat.leaves)
+}
+
+/// Applies `f`, which returns a tree of any type, to every array: the result has the structure of `tree` with those in
+/// place of its arrays. Tuples, lists and maps keep their form; a struct becomes a
+/// [`Composed`](super::Composed). What is no array is wrapped in [`Static`](super::Static).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let shapes = tree::map_into(|x| Static(x.shape().to_vec()), (ones([2]), vec![ones([3, 1])]))?;
+/// assert_eq!((&*shapes.0, &*shapes.1[0]), (&vec![2], &vec![3, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn map_into<T, R>(mut f: impl FnMut(T::Leaf) -> R, trees: T) -> Result<<T::Tree as Compose<R::Output>>::Composed>
+where
+    T: Trees<First = Array>,
+    T::Tree: Compose<R::Output>,
+    R: IntoOutput,
+{
+    let compose = || {
+        let places = trees.places()?;
+        let tree: T::Tree = Flat { leaves: first_arrays(&places), def: places.def.clone() }.build()?;
+        let mut leaves = places.leaves.into_iter();
+        tree.compose(&mut || match leaves.next() {
+            Some(leaf) => f(leaf).into_output(),
+            None => Err(err!(Type, "the trees have fewer leaves than the first")),
+        })
+    };
+    compose().at_caller()
+}
+
+/// Arrays in the places of the leaves, to build a tree that is taken apart again.
+fn first_arrays<L>(places: &Places<L>) -> smallvec::SmallVec<[Array; 8]> {
+    let number = Array::literal(crate::dtype::Scalar::Int(0), crate::dtype::DType::F32, true);
+    smallvec::SmallVec::from_elem(number, places.leaves.len())
+}
+
+/// Exchanges the outer and the inner structure: a list of pairs becomes a pair of lists. Each leaf of the
+/// structure `outer` is a tree of structure `inner` in `tree`.
+///
+/// Fails unless `tree` has that structure, and `Out` the exchanged one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let pairs = vec![(array(1), array(2)), (array(3), array(4))];
+/// let (outer, inner) = (tree::structure(&vec![array(0), array(0)]), tree::structure(&(array(0), array(0))));
+/// let lists: (Vec<Array>, Vec<Array>) = tree::transpose(&outer, &inner, pairs)?;
+/// assert_eq!((lists.0[1].item::<i32>()?, lists.1[0].item::<i32>()?), (3, 2));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn transpose<Out: Tree, T: Tree>(outer: &TreeDef, inner: &TreeDef, tree: T) -> Result<Out> {
+    let flat = Flat::of(&tree);
+    if flat.def != compose(outer, inner) {
+        return Err(err!(Type, "trees of different structure: {}", compose(outer, inner).difference(&flat.def))
+            .help("give the outer structure, and the structure of what is in place of its leaves"))
+        .at_caller();
+    }
+    let (n, m) = (outer.leaf_count(), inner.leaf_count());
+    let leaves = (0..m).flat_map(|j| (0..n).map(move |i| i * m + j)).map(|at| flat.leaves[at].clone()).collect();
+    rebuild(&compose(inner, outer), leaves).at_caller()
+}
+
+/// The structure `outer` with `inner` in place of each leaf.
+fn compose(outer: &TreeDef, inner: &TreeDef) -> TreeDef {
+    let mut out = TreeDef::default();
+    for token in outer.tokens() {
+        match token {
+            Token::Leaf => out.extend(inner),
+            token => out.push(token.clone()),
+        }
+    }
+    out
+}
+
+/// Repeats each leaf of `prefix` for all leaves of `tree` below its place, which gives a tree of the type of `tree`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let rates = tree::broadcast((array(0.1f32), array(0.2f32)), &(ones([2]), vec![ones([3]), ones([4])]));
+/// # let rates: (Array, Vec<Array>) = rates?;
+/// assert_eq!(rates.1.len(), 2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn broadcast<P: Tree, T: Tree>(prefix: P, tree: &T) -> Result<T> {
+    let repeat = || {
+        let (prefix, full) = (arrays(Flat::of(&prefix)), Flat::of(tree));
+        let first = Flat { leaves: prefix.leaves.iter().cloned().collect(), def: prefix.def.clone() };
+        let below = beside(&first, &prefix.spans, &full)?;
+        let each = prefix.leaves.iter().zip(below);
+        let leaves = each.flat_map(|(leaf, part)| vec![leaf.clone(); part.leaves.len()]).collect();
+        rebuild(&full.def, leaves)
+    };
+    repeat().at_caller()
+}
+
+/// Combines all leaves with an associative function, pairwise in a balanced order; `None` without leaves.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let sum = tree::reduce_associative(|x, y| x + y, &(array(1), vec![array(2), array(3)]));
+/// assert_eq!(sum.unwrap().item::<i32>()?, 6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn reduce_associative<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, tree: &T) -> Option<Array> {
+    let mut leaves = Flat::of(tree).leaves.into_vec();
+    while leaves.len() > 1 {
+        let mut pairs = leaves.into_iter();
+        leaves = std::iter::from_fn(|| {
+            let x = pairs.next()?;
+            Some(match pairs.next() {
+                Some(y) => f(x, y),
+                None => x,
+            })
+        })
+        .collect();
+    }
+    leaves.pop()
+}
+
+/// Returns the outermost subtrees of type `L` with their key paths.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let tree = (vec![Some(ones([2])), None], ones([3]));
+/// let found = tree::subtrees_with_path::<Option<Array>, _>(&tree)?;
+/// assert_eq!((found.len(), found[1].0.as_str()), (2, "[0][1]"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn subtrees_with_path<L: Tree, T: Tree>(tree: &T) -> Result<Vec<(String, L)>> {
+    let places = is_leaf::<L, T>(tree.clone()).places().at_caller()?;
+    Ok(places.paths().into_iter().zip(places.leaves).collect())
+}

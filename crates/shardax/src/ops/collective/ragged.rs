@@ -1,0 +1,107 @@
+//! `ragged_all_to_all`: slices of unlike sizes to all devices of an axis.
+
+use super::functions::{all_gather, axis_index, axis_size};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax::{self, GatherScatterMode};
+use crate::ops::numpy::where_;
+use crate::shape::IntoAxisNames;
+
+/// The slices of the operand that [`ragged_all_to_all`] sends to each device: arrays of integers, one for each.
+#[derive(Clone, Debug)]
+pub struct RaggedSlices<'a> {
+    /// The first row of each slice in the operand.
+    pub input_offsets: &'a Array,
+    /// The number of rows of each slice.
+    pub send_sizes: &'a Array,
+    /// The first row of each slice in the output of the device that receives it.
+    pub output_offsets: &'a Array,
+    /// The number of rows that are received from each device.
+    pub recv_sizes: &'a Array,
+}
+
+/// Sends a slice of the rows of `operand` to each device of an axis, and returns `output` with the rows received in their
+/// places; other rows of it are unchanged.
+///
+/// Every device gathers the operands of all: XLA's CPU plugin has no such collective.
+///
+/// Fails for arrays of unlike types, or indices that are not one for each device.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::RaggedSlices;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// // Device 0 sends its first row to itself, and two to device 1; device 1 sends one row to each.
+/// let f = |x: Array, from: Array, sizes: Array, to: Array, received: Array| {
+///     let slices = RaggedSlices { input_offsets: &from, send_sizes: &sizes, output_offsets: &to, recv_sizes: &received };
+///     ragged_all_to_all(x, zeros([4]), slices, "i")
+/// };
+/// let y = vmap(f).axis_name("i").call((
+///     array([[1.0f32, 2.0, 3.0], [4.0, 5.0, 0.0]]),
+///     array([[0, 1], [0, 1]]),
+///     array([[1, 2], [1, 1]]),
+///     array([[0, 0], [1, 2]]),
+///     array([[1, 1], [2, 1]]),
+/// ))?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 4.0, 0.0, 0.0, 2.0, 3.0, 5.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ragged_all_to_all(operand: Array, output: Array, slices: RaggedSlices<'_>, axis: impl IntoAxisNames) -> Array {
+    let made = at_caller(|| exchange(&operand, &output, &slices, axis));
+    Array::from_result(made, &output)
+}
+
+fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: impl IntoAxisNames) -> Result<Array> {
+    operand.check()?;
+    output.check()?;
+    if axis.groups().is_some() {
+        return Err(err!(NotImplemented, "ragged_all_to_all over groups of devices")
+            .help("exchange over whole axes of the mesh"));
+    }
+    let names = axis.into_axis_names();
+    let size = axis_size(&names[..])?;
+    let [from, sizes, to] = [slices.input_offsets, slices.send_sizes, slices.output_offsets];
+    for index in [from, sizes, to, slices.recv_sizes] {
+        index.check()?;
+        if index.shape() != [size] || !index.dtype().is_integer() {
+            return Err(err!(Value, "ragged_all_to_all over {size} devices got indices {}", index.type_name())
+                .help("give integers, one for each device"));
+        }
+    }
+    let rows = |x: &Array| x.shape().first().copied().unwrap_or(0);
+    if operand.ndim() == 0
+        || operand.dtype() != output.dtype()
+        || operand.shape()[1..] != output.shape()[output.ndim().min(1)..]
+    {
+        return Err(err!(
+            Value,
+            "ragged_all_to_all of {} into {}: they may differ in the number of rows alone",
+            operand.type_name(),
+            output.type_name()
+        )
+        .help("give an output of the operand's dtype, whose rows have its shape"));
+    }
+    if rows(operand) == 0 || rows(output) == 0 {
+        return Ok(output.clone());
+    }
+    let own = axis_index(&names[..]);
+    let all = all_gather(operand.clone(), &names[..], 0);
+    // What each device sends to this one.
+    let of = |index: &Array| all_gather(index.astype(DType::I32), &names[..], 0).take(&own, 1);
+    let (from, sizes, to) = (of(from), of(sizes), of(to));
+    let row = lax::iota(DType::I32, &[rows(output)], 0);
+    let mut result = output.clone();
+    for sender in 0..size as i32 {
+        let place = &row - to.get(sender);
+        let is_sent = place.greater_equal(0) & place.less(sizes.get(sender));
+        let at = (place + from.get(sender)).clip(0, rows(operand) as i32 - 1);
+        let sent = all.get(sender).take_mode(&at, 0, GatherScatterMode::PromiseInBounds);
+        let shape: Vec<usize> =
+            std::iter::once(rows(output)).chain(std::iter::repeat_n(1, output.ndim() - 1)).collect();
+        result = where_(is_sent.reshape(&shape), sent, result);
+    }
+    Ok(result)
+}

@@ -1,0 +1,70 @@
+//! Matrix products of groups of rows, each with a matrix of its own.
+
+use super::dot::DotOptions;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::where_;
+
+impl DotOptions {
+    /// See [`ragged_dot`](ragged_dot()).
+    #[track_caller]
+    pub fn ragged_dot(&self, lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
+        let made = at_caller(|| {
+            check(lhs, rhs, group_sizes)?;
+            let groups = rhs.shape()[0];
+            let rows = lhs.shape()[0];
+            // The rows of each group, zeros elsewhere: a product that sums over groups too.
+            let ends = group_sizes.astype(DType::I32).cumsum(0);
+            let row = lax::iota(DType::I32, &[groups, rows], 1);
+            let starts = (&ends - group_sizes.astype(DType::I32)).expand_dims(1);
+            let is_own = row.greater_equal(starts) & row.less(ends.expand_dims(1));
+            let spread = where_(is_own.expand_dims(2), lhs.expand_dims(0), 0);
+            Ok(self.dot_general(&spread, rhs, (&[0, 2], &[0, 1]), (&[], &[])))
+        });
+        Array::from_result(made, lhs)
+    }
+}
+
+fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
+    [lhs, rhs, group_sizes].into_iter().try_for_each(Array::check)?;
+    let fits = match (lhs.shape(), rhs.shape(), group_sizes.shape()) {
+        ([_, k], [groups, k2, _], [sizes]) => k == k2 && groups == sizes,
+        _ => false,
+    };
+    if !fits {
+        return Err(err!(
+            Type,
+            "ragged_dot requires rows [m, k], matrices [g, k, n] and sizes [g], got {}, {} and {}",
+            lhs.type_name(),
+            rhs.type_name(),
+            group_sizes.type_name()
+        )
+        .help("give a matrix for each group of rows, and the number of rows of each group"));
+    }
+    match group_sizes.dtype().is_integer() {
+        true => Ok(()),
+        false => Err(err!(Type, "ragged_dot requires integer group_sizes, got {}", group_sizes.type_name())
+            .help("convert them with `astype(DType::I32)`")),
+    }
+}
+
+/// The product of each group of consecutive rows of `lhs`, `[m, k]`, with its own matrix of `rhs`, `[g, k, n]`: the
+/// first `group_sizes[0]` rows with the first matrix, and so on. Rows after the last group give zeros. [`DotOptions`] has a
+/// precision and a dtype.
+///
+/// Fails for shapes that do not fit, and sizes that are no integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (rows, matrices) = (array([[1.0f32], [2.0], [3.0]]), array([[[10.0f32]], [[100.0]]]));
+/// let y = lax::ragged_dot(&rows, &matrices, &array([1, 2]));
+/// assert_eq!(y.to_vec::<f32>()?, [10.0, 200.0, 300.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ragged_dot(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
+    DotOptions::new().ragged_dot(lhs, rhs, group_sizes)
+}

@@ -1,0 +1,480 @@
+//! Putting arrays together and taking them apart: blocks, parts, insertion and deletion.
+
+use super::indexing::{IntoAxis, with_axis};
+use super::options::options;
+use super::{broadcast_args, concatenate, made, where_};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, err};
+use crate::ops::lax;
+use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::shape::normalize_axis;
+use crate::source;
+
+/// A matrix of blocks: the arrays of each row are concatenated along the last dimension, the rows along the second to
+/// last. Arrays of fewer dimensions have leading ones added.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::block;
+/// let m = block([[eye(1), zeros([1, 2])], [ones([2, 1]), eye(2)]]);
+/// assert_eq!(m.to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn block(rows: impl IntoIterator<Item = impl IntoIterator<Item = impl ArrayLike>>) -> Array {
+    let rows: Vec<Vec<Array>> = rows.into_iter().map(into_arrays).collect();
+    at_caller(|| {
+        let rank = rows.iter().flatten().map(Array::ndim).max().unwrap_or(0).max(2);
+        let raised = |x: &Array| {
+            let shape = [vec![1; rank - x.ndim()], x.shape().to_vec()].concat();
+            lax::reshape(x, &shape)
+        };
+        let row = |row: &Vec<Array>| concatenate(row.iter().map(raised).collect::<Vec<_>>(), -1);
+        concatenate(rows.iter().map(row).collect::<Vec<_>>(), -2)
+    })
+}
+
+/// The arrays broadcast to one shape, each of its own dtype. Fails for shapes that do not broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::broadcast_arrays;
+/// let all = broadcast_arrays([zeros([3, 1]), ones([2])])?;
+/// assert_eq!((all[0].shape(), all[1].shape()), (&[3, 2][..], &[3, 2][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Result<Vec<Array>> {
+    let _line = source::enter();
+    let arrays = into_arrays(arrays);
+    arrays.iter().try_for_each(Array::check)?;
+    let all = broadcast_args("broadcast_arrays", &arrays).at_caller()?;
+    let shape = all.iter().find(|x| x.ndim() > 0).map(Array::shape_owned).unwrap_or_default();
+    Ok(all.iter().map(|x| x.broadcast_to(&shape)).collect())
+}
+
+/// Splits along `axis` into `parts` arrays, whose sizes differ by at most 1: the first ones are larger.
+///
+/// Fails for 0 parts.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::array_split;
+/// let parts = array_split(arange(0..5), 3, 0)?;
+/// assert_eq!((parts[0].size(), parts[1].size(), parts[2].size()), (2, 2, 1));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn array_split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Array>> {
+    let _line = source::enter();
+    let x = x.into_array();
+    x.check()?;
+    let at = normalize_axis(axis as isize, x.ndim()).at_caller()?;
+    let n = x.shape()[at];
+    if parts == 0 || (parts > n && parts > 1 << 16) {
+        return Err(err!(Value, "array_split of {} into {parts} parts", x.type_name()).help("give a number of parts"))
+            .at_caller();
+    }
+    let places: Vec<usize> = (1..parts).map(|i| i * (n / parts) + i.min(n % parts)).collect();
+    x.split_at(&places, axis)
+}
+
+/// See [`Array::split`].
+#[track_caller]
+pub fn split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Array>> {
+    x.into_array().split(parts, axis)
+}
+
+/// Splits along the second dimension, or the only one.
+#[track_caller]
+pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
+    let x = x.into_array();
+    x.split(parts, i32::from(x.ndim() > 1))
+}
+
+/// Splits along the first dimension.
+#[track_caller]
+pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
+    x.into_array().split(parts, 0)
+}
+
+/// Splits along the third dimension.
+#[track_caller]
+pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
+    x.into_array().split(parts, 2)
+}
+
+/// Places along an axis, from the front or, negative ones, from the end: a number or a list.
+pub trait IntoPlaces {
+    /// The places as written.
+    fn into_places(self) -> Vec<i64>;
+    /// Whether it is one number, which stands for a dimension less.
+    fn is_one(&self) -> bool {
+        false
+    }
+}
+
+impl IntoPlaces for i32 {
+    fn into_places(self) -> Vec<i64> {
+        vec![self.into()]
+    }
+    fn is_one(&self) -> bool {
+        true
+    }
+}
+
+impl<const N: usize> IntoPlaces for [i32; N] {
+    fn into_places(self) -> Vec<i64> {
+        self.into_iter().map(i64::from).collect()
+    }
+}
+
+impl IntoPlaces for &[i32] {
+    fn into_places(self) -> Vec<i64> {
+        self.iter().copied().map(i64::from).collect()
+    }
+}
+
+/// The places below `end`, counted from the front of an axis of `n` elements.
+fn places_in(name: &str, x: &Array, places: Vec<i64>, n: usize, end: usize) -> Result<Vec<usize>> {
+    let of = |place: i64| {
+        let at = if place < 0 { place + n as i64 } else { place };
+        usize::try_from(at).ok().filter(|at| *at < end).ok_or_else(|| {
+            err!(Index, "index {place} is out of bounds of {name} in {n} elements of {}", x.type_name())
+                .help("indices count from 0, negative ones from the end")
+        })
+    };
+    places.into_iter().map(of).collect()
+}
+
+/// The array without the entries at these places along `axis` (`..`: of the flat array). Places named twice count once.
+///
+/// Fails for places out of bounds.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::delete;
+/// assert_eq!(delete(array([1, 2, 3, 4]), [0, -1], 0).to_vec::<i32>()?, [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        let (x, axis) = with_axis(&x, axis)?;
+        let n = x.shape()[axis];
+        let mut gone = places_in("delete", &x, places.into_places(), n, n)?;
+        gone.sort_unstable();
+        gone.dedup();
+        let starts = std::iter::once(0).chain(gone.iter().map(|at| at + 1));
+        let ends = gone.iter().copied().chain(std::iter::once(n));
+        let parts: Vec<Array> = starts
+            .zip(ends)
+            .filter(|(start, end)| start < end)
+            .map(|(start, end)| lax::slice_in_dim(&x, start, end, axis))
+            .collect();
+        Ok(if parts.is_empty() { lax::slice_in_dim(&x, 0, 0, axis) } else { lax::concatenate(&parts, axis) })
+    })
+}
+
+/// The array with `values` inserted before these places along `axis` (`..`: of the flat array), converted to its dtype
+/// and broadcast. For one place, the first of as many dimensions as the array has becomes the axis.
+///
+/// Fails for places out of bounds.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::insert;
+/// assert_eq!(insert(array([1, 2, 3]), 1, array([8, 9]), 0).to_vec::<i32>()?, [1, 8, 9, 2, 3]);
+/// assert_eq!(insert(array([1, 2, 3]), [0, 3], 7, 0).to_vec::<i32>()?, [7, 1, 2, 3, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let (x, values) = (x.into_array(), values.into_array());
+    made(&x, || {
+        values.check()?;
+        let (x, axis) = with_axis(&x, axis)?;
+        let (n, single) = (x.shape()[axis], places.is_one());
+        let places = places_in("insert", &x, places.into_places(), n, n + 1)?;
+        let mut shape = x.shape_owned();
+        // One place takes as many values as there are along the axis.
+        let values = match single && values.ndim() <= x.ndim() {
+            true => {
+                let own = [vec![1; x.ndim() - values.ndim()], values.shape().to_vec()].concat();
+                lax::reshape(&values, &own).moveaxis(0, axis as i32)
+            }
+            false => values,
+        };
+        let count = if single { values.shape().get(axis).copied().unwrap_or(1) } else { places.len() };
+        shape[axis] = count;
+        let values = super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape);
+        values.check()?;
+        let places = if single { vec![places[0]; count] } else { places };
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by_key(|&i| places[i]);
+        let (mut parts, mut at) = (Vec::new(), 0);
+        for i in order {
+            if places[i] > at {
+                parts.push(lax::slice_in_dim(&x, at, places[i], axis));
+                at = places[i];
+            }
+            parts.push(lax::slice_in_dim(&values, i, i + 1, axis));
+        }
+        if at < n || parts.is_empty() {
+            parts.push(lax::slice_in_dim(&x, at, n, axis));
+        }
+        Ok(lax::concatenate(&parts, axis))
+    })
+}
+
+/// The elements of the first array of `choices` whose condition holds, `default` where none does; broadcast and
+/// promoted.
+///
+/// Fails unless there are as many conditions, booleans, as choices.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::select;
+/// let x = arange(0..5);
+/// let y = select([x.less(2), x.less(4)], [&x * 10, &x * 100], -1);
+/// assert_eq!(y.to_vec::<i32>()?, [0, 10, 200, 300, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn select(
+    conditions: impl IntoIterator<Item = impl ArrayLike>,
+    choices: impl IntoIterator<Item = impl ArrayLike>,
+    default: impl ArrayLike,
+) -> Array {
+    let (conditions, choices, default) = (into_arrays(conditions), into_arrays(choices), default.into_array());
+    made(&default, || {
+        if conditions.len() != choices.len() || choices.is_empty() {
+            return Err(err!(
+                Value,
+                "condlist must have length equal to choicelist ({} vs {})",
+                conditions.len(),
+                choices.len()
+            )
+            .help("give a condition for each choice, at least one"));
+        }
+        if let Some(odd) = conditions.iter().find(|c| c.dtype() != DType::Bool) {
+            return Err(
+                err!(Type, "select needs conditions of booleans, got {}", odd.type_name()).help("compare them with 0")
+            );
+        }
+        let all = conditions.iter().zip(&choices).rev();
+        Ok(all.fold(default.clone(), |rest, (condition, choice)| where_(condition, choice, rest)))
+    })
+}
+
+/// Rotates by 90 degrees `k` times in the plane of two dimensions, from the first towards the second.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::rot90;
+/// assert_eq!(rot90(array([[1, 2], [3, 4]]), 1, (0, 1)).to_vec::<i32>()?, [2, 4, 1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn rot90(x: impl ArrayLike, k: i32, axes: (i32, i32)) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        x.check()?;
+        let (a, b) = (normalize_axis(axes.0 as isize, x.ndim())?, normalize_axis(axes.1 as isize, x.ndim())?);
+        if a == b {
+            return Err(err!(Value, "Axes must be different: rot90 got {axes:?}").help("name two dimensions"));
+        }
+        let turned = |x: &Array| x.swapaxes(a as i32, b as i32);
+        Ok(match k.rem_euclid(4) {
+            0 => x.clone(),
+            1 => turned(&lax::rev(&x, &[b])),
+            2 => lax::rev(&x, &[a, b]),
+            _ => lax::rev(&turned(&x), &[b]),
+        })
+    })
+}
+
+/// Reverses the rows.
+#[track_caller]
+pub fn flipud(x: impl ArrayLike) -> Array {
+    x.into_array().flip(0)
+}
+
+/// Reverses the columns.
+#[track_caller]
+pub fn fliplr(x: impl ArrayLike) -> Array {
+    x.into_array().flip(1)
+}
+
+/// Moves the dimension `axis` before the one that is at `start`.
+#[track_caller]
+pub fn rollaxis(x: impl ArrayLike, axis: i32, start: i32) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        x.check()?;
+        let (axis, start) = (normalize_axis(axis as isize, x.ndim())?, normalize_axis(start as isize, x.ndim() + 1)?);
+        Ok(x.moveaxis(axis as i32, (start - usize::from(axis < start)) as i32))
+    })
+}
+
+/// The elements repeated, or cut off, to a new shape, in row-major order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::resize;
+/// assert_eq!(resize(array([1, 2, 3]), [2, 2]).to_vec::<i32>()?, [1, 2, 3, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn resize(x: impl ArrayLike, shape: impl super::IntoShape) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        let shape = super::creation::shape_of(shape)?;
+        crate::core::program::Aval::new(x.dtype(), shape.as_slice()).byte_size()?;
+        let size: usize = shape.iter().product();
+        if size == 0 || x.size() == 0 {
+            return Ok(super::filled(&shape, Scalar::Int(0), x.dtype()));
+        }
+        let flat = super::tile(x.ravel(), &[size.div_ceil(x.size())]);
+        Ok(lax::reshape(&lax::slice_in_dim(&flat, 0, size, 0usize), &shape))
+    })
+}
+
+/// The matrix with these elements on its diagonal `k`.
+#[track_caller]
+pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
+    super::diag(x.into_array().ravel(), k)
+}
+
+/// The array with `values` on its main diagonal: a number, or a vector that is repeated.
+///
+/// Fails for less than two dimensions, and unless more than two are of equal size.
+#[track_caller]
+pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
+    let (x, values) = (x.into_array(), values.into_array());
+    made(&x, || {
+        values.check()?;
+        let n = x.shape().iter().copied().min().unwrap_or(0);
+        if x.ndim() < 2 || (x.ndim() > 2 && x.shape().iter().any(|&m| m != n)) {
+            return Err(err!(
+                Value,
+                "All dimensions of input must be of equal length, at least two, got {}",
+                x.type_name()
+            )
+            .help("fill the diagonal of a matrix, or of an array of equal sizes"));
+        }
+        let line = lax::iota(DType::I32, &[n], 0);
+        let places: Vec<crate::ops::index::IndexItem> =
+            (0..x.ndim()).map(|_| crate::ops::index::IndexItem::Array(line.clone())).collect();
+        let values = if values.ndim() == 0 { values } else { resize(values, [n]) };
+        Ok(x.at(places).set(super::convert(&values, x.dtype(), x.weak_type())))
+    })
+}
+
+options! {
+    /// Options of [`compress`](compress()) and [`extract`](extract()).
+    CompressOptions {
+        /// The number of entries of the result, which `jit` needs to know: fewer are followed by `fill_value`.
+        size: Option<usize> = None, |size: impl Into<Option<usize>>| size.into();
+        /// The value after the last entry. Default 0.
+        fill_value: Array = Array::literal(Scalar::Int(0), DType::I32, true), |value: impl ArrayLike| value.into_array();
+    }
+}
+
+impl CompressOptions {
+    /// See [`compress`](compress()).
+    #[track_caller]
+    pub fn compress(&self, condition: impl ArrayLike, x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+        let (condition, x) = (condition.into_array(), x.into_array());
+        made(&x, || {
+            condition.check()?;
+            let (x, axis) = with_axis(&x, axis)?;
+            let n = x.shape()[axis].min(condition.size());
+            if condition.ndim() != 1 {
+                return Err(err!(Value, "condition must be a 1D array, got {}", condition.type_name())
+                    .help("flatten it with `ravel`"));
+            }
+            let chosen = lax::slice_in_dim(&condition, 0, n, 0usize).not_equal(0);
+            let x = lax::slice_in_dim(&x, 0, n, axis);
+            let at = super::NonzeroOptions::new().fill_value(n as i32).flatnonzero(&chosen, self.size);
+            at.check()?;
+            let fill = super::convert(&self.fill_value, x.dtype(), false);
+            let mut own = vec![1; x.ndim()];
+            own[axis] = at.size();
+            let is_entry = lax::reshape(&at.less(n as i32), &own);
+            match n {
+                0 => {
+                    let mut shape = x.shape_owned();
+                    shape[axis] = at.size();
+                    Ok(fill.broadcast_to(&shape))
+                }
+                _ => Ok(where_(is_entry, x.take(at.minimum(n as i32 - 1), axis as i32), fill)),
+            }
+        })
+    }
+
+    /// See [`extract`](extract()).
+    #[track_caller]
+    pub fn extract(&self, condition: impl ArrayLike, x: impl ArrayLike) -> Array {
+        self.compress(condition.into_array().ravel(), x.into_array().ravel(), 0)
+    }
+}
+
+/// The entries along `axis` (`..`: of the flat array) for which a vector of conditions holds. [`CompressOptions`] has a fixed
+/// size, which `jit` needs.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{CompressOptions, compress};
+/// let x = array([[1, 2], [3, 4], [5, 6]]);
+/// assert_eq!(compress(array([true, false, true]), &x, 0).to_vec::<i32>()?, [1, 2, 5, 6]);
+/// let sized = CompressOptions::new().size(2).fill_value(-1).compress(array([false, true]), &x, 1);
+/// assert_eq!(sized.to_vec::<i32>()?, [2, -1, 4, -1, 6, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn compress(condition: impl ArrayLike, x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    CompressOptions::new().compress(condition, x, axis)
+}
+
+/// The elements for which a condition of the same shape holds, as a vector.
+#[track_caller]
+pub fn extract(condition: impl ArrayLike, x: impl ArrayLike) -> Array {
+    CompressOptions::new().extract(condition, x)
+}
+
+/// The array with `values` in the places that [`take_along_axis`](super::take_along_axis()) reads:
+/// `out[indices[i, j], j] = values[i, j]` for axis 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::put_along_axis;
+/// let x = put_along_axis(zeros([2, 2]), array([[1], [0]]), 5.0, 1);
+/// assert_eq!(x.to_vec::<f32>()?, [0.0, 5.0, 5.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn put_along_axis(x: impl ArrayLike, indices: impl ArrayLike, values: impl ArrayLike, axis: i32) -> Array {
+    let (x, indices, values) = (x.into_array(), indices.into_array(), values.into_array());
+    made(&x, || {
+        indices.check()?;
+        values.check()?;
+        let axis = normalize_axis(axis as isize, x.ndim())?;
+        if indices.ndim() != x.ndim() || !indices.dtype().is_integer() {
+            return Err(err!(Value, "put_along_axis of {} at indices {}", x.type_name(), indices.type_name())
+                .help("give integers, with as many dimensions as the array"));
+        }
+        let mut shape = x.shape_owned();
+        shape[axis] = indices.shape()[axis];
+        let indices = indices.broadcast_to(&shape);
+        indices.check()?;
+        let at: Vec<crate::ops::index::IndexItem> = (0..x.ndim())
+            .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::I32, &shape, d) })
+            .map(crate::ops::index::IndexItem::Array)
+            .collect();
+        Ok(x.at(at).set(super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape)))
+    })
+}

@@ -1,0 +1,302 @@
+//! Coordinates of arrays: grids, and indices of diagonals and triangles.
+
+use std::ops::Range;
+
+use super::options::options;
+use super::{arange, made, where_};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Element, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
+
+/// The order of the dimensions of a grid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Indexing {
+    /// Cartesian: the first vector lies along the second dimension, the second along the first.
+    #[default]
+    Xy,
+    /// Matrix: vector `i` lies along dimension `i`.
+    Ij,
+}
+
+options! {
+    /// Options of [`meshgrid`](meshgrid()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::{Indexing, MeshgridOptions};
+    /// let (x, y) = (arange(0..2), arange(0..3));
+    /// let grid = MeshgridOptions::new().indexing(Indexing::Ij).meshgrid([&x, &y]);
+    /// assert_eq!(grid[0].to_vec::<i32>()?, [0, 0, 0, 1, 1, 1]);
+    /// let open = MeshgridOptions::new().sparse(true).meshgrid([&x, &y]);
+    /// assert_eq!((open[0].shape(), open[1].shape()), (&[1, 2][..], &[3, 1][..]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    MeshgridOptions {
+        /// The order of the dimensions. Default [`Indexing::Xy`].
+        indexing: Indexing = Indexing::Xy, |indexing: Indexing| indexing;
+        /// Whether each result has its own dimension alone, and size 1 in the others. Default `false`.
+        sparse: bool = false, |sparse: bool| sparse;
+    }
+}
+
+impl MeshgridOptions {
+    /// See [`meshgrid`](meshgrid()).
+    #[track_caller]
+    pub fn meshgrid(&self, vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
+        let vectors = crate::ops::operators::into_arrays(vectors);
+        at_caller(|| {
+            let exchanged = self.indexing == Indexing::Xy && vectors.len() > 1;
+            let place = |i: usize| if exchanged && i < 2 { 1 - i } else { i };
+            let mut shape = vec![1; vectors.len()];
+            for (i, v) in vectors.iter().enumerate() {
+                shape[place(i)] = v.size();
+            }
+            let spread = |(i, v): (usize, &Array)| {
+                let mut own = vec![1; vectors.len()];
+                own[place(i)] = v.size();
+                match v.ndim() {
+                    0 | 1 => lax::broadcast_in_dim(&v.ravel(), if self.sparse { &own } else { &shape }, &[place(i)]),
+                    _ => {
+                        let e = err!(Value, "Arguments to jax.numpy.meshgrid must be 1D, got {}", v.type_name())
+                            .help("give the coordinates along each dimension as a vector");
+                        Array::from_result(Err(e), v)
+                    }
+                }
+            };
+            vectors.iter().enumerate().map(spread).collect()
+        })
+    }
+}
+
+/// Coordinate grids: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
+/// rows and those of `y` along columns; further vectors add dimensions at the end. [`MeshgridOptions`] has the order of
+/// matrices, and sparse grids.
+#[track_caller]
+pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
+    MeshgridOptions::new().meshgrid(vectors)
+}
+
+/// The coordinates of a grid of ranges, of the ranges' type: dimension 0 of the result is the axis of the coordinate.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::mgrid;
+/// assert_eq!(mgrid([0..2, 5..7]).to_vec::<i32>()?, [0, 0, 1, 1, 5, 6, 5, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn mgrid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>) -> Array {
+    at_caller(|| super::stack(grid(ranges, false), 0))
+}
+
+/// The coordinates of a grid of ranges, each an array of its own dimension alone, and size 1 in the others.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::ogrid;
+/// let open = ogrid([0..2, 5..8]);
+/// assert_eq!((open[0].shape(), open[1].shape()), (&[2, 1][..], &[1, 3][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ogrid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>) -> Vec<Array> {
+    at_caller(|| grid(ranges, true))
+}
+
+fn grid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool) -> Vec<Array> {
+    let lines: Vec<Array> = ranges.into_iter().map(arange).collect();
+    MeshgridOptions::new().indexing(Indexing::Ij).sparse(sparse).meshgrid(lines)
+}
+
+/// The coordinates of the elements of an array of this shape: int32 of shape `[shape.len(), ..shape]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::indices;
+/// assert_eq!(indices(&[2, 2]).to_vec::<i32>()?, [0, 0, 1, 1, 0, 1, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn indices(shape: &[usize]) -> Array {
+    at_caller(|| match shape {
+        [] => super::zeros_dtype([0], DType::I32),
+        _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::I32, shape, d)), 0),
+    })
+}
+
+/// The coordinates of the elements of an array of this shape passed to `f`, one array for each dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::fromfunction;
+/// let table = fromfunction(|at| &at[0] * 10 + &at[1], &[2, 2]);
+/// assert_eq!(table.to_vec::<i32>()?, [0, 1, 10, 11]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
+    let places: Vec<Array> = at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::I32, shape, d)).collect());
+    f(&places)
+}
+
+/// Vectors of indices as arrays that broadcast together: vector `i` lies along dimension `i`. Vectors of booleans
+/// stand for the places where they are true, which are waited for.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::ix_;
+/// let at = ix_([array([0, 2]), array([1])]);
+/// let x = arange(0..9).reshape([3, 3]);
+/// assert_eq!(x.get((&at[0], &at[1])).to_vec::<i32>()?, [1, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
+    let vectors = crate::ops::operators::into_arrays(vectors);
+    at_caller(|| {
+        let places = vectors.iter().map(|v| match v.dtype() {
+            DType::Bool => super::flatnonzero(v, None),
+            _ => v.clone(),
+        });
+        MeshgridOptions::new().indexing(Indexing::Ij).sparse(true).meshgrid(places.collect::<Vec<_>>())
+    })
+}
+
+/// The indices of the diagonal of an array of equal sizes, one array for each dimension.
+///
+/// Fails for less than two dimensions, or sizes that differ.
+#[track_caller]
+pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
+    let x = &x.into_array();
+    let line = made(x, || {
+        let n = x.shape().first().copied().unwrap_or(0);
+        if x.ndim() < 2 || x.shape().iter().any(|&m| m != n) {
+            return Err(err!(
+                Value,
+                "All dimensions of input must be of equal length, at least two, got {}",
+                x.type_name()
+            )
+            .help("use `diag_indices(n)` for a part of it"));
+        }
+        Ok(lax::iota(DType::I32, &[n], 0))
+    });
+    vec![line; x.ndim().max(1)]
+}
+
+/// The rows and columns of the entries on and below the diagonal `k` of a matrix.
+#[track_caller]
+pub fn tril_indices_from(x: impl ArrayLike, k: i32) -> (Array, Array) {
+    triangle(&x.into_array(), |i, j| j - i <= i64::from(k))
+}
+
+/// The rows and columns of the entries on and above the diagonal `k` of a matrix.
+#[track_caller]
+pub fn triu_indices_from(x: impl ArrayLike, k: i32) -> (Array, Array) {
+    triangle(&x.into_array(), |i, j| j - i >= i64::from(k))
+}
+
+#[track_caller]
+fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
+    at_caller(|| match x.shape() {
+        &[n, m] if x.error().is_none() => super::grids::entries(n, m, chosen),
+        _ => {
+            let wrong = || -> Result<Array> {
+                x.check()?;
+                Err(err!(Value, "the indices of a triangle need a matrix, got {}", x.type_name())
+                    .help("give an array of two dimensions"))
+            };
+            let odd = Array::from_result(wrong(), x);
+            (odd.clone(), odd)
+        }
+    })
+}
+
+/// What [`ravel_multi_index`] does with coordinates out of range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexMode {
+    /// They count from the other end.
+    Wrap,
+    /// They are clipped.
+    #[default]
+    Clip,
+}
+
+/// Converts coordinates in an array of this shape, an integer array for each dimension, to indices into the flat array.
+/// JAX's mode "raise" is not there: values are not read.
+///
+/// Fails unless there is an array for each dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{IndexMode, ravel_multi_index};
+/// let flat = ravel_multi_index([array([1, 0]), array([2, 9])], &[2, 3], IndexMode::Clip);
+/// assert_eq!(flat.to_vec::<i32>()?, [5, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape: &[usize], mode: IndexMode) -> Array {
+    let places = crate::ops::operators::into_arrays(places);
+    let none = Array::literal(Scalar::Int(0), DType::I32, false);
+    made(places.first().unwrap_or(&none), || {
+        if places.len() != shape.len() {
+            return Err(err!(
+                Value,
+                "ravel_multi_index of {} arrays in a shape of {} dimensions",
+                places.len(),
+                shape.len()
+            )
+            .help("give the coordinates along each dimension"));
+        }
+        let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
+        if let Some(odd) = places.iter().find(|place| !place.dtype().is_integer()) {
+            return Err(err!(Type, "ravel_multi_index needs integers, got {}", odd.type_name())
+                .help("convert them with `astype(DType::I32)`"));
+        }
+        if total.is_none() {
+            return Err(err!(Value, "ravel_multi_index in an array of shape {shape:?}")
+                .help("give a shape of at most 2147483647 elements"));
+        }
+        Ok(places.iter().zip(shape).fold(none.clone(), |flat, (place, &n)| {
+            let n = n as i32;
+            let place = match mode {
+                IndexMode::Wrap => super::remainder(place, n.max(1)),
+                IndexMode::Clip => place.clip(0, (n - 1).max(0)),
+            };
+            flat * n + place.astype(DType::I32)
+        }))
+    })
+}
+
+/// The element of `choices[i]` at each place of `x` where that is `i`; broadcast. Numbers out of range are treated as
+/// `mode` says.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{IndexMode, choose};
+/// let y = choose(array([1, 0, 5]), [array([1, 2, 3]), array([10, 20, 30])], IndexMode::Clip);
+/// assert_eq!(y.to_vec::<i32>()?, [10, 2, 30]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLike>, mode: IndexMode) -> Array {
+    let (x, choices) = (x.into_array(), crate::ops::operators::into_arrays(choices));
+    made(&x, || {
+        let Some(last) = choices.last() else {
+            return Err(err!(Value, "choose needs at least one array of choices").help("give one for each number"));
+        };
+        if !x.dtype().is_integer() {
+            return Err(err!(Value, "`a` array must be integer typed, got {}", x.type_name())
+                .help("convert it with `astype(DType::I32)`"));
+        }
+        let n = choices.len() as i32;
+        let x = match mode {
+            IndexMode::Wrap => super::remainder(&x, n),
+            IndexMode::Clip => x.clip(0, n - 1),
+        };
+        let all = choices.iter().enumerate().rev().skip(1);
+        Ok(all.fold(last.clone(), |rest, (i, choice)| where_(x.equal(i), choice, rest)))
+    })
+}

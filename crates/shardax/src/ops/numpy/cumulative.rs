@@ -1,0 +1,142 @@
+//! Cumulative sums and products of the array API, and those that ignore NaN.
+
+use super::indexing::{IntoAxis, with_axis};
+use super::options::options;
+use super::{isnan, made, where_};
+use crate::core::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
+
+options! {
+    /// Options of [`cumulative_sum`](cumulative_sum()) and [`cumulative_prod`](cumulative_prod()).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::numpy::CumulativeSumOptions;
+    /// let ends = CumulativeSumOptions::new().include_initial(true).cumulative_sum(array([2, 3]), 0);
+    /// assert_eq!(ends.to_vec::<i32>()?, [0, 2, 5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    CumulativeSumOptions {
+        /// The dtype that elements are converted to first. Default: theirs; sums of small integers have 32 bits.
+        dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
+        /// Whether the result begins with the sum, or product, of no elements. Default `false`.
+        include_initial: bool = false, |include: bool| include;
+    }
+}
+
+impl CumulativeSumOptions {
+    /// See [`cumulative_sum`](cumulative_sum()).
+    #[track_caller]
+    pub fn cumulative_sum(&self, x: impl ArrayLike, axis: i32) -> Array {
+        self.accumulate("cumulative_sum", x.into_array(), axis, 0, |x, axis| match self.dtype {
+            None => super::reductions::widen(x).cumsum(axis),
+            Some(_) => x.cumsum(axis),
+        })
+    }
+
+    /// See [`cumulative_prod`](cumulative_prod()).
+    #[track_caller]
+    pub fn cumulative_prod(&self, x: impl ArrayLike, axis: i32) -> Array {
+        self.accumulate("cumulative_prod", x.into_array(), axis, 1, |x, axis| x.cumprod(axis))
+    }
+
+    #[track_caller]
+    fn accumulate(
+        &self,
+        name: &str,
+        x: Array,
+        axis: i32,
+        initial: i128,
+        f: impl FnOnce(&Array, i32) -> Array,
+    ) -> Array {
+        made(&x, || {
+            x.check()?;
+            if x.ndim() == 0 {
+                return Err(err!(
+                    Value,
+                    "The input must be non-scalar to take a cumulative sum: {name} of {}",
+                    x.type_name()
+                )
+                .help("use `atleast_1d(&x)`"));
+            }
+            let (x, axis) = with_axis(&x, axis)?;
+            let x = self.dtype.map_or(x.clone(), |dtype| x.astype(dtype));
+            let all = f(&x, axis as i32);
+            if !self.include_initial {
+                return Ok(all);
+            }
+            let mut shape = x.shape_owned();
+            shape[axis] = 1;
+            let first = super::filled(&shape, Scalar::Int(initial), all.dtype());
+            Ok(lax::concatenate(&[first, super::to_strong_type(&all, all.dtype())], axis))
+        })
+    }
+}
+
+/// The cumulative sum along `axis`. Booleans are counted, small integers become 32 bits wide. [`CumulativeSumOptions`] has a
+/// leading 0 and a dtype.
+#[track_caller]
+pub fn cumulative_sum(x: impl ArrayLike, axis: i32) -> Array {
+    CumulativeSumOptions::new().cumulative_sum(x, axis)
+}
+
+/// The cumulative product along `axis`. [`CumulativeSumOptions`] has a leading 1 and a dtype.
+#[track_caller]
+pub fn cumulative_prod(x: impl ArrayLike, axis: i32) -> Array {
+    CumulativeSumOptions::new().cumulative_prod(x, axis)
+}
+
+/// The cumulative sum along `axis` (`..`: of the flat array) of the elements that are not NaN.
+#[track_caller]
+pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let x = x.into_array();
+    made(&x, || Ok(without_nan(&x, 0)?.cumsum(axis)))
+}
+
+/// The cumulative product along `axis` (`..`: of the flat array) of the elements that are not NaN.
+#[track_caller]
+pub fn nancumprod(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let x = x.into_array();
+    made(&x, || Ok(without_nan(&x, 1)?.cumprod(axis)))
+}
+
+fn without_nan(x: &Array, fill: i32) -> Result<Array> {
+    x.check()?;
+    Ok(if x.dtype().is_inexact() { where_(isnan(x), fill, x) } else { x.clone() })
+}
+
+/// The index, int32, of the first maximum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
+/// all are.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::nanargmax;
+/// assert_eq!(nanargmax(array([1.0f32, f32::NAN, 3.0]), 0).item::<i32>()?, 2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn nanargmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let x = x.into_array();
+    made(&x, || arg_extreme(&x, axis, f64::NEG_INFINITY, Array::argmax))
+}
+
+/// The index, int32, of the first minimum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
+/// all are.
+#[track_caller]
+pub fn nanargmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
+    let x = x.into_array();
+    made(&x, || arg_extreme(&x, axis, f64::INFINITY, Array::argmin))
+}
+
+fn arg_extreme(x: &Array, axis: impl IntoAxis, least: f64, f: fn(&Array, i32) -> Array) -> Result<Array> {
+    let (x, axis) = with_axis(x, axis)?;
+    let axis = axis as i32;
+    if !x.dtype().is_inexact() {
+        return Ok(f(&x, axis));
+    }
+    let nan = isnan(&x);
+    Ok(where_(nan.all(axis), -1, f(&where_(&nan, least, &x), axis)))
+}

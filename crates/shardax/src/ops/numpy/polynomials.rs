@@ -1,0 +1,367 @@
+//! Polynomials by their coefficients, the highest power first, and convolutions of vectors.
+
+use super::{made, promote_dtypes, to_inexact, to_strong_type};
+use crate::core::array::Array;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
+use crate::shape::broadcast_shapes;
+
+fn vector(name: &str, x: &Array) -> Result<()> {
+    x.check()?;
+    match x.ndim() {
+        1 => Ok(()),
+        _ => {
+            Err(err!(Value, "{name} needs a vector of coefficients, got {}", x.type_name())
+                .help("use `vmap` for several"))
+        }
+    }
+}
+
+/// The values of a polynomial at `x`, by Horner's rule. Coefficients of more dimensions are those of several polynomials,
+/// whose dimensions broadcast with those of `x`.
+///
+/// Fails for a scalar in place of coefficients.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::polyval;
+/// // x² - 1
+/// assert_eq!(polyval(array([1, 0, -1]), array([2, 3])).to_vec::<i32>()?, [3, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
+    let (p, x) = (p.into_array(), x.into_array());
+    made(&x, || {
+        p.check()?;
+        let args = promote_dtypes(&[&p, &x], |d| d)?;
+        let [p, x] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        let shape = p.shape().get(1..).and_then(|rest| broadcast_shapes(&[rest, x.shape()])).ok_or_else(|| {
+            err!(Value, "polyval got incompatible shapes for broadcasting: {} and {}", p.type_name(), x.type_name())
+                .help("give a vector of coefficients")
+        })?;
+        let zero = super::filled(&shape, Scalar::Int(0), x.dtype());
+        // Long polynomials are loops, so that programs stay short.
+        if p.shape()[0] > 32 {
+            let step = |y: Array, c: Array| (y * &x + c, ());
+            return Ok(crate::ops::control_flow::scan(step, zero, p.clone())?.0);
+        }
+        Ok((0..p.shape()[0]).fold(zero, |y, i| y * &x + p.get(i as i32)))
+    })
+}
+
+/// The sum of two polynomials.
+#[track_caller]
+pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
+    let (p, q) = (p.into_array(), q.into_array());
+    made(&p, || {
+        vector("polyadd", &p)?;
+        vector("polyadd", &q)?;
+        let args = promote_dtypes(&[&p, &q], |d| d)?;
+        let n = p.size().max(q.size());
+        let padded = |x: &Array| super::pad(x, (n - x.size(), 0), super::PadMode::Constant(0.0));
+        Ok(padded(&args[0]) + padded(&args[1]))
+    })
+}
+
+/// The difference of two polynomials.
+#[track_caller]
+pub fn polysub(p: impl ArrayLike, q: impl ArrayLike) -> Array {
+    polyadd(p, -q.into_array())
+}
+
+/// The product of two polynomials, floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::polymul;
+/// assert_eq!(polymul(array([1.0f32, 1.0]), array([1.0f32, -1.0])).to_vec::<f32>()?, [1.0, 0.0, -1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
+    convolve(p, q, ConvolveMode::Full)
+}
+
+/// The quotient and the remainder of two polynomials, floating point; the remainder has the size of `p`.
+#[track_caller]
+pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
+    let (p, q) = (p.into_array(), q.into_array());
+    let divide = || -> Result<(Array, Array)> {
+        vector("polydiv", &p)?;
+        vector("polydiv", &q)?;
+        let args = promote_dtypes(&[&p, &q], to_inexact)?;
+        let [mut rest, q] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        if q.size() == 0 {
+            return Err(err!(Value, "polydiv by {}", q.type_name()).help("give at least one coefficient"));
+        }
+        let scale = 1 / q.get(0);
+        let mut quotient = Vec::new();
+        for k in 0..(rest.size() + 1).saturating_sub(q.size()) {
+            let factor = &scale * rest.get(k as i32);
+            let end = (k + q.size()) as i64;
+            rest = rest.at(crate::ops::index::Slice::new(k as i64, end, 1)).add(-(&factor * &q));
+            quotient.push(factor);
+        }
+        if quotient.is_empty() {
+            quotient.push(super::filled(&[], Scalar::Int(0), rest.dtype()));
+        }
+        Ok((super::stack(&quotient, 0), rest))
+    };
+    crate::core::program::trace::at_caller(|| {
+        divide().unwrap_or_else(|e| {
+            let odd = Array::from_result(Err(e), &p);
+            (odd.clone(), odd)
+        })
+    })
+}
+
+/// The `m`-th derivative of a polynomial, floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{polyder, polyint};
+/// assert_eq!(polyder(array([1.0f32, 2.0, 3.0]), 1).to_vec::<f32>()?, [2.0, 2.0]);
+/// assert_eq!(polyint(array([2.0f32, 2.0]), 1, 3.0).to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polyder(p: impl ArrayLike, m: usize) -> Array {
+    let p = p.into_array();
+    made(&p, || {
+        vector("polyder", &p)?;
+        let p = to_strong_type(&p, to_inexact(p.dtype()));
+        let n = p.size();
+        let factors: Vec<f64> = (m..n).rev().map(|power| (0..m).map(|i| (power - i) as f64).product()).collect();
+        let kept = lax::slice_in_dim(&p, 0, n.saturating_sub(m), 0usize);
+        Ok(kept * Array::from_slice(&factors, &[factors.len()])?.astype(p.dtype()))
+    })
+}
+
+/// The `m`-th integral of a polynomial, floating point, with these constants: one for all, or one for each.
+#[track_caller]
+pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
+    let (p, k) = (p.into_array(), k.into_array());
+    made(&p, || {
+        vector("polyint", &p)?;
+        let args = promote_dtypes(&[&p, &k], to_inexact)?;
+        let [p, k] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        let k = if k.size() == 1 { k.ravel().broadcast_to([m]) } else { k };
+        if k.shape() != [m] {
+            return Err(err!(Value, "k must be a scalar or a rank-1 array of length 1 or m, got {}", k.type_name())
+                .help("give a constant for each integral"));
+        }
+        let n = p.size() + m;
+        let divisors: Vec<f64> =
+            (0..n).rev().map(|power| (0..m).map(|i| power.saturating_sub(i).max(1) as f64).product()).collect();
+        Ok(lax::concatenate(&[p.clone(), k], 0) / Array::from_slice(&divisors, &[n])?.astype(p.dtype()))
+    })
+}
+
+/// The Vandermonde matrix: the powers of `x` from `n - 1` down to 0 as columns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::vander;
+/// assert_eq!(vander(array([2, 3]), 3).to_vec::<i32>()?, [4, 2, 1, 9, 3, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn vander(x: impl ArrayLike, n: usize) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        vector("vander", &x)?;
+        let powers = super::convert(&lax::rev(&lax::iota(DType::I32, &[n], 0), &[0usize]), x.dtype(), false);
+        Ok(super::power(x.expand_dims(1), powers.expand_dims(0)))
+    })
+}
+
+/// The part of a [`convolve`] that is returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConvolveMode {
+    /// Wherever the vectors overlap: `n + m - 1` elements.
+    #[default]
+    Full,
+    /// The middle, of the size of the longer one.
+    Same,
+    /// Where the shorter one lies within the longer.
+    Valid,
+}
+
+/// The convolution of two vectors, floating point.
+///
+/// Fails for arrays that are empty, or no vectors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{ConvolveMode, convolve, correlate};
+/// let (x, y) = (array([1.0f32, 2.0, 3.0]), array([0.0f32, 1.0, 0.5]));
+/// assert_eq!(convolve(&x, &y, ConvolveMode::Full).to_vec::<f32>()?, [0.0, 1.0, 2.5, 4.0, 1.5]);
+/// assert_eq!(correlate(&x, &y, ConvolveMode::Valid).to_vec::<f32>()?, [3.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
+    sliding("convolve", x, y, mode, false)
+}
+
+/// The correlation of two vectors, the second one conjugated; floating point. NumPy's default mode is
+/// [`ConvolveMode::Valid`].
+#[track_caller]
+pub fn correlate(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
+    sliding("correlate", x, y, mode, true)
+}
+
+#[track_caller]
+fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode, correlated: bool) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(&x, || {
+        let args = promote_dtypes(&[&x, &y], to_inexact)?;
+        if let Some(odd) = args.iter().find(|x| x.ndim() != 1 || x.size() == 0) {
+            return Err(err!(
+                Value,
+                "{name}() only support 1-dimensional inputs that are not empty, got {}",
+                odd.type_name()
+            )
+            .help("use `lax::conv_general_dilated` for several dimensions"));
+        }
+        let [x, y] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        let exchanged = x.size() < y.size();
+        let y = if correlated { super::conj(&y) } else { y };
+        let (long, short) = if exchanged { (y, x) } else { (x, y) };
+        let short = if correlated { short } else { short.flip(0) };
+        let m = short.size() as i64;
+        let padding = match mode {
+            ConvolveMode::Full => (m - 1, m - 1),
+            ConvolveMode::Same => (m / 2, m - m / 2 - 1),
+            ConvolveMode::Valid => (0, 0),
+        };
+        let lines = |x: &Array| lax::reshape(x, &[1, 1, x.size()]);
+        let padding = lax::Padding::Explicit(vec![padding]);
+        let all = lax::conv_general_dilated(lines(&long), lines(&short), [1], padding, lax::ConvOptions::new()).ravel();
+        Ok(if correlated && exchanged { all.flip(0) } else { all })
+    })
+}
+
+/// The derivative along `axis` by second-order differences inside, first-order at the ends, with sample spacing `dx`;
+/// floating point.
+///
+/// Fails for fewer than two elements.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::gradient;
+/// assert_eq!(gradient(array([1.0f32, 2.0, 4.0, 7.0]), 1.0, 0).to_vec::<f32>()?, [1.0, 1.5, 2.5, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: i32) -> Array {
+    let (x, dx) = (x.into_array(), dx.into_array());
+    made(&x, || {
+        let args = promote_dtypes(&[&x, &dx], to_inexact)?;
+        let [x, dx] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
+        let n = x.shape()[axis];
+        if n < 2 || dx.ndim() != 0 {
+            return Err(err!(
+                Value,
+                "Shape of array too small to calculate a numerical gradient: {} with spacing {}",
+                x.type_name(),
+                dx.type_name()
+            )
+            .help("at least 2 elements are required, and a number as spacing"));
+        }
+        let part = |start: usize, end: usize| lax::slice_in_dim(&x, start, end, axis);
+        let inner = (part(2, n) - part(0, n - 2)) * 0.5 / &dx;
+        let first = (part(1, 2) - part(0, 1)) / &dx;
+        let last = (part(n - 1, n) - part(n - 2, n - 1)) / &dx;
+        Ok(lax::concatenate(&[first, inner, last], axis))
+    })
+}
+
+/// The differences of neighbours of the flat array, with further elements before and after them.
+#[track_caller]
+pub fn ediff1d(x: impl ArrayLike, to_end: impl ArrayLike, to_begin: impl ArrayLike) -> Array {
+    let (x, end, begin) = (x.into_array(), to_end.into_array(), to_begin.into_array());
+    made(&x, || {
+        let of = |y: &Array| -> Result<Array> {
+            y.check()?;
+            Ok(super::convert(&y.ravel(), x.dtype(), false))
+        };
+        Ok(super::concatenate([of(&begin)?, to_strong_type(&super::diff(x.ravel(), 1, 0), x.dtype()), of(&end)?], 0))
+    })
+}
+
+/// Phases along `axis` with jumps of more than half a `period` replaced by their complement.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::unwrap;
+/// assert_eq!(unwrap(array([0.0f32, 3.0, 1.0]), 4.0, 0).to_vec::<f32>()?, [0.0, -1.0, -3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: i32) -> Array {
+    let (x, period) = (x.into_array(), period.into_array());
+    made(&x, || {
+        let args = promote_dtypes(&[&x, &period], |d| d)?;
+        let [x, period] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
+        if x.dtype().is_complex() || x.dtype() == DType::Bool || period.ndim() != 0 {
+            return Err(err!(
+                Value,
+                "jnp.unwrap does not support {} with period {}",
+                x.type_name(),
+                period.type_name()
+            )
+            .help("give real phases, and a number as period"));
+        }
+        let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
+        let n = x.shape()[axis];
+        if n == 0 {
+            return Ok(x);
+        }
+        let half = if x.dtype().is_integer() { super::floor_divide(&period, 2) } else { &period / 2 };
+        let limit = &period / 2;
+        let steps = super::diff(&x, 1, axis as i32);
+        let short = super::remainder(&steps + &half, &period) - &half;
+        let short = super::where_(short.equal(-&half) & steps.greater(0), &half, &short);
+        let correction = super::where_(steps.abs().less(limit), 0, short - &steps);
+        let rest = lax::slice_in_dim(&x, 1, n, axis) + correction.cumsum(axis as i32);
+        Ok(lax::concatenate(&[lax::slice_in_dim(&x, 0, 1, axis), to_strong_type(&rest, x.dtype())], axis))
+    })
+}
+
+/// The dot products of vectors along the last dimension, the first ones conjugated; the other dimensions broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{matvec, vecdot, vecmat};
+/// let (m, v) = (array([[1, 2], [3, 4]]), array([1, 10]));
+/// assert_eq!(vecdot(&m, &v).to_vec::<i32>()?, [21, 43]);
+/// assert_eq!(matvec(&m, &v).to_vec::<i32>()?, [21, 43]);
+/// assert_eq!(vecmat(&v, &m).to_vec::<i32>()?, [31, 42]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn vecdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (super::conj(x.into_array()), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        Ok(x.expand_dims(-2).matmul(y.expand_dims(-1)).squeeze([-2, -1]))
+    })
+}
+
+/// The products of matrices, in the last two dimensions, with vectors, in the last one; the others broadcast.
+#[track_caller]
+pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(&x, || Ok(x.matmul(y.expand_dims(-1)).squeeze(-1)))
+}
+
+/// The products of vectors, in the last dimension and conjugated, with matrices, in the last two; the others broadcast.
+#[track_caller]
+pub fn vecmat(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (super::conj(x.into_array()), y.into_array());
+    made(&y, || Ok(x.expand_dims(-2).matmul(&y).squeeze(-2)))
+}

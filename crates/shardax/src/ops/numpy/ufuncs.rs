@@ -1,0 +1,418 @@
+//! More elementwise functions: angles, signs, parts of floats, and arithmetic that ignores NaN.
+
+use super::{convert, floor_divide, isnan, made, promote_args, promote_dtypes, to_inexact, to_strong_type, where_};
+use crate::core::array::Array;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::{composite, composite1};
+
+/// Applies `f` to two arrays of one floating point dtype.
+#[track_caller]
+fn floats(
+    name: &'static str,
+    x: impl ArrayLike,
+    y: impl ArrayLike,
+    f: impl FnOnce(&Array, &Array) -> Result<Array>,
+) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = super::broadcast_args(name, &promote_dtypes(&[&x, &y], to_inexact)?)?;
+        f(&args[0], &args[1])
+    })
+}
+
+/// Applies `f` to an array in floating point.
+#[track_caller]
+fn float(x: impl ArrayLike, f: impl FnOnce(&Array) -> Result<Array>) -> Array {
+    let x = x.into_array();
+    made(&x, || f(&convert(&x, to_inexact(x.dtype()), x.weak_type())))
+}
+
+fn real_only(name: &str, x: &Array) -> Result<()> {
+    match x.dtype().is_complex() {
+        false => Ok(()),
+        true => Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
+            .help("take `real(..)`, `imag(..)` or `abs(..)` first")),
+    }
+}
+
+/// The larger of each pair; a number where the other is NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::fmax;
+/// assert_eq!(fmax(array([1.0f32, f32::NAN]), 0.5).to_vec::<f32>()?, [1.0, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fmax(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    ordered("fmax", x, y, |x, y| x.greater(y))
+}
+
+/// The smaller of each pair; a number where the other is NaN.
+#[track_caller]
+pub fn fmin(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    ordered("fmin", x, y, |x, y| x.less(y))
+}
+
+#[track_caller]
+fn ordered(name: &str, x: impl ArrayLike, y: impl ArrayLike, first: impl FnOnce(&Array, &Array) -> Array) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = promote_args(name, &[&x, &y])?;
+        Ok(where_(first(&args[0], &args[1]) | isnan(&args[1]), &args[0], &args[1]))
+    })
+}
+
+/// Returns [`floor_divide`] and [`remainder`](super::remainder()) of both arrays.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::divmod;
+/// let (quotient, rest) = divmod(array([7, -7]), 2);
+/// assert_eq!((quotient.to_vec::<i32>()?, rest.to_vec::<i32>()?), (vec![3, -4], vec![1, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn divmod(x: impl ArrayLike, y: impl ArrayLike) -> (Array, Array) {
+    let (x, y) = (x.into_array(), y.into_array());
+    (floor_divide(&x, &y), super::remainder(&x, &y))
+}
+
+/// `x` to the power `y`, floating point.
+#[track_caller]
+pub fn float_power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    floats("float_power", x, y, |x, y| Ok(crate::ops::primitive::binary::POW.apply(x, y)))
+}
+
+/// The step function: 0 for negative `x`, 1 for positive, `y` at 0. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::heaviside;
+/// assert_eq!(heaviside(array([-1.5f32, 0.0, 2.0]), 0.5).to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    floats("heaviside", x, y, |x, y| {
+        real_only("heaviside", x)?;
+        Ok(where_(x.less(0), 0, where_(x.greater(0), 1, where_(isnan(x), x, y))))
+    })
+}
+
+/// `sin(πx) / (πx)`, 1 at 0. Floating point.
+#[track_caller]
+pub fn sinc(x: impl ArrayLike) -> Array {
+    float(x, |x| {
+        composite1("sinc", (), std::slice::from_ref(x), |(), args| {
+            let x = &args[0] * std::f64::consts::PI;
+            let zero = args[0].equal(0);
+            let safe = where_(&zero, 1, &x);
+            // The series at 0 gives the derivatives there, up to the seventh.
+            let square = &x * &x;
+            let series = 1 - &square / 6 * (1 - &square / 20 * (1 - &square / 42));
+            Ok(vec![where_(zero, series, safe.sin() / &safe)])
+        })
+    })
+}
+
+/// `log2(2^x + 2^y)`, without overflow. Floating point.
+#[track_caller]
+pub fn logaddexp2(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    floats("logaddexp2", x, y, |x, y| {
+        let ln2 = std::f64::consts::LN_2;
+        Ok(super::logaddexp(x * ln2, y * ln2) / ln2)
+    })
+}
+
+/// Marks elements that are infinite and positive.
+#[track_caller]
+pub fn isposinf(x: impl ArrayLike) -> Array {
+    infinite(x, f64::INFINITY)
+}
+
+/// Marks elements that are infinite and negative.
+#[track_caller]
+pub fn isneginf(x: impl ArrayLike) -> Array {
+    infinite(x, f64::NEG_INFINITY)
+}
+
+#[track_caller]
+fn infinite(x: impl ArrayLike, value: f64) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        real_only("isposinf and isneginf", &x)?;
+        Ok(if x.dtype().is_float() { x.equal(value) } else { x.not_equal(&x) })
+    })
+}
+
+/// The absolute value of real numbers, floating point.
+#[track_caller]
+pub fn fabs(x: impl ArrayLike) -> Array {
+    float(x, |x| {
+        real_only("fabs", x)?;
+        Ok(x.abs())
+    })
+}
+
+/// The nearest integer, floating point; halves go to the even one.
+#[track_caller]
+pub fn rint(x: impl ArrayLike) -> Array {
+    let x = x.into_array();
+    made(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(DType::F32) }))
+}
+
+/// `x` itself. Fails for booleans, as in NumPy.
+#[track_caller]
+pub fn positive(x: impl ArrayLike) -> Array {
+    x.into_array()
+}
+
+/// Radians to degrees. Floating point.
+#[track_caller]
+pub fn degrees(x: impl ArrayLike) -> Array {
+    float(x, |x| Ok(x * (180.0 / std::f64::consts::PI)))
+}
+
+/// Degrees to radians. Floating point.
+#[track_caller]
+pub fn radians(x: impl ArrayLike) -> Array {
+    float(x, |x| Ok(x * (std::f64::consts::PI / 180.0)))
+}
+
+/// The angle of complex numbers in radians; 0 or π for real ones.
+#[track_caller]
+pub fn angle(x: impl ArrayLike) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        let (re, im) = (super::real(&x), super::imag(&x));
+        let wide = to_inexact(re.dtype());
+        Ok(super::arctan2(to_strong_type(&im, wide), to_strong_type(&re, wide)))
+    })
+}
+
+/// Marks numbers whose imaginary part is not 0.
+#[track_caller]
+pub fn iscomplex(x: impl ArrayLike) -> Array {
+    super::imag(x.into_array()).not_equal(0)
+}
+
+/// Marks numbers whose imaginary part is 0.
+#[track_caller]
+pub fn isreal(x: impl ArrayLike) -> Array {
+    super::imag(x.into_array()).equal(0)
+}
+
+/// The bits of a float as integers of its width.
+fn bits(x: &Array) -> (Array, DType) {
+    let of = match x.dtype().bits() {
+        16 => DType::I16,
+        32 => DType::I32,
+        _ => DType::I64,
+    };
+    (lax::bitcast_convert_type(x, of), of)
+}
+
+/// Marks negative numbers, -0 and NaN with that sign included; booleans.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::signbit;
+/// assert_eq!(signbit(array([-0.0f32, 0.0, -1.0])).to_vec::<bool>()?, [true, false, true]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn signbit(x: impl ArrayLike) -> Array {
+    let x = x.into_array();
+    made(&x, || {
+        real_only("signbit", &x)?;
+        Ok(match x.dtype().category() {
+            Category::Float => bits(&to_strong_type(&x, x.dtype())).0.less(0),
+            Category::Signed => x.less(0),
+            _ => x.not_equal(&x),
+        })
+    })
+}
+
+/// `x` with the sign of `y`. Floating point.
+#[track_caller]
+pub fn copysign(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    floats("copysign", x, y, |x, y| {
+        real_only("copysign", x)?;
+        Ok(where_(signbit(y), -x.abs(), x.abs()))
+    })
+}
+
+/// The fractional and the integral part, both with the sign of `x`. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::modf;
+/// let (part, whole) = modf(array([1.5f32, -2.25]));
+/// assert_eq!((part.to_vec::<f32>()?, whole.to_vec::<f32>()?), (vec![0.5, -0.25], vec![1.0, -2.0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn modf(x: impl ArrayLike) -> (Array, Array) {
+    let x = x.into_array();
+    let whole = float(&x, |x| {
+        real_only("modf", x)?;
+        Ok(lax::trunc(x))
+    });
+    (float(&x, |x| Ok(x - &whole)), whole)
+}
+
+/// The mantissa, at least 0.5 and less than 1 in absolute value, and the exponent, int32: `x = mantissa * 2^exponent`.
+/// 0, infinities, NaN and subnormal numbers are their own mantissa, with exponent 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::frexp;
+/// let (mantissa, exponent) = frexp(array([8.0f32, -0.75]));
+/// assert_eq!((mantissa.to_vec::<f32>()?, exponent.to_vec::<i32>()?), (vec![0.5, -0.75], vec![4, 0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn frexp(x: impl ArrayLike) -> (Array, Array) {
+    let x = x.into_array();
+    let made = || -> Result<(Array, Array)> {
+        x.check()?;
+        real_only("frexp", &x)?;
+        let x = to_strong_type(&x, to_inexact(x.dtype()));
+        let parts = composite("frexp", (), 2, std::slice::from_ref(&x), |(), args| {
+            let x = crate::ops::primitive::stop_gradient::stop_gradient(args[0].clone());
+            let (exponent, plain) = exponent(&x)?;
+            Ok(vec![exponent, plain])
+        })?;
+        let (exponent, plain) = (&parts[0], &parts[1]);
+        // Two steps, each by a power that is a normal number.
+        let half = super::floor_divide(exponent, 2);
+        let scale = |by: &Array| power_of_two(&-by, x.dtype());
+        let mantissa = &x * scale(&half)? * scale(&(exponent - &half))?;
+        Ok((where_(plain, mantissa, &x), exponent.clone()))
+    };
+    crate::core::program::trace::at_caller(|| {
+        made().unwrap_or_else(|e| {
+            let odd = Array::from_result(Err(e), &x);
+            (odd.clone(), odd)
+        })
+    })
+}
+
+/// The exponent of [`frexp`], and where it is that of a normal number.
+fn exponent(x: &Array) -> Result<(Array, Array)> {
+    let limits = super::finfo(x.dtype())?;
+    let plain = x.isfinite() & x.abs().greater_equal(limits.smallest_normal);
+    let (bits, of) = bits(x);
+    let exponents = (1i64 << limits.nexp) - 1;
+    let biased =
+        (super::right_shift(&bits, number(limits.nmant as i64, of)) & number(exponents, of)).astype(DType::I32);
+    let exponent = biased - (bias(x.dtype())? - 1);
+    Ok((where_(&plain, exponent, 0), plain))
+}
+
+/// The bias of the exponents of a dtype.
+fn bias(dtype: DType) -> Result<i32> {
+    Ok((1 << (super::finfo(dtype)?.nexp - 1)) - 1)
+}
+
+/// 2 to the power of integers for which that is a normal number: exactly, by its bits.
+fn power_of_two(exponent: &Array, dtype: DType) -> Result<Array> {
+    let of = match dtype.bits() {
+        16 => DType::I16,
+        32 => DType::I32,
+        _ => DType::I64,
+    };
+    let biased = (exponent + bias(dtype)?).astype(of);
+    let bits = super::left_shift(biased, number(super::finfo(dtype)?.nmant.into(), of));
+    Ok(lax::bitcast_convert_type(&bits, dtype))
+}
+
+fn number(value: i64, dtype: DType) -> Array {
+    Array::literal(Scalar::Int(value.into()), dtype, false)
+}
+
+/// `x * 2^y` for integers `y`, without overflow on the way. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::ldexp;
+/// assert_eq!(ldexp(array([0.5f32, 3.0]), array([4, -1])).to_vec::<f32>()?, [8.0, 1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        x.check()?;
+        y.check()?;
+        if x.dtype().is_complex() || y.dtype().is_inexact() {
+            return Err(err!(Value, "ldexp not supported for input types {} and {}", x.type_name(), y.type_name())
+                .help("give real numbers and integer exponents"));
+        }
+        let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
+        // In four steps no power of two overflows, and further ones change no number.
+        let most = 4 * (bias(x.dtype())? - 4);
+        let by = y.astype(DType::I32).clip(-most, most);
+        let part = super::floor_divide(&by, 4);
+        let quarter = power_of_two(&part, x.dtype())?;
+        let rest = power_of_two(&(&by - &part * 3), x.dtype())?;
+        Ok(where_(x.equal(0) | super::isinf(&x), &x, &x * &quarter * &quarter * &quarter * rest))
+    })
+}
+
+/// The greatest common divisor of integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::{gcd, lcm};
+/// assert_eq!(gcd(array([12, 0, -8]), array([18, 5, 12])).to_vec::<i32>()?, [6, 5, 4]);
+/// assert_eq!(lcm(array([4, 0]), array([6, 5])).to_vec::<i32>()?, [12, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = promote_args("gcd", &[&x, &y])?;
+        if !args[0].dtype().is_integer() {
+            return Err(err!(
+                Value,
+                "Arguments to jax.numpy.gcd must be integers, got {} and {}",
+                x.type_name(),
+                y.type_name()
+            )
+            .help("convert them with `astype(DType::I32)`"));
+        }
+        let strong = |x: &Array| convert(x, x.dtype(), false).abs();
+        let all = super::broadcast_arrays([strong(&args[0]), strong(&args[1])])?;
+        let start = (all[0].clone(), all[1].clone());
+        let (gcd, _) = crate::ops::control_flow::while_loop(
+            |(_, y): (Array, Array)| y.not_equal(0).any(..),
+            |(x, y): (Array, Array)| {
+                let done = y.equal(0);
+                let rest = lax::rem(&x, &where_(&done, 1, &y));
+                (where_(&done, &x, &y), where_(&done, 0, rest))
+            },
+            start,
+        )?;
+        Ok(gcd)
+    })
+}
+
+/// The least common multiple of integers; 0 where either is 0.
+#[track_caller]
+pub fn lcm(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (x.into_array(), y.into_array());
+    made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
+        let args = promote_args("lcm", &[&x, &y])?;
+        let (x, y) = (args[0].abs(), args[1].abs());
+        let divisor = gcd(&x, &y);
+        divisor.check()?;
+        let none = divisor.equal(0);
+        Ok(where_(&none, 0, &x * floor_divide(&y, where_(&none, 1, &divisor))))
+    })
+}

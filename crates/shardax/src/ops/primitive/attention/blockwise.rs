@@ -1,0 +1,302 @@
+//! Attention in blocks of queries and keys, one after the other, with a running maximum and sum: no more than one block
+//! of scores is in memory ([Rabe and Staats 2021](https://arxiv.org/abs/2112.05682)). Blocks outside of the window are
+//! skipped.
+
+use super::derivative::AttentionGradient;
+use super::unfused::{Block, reduced};
+use super::{Attention, HIDDEN, Implementation, Operands};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::control_flow::{fori_loop, scan};
+use crate::ops::lax::{self, dynamic_slice_in_dim, dynamic_update_slice_in_dim, iota};
+use crate::ops::numpy::{floor_divide, full_dtype, maximum, minimum, repeat, where_, zeros_dtype};
+use crate::ops::operators::ArrayLike;
+
+/// The number of queries, and of keys, in a block.
+const BLOCK: usize = 512;
+
+/// The bytes of all scores in float32 on a device above which they are not stored. A gradient has several tensors of
+/// this size at once.
+const LIMIT: f64 = (4u64 << 30) as f64;
+
+/// Returns `true` if attention of these operands is computed in blocks.
+pub(super) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
+    let (q, k) = (cx.shape(args[0]), cx.shape(args[1]));
+    let rank = q.len();
+    let rows: f64 = q[..rank - 1].iter().map(|&n| n as f64).product();
+    let bytes = 4.0 * rows * k[rank - 3] as f64 / cx.split_size() as f64;
+    match of.implementation {
+        Some(Implementation::Blockwise) => rows > 0.0,
+        Some(Implementation::Xla) => false,
+        Some(Implementation::Cudnn) | None => bytes > LIMIT,
+    }
+}
+
+/// The blocks of some operands.
+struct Blocks<'a> {
+    of: &'a Attention,
+    /// The operands, with queries and keys padded to whole blocks.
+    x: Operands,
+    /// The numbers of queries and keys without padding.
+    sizes: [usize; 2],
+    /// The numbers of queries and keys in a block.
+    block: [usize; 2],
+}
+
+/// `x` with `value` after dimension `axis`, so that its size, if it is `size`, becomes `to`.
+fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
+    let dim = (x.ndim() as i32 + axis) as usize;
+    if x.shape()[dim] != size || size == to {
+        return x.clone();
+    }
+    let mut config = vec![(0, 0, 0); x.ndim()];
+    config[dim].1 = (to - size) as i64;
+    lax::pad(x, &full_dtype((), value, x.dtype()), &config)
+}
+
+impl<'a> Blocks<'a> {
+    fn new(of: &'a Attention, x: Operands) -> Self {
+        let sizes = [x.queries(), x.keys()];
+        let block = sizes.map(|n| n.clamp(1, BLOCK));
+        let [queries, keys] = [0, 1].map(|i| sizes[i].div_ceil(block[i]) * block[i]);
+        let rows = |x: &Array, axis: i32| padded(x, axis, 0.0, [sizes[0], queries]);
+        let columns = |x: &Array, axis: i32| padded(x, axis, 0.0, [sizes[1], keys]);
+        let scores = |x: &Array| columns(&rows(x, -2), -1);
+        let x = Operands {
+            q: rows(&x.q, -3),
+            k: columns(&x.k, -3),
+            v: columns(&x.v, -3),
+            bias: x.bias.as_ref().map(scores),
+            mask: x.mask.as_ref().map(scores),
+            segments: x.segments.as_ref().map(|[queries, keys]| [rows(queries, -1), columns(keys, -1)]),
+            ..x
+        };
+        Blocks { of, x, sizes, block }
+    }
+
+    /// A per-query array, with `value` for queries that are padding.
+    fn rows(&self, x: &Array, axis: i32, value: f64) -> Array {
+        padded(x, axis, value, [self.sizes[0], self.x.queries()])
+    }
+
+    /// The slice of a padded per-query array that belongs to a block of queries.
+    fn row_block(&self, x: &Array, at: &Array, axis: i32) -> Array {
+        dynamic_slice_in_dim(x, at * self.block[0] as i32, self.block[0], axis)
+    }
+
+    /// The blocks of keys that a block of queries may attend to.
+    fn range(&self, at: &Array) -> (Array, Array) {
+        let [queries, keys] = self.block.map(|n| n as i32);
+        let count = (self.x.keys() as i32) / keys;
+        let [before, after] = self.of.window.limits();
+        let first = at * queries;
+        let start = before.map_or(0.into_array(), |n| floor_divide(maximum(&first - n, 0), keys));
+        let end =
+            after.map_or(count.into_array(), |n| minimum(floor_divide(&first + (queries - 1 + n), keys) + 1, count));
+        (start, end)
+    }
+
+    /// A block of queries with a block of keys.
+    fn block(&self, rows: &Operands, at: &Array, key: &Array) -> Block<'a> {
+        let [queries, keys] = self.block;
+        let first_key = key * keys as i32;
+        let query = at * queries as i32 + iota(DType::I32, &[queries, 1], 0);
+        let keys_at = &first_key + iota(DType::I32, &[1, keys], 1);
+        let end = (self.sizes[1] != self.x.keys()).then_some(self.sizes[1]);
+        Block::new(self.of, rows.of_keys(&first_key, keys), [query, keys_at], end)
+    }
+
+    /// The queries of a block, with all keys.
+    fn queries(&self, at: &Array) -> Operands {
+        self.x.of_queries(&(at * self.block[0] as i32), self.block[0])
+    }
+
+    /// The number of blocks of queries, as a range.
+    fn each(&self) -> Array {
+        iota(DType::I32, &[self.x.queries() / self.block[0]], 0)
+    }
+
+    /// Results of the blocks of queries, stacked, as one array with the queries in dimension `axis`.
+    fn joined(&self, stacked: &Array, axis: i32) -> Array {
+        let dim = stacked.ndim() as i32 + axis;
+        let moved = stacked.moveaxis(0, dim - 1);
+        let mut shape = moved.shape().to_vec();
+        let blocks = shape.remove(dim as usize - 1);
+        shape[dim as usize - 1] *= blocks;
+        lax::slice_in_dim(&moved.reshape(shape), 0, self.sizes[0], axis)
+    }
+}
+
+/// `[..., heads, queries]` as `[..., queries, heads, 1]`.
+fn of_output(x: &Array) -> Array {
+    x.swapaxes(-1, -2).expand_dims(-1)
+}
+
+/// The output, a reference score of each query, and the sum of exponentials relative to it.
+pub(super) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
+    let blocks = Blocks::new(of, x.clone());
+    let mean = x.v.astype(DType::F32).mean_keepdims(-3);
+    let step = |(): (), at: Array| -> Result<((), (Array, Array, Array))> {
+        let rows = blocks.queries(&at);
+        let q = rows.q.shape();
+        let per_query = [&q[..q.len() - 3], &[q[q.len() - 2], q[q.len() - 3]]].concat();
+        let mut output = q.to_vec();
+        output[q.len() - 1] = x.v.shape()[x.v.ndim() - 1];
+        let start = (
+            full_dtype(per_query.as_slice(), HIDDEN, DType::F32),
+            zeros_dtype(per_query.as_slice(), DType::F32),
+            zeros_dtype(output.as_slice(), DType::F32),
+        );
+        let (first, end) = blocks.range(&at);
+        let add = |key: Array, (max, sum, y): (Array, Array, Array)| {
+            let block = blocks.block(&rows, &at, &key);
+            let (scores, _) = block.scores(f64::NEG_INFINITY);
+            let new = maximum(&max, scores.max(-1));
+            let weights = (scores - new.expand_dims(-1)).exp();
+            let kept = sum * (max - &new).exp();
+            let sum = &kept + weights.sum(-1);
+            // The output so far is normalized: sums of weights times values may be too large.
+            let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
+            let y = y * of_output(&(kept * &part)) + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
+            (new, sum, y)
+        };
+        let (max, sum, y) = fori_loop(first, end, add, start)?;
+        Ok(((), (max, sum, y)))
+    };
+    let ((), (max, sum, y)) = scan(step, (), blocks.each())?;
+    let (max, sum, y) = (blocks.joined(&max, -1), blocks.joined(&sum, -1), blocks.joined(&y, -3));
+    // A query that saw no key attends to all equally.
+    let blind = sum.equal(0.0);
+    let sum = where_(&blind, blocks.sizes[1] as f64, sum);
+    let y = where_(of_output(&blind), repeated(&mean, &y), y);
+    Ok(vec![y.astype(x.q.dtype()), max, sum])
+}
+
+/// An array of the key heads, `[..., n, key heads, depth]`, for the heads of queries in `like`.
+fn repeated(x: &Array, like: &Array) -> Array {
+    let heads = like.shape()[like.ndim() - 2] / x.shape()[x.ndim() - 2].max(1);
+    if heads == 1 { x.clone() } else { repeat(x, heads, -2) }
+}
+
+/// The queries that saw no key: 1 for these, and 0 for others.
+fn blind(max: &Array) -> Array {
+    max.less_equal(HIDDEN).astype(DType::F32)
+}
+
+/// The weights of a block, zero for masked keys.
+fn weights(block: &Block<'_>, max: &Array, sum: &Array) -> (Array, Option<Array>) {
+    let (scores, slope) = block.scores(f64::NEG_INFINITY);
+    ((scores - max.expand_dims(-1)).exp() / sum.expand_dims(-1), slope)
+}
+
+/// The tangents of the output and of the sums, of the operands of
+/// [`AttentionTangent`](super::derivative::AttentionTangent).
+pub(super) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
+    let n = of.given.count();
+    let x = Operands::of(of.given, args);
+    let [y, max, sum, dq, dk, dv] = [0, 1, 2, 3, 4, 5].map(|i| &args[n + i]);
+    let blocks = Blocks::new(of, x.clone());
+    // The tangents are sliced as their operands are.
+    let moving = Operands { q: dq.clone(), k: dk.clone(), v: dv.clone(), bias: args.get(n + 6).cloned(), ..x.clone() };
+    let moving = Blocks::new(of, moving).x;
+    let softmax = [blocks.rows(max, -1, 0.0), blocks.rows(sum, -1, 1.0)];
+    let step = |(): (), at: Array| -> Result<((), (Array, Array))> {
+        let rows = blocks.queries(&at);
+        let moved = moving.of_queries(&(&at * blocks.block[0] as i32), blocks.block[0]);
+        let [max, sum] = [&softmax[0], &softmax[1]].map(|x| blocks.row_block(x, &at, -1));
+        let mut output = rows.q.shape().to_vec();
+        let depth = output.len() - 1;
+        output[depth] = x.v.shape()[x.v.ndim() - 1];
+        let start = (zeros_dtype(output.as_slice(), DType::F32), zeros_dtype(max.shape(), DType::F32));
+        let (first, end) = blocks.range(&at);
+        let add = |key: Array, (dy, mean): (Array, Array)| {
+            let block = blocks.block(&rows, &at, &key);
+            let along = moved.of_keys(&(&key * blocks.block[1] as i32), blocks.block[1]);
+            let (weights, slope) = weights(&block, &max, &sum);
+            let scores = block.scores_tangent([&along.q, &along.k], along.bias.as_ref(), &slope);
+            let moved = &weights * scores;
+            let dy = dy + block.of_queries(&moved, &block.x.v) + block.of_queries(&weights, &along.v);
+            (dy, mean + moved.sum(-1))
+        };
+        Ok(((), fori_loop(first, end, add, start)?))
+    };
+    let ((), (dy, mean)) = scan(step, (), blocks.each())?;
+    let (dy, mean) = (blocks.joined(&dy, -3), blocks.joined(&mean, -1));
+    let of_blind = of_output(&blind(max)) * repeated(&dv.astype(DType::F32).mean_keepdims(-3), y);
+    let dy = dy - of_output(&mean) * y.astype(DType::F32) + of_blind;
+    Ok(vec![dy.astype(y.dtype()), sum * mean])
+}
+
+/// Adds to a slice, which starts at these indices of these dimensions.
+fn add_at(total: &Array, part: Array, starts: &[(i32, Array)]) -> Array {
+    let (mut old, mut size) = (total.clone(), Vec::new());
+    for (axis, start) in starts {
+        let n = part.shape()[(part.ndim() as i32 + axis) as usize];
+        size.push((old.clone(), start, *axis));
+        old = dynamic_slice_in_dim(&old, start, n, *axis);
+    }
+    size.into_iter()
+        .rev()
+        .fold(old + part, |part, (whole, start, axis)| dynamic_update_slice_in_dim(&whole, &part, start, axis))
+}
+
+/// The cotangents of queries, keys, values and bias.
+pub(super) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
+    let of = &primitive.of;
+    let n = of.given.count();
+    let x = Operands::of(of.given, args);
+    let (ct, mean) = primitive.cotangent(args);
+    let blocks = Blocks::new(of, x.clone());
+    let (max, sum) = (&args[n + 1], &args[n + 2]);
+    let per_query = [(max, 0.0), (sum, 1.0), (&mean, 0.0)].map(|(x, value)| blocks.rows(x, -1, value));
+    let of_output_rows = blocks.rows(ct, -3, 0.0);
+    let wide = |x: &Array| zeros_dtype(x.shape(), DType::F32);
+    let bias = primitive.bias.then_some(blocks.x.bias.as_ref()).flatten();
+    let step = |carry: (Array, Array, Option<Array>), at: Array| -> Result<((Array, Array, Option<Array>), Array)> {
+        let rows = blocks.queries(&at);
+        let [max, sum, mean] = [0, 1, 2].map(|i| blocks.row_block(&per_query[i], &at, -1));
+        let ct = blocks.row_block(&of_output_rows, &at, -3);
+        let (first, end) = blocks.range(&at);
+        type State = (Array, (Array, Array, Option<Array>));
+        let add = |key: Array, (dq, (dk, dv, dbias)): State| {
+            let block = blocks.block(&rows, &at, &key);
+            let (weights, slope) = weights(&block, &max, &sum);
+            let [of_q, of_k, of_v, scores] = block.cotangents(&weights, &slope, &ct, &mean);
+            let [query_at, key_at] = [&at * blocks.block[0] as i32, &key * blocks.block[1] as i32];
+            let dbias = dbias.map(|total| {
+                let is_split = |axis: i32| total.shape()[(total.ndim() as i32 + axis) as usize] != 1;
+                let starts = [(-2, query_at.clone()), (-1, key_at.clone())];
+                let starts: Vec<_> = starts.into_iter().filter(|(axis, _)| is_split(*axis)).collect();
+                let mut shape = total.shape().to_vec();
+                let last = shape.len() - 2;
+                for (size, own) in shape[last..].iter_mut().zip(&scores.shape()[last..]) {
+                    *size = if *size == 1 { 1 } else { *own };
+                }
+                add_at(&total, reduced(&scores, &shape), &starts)
+            });
+            let at_keys = [(-3, key_at)];
+            (dq + of_q, (add_at(&dk, of_k, &at_keys), add_at(&dv, of_v, &at_keys), dbias))
+        };
+        let (dq, carry) = fori_loop(first, end, add, (wide(&rows.q), carry))?;
+        Ok((carry, dq))
+    };
+    let start = (wide(&blocks.x.k), wide(&blocks.x.v), bias.map(wide));
+    let ((dk, dv, dbias), dq) = scan(step, start, blocks.each())?;
+    let whole = Block::whole(of, Operands { bias: None, mask: None, ..x.clone() });
+    let keys = |x: &Array| lax::slice_in_dim(x, 0, blocks.sizes[1], -3);
+    let of_blind = whole.of_keys(&(blind(max) / blocks.sizes[1] as f64).expand_dims(-1), ct);
+    let (dk, dv) = (keys(&dk), keys(&dv) + of_blind);
+    let dtype = x.q.dtype();
+    let of_bias = dbias.zip(x.bias.as_ref()).map(|(dbias, bias)| {
+        let shape = bias.shape();
+        let cut = |x: Array, axis: i32| {
+            let size = shape[(shape.len() as i32 + axis) as usize];
+            lax::slice_in_dim(&x, 0, size, axis)
+        };
+        cut(cut(dbias, -2), -1).astype(bias.dtype())
+    });
+    let dq = blocks.joined(&dq, -3);
+    Ok([dq, dk, dv].into_iter().map(|x| x.astype(dtype)).chain(of_bias).collect())
+}

@@ -1,0 +1,375 @@
+//! cuDNN's fused attention on NVIDIA GPUs: XLA's custom calls, as JAX writes them for
+//! `dot_product_attention(implementation="cudnn")`.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::derivative::AttentionGradient;
+use super::sharded::{self, Form, forms};
+use super::unfused::reduced;
+use super::{Attention, Given, HIDDEN, Implementation, Operands};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax::iota;
+use crate::ops::numpy::{full_dtype, where_, zeros_dtype};
+use crate::warning::warn;
+
+/// The largest depth of a head that cuDNN takes on all GPUs with fused attention; from Hopper on it is 256.
+const MAX_DEPTH: usize = 128;
+
+/// Lowers attention to cuDNN's kernel, where that applies.
+pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+    if !is_wanted(of, cx) {
+        return Ok(None);
+    }
+    if let Some(reason) = Call::reason_against(of, cx, args) {
+        return otherwise(of, cx, args, &reason);
+    }
+    if !cx.is_local() {
+        let alone = Attention { sharding: None, implementation: Some(Implementation::Cudnn), ..of.clone() };
+        let out_forms = [Form::Output, Form::PerQuery, Form::PerQuery];
+        return split(of, alone, cx, args, &forms(of), (outs, &out_forms[..outs.len()]));
+    }
+    let call = Call::new(of, cx, args);
+    let operands = cx.expand(args, |args| Ok(call.operands(&Operands::of(of.given, args), None)))?;
+    let mut results = vec![call.output(), call.per_query()];
+    results.truncate(if of.residual { 2 } else { 1 });
+    let made = call.write(cx, &operands, &results, "");
+    let (shape, rows, given) = (outs[0].shape.clone(), call.rows.clone(), of.given);
+    let lengths = if given.query_lengths { Some(args[given.lengths_at()]) } else { None };
+    let results: Vec<Value> = made.into_iter().take(results.len()).chain(lengths).collect();
+    let after = |made: &[Array]| {
+        let y = made[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
+        if !of.residual {
+            return Ok(vec![y]);
+        }
+        let mut lse = made[1].reshape(rows.as_slice());
+        if let Some(lengths) = made.get(2) {
+            // cuDNN leaves those of padding open, and a tangent must be finite there.
+            let queries = rows[rows.len() - 1];
+            let valid = iota(DType::I32, &[queries], 0).less(lengths.expand_dims(-1)).expand_dims(-2);
+            lse = where_(valid, lse, HIDDEN);
+        }
+        let ones = full_dtype(rows.as_slice(), 1.0, DType::F32);
+        Ok(vec![y, lse, ones])
+    };
+    cx.expand(&results, after).map(Some)
+}
+
+/// Lowers the gradient of attention to cuDNN's kernel, where that applies.
+pub(super) fn backward(
+    gradient: &AttentionGradient,
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+) -> Result<Option<Vec<Value>>> {
+    let of = &gradient.of;
+    if !is_wanted(of, cx) {
+        return Ok(None);
+    }
+    let (given, n) = (of.given, of.given.count());
+    let reason = Call::reason_against(of, cx, args).or_else(|| {
+        let (queries, keys) = (cx.shape(args[0]), cx.shape(args[1]));
+        let [queries, keys] = [queries, keys].map(|shape| shape[shape.len() - 3]);
+        let is_odd = queries % 2 + keys % 2 > 0;
+        let added = given.bias || given.mask || given.segments;
+        let sums = gradient.of_sum.then(|| "the logsumexp has a cotangent".to_owned());
+        sums.or_else(|| (added && is_odd).then(|| format!("with a bias or mask {queries} x {keys} must be even")))
+    });
+    if let Some(reason) = reason {
+        return otherwise(of, cx, args, &reason);
+    }
+    if !cx.is_local() {
+        let of = Attention { sharding: None, implementation: Some(Implementation::Cudnn), ..of.clone() };
+        let alone = AttentionGradient { of, ..*gradient };
+        let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
+        let forms: Vec<Form> = forms(&alone.of).into_iter().chain(more).collect();
+        let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
+        return split(&gradient.of, alone, cx, args, &forms, (outs, &out_forms[..outs.len()]));
+    }
+    let call = Call::new(of, cx, args);
+    let operands = cx.expand(args, |args| {
+        let lse = &args[n + 1] + args[n + 2].log();
+        Ok(call.operands(&Operands::of(given, args), Some([&lse, &args[n + 3], &args[n]])))
+    })?;
+    let mut results = vec![call.output(), call.keys_output(), call.keys_output()];
+    results.extend(call.bias.map(|shape| Aval::new(call.dtype, shape)));
+    let made = call.write(cx, &operands, &results, "Backward");
+    let outs = outs.to_vec();
+    cx.expand(&made[..results.len()], |made| {
+        let first = made[..3].iter().zip(&outs).map(|(x, out)| x.transpose([0, 2, 1, 3]).reshape(&out.shape[..]));
+        let dbias = made.get(3).zip(outs.get(3)).map(|(dbias, out)| {
+            let rank = out.rank();
+            // From the dimensions of the call to those of the bias, with the batch in one.
+            let mut shape = vec![out.shape[..rank - 3].iter().product::<usize>()];
+            shape.extend(&out.shape[rank - 3..]);
+            reduced(&dbias.astype(DType::F32), &shape).astype(out.dtype).reshape(&out.shape[..])
+        });
+        Ok(first.chain(dbias).collect())
+    })
+    .map(Some)
+}
+
+/// Returns `true` if the program may call cuDNN.
+fn is_wanted(of: &Attention, cx: &Lowering) -> bool {
+    let is_chosen = match of.implementation {
+        Some(Implementation::Cudnn) => true,
+        // A text for others may be run without cuDNN.
+        None => !cx.portable,
+        Some(Implementation::Xla | Implementation::Blockwise) => false,
+    };
+    cx.platform == Platform::Gpu && is_chosen
+}
+
+/// Says why cuDNN does not compute it, once for each reason; an error where cuDNN was asked for.
+fn otherwise(of: &Attention, cx: &Lowering, args: &[Value], reason: &str) -> Result<Option<Vec<Value>>> {
+    let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
+    let message = format!("cuDNN does not compute attention of {}: {reason}", types.join(", "));
+    if of.implementation == Some(Implementation::Cudnn) {
+        return Err(
+            err!(NotImplemented, "{message}").help("leave `implementation` to the library, or change what it says")
+        );
+    }
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
+        warn(&message, "XLA's operations compute it, with more memory and time; `Implementation::Xla` chooses these");
+    }
+    Ok(None)
+}
+
+/// Lowers a primitive of a program that the compiler splits.
+fn split(
+    of: &Attention,
+    alone: impl crate::core::primitive::Primitive + Clone + 'static,
+    cx: &mut Lowering,
+    args: &[Value],
+    forms: &[Form],
+    outs: (&[Aval], &[Form]),
+) -> Result<Option<Vec<Value>>> {
+    let Some(sharding) = sharded::known(of, cx, args[0]) else {
+        let reason = "the sharding of batch and heads is not known: set `out_sharding`, or call it in a shard_map";
+        return otherwise(of, cx, args, reason);
+    };
+    match sharded::lower(alone, &sharding, cx, (args, forms), outs)? {
+        Ok(made) => Ok(Some(made)),
+        Err(reason) => otherwise(of, cx, args, &reason),
+    }
+}
+
+impl Given {
+    /// The index of the first of the lengths.
+    fn lengths_at(self) -> usize {
+        Given::BIAS + usize::from(self.bias) + usize::from(self.mask)
+    }
+}
+
+/// A call of cuDNN: sizes with the batch in one dimension.
+struct Call {
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    heads: usize,
+    key_heads: usize,
+    depth: usize,
+    dtype: DType,
+    scale: f64,
+    is_causal: bool,
+    is_padded: bool,
+    /// The number of keys up to a query's position that it attends to, if it is not all.
+    window: usize,
+    /// The dimensions of the bias, which contains the mask.
+    bias: Option<[usize; 4]>,
+    /// The shape of a per-query value.
+    rows: Vec<usize>,
+}
+
+impl Call {
+    /// The reason why cuDNN cannot compute this, for people.
+    fn reason_against(of: &Attention, cx: &Lowering, args: &[Value]) -> Option<String> {
+        let [q, k, v] = [0, 1, 2].map(|i| cx.aval(args[i]));
+        let rank = q.rank();
+        let depth = q.shape[rank - 1];
+        let (queries, keys) = (q.shape[rank - 3], k.shape[rank - 3]);
+        let [before, after] = of.window.limits();
+        let checks = [
+            (!matches!(q.dtype, DType::Bf16 | DType::F16), "it takes bfloat16 and float16".to_owned()),
+            (
+                depth > MAX_DEPTH || depth == 0 || !depth.is_multiple_of(8) || v.shape[rank - 1] != depth,
+                format!("the depth of all heads must be one multiple of 8 of at most {MAX_DEPTH}, not {depth}"),
+            ),
+            (of.cap().is_some(), "it has no soft cap".to_owned()),
+            (q.size() == 0, "there are no queries".to_owned()),
+            (after.is_some_and(|n| n > 0), "its windows end at a query's own position".to_owned()),
+            (before.is_some() && after.is_none(), "its windows end at a query's own position".to_owned()),
+            (before.is_some() && queries > keys, "a window leaves some queries without keys".to_owned()),
+        ];
+        checks.into_iter().find(|(fails, _)| *fails).map(|(_, reason)| reason)
+    }
+
+    fn new(of: &Attention, cx: &Lowering, args: &[Value]) -> Self {
+        let (q, k) = (cx.shape(args[0]), cx.shape(args[1]));
+        let rank = q.len();
+        let (batch, queries, keys, heads) = (&q[..rank - 3], q[rank - 3], k[rank - 3], q[rank - 2]);
+        let given = of.given;
+        let [before, after] = of.window.limits();
+        let size: usize = batch.iter().product();
+        let added = usize::from(given.bias) + usize::from(given.mask);
+        let bias = (added > 0 || given.segments).then(|| {
+            let scores = &args[Given::BIAS..Given::BIAS + added];
+            let is_split = |d: usize| scores.iter().any(|&x| cx.shape(x)[d] != 1);
+            let own_batch = given.segments || (0..rank - 3).any(is_split);
+            [if own_batch { size } else { 1 }, if is_split(rank - 3) { heads } else { 1 }, queries, keys]
+        });
+        Call {
+            batch: size,
+            queries,
+            keys,
+            heads,
+            key_heads: k[rank - 2],
+            depth: q[rank - 1],
+            dtype: cx.dtype(args[0]),
+            scale: of.factor(),
+            is_causal: after == Some(0),
+            is_padded: given.query_lengths || given.key_lengths,
+            window: before.map_or(0, |n| n as usize + 1),
+            bias,
+            rows: batch.iter().copied().chain([heads, queries]).collect(),
+        }
+    }
+
+    /// The operands in cuDNN's order. For a gradient these are the logsumexp, the output's cotangent and the output too.
+    fn operands(&self, x: &Operands, gradient: Option<[&Array; 3]>) -> Vec<Array> {
+        let of_positions = |x: &Array| {
+            let last = &x.shape()[x.ndim() - 3..];
+            x.reshape([&[self.batch], last].concat())
+        };
+        let mut all: Vec<Array> = [&x.q, &x.k, &x.v].map(of_positions).into();
+        let output = gradient.map(|[lse, ct, y]| {
+            all.push(lse.reshape([self.batch, self.heads, self.queries]));
+            all.push(of_positions(ct));
+            of_positions(y)
+        });
+        all.extend(self.bias(x));
+        all.extend(output);
+        if self.is_padded {
+            let lengths = |given: &Option<Array>, all: usize| match given {
+                Some(lengths) => lengths.astype(DType::I32).reshape([self.batch]),
+                None => full_dtype([self.batch], all as i32, DType::I32),
+            };
+            all.extend([lengths(&x.query_lengths, self.queries), lengths(&x.key_lengths, self.keys)]);
+        }
+        all
+    }
+
+    /// The bias, and the mask as one.
+    fn bias(&self, x: &Operands) -> Option<Array> {
+        let shape = self.bias?;
+        // Large enough to hide a key, and small enough for a difference of two such: JAX's numbers.
+        let masked = if self.dtype == DType::Bf16 { -(2f64.powi(41)) } else { -(2f64.powi(15)) };
+        let mask =
+            x.of_mask().map(|mask| where_(mask, zeros_dtype((), self.dtype), full_dtype((), masked, self.dtype)));
+        let given = x.bias.as_ref().map(|bias| bias.astype(self.dtype));
+        let bias = given.into_iter().chain(mask).reduce(|a, b| a + b)?;
+        let rank = bias.ndim();
+        let batch = &x.q.shape()[..rank - 3];
+        let batch: Vec<usize> = if shape[0] == 1 { vec![1; rank - 3] } else { batch.to_vec() };
+        Some(bias.broadcast_to([batch.as_slice(), &shape[1..]].concat()).reshape(shape))
+    }
+
+    /// The output, or the gradient of the queries: cuDNN's have the heads first.
+    fn output(&self) -> Aval {
+        Aval::new(self.dtype, [self.batch, self.heads, self.queries, self.depth])
+    }
+
+    /// The gradient of the keys or of the values.
+    fn keys_output(&self) -> Aval {
+        Aval::new(self.dtype, [self.batch, self.key_heads, self.keys, self.depth])
+    }
+
+    fn per_query(&self) -> Aval {
+        Aval::new(DType::F32, &[self.batch, self.heads, self.queries][..])
+    }
+
+    /// Writes the call.
+    fn write(&self, cx: &mut Lowering, operands: &[Value], results: &[Aval], suffix: &str) -> Vec<Value> {
+        let name = if self.bias.is_some() { "fmhaScaleBiasSoftmax" } else { "fmhaSoftmax" };
+        let workspace = Aval::new(DType::U8, &[0][..]);
+        let outs: Vec<Aval> = results.iter().cloned().chain([workspace]).collect();
+        let layout = |rank: usize, order: &[usize]| match order {
+            [only] => format!("dense<{only}> : tensor<{rank}xindex>"),
+            order => format!("dense<{order:?}> : tensor<{rank}xindex>"),
+        };
+        let row_major = |rank: usize| layout(rank, &(0..rank).rev().collect::<Vec<_>>());
+        let of_operands: Vec<String> = operands.iter().map(|&x| row_major(cx.shape(x).len())).collect();
+        // Outputs and gradients are in memory as the queries are; a bias is not.
+        let of_results: Vec<String> = outs
+            .iter()
+            .enumerate()
+            .map(|(i, out)| match out.rank() {
+                4 if i < 3 => layout(4, &[3, 1, 2, 0]),
+                rank => row_major(rank),
+            })
+            .collect();
+        let attrs = format!(
+            "call_target_name = \"__cudnn${name}{suffix}\", api_version = 2 : i32, backend_config = {:?}, \
+             operand_layouts = [{}], result_layouts = [{}]",
+            self.config(!suffix.is_empty()),
+            of_operands.join(", "),
+            of_results.join(", ")
+        );
+        cx.op_with("stablehlo.custom_call", operands, &attrs, Vec::new(), &outs)
+    }
+
+    /// The configuration: XLA's `GpuBackendConfig` in JSON.
+    fn config(&self, is_gradient: bool) -> String {
+        let numbers = |numbers: &[usize]| numbers.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(",");
+        let dot = |name: &str, [lhs, rhs]: [usize; 2], batch: [[usize; 2]; 2]| {
+            format!(
+                "\"{name}_dot_dimension_numbers\":{{\"lhs_contracting_dimensions\":[{}],\"rhs_contracting_dimensions\":[{}],\
+                 \"lhs_batch_dimensions\":[{}],\"rhs_batch_dimensions\":[{}]}}",
+                numbers(&[lhs]),
+                numbers(&[rhs]),
+                numbers(&batch[0]),
+                numbers(&batch[1])
+            )
+        };
+        const SCORES: [[usize; 2]; 2] = [[0, 1], [0, 2]];
+        const POSITIONS: [[usize; 2]; 2] = [[0, 2], [0, 2]];
+        let dots = match is_gradient {
+            false => vec![dot("bmm1", [3, 3], POSITIONS), dot("bmm2", [3, 1], SCORES)],
+            true => vec![
+                dot("bmm1_grad_gemm1", [2, 1], SCORES),
+                dot("bmm1_grad_gemm2", [3, 1], SCORES),
+                dot("bmm2_grad_gemm1", [2, 1], SCORES),
+                dot("bmm2_grad_gemm2", [3, 3], POSITIONS),
+            ],
+        };
+        let element_type = if self.dtype == DType::Bf16 { "BF16" } else { "F16" };
+        let mask_type = match (self.is_padded, self.is_causal) {
+            (true, true) => "PADDING_CAUSAL",
+            (true, false) => "PADDING",
+            (false, true) => "CAUSAL",
+            (false, false) => "NO_MASK",
+        };
+        let layout = "{\"dim_level_types\":[],\"dim_unique\":[],\"dim_ordered\":[],\"minor_to_major\":[\"3\",\"2\",\"1\",\"0\"],\
+             \"tiles\":[],\"element_size_in_bits\":\"0\",\"memory_space\":\"0\",\
+             \"index_primitive_type\":\"PRIMITIVE_TYPE_INVALID\",\"pointer_primitive_type\":\"PRIMITIVE_TYPE_INVALID\",\
+             \"dynamic_shape_metadata_prefix_bytes\":\"0\"}";
+        format!(
+            "{{\"operation_queue_id\":\"0\",\"cudnn_fmha_backend_config\":{{\"algorithm\":{{\"algo_id\":\"0\",\
+             \"math_type\":\"TENSOR_OP_MATH\",\"tuning_knobs\":{{\"17\":\"1\",\"24\":\"0\"}},\
+             \"is_cudnn_frontend\":true,\"workspace_size\":\"0\"}},\"fmha_scale\":{:?},\
+             \"intermediate_tensor_shape\":{{\"element_type\":\"{element_type}\",\"dimensions\":[{}],\
+             \"tuple_shapes\":[],\"layout\":{layout},\"is_dynamic_dimension\":[false,false,false,false]}},\
+             \"is_flash_attention\":true,\"mask_type\":\"{mask_type}\",{},\"dropout_rate\":0.0,\"seed\":42,\
+             \"sliding_window_length\":{},\"max_seg_per_batch\":1,\"is_paged_attention\":false}}}}",
+            self.scale,
+            numbers(&[self.batch, self.heads, self.queries, self.keys]),
+            dots.join(","),
+            self.window
+        )
+    }
+}

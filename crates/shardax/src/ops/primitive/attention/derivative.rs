@@ -1,0 +1,236 @@
+//! The derivatives of attention: the tangent of its results, and its transpose.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::unfused::Block;
+use super::{Attention, Given, Operands, blockwise, cudnn, depth, products, sharding_of, with_batch};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{
+    Avals, BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind,
+};
+use crate::core::program::trace::trace;
+use crate::core::program::{Aval, Flops};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interpret::ad::{backward, jvp_eval};
+
+/// The derivative of the unfused implementation.
+fn jvp_of(
+    args: &[Array],
+    tangents: &[Option<Array>],
+    f: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
+) -> Result<(Outputs, Tangents)> {
+    let avals: Vec<Aval> = args.iter().map(Array::aval).collect();
+    let traced = trace(&avals, f)?;
+    let (outs, tangents) = jvp_eval(&traced.program, args, tangents, false)?;
+    Ok((outs.into(), tangents))
+}
+
+/// The tangents of [`Attention`]'s output and of its sums. Operands: those of attention, its three results, the tangents
+/// of queries, keys and values, in which it is linear, and that of the bias.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AttentionTangent {
+    pub of: Attention,
+    /// `true` if the bias has a tangent.
+    pub bias: bool,
+}
+
+impl AttentionTangent {
+    fn unfused(&self, args: &[Array]) -> Result<Vec<Array>> {
+        let n = self.of.given.count();
+        let [max, sum] = [&args[n + 1], &args[n + 2]];
+        let block = Block::whole(&self.of, Operands::of(self.of.given, args));
+        Ok(block.tangent([max, sum], [&args[n + 3], &args[n + 4], &args[n + 5]], args.get(n + 6)))
+    }
+}
+
+impl Primitive for AttentionTangent {
+    fn name(&self) -> &'static str {
+        "attention_tangent"
+    }
+
+    fn print_params(&self) -> String {
+        self.of.print()
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        let n = self.of.given.count();
+        Ok(smallvec![args[n].clone(), args[n + 2].clone()])
+    }
+
+    /// The recomputed scores, and the term of each tangent.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let (keys, values) = (depth(&args[0]), depth(&args[2]));
+        let recomputed = products(args, keys);
+        let elementwise = 5.0 * products(args, 1);
+        Flops { recomputed, elementwise, ..Flops::of_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        match blockwise::applies(&self.of, cx, args) {
+            true => cx.expand(args, |args| blockwise::tangent(&self.of, args)),
+            false => cx.expand(args, |args| self.unfused(args)),
+        }
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        jvp_of(args, tangents, |args| self.unfused(args))
+    }
+
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let n = self.of.given.count();
+        let values = args[..n + 3].iter().map(|arg| arg.value().cloned());
+        let mut operands = values.collect::<Result<Vec<Array>>>()?;
+        operands.push(cts[0].clone().unwrap_or_else(|| Array::zeros_of(&operands[n].aval())));
+        operands.extend(cts[1].clone());
+        let bias = args.get(n + 6).is_some_and(Operand::is_linear);
+        let primitive = AttentionGradient { of: self.of.clone(), of_sum: cts[1].is_some(), bias };
+        let gradients = bind(primitive, &operands).into_iter();
+        let linear = [n + 3, n + 4, n + 5].into_iter().chain(bias.then_some(n + 6));
+        let mut all = vec![None; args.len()];
+        gradients.zip(linear).filter(|(_, at)| args[*at].is_linear()).for_each(|(ct, at)| all[at] = Some(ct));
+        Ok(all)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let mut repeated = self.of.given.broadcast();
+        if self.bias {
+            // A bias and its tangent have one shape.
+            let last = args.len() - 1;
+            match (dims[Given::BIAS], dims[last]) {
+                (None, None) => repeated.push(last),
+                _ => repeated.retain(|at| *at != Given::BIAS),
+            }
+        }
+        with_batch(AttentionTangent { of: self.of.batched(axis), ..*self }, &repeated, axis, args, dims)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        sharding_of(rule, [Some(0), None])
+    }
+}
+
+/// The cotangents of queries, keys, values and bias. Operands: those of attention, its three results, the cotangent of
+/// the output, and that of the sums.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct AttentionGradient {
+    pub of: Attention,
+    /// `true` if the sums have a cotangent.
+    pub of_sum: bool,
+    /// `true` if that of the bias is wanted.
+    pub bias: bool,
+}
+
+impl AttentionGradient {
+    /// The output's cotangent, and the softmax's correction of the weights' cotangents, one per query.
+    pub fn cotangent<'a>(&self, args: &'a [Array]) -> (&'a Array, Array) {
+        let n = self.of.given.count();
+        let wide = |x: &Array| x.astype(DType::F32);
+        let (y, sum, ct) = (&args[n], &args[n + 2], &args[n + 3]);
+        let mean = (wide(ct) * wide(y)).sum(-1).swapaxes(-1, -2);
+        (ct, args.get(n + 4).map_or(mean.clone(), |of_sum| mean - sum * of_sum))
+    }
+
+    fn unfused(&self, args: &[Array]) -> Result<Vec<Array>> {
+        let n = self.of.given.count();
+        let (ct, mean) = self.cotangent(args);
+        let block = Block::whole(&self.of, Operands::of(self.of.given, args));
+        let mut gradient = block.gradient([&args[n + 1], &args[n + 2]], ct, &mean);
+        gradient.truncate(self.output_count());
+        Ok(gradient)
+    }
+
+    /// The gradient by the kernel in Rust, where that applies.
+    #[cfg(feature = "cpu-kernels")]
+    fn by_cpu_kernel(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+        if !self.of.fits_cpu_kernel() || !crate::ops::primitive::cpu_kernels::attention::is_worthwhile(cx, args) {
+            return Ok(None);
+        }
+        let n = self.of.given.count();
+        let operands = cx.expand(args, |args| {
+            let (ct, mean) = self.cotangent(args);
+            let mut first = self.of.kernel_operands(&Operands::of(self.of.given, args));
+            let mask = first.split_off(Given::BIAS);
+            let softmax = [args[n + 1].clone(), args[n + 2].clone(), ct.astype(DType::F32), mean];
+            Ok(first.into_iter().chain(softmax).chain(mask).collect())
+        })?;
+        let wide: Vec<Aval> = outs.iter().map(|out| Aval::new(DType::F32, out.shape.clone())).collect();
+        let made = crate::ops::primitive::cpu_kernels::attention::lower_gradient(self.of.window, cx, &operands, &wide);
+        let (factor, dtype) = (self.of.factor(), outs[0].dtype);
+        let narrow = |made: &[Array]| {
+            let dq = if factor == 1.0 { made[0].clone() } else { &made[0] * factor };
+            Ok([&dq, &made[1], &made[2]].map(|x| x.astype(dtype)).to_vec())
+        };
+        cx.expand(&made, narrow).map(Some)
+    }
+}
+
+impl Primitive for AttentionGradient {
+    fn name(&self) -> &'static str {
+        "attention_gradient"
+    }
+
+    fn print_params(&self) -> String {
+        self.of.print()
+    }
+
+    fn output_count(&self) -> usize {
+        if self.bias { 4 } else { 3 }
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        Ok(args[..self.output_count()].iter().cloned().collect())
+    }
+
+    /// The recomputed scores, and two matmuls for each of the first two.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let (keys, values) = (depth(&args[0]), depth(&args[2]));
+        let recomputed = products(args, keys);
+        let elementwise = 3.0 * products(args, 1);
+        Flops { recomputed, elementwise, ..Flops::of_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if let Some(made) = cudnn::backward(self, cx, args, outs)? {
+            return Ok(made);
+        }
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(made) = self.by_cpu_kernel(cx, args, outs)? {
+            return Ok(made);
+        }
+        match blockwise::applies(&self.of, cx, args) {
+            true => cx.expand(args, |args| blockwise::gradient(self, args)),
+            false => cx.expand(args, |args| self.unfused(args)),
+        }
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        jvp_of(args, tangents, |args| self.unfused(args))
+    }
+
+    /// It is linear in the cotangents.
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let avals: Vec<Aval> = args.iter().map(Operand::aval).collect();
+        let traced = trace(&avals, |args| self.unfused(args))?;
+        backward(&traced.program, args, cts)
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let mut repeated = self.of.given.broadcast();
+        // The gradient of a bias that all entries share is one of each entry.
+        if self.bias {
+            repeated.retain(|at| *at != Given::BIAS);
+        }
+        with_batch(AttentionGradient { of: self.of.batched(axis), ..*self }, &repeated, axis, args, dims)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        let results: SmallVec<[_; 4]> = (0..self.output_count()).map(Some).collect();
+        sharding_of(rule, results)
+    }
+}

@@ -1,0 +1,383 @@
+//! Fused attention, which does not store the scores of all queries and keys: the gradient recomputes them from each
+//! query's logsumexp ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
+//!
+//! It has several lowerings: cuDNN's kernels on GPUs ([`cudnn`]), a kernel in Rust on CPU
+//! (`cpu_kernels/attention.rs`), a loop over blocks where the scores would not fit ([`blockwise`]), and
+//! plain operations ([`unfused`]).
+//!
+//! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each key head
+//! serves several query heads; per-query values of the softmax are `[..., heads, queries]`, in float32.
+
+mod blockwise;
+mod cudnn;
+mod derivative;
+mod operands;
+mod sharded;
+mod unfused;
+
+use smallvec::{SmallVec, smallvec};
+
+pub use self::operands::{Given, Operands};
+use self::unfused::Block;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
+use crate::core::program::{Aval, Flops};
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::precision::{self, Precision};
+use crate::shape::Shape;
+use crate::sharding::{DimSpec, NamedSharding, PartitionSpec, Typed};
+
+/// The score of a masked key: JAX's, finite so that its softmax and gradient are.
+pub const HIDDEN: f64 = -0.7 * f32::MAX as f64;
+
+/// The implementation of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Implementation {
+    /// Operations of XLA, with the scores of all queries and keys in memory.
+    Xla,
+    /// cuDNN's kernels on NVIDIA GPUs, an error where these do not apply. Other platforms choose for themselves.
+    Cudnn,
+    /// A loop over blocks of keys, with a running maximum and sum: the memory of one block of scores, and more time.
+    Blockwise,
+}
+
+/// The keys around its own position that a query attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// The number of keys before it.
+    pub before: usize,
+    /// The number of keys after it.
+    pub after: usize,
+}
+
+/// Larger than every position.
+const FAR: usize = i32::MAX as usize / 2;
+
+impl Window {
+    /// Every key.
+    pub const ALL: Window = Window { before: usize::MAX, after: usize::MAX };
+
+    /// The limits of the differences of positions; `None` where a side has no limit.
+    fn limits(self) -> [Option<i32>; 2] {
+        [self.before, self.after].map(|n| (n < FAR).then_some(n as i32))
+    }
+}
+
+/// Attention, apart from its operands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    /// The factor of the dot products, as bits of an f64.
+    scale: u64,
+    /// The limit of the scores (`cap * tanh(scores / cap)`), likewise.
+    soft_cap: Option<u64>,
+    window: Window,
+    given: Given,
+    precision: Precision,
+    implementation: Option<Implementation>,
+    /// The sharding of the queries and of the result, as far as it is known.
+    sharding: Option<NamedSharding>,
+    /// `true` if the numbers from which a gradient recomputes the weights are results too.
+    residual: bool,
+}
+
+impl Default for Attention {
+    fn default() -> Self {
+        Attention {
+            scale: 1f64.to_bits(),
+            soft_cap: None,
+            window: Window::ALL,
+            given: Given::default(),
+            precision: Precision::Default,
+            implementation: None,
+            sharding: None,
+            residual: false,
+        }
+    }
+}
+
+impl Attention {
+    /// Sets the factor of the dot products of queries and keys. Default 1.
+    pub fn scale(self, scale: f64) -> Self {
+        Attention { scale: scale.to_bits(), ..self }
+    }
+
+    /// Limits scores to between `-cap` and `cap`.
+    pub fn soft_cap(self, cap: Option<f64>) -> Self {
+        Attention { soft_cap: cap.map(f64::to_bits), ..self }
+    }
+
+    /// Sets the window. Default [`Window::ALL`].
+    pub fn window(self, window: Window) -> Self {
+        Attention { window, ..self }
+    }
+
+    /// Sets the precision of matmuls on accelerators; `None` is that of
+    /// [`default_matmul_precision`](crate::default_matmul_precision).
+    pub fn precision(self, precision: Option<Precision>) -> Self {
+        Attention { precision: precision.or_else(precision::current).unwrap_or_default(), ..self }
+    }
+
+    /// Sets the implementation; `None` chooses by platform and size.
+    pub fn implementation(self, implementation: Option<Implementation>) -> Self {
+        Attention { implementation, ..self }
+    }
+
+    /// Sets the sharding of the queries and of the result.
+    pub fn sharding(self, sharding: Option<NamedSharding>) -> Self {
+        Attention { sharding, ..self }
+    }
+
+    /// Returns the output. A query without any key attends to all equally.
+    #[track_caller]
+    pub fn apply(&self, operands: &Operands) -> Array {
+        let args = operands.flat();
+        bind(Attention { given: operands.given(), residual: false, ..self.clone() }, &args)[0].clone()
+    }
+
+    /// Returns the output; a number of each query, through which no gradient flows; and the sum of the exponentials of
+    /// its scores relative to that number, which usually is the largest score.
+    #[track_caller]
+    pub fn with_residual(&self, operands: &Operands) -> [Array; 3] {
+        let args = operands.flat();
+        let outs = bind(Attention { given: operands.given(), residual: true, ..self.clone() }, &args);
+        [outs[0].clone(), outs[1].clone(), outs[2].clone()]
+    }
+
+    fn factor(&self) -> f64 {
+        f64::from_bits(self.scale)
+    }
+
+    fn cap(&self) -> Option<f64> {
+        self.soft_cap.map(f64::from_bits)
+    }
+
+    fn print(&self) -> String {
+        let count = |n: usize| if n >= FAR { "all".to_owned() } else { n.to_string() };
+        let mut text = format!("before={} after={}", count(self.window.before), count(self.window.after));
+        if self.factor() != 1.0 {
+            text.push_str(&format!(" scale={}", self.factor()));
+        }
+        if let Some(cap) = self.cap() {
+            text.push_str(&format!(" soft_cap={cap}"));
+        }
+        if self.precision != Precision::Default {
+            text.push_str(&format!(" precision={:?}", self.precision));
+        }
+        if let Some(implementation) = self.implementation {
+            text.push_str(&format!(" implementation={implementation:?}"));
+        }
+        text + &self.given.print()
+    }
+
+    /// This attention of a batch: a mapped dimension is the first one of all operands.
+    fn batched(&self, axis: &BatchAxis) -> Self {
+        let inserted = |sharding: &NamedSharding| {
+            let first = match axis.spmd_names.as_slice() {
+                [] => DimSpec::None,
+                names => DimSpec::Axes(names.iter().copied().collect()),
+            };
+            let spec = PartitionSpec::new(std::iter::once(first).chain(sharding.spec().dims().iter().cloned()));
+            NamedSharding::new(sharding.mesh(), spec)
+        };
+        Attention { sharding: self.sharding.as_ref().map(inserted), ..self.clone() }
+    }
+
+    /// The types of the results for operands of these types, which must fit each other.
+    fn outputs(&self, args: &[Aval]) -> Result<Avals> {
+        if args.len() < self.given.count() {
+            return Err(err!(Type, "attention takes {} operands, got {}", self.given.count(), args.len()));
+        }
+        let [q, k, v] = [&args[0], &args[1], &args[2]];
+        let rank = q.rank();
+        let fits_first = |x: &&Aval| {
+            x.rank() == rank && rank >= 3 && x.dtype == q.dtype && x.shape[..rank - 3] == q.shape[..rank - 3]
+        };
+        let fits = matches!(q.dtype, DType::F32 | DType::Bf16 | DType::F16)
+            && [q, k, v].iter().all(fits_first)
+            && k.shape[rank - 3..rank - 1] == v.shape[rank - 3..rank - 1]
+            && depth(q) == depth(k)
+            && k.shape[rank - 3] > 0
+            && k.shape[rank - 2] > 0
+            && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2]);
+        if !fits {
+            return Err(err!(Type, "attention of {q}, {k} and {v}, which do not fit each other"));
+        }
+        self.given.check(args)?;
+        let mut shape = q.shape.clone();
+        shape[rank - 1] = depth(v);
+        let y = Aval::new(q.dtype, shape);
+        Ok(match self.residual {
+            true => smallvec![y, of_each_query(q), of_each_query(q)],
+            false => smallvec![y],
+        })
+    }
+
+    /// Returns `true` if the kernel in Rust computes it, given the chance.
+    #[cfg(feature = "cpu-kernels")]
+    fn fits_cpu_kernel(&self) -> bool {
+        !self.given.bias
+            && self.soft_cap.is_none()
+            && !matches!(self.implementation, Some(Implementation::Xla | Implementation::Blockwise))
+    }
+
+    /// The results of the kernel in Rust, which takes scaled queries in float32, and one mask.
+    #[cfg(feature = "cpu-kernels")]
+    fn by_cpu_kernel(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+        if !self.fits_cpu_kernel() || !super::cpu_kernels::attention::is_worthwhile(cx, args) {
+            return Ok(None);
+        }
+        let operands = cx.expand(args, |args| Ok(self.kernel_operands(&Operands::of(self.given, args))))?;
+        let rows = of_each_query(&cx.aval(args[0]));
+        let wide = [Aval::new(DType::F32, outs[0].shape.clone()), rows.clone(), rows];
+        let made = super::cpu_kernels::attention::lower(self.window, cx, &operands, &wide);
+        let dtype = outs[0].dtype;
+        let y = cx.expand(&made[..1], |made| Ok(vec![made[0].astype(dtype)]))?;
+        Ok(Some(y.into_iter().chain(made[1..outs.len()].iter().copied()).collect()))
+    }
+
+    #[cfg(feature = "cpu-kernels")]
+    fn kernel_operands(&self, x: &Operands) -> Vec<Array> {
+        let wide = |x: &Array| x.astype(DType::F32);
+        let first = [wide(&x.q) * self.factor(), wide(&x.k), wide(&x.v)];
+        first.into_iter().chain(x.masks()).collect()
+    }
+}
+
+fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
+    batch.iter().copied().chain(last).collect()
+}
+
+/// The type of a per-query value of the softmax.
+fn of_each_query(q: &Aval) -> Aval {
+    let (batch, last) = q.shape.split_at(q.rank() - 3);
+    Aval::new(DType::F32, shape_of(batch, [last[1], last[0]]))
+}
+
+/// The multiply-adds of every query with every key, for `depths` numbers per key.
+fn products(args: &[Aval], depths: usize) -> f64 {
+    let (q, k) = (&args[0], &args[1]);
+    let [queries, keys] = [q, k].map(|x| x.shape[x.rank() - 3] as f64);
+    let rows = q.shape[..q.rank() - 3].iter().product::<usize>() * q.shape[q.rank() - 2];
+    2.0 * rows as f64 * queries * keys * depths as f64
+}
+
+fn depth(aval: &Aval) -> usize {
+    aval.shape.last().copied().unwrap_or(0)
+}
+
+/// Adds a batch dimension as the first one of every operand. An unbatched mask or bias is broadcast over it.
+fn with_batch(
+    primitive: impl Primitive + 'static,
+    repeated: &[usize],
+    axis: &BatchAxis,
+    args: &[Array],
+    dims: &[Option<usize>],
+) -> Result<(Outputs, Dims)> {
+    let first = |(i, (x, dim)): (usize, (&Array, &Option<usize>))| match dim {
+        None if repeated.contains(&i) => x.expand_dims(0),
+        dim => axis.moved(x, *dim, 0),
+    };
+    let outs = bind(primitive, &args.iter().zip(dims).enumerate().map(first).collect::<Vec<_>>());
+    let dims = vec![Some(0); outs.len()];
+    Ok((outs, dims))
+}
+
+/// The sharding rule of attention and of its derivatives, whose results are like the queries (`-1`, per query) or like
+/// the operand of this index: keys and depths must be whole.
+fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<usize>>) -> Result<TypedOuts> {
+    let rank = rule.args()[0].rank();
+    rule.check_whole(0, [rank - 1])?;
+    for operand in [1, 2] {
+        rule.check_whole(operand, [rank - 3, rank - 1])?;
+        for d in (0..rank - 3).chain([rank - 2]) {
+            let (own, other) = (rule.entry(0, d), rule.entry(operand, d));
+            if other != own && other != DimSpec::None {
+                return Err(rule.error(
+                    format_args!(
+                        "the batch dimensions and heads of queries, keys and values must be sharded alike, got {}",
+                        rule.types()
+                    ),
+                    "give them one sharding with `reshard(x, spec)`",
+                ));
+            }
+        }
+    }
+    let of = |like: Option<usize>| {
+        let dims: SmallVec<[DimSpec; 4]> = match like {
+            Some(i) => (0..rule.args()[i].rank()).map(|d| rule.entry(i, d)).collect(),
+            None => (0..rank - 3).chain([rank - 2, rank - 3]).map(|d| rule.entry(0, d)).collect(),
+        };
+        Typed::of_dims(rule.mesh(), dims)
+    };
+    Ok(like.into_iter().map(of).collect())
+}
+
+impl Primitive for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn print_params(&self) -> String {
+        self.print()
+    }
+
+    fn output_count(&self) -> usize {
+        if self.residual { 3 } else { 1 }
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<Avals> {
+        self.outputs(args)
+    }
+
+    /// Those of the unfused implementation: a maximum, a difference, an exponential, a sum and a quotient per score.
+    fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
+        let elements = 5.0 * products(args, 1) / 2.0;
+        Flops { elementwise: elements, ..Flops::of_matmuls(products(args, depth(&args[0]) + depth(&args[2]))) }
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if let Some(made) = cudnn::forward(self, cx, args, outs)? {
+            return Ok(made);
+        }
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(made) = self.by_cpu_kernel(cx, args, outs)? {
+            return Ok(made);
+        }
+        let in_blocks = blockwise::applies(self, cx, args);
+        let mut made = cx.expand(args, |args| {
+            let x = Operands::of(self.given, args);
+            if in_blocks { blockwise::forward(self, &x) } else { Ok(Block::whole(self, x).forward()) }
+        })?;
+        made.truncate(outs.len());
+        Ok(made)
+    }
+
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let of = Attention { residual: true, ..self.clone() };
+        let outs = bind(of.clone(), args);
+        let [y, max, sum] = [&outs[0], &outs[1], &outs[2]].map(Array::clone);
+        let zeros = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval()));
+        let of_bias = if self.given.bias { tangents[Given::BIAS].clone() } else { None };
+        let primitive = derivative::AttentionTangent { of, bias: of_bias.is_some() };
+        let softmax = [y.clone(), max.clone(), sum.clone()];
+        let operands: Vec<Array> =
+            args.iter().cloned().chain(softmax).chain([zeros(0), zeros(1), zeros(2)]).chain(of_bias).collect();
+        let mut tangents = bind(primitive, &operands).into_iter();
+        let (of_y, of_sum) = (tangents.next(), tangents.next());
+        Ok(match self.residual {
+            true => (smallvec![y, max, sum], vec![of_y, None, of_sum]),
+            false => (smallvec![y], vec![of_y]),
+        })
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        with_batch(self.batched(axis), &self.given.broadcast(), axis, args, dims)
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        sharding_of(rule, [Some(0), None, None].into_iter().take(self.output_count()))
+    }
+}

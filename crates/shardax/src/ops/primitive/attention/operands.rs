@@ -1,0 +1,207 @@
+//! The operands of attention, and their slices.
+
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax::dynamic_slice_in_dim;
+
+/// The operands that are given besides queries, keys and values, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Given {
+    pub bias: bool,
+    pub mask: bool,
+    pub query_lengths: bool,
+    pub key_lengths: bool,
+    pub segments: bool,
+}
+
+impl Given {
+    /// The index of the bias.
+    pub(super) const BIAS: usize = 3;
+
+    /// The number of all operands.
+    pub(super) fn count(self) -> usize {
+        let of_one = [self.bias, self.mask, self.query_lengths, self.key_lengths];
+        3 + of_one.into_iter().filter(|given| *given).count() + 2 * usize::from(self.segments)
+    }
+
+    /// The indices of bias and mask, of which dimensions may be 1.
+    pub(super) fn broadcast(self) -> Vec<usize> {
+        (Given::BIAS..Given::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
+    }
+
+    pub(super) fn print(self) -> String {
+        let names = [
+            (self.bias, " bias"),
+            (self.mask, " mask"),
+            (self.query_lengths, " query_seq_lengths"),
+            (self.key_lengths, " key_value_seq_lengths"),
+            (self.segments, " segment_ids"),
+        ];
+        names.into_iter().filter(|(given, _)| *given).map(|(_, name)| name).collect()
+    }
+
+    /// Fails where an operand does not fit queries and keys, which fit each other.
+    pub(super) fn check(self, args: &[Aval]) -> Result<()> {
+        let (q, k) = (&args[0].shape, &args[1].shape);
+        let rank = q.len();
+        let (batch, queries, heads, keys) = (&q[..rank - 3], q[rank - 3], q[rank - 2], k[rank - 3]);
+        let scores = [batch, &[heads, queries, keys]].concat();
+        let broadcasts = |x: &Aval| x.rank() == rank && x.shape.iter().zip(&scores).all(|(m, n)| *m == 1 || m == n);
+        let ids = |x: &Aval, last: &[usize]| x.dtype.is_integer() && *x.shape == [batch, last].concat();
+        let mut rest = args[Given::BIAS..].iter();
+        let mut take = |given: bool| if given { rest.next() } else { None };
+        if let Some(bias) = take(self.bias)
+            && (!bias.dtype.is_float() || !broadcasts(bias))
+        {
+            return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}"));
+        }
+        if let Some(mask) = take(self.mask)
+            && (mask.dtype != DType::Bool || !broadcasts(mask))
+        {
+            return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}"));
+        }
+        for given in [self.query_lengths, self.key_lengths] {
+            if let Some(lengths) = take(given)
+                && !ids(lengths, &[])
+            {
+                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}"));
+            }
+        }
+        for n in [queries, keys] {
+            if let Some(segments) = take(self.segments)
+                && !ids(segments, &[n])
+            {
+                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The operands of attention.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    /// `[..., queries, heads, depth]`.
+    pub q: Array,
+    /// `[..., keys, key heads, depth]`.
+    pub k: Array,
+    /// `[..., keys, key heads, depth of values]`.
+    pub v: Array,
+    /// Added to the scores, `[..., heads, queries, keys]`; dimensions may be 1, as those of `mask`.
+    pub bias: Option<Array>,
+    /// The visible keys, booleans.
+    pub mask: Option<Array>,
+    /// The number of valid queries of each example.
+    pub query_lengths: Option<Array>,
+    /// The number of valid keys of each example.
+    pub key_lengths: Option<Array>,
+    /// The segments of queries, `[..., queries]`, and of keys, `[..., keys]`.
+    pub segments: Option<[Array; 2]>,
+}
+
+impl Operands {
+    /// Queries, keys and values alone.
+    pub fn new(q: &Array, k: &Array, v: &Array) -> Self {
+        let [q, k, v] = [q, k, v].map(Array::clone);
+        Operands { q, k, v, bias: None, mask: None, query_lengths: None, key_lengths: None, segments: None }
+    }
+
+    pub(super) fn given(&self) -> Given {
+        Given {
+            bias: self.bias.is_some(),
+            mask: self.mask.is_some(),
+            query_lengths: self.query_lengths.is_some(),
+            key_lengths: self.key_lengths.is_some(),
+            segments: self.segments.is_some(),
+        }
+    }
+
+    /// The operands in their order.
+    pub(super) fn flat(&self) -> Vec<Array> {
+        let optional = [&self.bias, &self.mask, &self.query_lengths, &self.key_lengths];
+        let segments = self.segments.iter().flatten();
+        [&self.q, &self.k, &self.v].into_iter().chain(optional.into_iter().flatten()).chain(segments).cloned().collect()
+    }
+
+    /// The operands at the start of a primitive's, which has checked their number.
+    pub(super) fn of(given: Given, args: &[Array]) -> Self {
+        let mut rest = args[Given::BIAS..].iter().cloned();
+        let mut take = |given: bool| if given { rest.next() } else { None };
+        Operands {
+            bias: take(given.bias),
+            mask: take(given.mask),
+            query_lengths: take(given.query_lengths),
+            key_lengths: take(given.key_lengths),
+            segments: take(given.segments).zip(take(given.segments)).map(<[Array; 2]>::from),
+            ..Operands::new(&args[0], &args[1], &args[2])
+        }
+    }
+
+    pub(super) fn queries(&self) -> usize {
+        self.q.shape()[self.q.ndim() - 3]
+    }
+
+    pub(super) fn keys(&self) -> usize {
+        self.k.shape()[self.k.ndim() - 3]
+    }
+
+    pub(super) fn key_heads(&self) -> usize {
+        self.k.shape()[self.k.ndim() - 2]
+    }
+
+    /// The operands of these queries.
+    pub(super) fn of_queries(&self, start: &Array, size: usize) -> Self {
+        let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
+        Operands {
+            q: cut(&self.q, -3),
+            bias: self.bias.as_ref().map(|x| cut(x, -2)),
+            mask: self.mask.as_ref().map(|x| cut(x, -2)),
+            segments: self.segments.as_ref().map(|[queries, keys]| [cut(queries, -1), keys.clone()]),
+            ..self.clone()
+        }
+    }
+
+    /// The operands of these keys.
+    pub(super) fn of_keys(&self, start: &Array, size: usize) -> Self {
+        let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
+        Operands {
+            k: cut(&self.k, -3),
+            v: cut(&self.v, -3),
+            bias: self.bias.as_ref().map(|x| cut(x, -1)),
+            mask: self.mask.as_ref().map(|x| cut(x, -1)),
+            segments: self.segments.as_ref().map(|[queries, keys]| [queries.clone(), cut(keys, -1)]),
+            ..self.clone()
+        }
+    }
+
+    /// The mask of lengths, given the positions `[queries, 1]` and `[1, keys]`.
+    pub(super) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
+        let per_score = |lengths: &Array| lengths.reshape([lengths.shape(), &[1, 1, 1]].concat());
+        let queries = self.query_lengths.iter().map(|lengths| query.less(per_score(lengths)));
+        let keys = self.key_lengths.iter().map(|lengths| key.less(per_score(lengths)));
+        queries.chain(keys).reduce(|a, b| a & b)
+    }
+
+    /// The mask that is given, and that of segments.
+    pub(super) fn of_mask(&self) -> Option<Array> {
+        let same = |[queries, keys]: &[Array; 2]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3);
+        self.mask.iter().cloned().chain(self.segments.iter().map(same)).reduce(|a, b| a & b)
+    }
+
+    /// The mask of everything but the window.
+    #[cfg(feature = "cpu-kernels")]
+    pub(super) fn masks(&self) -> Option<Array> {
+        let [query, key] = super::unfused::positions(self.queries(), self.keys());
+        self.of_mask().into_iter().chain(self.of_lengths(&query, &key)).reduce(|a, b| a & b)
+    }
+}
+
+/// A slice of this dimension, unless it is 1 to be broadcast.
+fn cut(x: &Array, start: &Array, size: usize, axis: i32) -> Array {
+    match x.shape()[(x.ndim() as i32 + axis) as usize] {
+        1 => x.clone(),
+        _ => dynamic_slice_in_dim(x, start, size, axis),
+    }
+}

@@ -1,0 +1,111 @@
+//! Attention in programs that the compiler splits over devices: the compiler cannot look into a fused kernel, and would
+//! gather its operands. So each device runs the kernel on its part of the batch and of the heads.
+
+use std::sync::Arc;
+
+use super::Attention;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{Primitive, bind};
+use crate::core::program::Aval;
+use crate::core::program::trace::trace;
+use crate::error::Result;
+use crate::ops::collective::psum;
+use crate::ops::shard_map::ShardMap;
+use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
+
+/// An operand's or a result's relation to batch and heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `[..., positions, heads, depth]`.
+    Output,
+    /// `[..., heads, queries]`.
+    PerQuery,
+    /// `[..., heads, queries, keys]`, where dimensions may be 1.
+    Scores,
+    /// `[...]`, or `[..., positions]`.
+    Batch,
+}
+
+/// The forms of the operands of attention.
+pub(super) fn forms(of: &Attention) -> Vec<Form> {
+    let given = of.given;
+    let scores = [given.bias, given.mask].map(|given| (given, Form::Scores));
+    let batch = [given.query_lengths, given.key_lengths, given.segments, given.segments].map(|g| (g, Form::Batch));
+    let optional = scores.into_iter().chain(batch).filter(|(given, _)| *given).map(|(_, form)| form);
+    [Form::Output; 3].into_iter().chain(optional).collect()
+}
+
+/// The sharding of the queries of an attention whose operands are these, if it is known.
+pub(super) fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
+    let typed = || {
+        let typed = cx.typed(q)?;
+        let mesh = cx.auto_mesh.as_ref().filter(|mesh| mesh.axes() == typed.mesh().axes())?;
+        Some(NamedSharding::new(mesh, typed.spec()))
+    };
+    of.sharding.clone().or_else(typed)
+}
+
+/// Lowers `primitive` as a manual computation over batch and heads. `Err` has the reason why that cannot be, for people.
+pub(super) fn lower(
+    primitive: impl Primitive + Clone + 'static,
+    sharding: &NamedSharding,
+    cx: &mut Lowering,
+    (args, forms): (&[Value], &[Form]),
+    (outs, out_forms): (&[Aval], &[Form]),
+) -> Result<std::result::Result<Vec<Value>, String>> {
+    let mesh: &Mesh = sharding.mesh();
+    let rank = cx.shape(args[0]).len();
+    let entry = |d: usize| sharding.spec().dims().get(d).cloned().unwrap_or_default();
+    if [rank - 3, rank - 1].into_iter().any(|d| !entry(d).axes().is_empty()) {
+        return Ok(Err(format!("its sharding {} splits positions or depths", sharding.spec())));
+    }
+    if cx.auto_mesh.as_ref().is_some_and(|known| known.axes() != mesh.axes()) {
+        return Ok(Err("its sharding is over another mesh than the program's".to_owned()));
+    }
+    if cx.manual_mesh.is_some() {
+        return Ok(Err("it is in a shard_map over some of the mesh's axes".to_owned()));
+    }
+    let (batch, heads) = (rank - 3, entry(rank - 2));
+    let spec = |shape: &[usize], form: Form| {
+        let whole = DimSpec::None;
+        let of_batch = (0..batch).map(|d| if shape[d] == 1 { DimSpec::None } else { entry(d) });
+        let last = match form {
+            Form::Output => vec![whole.clone(), heads.clone(), whole],
+            Form::PerQuery => vec![heads.clone(), whole],
+            Form::Scores if shape[batch] == 1 => vec![whole.clone(), whole.clone(), whole],
+            Form::Scores => vec![heads.clone(), whole.clone(), whole],
+            Form::Batch => vec![whole; shape.len() - batch],
+        };
+        PartitionSpec::new(of_batch.chain(last))
+    };
+    let in_avals: Vec<Aval> = args.iter().map(|&v| cx.aval(v)).collect();
+    let in_specs: Vec<PartitionSpec> = in_avals.iter().zip(forms).map(|(a, form)| spec(&a.shape, *form)).collect();
+    let out_specs: Vec<PartitionSpec> = outs.iter().zip(out_forms).map(|(a, form)| spec(&a.shape, *form)).collect();
+    let manual: Vec<AxisName> = mesh.axis_names().collect();
+    let block = |(spec, aval): (&PartitionSpec, &Aval)| ShardMap::shard_aval(mesh, &manual, spec, aval, false);
+    let blocks: Result<Vec<Aval>> = in_specs.iter().zip(&in_avals).map(block).collect();
+    let blocks = match blocks {
+        Ok(blocks) => blocks,
+        Err(error) => return Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
+    };
+    // What is the same for all entries of a batch, or for all heads, has a cotangent that is a sum over their devices.
+    let split: AxisSet = in_specs[0].all_axes().collect();
+    let sums: Vec<Vec<AxisName>> = out_specs
+        .iter()
+        .map(|spec| {
+            let own: AxisSet = spec.all_axes().collect();
+            split.minus(&own).iter().collect()
+        })
+        .collect();
+    let summed = |out: Array, axes: &Vec<AxisName>| if axes.is_empty() { out } else { psum(out, axes.as_slice()) };
+    let body = |args: &[Array]| {
+        let outs = bind(primitive, args);
+        Ok(outs.into_iter().zip(&sums).map(|(out, axes)| summed(out, axes)).collect::<Vec<Array>>())
+    };
+    let traced = ShardMap::bind_axes(mesh, &manual, false, || trace(&blocks, body))?;
+    let body = traced.program.simplified();
+    let map = ShardMap { mesh: mesh.clone(), manual, in_specs, out_specs, checked: false, body };
+    Arc::new(map).lower(cx, args, outs).map(Ok)
+}

@@ -1,0 +1,163 @@
+//! Attention in plain operations: of all queries and keys, or of a block of them.
+
+use super::{Attention, HIDDEN, Operands};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::ops::lax::{DotOptions, iota};
+use crate::ops::numpy::where_;
+
+/// The positions of queries, `[queries, 1]`, and of keys, `[1, keys]`.
+pub(super) fn positions(queries: usize, keys: usize) -> [Array; 2] {
+    [iota(DType::I32, &[queries, 1], 0), iota(DType::I32, &[1, keys], 1)]
+}
+
+/// Some queries with some keys.
+pub(super) struct Block<'a> {
+    of: &'a Attention,
+    pub x: Operands,
+    /// The visible keys, `[..., heads, queries, keys]`, or broadcastable to that.
+    pub seen: Option<Array>,
+}
+
+impl<'a> Block<'a> {
+    /// All queries and keys.
+    pub fn whole(of: &'a Attention, x: Operands) -> Self {
+        let [query, key] = positions(x.queries(), x.keys());
+        Block::new(of, x, [query, key], None)
+    }
+
+    /// The queries and keys at these positions, `[queries, 1]` and `[1, keys]`; keys from `end` on are padding.
+    pub fn new(of: &'a Attention, x: Operands, [query, key]: [Array; 2], end: Option<usize>) -> Self {
+        let [before, after] = of.window.limits();
+        let before = before.map(|n| query.less_equal(&key + n));
+        let after = after.map(|n| key.less_equal(&query + n));
+        let end = end.map(|end| key.less(end as i32));
+        let masks = x.of_mask().into_iter().chain(x.of_lengths(&query, &key));
+        let seen = masks.chain(before).chain(after).chain(end).reduce(|a, b| a & b);
+        Block { of, x, seen }
+    }
+
+    /// Splits query heads, in dimension `heads` from the end, into key heads and groups; and back.
+    fn grouped(&self, x: &Array, heads: usize) -> Array {
+        let (batch, last) = x.shape().split_at(x.ndim() - heads);
+        let key_heads = self.x.key_heads();
+        x.reshape([batch, &[key_heads, last[0] / key_heads], &last[1..]].concat())
+    }
+
+    fn together(x: Array, heads: usize) -> Array {
+        let (batch, last) = x.shape().split_at(x.ndim() - heads - 1);
+        let shape = [batch, &[last[0] * last[1]], &last[2..]].concat();
+        x.reshape(shape)
+    }
+
+    /// A product in float32.
+    fn product(&self, spec: &str, a: &Array, b: &Array) -> Array {
+        let dot = DotOptions::new().precision(self.of.precision);
+        match a.dtype() {
+            DType::F32 => dot.einsum(spec, &[a, b]),
+            _ => dot.preferred_element_type(DType::F32).einsum(spec, &[a, b]),
+        }
+    }
+
+    /// The dot products of queries and keys: `[..., heads, queries, keys]`.
+    pub fn dots(&self, q: &Array, k: &Array) -> Array {
+        Self::together(self.product("...qhgd,...khd->...hgqk", &self.grouped(q, 2), k), 3)
+    }
+
+    /// Sums over keys, weighted, for each query.
+    pub fn of_queries(&self, weights: &Array, x: &Array) -> Array {
+        let weights = self.grouped(&weights.astype(x.dtype()), 3);
+        Self::together(self.product("...hgqk,...khd->...qhgd", &weights, x), 2)
+    }
+
+    /// Sums over queries, weighted, for each key. The smaller operand is first, because that one is transposed.
+    pub fn of_keys(&self, weights: &Array, x: &Array) -> Array {
+        let weights = self.grouped(&weights.astype(x.dtype()), 3);
+        self.product("...qhgd,...hgqk->...khd", &self.grouped(x, 2), &weights)
+    }
+
+    pub fn hidden(&self, x: Array, value: f64) -> Array {
+        self.seen.as_ref().map_or(x.clone(), |seen| where_(seen, x, value))
+    }
+
+    fn scaled(&self, x: Array) -> Array {
+        if self.of.factor() == 1.0 { x } else { x * self.of.factor() }
+    }
+
+    /// The scaled dot products of queries and keys, capped, before the bias.
+    fn capped(&self) -> Array {
+        let scores = self.scaled(self.dots(&self.x.q, &self.x.k));
+        match self.of.cap() {
+            Some(cap) => (scores / cap).tanh() * cap,
+            None => scores,
+        }
+    }
+
+    /// The scores, of which those of masked keys are `value`; and the derivative of scores before the bias with respect
+    /// to dot products, without the scale, if that is not one.
+    pub fn scores(&self, value: f64) -> (Array, Option<Array>) {
+        let capped = self.capped();
+        let slope = self.of.cap().map(|cap| 1.0 - (&capped / cap).square());
+        let scores = self.x.bias.iter().fold(capped, |scores, bias| scores + bias.astype(DType::F32));
+        (self.hidden(scores, value), slope)
+    }
+
+    /// The derivative of the dot products, of that of the scores.
+    pub fn of_dots(&self, scores: &Array, slope: &Option<Array>) -> Array {
+        self.scaled(slope.as_ref().map_or(scores.clone(), |slope| scores * slope))
+    }
+
+    /// The weights, and the slope of [`scores`](Self::scores).
+    fn weights(&self, max: &Array, sum: &Array) -> (Array, Option<Array>) {
+        let (scores, slope) = self.scores(HIDDEN);
+        ((scores - max.expand_dims(-1)).exp() / sum.expand_dims(-1), slope)
+    }
+
+    pub fn forward(&self) -> Vec<Array> {
+        let (scores, _) = self.scores(HIDDEN);
+        let max = scores.max_keepdims(-1);
+        let exponentials = (scores - &max).exp();
+        let sum = exponentials.sum_keepdims(-1);
+        let y = self.of_queries(&(exponentials / &sum), &self.x.v).astype(self.x.q.dtype());
+        vec![y, max.squeeze(-1), sum.squeeze(-1)]
+    }
+
+    /// The tangent of the scores, by those of queries, keys and bias.
+    pub fn scores_tangent(&self, [dq, dk]: [&Array; 2], dbias: Option<&Array>, slope: &Option<Array>) -> Array {
+        let dots = self.dots(dq, &self.x.k) + self.dots(&self.x.q, dk);
+        let scores = self.of_dots(&dots, slope);
+        self.hidden(dbias.map_or(scores.clone(), |dbias| scores + dbias.astype(DType::F32)), 0.0)
+    }
+
+    /// The tangents of the output and of the sums.
+    pub fn tangent(&self, [max, sum]: [&Array; 2], [dq, dk, dv]: [&Array; 3], dbias: Option<&Array>) -> Vec<Array> {
+        let (weights, slope) = self.weights(max, sum);
+        let scores = self.scores_tangent([dq, dk], dbias, &slope);
+        let mean = (&weights * &scores).sum_keepdims(-1);
+        let dy = self.of_queries(&(&weights * (scores - &mean)), &self.x.v) + self.of_queries(&weights, dv);
+        vec![dy.astype(self.x.q.dtype()), sum * mean.squeeze(-1)]
+    }
+
+    /// The cotangents of queries, keys, values and the scores, in float32, by the weights.
+    pub fn cotangents(&self, weights: &Array, slope: &Option<Array>, ct: &Array, mean: &Array) -> [Array; 4] {
+        let scores = self.hidden(weights * (self.dots(ct, &self.x.v) - mean.expand_dims(-1)), 0.0);
+        let dots = self.of_dots(&scores, slope);
+        let (q, k) = (&self.x.q, &self.x.k);
+        [self.of_queries(&dots, k), self.of_keys(&dots, q), self.of_keys(weights, ct), scores]
+    }
+
+    /// The cotangents of queries, keys, values and bias.
+    pub fn gradient(&self, [max, sum]: [&Array; 2], ct: &Array, mean: &Array) -> Vec<Array> {
+        let (weights, slope) = self.weights(max, sum);
+        let [dq, dk, dv, scores] = self.cotangents(&weights, &slope, ct, mean);
+        let dtype = self.x.q.dtype();
+        let of_bias = self.x.bias.iter().map(|bias| reduced(&scores, bias.shape()).astype(bias.dtype()));
+        [dq, dk, dv].into_iter().map(|x| x.astype(dtype)).chain(of_bias).collect()
+    }
+}
+
+/// The sum over the dimensions that are 1 in `shape`.
+pub(super) fn reduced(x: &Array, shape: &[usize]) -> Array {
+    let axes: Vec<i32> = (0..x.ndim()).filter(|&d| shape[d] == 1 && x.shape()[d] != 1).map(|d| d as i32).collect();
+    if axes.is_empty() { x.clone() } else { x.sum_keepdims(&axes[..]) }
+}

@@ -1,0 +1,135 @@
+//! Chooses the kernel of a convolution of f32 without base dilation.
+//!
+//! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
+//! each position of the window gives an element of the filter. Other convolutions are XLA's.
+
+use super::{depthwise, filter_gradient, filter_window, is_enabled, is_worth, limits, reshape, transpose};
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
+use crate::ops::primitive::dot::DotGeneral;
+use crate::shape::size;
+
+/// The maximum number of spatial dimensions.
+pub(super) const SPATIAL: usize = 3;
+
+/// A convolution, and the types of its operands and its result.
+pub(super) struct Conv<'a> {
+    pub conv: &'a ConvGeneralDilated,
+    pub lhs: Aval,
+    pub rhs: Aval,
+    pub out: &'a Aval,
+}
+
+/// Lowers the convolution to a kernel, if that is worthwhile.
+pub(in super::super) fn lower(
+    conv: &ConvGeneralDilated,
+    cx: &mut Lowering,
+    args: &[Value],
+    out: &Aval,
+) -> Result<Option<Value>> {
+    let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out };
+    let is_known = (1..=SPATIAL).contains(&conv.window.len())
+        && [&of.lhs, &of.rhs, out].iter().all(|aval| aval.dtype == DType::F32 && aval.size() > 0)
+        && conv.window.iter().all(|w| w.base_dilation == 1);
+    if !is_known || !is_enabled(cx) {
+        return Ok(None);
+    }
+    if of.is_depthwise_gradient() {
+        return Ok(
+            is_worth(of.work(), limits::DEPTHWISE).then(|| filter_window::lower(depthwise::TARGET, &of, cx, args))
+        );
+    }
+    if conv.batch_group_count > 1 || conv.feature_group_count > 1 {
+        return Ok(None);
+    }
+    if of.is_matmul() {
+        return of.matmul(cx, args).map(Some);
+    }
+    let patches = of.lhs.shape[conv.lhs[1]].saturating_mul(of.window());
+    let is_filter_gradient = of.positions() < of.window()
+        && is_worth(of.work(), limits::FILTER_GRADIENT)
+        && is_worth(patches, limits::PATCHES);
+    Ok(is_filter_gradient.then(|| filter_window::lower(filter_gradient::TARGET, &of, cx, args)))
+}
+
+impl Conv<'_> {
+    /// The number of elements of the window.
+    fn window(&self) -> usize {
+        self.conv.rhs[2..].iter().map(|&d| self.rhs.shape[d]).product()
+    }
+
+    /// The number of positions of the window.
+    fn positions(&self) -> usize {
+        self.conv.out[2..].iter().map(|&d| self.out.shape[d]).product()
+    }
+
+    /// The number of multiply-adds.
+    fn work(&self) -> usize {
+        size(&self.out.shape).saturating_mul(self.rhs.size() / self.rhs.shape[self.conv.rhs[0]])
+    }
+
+    /// Returns `true` if it is the gradient of one filter for each feature: a batch group each.
+    fn is_depthwise_gradient(&self) -> bool {
+        let features = self.lhs.shape[self.conv.lhs[0]];
+        features > 1 && [self.conv.batch_group_count, self.rhs.shape[self.conv.rhs[0]]] == [features; 2]
+    }
+
+    /// Returns `true` if the window is a single element, or all of the operand, and never padding.
+    fn is_matmul(&self) -> bool {
+        let is_plain = self.conv.window.iter().all(|w| (w.stride, w.window_dilation, w.low, w.high) == (1, 1, 0, 0));
+        is_plain && (self.window() == 1 || self.positions() == 1)
+    }
+
+    /// Writes the convolution as a matmul, over features and the window.
+    fn matmul(&self, cx: &mut Lowering, args: &[Value]) -> Result<Value> {
+        let (lhs, rhs, out) = (&self.conv.lhs, &self.conv.rhs, &self.conv.out);
+        let mut kernel = args[1];
+        // The contracted dimensions, and where the operand's others are in the result.
+        let (mut contract, mut places) = (vec![(lhs[1], rhs[1])], vec![(lhs[0], out[0])]);
+        let spatial = lhs[2..].iter().zip(&rhs[2..]).zip(&out[2..]);
+        if self.window() == 1 {
+            let (o, i) = (rhs[0], rhs[1]);
+            kernel = reshape(cx, kernel, &[o.min(i), o.max(i)].map(|d| self.rhs.shape[d]));
+            contract = vec![(lhs[1], usize::from(i > o))];
+            places.extend(spatial.map(|((&l, _), &to)| (l, to)));
+        } else {
+            contract.extend(spatial.map(|((&l, &r), _)| (l, r)));
+        }
+        // In the order of memory, so that nothing is transposed where both operands agree on it.
+        contract.sort_unstable();
+        places.sort_unstable();
+        let dot = DotGeneral {
+            lhs_contract: contract.iter().map(|c| c.0).collect(),
+            rhs_contract: contract.iter().map(|c| c.1).collect(),
+            lhs_batch: Default::default(),
+            rhs_batch: Default::default(),
+            preferred: None,
+            precision: self.conv.precision,
+            out: None,
+        };
+        let product = dot.infer(&[self.lhs.clone(), cx.aval(kernel)])?;
+        let product = dot.lower(cx, &[args[0], kernel], &product)?[0];
+        let mut places: Vec<usize> = places.into_iter().map(|p| p.1).chain([out[1]]).collect();
+        // With all of the operand as the window there is one position.
+        let single: Vec<usize> = (0..out.len()).filter(|d| !places.contains(d)).collect();
+        places.extend(single);
+        Ok(self.result(cx, product, &places))
+    }
+
+    /// Reshapes and transposes `v` to the result; `places` has the dimension of the result that each of its dimensions is.
+    pub(super) fn result(&self, cx: &mut Lowering, v: Value, places: &[usize]) -> Value {
+        let shape: Vec<usize> = places.iter().map(|&d| self.out.shape[d]).collect();
+        let v = reshape(cx, v, &shape);
+        let order: Vec<usize> = (0..places.len()).filter_map(|d| places.iter().position(|place| *place == d)).collect();
+        transpose(cx, v, &order)
+    }
+}
+
+/// The dimensions of a spec with one of the first two (0 or 1) first, then the spatial ones, and the other one last.
+pub(super) fn order(spec: &Spec, first: usize) -> Vec<usize> {
+    std::iter::once(spec[first]).chain(spec[2..].iter().copied()).chain([spec[1 - first]]).collect()
+}

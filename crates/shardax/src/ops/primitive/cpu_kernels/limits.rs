@@ -1,0 +1,17 @@
+//! The sizes from which the kernels are used, in multiply-adds unless stated otherwise. `shardax-bench --cpu-kernels`
+//! prints the times of XLA and of the kernels for shapes around these.
+
+/// Matmuls of f32 and f64. Below, the call costs more than it saves.
+pub(super) const MATMUL: usize = 1 << 20;
+
+/// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
+pub(super) const MATMUL_SIDE: usize = 8;
+
+pub(super) const ATTENTION: usize = 1 << 20;
+
+/// Filter gradients as products of patches, and the minimum number of patches.
+pub(super) const FILTER_GRADIENT: usize = 1 << 20;
+pub(super) const PATCHES: usize = 256;
+
+/// Filter gradients of depthwise convolutions.
+pub(super) const DEPTHWISE: usize = 1 << 16;

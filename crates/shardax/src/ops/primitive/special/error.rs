@@ -1,0 +1,51 @@
+//! Scaled error functions: `erfcx`, and Dawson's integral.
+
+use std::f64::consts::PI;
+
+use super::constant;
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::unary::{ABS, ERFC, EXP};
+
+/// `exp(x²) erfc(x)`; the asymptotic series ([DLMF 7.12.1](https://dlmf.nist.gov/7.12.E1)) where the factors would
+/// overflow and underflow.
+pub(super) fn erfcx(x: &Array) -> Array {
+    let limit = if x.dtype() == DType::F64 { 26.0 } else { 9.0 };
+    let large = x.greater(limit);
+    let near = where_(&large, 1, x);
+    let direct = EXP.apply(&(&near * &near)) * ERFC.apply(&near);
+    let far = where_(&large, x, limit);
+    let inverse = 1 / (&far * &far);
+    let series = (1..8).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &inverse * (f64::from(2 * k - 1) / 2.0));
+    where_(large, series / (far * PI.sqrt()), direct)
+}
+
+/// The distance of the points of the sum, and their number on each side: the error is `exp(-(π / 2h)²)`.
+const STEP: f64 = 0.2;
+const POINTS: i32 = 16;
+
+/// Above it the asymptotic series is used ([DLMF 7.12](https://dlmf.nist.gov/7.12)): offsets would lose their digits.
+const LARGE: f64 = 20.0;
+
+/// `exp(-x²) ∫ exp(t²)` over t up to `x`, by Rybicki's sum
+/// ([Press et al., Numerical Recipes, 6.9](https://numerical.recipes)); close to 0 by its series.
+pub(super) fn dawson(x: &Array) -> Array {
+    let center = (x / (2.0 * STEP)).round() * 2;
+    let offset = x - &center * STEP;
+    let terms = (-POINTS..POINTS).map(|j| {
+        let n = f64::from(2 * j + 1);
+        let distance = &offset - n * STEP;
+        EXP.apply(&-(&distance * &distance)) / (&center + n)
+    });
+    let sum = terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, x)) / PI.sqrt();
+    // 2ᵏ / (2k + 1)!!, with alternating signs.
+    let square = x * x;
+    let series = (1..12).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &square * (2.0 / f64::from(2 * k + 1))) * x;
+    let large = ABS.apply(x).greater(LARGE);
+    let far = where_(&large, x, LARGE);
+    let inverse = 1 / (&far * &far * 2);
+    let asymptotic =
+        (1..10).rev().fold(constant(1.0, x), |sum, k| sum * &inverse * f64::from(2 * k - 1) + 1) / (far * 2);
+    where_(large, asymptotic, where_(ABS.apply(x).less(0.5), series, sum))
+}

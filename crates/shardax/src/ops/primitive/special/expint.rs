@@ -1,0 +1,91 @@
+//! Exponential integrals.
+
+use super::{constant, eps, until_converged};
+use crate::core::array::Array;
+use crate::error::Result;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LGAMMA, LOG};
+
+const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
+
+/// Terms of the series up to 1, which has digits enough for float64.
+const TERMS: u32 = 20;
+
+/// `∫ exp(-x t) / tⁿ` over t from 1: the series [DLMF 8.19.8](https://dlmf.nist.gov/8.19.E8) up to 1, the continued
+/// fraction [8.19.17](https://dlmf.nist.gov/8.19.E17) above.
+pub(super) fn expn(n: &Array, x: &Array) -> Result<Array> {
+    let small = x.less_equal(1);
+    let outside = n.less(0) | x.less(0) | x.not_equal(x) | n.not_equal(n);
+    let usable = !(&small | &outside);
+    let y = where_(&small, series(n, x), fraction(n, x, &usable)?);
+    let y = where_(n.equal(0), EXP.apply(&-x) / x, y);
+    let at_zero = where_(n.less(2), f64::INFINITY, 1 / (n - 1));
+    let y = where_(x.equal(0), at_zero, where_(x.equal(f64::INFINITY), 0, y));
+    Ok(where_(outside, constant(f64::NAN, x), y))
+}
+
+fn series(n: &Array, x: &Array) -> Array {
+    // (-x)ᵐ / m!, and its quotient by m - n + 1, but for the term of the logarithm.
+    let mut power = constant(1.0, x).broadcast_to(x.shape());
+    let mut sum = constant(0.0, x).broadcast_to(x.shape());
+    for m in 0..TERMS {
+        if m > 0 {
+            power = -power * x / f64::from(m);
+        }
+        let below = f64::from(m + 1) - n;
+        let special = below.equal(0);
+        sum = sum + where_(&special, 0, &power / where_(&special, 1, below));
+    }
+    let odd = ((n - 1) * 0.5).floor() * 2 - (n - 1);
+    let sign = where_(odd.equal(0), 1.0, -1.0);
+    let log_x = LOG.apply(x);
+    let first = sign * EXP.apply(&((n - 1) * &log_x - LGAMMA.apply(n))) * (DIGAMMA.apply(n) - log_x);
+    first - sum
+}
+
+/// Lentz's method.
+fn fraction(n: &Array, x: &Array, enabled: &Array) -> Result<Array> {
+    let tolerance = eps(x.dtype());
+    let start = x + n;
+    let first: Array = 1 / &start;
+    let state = vec![first.clone(), constant(1.0 / tolerance / tolerance, x).broadcast_to(x.shape()), first];
+    let state = until_converged(500, enabled.clone(), state, |k, state| {
+        let [d, c, value] = [0, 1, 2].map(|i| &state[i]);
+        let up: Array = -(k * (n + k - 1));
+        let down = &start + k * 2;
+        let d: Array = 1 / (&up * d + &down);
+        let c: Array = &down + up / c;
+        let ratio = &c * &d;
+        let moving = ABS.apply(&(&ratio - 1)).greater(tolerance);
+        (vec![d, c, value * ratio], moving)
+    })?;
+    Ok(&state[2] * EXP.apply(&-x))
+}
+
+/// Below it the series is summed, above it the asymptotic one.
+const LARGE: f64 = 40.0;
+
+/// `-∫ exp(-t) / t` over t from `-x`: the series [DLMF 6.6.2](https://dlmf.nist.gov/6.6.E2), for large numbers
+/// [6.12.2](https://dlmf.nist.gov/6.12.E2); for negative ones from [`expn`].
+pub(super) fn expi(x: &Array) -> Result<Array> {
+    let one = constant(1.0, x).broadcast_to(x.shape());
+    let negative = -expn(&one, &where_(x.less(0), -x, &one))?;
+    let inside = x.greater(0) & x.less(LARGE);
+    let small = where_(&inside, x, &one);
+    let state = vec![small.clone(), small.clone()];
+    let tolerance = eps(x.dtype());
+    let state = until_converged(200, inside, state, |k, state| {
+        let k = k + 1;
+        let term = &state[0] * &small * (&k - 1) / (&k * &k);
+        let moving = term.greater(&state[1] * tolerance);
+        (vec![term.clone(), &state[1] + &term], moving)
+    })?;
+    let near = &state[1] + LOG.apply(&small) + EULER_GAMMA;
+    let large = x.maximum(LARGE);
+    let sum = (1..30).rev().fold(constant(1.0, x), |sum, k| sum * f64::from(k) / &large + 1);
+    // An infinite argument has the exponential's limit.
+    let far = where_(x.equal(f64::INFINITY), f64::INFINITY, EXP.apply(&large) / &large * sum);
+    let y = where_(x.less(0), negative, where_(x.less(LARGE), near, far));
+    let y = where_(x.equal(0), f64::NEG_INFINITY, y);
+    Ok(where_(x.not_equal(x), constant(f64::NAN, x), y))
+}

@@ -1,0 +1,286 @@
+//! Matrices made by a rule from numbers or vectors.
+
+use std::f64::consts::PI;
+
+use super::toeplitz;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::{complex, promote_dtypes, to_inexact, where_, zeros_dtype};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
+
+fn places(n: usize, axis: usize) -> Array {
+    lax::iota(DType::F32, &[n, n], axis)
+}
+
+/// The Hilbert matrix, `1 / (i + j + 1)`, in float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::linalg::hilbert(2).to_vec::<f32>()?, [1.0, 0.5, 0.5, 1.0 / 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn hilbert(n: usize) -> Array {
+    1 / (places(n, 0) + places(n, 1) + 1)
+}
+
+/// The matrix whose columns are the rotations of a vector; several vectors are `[..., n]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::circulant(array([1, 2, 3]));
+/// assert_eq!(x.to_vec::<i32>()?, [1, 3, 2, 2, 1, 3, 3, 2, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a scalar.
+#[track_caller]
+pub fn circulant(c: impl ArrayLike) -> Array {
+    let c = c.into_array();
+    let made = at_caller(|| {
+        vector("circulant", &c)?;
+        composite1("circulant", (), std::slice::from_ref(&c), |(), args| {
+            let n = args[0].shape()[args[0].ndim() - 1];
+            let place = |d: usize| lax::iota(DType::I32, &[n, n], d);
+            let index = place(0) - place(1);
+            Ok(vec![args[0].take(where_(index.less(0), &index + n as i32, &index), -1)])
+        })
+    });
+    Array::from_result(made, &c)
+}
+
+fn vector(name: &str, x: &Array) -> Result<()> {
+    x.check()?;
+    match x.ndim() {
+        0 => Err(err!(Value, "{name} needs a vector, got {}", x.type_name()).help("make one with `reshape([1])`")),
+        _ => Ok(()),
+    }
+}
+
+/// The Hankel matrix with constant antidiagonals: `c` is its first column, `r` its last row; the element that both share
+/// is taken from `c`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::hankel(array([1, 2, 3]), array([0, 4]));
+/// assert_eq!(x.to_vec::<i32>()?, [1, 2, 2, 3, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn hankel(c: impl ArrayLike, r: impl ArrayLike) -> Array {
+    let (c, r) = (c.into_array().ravel(), r.into_array());
+    toeplitz(c.flip(0), hankel_row(&c, &r)).flip(0)
+}
+
+/// The last row, from the last element of the first column.
+fn hankel_row(c: &Array, r: &Array) -> Array {
+    let r = r.ravel();
+    if c.size() == 0 || r.size() == 0 || c.error().is_some() || r.error().is_some() {
+        return r;
+    }
+    let args = [lax::slice_in_dim(c, c.size() - 1, c.size(), 0), lax::slice_in_dim(&r, 1, r.size(), 0)];
+    crate::ops::numpy::concatenate(args, 0)
+}
+
+/// The companion matrix of a polynomial with these coefficients, the highest power first.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::companion(array([1.0f32, -3.0, 2.0]));
+/// assert_eq!(x.to_vec::<f32>()?, [3.0, -2.0, 1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for other than one dimension, and less than two coefficients.
+#[track_caller]
+pub fn companion(a: impl ArrayLike) -> Array {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
+        if x.ndim() != 1 || x.size() < 2 {
+            return Err(err!(Value, "companion needs a vector of at least two coefficients, got {}", x.type_name())
+                .help("use `vmap` for several polynomials"));
+        }
+        composite1("companion", (), &[x], |(), args| {
+            let n = args[0].size();
+            let row = -lax::slice_in_dim(&args[0], 1, n, 0) / args[0].get(0);
+            let below = crate::ops::numpy::eye_offset(n - 2, n - 1, 0).astype(args[0].dtype());
+            Ok(vec![lax::concatenate(&[row.expand_dims(0), below], 0)])
+        })
+    });
+    Array::from_result(made, &a)
+}
+
+/// The factor of the matrix of [`dft`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DftScale {
+    /// One.
+    #[default]
+    None,
+    /// `1 / √n`, for which the matrix is unitary.
+    Sqrtn,
+    /// `1 / n`.
+    N,
+}
+
+/// The matrix of the discrete Fourier transform, in complex64.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{DftScale, dft};
+/// let x = array([1.0f32, 2.0, 4.0]);
+/// let y = dft(3, DftScale::None).matmul(x.astype(DType::Complex64));
+/// assert!(allclose(y, shardax::fft::fft(&x), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn dft(n: usize, scale: DftScale) -> Array {
+    // Products beyond the period would lose digits.
+    let product = crate::ops::numpy::remainder(places(n, 0) * places(n, 1), n.max(1) as f64);
+    let angle = product * (-2.0 * PI / n.max(1) as f64);
+    let matrix = complex(angle.cos(), angle.sin());
+    match scale {
+        DftScale::None => matrix,
+        DftScale::Sqrtn => matrix / (n as f64).sqrt(),
+        DftScale::N => matrix / n as f64,
+    }
+}
+
+/// Hadamard's matrix of a size that is a power of two, of entries 1 and -1, in this dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::linalg::hadamard(2, DType::I32).to_vec::<i32>()?, [1, 1, 1, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for other sizes.
+#[track_caller]
+pub fn hadamard(n: usize, dtype: DType) -> Array {
+    if !n.is_power_of_two() || n > 1 << 15 {
+        let e = err!(Value, "n must be a positive integer, and n must be a power of 2; got {n}")
+            .help("for example 8 or 16, at most 32768");
+        return Array::from_result(Err(e), &zeros_dtype([1, 1], dtype));
+    }
+    let place = |d: usize| lax::iota(DType::U32, &[n, n], d);
+    let common = place(0) & place(1);
+    let odd = crate::ops::numpy::population_count(common) & 1;
+    (1 - odd.astype(DType::I32) * 2).astype(dtype)
+}
+
+/// The symmetric matrix of absolute differences of a vector's elements; several vectors are `[..., n]`.
+///
+/// Fails for a scalar.
+#[track_caller]
+pub fn fiedler(a: impl ArrayLike) -> Array {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        vector("fiedler", &a)?;
+        Ok((a.expand_dims(-1) - a.expand_dims(-2)).abs())
+    });
+    Array::from_result(made, &a)
+}
+
+/// The Leslie matrix of a population: fecundities `f` of `[n]` in the first row, survivals `s` of `[n - 1]` below the
+/// diagonal.
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
+    let (f, s) = (f.into_array(), s.into_array());
+    let made = at_caller(|| {
+        let args = promote_dtypes(&[&f, &s], |d| d)?;
+        if f.ndim() != 1 || s.ndim() != 1 || f.size() != s.size() + 1 || s.size() == 0 {
+            return Err(err!(
+                Value,
+                "leslie needs vectors of n and n - 1 elements, got {} and {}",
+                f.type_name(),
+                s.type_name()
+            )
+            .help("the last age has no survival"));
+        }
+        let below = lax::pad(
+            &crate::ops::numpy::diag(&args[1], 0),
+            &Array::literal(crate::dtype::Scalar::Int(0), args[0].dtype(), false),
+            &[(0, 0, 0), (0, 1, 0)],
+        );
+        Ok(lax::concatenate(&[args[0].expand_dims(0), below], 0))
+    });
+    Array::from_result(made, &f)
+}
+
+/// The symmetric matrix with this diagonal and this first subdiagonal.
+fn tridiagonal(d: &Array, e: &Array) -> Array {
+    let side = crate::ops::numpy::diag(e, 1);
+    crate::ops::numpy::diag(d, 0) + &side + crate::ops::numpy::conj(&side.t())
+}
+
+/// The eigenvalues of the symmetric matrix with diagonal `d`, `[n]`, and first subdiagonal `e`, `[n - 1]`, in ascending
+/// order; see [`linalg::eigvalsh`](crate::linalg::eigvalsh).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let w = shardax::scipy::linalg::eigh_tridiagonal(array([2.0f32, 2.0]), array([1.0f32]));
+/// assert!(allclose(w, array([1.0f32, 3.0]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn eigh_tridiagonal(d: impl ArrayLike, e: impl ArrayLike) -> Array {
+    let (d, e) = (d.into_array(), e.into_array());
+    let made = at_caller(|| {
+        let args = promote_dtypes(&[&d, &e], to_inexact)?;
+        if d.ndim() != 1 || e.ndim() != 1 || d.size() != e.size() + 1 {
+            return Err(err!(
+                Value,
+                "eigh_tridiagonal needs vectors of n and n - 1 elements, got {} and {}",
+                d.type_name(),
+                e.type_name()
+            )
+            .help("use `vmap` for several matrices"));
+        }
+        Ok(crate::linalg::eigvalsh(tridiagonal(&args[0], &args[1])))
+    });
+    Array::from_result(made, &d)
+}
+
+/// The side of the unitary factor in [`polar`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PolarSide {
+    /// `a = u p`.
+    #[default]
+    Right,
+    /// `a = p u`.
+    Left,
+}
+
+/// The polar decomposition `(u, p)` of a matrix `[m, n]`: `u` with orthonormal columns or rows, and `p` Hermitian and
+/// positive semidefinite.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{PolarSide, polar};
+/// let a = array([[1.0f32, -2.0], [3.0, 4.0]]);
+/// let (u, p) = polar(&a, PolarSide::Right);
+/// assert!(allclose(u.matmul(&p), &a, 1e-5, 1e-5)? && allclose(&p, p.t(), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polar(a: impl ArrayLike, side: PolarSide) -> (Array, Array) {
+    use crate::ops::primitive::matrix::{adjoint, product};
+    let (w, s, vh) = crate::linalg::svd(a);
+    if w.error().is_some() {
+        return (w.clone(), w);
+    }
+    let s = s.expand_dims(-2).astype(w.dtype());
+    let p = match side {
+        PolarSide::Right => product(&(adjoint(&vh) * s), &vh),
+        PolarSide::Left => product(&(&w * s), &adjoint(&w)),
+    };
+    (product(&w, &vh), p)
+}

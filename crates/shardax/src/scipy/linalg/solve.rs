@@ -1,0 +1,202 @@
+//! Linear equations with known structure or known factors.
+
+use super::cho_solve;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::linalg::{cholesky, solve as solve_general};
+use crate::ops::control_flow::fori_loop;
+use crate::ops::lax::{self, Triangular};
+use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::matrix::square;
+
+/// The structure of a matrix in [`solve`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AssumeA {
+    /// None.
+    #[default]
+    Gen,
+    /// Symmetric; solved like a general one.
+    Sym,
+    /// Hermitian; solved like a general one.
+    Her,
+    /// Hermitian and positive definite: solved by a Cholesky factor, in half the time.
+    Pos,
+}
+
+/// The solution `x` of `a x = b`, as [`linalg::solve`](crate::linalg::solve()), for matrices of this structure.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{AssumeA, solve};
+/// let x = solve(array([[4.0f32, 2.0], [2.0, 5.0]]), array([6.0f32, 7.0]), AssumeA::Pos);
+/// assert!(allclose(x, ones(2), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: AssumeA) -> Array {
+    match assume_a {
+        AssumeA::Pos => cho_solve(cholesky(a), b),
+        AssumeA::Gen | AssumeA::Sym | AssumeA::Her => solve_general(a, b),
+    }
+}
+
+/// The equations that a factor is used for: with the matrix itself, or with it transposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Trans {
+    /// The matrix itself.
+    #[default]
+    No,
+    /// Its transpose.
+    Transpose,
+    /// Its conjugate transpose.
+    Adjoint,
+}
+
+/// The solution `x` of `a x = b` for triangular matrices `a`, of which the other triangle is not read; with
+/// `unit_diagonal` neither is the diagonal, which is ones.
+///
+/// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `a`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{Trans, solve_triangular};
+/// let x = solve_triangular(array([[2.0f32, 0.0], [1.0, 4.0]]), array([4.0f32, 10.0]), Trans::No, true, false);
+/// assert_eq!(x.to_vec::<f32>()?, [2.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn solve_triangular(a: impl ArrayLike, b: impl ArrayLike, trans: Trans, lower: bool, unit_diagonal: bool) -> Array {
+    let (a, b) = (a.into_array(), b.into_array());
+    let made = at_caller(|| {
+        let args = promote_dtypes(&[&a, &b], to_inexact)?;
+        let options = Triangular {
+            left_side: true,
+            lower,
+            transpose_a: trans != Trans::No,
+            conjugate_a: trans == Trans::Adjoint,
+            unit_diagonal,
+        };
+        Ok(on_columns(&args[1], |b| lax::triangular_solve(&args[0], b, options)))
+    });
+    Array::from_result(made, &b)
+}
+
+/// Applies `f` to the columns, where one vector is one.
+fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
+    match b.ndim() {
+        1 => f(&b.expand_dims(-1)).squeeze(-1),
+        _ => f(b),
+    }
+}
+
+/// The packed LU factors and the pivots of square matrices, for [`lu_solve`]; see [`lax::linalg::lu`](crate::lax::linalg::lu).
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+#[track_caller]
+pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
+        square("lu_factor", &x.aval())?;
+        let (lu, pivots, _) = lax::linalg::lu(&x);
+        Ok((lu, pivots))
+    });
+    match made {
+        Ok(pair) => pair,
+        Err(e) => {
+            let failed = Array::from_result(Err(e), &a);
+            (failed.clone(), failed)
+        }
+    }
+}
+
+/// The solution `x` of `a x = b`, or with `a` transposed, for the factors of [`lu_factor`].
+///
+/// `b` is one vector `[n]`, or matrices `[..., n, k]` with the leading dimensions of `a`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{Trans, lu_factor, lu_solve};
+/// let a = array([[1.0f32, 2.0], [3.0, 4.0]]);
+/// let x = lu_solve(lu_factor(&a), array([5.0f32, 11.0]), Trans::No);
+/// assert!(allclose(x, array([1.0f32, 2.0]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLike, trans: Trans) -> Array {
+    let (lu, pivots, b) = (lu.into_array(), pivots.into_array(), b.into_array());
+    let made = at_caller(|| {
+        pivots.check()?;
+        let args = promote_dtypes(&[&lu, &b], to_inexact)?;
+        let n = square("lu_solve", &args[0].aval())?;
+        let rows = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
+        let lead = &lu.shape()[..lu.ndim() - 2];
+        let fits = b.ndim() > 0 && b.shape()[rows] == n && (lead.is_empty() || lead == &b.shape()[..rows]);
+        if !fits || pivots.shape() != [lead, &[n]].concat().as_slice() || !pivots.dtype().is_integer() {
+            return Err(err!(
+                Value,
+                "lu_solve got factors {}, pivots {} and incompatible right-hand sides {}",
+                lu.type_name(),
+                pivots.type_name(),
+                b.type_name()
+            )
+            .help(format!("factors and pivots are those of `lu_factor`, right-hand sides [{n}] or [..., {n}, k]")));
+        }
+        composite1("lu_solve", trans, &[args[0].clone(), pivots.clone(), args[1].clone()], |&trans, args| {
+            let b = if args[2].ndim() == 1 { args[2].expand_dims(-1) } else { args[2].clone() };
+            let x = with_factors(&args[0], &permutation(&args[1])?, &b, trans);
+            Ok(vec![if args[2].ndim() == 1 { x.squeeze(-1) } else { x }])
+        })
+    });
+    Array::from_result(made, &b)
+}
+
+fn with_factors(lu: &Array, permutation: &Array, b: &Array, trans: Trans) -> Array {
+    let lead = &b.shape()[..b.ndim() - 2];
+    let lu = lu.broadcast_to([lead, &lu.shape()[lu.ndim() - 2..]].concat().as_slice());
+    let rows = |x: &Array, order: &Array| x.take_along_axis(order.expand_dims(-1), -2);
+    let solve = |x: &Array, lower: bool| {
+        let options = Triangular {
+            left_side: true,
+            lower,
+            unit_diagonal: lower,
+            transpose_a: trans != Trans::No,
+            conjugate_a: trans == Trans::Adjoint,
+        };
+        lax::triangular_solve(&lu, x, options)
+    };
+    match trans {
+        Trans::No => solve(&solve(&rows(b, permutation), true), false),
+        _ => rows(&solve(&solve(b, false), true), &permutation.argsort(-1)),
+    }
+}
+
+/// The order of rows that exchanges with these pivots, one after the other, make of `0, 1, …`.
+fn permutation(pivots: &Array) -> Result<Array> {
+    let n = pivots.shape()[pivots.ndim() - 1];
+    let pivots = pivots.astype(DType::I32);
+    let places = lax::iota(DType::I32, pivots.shape(), pivots.ndim() - 1);
+    let start = places.clone();
+    fori_loop(
+        0,
+        n as i32,
+        |k, order: Array| {
+            let other = pivots.take(&k, -1).expand_dims(-1);
+            let own = order.take(&k, -1).expand_dims(-1);
+            let there = order.take_along_axis(&other, -1);
+            let order = where_(places.equal(&other), own, order);
+            where_(places.equal(&k), there, order)
+        },
+        start,
+    )
+}

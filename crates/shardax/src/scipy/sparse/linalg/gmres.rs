@@ -1,0 +1,107 @@
+//! Generalized minimal residuals ([Saad, Iterative methods, 6.5](https://www-users.cse.umn.edu/~saad/IterMethBook_2ndEd.pdf)).
+
+use super::Problem;
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::linalg::{norm, solve};
+use crate::ops::control_flow::{fori_loop, while_loop};
+use crate::ops::lax;
+use crate::ops::numpy::{concatenate, conj, finfo, promote_dtypes, where_, zeros_dtype};
+use crate::ops::primitive::matrix::{adjoint, product};
+
+/// One vector of all leaves.
+struct Layout<'a> {
+    leaves: &'a [Array],
+    dtype: DType,
+}
+
+impl Layout<'_> {
+    fn flat(&self, leaves: &[Array]) -> Array {
+        concatenate(leaves.iter().map(|x| x.ravel().astype(self.dtype)), 0)
+    }
+
+    fn leaves(&self, flat: &Array) -> Vec<Array> {
+        let mut start = 0;
+        let next = |like: &Array| {
+            let end = start + like.size();
+            let part = lax::reshape(&lax::slice_in_dim(flat, start, end, 0), like.shape());
+            start = end;
+            // A real leaf beside complex ones.
+            let part = if like.dtype().is_complex() { part } else { crate::ops::numpy::real(&part) };
+            part.astype(like.dtype())
+        };
+        self.leaves.iter().map(next).collect()
+    }
+}
+
+pub(super) fn minimal_residuals(problem: &Problem<'_>) -> Result<Vec<Array>> {
+    let all: Vec<&Array> = problem.b.iter().collect();
+    let Some(first) = promote_dtypes(&all, |d| d)?.first().cloned() else { return Ok(Vec::new()) };
+    let layout = Layout { leaves: problem.b, dtype: first.dtype() };
+    let a = |x: &Array| -> Result<Array> { Ok(layout.flat(&(problem.m)(&(problem.a)(&layout.leaves(x))?)?)) };
+    let b = layout.flat(&(problem.m)(problem.b)?);
+
+    let plain = norm(layout.flat(problem.b), 2, ..);
+    let (own, limit) = (norm(&b, 2, ..), (&plain * problem.tol).maximum(problem.atol));
+    // The residual is that of the preconditioned equations.
+    let tolerance = own * (limit / &plain).minimum(1);
+    let residual = |x: &Array| -> Result<(Array, Array)> {
+        let r = &b - a(x)?;
+        let size = norm(&r, 2, ..);
+        Ok((r, size))
+    };
+    type State = (Array, Array, Array, Array);
+    let going = |(_, _, size, k): State| size.greater(&tolerance) & k.less(problem.restarts);
+    let step = |(x, r, size, k): State| -> Result<State> {
+        let x = &x + correction(&a, &r, &size, problem.restart)?;
+        let (r, size) = residual(&x)?;
+        Ok((x, r, size, k + 1))
+    };
+    let x0 = layout.flat(&problem.x0);
+    let (r, size) = residual(&x0)?;
+    let (x, ..) = while_loop(going, step, (x0, r, size, Array::from(0)))?;
+    Ok(layout.leaves(&x))
+}
+
+/// The element of the Krylov space of `restart` dimensions that is closest to solving `a(x) = r`.
+fn correction(a: &dyn Fn(&Array) -> Result<Array>, r: &Array, size: &Array, restart: usize) -> Result<Array> {
+    let (n, dtype) = (r.size(), r.dtype());
+    let tiny = finfo(dtype.real())?.eps;
+    let unit = |v: &Array, size: &Array, least: Array| {
+        let usable = size.greater(least);
+        (where_(&usable, v / where_(&usable, size, 1).astype(dtype), 0).astype(dtype), where_(usable, size, 0))
+    };
+    let basis = zeros_dtype([restart + 1, n], dtype).at(0).set(unit(r, size, Array::from(0.0)).0);
+    // A row of it is that of a vector which is not needed, where the space is invariant.
+    let hessenberg = crate::ops::numpy::eye_offset(restart, restart + 1, 0).astype(dtype);
+    let (basis, rows) = fori_loop(
+        0,
+        restart as i32,
+        |k, (basis, rows): (Array, Array)| -> Result<(Array, Array)> {
+            let own = basis.get(&k);
+            let w = a(&own)?;
+            let before = norm(&w, 2, ..);
+            // Twice is enough: the second time removes what rounding left.
+            let project = |w: &Array| {
+                let h = product(&conj(&basis), &w.expand_dims(-1)).squeeze(-1);
+                let rest = w - product(&h.expand_dims(0), &basis).squeeze(0);
+                (h, rest)
+            };
+            let (first, w) = project(&w);
+            let (second, w) = project(&w);
+            let (v, size) = unit(&w, &norm(&w, 2, ..), before * tiny);
+            let next = &k + 1;
+            let h = (first + second).at(&next).set(size.astype(dtype));
+            // After the space is exhausted there are zeros, whose rows stay independent.
+            let row = where_(own.not_equal(0).any(..), h, rows.get(&k));
+            Ok((basis.at(&next).set(v), rows.at(&k).set(row)))
+        },
+        (basis, hessenberg),
+    )?;
+    let target = zeros_dtype([restart + 1, 1], dtype).at(0).set(size.astype(dtype));
+    let h = rows.t();
+    let coordinates = solve(product(&adjoint(&h), &h), product(&adjoint(&h), &target)).squeeze(-1);
+    let vectors = lax::slice_in_dim(&basis, 0, restart, 0);
+    Ok(product(&coordinates.expand_dims(0), &vectors).squeeze(0))
+}

@@ -1,0 +1,37 @@
+//! The gamma distribution of shape `a`, from `loc` on, scaled by `scale`.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::gamma;
+//! // With shape 1 it is exponential.
+//! let x = array([0.5f32, 2.0]);
+//! assert!(allclose(gamma::logpdf(&x, 1.0, 0.0, 1.0), -&x, 1e-6, 1e-6)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::ops::lax;
+use crate::ops::numpy::where_;
+use crate::scipy::special::{gammainc, gammaincc, gammaln, xlogy};
+use crate::scipy::stats::{only_where, standardized};
+
+distribution! {
+    /// The logarithm of the probability density.
+    logpdf(x, a, loc, scale) {
+        let above = x.greater_equal(loc);
+        let y = where_(&above, standardized(x, loc, scale), 1);
+        only_where(above, xlogy(a - 1, &y) - y - (gammaln(a) + scale.log()), f64::NEG_INFINITY)
+    };
+    /// The probability density.
+    pdf(x, a, loc, scale) logpdf(x, a, loc, scale).exp();
+    /// The cumulative distribution function.
+    cdf(x, a, loc, scale) gammainc(a, lax::clamp(0.0, &standardized(x, loc, scale), f64::INFINITY));
+    /// The logarithm of [`cdf`].
+    logcdf(x, a, loc, scale) cdf(x, a, loc, scale).log();
+    /// The survival function, `1 - cdf`.
+    sf(x, a, loc, scale) {
+        let y = standardized(x, loc, scale);
+        where_(y.less(0), 1, gammaincc(a, &y))
+    };
+    /// The logarithm of [`sf`].
+    logsf(x, a, loc, scale) sf(x, a, loc, scale).log();
+}

@@ -1,0 +1,37 @@
+//! The left-skewed Gumbel distribution: the limit of minima.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::gumbel_l;
+//! let q = array([0.1f32, 0.9]);
+//! assert!(allclose(gumbel_l::cdf(gumbel_l::ppf(&q, 1.0, 2.0), 1.0, 2.0), &q, 1e-5, 1e-6)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::scipy::special::xlogy;
+use crate::scipy::stats::{only_where, standardized};
+
+distribution! {
+    /// The logarithm of the probability density.
+    logpdf(x, loc, scale) {
+        let z = standardized(x, loc, scale);
+        // ∞ - ∞ would be NaN.
+        let log = only_where(z.not_equal(f64::INFINITY), &z - z.exp(), f64::NEG_INFINITY);
+        only_where(scale.greater(0), xlogy(-1, scale) + log, f64::NAN)
+    };
+    /// The probability density.
+    pdf(x, loc, scale) logpdf(x, loc, scale).exp();
+    /// The logarithm of [`cdf`].
+    logcdf(x, loc, scale) {
+        let log = (-(-standardized(x, loc, scale).exp()).expm1()).log();
+        only_where(scale.greater(0), log, f64::NAN)
+    };
+    /// The cumulative distribution function.
+    cdf(x, loc, scale) logcdf(x, loc, scale).exp();
+    /// The logarithm of [`sf`].
+    logsf(x, loc, scale) only_where(scale.greater(0), -standardized(x, loc, scale).exp(), f64::NAN);
+    /// The survival function, `1 - cdf`.
+    sf(x, loc, scale) logsf(x, loc, scale).exp();
+    /// The quantile function, inverse of [`cdf`]; NaN unless `0 < p < 1`.
+    ppf(p, loc, scale) only_where(p.greater(0) & p.less(1), loc + scale * (-(-p).log1p()).log(), f64::NAN);
+}

@@ -1,0 +1,34 @@
+//! The Pareto distribution: of `loc + scale` and more, with the density's tail of power `-b - 1`.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::pareto;
+//! assert!(allclose(pareto::sf(array([1.0f32, 2.0]), 2.0, 0.0, 1.0), array([1.0f32, 0.25]), 1e-6, 1e-6)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::ops::numpy::where_;
+use crate::scipy::stats::{quantile, standardized};
+
+distribution! {
+    /// The logarithm of the probability density.
+    logpdf(x, b, loc, scale) {
+        let log = -((scale / b).log() + (b + 1) * standardized(x, loc, scale).log());
+        where_(x.less(loc + scale), f64::NEG_INFINITY, log)
+    };
+    /// The probability density.
+    pdf(x, b, loc, scale) logpdf(x, b, loc, scale).exp();
+    /// The cumulative distribution function.
+    cdf(x, b, loc, scale) where_(x.less(loc + scale), 0, 1 - standardized(x, loc, scale).pow(-b));
+    /// The logarithm of [`cdf`].
+    logcdf(x, b, loc, scale) {
+        let log = (-standardized(x, loc, scale).pow(-b)).log1p();
+        where_(x.less(loc + scale), f64::NEG_INFINITY, log)
+    };
+    /// The logarithm of [`sf`].
+    logsf(x, b, loc, scale) where_(x.less(loc + scale), 0, -(b * standardized(x, loc, scale).log()));
+    /// The survival function, `1 - cdf`.
+    sf(x, b, loc, scale) logsf(x, b, loc, scale).exp();
+    /// The quantile function, inverse of [`cdf`]; NaN where `q` is not a probability.
+    ppf(q, b, loc, scale) quantile(q, loc + scale * (1 - q).pow(-(1 / b)));
+}

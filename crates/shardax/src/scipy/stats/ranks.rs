@@ -1,0 +1,162 @@
+//! Ranks, modes and standard errors of samples.
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::lax;
+use crate::ops::numpy::{IntoAxis, IntoReduction, filled, ones, promote_dtypes, to_inexact, where_, with_axis};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::{composite, composite1};
+use crate::shape::Shape;
+
+/// The rank of equal elements in [`rankdata`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RankMethod {
+    /// The mean of the ranks that they would have if they differed.
+    #[default]
+    Average,
+    /// The least of those ranks.
+    Min,
+    /// The largest of those ranks.
+    Max,
+    /// The least one, with the next element's rank one more.
+    Dense,
+    /// A rank each, in the order in which they occur.
+    Ordinal,
+}
+
+/// The ranks of the elements along `axis` (`..`: of the flat array), from 1, in float32. Rows with a NaN have ranks NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::stats::{RankMethod, rankdata};
+/// let x = array([0, 2, 3, 2]);
+/// assert_eq!(rankdata(&x, RankMethod::Average, ..).to_vec::<f32>()?, [1.0, 2.5, 4.0, 2.5]);
+/// assert_eq!(rankdata(&x, RankMethod::Dense, 0).to_vec::<f32>()?, [1.0, 2.0, 3.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn rankdata(a: impl ArrayLike, method: RankMethod, axis: impl IntoAxis) -> Array {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        let (x, axis) = with_axis(&a, axis)?;
+        composite1("rankdata", (method, axis), &[x], |&(method, axis), args| {
+            let x = args[0].moveaxis(axis as i32, -1);
+            Ok(vec![ranks(&x, method).moveaxis(-1, axis as i32)])
+        })
+    });
+    Array::from_result(made, &a)
+}
+
+fn ranks(x: &Array, method: RankMethod) -> Array {
+    let order = x.argsort(-1);
+    let Runs { start, end, number } = Runs::of(&x.take_along_axis(&order, -1));
+    let rank = match method {
+        RankMethod::Average => (&start + end + 1).astype(DType::F32) * 0.5,
+        RankMethod::Min => (start + 1).astype(DType::F32),
+        RankMethod::Max => end.astype(DType::F32),
+        RankMethod::Dense => number.astype(DType::F32),
+        RankMethod::Ordinal => lax::iota(DType::F32, x.shape(), x.ndim() - 1) + 1,
+    };
+    let rank = rank.take_along_axis(order.argsort(-1), -1);
+    let undefined = x.not_equal(x).any(-1).expand_dims(-1);
+    where_(undefined, f64::NAN, rank)
+}
+
+/// Runs of equal elements along the last axis of a sorted array: for each element, where its run begins, where it
+/// ends (exclusive), and which it is, from 1.
+struct Runs {
+    start: Array,
+    end: Array,
+    number: Array,
+}
+
+impl Runs {
+    fn of(sorted: &Array) -> Runs {
+        let (shape, last) = (sorted.shape(), sorted.ndim() - 1);
+        let n = shape[last];
+        let place = lax::iota(DType::I32, shape, last);
+        let (before, after) =
+            (lax::slice_in_dim(sorted, 0, n.max(1) - 1, last), lax::slice_in_dim(sorted, n.min(1), n, last));
+        // NaN equals NaN here, as in `unique`.
+        let changes = before.not_equal(&after) & !(before.not_equal(&before) & after.not_equal(&after));
+        let mut edge: Shape = shape.into();
+        edge[last] = n.min(1);
+        let edge = filled(&edge, crate::dtype::Scalar::Int(1), DType::Bool);
+        let begins = lax::concatenate(&[edge.clone(), changes.clone()], last);
+        let ends = lax::concatenate(&[changes, edge], last);
+        let start = where_(&begins, &place, 0).cummax(last as i32);
+        let end = where_(ends, place + 1, n as i32).flip(last as i32).cummin(last as i32).flip(last as i32);
+        Runs { start, end, number: begins.cumsum(last as i32) }
+    }
+}
+
+/// The result of [`mode`].
+#[derive(Clone, Debug, shardax_macros::Tree)]
+pub struct ModeResult {
+    /// The most frequent elements, the smallest of several.
+    pub mode: Array,
+    /// Their counts, int32.
+    pub count: Array,
+}
+
+/// The most frequent elements along `axis` (`..`: of the flat array), and their counts. NaN counts as one element. Of no
+/// elements it is NaN, with count 0, in float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let found = shardax::scipy::stats::mode(array([[1, 3, 3], [2, 2, 1]]), 1)?;
+/// assert_eq!((found.mode.to_vec::<i32>()?, found.count.to_vec::<i32>()?), (vec![3, 2], vec![2, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for an axis out of bounds.
+#[track_caller]
+pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
+    let a = a.into_array();
+    let mut made = at_caller(|| {
+        a.check()?;
+        let a = if a.ndim() == 0 { a.reshape([1]) } else { a.clone() };
+        let (x, axis) = with_axis(&a, axis)?;
+        composite("mode", axis, 2, &[x], |&axis, args| {
+            let x = args[0].moveaxis(axis as i32, -1);
+            let lead = &x.shape()[..x.ndim() - 1];
+            if x.shape()[x.ndim() - 1] == 0 {
+                let of = |v: f64| filled(lead, crate::dtype::Scalar::float(v), DType::F32);
+                return Ok(vec![of(f64::NAN), of(0.0)]);
+            }
+            let sorted = x.sort(-1);
+            let runs = Runs::of(&sorted);
+            let count = runs.end - runs.start;
+            let at = count.argmax(-1).expand_dims(-1);
+            Ok(vec![sorted.take_along_axis(at, -1).squeeze(-1), count.max(-1)])
+        })
+    })?;
+    let (count, mode) = (made.pop(), made.pop());
+    match (mode, count) {
+        (Some(mode), Some(count)) => Ok(ModeResult { mode, count }),
+        _ => crate::error::bail!(Runtime, "mode did not give two results"),
+    }
+}
+
+/// The standard error of the mean over `axes`: the standard deviation, with `ddof` degrees of freedom less than there
+/// are elements, divided by the square root of their number. A mask leaves elements out
+/// ([`over`](crate::numpy::over)).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let error = shardax::scipy::stats::sem(array([1.0f32, 2.0, 3.0, 4.0]), 0, 1);
+/// assert!((error.item::<f32>()? - 0.645497).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sem(a: impl ArrayLike, axes: impl IntoReduction, ddof: usize) -> Array {
+    let (a, over) = (a.into_array(), axes.into_reduction());
+    let made = at_caller(|| {
+        let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
+        let count = ones(x.shape()).sum(over.clone());
+        Ok(x.std_ddof(over, ddof) / count.sqrt().astype(x.dtype().real()))
+    });
+    Array::from_result(made, &a)
+}

@@ -1,0 +1,64 @@
+//! The normal distribution cut off: the standardized variable is between `a` and `b`.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::{norm, truncnorm};
+//! let (x, infinity) = (array([-1.0f32, 0.5]), f32::INFINITY);
+//! let whole = truncnorm::logpdf(&x, -infinity, infinity, 0.0, 1.0);
+//! assert!(allclose(whole, norm::logpdf(&x, 0.0, 1.0), 1e-6, 1e-6)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use crate::core::array::Array;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::stop_gradient::stop_gradient;
+use crate::scipy::special::{log_ndtr, ndtr};
+use crate::scipy::stats::{norm, only_where, standardized};
+
+distribution! {
+    /// The logarithm of the probability density; NaN unless `a < b`.
+    logpdf(x, a, b, loc, scale) {
+        let z = standardized(x, loc, scale);
+        let log = norm::logpdf(x, loc, scale) - log_mass(a, b);
+        let log = where_(z.less(a) | z.greater(b), f64::NEG_INFINITY, log);
+        where_(a.greater_equal(b), f64::NAN, log)
+    };
+    /// The probability density.
+    pdf(x, a, b, loc, scale) logpdf(x, a, b, loc, scale).exp();
+    /// The logarithm of [`cdf`].
+    logcdf(x, a, b, loc, scale) {
+        let z = standardized(x, loc, scale);
+        let whole = log_mass(a, b);
+        let below = log_mass(a, &z) - &whole;
+        let above = log_mass(&z, b) - whole;
+        // A logarithm close to 0 has more digits if it is computed from the other side.
+        let log = where_(below.greater(-0.1), (-above.exp()).log1p(), &below);
+        let log = where_(z.less_equal(a), f64::NEG_INFINITY, only_where(z.greater(a), log, 0.0));
+        let log = where_(z.greater_equal(b), 0, log);
+        where_(a.greater_equal(b), f64::NAN, log)
+    };
+    /// The cumulative distribution function; NaN unless `a < b`.
+    cdf(x, a, b, loc, scale) logcdf(x, a, b, loc, scale).exp();
+    /// The logarithm of [`sf`].
+    logsf(x, a, b, loc, scale) logcdf(-x, -b, -a, -loc, scale);
+    /// The survival function, `1 - cdf`.
+    sf(x, a, b, loc, scale) logsf(x, a, b, loc, scale).exp();
+}
+
+/// The logarithm of the probability that a standard normal variable is between `a` and `b`: from the nearer tail, where
+/// it has more digits, or between the tails from both.
+fn log_mass(a: &Array, b: &Array) -> Array {
+    let (left, right) = (b.less_equal(0), a.greater(0));
+    let low = where_(&right, -b, a);
+    let high = where_(&right, -a, b);
+    let tail = log_difference(&log_ndtr(high), &log_ndtr(low));
+    let center = (-ndtr(a) - ndtr(-b)).log1p();
+    where_(left | right, tail, center)
+}
+
+/// `log(exp(x) - exp(y))`.
+fn log_difference(x: &Array, y: &Array) -> Array {
+    let most = stop_gradient(x.maximum(y));
+    let most = where_(most.isfinite(), &most, 0);
+    ((x - &most).exp() - (y - &most).exp()).log() + most
+}

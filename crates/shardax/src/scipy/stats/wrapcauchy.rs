@@ -1,0 +1,26 @@
+//! The wrapped Cauchy distribution of angles between 0 and 2π, of concentration `c` between 0 and 1.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::scipy::stats::wrapcauchy;
+//! // The density at 0 is (1 + c) / (1 - c) times that of the uniform distribution.
+//! let p = wrapcauchy::pdf(0.0, 0.5).item::<f32>()?;
+//! assert!((p - 1.5 / std::f32::consts::PI).abs() < 1e-5);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use std::f64::consts::PI;
+
+use crate::scipy::stats::only_where;
+
+distribution! {
+    /// The logarithm of the probability density; NaN unless `0 < c < 1`.
+    logpdf(x, c) {
+        let square = c * c;
+        let log = (1 - &square).log() - (2.0 * PI).ln() - (1 + square - c * 2 * x.cos()).log();
+        let log = only_where(x.greater_equal(0) & x.less_equal(2.0 * PI), log, f64::NEG_INFINITY);
+        only_where(c.greater(0) & c.less(1), log, f64::NAN)
+    };
+    /// The probability density.
+    pdf(x, c) logpdf(x, c).exp();
+}

@@ -1,0 +1,181 @@
+//! Notices that this job is about to be ended: signals of schedulers, Ctrl-C, and others that a program looks for.
+//!
+//! A training loop asks [`multihost::reached_preemption_sync_point`](crate::multihost::reached_preemption_sync_point)
+//! after each step; `shardax_train::Trainer` does so by itself.
+//!
+//! | signal | sent by |
+//! |---|---|
+//! | `SIGTERM` | Kubernetes at the start of its grace period, `scancel`, `timeout`, `kill` |
+//! | `SIGUSR1`, `SIGUSR2` | Slurm's `--signal`, `shardax-run` |
+//! | `SIGINT` | Ctrl-C |
+//!
+//! A second signal ends the process at once, as if nobody listened. Signals within a second of the first count as the
+//! same notice, because some launchers send several.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level;
+
+use crate::error::{Result, err};
+
+/// The exit status of a process that saved its state and ended because of a notice: `EX_TEMPFAIL` of `sysexits.h`, a
+/// failure that goes away when the program is run again.
+pub const EXIT_STATUS: i32 = 75;
+
+const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
+
+/// Signals that arrive within this time of the first are the same notice.
+const SAME_NOTICE: Duration = Duration::from_secs(1);
+
+static NOTICE: Mutex<Option<Notice>> = Mutex::new(None);
+/// The number of [`Listening`]s.
+static LISTENERS: AtomicUsize = AtomicUsize::new(0);
+
+struct Notice {
+    reason: String,
+    at: Instant,
+}
+
+fn notice_of_process() -> MutexGuard<'static, Option<Notice>> {
+    NOTICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Handles the signals of a preemption as notices until the returned value is dropped; afterwards they end the process
+/// again. Signals that the process ignored before, as `SIGINT` under `nohup`-like shells, stay ignored.
+///
+/// ```
+/// let listening = shardax::distributed::preemption::listen()?;
+/// assert_eq!(shardax::distributed::preemption::notice(), None);
+/// drop(listening);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails if the system refuses a handler or a thread.
+pub fn listen() -> Result<Listening> {
+    static STARTED: Mutex<bool> = Mutex::new(false);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*started {
+        start().map_err(|error| err!(Runtime, "the signals of a preemption cannot be handled: {error}"))?;
+        *started = true;
+    }
+    LISTENERS.fetch_add(1, Ordering::SeqCst);
+    Ok(Listening(()))
+}
+
+/// The signals of a preemption are notices while this value lives.
+#[must_use = "signals are handled only while it lives"]
+pub struct Listening(());
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Listening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listening")
+    }
+}
+
+/// Gives notice as a signal would, for example when a cloud announces that a spot instance is taken back. The first
+/// reason is kept.
+///
+/// ```no_run
+/// std::thread::spawn(|| {
+///     let announced = || std::path::Path::new("/run/spot-termination").exists();
+///     while !announced() {
+///         std::thread::sleep(std::time::Duration::from_secs(5));
+///     }
+///     shardax::distributed::preemption::notify("the spot instance ends");
+/// });
+/// ```
+pub fn notify(reason: &str) {
+    notice_of_process().get_or_insert_with(|| Notice { reason: reason.to_owned(), at: Instant::now() });
+}
+
+/// Calls a function at this interval, on a thread of its own, until it returns the reason of a preemption, and
+/// [notifies](notify).
+///
+/// Fails if no thread can be started.
+pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send + 'static) -> Result<()> {
+    let work = move || {
+        loop {
+            if let Some(reason) = look() {
+                return notify(&reason);
+            }
+            std::thread::sleep(interval);
+        }
+    };
+    let thread = std::thread::Builder::new().name("shardax-notices".to_owned()).spawn(work);
+    thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to look for notices: {error}"))
+}
+
+/// The reason of the first notice that this process has, such as `SIGTERM`.
+pub fn notice() -> Option<String> {
+    notice_of_process().as_ref().map(|notice| notice.reason.clone())
+}
+
+/// Returns `true` if signals are notices now.
+pub fn is_listening() -> bool {
+    LISTENERS.load(Ordering::SeqCst) > 0
+}
+
+fn start() -> std::io::Result<()> {
+    let before = Dispositions::read();
+    let handled: Vec<i32> = SIGNALS.into_iter().filter(|signal| !before.ignores(*signal)).collect();
+    let mut signals = Signals::new(&handled)?;
+    let work = move || {
+        for signal in signals.forever() {
+            heard(signal, &before);
+        }
+    };
+    std::thread::Builder::new().name("shardax-signals".to_owned()).spawn(work).map(drop)
+}
+
+fn heard(signal: i32, before: &Dispositions) {
+    let name = low_level::signal_name(signal).unwrap_or("a signal");
+    if LISTENERS.load(Ordering::SeqCst) == 0 {
+        // A handler of the program has been called too; without one, the signal does what it did before.
+        if !before.handles(signal) {
+            drop(low_level::emulate_default_handler(signal));
+        }
+        return;
+    }
+    let second = notice_of_process().as_ref().is_some_and(|first| first.at.elapsed() > SAME_NOTICE);
+    if second {
+        eprintln!("shardax: {name} again: the process ends at once, without saving");
+        drop(low_level::emulate_default_handler(signal));
+    }
+    notify(name);
+}
+
+/// The dispositions of signals before this module handled them: bit `n - 1` of each mask is signal `n`.
+struct Dispositions {
+    ignored: u64,
+    handled: u64,
+}
+
+impl Dispositions {
+    fn read() -> Dispositions {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = |name: &str| {
+            let text = status.lines().find_map(|line| line.strip_prefix(name));
+            text.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+        };
+        Dispositions { ignored: mask("SigIgn:"), handled: mask("SigCgt:") }
+    }
+
+    fn ignores(&self, signal: i32) -> bool {
+        self.ignored >> (signal - 1) & 1 == 1
+    }
+
+    fn handles(&self, signal: i32) -> bool {
+        self.handled >> (signal - 1) & 1 == 1
+    }
+}

@@ -1,0 +1,221 @@
+//! A thread of each process that looks at the others: it agrees on the step at which all of them save after a notice of
+//! preemption, and names processes that are silent.
+//!
+//! The agreement does not involve the program's thread, which may be inside a computation that waits for another
+//! process. Each process that hears of a notice publishes how many steps it has passed, and lets no further one pass. When
+//! all have published, all stop at the step after the most of these: nobody is past it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Processes, patience, preemption, processes, timeout};
+use crate::error::{Result, err};
+use crate::warning;
+
+const TICK: Duration = Duration::from_millis(100);
+/// The interval of signs of life.
+const BEAT: Duration = Duration::from_secs(1);
+/// The shortest silence that is reported.
+const SILENCE: Duration = Duration::from_secs(3);
+/// The value that a process publishes when it leaves.
+const LEFT: &str = "left";
+
+#[derive(Default)]
+pub(super) struct Watch {
+    state: Mutex<State>,
+    agreed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    closed: bool,
+    /// The steps that the program has passed, by calls of [`reached`].
+    passed: u64,
+    /// The notice was sent to all, and the number of steps with it.
+    published: bool,
+    /// The steps after which all stop.
+    sync: Option<u64>,
+    beats: u64,
+    beaten: Option<Instant>,
+    previous: Previous,
+}
+
+/// The process before this one, in a ring: each is watched by the next.
+#[derive(Default)]
+struct Previous {
+    beat: Vec<u8>,
+    changed: Option<Instant>,
+    reported: bool,
+}
+
+impl Watch {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(own: &'static Processes) -> Result<()> {
+    let work = move || {
+        while own.tick() {
+            std::thread::sleep(TICK);
+        }
+    };
+    let thread = std::thread::Builder::new().name("shardax-watch".to_owned()).spawn(work);
+    thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to watch the other processes: {error}"))
+}
+
+/// Returns `true` if all processes stop after this step, because one of them has a notice. They must call it equally
+/// often.
+pub(crate) fn reached() -> Result<bool> {
+    match processes() {
+        Some(joined) => joined.reached(),
+        None => Ok(preemption::notice().is_some()),
+    }
+}
+
+fn key(what: &str, process: usize) -> String {
+    format!("shardax.{what}/{process}")
+}
+
+impl Processes {
+    /// Looks once; `false` when this process has left.
+    fn tick(&self) -> bool {
+        let mut state = self.watch.state();
+        if state.closed {
+            return false;
+        }
+        // Errors of the store show where the program itself needs the others.
+        let _ = self.agree_on_step(&mut state);
+        let _ = self.beat(&mut state);
+        true
+    }
+
+    fn everybody(&self) -> Vec<usize> {
+        (0..self.world.size()).collect()
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let own = self.rank();
+        (0..self.world.size()).filter(move |rank| *rank != own)
+    }
+
+    fn agree_on_step(&self, state: &mut State) -> shardax_mpi::Result<()> {
+        if state.sync.is_some() {
+            return Ok(());
+        }
+        let store = self.world.store();
+        if !state.published {
+            let own = preemption::notice();
+            let heard = match &own {
+                Some(_) => true,
+                None => self.others().any(|process| match store.try_get(&key("notice", process)) {
+                    Ok(Some(reason)) => {
+                        preemption::notify(&format!("{}, process {process}", String::from_utf8_lossy(&reason)));
+                        true
+                    }
+                    _ => false,
+                }),
+            };
+            if !heard {
+                return Ok(());
+            }
+            if let Some(reason) = own {
+                store.publish(&key("notice", self.rank()), reason.as_bytes(), &self.everybody())?;
+            }
+            store.publish(&key("passed", self.rank()), state.passed.to_string().as_bytes(), &self.everybody())?;
+            state.published = true;
+        }
+        let mut most = state.passed;
+        for process in self.others() {
+            match store.try_get(&key("passed", process))? {
+                // One that has left does not stop anywhere.
+                Some(passed) => most = most.max(String::from_utf8_lossy(&passed).parse().unwrap_or(0)),
+                None => return Ok(()),
+            }
+        }
+        state.sync = Some(most + 1);
+        self.watch.agreed.notify_all();
+        Ok(())
+    }
+
+    fn beat(&self, state: &mut State) -> shardax_mpi::Result<()> {
+        let (rank, size) = (self.rank(), self.world.size());
+        let now = Instant::now();
+        if state.beaten.is_none_or(|last| now.duration_since(last) >= BEAT) {
+            state.beaten = Some(now);
+            state.beats += 1;
+            let beat = state.beats.to_string();
+            self.world.store().publish(&key("beat", rank), beat.as_bytes(), &[(rank + 1) % size])?;
+        }
+        let before = (rank + size - 1) % size;
+        let Some(beat) = self.world.store().try_get(&key("beat", before))? else { return Ok(()) };
+        let previous = &mut state.previous;
+        let silent = previous.changed.map_or(Duration::ZERO, |changed| now.duration_since(changed));
+        if beat != previous.beat || beat == LEFT.as_bytes() {
+            if std::mem::take(&mut previous.reported) {
+                let message = format!("process {before} is heard of again, after {} s", silent.as_secs());
+                warning::warn(&message, "the job goes on");
+            }
+            (previous.beat, previous.changed) = (beat, Some(now));
+        } else if silent > SILENCE.max(patience() / 2) && !std::mem::replace(&mut previous.reported, true) {
+            let host = &self.world.hosts()[before];
+            warning::warn(
+                &format!("process {before} on {host} has not been heard of for {} s", silent.as_secs()),
+                "it is stopped, or its host is overloaded or unreachable; the others wait for it in their next collective",
+            );
+        }
+        Ok(())
+    }
+
+    fn reached(&self) -> Result<bool> {
+        let begun = Instant::now();
+        let mut warned = false;
+        let mut state = self.watch.state();
+        while state.published && state.sync.is_none() && !state.closed {
+            let waited = begun.elapsed();
+            let missing =
+                || self.others().filter(|p| !matches!(self.world.store().try_get(&key("passed", *p)), Ok(Some(_))));
+            if waited > timeout() {
+                let missing: Vec<usize> = missing().collect();
+                return Err(err!(
+                    DeadlineExceeded,
+                    "processes {missing:?} have not answered a notice of preemption within {:?}",
+                    timeout()
+                )
+                .help("look at these processes and their hosts"));
+            }
+            if waited > patience() && !std::mem::replace(&mut warned, true) {
+                let missing: Vec<usize> = missing().collect();
+                warning::warn(
+                    &format!(
+                        "processes {missing:?} have not answered a notice of preemption for {} s",
+                        waited.as_secs()
+                    ),
+                    "they are stopped, or their hosts are overloaded or unreachable",
+                );
+            }
+            state = self.watch.agreed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let reached = state.sync.is_some_and(|sync| state.passed + 1 >= sync);
+        if !reached {
+            state.passed += 1;
+        }
+        Ok(reached)
+    }
+
+    /// Stops the thread: nothing is sent or received any more. The others expect no sign of this process.
+    pub(super) fn close_watch(&self) {
+        let mut state = self.watch.state();
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        let (rank, size) = (self.rank(), self.world.size());
+        let store = self.world.store();
+        if !state.published {
+            let _ = store.publish(&key("passed", rank), LEFT.as_bytes(), &self.everybody());
+        }
+        let _ = store.publish(&key("beat", rank), LEFT.as_bytes(), &[(rank + 1) % size]);
+        self.watch.agreed.notify_all();
+    }
+}

@@ -1,0 +1,169 @@
+//! Derivatives compared with differences.
+
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoArgs};
+use crate::core::tree::{Flat, Tree};
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::numpy::conj;
+use crate::transform::{jvp, vjp};
+
+/// The step of the differences, JAX's.
+const STEP: f64 = 1.0 / 2048.0;
+
+/// Options of [`check_grads`].
+#[derive(Clone, Debug)]
+pub struct CheckGrads {
+    order: usize,
+    forward: bool,
+    reverse: bool,
+    tolerance: Option<f64>,
+    eps: f64,
+}
+
+impl Default for CheckGrads {
+    fn default() -> Self {
+        CheckGrads { order: 1, forward: true, reverse: true, tolerance: None, eps: STEP }
+    }
+}
+
+/// Fails unless the first derivatives of `f` at `args`, in forward and in reverse mode, agree with differences of its
+/// values. Arguments of integers are constants. [`CheckGrads`] has options, for example higher derivatives.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::test_util::{CheckGrads, check_grads};
+/// check_grads(|x: Array| x.sin() * &x, array([0.5f32, 1.0]))?;
+/// CheckGrads::default().order(2).check_grads(|x: Array, y: Array| x * y.exp(), (array(2.0f32), array(0.5f32)))?;
+/// let wrong = custom_jvp(|x: Array| x.square()).defjvp(|(x,): (Array,), (dx,): (Array,)| (x.square(), dx * x));
+/// assert!(check_grads(wrong, array(3.0f32)).is_err());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn check_grads<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<()> {
+    CheckGrads::default().check_grads(f, args)
+}
+
+type Leaves<'a> = &'a dyn Fn(Vec<Array>) -> Result<Vec<Array>>;
+
+impl CheckGrads {
+    /// The number of derivatives: with 2, those of the derivatives are checked too. Default 1.
+    pub fn order(mut self, order: usize) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Sets whether forward and reverse mode are checked. Default both.
+    pub fn modes(mut self, forward: bool, reverse: bool) -> Self {
+        (self.forward, self.reverse) = (forward, reverse);
+        self
+    }
+
+    /// The largest difference, relative to the size of the values. Default by dtype: 1e-5 for float64, 2e-3 for float32,
+    /// 1e-1 for half precision.
+    pub fn tolerance(mut self, tolerance: f64) -> Self {
+        self.tolerance = Some(tolerance);
+        self
+    }
+
+    /// The step of the differences. Default 1/2048.
+    pub fn eps(mut self, eps: f64) -> Self {
+        self.eps = eps;
+        self
+    }
+
+    /// See [`check_grads`].
+    #[track_caller]
+    pub fn check_grads<Args: Tree, F: Function<Args>>(&self, f: F, args: impl IntoArgs<Args>) -> Result<()> {
+        let flat = Flat::of_arguments(&args.into_args());
+        let floats: Vec<usize> = (0..flat.leaves.len()).filter(|&i| flat.leaves[i].dtype().is_inexact()).collect();
+        let of_floats = |xs: Vec<Array>| -> Result<Vec<Array>> {
+            let mut all = flat.leaves.clone();
+            floats.iter().zip(xs).for_each(|(&i, x)| all[i] = x);
+            let out = Flat::of(&f.apply(Flat { leaves: all, def: flat.def.clone() }.build::<Args>()?)?);
+            Ok(out.leaves.into_vec().into_iter().filter(|x| x.dtype().is_inexact()).collect())
+        };
+        let xs: Vec<Array> = floats.iter().map(|&i| flat.leaves[i].clone()).collect();
+        self.check(&of_floats, &xs, self.order, 0)
+    }
+
+    fn check(&self, f: Leaves<'_>, xs: &[Array], order: usize, seed: u32) -> Result<()> {
+        if order == 0 || xs.is_empty() {
+            return Ok(());
+        }
+        let tangents = directions(xs, seed);
+        let function = |xs: Vec<Array>| f(xs);
+        if self.forward {
+            let (_, slopes) = jvp(function, xs.to_vec(), tangents.clone())?;
+            self.same("jvp", &slopes, &self.difference(f, xs, &tangents)?)?;
+            let derivative = |xs: Vec<Array>| -> Result<Vec<Array>> { Ok(jvp(function, xs, tangents.clone())?.1) };
+            self.check(&derivative, xs, order - 1, seed + 2)?;
+        }
+        if self.reverse {
+            let (outs, pull_back) = vjp(function, xs.to_vec())?;
+            let cotangents = directions(&outs, seed + 1);
+            let (slopes,) = pull_back.call(cotangents.clone())?;
+            let slope = inner(&slopes, &tangents);
+            let expected = inner(&cotangents, &self.difference(f, xs, &tangents)?);
+            self.same("vjp", &[slope], &[expected])?;
+            let derivative =
+                |xs: Vec<Array>| -> Result<Vec<Array>> { Ok(vjp(function, xs)?.1.call(cotangents.clone())?.0) };
+            self.check(&derivative, xs, order - 1, seed + 3)?;
+        }
+        Ok(())
+    }
+
+    /// The derivative of `f` in a direction, by differences on both sides.
+    fn difference(&self, f: Leaves<'_>, xs: &[Array], tangents: &[Array]) -> Result<Vec<Array>> {
+        let moved = |step: f64| f(xs.iter().zip(tangents).map(|(x, t)| x + t * step).collect());
+        let (above, below) = (moved(self.eps / 2.0)?, moved(-self.eps / 2.0)?);
+        Ok(above.iter().zip(&below).map(|(a, b)| (a - b) / self.eps).collect())
+    }
+
+    fn same(&self, what: &str, found: &[Array], expected: &[Array]) -> Result<()> {
+        for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let tolerance = self.tolerance.unwrap_or_else(|| match found.dtype().real() {
+                DType::F64 => 1e-5,
+                DType::F32 => 2e-3,
+                _ => 1e-1,
+            });
+            let distance = (found - expected).abs();
+            let far = !distance.less_equal((expected.abs() + 1) * tolerance);
+            if far.any(..).item::<bool>()? {
+                return Err(err!(
+                    Value,
+                    "the {what} of output {i} differs from the difference quotient by up to {} with tolerance {tolerance}: \
+                     {found} and {expected}",
+                    distance.max(..).astype(DType::F32).item::<f32>()?
+                )
+                .help("correct the derivative, or raise the tolerance if the values lose digits"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Random directions of length 1, the same in each run.
+fn directions(like: &[Array], seed: u32) -> Vec<Array> {
+    let key = crate::random::key(seed);
+    let draw = |(i, x): (usize, &Array)| {
+        let key = crate::random::fold_in(&key, i as u32);
+        let real = crate::random::normal(&key, x.shape());
+        real.astype(x.dtype())
+    };
+    let all: Vec<Array> = like.iter().enumerate().map(draw).collect();
+    let squares = inner(&all, &all).sqrt();
+    all.iter().map(|x| (x / &squares).astype(x.dtype())).collect()
+}
+
+/// The real inner product, in float32 or wider.
+fn inner(x: &[Array], y: &[Array]) -> Array {
+    let one = |(x, y): (&Array, &Array)| {
+        let product = match x.dtype().is_complex() {
+            true => crate::ops::numpy::real(&(conj(x) * y)),
+            false => x * y,
+        };
+        product.sum(..)
+    };
+    x.iter().zip(y).map(one).reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
+}

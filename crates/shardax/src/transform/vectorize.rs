@@ -1,0 +1,183 @@
+//! Functions of small arrays applied to arrays with more dimensions: `vectorize` and `apply_along_axis`.
+
+use std::marker::PhantomData;
+
+use super::vmap::vmap;
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::program::trace::at_caller;
+use crate::core::tree::{Flat, Tree};
+use crate::error::{Result, err};
+use crate::ops::numpy::{IntoAxis, with_axis};
+use crate::ops::operators::ArrayLike;
+use crate::shape::broadcast_shapes;
+
+/// A function whose leading dimensions broadcast; see [`vectorize`].
+#[must_use = "a transformed function does nothing until it is called"]
+pub struct Vectorize<F, Args> {
+    f: F,
+    signature: Option<Signature>,
+    args: PhantomData<fn(Args)>,
+}
+
+/// The names of the core dimensions of each argument and result.
+type Signature = (Vec<Vec<String>>, Vec<Vec<String>>);
+
+/// Turns a function of small arrays into one whose arguments have leading dimensions, which broadcast together. Without a
+/// [`signature`](Vectorize::signature) it is a function of scalars.
+///
+/// Fails, when called, for arguments that do not fit the signature, and for leading dimensions that do not broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::vectorize;
+/// let matvec = vectorize(|m: Array, v: Array| m.matmul(v)).signature("(n,m),(m)->(n)")?;
+/// let y = matvec.call((ones([4, 1, 2, 3]), ones([5, 3])))?;
+/// assert_eq!(y.shape(), [4, 5, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn vectorize<Args: Tree, F: Function<Args>>(f: F) -> Vectorize<F, Args> {
+    Vectorize { f, signature: None, args: PhantomData }
+}
+
+impl<F, Args> Vectorize<F, Args> {
+    /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions of one name have one size.
+    ///
+    /// Fails for text that is no signature.
+    #[track_caller]
+    pub fn signature(mut self, signature: &str) -> Result<Self> {
+        let wrong = || {
+            err!(Value, "not a valid gufunc signature: {signature:?}")
+                .help("name the dimensions of each argument and result in parentheses: `(n,m),(m)->(n)`")
+        };
+        let side = |text: &str| -> Result<Vec<Vec<String>>> {
+            let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+            let inside = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')).ok_or_else(wrong)?;
+            let one = |part: &str| -> Result<Vec<String>> {
+                let names = part.split(',').filter(|_| !part.is_empty());
+                let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+                names.map(|name| if is_name(name) { Ok(name.to_owned()) } else { Err(wrong()) }).collect()
+            };
+            inside.split("),(").map(one).collect()
+        };
+        let (inputs, outputs) = signature.split_once("->").ok_or_else(wrong)?;
+        self.signature = Some((side(inputs)?, side(outputs)?));
+        Ok(self)
+    }
+}
+
+impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
+    type Output = F::Output;
+
+    #[track_caller]
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        let flat = Flat::of_arguments(&args);
+        let cores: Vec<usize> = match &self.signature {
+            None => vec![0; flat.leaves.len()],
+            Some((inputs, _)) if inputs.len() == flat.leaves.len() => {
+                check_cores(inputs, &flat.leaves)?;
+                inputs.iter().map(Vec::len).collect()
+            }
+            Some((inputs, _)) => {
+                return Err(err!(
+                    Type,
+                    "wrong number of positional arguments: expected {}, got {}",
+                    inputs.len(),
+                    flat.leaves.len()
+                )
+                .help("give an array for each part of the signature"));
+            }
+        };
+        let lead = |(x, core): (&Array, &usize)| x.shape()[..x.ndim() - core].to_vec();
+        let leads: Vec<Vec<usize>> = flat.leaves.iter().zip(&cores).map(lead).collect();
+        let Some(shape) = broadcast_shapes(&leads.iter().map(Vec::as_slice).collect::<Vec<_>>()) else {
+            return Err(err!(Value, "vectorize got leading dimensions that do not broadcast: {leads:?}")
+                .help("from the last one backwards, sizes must be equal or 1"));
+        };
+        if shape.is_empty() {
+            return self.f.apply(args);
+        }
+        // All leading dimensions as one.
+        let count: usize = shape.iter().product();
+        let merged = |(x, core): (&Array, &usize)| {
+            let own = &x.shape()[x.ndim() - core..];
+            let spread = x.broadcast_to([&shape[..], own].concat());
+            spread.reshape([&[count], own].concat())
+        };
+        let leaves = flat.leaves.iter().zip(&cores).map(merged).collect();
+        let f = |args: Args| self.f.apply(args);
+        let mapped = vmap(Applied { f, args: PhantomData }).axis_size(count);
+        let out = mapped.apply(Flat { leaves, def: flat.def }.build()?)?;
+        let mut out = Flat::of(&out);
+        for leaf in &mut out.leaves {
+            *leaf = leaf.reshape([&shape[..], &leaf.shape()[1..]].concat());
+        }
+        out.build()
+    }
+}
+
+/// A closure of a tuple of arguments as a function.
+struct Applied<F, Args> {
+    f: F,
+    args: PhantomData<fn(Args)>,
+}
+
+impl<Args: Tree, Out: Tree, F: Fn(Args) -> Result<Out>> Function<Args> for Applied<F, Args> {
+    type Output = Out;
+    fn apply(&self, args: Args) -> Result<Out> {
+        (self.f)(args)
+    }
+}
+
+/// Fails for arguments of too few dimensions, or a name of two sizes.
+fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
+    let mut sizes: Vec<(&str, usize)> = Vec::new();
+    for (names, x) in inputs.iter().zip(args) {
+        x.check()?;
+        if x.ndim() < names.len() {
+            return Err(err!(
+                Value,
+                "input {} does not have enough dimensions for the core dimensions {names:?}",
+                x.type_name()
+            )
+            .help("give at least the dimensions of the signature"));
+        }
+        for (name, &size) in names.iter().zip(&x.shape()[x.ndim() - names.len()..]) {
+            match sizes.iter().find(|(known, _)| known == name) {
+                Some((_, known)) if *known != size => {
+                    return Err(err!(Value, "inconsistent size for core dimension {name:?}: {known} vs {size}")
+                        .help("dimensions of one name have one size"));
+                }
+                Some(_) => {}
+                None => sizes.push((name, size)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies `f` to every vector along `axis` (`..`: to the flat array). The dimensions of its result take the place of
+/// the axis.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::apply_along_axis;
+/// let ends = apply_along_axis(|v: Array| stack([v.get(0), v.get(-1)], 0), arange(0..6).reshape([2, 3]), 1)?;
+/// assert_eq!(ends.to_vec::<i32>()?, [0, 2, 3, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn apply_along_axis(f: impl Fn(Array) -> Array, x: impl ArrayLike, axis: impl IntoAxis) -> Result<Array> {
+    let x = x.into_array();
+    at_caller(|| {
+        let (x, axis) = with_axis(&x, axis)?;
+        let lines = x.moveaxis(axis as i32, -1);
+        let last = lines.ndim() - 1;
+        let applied = vectorize(|v: Array| f(v)).signature("(n)->()")?;
+        let out = applied.apply((lines,))?;
+        // The dimensions of the result, which are last, to the place of the axis.
+        let own: Vec<i32> = (last as i32..out.ndim() as i32).collect();
+        let to: Vec<i32> = (0..own.len() as i32).map(|d| axis as i32 + d).collect();
+        Ok(out.moveaxis(own.as_slice(), to.as_slice()))
+    })
+}

@@ -1,0 +1,174 @@
+//! Arrays that are made: ranges, draws, one-hot encodings, counts, with a sharding that is asked for.
+
+use shardax::random;
+
+use super::*;
+
+/// What `f` makes on one device, without a mesh.
+fn plain(f: impl FnOnce() -> Array) -> Vec<f32> {
+    let _none = set_mesh(None).unwrap();
+    f().astype(DType::F32).to_vec::<f32>().unwrap()
+}
+
+#[test]
+fn broadcasted_iota_with_sharding() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let x = device_put(&arange(0..4), P!["x"])?;
+    let hot = jit(|x: Array| shardax::nn::one_hot(&x, 4)).call(&x)?;
+    assert_eq!(typed(&hot), "float32[4@x,4]");
+    same(&hot, &host(&eye(4)));
+    let made = jit(|x: Array| {
+        let x = x * 2;
+        (x, out_sharding(P!["x", "y"], || lax::broadcasted_iota(DType::I32, [8, 2], 0)))
+    });
+    let (_, made) = made.call(&x)?;
+    assert_eq!(typed(&made), "int32[8@x,2@y]");
+    assert_eq!(made.to_vec::<i32>()?, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7]);
+    Ok(())
+}
+
+/// A maker of an array, the sharding that is asked for, and the type that it gives.
+type Made = (&'static str, fn() -> Array, PartitionSpec, &'static str);
+
+#[test]
+fn what_is_made_with_a_sharding_has_the_values_of_one_device() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    fn key() -> Array {
+        random::key(3)
+    }
+    let makers: Vec<Made> = vec![
+        ("arange", || arange(0..16), P!["y"], "int32[16@y]"),
+        ("arange_step", || arange_step(0.0f32..4.0, 0.25), P!["y"], "float32[16@y]"),
+        ("linspace", || linspace(0.0, 1.0, 16), P![("x", "y")], "float32[16@(x,y)]"),
+        ("eye", || eye(8), P!["x", "y"], "float32[8@x,8@y]"),
+        ("zeros", || zeros([8, 4]), P!["x"], "float32[8@x,4]"),
+        ("full", || full([8, 4], array(2.5f32)), P![None, "y"], "float32[8,4@y]"),
+        ("one_hot", || shardax::nn::one_hot(arange(0..8), 4), P!["x", "y"], "float32[8@x,4@y]"),
+        ("repeat", || repeat(arange(0..4), 4, ..), P!["y"], "int32[16@y]"),
+        (
+            "segment_sum",
+            || shardax::numpy::segment_sum(arange(0..8), floor_divide(arange(0..8), 2), 4),
+            P!["y"],
+            "int32[4@y]",
+        ),
+        ("bits", || random::bits(key(), [8, 4]).astype(DType::I32), P!["x", "y"], "int32[8@x,4@y]"),
+        ("uniform", || random::uniform(key(), [8, 8]), P!["x", "y"], "float32[8@x,8@y]"),
+        ("normal", || random::normal(key(), [8, 8]), P![None, ("y", "x")], "float32[8,8@(y,x)]"),
+        ("gumbel", || random::gumbel(key(), [8]), P!["x"], "float32[8@x]"),
+        ("randint", || random::randint(key(), [8, 4], 0, 100), P!["x", "y"], "int32[8@x,4@y]"),
+        ("permutation", || random::permutation(key(), 16), P!["y"], "int32[16@y]"),
+        ("bernoulli", || random::bernoulli(key(), 0.3, [8, 4]).astype(DType::F32), P!["x"], "float32[8@x,4]"),
+        ("truncated_normal", || random::truncated_normal(key(), -1.0, 1.0, [8]), P!["x"], "float32[8@x]"),
+        ("gamma", || random::gamma(key(), 2.0, [8]), P!["x"], "float32[8@x]"),
+        ("categorical", || random::categorical(key(), &zeros([8, 4]), -1), P!["x"], "int32[8@x]"),
+    ];
+    for (name, make, spec, want) in makers {
+        let bits: Vec<u32> = plain(|| jit(make).call(()).unwrap()).iter().map(|v| v.to_bits()).collect();
+        let eager = out_sharding(spec.clone(), make);
+        assert_eq!(typed(&eager), want, "{name}");
+        let asked = spec.clone();
+        let traced = jit(move || out_sharding(asked.clone(), make)).call(())?;
+        assert_eq!(typed(&traced), want, "{name}");
+        for made in [eager, traced] {
+            assert!(!made.sharding()?.is_fully_replicated(), "{name}");
+            let have: Vec<u32> = host(&made.astype(DType::F32)).iter().map(|v| v.to_bits()).collect();
+            assert_eq!(have, bits, "{name} as {want}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn each_device_draws_its_part() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let draw = jit(|| out_sharding(P!["x", "y"], || random::bits(random::key(0), [64, 64])));
+    let text = draw.lower(())?.compile()?.as_text()?;
+    assert!(text.contains("[32,16]") && !text.contains("[64,64]"), "{text}");
+    assert_eq!(draw.lower(())?.compile()?.collectives()?.count(), 0);
+    Ok(())
+}
+
+#[test]
+fn arrays_that_are_used_for_what_is_made() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, at) = (ramp(&[8, 4], P!["x"]), device_put(&array([0, 1, 1, 3, 0, 0, 2, 1]), P!["x"])?);
+    let f = {
+        let (x, at) = (x.clone(), at.clone());
+        move || out_sharding(P![None, "y"], || shardax::numpy::segment_sum(&x, &at, 4))
+    };
+    let want =
+        plain(|| shardax::numpy::segment_sum(array(host(&x)).reshape([8, 4]), array([0, 1, 1, 3, 0, 0, 2, 1]), 4));
+    assert_eq!(typed(&f()), "float32[4,4@y]");
+    same(&f(), &want);
+    let g = move |x: Array, at: Array| out_sharding(P![None, "y"], || shardax::numpy::segment_sum(&x, &at, 4));
+    let traced = jit(g).call((&x, &at))?;
+    assert_eq!(typed(&traced), "float32[4,4@y]");
+    same(&traced, &want);
+    // The gradient has the sharding of the array.
+    let d = jit(grad(move |x: Array, at: Array| (g(x, at) * 2).sum(..))).call((&x, &at))?;
+    assert_eq!((typed(&d), host(&d)), ("float32[8@x,4]".into(), vec![2.0; 32]));
+    Ok(())
+}
+
+#[test]
+fn makers_without_a_mesh_or_with_other_axes_are_refused() -> Result<()> {
+    setup();
+    let text = refused(&out_sharding(P!["x"], || zeros(8)));
+    assert!(
+        text.contains("out_sharding requires a non-empty mesh in context") && text.contains("set_mesh(&mesh)"),
+        "{text}"
+    );
+    let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit, AxisType::Auto])?;
+    // A mesh that the sharding names needs no context.
+    assert_eq!(typed(&out_sharding(NamedSharding::new(&mesh, P!["x"]), || zeros(8))), "float32[8@x]");
+    let _mesh = set_mesh(&mesh)?;
+    let text = refused(&out_sharding(P!["y"], || zeros(8)));
+    assert!(text.contains("out_sharding can only refer to axes that are Explicit") && text.contains("'y'"), "{text}");
+    let text = refused(&out_sharding(P!["x"], || zeros(7)));
+    assert!(text.contains("array axis 0 is partitioned 2 times") && text.contains("creation.rs:"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn manual_mode_mix_random() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let keys = reshard(random::split(random::key(0), 2), P!["x"]);
+    let draw = |key: &Array| random::normal(key, [1, 4]);
+    let of_device = move |key: Array| {
+        let key = key.squeeze(0);
+        out_sharding(P![None, "y"], || draw(&key))
+    };
+    let f = jit(move |keys: Array| shard_map(of_device, None).axis_names("x").out_specs(P!["x"]).call(keys));
+    let out = f.call(&keys)?;
+    assert_eq!(typed(&out), "float32[2@x,4@y]");
+    let rows = plain(|| {
+        let keys = random::split(random::key(0), 2);
+        concatenate(&[draw(&keys.get(0)), draw(&keys.get(1))], 0)
+    });
+    assert_eq!(host(&out), rows);
+    Ok(())
+}
+
+#[test]
+fn bincount() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let a = out_sharding(P!["x"], || ones_dtype(4, DType::I32));
+    let count = |spec: PartitionSpec| jit(move |a: Array| bincount_sharded(a, 2, spec.clone()));
+    let whole = count(P![]).call(&a)?;
+    assert_eq!((typed(&whole), whole.to_vec::<i32>()?), ("int32[2]".into(), vec![0, 4]));
+    let f = count(P![].unreduced(["x"]));
+    let apart = f.call(&a)?;
+    assert_eq!(typed(&apart), "int32[2]{U:x}");
+    for shard in apart.addressable_shards()? {
+        assert_eq!(shard.data.to_vec::<i32>()?, [0, 2]);
+    }
+    assert_eq!(f.lower(&a)?.compile()?.collectives()?.count(), 0);
+    assert_eq!(reshard(apart, P![]).to_vec::<i32>()?, [0, 4]);
+    let text = refused(&bincount_sharded(&a, 2, P!["x"]));
+    assert!(text.contains("only be fully replicated or fully unreduced") && text.contains("int32[4@x]"), "{text}");
+    // Whole input, and axes that do not split it.
+    let whole = reshard(a, P![]);
+    let apart = bincount_sharded(&whole, 2, P![].unreduced(["x", "y"]));
+    assert_eq!(reshard(apart, P![]).to_vec::<i32>()?, [0, 4]);
+    Ok(())
+}

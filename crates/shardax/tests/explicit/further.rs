@@ -1,0 +1,225 @@
+//! Operations that other files do not show: updates, segments, gathers and loops of reduced and unreduced values.
+
+use shardax::random;
+
+use super::*;
+
+fn u(axes: &[&'static str]) -> PartitionSpec {
+    P![].unreduced(axes.iter().copied())
+}
+
+fn shards<T: shardax::dtype::Element>(x: &Array) -> Vec<Vec<T>> {
+    x.addressable_shards().unwrap().iter().map(|s| s.data.to_vec::<T>().unwrap()).collect()
+}
+
+/// The same without a mesh.
+fn plain(x: &Array) -> Array {
+    device_put(x, &devices().unwrap()[0]).unwrap()
+}
+
+#[test]
+fn index_update() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P!["x", None]) + 1.0;
+    let (at, values) = (array([0, 2, 4]), array([10.0f32, 20.0, 30.0]));
+    type Update = fn(&shardax::At, &Array) -> Array;
+    let updates: [Update; 8] = [
+        |at, v| at.set(v),
+        |at, v| at.add(v),
+        |at, v| at.subtract(v),
+        |at, v| at.multiply(v),
+        |at, v| at.divide(v),
+        |at, v| at.power(v / 10.0),
+        |at, v| at.min(v),
+        |at, v| at.max(v),
+    ];
+    for (n, update) in updates.into_iter().enumerate() {
+        let f = move |x: Array, at: Array, v: Array| update(&x.at((&at, 0)).out_sharding(P!["x", None]), &v);
+        let out = jit(f).call((&x, &at, &values))?;
+        assert_eq!(typed(&out), "float32[8@x,8]", "update {n}");
+        let _none = shardax::set_mesh(None)?;
+        let want = update(&plain(&x).at((&plain(&at), 0)), &plain(&values));
+        same(&out, &host(&want));
+    }
+    Ok(())
+}
+
+#[test]
+fn segment_sum() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 4)])?.with_axis_types([AxisType::Explicit])?;
+    let _mesh = shardax::set_mesh(&mesh)?;
+    let (a, b) = (reshard(arange(0..8), P!["x"]), reshard(array([0, 0, 1, 1, 1, 2, 2, 3]), P!["x"]));
+    let f = |spec: PartitionSpec| jit(move |a: Array, b: Array| segment_sum_sharded(a, b, 4, spec.clone()));
+    let out = f(P![]).call((&a, &b))?;
+    assert_eq!((typed(&out), out.to_vec::<i32>()?), ("int32[4]".into(), vec![1, 9, 11, 7]));
+    let out = f(u(&["x"])).call((&a, &b))?;
+    assert_eq!(typed(&out), "int32[4]{U:x}");
+    let want = [[1, 0, 0, 0], [0, 5, 0, 0], [0, 4, 5, 0], [0, 0, 6, 7]];
+    assert_eq!(shards::<i32>(&out), want);
+    assert_eq!(reshard(out, P![]).to_vec::<i32>()?, [1, 9, 11, 7]);
+    Ok(())
+}
+
+#[test]
+fn scalar_to_unreduced() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let out = reshard(array(3.0f32), u(&["x"]));
+    assert_eq!(typed(&out), "float32[]{U:x}");
+    assert_eq!(shards::<f32>(&out)[0], [3.0]);
+    assert_eq!(shards::<f32>(&out)[7], [0.0]);
+    assert!(!out.sharding()?.is_fully_replicated());
+    assert_eq!(host(&reshard(out, P![])), [3.0]);
+    Ok(())
+}
+
+#[test]
+fn gather_reduced_fwd_unreduced_bwd() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let table = num(&[8, 2], 0.3, 0.0, P![].reduced(["x"]));
+    let at = device_put(&arange(0..4), P![])?;
+    let f = |table: Array, at: Array| table.get(&at);
+    let out = jit(f).call((&table, &at))?;
+    assert_eq!(typed(&out), "float32[4,2]{R:x}");
+    assert_eq!(host(&out), host(&table)[..8]);
+    let g = jit(grad(move |table: Array, at: Array| f(table, at).sin().sum(..))).call((&table, &at))?;
+    assert_eq!(typed(&g), "float32[8,2]{U:x}");
+    let want: Vec<f32> = host(&table).iter().enumerate().map(|(i, v)| if i < 8 { v.cos() } else { 0.0 }).collect();
+    same(&reshard(g, P![]), &want);
+    Ok(())
+}
+
+#[test]
+fn scatter_unreduced_fwd_reduced_bwd() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, v) = (reshard(zeros([8, 2]), u(&["x"])), reshard(ramp(&[3, 2], P![]), u(&["x"])));
+    let at = device_put(&array([1, 3, 5]), P![])?;
+    let f = |x: Array, at: Array, v: Array| x.at(&at).add(v);
+    let out = jit(f).call((&x, &at, &v))?;
+    assert_eq!(typed(&out), "float32[8,2]{U:x}");
+    assert_eq!(host(&reshard(out, P![])), [0., 0., 0., 1., 0., 0., 2., 3., 0., 0., 4., 5., 0., 0., 0., 0.]);
+    let loss = move |x: Array, at: Array, v: Array| reshard(f(x, at, v), P![]).sum(..);
+    let (gx, gv) = jit(grad(loss).argnums((Arg::<0>, Arg::<2>))).call((&x, &at, &v))?;
+    assert_eq!((typed(&gx), typed(&gv)), ("float32[8,2]{R:x}".into(), "float32[3,2]{R:x}".into()));
+    assert_eq!((host(&gx), host(&gv)), (vec![1.0; 16], vec![1.0; 6]));
+    let text = refused(&(x.at(&at).multiply(&v)));
+    assert!(text.contains("unreduced operands are not supported") && text.contains("float32[8,2]{U:x}"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn slices_and_selections_of_reduced_values() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[4, 4], 0.3, 0.0, P![].reduced(["x"]));
+    type Part = fn(Array) -> Array;
+    let parts: [(&str, Part); 8] = [
+        ("slice", |x| x.get((.., 0..3))),
+        ("dynamic_slice", |x| lax::dynamic_slice_in_dim(&x, &Array::from(1), 2, 0)),
+        ("dynamic_update_slice", |x| {
+            lax::dynamic_update_slice(&x, &x.get((0..2, ..)), &[Array::from(1), Array::from(0)])
+        }),
+        ("select", |x| where_(x.greater(0), &x, &x * 2)),
+        ("div", |x| &x / (&x * &x + 1)),
+        ("cumsum", |x| x.cumsum(0)),
+        ("integer power", |x| x.pow(2)),
+        ("checkpoint", |x| checkpoint(|x: Array| x.sin()).call(x).unwrap_or_else(|e| panic!("{e}"))),
+    ];
+    for (name, part) in parts {
+        let out = jit(part).call(&x)?;
+        assert!(typed(&out).ends_with("{R:x}"), "{name}: {}", typed(&out));
+        let g = jit(grad(move |x: Array| part(x).sin().sum(..))).call(&x)?;
+        assert_eq!(typed(&g), "float32[4,4]{U:x}", "{name}");
+        let want = jit(grad(move |x: Array| part(x).sin().sum(..))).call(&reshard(x.clone(), P![]))?;
+        same(&reshard(g, P![]), &host(&want));
+    }
+    Ok(())
+}
+
+#[test]
+fn padding_of_addends_is_zero() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = reshard(ramp(&[4], P![]), u(&["x"]));
+    let padded = lax::pad(&x, &Array::from(0.0f32), &[(1, 1, 0)]);
+    assert_eq!(host(&reshard(padded, P![])), [0.0, 0.0, 1.0, 2.0, 3.0, 0.0]);
+    let text = refused(&lax::pad(&x, &Array::from(1.0f32), &[(1, 1, 0)]));
+    assert!(text.contains("the padding of unreduced operands must be 0") && text.contains("float32[4]{U:x}"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn broadcast_reduced_inp_unreduced_out() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8], P![].reduced(["x"]));
+    let f = |x: Array| x.broadcast_to_sharded([2, 8], P!["x", None]);
+    assert_eq!(typed(&jit(f).call(&x)?), "float32[2@x,8]");
+    let g = jit(grad(move |x: Array| (f(x) * 3).sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8]{U:x}");
+    assert_eq!(host(&reshard(g, P![])), [6.0; 8]);
+    Ok(())
+}
+
+#[test]
+fn cond_fori_reduced_fwd() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let k = num(&[8], 0.3, 0.0, P!["x"]);
+    let kept = reshard(k.clone(), P![].reduced(["x"]));
+    let f = |p: Array, kept: Array, k: Array| {
+        let body = move |_: Array, store: Array| {
+            let k = k.clone();
+            cond(p.clone(), move |_: Array| reshard(k.clone(), P![].reduced(["x"])), |s: Array| s, store)
+        };
+        fori_loop(0, 4, body, kept)
+    };
+    let p = array(true);
+    assert_eq!(typed(&jit(f).call((&p, &kept, &k))?), "float32[8]{R:x}");
+    let loss = move |p: Array, kept: Array, k: Array| f(p, kept, k).map(|y| y.sum(..));
+    let (gs, gk) = jit(grad(loss).argnums((Arg::<1>, Arg::<2>))).call((&p, &kept, &k))?;
+    assert_eq!((typed(&gs), typed(&gk)), ("float32[8]{U:x}".into(), "float32[8@x]".into()));
+    assert_eq!((host(&reshard(gs, P![])), host(&gk)), (vec![0.0; 8], vec![1.0; 8]));
+    Ok(())
+}
+
+#[test]
+fn what_keeps_the_shardings_of_its_operand() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let x = num(&[8, 4, 2], 0.3, 0.0, P!["x", None, None]);
+    type Part = fn(&Array) -> Array;
+    let parts: [(&str, Part, &str); 12] = [
+        ("triu", |x| triu(x, 1), "float32[8@x,4,2]"),
+        ("tril", |x| tril(x, 0), "float32[8@x,4,2]"),
+        ("roll", |x| roll(x, 1, 1), "float32[8@x,4,2]"),
+        ("repeat", |x| repeat(x, 3, -1), "float32[8@x,4,6]"),
+        ("flip", |x| flip(x, 1), "float32[8@x,4,2]"),
+        ("diff", |x| diff(x, 1, 1), "float32[8@x,3,2]"),
+        ("median", |x| median(x, 1), "float32[8@x,2]"),
+        ("var", |x| x.var(1), "float32[8@x,2]"),
+        ("logsumexp", |x| shardax::scipy::special::logsumexp(x, 1), "float32[8@x,2]"),
+        ("softmax", |x| shardax::nn::softmax(x, 1), "float32[8@x,4,2]"),
+        ("pad", |x| pad(x, &[(0, 0), (1, 1), (0, 0)], PadMode::Reflect), "float32[8@x,6,2]"),
+        ("take_along_axis", |x| x.take_along_axis(argsort(x, 1), 1), "float32[8@x,4,2]"),
+    ];
+    for (name, part, want) in parts {
+        let out = jit(move |x: Array| part(&x)).call(&x)?;
+        assert_eq!(typed(&out), want, "{name}");
+        let g = jit(grad(move |x: Array| part(&x).sin().sum(..))).call(&x)?;
+        assert_eq!(typed(&g), "float32[8@x,4,2]", "gradient of {name}");
+        let _none = shardax::set_mesh(None)?;
+        let whole = plain(&x);
+        same(&out, &host(&part(&whole)));
+        same(&g, &host(&grad(move |x: Array| part(&x).sin().sum(..)).call(&whole)?));
+    }
+    Ok(())
+}
+
+#[test]
+fn vmap_random_categorical_sample() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let keys = reshard(random::split(random::key(0), 2), P!["x"]);
+    let logits = num(&[2, 10], 0.3, 0.0, P!["x"]);
+    let f = |keys: Array, logits: Array| random::categorical(&keys, &logits, -1);
+    let drawn = jit(vmap(f)).call((&keys, &logits))?;
+    assert_eq!(typed(&drawn), "int32[2@x]");
+    let _none = shardax::set_mesh(None)?;
+    assert_eq!(drawn.to_vec::<i32>()?, vmap(f).call((&plain(&keys), &plain(&logits)))?.to_vec::<i32>()?);
+    Ok(())
+}
