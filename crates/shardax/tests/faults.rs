@@ -77,7 +77,7 @@ fn fails_and_goes_on() -> Result<()> {
         // Later calls that are for the old devices say so, compiled before or not.
         for result in [placed_sum.call(&placed), jit(|x: Array| x.sum(..) * 2).call(&placed)] {
             let text = result.and_then(block_until_ready).err().map(|e| e.to_string()).unwrap_or_default();
-            assert!(text.contains("earlier execution on several devices failed inside the plugin"), "{text}");
+            assert!(text.contains("earlier multi-device execution failed inside the plugin"), "{text}");
             assert!(text.contains("create meshes and arrays again"), "{text}");
         }
         // What is there can be read; what is made anew runs.

@@ -203,7 +203,7 @@ pub(crate) fn check_current(device: &Device) -> Result<()> {
         true => Ok(()),
         false => Err(err!(
             Runtime,
-            "{device} belongs to a client in which an earlier execution on several devices failed inside the plugin"
+            "{device} belongs to a client whose earlier multi-device execution failed inside the plugin"
         )
         .help(GO_ON)),
     }
