@@ -68,7 +68,7 @@ fn loss_fn(model: Cnn, batch: Batch) -> (Array, Array) {
     (loss, accuracy(&logits, &batch.labels))
 }
 
-/// What training changes: the model, and what Adam remembers.
+/// The state of training: the model and Adam's moments.
 type State = Optimizer<Cnn>;
 
 /// The step of each device on its share of a batch. Averaging the gradients keeps the copies of the model equal.

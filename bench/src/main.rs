@@ -115,10 +115,10 @@ struct Options {
     /// Times of single operations by XLA and by the CPU kernels, as a table
     #[arg(long)]
     cpu_kernels: bool,
-    /// What `--cpu-kernels` spawns
+    /// The argument of the processes that `--cpu-kernels` spawns
     #[arg(long, hide = true)]
     kernel: Option<usize>,
-    /// What `first_result` and `second_start_gpt` spawn
+    /// The argument of the processes that `first_result` and `second_start_gpt` spawn
     #[arg(long, hide = true)]
     child: Option<String>,
 }

@@ -86,7 +86,7 @@ enum Change {
     None,
 }
 
-/// What training changes: the model, and what AdamW remembers.
+/// The state of training: the model and AdamW's moments.
 type State<M> = Optimizer<M>;
 
 /// Normalizes uint8 images to mean 0 and deviation 1 per channel of CIFAR-10's training set.

@@ -26,7 +26,9 @@ pub fn unknown_tests(page: &str, text: &str, found: &[Test]) -> Vec<String> {
 /// The tests that a page names, such as `` `shardax/golden: promotion` ``.
 fn named(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let spans = text.split('`').skip(1).step_by(2);
-    spans.filter_map(|span| span.split_once(": ")).filter(|(place, name)| place.contains('/') && !name.contains(' '))
+    spans
+        .filter_map(|span| span.split_once(": "))
+        .filter(|(place, name)| place.contains('/') && !place.contains(char::is_whitespace) && !name.contains(' '))
 }
 
 fn counts(root: &Path, found: &[Test]) -> Result<String, String> {

@@ -197,8 +197,8 @@ impl Client {
         all.iter().map(|(event, launch)| event.wait_ref().and_then(|()| launch.check())).fold(Ok(()), Result::and)
     }
 
-    /// Whether an execution on several devices failed inside the plugin, which would hang in the next one: all further
-    /// ones are refused. Executions on one device and transfers still work. A new client on the same plugin does all.
+    /// Returns true if an execution on several devices failed inside the plugin. The next one would hang, so all
+    /// further ones are rejected. Executions on one device and transfers still work. A new client on the same plugin does all.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.inner.is_broken()

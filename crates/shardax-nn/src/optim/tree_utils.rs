@@ -184,7 +184,7 @@ impl NormOptions {
         NormOptions::default()
     }
 
-    /// Whether the norm is squared. Default `false`.
+    /// If true, the norm is squared. Default `false`.
     pub fn squared(mut self, squared: bool) -> Self {
         self.squared = squared;
         self

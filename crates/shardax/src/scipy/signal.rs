@@ -254,7 +254,7 @@ pub fn detrend(data: impl ArrayLike, axis: i32, trend: Trend) -> Array {
     Array::from_result(made, &data)
 }
 
-/// What a line leaves: with centered places, the mean and the slope are independent.
+/// The remainder after subtracting a fitted line: with centered places, the mean and the slope are independent.
 fn residual(x: &Array, axis: usize) -> Array {
     let n = x.shape()[axis];
     let centered = x - x.mean(over(axis as i32).keepdims(true));

@@ -27,7 +27,7 @@ pub struct AbstractMesh(Arc<Inner>);
 /// of a program need not ask for one.
 static EXPLICIT: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process has made a mesh with an axis of type `Explicit`.
+/// Returns true if this process has made a mesh with an axis of type `Explicit`.
 pub(crate) fn any_explicit() -> bool {
     EXPLICIT.load(Ordering::Relaxed)
 }
@@ -140,7 +140,7 @@ impl AbstractMesh {
         AbstractMesh::of(self.0.axes.clone(), self.0.types.iter().map(auto).collect())
     }
 
-    /// Whether all axes are of this type.
+    /// Returns true if all axes are of this type.
     pub(crate) fn is_all(&self, ty: AxisType) -> bool {
         self.0.types.iter().all(|t| *t == ty)
     }

@@ -121,7 +121,7 @@ pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether operands may be of another mesh than the context's: see [`adopting`].
+/// Returns true if operands may be of another mesh than the context's: see [`adopting`].
 pub(crate) fn adopts() -> bool {
     ADOPTS.get()
 }

@@ -275,7 +275,7 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
     })
 }
 
-/// What another tree has in the places of these subtrees. Nodes around them must be equal, except that a map may have
+/// The parts of another tree in the places of these subtrees. Nodes around them must be equal, except that a map may have
 /// a struct's fields as keys, and metadata of leaves may be on one side alone.
 fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
     let differ = || {

@@ -110,7 +110,7 @@ pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 pub trait IntoPlaces {
     /// The places as written.
     fn into_places(self) -> Vec<i64>;
-    /// Whether it is one number, which stands for a dimension less.
+    /// Returns true for a single number, which has one dimension less.
     fn is_one(&self) -> bool {
         false
     }

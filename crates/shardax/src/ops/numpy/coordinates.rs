@@ -37,7 +37,7 @@ options! {
     MeshgridOptions {
         /// The order of the dimensions. Default [`Indexing::Xy`].
         indexing: Indexing = Indexing::Xy, |indexing: Indexing| indexing;
-        /// Whether each result has its own dimension alone, and size 1 in the others. Default `false`.
+        /// If true, each result has its own dimension alone, and size 1 in the others. Default `false`.
         sparse: bool = false, |sparse: bool| sparse;
     }
 }
@@ -214,7 +214,7 @@ fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
     })
 }
 
-/// What [`ravel_multi_index`] does with coordinates out of range.
+/// The treatment of coordinates out of range by [`ravel_multi_index`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexMode {
     /// They count from the other end.

@@ -22,7 +22,7 @@ options! {
     CumulativeSumOptions {
         /// The dtype that elements are converted to first. Default: theirs; sums of small integers have 32 bits.
         dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();
-        /// Whether the result begins with the sum, or product, of no elements. Default `false`.
+        /// If true, the result begins with the sum, or product, of no elements. Default `false`.
         include_initial: bool = false, |include: bool| include;
     }
 }

@@ -94,7 +94,7 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ArrayEqualOptions {
-        /// Whether NaN is equal to NaN. Default `false`.
+        /// If true, NaN is equal to NaN. Default `false`.
         equal_nan: bool = false, |equal_nan: bool| equal_nan;
     }
 }

@@ -24,7 +24,7 @@ options! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     LinspaceOptions {
-        /// Whether the end is the last number. Default `true`.
+        /// If true, the end is the last number. Default `true`.
         endpoint: bool = true, |endpoint: bool| endpoint;
         /// The dtype of the result; numbers are rounded down to integers. Default: that of both ends, floating point.
         dtype: Option<DType> = None, |dtype: impl Into<Option<DType>>| dtype.into();

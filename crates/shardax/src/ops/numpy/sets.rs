@@ -41,7 +41,7 @@ options! {
     UniqueOptions {
         /// The dimension whose entries are compared. Default: the elements of the flat array.
         axis: Option<i32> = None, |axis: impl Into<Option<i32>>| axis.into();
-        /// Whether NaNs count as one element. Default `true`.
+        /// If true, NaNs count as one element. Default `true`.
         equal_nan: bool = true, |equal_nan: bool| equal_nan;
         /// The value after the last entry. Default: the smallest entry.
         fill_value: Option<Array> = None, |value: impl ArrayLike| Some(value.into_array());

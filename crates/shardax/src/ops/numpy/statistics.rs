@@ -269,7 +269,7 @@ pub trait IntoBins {
 /// The number of bins, or their edges.
 #[derive(Clone, Debug)]
 pub enum Bins {
-    /// So many of equal width.
+    /// A number of bins of equal width.
     Count(usize),
     /// The ascending edges, one more than there are bins.
     Edges(Array),
@@ -307,7 +307,7 @@ options! {
     HistogramOptions {
         /// A weight for each element, in place of 1.
         weights: Option<Array> = None, |weights: impl ArrayLike| Some(weights.into_array());
-        /// Whether counts are divided by their sum and the widths of the bins. Default `false`.
+        /// If true, counts are divided by their sum and the widths of the bins. Default `false`.
         density: bool = false, |density: bool| density;
         /// The least and the greatest edge; elements beyond them are not counted. Default: the extremes of the elements.
         ends: Option<[Array; 2]> = None, |ends: [Array; 2]| Some(ends);
@@ -530,9 +530,9 @@ options! {
     CovOptions {
         /// Further variables, with as many observations.
         y: Option<Array> = None, |y: impl ArrayLike| Some(y.into_array());
-        /// Whether rows are variables, and columns observations. Default `true`.
+        /// If true, rows are variables and columns observations. Default `true`.
         rowvar: bool = true, |rowvar: bool| rowvar;
-        /// Whether the divisor is the number of observations. Default `false`: that minus one.
+        /// If true, the divisor is the number of observations. Default `false`: that minus one.
         bias: bool = false, |bias: bool| bias;
         /// The divisor is the number of observations minus this one, in place of `bias`.
         ddof: Option<i32> = None, |ddof: i32| Some(ddof);

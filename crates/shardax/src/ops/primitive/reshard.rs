@@ -144,7 +144,7 @@ pub(crate) fn with_addends(
     Reshard { to: to.clone(), mesh: None, from: None }.lower(cx, &[y], std::slice::from_ref(out))
 }
 
-/// What the interpreters need of `reshard`, to keep types right.
+/// Casts between shardings for the interpreters.
 impl Array {
     /// Reshards to the sharding of `like`, if both have one and they differ.
     #[track_caller]

@@ -55,7 +55,7 @@ fn notice_of_process() -> MutexGuard<'static, Option<Notice>> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails if the system refuses a handler or a thread.
+/// Fails if the system does not accept a handler or a thread.
 pub fn listen() -> Result<Listening> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
