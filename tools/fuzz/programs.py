@@ -309,6 +309,8 @@ class Builder:
                 results = jax.eval_shape(operation.call, *[avals[i] for i in operands])
         except Exception:
             return False
+        if self.mode == "explicit" and explicit.loses_axis(operation, [avals[i] for i in operands]):
+            return False
         if differs(operation, [avals[i] for i in operands], results):
             return False
         if not results or any(r.size > VALUE_SIZE or len(r.shape) > 5 or jax.dtypes.issubdtype(r.dtype, jax.dtypes.extended) for r in results):

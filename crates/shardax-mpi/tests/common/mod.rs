@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// The time limit of a job in seconds, unless `SHARDAX_JOB_LIMIT` is set.
 const LIMIT: u64 = 120;
+/// The lines of standard error that say how a job ended.
+const LAST_LINES: usize = 60;
 /// Tells a process of a job which case to run.
 pub const CASE: &str = "SHARDAX_MPI_TEST_CASE";
 
@@ -45,7 +47,10 @@ impl Drop for Job {
 
 pub struct Outcome {
     pub success: bool,
+    /// Standard output, then standard error.
     pub text: String,
+    /// The launcher's exit status and the last lines of standard error.
+    pub end: String,
 }
 
 /// Runs the test `child` of this program in several processes.
@@ -91,8 +96,13 @@ pub fn run(
         }
     };
     drop(job);
-    let text = [out, err].map(|file| std::fs::read_to_string(file).unwrap_or_default()).concat();
+    // A process that was killed may have written half a character.
+    let [out, err] = [out, err].map(|file| std::fs::read(file).unwrap_or_default());
+    let [out, err] = [out, err].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let lines: Vec<&str> = err.lines().collect();
+    let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+    let text = out + &err;
     let _ = std::fs::remove_dir_all(&dir);
     let status = status.unwrap_or_else(|| panic!("{case} under {} ran past {limit} s:\n{text}", launcher.display()));
-    Outcome { success: status.success(), text }
+    Outcome { success: status.success(), end: format!("{status}\n{last}"), text }
 }

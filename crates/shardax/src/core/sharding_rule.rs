@@ -204,7 +204,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// The entries of the batch: those of the operands without their last `own` dimensions, of which some may be whole.
-    fn batches(&self, own: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
+    pub fn batches(&self, own: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
             let rest = arg.rank().saturating_sub(own(i));

@@ -221,6 +221,19 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
 }
 
 /// The sharding that is asked for, over this mesh.
+/// `f` of these arrays, with all axes `Auto` inside and a result that is sharded as `like` outside; `f` itself where no type
+/// has a sharding.
+#[track_caller]
+pub(crate) fn with_auto_axes(args: &[&Array], like: &Aval, f: impl Fn(&[Array]) -> Result<Array>) -> Result<Array> {
+    let args: Vec<Array> = args.iter().map(|&x| x.clone()).collect();
+    match like.sharding() {
+        Some(typed) if typed.mesh().has_explicit() => {
+            auto_axes(|args: Vec<Array>| f(&args)).out_sharding(typed.clone()).apply((args,))
+        }
+        _ => f(&args),
+    }
+}
+
 fn of_mesh(like: &ShardingLike, mesh: &AbstractMesh, x: &Array) -> Result<Typed> {
     let spec = match like {
         ShardingLike::Spec(spec) => spec.clone(),

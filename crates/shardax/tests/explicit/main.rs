@@ -18,6 +18,7 @@ mod refusals;
 mod refused;
 mod shapes;
 mod shard_maps;
+mod split_edges;
 mod stages;
 mod transforms;
 mod types;

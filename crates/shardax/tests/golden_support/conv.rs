@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use shardax::lax::{self, ConvOptions, Padding};
+use shardax::{Array, numpy as np};
 
 use super::{Case, Fun, two};
 
@@ -55,7 +56,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "conv_transpose" => two(move |x, k| lax::conv_transpose(x, k, &strides, pads.clone(), options.clone())),
         // `numpy.convolve`: one batch, one feature, the kernel reversed; two dtypes are promoted.
         "convolve" => two(|x, k| {
-            let to = (x.ravel().get(0) * k.ravel().get(0)).dtype();
+            let number = |x: &Array| np::zeros(()).astype(x.dtype());
+            let to = (number(x) * number(k)).dtype();
             let (x, k) = (x.astype(to), k.astype(to));
             let n = k.shape()[0];
             let reversed = lax::rev(&k, &[0]).reshape([1, 1, n]);

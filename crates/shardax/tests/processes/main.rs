@@ -92,17 +92,31 @@ fn passes(case: &str) {
 
 static OUTPUT: OnceLock<String> = OnceLock::new();
 
-/// Runs all cases in a job, or one alone.
+/// Runs all cases in a job, or one alone. A job that ended early runs once more: what ended it, such as the machine's lack
+/// of memory, may have nothing to do with the cases, and how it ended is printed.
 fn start(launcher: &PathBuf, processes: usize, devices: usize, only: Option<&str>) -> Said {
+    match try_start(launcher, processes, devices, only) {
+        Ok(said) => said,
+        Err(end) => {
+            eprintln!("a job of {processes} processes of {devices} devices ended early and runs again: {end}");
+            try_start(launcher, processes, devices, only).unwrap_or_else(|again| {
+                let _ = OUTPUT.set(format!("it ended early twice: {end}\nand {again}"));
+                Said::new()
+            })
+        }
+    }
+}
+
+/// One attempt of [`start`], or how it ended.
+fn try_start(
+    launcher: &PathBuf,
+    processes: usize,
+    devices: usize,
+    only: Option<&str>,
+) -> std::result::Result<Said, String> {
     let folder = std::env::temp_dir().join(format!("shardax-processes-{}-{processes}x{devices}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let expected = match equal::expected(processes * devices) {
-        Ok(folder) => folder,
-        Err(text) => {
-            let _ = OUTPUT.set(text.clone());
-            return Said::new();
-        }
-    };
+    let expected = equal::expected(processes * devices).as_ref().map_err(String::clone)?;
     let variables = [
         (JOB, "yes"),
         (FOLDER, folder.to_str().unwrap()),
@@ -127,11 +141,8 @@ fn start(launcher: &PathBuf, processes: usize, devices: usize, only: Option<&str
             all.push(what.replace("\\n", "\n"));
         }
     }
-    if !outcome.success {
-        let _ = OUTPUT.set(outcome.text);
-    }
     let _ = std::fs::remove_dir_all(&folder);
-    said
+    if outcome.success { Ok(said) } else { Err(format!("{}\nits output:\n{}", outcome.end, outcome.text)) }
 }
 
 /// What a process does whose job has a fault; nothing when the tests run.

@@ -256,7 +256,7 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
 /// Extends one dimension by its own elements.
 fn taken(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
-    let places: Vec<i32> = (-low..n + high)
+    let places: Vec<i64> = (-low..n + high)
         .map(|i| match mode {
             PadMode::Edge => i.clamp(0, n - 1),
             PadMode::Wrap => i.rem_euclid(n),
@@ -271,9 +271,39 @@ fn taken(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Resul
                 i.min(2 * (n - 1) - i)
             }
         })
-        .map(|i| i as i32)
         .collect();
-    Ok(x.take_mode(Array::from_slice(&places, &[places.len()])?, dim as i32, GatherScatterMode::PromiseInBounds))
+    let parts = runs(&places);
+    if parts.len() > MAX_PARTS {
+        let places: Vec<i32> = places.iter().map(|&i| i as i32).collect();
+        let places = Array::from_slice(&places, &[places.len()])?;
+        return Ok(x.take_mode(places, dim as i32, GatherScatterMode::PromiseInBounds));
+    }
+    let part = |(start, step, count): (usize, i64, usize)| match step {
+        1 => lax::slice_in_dim(x, start, start + count, dim),
+        -1 => lax::rev(&lax::slice_in_dim(x, start + 1 - count, start + 1, dim), &[dim]),
+        _ => {
+            let mut shape = x.shape_owned();
+            shape[dim] = count;
+            lax::slice_in_dim(x, start, start + 1, dim).broadcast_to(&shape)
+        }
+    };
+    Ok(lax::concatenate(&parts.into_iter().map(part).collect::<Vec<_>>(), dim))
+}
+
+/// Dimensions extended by more parts than this are gathered element by element.
+const MAX_PARTS: usize = 16;
+
+/// The runs of places that rise by one, fall by one or repeat: the first place, the step and the length of each.
+fn runs(places: &[i64]) -> Vec<(usize, i64, usize)> {
+    let mut runs: Vec<(usize, i64, usize)> = Vec::new();
+    let mut rest = places;
+    while let [first, ..] = rest {
+        let step = rest.get(1).map(|next| next - first).filter(|step| step.abs() <= 1).unwrap_or(1);
+        let count = 1 + rest.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
+        runs.push((*first as usize, step, count));
+        rest = &rest[count..];
+    }
+    runs
 }
 
 /// Extends one dimension by its mirror image in value and place, piece by piece: each is mirrored at the end reached.

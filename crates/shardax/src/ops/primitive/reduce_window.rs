@@ -21,6 +21,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
+use crate::ops::auto_axes::with_auto_axes;
 use crate::ops::lax;
 use crate::shape::{Shape, size};
 
@@ -287,7 +288,8 @@ impl Primitive for ReduceWindow {
             Some(t) if self.reducer == Reducer::Sum => Some(self.apply(t)),
             Some(_) if y.size() == 0 => None,
             Some(t) if self.tiles() => Some(self.tiled_tangent(x, &y, t)),
-            Some(t) => Some(self.tangent(x, &y, t)?),
+            // Padding changes the sizes of dimensions, of which the windows' may be split.
+            Some(t) => Some(with_auto_axes(&[x, &y, t], &y.aval(), |args| self.tangent(&args[0], &args[1], &args[2]))?),
         };
         Ok((smallvec![y], vec![tangent]))
     }

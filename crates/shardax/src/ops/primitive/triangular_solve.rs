@@ -155,7 +155,23 @@ impl Primitive for TriangularSolve {
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.check_batches(&[2, 2], 1)
+        let rank = rule.args()[0].rank();
+        let (rows, columns) = (rank - 2, rank - 1);
+        // Of `a`, the dimension that is summed over; of `b`, the one that is solved for and the other.
+        let is_transposed = self.op != Op::Plain;
+        let summed = if self.left_side != is_transposed { columns } else { rows };
+        let (solved, free) = if self.left_side { (rows, columns) } else { (columns, rows) };
+        rule.check_whole(0, [summed])?;
+        rule.check_whole(1, [solved])?;
+        let (from_a, from_b) = (rule.entry(0, rows + columns - summed), rule.entry(1, free));
+        if let Some(axis) = from_a.axes().iter().find(|axis| from_b.axes().contains(axis)) {
+            return Err(rule.error(
+                format_args!("both dimensions of the result would be sharded over {axis:?}, for {}", rule.types()),
+                "give the operands shardings over different axes with `reshard(x, spec)`",
+            ));
+        }
+        let matrix = if self.left_side { [from_a, from_b] } else { [from_b, from_a] };
+        rule.dims(rule.batches(|_| 2)?.into_iter().chain(matrix))
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

@@ -203,8 +203,10 @@ unary! {
             // The slope at 0 is +1, as in JAX.
             return where_(x.greater_equal(0), t, -t);
         }
-        // The real part of t in the direction of x; 0 if that is undefined.
-        REAL.apply(&(t * CONJ.apply(x))) / where_(y.equal(0), 1, y)
+        // The real part of t in the direction of x; 0 if that is undefined. Products of large numbers overflow.
+        let size = where_(y.equal(0), 1, y);
+        let direction = crate::ops::lax::complex(&(REAL.apply(x) / &size), &(-IMAG.apply(x) / &size));
+        REAL.apply(&(t * direction))
     });
     NOT "not" "stablehlo.not" Bits same, Zero;
     POPULATION_COUNT "population_count" "stablehlo.popcnt" Integer same, Zero;

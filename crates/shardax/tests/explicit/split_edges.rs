@@ -1,0 +1,112 @@
+//! Operations that read across the ends of a split dimension, found by random programs: each computes what one device does.
+
+use super::*;
+use shardax::lax::{self, Triangular};
+use shardax::nn;
+use shardax::numpy::{PadMode, prod};
+
+#[test]
+fn slices_that_begin_outside_are_clamped() -> Result<()> {
+    setup();
+    for types in [AxisType::Auto, AxisType::Explicit] {
+        let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([types; 2])?;
+        let _guard = set_mesh(&mesh)?;
+        let split = NamedSharding::new(&mesh, P!["y"]);
+        let x = device_put(&arange(0..16), &split)?;
+        let block = device_put(&(arange(0..8) + 100), &split)?;
+        let read = jit(|x: Array, i: Array| lax::dynamic_slice(&x, &[i], &[8])).out_shardings(&split);
+        let write = jit(|x: Array, u: Array, i: Array| lax::dynamic_update_slice(&x, &u, &[i])).out_shardings(&split);
+        for start in [-100, -3, 3, 5, 9, 12, 100] {
+            let begin = (if start < 0 { start + 16 } else { start }).clamp(0, 8);
+            let got = read.call((&x, start))?.to_vec::<i32>()?;
+            assert_eq!(got, (begin..begin + 8).collect::<Vec<_>>(), "{types:?}, read from {start}");
+            let got = write.call((&x, &block, start))?.to_vec::<i32>()?;
+            let inside = |i: i32| (begin..begin + 8).contains(&i);
+            let want: Vec<i32> = (0..16).map(|i| if inside(i) { 100 + i - begin } else { i }).collect();
+            assert_eq!(got, want, "{types:?}, written from {start}");
+        }
+        // Of a start index whose dtype does not hold the last one.
+        let long = device_put(&arange(0..512), &split)?;
+        let read = jit(|x: Array, i: Array| lax::dynamic_slice(&x, &[i.astype(DType::U8)], &[8])).out_shardings(&split);
+        assert_eq!(read.call((&long, 255))?.to_vec::<i32>()?, (255..263).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[test]
+fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    let a = |spec| num(&[8, 8], 0.7, 0.3, spec) + device_put(&(eye(8) * 4), P![]).unwrap();
+    for left_side in [true, false] {
+        for transpose_a in [true, false] {
+            let options = Triangular { left_side, lower: true, transpose_a, ..Triangular::default() };
+            let solve = move |a: Array, b: Array| lax::triangular_solve(&a, &b, options);
+            let spec_a = if left_side == transpose_a { P![None, "x"] } else { P!["x", None] };
+            let spec_b = if left_side { P![None, "y"] } else { P!["y", None] };
+            let whole = jit(solve).call((a(P![]), num(&[8, 8], 0.2, 0.5, P![])))?;
+            let split = jit(solve).call((a(spec_a), num(&[8, 8], 0.2, 0.5, spec_b)))?;
+            let want = if left_side { "float32[8@x,8@y]" } else { "float32[8@y,8@x]" };
+            assert_eq!(typed(&split), want, "left_side {left_side}, transpose_a {transpose_a}");
+            same(&split, &host(&whole));
+        }
+    }
+    let options = Triangular { left_side: true, lower: true, ..Triangular::default() };
+    let both = lax::triangular_solve(&a(P!["x", None]), &num(&[8, 8], 0.2, 0.5, P![None, "x"]), options);
+    let text = refused(&both);
+    assert!(text.contains("both dimensions of the result would be sharded over 'x'"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn paddings_by_own_elements_keep_the_sharding() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    for mode in [PadMode::Wrap, PadMode::Edge, PadMode::Reflect, PadMode::Symmetric] {
+        let f = move |x: Array| shardax::numpy::pad(&x, [(0, 0), (3, 6)], mode);
+        let whole = f(num(&[4, 4], 0.9, 0.0, P![]));
+        let split = f(num(&[4, 4], 0.9, 0.0, P!["x"]));
+        assert_eq!((typed(&split), host(&split)), ("float32[4@x,13]".into(), host(&whole)), "{mode:?}");
+        let slope =
+            |spec| {
+                grad(move |x: Array| (f(x) * device_put(&num(&[4, 13], 0.3, 0.1, P![]), P![]).unwrap()).sum(..))
+                    .call(num(&[4, 4], 0.9, 0.0, spec))
+            };
+        same(&slope(P!["x"])?, &host(&slope(P![])?));
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_products_keep_the_sharding() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    for axes in [&[][..], &[1], &[2], &[1, 2]] {
+        let f = move |x: Array| prod(&x, axes).square().sum(..);
+        let slope = |spec| grad(f).call(num(&[4, 3, 2], 0.9, 0.2, spec));
+        let split = slope(P!["y"])?;
+        assert_eq!(typed(&split), "float32[4@y,3,2]");
+        same(&split, &host(&slope(P![])?));
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_sorts_of_reduced_values_are_unreduced() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    let f = |x: Array| {
+        let reduced = |x: &Array| reshard(x.clone(), P![].reduced(["x"]));
+        (sort(reduced(&x), 0) * reduced(&ramp(&[8], P![]))).sum(..)
+    };
+    let slope = jit(grad(f)).call(num(&[8], 0.9, 0.0, P![]))?;
+    assert_eq!((typed(&slope), host(&slope)), ("float32[8]".into(), vec![3.0, 6.0, 7.0, 5.0, 2.0, 0.0, 1.0, 4.0]));
+    Ok(())
+}
+
+#[test]
+fn gradients_of_overlapping_pools_are_split_as_the_image() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    let f = |x: Array| (nn::Pool::new([3, 3]).strides([2, 2]).padding(lax::Padding::Same).max(&x).square()).sum(..);
+    let slope = |spec| jit(grad(f)).call(num(&[2, 8, 8, 3], 0.9, 0.0, spec));
+    let split = slope(P![None, "y", "x"])?;
+    assert_eq!(typed(&split), "float32[2,8@y,8@x,3]");
+    same(&split, &host(&slope(P![])?));
+    Ok(())
+}
