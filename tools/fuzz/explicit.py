@@ -44,12 +44,10 @@ def dims_of(aval):
     return [[e] if isinstance(e, str) else list(e or ()) for e in entries]
 
 
-def loses_axis(operation, avals):
+def loses_axis(operation, avals, results):
     """Whether JAX drops an axis from a type without a word, which shardax refuses: a bitcast of a split last dimension."""
-    if operation.op != "bitcast_convert_type" or not avals[0].shape:
-        return False
-    wider = np.dtype(operation.params["target"]).itemsize > avals[0].dtype.itemsize
-    return wider and bool(dims_of(avals[0])[-1])
+    drops = operation.op == "bitcast_convert_type" and len(results[0].shape) < len(avals[0].shape)
+    return drops and bool(dims_of(avals[0])[-1])
 
 
 def types(f, args):
