@@ -44,10 +44,24 @@ def dims_of(aval):
     return [[e] if isinstance(e, str) else list(e or ()) for e in entries]
 
 
-def loses_axis(operation, avals, results):
-    """Whether JAX drops an axis from a type without a word, which shardax refuses: a bitcast of a split last dimension."""
-    drops = operation.op == "bitcast_convert_type" and len(results[0].shape) < len(avals[0].shape)
-    return drops and bool(dims_of(avals[0])[-1])
+def differs(operation, avals, results):
+    """Whether shardax types the operation otherwise on purpose, or refuses it: where JAX drops an axis without a word or puts
+    it on another dimension."""
+    dims = [dims_of(aval) for aval in avals]
+    params = operation.params
+    if operation.op == "bitcast_convert_type":
+        return len(results[0].shape) < len(avals[0].shape) and bool(dims[0][-1])
+    if operation.op == "conv_general_dilated":
+        # Entries go to the result by position.
+        return "layout" in params and params["layout"][0] != params["layout"][2]
+    if operation.op == "einsum" and len(avals) == 2 and "->" in params["spec"] and "." not in params["spec"]:
+        # The left operand's entries of batch dimensions are taken, though the right one's may be split.
+        (a, b), out = params["spec"].split("->")[0].split(","), params["spec"].split("->")[1]
+        return any(dims[0][a.index(x)] != dims[1][b.index(x)] for x in out if x in a and x in b)
+    if operation.op == "dot_general":
+        return any(dims[0][i] != dims[1][j] for i, j in zip(*params.get("batch", [[], []])))
+    # Of an empty result JAX keeps entries of dimensions that were sliced.
+    return any(0 in r.shape for r in results)
 
 
 def types(f, args):

@@ -309,7 +309,7 @@ class Builder:
                 results = jax.eval_shape(operation.call, *[avals[i] for i in operands])
         except Exception:
             return False
-        if self.mode == "explicit" and explicit.loses_axis(operation, [avals[i] for i in operands], results):
+        if self.mode == "explicit" and explicit.differs(operation, [avals[i] for i in operands], results):
             return False
         if differs(operation, [avals[i] for i in operands], results):
             return False

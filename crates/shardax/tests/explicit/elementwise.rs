@@ -54,3 +54,71 @@ fn broadcasting_nary_error() -> Result<()> {
     assert!(text.contains("float32[8@a]") && text.contains("which is not that of another operand"), "{text}");
     Ok(())
 }
+
+/// Functions of two operands, of which one is broadcast: the result has the sharding of the other.
+#[test]
+fn numpy_functions_of_two_operands_broadcast() -> Result<()> {
+    use shardax::numpy as np;
+    type Function = fn(&Array, &Array) -> Array;
+    let (_, _guard) = mesh(4);
+    let floats: [(&str, Function); 22] = [
+        ("add", |x, y| np::add(x, y)),
+        ("subtract", |x, y| np::subtract(x, y)),
+        ("multiply", |x, y| np::multiply(x, y)),
+        ("divide", |x, y| np::divide(x, y)),
+        ("floor_divide", |x, y| np::floor_divide(x, y)),
+        ("remainder", |x, y| np::remainder(x, y)),
+        ("fmod", |x, y| np::fmod(x, y)),
+        ("divmod", |x, y| np::divmod(x, y).1),
+        ("power", |x, y| np::power(np::abs(x), y)),
+        ("float_power", |x, y| np::float_power(np::abs(x), y)),
+        ("maximum", |x, y| np::maximum(x, y)),
+        ("minimum", |x, y| np::minimum(x, y)),
+        ("fmax", |x, y| np::fmax(x, y)),
+        ("fmin", |x, y| np::fmin(x, y)),
+        ("hypot", |x, y| np::hypot(x, y)),
+        ("arctan2", |x, y| np::arctan2(x, y)),
+        ("copysign", |x, y| np::copysign(x, y)),
+        ("nextafter", |x, y| np::nextafter(x, y)),
+        ("heaviside", |x, y| np::heaviside(x, y)),
+        ("logaddexp", |x, y| np::logaddexp(x, y)),
+        ("logaddexp2", |x, y| np::logaddexp2(x, y)),
+        ("isclose", |x, y| np::isclose(x, y, 1e-5, 1e-8).astype(DType::F32)),
+    ];
+    let integers: [(&str, Function); 8] = [
+        ("floor_divide", |x, y| np::floor_divide(x, y)),
+        ("remainder", |x, y| np::remainder(x, y)),
+        ("power", |x, y| np::power(x, y)),
+        ("gcd", |x, y| np::gcd(x, y)),
+        ("lcm", |x, y| np::lcm(x, y)),
+        ("left_shift", |x, y| np::left_shift(x, y)),
+        ("right_shift", |x, y| np::right_shift(x, y)),
+        ("ldexp", |x, y| np::ldexp(x.astype(DType::F32), y)),
+    ];
+    let mut wrong = Vec::new();
+    let mut check = |name: &str, f: Function, made: &dyn Fn(&[usize], PartitionSpec) -> Array| {
+        let (whole, split) = (made(&[4, 2], P![]), made(&[4, 2], P!["x"]));
+        let row = made(&[2], P![]);
+        for (have, want) in [(f(&split, &row), f(&whole, &row)), (f(&row, &split), f(&row, &whole))] {
+            let ends = have.type_name().ends_with("[4@x,2]");
+            match have.error() {
+                Some(e) => wrong.push(format!("{name}: {e}")),
+                None if !ends || have.to_bytes().unwrap() != want.to_bytes().unwrap() => {
+                    wrong.push(format!("{name}: {} {have} is not {want}", have.type_name()));
+                }
+                None => {}
+            }
+        }
+    };
+    for (name, f) in floats {
+        check(name, f, &|shape, spec| num(shape, 1.3, 0.4, spec));
+    }
+    for (name, f) in integers {
+        check(name, f, &|shape, spec| {
+            let n: usize = shape.iter().product();
+            device_put(&(arange(0..n as i32) + 1).reshape(shape), spec).unwrap()
+        });
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}

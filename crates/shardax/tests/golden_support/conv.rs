@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use shardax::lax::{self, ConvOptions, Padding};
-use shardax::{Array, numpy as np};
+use shardax::numpy as np;
 
 use super::{Case, Fun, two};
 
@@ -54,16 +54,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             two(move |x, k| lax::conv_general_dilated(x, k, &strides, pads.clone(), options.clone()))
         }
         "conv_transpose" => two(move |x, k| lax::conv_transpose(x, k, &strides, pads.clone(), options.clone())),
-        // `numpy.convolve`: one batch, one feature, the kernel reversed; two dtypes are promoted.
-        "convolve" => two(|x, k| {
-            let number = |x: &Array| np::zeros(()).astype(x.dtype());
-            let to = (number(x) * number(k)).dtype();
-            let (x, k) = (x.astype(to), k.astype(to));
-            let n = k.shape()[0];
-            let reversed = lax::rev(&k, &[0]).reshape([1, 1, n]);
-            let edge = n as i64 - 1;
-            lax::conv(x.reshape([1, 1, x.shape()[0]]), reversed, [1], [(edge, edge)]).reshape([-1])
-        }),
+        "convolve" => two(|x, k| np::convolve(x, k, np::ConvolveMode::Full)),
         _ => None,
     }
 }

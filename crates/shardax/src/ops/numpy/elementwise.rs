@@ -10,6 +10,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
+use crate::ops::primitive::reshard::sharded_alike;
 use crate::source;
 
 #[track_caller]
@@ -138,7 +139,10 @@ fn divmod(name: &str, x: impl ArrayLike, y: impl ArrayLike, apply: impl FnOnce(&
             return Array::from_result(Err(e), &x);
         }
     }
-    apply_promoted(name, &x, &y, counted, apply)
+    apply_promoted(name, &x, &y, counted, |x, y| {
+        let args = sharded_alike(&[x.clone(), y.clone()]);
+        apply(&args[0], &args[1])
+    })
 }
 
 /// The dtype of arithmetic in which booleans count as int32.
@@ -249,7 +253,11 @@ pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
     let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
-        let all = super::broadcast_args("where", &[condition, args[0].clone(), args[1].clone()])?;
+        let operands = [condition, args[0].clone(), args[1].clone()];
+        let mut all = super::broadcast_args("where", &operands)?;
+        if all.iter().zip(&operands).any(|(grown, x)| grown.shape() != x.shape()) {
+            all = sharded_alike(&all);
+        }
         Ok(Select.apply(&all[0], &all[2], &all[1]))
     });
     Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })

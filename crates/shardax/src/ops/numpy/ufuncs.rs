@@ -7,6 +7,7 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
+use crate::ops::primitive::reshard::sharded_alike;
 
 /// Applies `f` to two arrays of one floating point dtype.
 #[track_caller]
@@ -18,7 +19,7 @@ fn floats(
 ) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
-        let args = super::broadcast_args(name, &promote_dtypes(&[&x, &y], to_inexact)?)?;
+        let args = sharded_alike(&super::broadcast_args(name, &promote_dtypes(&[&x, &y], to_inexact)?)?);
         f(&args[0], &args[1])
     })
 }
@@ -61,7 +62,7 @@ pub fn fmin(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 fn ordered(name: &str, x: impl ArrayLike, y: impl ArrayLike, first: impl FnOnce(&Array, &Array) -> Array) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
-        let args = promote_args(name, &[&x, &y])?;
+        let args = sharded_alike(&promote_args(name, &[&x, &y])?);
         Ok(where_(first(&args[0], &args[1]) | isnan(&args[1]), &args[0], &args[1]))
     })
 }
@@ -353,7 +354,8 @@ pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             return Err(err!(Value, "ldexp not supported for input types {} and {}", x.type_name(), y.type_name())
                 .help("give real numbers and integer exponents"));
         }
-        let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
+        let all = sharded_alike(&super::broadcast_args("ldexp", &[x.clone(), y.clone()])?);
+        let (x, y) = (convert(&all[0], to_inexact(x.dtype()), x.weak_type()), &all[1]);
         // In four steps no power of two overflows, and further ones change no number.
         let most = 4 * (bias(x.dtype())? - 4);
         let by = y.astype(DType::I32).clip(-most, most);
@@ -388,7 +390,7 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             .help("convert them with `astype(DType::I32)`"));
         }
         let strong = |x: &Array| convert(x, x.dtype(), false).abs();
-        let all = super::broadcast_arrays([strong(&args[0]), strong(&args[1])])?;
+        let all = sharded_alike(&super::broadcast_arrays([strong(&args[0]), strong(&args[1])])?);
         let start = (all[0].clone(), all[1].clone());
         let (gcd, _) = crate::ops::control_flow::while_loop(
             |(_, y): (Array, Array)| y.not_equal(0).any(..),
@@ -408,7 +410,7 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 pub fn lcm(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
-        let args = promote_args("lcm", &[&x, &y])?;
+        let args = sharded_alike(&promote_args("lcm", &[&x, &y])?);
         let (x, y) = (args[0].abs(), args[1].abs());
         let divisor = gcd(&x, &y);
         divisor.check()?;

@@ -172,6 +172,34 @@ impl Array {
     }
 }
 
+/// Operands of one shape, resharded to the sharding that an elementwise operation on them would have: `select` takes no
+/// others. Operands without such a sharding are left as they are.
+#[track_caller]
+pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
+    let rank = args.iter().map(Array::ndim).max().unwrap_or(0);
+    let typed = |x: &Array| x.aval_ref().and_then(Aval::sharding).filter(|t| t.rank() == rank).cloned();
+    let all: Vec<Typed> = args.iter().filter_map(typed).collect();
+    let Some(first) = all.first() else { return args.to_vec() };
+    if all.iter().all(|t| t == first) {
+        return args.to_vec();
+    }
+    let entry = |d: usize| {
+        let mut entries = all.iter().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None);
+        let found = entries.next().cloned().unwrap_or_default();
+        entries.all(|entry| *entry == found).then_some(found)
+    };
+    let is_partial = |t: &Typed| !t.unreduced().is_empty() || !t.reduced().is_empty();
+    match (0..rank).map(entry).collect::<Option<_>>() {
+        Some(dims) if !all.iter().any(is_partial) => {
+            let joined = Typed::of_dims(first.mesh(), dims);
+            args.iter()
+                .map(|x| if typed(x).is_some_and(|t| t != joined) { x.sharded(&joined) } else { x.clone() })
+                .collect()
+        }
+        _ => args.to_vec(),
+    }
+}
+
 impl Primitive for Reshard {
     fn name(&self) -> &'static str {
         "reshard"
