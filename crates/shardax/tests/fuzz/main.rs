@@ -111,8 +111,13 @@ fn programs_are_the_same_however_they_are_run() {
     let (counts, failures) = relations::check(&cases, pieces.unwrap_or(0..relations::WAYS.len()));
     let blamed: Vec<String> = failures.iter().map(|(way, f)| format!("{way:?} of {}", f.operations)).collect();
     write_report(&counts, &count(blamed), failures.iter().map(|(_, f)| f));
-    let wrong: Vec<String> =
-        failures.iter().map(|(way, f)| format!("{} {way:?} ({}): {}", f.program.name, f.operations, f.what)).collect();
+    let wrong: Vec<String> = failures
+        .iter()
+        .map(|(way, f)| {
+            let source = source::rust(&Program::new(f.program));
+            format!("{} {way:?} ({}): {}\n\n{source}", f.program.name, f.operations, f.what)
+        })
+        .collect();
     assert!(wrong.is_empty(), "{} programs differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 

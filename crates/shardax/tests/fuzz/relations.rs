@@ -38,8 +38,9 @@ pub const WAYS: [Way; 7] =
 
 const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
 
-/// Operations that XLA's partitioner computes otherwise (`golden/split_known.txt`).
-const NOT_SPLIT: [&str; 0] = [];
+/// Programs that differ in a way, and why.
+const DIFFERENT: [(&str, Way, &str); 1] =
+    [("jit_00361", Way::Split, "a product of numbers near both ends, whose order decides between -0 and a number")];
 
 /// Random numbers that follow from a seed.
 struct Random(u64);
@@ -85,9 +86,11 @@ pub fn check(cases: &[Case], pieces: std::ops::Range<usize>) -> (BTreeMap<String
 }
 
 fn allowed(program: &Program, way: Way) -> bool {
+    if DIFFERENT.iter().any(|(name, other, _)| (*name, *other) == (program.case.name.as_str(), way)) {
+        return false;
+    }
     match way {
-        Way::Eager | Way::Compiled => true,
-        Way::Split => program.steps.iter().all(|step| !NOT_SPLIT.contains(&step.name().as_str())),
+        Way::Eager | Way::Compiled | Way::Split => true,
         // What reads values while it is traced runs eagerly alone.
         _ => program.mode != "eager",
     }

@@ -65,6 +65,14 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
     crate::ops::lax::concatenate(&columns, 1)
 }
 
+/// A position between 0 and `last`, as far as its dtype has them.
+fn clamped_to(cx: &mut Lowering, position: Value, last: i128) -> Value {
+    let aval = cx.aval(position);
+    let most = aval.dtype.integer_range().map_or(last, |(_, most)| last.min(most));
+    let [low, high] = [0, most].map(|bound| cx.constant(Scalar::Int(bound), &aval));
+    cx.op("stablehlo.clamp", &[low, position, high], "", &aval)
+}
+
 /// A zero of the start indices' dtype, for the batch dimension.
 fn zero_start(starts: &[Array]) -> Array {
     Array::literal(Scalar::Int(0), starts.first().map(|s| s.dtype()).unwrap_or(DType::I32), false)
@@ -95,7 +103,14 @@ impl Primitive for DynamicSlice {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("slice_sizes = {}", ints(&self.sizes));
-        with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_slice", args, &attrs, &outs[0])))
+        // XLA clamps too, but merges slices of slices by adding their positions as they are given (xla-cpu-pjrt 0.0.1).
+        // Checked by `positions_out_of_bounds_of_a_slice_stay_in_it`.
+        let mut clamped = vec![args[0]];
+        for (d, &start) in args[1..].iter().enumerate() {
+            let last = (cx.shape(args[0])[d] - self.sizes[d]) as i128;
+            clamped.push(clamped_to(cx, start, last));
+        }
+        with_addends(cx, &clamped, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_slice", args, &attrs, &outs[0])))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
