@@ -123,7 +123,13 @@ pub fn child(what: &str) -> Result<()> {
                 },
                 shape_dtype_struct([1], DType::F32),
             );
-            let writes = io_callback(move |_, _| Ok(println!("[{rank} wrote]")), ());
+            let writes = io_callback(
+                move |_, _| {
+                    println!("[{rank} wrote]");
+                    Ok(())
+                },
+                (),
+            );
             let then = move |x: Array| -> Result<Array> {
                 let sum = psum(x, "x");
                 writes.call(&sum)?;

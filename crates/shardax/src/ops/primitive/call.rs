@@ -88,11 +88,11 @@ pub(crate) fn call_thread_state(
     program: &Program,
     thread: &dyn ThreadState,
     args: &[Array],
-    state: &mut Vec<Array>,
+    state: &mut [Array],
     bind: impl FnOnce(Program, &[Array]) -> Result<Outputs>,
 ) -> Result<Outputs> {
     let Traced { program, captures } = thread_call(program, thread, state)?;
-    let outs = bind(program.simplified(), &[&captures, state, args].concat())?;
+    let outs = bind(program.simplified(), &[captures.as_slice(), state, args].concat())?;
     Ok(without_state(outs, state))
 }
 
