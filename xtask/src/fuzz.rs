@@ -1,5 +1,7 @@
 //! Comparison of random programs with JAX: `tools/fuzz` makes them, the test `fuzz` runs them, and failures are
-//! reduced.
+//! reduced. The sweep runs the committed programs in every way.
+//!
+//! Both go on where an earlier run ended: the counts so far are in a file of `target/fuzz`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,10 +24,10 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         }
     }
     let work = root.join("target/fuzz");
-    std::fs::create_dir_all(&work).map_err(|e| format!("{}: {e}", work.display()))?;
-    let (mut modes, mut blamed) = (BTreeMap::new(), BTreeMap::new());
-    let (mut done, mut differ) = (0, 0);
-    while done < count {
+    let mut progress =
+        Progress::of(&work, &format!("{seed}{}", mode.map_or(String::new(), |mode| format!("_{mode}"))))?;
+    while progress.done < count {
+        let done = progress.done;
         let size = AT_ONCE.min(count - done);
         let file = work.join(format!("{seed}_{done}.safetensors"));
         let part = format!("{seed}{:05}", done / AT_ONCE);
@@ -34,12 +36,10 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         args.extend(mode.iter().flat_map(|mode| ["--mode", mode]));
         python(root, &args)?;
         let found = compare(root, &file)?;
-        done += size;
-        add(&mut modes, &found.modes);
+        let mut blamed = BTreeMap::new();
         if found.failures.is_empty() {
             std::fs::remove_file(&file).map_err(|e| e.to_string())?;
         } else {
-            differ += found.failures.len();
             // Sub-programs of the failures with JAX's results; the test prints the smallest that still differs.
             let parts = file.with_extension("parts.safetensors");
             let (of, to) = (path(&file), path(&parts));
@@ -47,16 +47,90 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
             args.extend(found.failures.iter().map(String::as_str));
             python(root, &args)?;
             let reduced = compare(root, &parts)?;
-            add(&mut blamed, if reduced.blamed.is_empty() { &found.blamed } else { &reduced.blamed });
+            blamed = if reduced.blamed.is_empty() { found.blamed } else { reduced.blamed };
         }
-        println!("{done} programs, {differ} differ from JAX");
-        print(&modes);
+        progress.add(size, found.failures.len(), &found.modes, &blamed)?;
+        println!("{} programs, {} differ from JAX", progress.done, progress.differ);
+        print(&progress.modes);
     }
-    match differ {
-        0 => Ok(()),
-        _ => {
-            print(&blamed);
-            Err(format!("{differ} of {done} programs differ from JAX; they are in {}", work.display()))
+    progress.end(&format!("differ from JAX; they are in {}", work.display()))
+}
+
+/// Runs the committed programs in every way, piece by piece, until so many pieces are done.
+pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
+    let count = match options {
+        [] => 1000,
+        ["--pieces", n] => n.parse().map_err(|e| format!("{n:?}: {e}"))?,
+        _ => return Err(crate::USAGE.to_owned()),
+    };
+    let mut progress = Progress::of(&root.join("target/fuzz"), "sweep")?;
+    let report = progress.file.with_extension("report");
+    while progress.done < count {
+        let pieces = progress.done..count.min(progress.done + PIECES_AT_ONCE);
+        let mut test = test(root, "programs_are_the_same");
+        test.env("SHARDAX_FUZZ_PIECES", format!("{}..{}", pieces.start, pieces.end));
+        let found = reported(test, &report)?;
+        progress.add(pieces.len(), found.failures.len(), &found.modes, &found.blamed)?;
+        let programs: usize = progress.modes.values().sum();
+        println!("{programs} programs in {} pieces, {} differ", progress.done, progress.differ);
+    }
+    print(&progress.modes);
+    progress.end("of these pieces gave programs that differ: `SHARDAX_FUZZ_PIECES=FROM..TO` names them")
+}
+
+/// Pieces of a sweep in one process.
+const PIECES_AT_ONCE: usize = 70;
+
+/// The counts of a run, in a file that a rerun reads.
+struct Progress {
+    file: PathBuf,
+    done: usize,
+    differ: usize,
+    modes: BTreeMap<String, usize>,
+    blamed: BTreeMap<String, usize>,
+}
+
+impl Progress {
+    fn of(folder: &Path, name: &str) -> Result<Progress, String> {
+        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let file = folder.join(format!("{name}.progress"));
+        let found = match file.exists() {
+            true => Found::read(&file)?,
+            false => Found::default(),
+        };
+        let Found { modes, blamed, done, differ, .. } = found;
+        if done > 0 {
+            println!("resumes after {done}, of which {differ} differ; delete {} to start again", file.display());
+        }
+        Ok(Progress { file, done, differ, modes, blamed })
+    }
+
+    fn add(
+        &mut self,
+        done: usize,
+        differ: usize,
+        modes: &BTreeMap<String, usize>,
+        blamed: &BTreeMap<String, usize>,
+    ) -> Result<(), String> {
+        self.done += done;
+        self.differ += differ;
+        add(&mut self.modes, modes);
+        add(&mut self.blamed, blamed);
+        let counts = |kind: &str, counts: &BTreeMap<String, usize>| {
+            counts.iter().map(|(name, n)| format!("{kind}\t{n}\t{name}\n")).collect::<String>()
+        };
+        let text = format!("done\t{}\t{}\n", self.done, self.differ);
+        let text = text + &counts("mode", &self.modes) + &counts("blamed", &self.blamed);
+        std::fs::write(&self.file, text).map_err(|e| format!("{}: {e}", self.file.display()))
+    }
+
+    fn end(&self, what: &str) -> Result<(), String> {
+        match self.differ {
+            0 => Ok(()),
+            differ => {
+                print(&self.blamed);
+                Err(format!("{differ} of {} {what}", self.done))
+            }
         }
     }
 }
@@ -83,35 +157,52 @@ fn python(root: &Path, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The report of the test for a file: three lists of counts.
+/// The report of the test for a file, or of all so far.
 #[derive(Default)]
 struct Found {
+    done: usize,
+    differ: usize,
     modes: BTreeMap<String, usize>,
     blamed: BTreeMap<String, usize>,
     failures: Vec<String>,
 }
 
 fn compare(root: &Path, file: &Path) -> Result<Found, String> {
-    let report = file.with_extension("report");
+    let mut test = test(root, "random_programs_are");
+    test.env("SHARDAX_FUZZ_FILE", file);
+    reported(test, &file.with_extension("report"))
+}
+
+/// The command that runs a test of the binary `fuzz`.
+fn test(root: &Path, name: &str) -> Command {
     let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.current_dir(root).args(["test", "--quiet", "--package", "shardax", "--test", "fuzz", "random_programs"]);
-    test.env("SHARDAX_FUZZ_FILE", file).env("SHARDAX_FUZZ_REPORT", &report).env("RUST_BACKTRACE", "0");
+    test.current_dir(root).args(["test", "--quiet", "--package", "shardax", "--test", "fuzz", name]);
+    test
+}
+
+/// Runs a test that writes a report, and reads it.
+fn reported(mut test: Command, report: &Path) -> Result<Found, String> {
+    test.env("SHARDAX_FUZZ_REPORT", report).env("RUST_BACKTRACE", "0");
     test.status().map_err(|e| e.to_string())?;
-    let text = crate::read(&report)?;
-    let mut found = Found::default();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, '\t');
-        match (parts.next(), parts.next(), parts.next()) {
-            (Some("mode"), Some(n), Some(name)) => {
-                found.modes.insert(name.to_owned(), n.parse().unwrap_or(0));
-            }
-            (Some("blamed"), Some(n), Some(name)) => {
-                found.blamed.insert(name.to_owned(), n.parse().unwrap_or(0));
-            }
-            (Some("failure"), Some(name), None) => found.failures.push(name.to_owned()),
-            _ => return Err(format!("{}: {line:?} is not a line of a report", report.display())),
-        }
-    }
-    std::fs::remove_file(&report).map_err(|e| e.to_string())?;
+    let found = Found::read(report)?;
+    std::fs::remove_file(report).map_err(|e| e.to_string())?;
     Ok(found)
+}
+
+impl Found {
+    fn read(file: &Path) -> Result<Found, String> {
+        let mut found = Found::default();
+        for line in crate::read(file)?.lines() {
+            let mut parts = line.splitn(3, '\t');
+            let number = |n: &str| n.parse::<usize>().unwrap_or(0);
+            match (parts.next(), parts.next(), parts.next()) {
+                (Some("done"), Some(n), Some(differ)) => (found.done, found.differ) = (number(n), number(differ)),
+                (Some("mode"), Some(n), Some(name)) => drop(found.modes.insert(name.to_owned(), number(n))),
+                (Some("blamed"), Some(n), Some(name)) => drop(found.blamed.insert(name.to_owned(), number(n))),
+                (Some("failure"), Some(name), None) => found.failures.push(name.to_owned()),
+                _ => return Err(format!("{}: {line:?} is not a line of a report", file.display())),
+            }
+        }
+        Ok(found)
+    }
 }

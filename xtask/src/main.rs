@@ -4,7 +4,9 @@
 //! check the names of tests on pages and the style of pages and rustdoc.
 //! `cargo xtask style [FOLDER]` lists faults of style in rustdoc.
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
-//! `cargo xtask fuzz --count N --seed S` compares random programs with JAX.
+//! `cargo xtask fuzz --count N --seed S` compares random programs with JAX; a rerun resumes.
+//! `cargo xtask sweep --pieces N` runs the committed random programs in every way (compiled, batched, split, exported, …); a
+//! rerun resumes.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
@@ -33,6 +35,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask style [FOLDER]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
+       cargo xtask sweep [--pieces N]
        cargo xtask accelerators
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
        cargo xtask platforms --from LINES...
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
             sanitize::run(&root(), &known.collect::<Vec<_>>())
         }
         ["fuzz", options @ ..] => fuzz::run(&root(), options),
+        ["sweep", options @ ..] => fuzz::sweep(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shardax_mpi::{Communicator, Messages, Request, World, deadline};
+use shardax_pjrt::ffi::failure_of_run;
 
 use crate::call::Call;
 use crate::order::{LONG, LOOK, Step};
@@ -111,8 +112,12 @@ impl Channel {
         Ok(self.wait(exchange, at, Ok(request))?.into_buffers())
     }
 
-    /// Compares the program with the other processes, at the first exchange of a launch.
+    /// Compares the program with the other processes, at the first exchange of a launch. Fails on all of them if a host
+    /// function of the launch has failed here, because the values to send may be computed from its zeros.
     fn agree(&self, exchange: &Exchange, at: At) -> Outcome<()> {
+        if let Some(error) = failure_of_run(at.launch) {
+            return Err(exchange.report(&error.message));
+        }
         let mut agreed = lock(&self.agreed);
         if *agreed == at.launch || at.program == 0 {
             return Ok(());
@@ -175,7 +180,8 @@ impl Channel {
                 ));
             }
             if comparison <= now {
-                if let Some(error) = at.step(exchange).and_then(|step| exchange.check_position(&step)) {
+                let elsewhere = || at.step(exchange).and_then(|step| exchange.check_position(&step));
+                if let Some(error) = exchange.reported().or_else(elsewhere) {
                     return Err(error);
                 }
                 comparison = now + LOOK;

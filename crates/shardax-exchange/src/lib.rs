@@ -9,7 +9,8 @@
 //! depend on the number of processes. [`SumOrder::Fast`] gives this up for speed.
 //!
 //! **Failure.** Every wait has a deadline. The first failure is the result of the launch and of all later calls,
-//! because the processes no longer agree on their position.
+//! because the processes no longer agree on their position. A process where a host function of the program has failed
+//! sends no values computed from its zeros, but the error, to all processes.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -212,6 +213,29 @@ impl Exchange {
         })
     }
 
+    /// Stops the exchanges of all processes, because a host function has failed on this one. Returns the failure.
+    pub fn report(&self, error: &str) -> String {
+        let mut first = false;
+        let failure = self.failure.get_or_init(|| {
+            first = true;
+            format!("a host function has failed on process {}: {error}", self.rank)
+        });
+        if let (Some(world), true) = (&self.world, first) {
+            let others: Vec<usize> = (0..world.size()).filter(|process| *process != self.rank).collect();
+            // Without the message the others wait until the time limit.
+            let _ = world.store().publish(&failed_key(self.rank), failure.as_bytes(), &others);
+        }
+        failure.clone()
+    }
+
+    /// The failure that another process has reported.
+    fn reported(&self) -> Option<String> {
+        let world = self.world.as_ref()?;
+        let of = |process| world.store().try_get(&failed_key(process)).ok().flatten();
+        let failure = (0..world.size()).find_map(of)?;
+        Some(String::from_utf8_lossy(&failure).into_owned())
+    }
+
     fn owner(&self, device: usize) -> Outcome<usize> {
         self.owners.get(device).copied().ok_or_else(|| format!("there is no device {device}"))
     }
@@ -227,6 +251,11 @@ impl Exchange {
         lock(&self.channels).insert(devices.to_vec(), made.clone());
         Ok(made)
     }
+}
+
+/// The key of the store under which a process reports its failure.
+fn failed_key(process: usize) -> String {
+    format!("shardax.failed/{process}")
 }
 
 /// Returns the index of this device in the program's mesh.

@@ -151,7 +151,7 @@ impl Exchange {
     ///
     /// # Errors
     /// As for [`shardax_mpi::Store::exchange`]; [`Kind::FailedPrecondition`] with the process that is at another
-    /// computation.
+    /// computation; [`Kind::Failed`] with the error of a host function on another process.
     pub fn exchange_at(
         &self,
         step: Option<&Step>,
@@ -167,6 +167,9 @@ impl Exchange {
             let rest = end.saturating_duration_since(Instant::now());
             match world.store().exchange(name, processes, value, wait.min(rest)) {
                 Err(error) if error.kind == Kind::DeadlineExceeded => {
+                    if let Some(error) = self.reported() {
+                        return Err(Error::new(Kind::Failed, error));
+                    }
                     if let Some(error) = step.and_then(|step| self.check_position(step)) {
                         return Err(Error::new(Kind::FailedPrecondition, error));
                     }

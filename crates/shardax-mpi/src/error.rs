@@ -27,6 +27,8 @@ pub enum Kind {
     FailedPrecondition,
     /// Other processes did not arrive in time.
     DeadlineExceeded,
+    /// Another process reported an error of its own.
+    Failed,
     /// MPI reported an error, for example that a process has died.
     Mpi,
 }

@@ -147,8 +147,11 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
         Scalar::Bool(_) if is_mode(&path) => Scalar::Bool(training),
         other => other,
     };
-    flat.def = flat.def.with_numbers(flat.def.numbers().into_iter().map(mode));
-    if let Ok(changed) = flat.build() {
+    let changed = flat.def.with_numbers(flat.def.numbers().into_iter().map(mode)).and_then(|def| {
+        flat.def = def;
+        flat.build()
+    });
+    if let Ok(changed) = changed {
         *module = changed;
     }
 }

@@ -92,7 +92,8 @@ impl Executable {
         self.check(args, devices)?;
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
         let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
-        let origin = if tracked { Some(Launch::begin(launch_id, args, devices.len())?) } else { None };
+        let origin =
+            if tracked { Some(Launch::begin(launch_id, args, devices.len(), self.is_multi_process())?) } else { None };
         let limiter = &self.client.inner.limiter;
         // May wait, so it comes before the arguments are referenced.
         let mut multi_process = self.is_multi_process().then(|| limiter.enter_multi_process());

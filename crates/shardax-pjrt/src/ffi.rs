@@ -263,11 +263,16 @@ impl<'a> CallFrame<'a> {
         self.frame.run_id()
     }
 
-    /// Returns true if a host function has failed in this launch, or in one whose results it uses: the values of this
-    /// call are then zeros.
-    pub fn has_failed(&self) -> bool {
-        self.run_id().is_some_and(launch_failure::has_failed)
+    /// The [failure](failure_of_run) of this launch.
+    pub fn failure(&self) -> Option<Error> {
+        failure_of_run(self.run_id()?)
     }
+}
+
+/// The error of a host function that has failed in the launch with this [number](CallFrame::run_id) while it runs, or in
+/// one whose results it uses: its values may then be computed from zeros.
+pub fn failure_of_run(run_id: i64) -> Option<Error> {
+    launch_failure::failure(run_id)
 }
 
 impl<'a> Frame<'a> {

@@ -37,24 +37,24 @@ impl Launch {
     /// Records a launch. Host functions find it by `id`.
     ///
     /// # Errors
-    /// An argument is the result of a failed launch.
-    pub(crate) fn begin(id: i32, args: &[&Buffer], devices: usize) -> Result<Arc<Launch>> {
+    /// An argument is the result of a failed launch. A program of several processes runs nevertheless: other processes
+    /// wait for it, and its host functions report the failure to them.
+    pub(crate) fn begin(id: i32, args: &[&Buffer], devices: usize, multi_process: bool) -> Result<Arc<Launch>> {
+        let failure = OnceLock::new();
         let mut parents: Vec<Arc<Launch>> = Vec::new();
         for origin in args.iter().filter_map(|arg| arg.origin.as_ref()) {
             if parents.last().is_some_and(|last| Arc::ptr_eq(last, origin)) {
                 continue; // results of one launch are usually passed together
             }
-            origin.check_nearby()?;
+            match origin.check_nearby() {
+                Err(error) if multi_process => drop(failure.set(error)),
+                checked => checked?,
+            }
             if !origin.is_settled() && !parents.iter().any(|parent| Arc::ptr_eq(parent, origin)) {
                 parents.push(origin.clone());
             }
         }
-        let launch = Arc::new(Launch {
-            id,
-            failure: OnceLock::new(),
-            parents: Mutex::new(parents),
-            pending: AtomicUsize::new(devices),
-        });
+        let launch = Arc::new(Launch { id, failure, parents: Mutex::new(parents), pending: AtomicUsize::new(devices) });
         running().insert(id, launch.clone());
         Ok(launch)
     }
@@ -108,10 +108,10 @@ impl Launch {
     }
 }
 
-/// Returns true if the launch with this id, or one whose results it uses, has failed.
-pub(crate) fn has_failed(id: i64) -> bool {
+/// The failure of the launch with this id, or of one whose results it uses.
+pub(crate) fn failure(id: i64) -> Option<Error> {
     let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());
-    launch.is_some_and(|launch| launch.check().is_err())
+    launch?.check().err()
 }
 
 /// Records the failure of a host function in the launch with this id; returns false if there is no such launch.

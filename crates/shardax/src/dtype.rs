@@ -142,7 +142,7 @@ impl DType {
     }
 
     /// The lowest and highest number of an integer type.
-    fn integer_range(self) -> Option<(i128, i128)> {
+    pub(crate) fn integer_range(self) -> Option<(i128, i128)> {
         match self.category() {
             Category::Signed => Some((-1 << (self.bits() - 1), (1 << (self.bits() - 1)) - 1)),
             Category::Unsigned => Some((0, (1 << self.bits()) - 1)),

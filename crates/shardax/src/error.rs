@@ -204,7 +204,7 @@ impl From<shardax_mpi::Error> for Error {
             Kind::NoLibrary | Kind::WrongLibrary => ErrorKind::Plugin,
             Kind::InvalidArgument => ErrorKind::Value,
             Kind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
-            Kind::FailedPrecondition | Kind::Mpi => ErrorKind::Runtime,
+            Kind::FailedPrecondition | Kind::Failed | Kind::Mpi => ErrorKind::Runtime,
         };
         Error::new(kind, error.message)
     }

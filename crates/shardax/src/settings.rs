@@ -2,12 +2,65 @@
 //!
 //! Paths (of plugins, of the MPI library, of the compilation cache) are read where they are used.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use shardax_exchange::SumOrder;
 use shardax_pjrt::{PluginSpec, Setting, check_settings};
 
 use crate::error::{Result, err};
+use crate::warning;
+
+/// The beginning of all names of settings.
+const PREFIX: &str = "SHARDAX_";
+
+/// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
+const NAMES: [&str; 16] = [
+    "COLLECTIVE_PATIENCE",
+    "COLLECTIVE_TIMEOUT",
+    "COMPILATION_CACHE_DIR",
+    "COMPILATION_CACHE_MAX_SIZE",
+    "COMPILE_ALSO_FOR",
+    "CPU_KERNELS",
+    "CPU_PLUGIN",
+    "CUDA_PLUGIN",
+    "EXIT_SECONDS",
+    "INSTALL_SECONDS",
+    "MPI_LIBRARY",
+    "NUM_CPU_DEVICES",
+    "OFFLINE",
+    "PLATFORM",
+    "SUM_ORDER",
+    "TPU_PLUGIN",
+];
+
+/// Beginnings of other names: what `shardax-run` tells a program, and variables of this repository's tests and tools.
+const OTHERS: [&str; 24] = [
+    "RESTART",
+    "ACCELERATORS",
+    "BENCH",
+    "CENSUS",
+    "ERRORS_CHILD",
+    "FUZZ_",
+    "GOLDEN_",
+    "JOB_",
+    "KILLS",
+    "MPIRUN",
+    "MPI_TEST_CASE",
+    "MUTANTS",
+    "OTHER_MPI",
+    "PLATFORMS_",
+    "PROPERTY_CASES",
+    "RANDOM_PROGRAMS",
+    "SHAPES",
+    "SIGNALS",
+    "SOAK",
+    "SPLIT_",
+    "STALL",
+    "STRESS_",
+    "TEST_",
+    "UPDATE_SNAPSHOTS",
+];
 
 /// The timeout between processes.
 pub(crate) const COLLECTIVE_TIMEOUT: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_TIMEOUT");
@@ -55,8 +108,11 @@ pub(crate) enum CpuKernels {
     All,
 }
 
-/// Fails for an invalid value of a setting that is read later, where the error cannot be reported.
+/// Fails for an invalid value of a setting that is read later, where the error cannot be reported. Warns once of
+/// variables that are no settings.
 pub(crate) fn check() -> Result<()> {
+    static UNKNOWN: Once = Once::new();
+    UNKNOWN.call_once(warn_of_unknown);
     fn valid<T>(setting: &Setting<T>) -> Result<()> {
         read(setting).map(drop)
     }
@@ -68,7 +124,105 @@ pub(crate) fn check() -> Result<()> {
     valid(&CPU_KERNELS)
 }
 
+/// Warns of variables that are named as settings are, and are none.
+fn warn_of_unknown() {
+    let given = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let mut unknown: Vec<String> = given.filter(|name| is_unknown(name)).collect();
+    unknown.sort();
+    let Some(first) = unknown.first() else { return };
+    let (are, settings) = if unknown.len() == 1 { ("is", "a setting") } else { ("are", "settings") };
+    warning::warn(
+        &format!("{} {are} not {settings} of shardax, and ignored", unknown.join(", ")),
+        &format!("the name nearest to {first} is {PREFIX}{}", nearest(first)),
+    );
+}
+
+fn is_unknown(variable: &str) -> bool {
+    let begins = |name: &str| OTHERS.iter().any(|other| name.starts_with(other));
+    variable.strip_prefix(PREFIX).is_some_and(|name| !NAMES.contains(&name) && !begins(name))
+}
+
+/// The setting whose name is most like this one. A letter too much counts as two missing ones, because names are
+/// shortened more often than extended.
+fn nearest(variable: &str) -> &'static str {
+    let given = variable.strip_prefix(PREFIX).unwrap_or(variable).as_bytes();
+    let distance = |name: &&str| {
+        let common = common_letters(given, name.as_bytes());
+        2 * (given.len() - common) + name.len() - common
+    };
+    NAMES.into_iter().min_by_key(distance).unwrap_or_default()
+}
+
+/// The length of the longest common subsequence.
+fn common_letters(a: &[u8], b: &[u8]) -> usize {
+    let mut row = vec![0; b.len() + 1];
+    for x in a {
+        let mut diagonal = 0;
+        for (j, y) in b.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = if x == y { diagonal + 1 } else { above.max(row[j]) };
+            diagonal = above;
+        }
+    }
+    row[b.len()]
+}
+
 /// The value of a setting; `None` if it is not set.
 pub(crate) fn read<T>(setting: &Setting<T>) -> Result<Option<T>> {
     setting.read().map_err(|error| err!(Value, "{}", error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_names_are_unknown_and_have_a_nearest_one() {
+        let cases = [
+            ("SHARDAX_NUM_CPU_DEVICE", "NUM_CPU_DEVICES"),
+            ("SHARDAX_NUM_DEVICES", "NUM_CPU_DEVICES"),
+            ("SHARDAX_PLATFROM", "PLATFORM"),
+            ("SHARDAX_PLATFORMS", "PLATFORM"),
+            ("SHARDAX_CACHE_DIR", "COMPILATION_CACHE_DIR"),
+            ("SHARDAX_TIMEOUT", "COLLECTIVE_TIMEOUT"),
+            ("SHARDAX_COLLECTIVE_TIMEOUT_SECONDS", "COLLECTIVE_TIMEOUT"),
+            ("SHARDAX_SUMORDER", "SUM_ORDER"),
+        ];
+        for (given, name) in cases {
+            assert!(is_unknown(given), "{given}");
+            assert_eq!(nearest(given), name, "{given}");
+        }
+        for known in ["SHARDAX_PLATFORM", "SHARDAX_RESTART", "SHARDAX_TEST_STEPS", "JAX_PLATFORMS", "XLA_FLAGS"] {
+            assert!(!is_unknown(known), "{known}");
+        }
+        assert!(is_unknown("SHARDAX_") && is_unknown("SHARDAX_Ä"));
+    }
+
+    /// The page of settings has these names, and every name in the sources is one of them or of the others.
+    #[test]
+    fn the_list_of_names_is_complete() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let Ok(page) = std::fs::read_to_string(root.join("docs/settings.md")) else { return };
+        let listed = |name: &&str| page.contains(&format!("`{PREFIX}{name}`"));
+        assert_eq!(NAMES.into_iter().filter(listed).collect::<Vec<_>>(), NAMES);
+        let mut folders = vec![root.join("crates"), root.join("bench"), root.join("examples"), root.join("xtask")];
+        let mut texts = vec![page];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("the folder can be read") {
+                let path = entry.expect("an entry").path();
+                match path.extension().and_then(|end| end.to_str()) {
+                    _ if path.is_dir() => folders.push(path),
+                    Some("rs" | "sh" | "py") if !path.ends_with("src/settings.rs") => {
+                        texts.push(std::fs::read_to_string(path).expect("a text"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (text, at) in texts.iter().flat_map(|text| text.match_indices(PREFIX).map(move |(at, _)| (text, at))) {
+            let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
+            let is_variable = text[..at].ends_with(['"', '`', ' ', '$', '{']);
+            assert!(!is_variable || name == PREFIX || !is_unknown(name), "{name} is in neither list");
+        }
+    }
 }

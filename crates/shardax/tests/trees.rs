@@ -5,6 +5,7 @@ mod common;
 use std::collections::{BTreeMap, HashMap};
 
 use common::setup;
+use shardax::dtype::Scalar;
 use shardax::prelude::*;
 
 #[derive(Tree, Clone)]
@@ -285,5 +286,61 @@ fn transposed_trees_keep_their_leaves() -> Result<()> {
     let rates: Pair<Vec<Array>> =
         tree::broadcast(Pair(array(1), array(2)), &Pair(vec![ones(1)], vec![ones(1), ones(2)]))?;
     assert_eq!(rates.1[1].item::<i32>()?, 2);
+    Ok(())
+}
+
+/// Neither numbers that are given nor those of a damaged file wrap around.
+#[test]
+fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
+    #[derive(Tree, Clone, Debug, PartialEq)]
+    struct Config {
+        rate: (f32, f64),
+        small: (i8, u8, i16, u16),
+        large: (i32, u32, i64, u64, usize),
+        on: bool,
+    }
+    let config = Config { rate: (0.5, 0.5), small: (1, 2, 3, 4), large: (5, 6, 7, 8, 9), on: true };
+    let def = tree::structure(&config);
+    let own = def.numbers();
+    let set = |at: usize, value: Scalar| {
+        let numbers = own.iter().enumerate().map(|(i, (_, own))| if i == at { value } else { *own });
+        def.with_numbers(numbers).and_then(|def| tree::unflatten::<Config>(&def, &[]))
+    };
+    let ranges: [(usize, &str, i128, i128); 9] = [
+        (2, "i8", -128, 127),
+        (3, "u8", 0, 255),
+        (4, "i16", -32768, 32767),
+        (5, "u16", 0, 65535),
+        (6, "i32", i32::MIN.into(), i32::MAX.into()),
+        (7, "u32", 0, u32::MAX.into()),
+        (8, "i64", i64::MIN.into(), i64::MAX.into()),
+        (9, "u64", 0, u64::MAX.into()),
+        (10, "usize", 0, usize::MAX as i128),
+    ];
+    let says = |at: usize, of: &str, value: Scalar| {
+        let error = set(at, value).expect_err("it does not fit");
+        let path = &own[at].0;
+        assert_eq!(error.message(), format!("the number `{path}` is of type {of}, which cannot hold {value:?}"));
+        assert!(error.to_string().contains(file!()), "{error}");
+    };
+    for (at, of, low, high) in ranges {
+        for value in [low, high] {
+            let numbers = tree::structure(&set(at, Scalar::Int(value))?).numbers();
+            assert_eq!(numbers[at].1, Scalar::Int(value), "{of}");
+        }
+        for value in [low - 1, high + 1, i128::MIN, i128::MAX] {
+            says(at, of, Scalar::Int(value));
+        }
+        for value in [Scalar::float(0.5), Scalar::float(f64::NAN), Scalar::Bool(true), Scalar::Complex(0, 0)] {
+            says(at, of, value);
+        }
+    }
+    says(0, "f32", Scalar::float(1e300));
+    says(1, "f64", Scalar::Complex(0, 0));
+    says(11, "bool", Scalar::Int(1));
+    assert_eq!(set(0, Scalar::float(0.1))?.rate.0, 0.1);
+    assert_eq!(set(0, Scalar::float(f64::INFINITY))?.rate.0, f32::INFINITY);
+    assert_eq!(set(1, Scalar::Int(3))?.rate.1, 3.0);
+    assert!(!set(11, Scalar::Bool(false))?.on);
     Ok(())
 }

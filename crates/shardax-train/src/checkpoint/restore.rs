@@ -131,26 +131,7 @@ pub(super) fn restore<T: Tree>(
         converted.check()?;
         flat.leaves[at] = if committed { device_put(&converted, sharding)? } else { converted };
     }
-    let numbers = flat.def.numbers();
-    let built: T = flat.build()?;
-    holds(folder, &tree::structure(&built), &numbers)?;
-    Ok(built)
-}
-
-/// Fails if a number of the tree has a type that cannot represent the saved one, such as 2⁴⁰ in an `i32`.
-fn holds(folder: &Path, built: &TreeDef, numbers: &[(String, Scalar)]) -> Result<()> {
-    let lost = |(has, saved): (&Scalar, &Scalar)| match (has, saved) {
-        // Losing precision alone is allowed, as it is for arrays.
-        (Scalar::Float(a), Scalar::Float(b)) => f64::from_bits(*a).is_finite() != f64::from_bits(*b).is_finite(),
-        (a, b) => a != b,
-    };
-    let has = built.numbers();
-    match numbers.iter().zip(&has).find(|((_, saved), (_, has))| lost((has, saved))) {
-        None => Ok(()),
-        Some(((path, saved), (_, has))) => {
-            Err(other_number(folder, path, &number_text(saved), &format!("can hold {has:?} of it")))
-        }
-    }
+    Ok(flat.build()?)
 }
 
 fn other_number(folder: &Path, path: &str, saved: &str, tree: &str) -> Error {
@@ -279,7 +260,11 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
             },
         }
     }
-    Ok(def.with_numbers(new))
+    def.with_numbers(new).map_err(|error| {
+        error
+            .context(format!("restoring {}", folder.display()))
+            .help("give the field the type that it had, or keep the tree's number: `RestoreOptions::keep_numbers`")
+    })
 }
 
 /// The sharding to restore an array to; `None` is the default device, uncommitted.

@@ -78,6 +78,12 @@ pub(crate) fn room(more: u64) -> io::Result<()> {
     }
 }
 
+/// Fails if `count` items of `each` bytes do not fit in memory; `what` names the whole.
+pub(super) fn room_for(count: usize, each: usize, what: &str, help: &str) -> Result<()> {
+    room((count as u64).saturating_mul(each as u64))
+        .map_err(|error| Error::new(ErrorKind::Value, format!("{what}: {error}")).help(help))
+}
+
 /// The memory that this program can still allocate, in bytes; the maximum if the system does not say.
 fn memory_left() -> u64 {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use shardax::error::Result;
 
+use super::file::room_for;
 use super::shuffled;
 use super::stream::{Stream, number};
 
@@ -29,13 +30,18 @@ impl<S: Stream> ShuffleBuffer<S> {
         ShuffleBuffer { inner, size: size.max(1), seed, block: 0, begin, items: Vec::new(), given: 0 }
     }
 
-    fn fill(&mut self) {
+    fn fill(&mut self) -> Result<()> {
+        // Memory of the items' own is not known before they are read.
+        let what = format!("a shuffle buffer of {} items", self.size);
+        let help = "give a smaller size, or shuffle all examples of a source with `shuffled`";
+        room_for(self.size, size_of::<Result<S::Item>>(), &what, help)?;
         self.begin = self.inner.position();
         let read: Vec<Result<S::Item>> = self.inner.items().take(self.size).collect();
         let order = shuffled(read.len(), self.seed ^ self.block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut read: Vec<Option<Result<S::Item>>> = read.into_iter().map(Some).collect();
         self.items = order.into_iter().filter_map(|i| read[i].take()).collect();
         self.given = 0;
+        Ok(())
     }
 }
 
@@ -43,8 +49,10 @@ impl<S: Stream> Stream for ShuffleBuffer<S> {
     type Item = S::Item;
 
     fn next_item(&mut self) -> Option<Result<S::Item>> {
-        if self.items.is_empty() {
-            self.fill();
+        if self.items.is_empty()
+            && let Err(error) = self.fill()
+        {
+            return Some(Err(error));
         }
         let item = self.items.pop()?;
         self.given += 1;
@@ -67,7 +75,7 @@ impl<S: Stream> Stream for ShuffleBuffer<S> {
         self.items.clear();
         (self.begin, self.given) = (self.inner.position(), 0);
         if given > 0 {
-            self.fill();
+            self.fill()?;
             self.items.truncate(self.items.len().saturating_sub(given));
             self.given = given;
         }

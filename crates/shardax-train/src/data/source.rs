@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
+use super::file::room_for;
 use super::stream::{Stream, number};
 use super::{Example, HostArray, shuffled};
 
@@ -187,6 +188,11 @@ impl<S: Source> Stream for SourceStream<S> {
             None => self.next,
             Some(seed) => {
                 if self.order.len() != len {
+                    let help = "shuffle parts of them: `range`, or `shuffle` with a buffer";
+                    let what = format!("the order of {len} examples");
+                    if let Err(error) = room_for(len, size_of::<usize>(), &what, help) {
+                        return Some(Err(error));
+                    }
                     // The multiplication makes neighbouring seeds and epochs independent.
                     let mixed =
                         seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.epoch.wrapping_mul(0xd1b5_4a32_d192_ed03);

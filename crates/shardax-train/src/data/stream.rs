@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::example::stack;
-use super::file::room;
+use super::file::room_for;
 use super::mix::Mix;
 use super::pack::Pack;
 use super::parallel::{Enumerate, ParallelMap};
@@ -59,7 +59,7 @@ pub trait Stream {
     }
 
     /// Shuffles in an order that follows from `seed`: reads `size` items, returns them in a random order, and reads the
-    /// next `size`.
+    /// next `size`. Items are errors if so many do not fit in memory.
     fn shuffle(self, size: usize, seed: u64) -> ShuffleBuffer<Self>
     where
         Self: Sized,
@@ -67,8 +67,8 @@ pub trait Stream {
         ShuffleBuffer::new(self, size, seed)
     }
 
-    /// Takes every `count`th item, beginning with number `index`: the items of one process of several. A remainder of
-    /// fewer than `count` items is dropped.
+    /// Takes every `count`th item (of at most 1,048,576), beginning with number `index`: the items of one process of
+    /// several. A remainder of fewer than `count` items is dropped.
     fn shard(self, index: usize, count: usize) -> Shard<Self>
     where
         Self: Sized,
@@ -196,6 +196,9 @@ impl<S: Stream, T, F: FnMut(S::Item) -> Result<T>> Stream for Map<S, F> {
     }
 }
 
+/// A bound on the items that are read for one: an endless stream must not block forever.
+const MOST_PARTS: usize = 1 << 20;
+
 /// The stream of [`Stream::shard`].
 #[derive(Clone, Debug)]
 pub struct Shard<S> {
@@ -208,6 +211,12 @@ impl<S: Stream> Stream for Shard<S> {
     type Item = S::Item;
     /// Reads an item for every process, so that all are at one position.
     fn next_item(&mut self) -> Option<Result<S::Item>> {
+        if self.count > MOST_PARTS {
+            let what = format!("a stream in {} parts: there can be at most {MOST_PARTS}", self.count);
+            return Some(Err(
+                Error::new(ErrorKind::Value, what).help("give the number of processes, `process_count()`")
+            ));
+        }
         let mut own = None;
         for i in 0..self.count {
             let Some(item) = self.inner.next_item() else {
@@ -296,6 +305,13 @@ impl<S: Stream<Item = Example>> Batched<S> {
         self.read += 1;
         Some(item.map(|example| self.examples.push(example)))
     }
+
+    /// Fails if a batch of examples as large as the first does not fit in memory.
+    fn check_room(&self) -> Result<()> {
+        let Some(first) = self.examples.first() else { return Ok(()) };
+        let bytes = first.values().map(|x| x.bytes().len()).sum::<usize>() + size_of::<Example>();
+        room_for(self.size, bytes, &format!("a batch of {} examples", self.size), "take smaller batches")
+    }
 }
 
 impl<S: Stream<Item = Example>> Stream for Batched<S> {
@@ -309,6 +325,11 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
             (self.begin, self.read) = (self.inner.position(), 0);
         }
         while self.examples.len() < self.size {
+            if self.examples.len() == 1
+                && let Err(error) = self.check_room()
+            {
+                return Some(Err(error));
+            }
             match self.read() {
                 Some(Ok(())) => {}
                 Some(Err(error)) => return Some(Err(error)),
@@ -348,9 +369,6 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
 
 /// Stacks `count` examples, pads them with zeros to `size`, and adds the mask.
 fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
-    room(size as u64).map_err(|error| {
-        Error::new(ErrorKind::Value, format!("a batch of {size} examples: {error}")).help("take smaller batches")
-    })?;
     let mut out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
     let mask: Vec<bool> = (0..size).map(|i| i < count).collect();
     match out.insert("mask".to_owned(), HostArray::of(&mask, &[size])?) {

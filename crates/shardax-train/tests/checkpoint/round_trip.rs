@@ -156,7 +156,7 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     );
     fails(
         saved.restore_with(&(zeros([2]), 7f64, 1i32), &all()),
-        &["the number `[2]` was saved as 1099511627776", "the tree's type can hold 0 of it"],
+        &["types", "the number `[2]` is of type i32, which cannot hold 1099511627776", "keep_numbers"],
     );
     assert_eq!(saved.restore_with(&(zeros([2]), 7f32, 1u64), &all())?.2, 1 << 40);
     Ok(())

@@ -191,6 +191,51 @@ fn sizes_of_streams_beyond_memory_are_less_or_errors() -> Result<()> {
     Ok(())
 }
 
+/// Of a stream without end; what is more than memory has is an error before anything is read for it.
+#[test]
+fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
+    const MOST: usize = usize::MAX;
+    let first = |stream: &mut dyn Stream<Item = Example>| stream.next_item().expect("an item");
+    let text = |_| Ok(Example::from([("tokens".to_owned(), HostArray::of(&[1, 2, 3], &[3])?)]));
+    let texts = move || (3usize, text).stream();
+    let beyond_memory = within(SOON, move || {
+        [1 << 44, MOST].map(|size| {
+            [
+                ("a shuffle buffer of", first(&mut numbers(9).shuffle(size, 0))),
+                ("a batch of", first(&mut numbers(9).batch(size))),
+                ("a batch of", first(&mut numbers(9).batch_masked(size))),
+                ("a batch of", first(&mut numbers(9).epochs(1).batch_masked(size))),
+                ("a row of", first(&mut texts().pack(size))),
+                ("a row of", first(&mut texts().concat_then_split(size))),
+                ("the order of", first(&mut numbers(size).shuffled(0))),
+            ]
+            .map(|(what, item)| fails(item, &[&format!("{what} {size} "), "do not fit in memory"]))
+        })
+    });
+    assert_eq!(beyond_memory.as_flattened().len(), 14);
+    within(SOON, move || {
+        fails(first(&mut numbers(9).shard(MOST, MOST)), &["18446744073709551615 parts", "at most 1048576"]);
+        fails(numbers(9).shuffle(MOST, 0).batch(2).prefetch(2).next_item().expect("an item"), &["a shuffle buffer"]);
+    });
+    // What takes no memory may be so large.
+    let number = |item: Result<Example>| item?["x"].to_vec::<i32>();
+    assert_eq!(number(first(&mut numbers(MOST).shard(1, 2)))?, [1]);
+    assert_eq!(number(first(&mut numbers(9).epochs(u64::MAX).repeat().prefetch(MOST)))?, [0]);
+    assert_eq!(numbers(9).enumerate().parallel_map(MOST, Ok).next_item().expect("an item")?.0, 0);
+    assert_eq!(number(first(&mut numbers(9).mix(1.0, vec![(numbers(9), 1.0)], u64::MAX)?))?, [0]);
+    fails(token_windows(vec![1, 2, 3], MOST), &["no window of 18446744073709551615"]);
+    fails(text_windows(Folder::new().write("a.txt", "text"), MOST), &["no window of 18446744073709551615"]);
+    let image = HostArray::of(&[7u8; 12], &[2, 2, 3])?;
+    assert_eq!(Augment::new(0).random_crop(MOST).cutout(MOST).image(u64::MAX, &image)?.shape(), [2, 2, 3]);
+    let digits = digits()?;
+    fails(digits.batches(MOST).next().expect("an item"), &["do not fit in memory"]);
+    fails(digits.batches(MOST).drop_last().next().expect("an item"), &["is larger than the data set"]);
+    assert_eq!(digits.clone().split(MOST).1.len(), 0);
+    fails(shardax_train::shard_batch(&zeros([4]), MOST), &["must be divisible by num_devices"]);
+    assert!(shardax_train::accumulate(MOST, |x: Array| Ok(x), zeros([4])).is_err());
+    Ok(())
+}
+
 /// Numbers as examples, of which some are errors.
 fn with_errors(len: usize, wrong: &'static [usize]) -> impl Stream<Item = Example> {
     let example = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[i as i32], &[])?)]));

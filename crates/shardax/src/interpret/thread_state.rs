@@ -41,21 +41,39 @@ pub(crate) fn thread_eval(
     env.arrays(&program.outputs)
 }
 
-/// The program with the state added: it takes it after its first `before` inputs, and returns it before its outputs.
-/// Captures of the tracing come first of all.
+/// The program with the state added: it takes it after its first `before` inputs, and returns it, of the same types,
+/// before its outputs. Captures of the tracing come first of all.
 pub(crate) fn thread_state(
     program: &Program,
     thread: &dyn ThreadState,
     before: usize,
     state: &[Array],
 ) -> Result<Traced> {
+    traced(program, before, state, |args, state| {
+        let outs = thread_eval(program, thread, args, state)?;
+        thread.cast_state(state)?;
+        Ok(outs)
+    })
+}
+
+/// The program with the state added before its inputs and outputs. The state that it returns may have other types: an
+/// entry for each device of a `shard_map`.
+pub(crate) fn thread_call(program: &Program, thread: &dyn ThreadState, state: &[Array]) -> Result<Traced> {
+    traced(program, 0, state, |args, state| thread_eval(program, thread, args, state))
+}
+
+fn traced(
+    program: &Program,
+    before: usize,
+    state: &[Array],
+    eval: impl Fn(&[Array], &mut Vec<Array>) -> Result<Vec<Array>>,
+) -> Result<Traced> {
     let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
     avals.splice(before..before, state.iter().map(Array::aval));
     trace(&avals, |inputs| {
         let mut own = inputs.to_vec();
         let mut state = own.splice(before..before + state.len(), []).collect();
-        let outs = thread_eval(program, thread, &own, &mut state)?;
-        thread.cast_state(&mut state)?;
+        let outs = eval(&own, &mut state)?;
         Ok([state, outs].concat())
     })
 }

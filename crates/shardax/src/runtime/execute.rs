@@ -181,7 +181,12 @@ impl LoadedProgram {
         if given.is_empty() {
             return Ok(());
         }
-        let bytes: Vec<Vec<u8>> = given.iter().map(|&i| transfer::to_host(args[i].borrow())).collect::<Result<_>>()?;
+        let bytes: Vec<Vec<u8>> = given
+            .iter()
+            .map(|&i| transfer::to_host(args[i].borrow()))
+            .collect::<Result<_>>()
+            // The others wait for this process, which goes no further.
+            .inspect_err(|error| processes.report(error))?;
         let values: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
         processes.agree(&shared.processes, &format!("the call of {}", shared.what), &values, &|rank, at| {
             let i = given[at];

@@ -374,6 +374,10 @@ impl Processes {
                     self.exchange.close(&error.message);
                     err!(Runtime, "{}", error.message).help(SAME_ORDER)
                 }
+                mpi::Kind::Failed => {
+                    self.exchange.close(&error.message);
+                    error.into()
+                }
                 mpi::Kind::DeadlineExceeded => {
                     let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
                     let error = err!(DeadlineExceeded, "{missing} have not reached {what} within {:?}", timeout());
@@ -452,6 +456,11 @@ impl Processes {
     /// Launches a program with collectives between these processes.
     pub fn launch<T>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T>) -> Result<T> {
         self.exchange.launch(shared, launch)
+    }
+
+    /// Gives all processes this process's error, and ends their exchange.
+    pub fn report(&self, error: &Error) {
+        self.exchange.report(error.message());
     }
 
     /// Names the program whose calls of the exchange have this number.

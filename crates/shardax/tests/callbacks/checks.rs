@@ -178,6 +178,21 @@ fn errors_of_devices_are_told_apart() -> Result<()> {
     assert_eq!(error.get()?.unwrap_or_default(), want);
     let (error, _) = pmap(checkify(positive)).call(arange(0..8).astype(DType::F32) - 1)?;
     assert_eq!(error.get()?.unwrap_or_default(), want);
+    // Through calls of compiled functions, which may have checks of their own before and after.
+    let x = || arange(0..8).astype(DType::F32) - 1;
+    let want = |k: usize, text: &str| format!("at mapped index {k}: block [{text}] (`check` failed)");
+    let lines = [want(0, "-1."), want(1, "0.")].join("\n");
+    let compiled = || jit(shard_map(block, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]));
+    assert_eq!(user(compiled(), x()), lines);
+    let inner = compiled();
+    assert_eq!(user(jit(move |x: Array| inner.call(x)), x()), lines);
+    assert_eq!(user(checkpoint(compiled()), x()), lines);
+    let inner = compiled();
+    assert_eq!(user(jit(move |x: Array| inner.call(positive(x.sum(..))? * 0 + x)), x()), lines);
+    let (inner, later) = (compiled(), jit(|x: Array| positive(x.sum(..) + 100)));
+    assert_eq!(user(move |x: Array| later.call(inner.call(x)?), x()), lines);
+    let inner = compiled();
+    assert_eq!(user(jit(move |x: Array| Ok::<_, shardax::Error>(inner.call(x)?.sum(..))), x() + 2), "");
     // Around the map, inside of a loop, and after another check.
     let looped =
         |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((f.call(positive(c.sum(..))? * 0 + &c)? - 2, ())), x, 3);

@@ -32,15 +32,25 @@ struct Case {
     phrases: Vec<String>,
 }
 
-fn run(case: &Case, home: &Path) -> Result<(), String> {
+fn command(home: &Path) -> Result<Command, String> {
     let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
     command.args(["processes::child", "--exact", "--nocapture"]);
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "SHARDAX_CPU_PLUGIN", "SHARDAX_NUM_CPU_DEVICES", "SHARDAX_PLATFORM"] {
         command.env_remove(name);
     }
     command.env(CHILD, "1").env("SHARDAX_OFFLINE", "1").env("PATH", home);
-    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("cache")).envs(case.variables.iter().cloned());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+    command.env("HOME", home).env("XDG_CACHE_HOME", home.join("cache"));
+    Ok(command)
+}
+
+fn run(case: &Case, home: &Path) -> Result<(), String> {
+    let mut command = command(home)?;
+    let mut child = command
+        .envs(case.variables.iter().cloned())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
     let start = Instant::now();
     while child.try_wait().map_err(|e| e.to_string())?.is_none() {
         if start.elapsed() > Duration::from_secs(60) {
@@ -152,4 +162,18 @@ fn a_process_without_an_engine_reports_it() {
         cases.iter().filter_map(|case| run(case, &home).err().map(|why| format!("{}: {why}", case.name))).collect();
     let _ = std::fs::remove_dir_all(&home);
     assert!(failures.is_empty(), "{} of {} fail\n\n{}", failures.len(), cases.len(), failures.join("\n\n"));
+}
+
+#[test]
+fn a_misspelt_variable_is_named_once_with_the_nearest_setting() -> Result<(), String> {
+    let home = std::env::temp_dir().join(format!("shardax-misspelt-{}", std::process::id()));
+    let misspelt = "SHARDAX_NUM_CPU_DEVICES".trim_end_matches('S');
+    let mut command = command(&home)?;
+    command.env(misspelt, "4").env("SHARDAX_TEST_STEPS", "4").env("MY_SHARDAX_RUN", "4");
+    let output = command.output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(text.matches(&format!("{misspelt} is not a setting of shardax, and ignored")).count(), 1, "{text}");
+    assert!(text.contains(&format!("help: the name nearest to {misspelt} is SHARDAX_NUM_CPU_DEVICES")), "{text}");
+    assert!(!text.contains("SHARDAX_TEST_STEPS") && !text.contains("MY_SHARDAX_RUN"), "{text}");
+    Ok(())
 }

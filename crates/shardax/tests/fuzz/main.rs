@@ -11,6 +11,7 @@ mod golden_support;
 
 mod collectives;
 mod program;
+mod relations;
 mod source;
 
 use std::collections::BTreeMap;
@@ -97,6 +98,29 @@ fn random_programs_of_explicit_types_are_what_jax_computes() {
     assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
+/// One piece of each way; `SHARDAX_FUZZ_PIECES=0..70` runs these, and `cargo xtask sweep` one after the other.
+#[test]
+fn programs_are_the_same_however_they_are_run() {
+    setup();
+    let pieces = std::env::var("SHARDAX_FUZZ_PIECES").ok();
+    let pieces = pieces.as_deref().and_then(|text| {
+        let (from, to) = text.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    let cases = relations::programs();
+    let (counts, failures) = relations::check(&cases, pieces.unwrap_or(0..relations::WAYS.len()));
+    let blamed: Vec<String> = failures.iter().map(|(way, f)| format!("{way:?} of {}", f.operations)).collect();
+    write_report(&counts, &count(blamed), failures.iter().map(|(_, f)| f));
+    let wrong: Vec<String> = failures
+        .iter()
+        .map(|(way, f)| {
+            let source = source::rust(&Program::new(f.program));
+            format!("{} {way:?} ({}): {}\n\n{source}", f.program.name, f.operations, f.what)
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} programs differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 #[test]
 fn a_wrong_answer_is_found() {
     setup();
@@ -145,8 +169,13 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     found
 }
 
-/// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
+/// Runs programs as one.
 fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
+    run_with(group, &results)
+}
+
+/// The results of programs that run as one.
+fn results(group: &[&Program]) -> Result<Vec<Array>> {
     let mesh = group[0].explicit_mesh();
     let _mesh = mesh.as_ref().map(|mesh| set_mesh(mesh).expect("no trace"));
     let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.placed().expect("arguments")).collect();
@@ -164,8 +193,12 @@ fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
     };
     let inputs = arguments.concat();
     let eager = matches!(group, [p] if p.alone());
-    let results = catch_unwind(AssertUnwindSafe(|| if eager { all(inputs) } else { jit(all).call(inputs) }));
-    let failure = match results {
+    if eager { all(inputs) } else { jit(all).call(inputs) }
+}
+
+/// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
+fn run_with<'a>(group: &[&Program<'a>], results: &dyn Fn(&[&Program]) -> Result<Vec<Array>>) -> Vec<Failure<'a>> {
+    let failure = match catch_unwind(AssertUnwindSafe(|| results(group))) {
         Ok(Ok(outs)) => {
             let mut outs = outs.into_iter();
             return group.iter().filter_map(|p| compare(p, &mut outs)).collect();
@@ -178,14 +211,15 @@ fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
         }
     };
     match group {
+        [] => Vec::new(),
         [program] => {
             let operations = program.steps.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
             vec![Failure { program: program.case, operations, what: failure }]
         }
         _ => {
             let (a, b) = group.split_at(group.len() / 2);
-            let mut found = run(a);
-            found.extend(run(b));
+            let mut found = run_with(a, results);
+            found.extend(run_with(b, results));
             found
         }
     }
@@ -222,21 +256,31 @@ fn minimal<'a, 'b>(failures: &'b [Failure<'a>]) -> Vec<&'b Failure<'a>> {
     smallest.into_values().collect()
 }
 
-/// Counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also as a file (`SHARDAX_FUZZ_REPORT`).
+/// Prints counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also a file (`SHARDAX_FUZZ_REPORT`).
 fn report(cases: &[Case], failures: &[Failure], seconds: f64) {
-    let count = |modes: &mut dyn Iterator<Item = String>| {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        modes.for_each(|m| *counts.entry(m).or_default() += 1);
-        counts
-    };
-    let modes = count(&mut cases.iter().map(|c| c.op.clone()));
-    let blamed = count(&mut minimal(failures).iter().map(|f| format!("{} of {}", f.program.op, f.operations)));
+    let modes = count(cases.iter().map(|c| c.op.clone()));
+    let blamed = count(minimal(failures).iter().map(|f| format!("{} of {}", f.program.op, f.operations)));
     eprintln!("{} programs in {seconds:.1} s: {modes:?}", cases.len());
     eprintln!("{} differ from JAX: {blamed:#?}", failures.len());
+    write_report(&modes, &blamed, failures.iter());
+}
+
+fn count(names: impl IntoIterator<Item = String>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    names.into_iter().for_each(|name| *counts.entry(name).or_default() += 1);
+    counts
+}
+
+/// Writes the counts and the names of the failures for `cargo xtask`.
+fn write_report<'a, 'b: 'a>(
+    modes: &BTreeMap<String, usize>,
+    blamed: &BTreeMap<String, usize>,
+    failures: impl Iterator<Item = &'a Failure<'b>>,
+) {
     if let Some(path) = std::env::var_os("SHARDAX_FUZZ_REPORT") {
         let lines = modes.iter().map(|(name, n)| format!("mode\t{n}\t{name}\n"));
         let lines = lines.chain(blamed.iter().map(|(name, n)| format!("blamed\t{n}\t{name}\n")));
-        let lines = lines.chain(failures.iter().map(|f| format!("failure\t{}\n", f.program.name)));
+        let lines = lines.chain(failures.map(|f| format!("failure\t{}\n", f.program.name)));
         std::fs::write(path, lines.collect::<String>()).expect("a report");
     }
 }

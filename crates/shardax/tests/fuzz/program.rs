@@ -150,24 +150,33 @@ impl<'a> Program<'a> {
 
     /// The program in its mode, of all its arguments.
     pub fn run(&self, args: &[Array]) -> Result<Vec<Array>> {
+        self.run_recomputed(args, false)
+    }
+
+    /// The program in its mode; its derivatives recompute what the steps gave, if `recomputed`.
+    pub fn run_recomputed(&self, args: &[Array], recomputed: bool) -> Result<Vec<Array>> {
+        let body = |xs: &[Array]| match recomputed {
+            true => checkpoint(|xs: Vec<Array>| self.body(&xs)).call(xs.to_vec()),
+            false => self.body(xs),
+        };
         let (ins, more) = args.split_at(self.inputs());
         match self.mode {
-            "vmap" => vmap(|xs: Vec<Array>| self.body(&xs)).in_axes((self.axes(),)).call(ins.to_vec()),
+            "vmap" => vmap(|xs: Vec<Array>| body(&xs)).in_axes((self.axes(),)).call(ins.to_vec()),
             "jvp" => {
-                let f = |d: Vec<Array>| self.body(&put(ins, &self.wrt, d));
+                let f = |d: Vec<Array>| body(&put(ins, &self.wrt, d));
                 let (outs, tangents) = jvp::<(Vec<Array>,), _>(f, pick(ins, &self.wrt), more.to_vec())?;
                 Ok([outs, tangents].concat())
             }
-            "grad" => self.gradient(&|xs| self.body(xs), ins, more),
+            "grad" => self.gradient(&body, ins, more),
             "hvp" => {
                 let (cts, tangents) = more.split_at(self.results.len());
-                let slope = |d: Vec<Array>| self.gradient(&|xs| self.body(xs), &put(ins, &self.wrt, d), cts);
+                let slope = |d: Vec<Array>| self.gradient(&body, &put(ins, &self.wrt, d), cts);
                 Ok(jvp::<(Vec<Array>,), _>(slope, pick(ins, &self.wrt), tangents.to_vec())?.1)
             }
-            "explicit" if !self.wrt.is_empty() => self.gradient(&|xs| self.body(xs), ins, more),
+            "explicit" if !self.wrt.is_empty() => self.gradient(&body, ins, more),
             "pmap" | "shard_map" if !self.wrt.is_empty() => self.gradient(&|xs| self.on_devices(xs), ins, more),
             "pmap" | "shard_map" => self.on_devices(ins),
-            _ => self.body(ins),
+            _ => body(ins),
         }
     }
 

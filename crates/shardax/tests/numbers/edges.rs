@@ -414,3 +414,39 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     close(density, &want, 1e-5);
     Ok(())
 }
+
+/// XLA merges a slice of a slice, and then the position of one out of bounds is not that of its own operand (in JAX too).
+#[test]
+fn positions_out_of_bounds_of_a_slice_stay_in_it() -> Result<()> {
+    setup();
+    let x = np::arange(0..8).astype(DType::F32);
+    let block = |x: &Array, p: &Array| lax::dynamic_slice_in_dim(x, p, 4, 0);
+    let slice = jit(move |x: Array, p: Array, i: Array| lax::dynamic_slice_in_dim(&block(&x, &p), i, 1, 0));
+    let clipped = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i).mode(GatherScatterMode::Clip).get());
+    let filled = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i).mode(GatherScatterMode::FillOrDrop).get());
+    let set = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i).set(9));
+    let added = jit(move |x: Array, p: Array, i: Array| block(&x, &p).at(i.reshape([1])).add(9));
+    for p in [0, 2, 4, 6] {
+        let begin = p.min(4) as f32;
+        let part: Vec<f32> = (0..4).map(|k| begin + k as f32).collect();
+        for i in -9..10i32 {
+            let args = || (&x, array(p), array(i));
+            // Negative positions count from the end.
+            let own = if i < 0 { i + 4 } else { i };
+            let near = part[own.clamp(0, 3) as usize];
+            assert_eq!(slice.call(args())?.to_vec::<f32>()?, [near], "p {p}, i {i}");
+            assert_eq!(clipped.call(args())?.item::<f32>()?, near, "p {p}, i {i}");
+            let at = usize::try_from(own).ok().filter(|at| *at < 4);
+            let got = filled.call(args())?.item::<f32>()?;
+            assert!(at.map_or(got.is_nan(), |at| got == part[at]), "p {p}, i {i}: {got}");
+            let changed = |f: &dyn Fn(f32) -> f32| {
+                let mut part = part.clone();
+                at.into_iter().for_each(|at| part[at] = f(part[at]));
+                part
+            };
+            assert_eq!(set.call(args())?.to_vec::<f32>()?, changed(&|_| 9.0), "p {p}, i {i}");
+            assert_eq!(added.call(args())?.to_vec::<f32>()?, changed(&|v| v + 9.0), "p {p}, i {i}");
+        }
+    }
+    Ok(())
+}

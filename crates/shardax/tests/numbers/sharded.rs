@@ -1,8 +1,8 @@
 //! Numbers of operands that the compiler splits, where its partitioner is wrong without a precaution.
 
 use shardax::lax::Padding;
-use shardax::nn;
 use shardax::prelude::*;
+use shardax::{nn, numpy as np};
 
 use super::common::setup;
 use super::floats;
@@ -225,6 +225,28 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
                     .fold(0.0, |m: f64, (g, w)| m.max((g - w).abs() / w.abs().max(1.0)));
                 assert!(off < 1e-5, "{n} rows, {sizes:?}, {spec}, result {k}: off by {off}");
             }
+        }
+    }
+    Ok(())
+}
+
+/// Each device takes its part of an array that all have, and writes one position, which is in the part of one: XLA wrote an
+/// element of the first part into the others.
+#[test]
+fn one_position_of_an_array_that_is_split_while_it_runs_is_the_same() -> Result<()> {
+    setup();
+    let f = jit(|a: Array, c: Array, i: Array| {
+        let x = np::concatenate([&a, &c], 0);
+        (x.at(&i).set(9), x.at(i.reshape([1])).add(9))
+    });
+    let (a, c) = (arange(1..5).astype(DType::F32), arange(20..24).astype(DType::F32));
+    for axes in [&[("a", 2)][..], &[("a", 2), ("b", 4)]] {
+        let mesh = make_mesh(axes.iter().copied())?;
+        let split = device_put(&a, &NamedSharding::new(&mesh, P!["a"]))?;
+        for i in [0, 1, 3, 4, 7, 8, -1] {
+            let ((set, added), want) = (f.call((&split, &c, array(i)))?, f.call((&a, &c, array(i)))?);
+            assert_eq!(floats(&set), floats(&want.0), "{i} over {mesh}");
+            assert_eq!(floats(&added), floats(&want.1), "{i} over {mesh}");
         }
     }
     Ok(())

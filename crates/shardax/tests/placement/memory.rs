@@ -93,6 +93,23 @@ fn programs_put_values_into_other_memory() -> Result<()> {
     Ok(())
 }
 
+/// In JAX it is on the host, because the memory is part of the argument's type.
+#[test]
+fn the_gradient_of_an_argument_on_the_host_is_on_the_device() -> Result<()> {
+    let (split, _) = shardings()?;
+    let host = split.with_memory_kind("pinned_host");
+    let x = device_put(&arange(0..8).astype(DType::F32), &host)?;
+    let loss = |x: Array| -> Result<Array> { Ok(device_put(&x, Space::Device)?.square().sum(..)) };
+    let there = jit(grad(loss)).out_shardings(&host);
+    for (slope, kind) in
+        [(grad(loss).call(&x)?, None), (jit(grad(loss)).call(&x)?, None), (there.call(&x)?, Some("pinned_host"))]
+    {
+        assert_eq!(slope.sharding()?.memory_kind(), kind);
+        assert_eq!(slope.to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]);
+    }
+    Ok(())
+}
+
 #[test]
 fn what_cannot_be_is_an_error() -> Result<()> {
     let (split, _) = shardings()?;

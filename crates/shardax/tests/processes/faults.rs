@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shardax::ErrorKind;
+use shardax::{ErrorKind, io_callback, pure_callback};
 
 use crate::launch::Outcome;
 use crate::*;
@@ -113,6 +113,51 @@ pub fn child(what: &str) -> Result<()> {
             };
             let error = error.and_then(|y| y.block_until_ready()).unwrap_err();
             println!("[{rank} after {} s: {error}]", begun.elapsed().as_secs() / 15 * 15);
+            return Err(error);
+        }
+        "callback" | "callback_before" | "callback_of_own" => {
+            let reads = pure_callback(
+                move |args, results| match args[0].item::<f32>()? {
+                    x if rank == 1 && x == 2.0 => Err(shardax::Error::new(ErrorKind::Value, "the disk is full")),
+                    x => results[0].write([x]),
+                },
+                shape_dtype_struct([1], DType::F32),
+            );
+            let writes = io_callback(
+                move |_, _| {
+                    println!("[{rank} wrote]");
+                    Ok(())
+                },
+                (),
+            );
+            let then = move |x: Array| -> Result<Array> {
+                let sum = psum(x, "x");
+                writes.call(&sum)?;
+                Ok(sum)
+            };
+            let mesh = line()?;
+            let x = counted(device_count())?;
+            let begun = Instant::now();
+            let y = if what == "callback" {
+                let f = move |x: Array| then(reads.call(x)?);
+                jit(shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P![])).call(&x)
+            } else if what == "callback_of_own" {
+                let own = jit(move |x: Array| reads.call(x)).call(array([2.0f32]))?;
+                jit(|x: Array, own: Array| (x * own).sum(..)).call((&x, &own))
+            } else {
+                let own = jit(shard_map(move |x: Array| reads.call(x), &mesh).in_specs(P!["x"]).out_specs(P!["x"]));
+                let y = own.call(&x)?;
+                let failed = y.block_until_ready();
+                assert_eq!(failed.is_err(), rank == 1, "only the process itself knows: {failed:?}");
+                jit(shard_map(then, &mesh).in_specs(P!["x"]).out_specs(P![])).call(&y)
+            };
+            let error = y.and_then(|y| y.block_until_ready()).unwrap_err();
+            println!("[{rank} after {} s: {error}]", begun.elapsed().as_secs() / 15 * 15);
+            // The processes compute nothing together from now on, and each goes on alone.
+            fails(sum().and_then(|y| y.block_until_ready()), &["the disk is full"]);
+            assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
+            // All of them have the error before the first ends the job.
+            std::thread::sleep(Duration::from_secs(3));
             return Err(error);
         }
         "late" => {
@@ -249,6 +294,25 @@ fn processes_that_wait_at_different_computations_fail_at_once() {
             &["[0 after 0 s: ", "process 1 is at the compilation of `", "[1 after 0 s: ", "process 0 is at `"],
         );
     });
+}
+
+/// The others do not compute with the zeros that it would give them.
+#[test]
+fn a_callback_that_fails_on_one_process_is_an_error_on_all() {
+    for case in ["callback", "callback_before", "callback_of_own"] {
+        fault(case, 3, 30, &[("SHARDAX_NUM_CPU_DEVICES", "2"), ("SHARDAX_COLLECTIVE_TIMEOUT", "60")], |outcome| {
+            assert!(!outcome.success);
+            assert!(!outcome.text.contains("wrote]"), "{}", outcome.text);
+            says(outcome, &["[0 after 0 s: ", "[1 after 0 s: ", "[2 after 0 s: "]);
+            for rank in [0, 2] {
+                let from = outcome.text.split(&format!("[{rank} after 0 s: ")).nth(1).unwrap();
+                let error = from.split(']').next().unwrap();
+                for text in ["the host function processes::faults::child::", "on process 1", "the disk is full"] {
+                    assert!(error.contains(text), "{text:?} is not in:\n{error}");
+                }
+            }
+        });
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::dtype::Scalar;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 
 /// The structure of a tree without its leaves. Comparing and hashing it is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,6 +147,28 @@ impl fmt::Debug for StaticValue {
     }
 }
 
+/// Returns `true` if a Rust number of the type of this name can be this one, apart from rounding.
+pub(super) fn can_hold(of: &str, value: Scalar) -> bool {
+    let (low, high): (i128, i128) = match of {
+        "i8" => (i8::MIN.into(), i8::MAX.into()),
+        "i16" => (i16::MIN.into(), i16::MAX.into()),
+        "i32" => (i32::MIN.into(), i32::MAX.into()),
+        "i64" => (i64::MIN.into(), i64::MAX.into()),
+        "u8" => (0, u8::MAX.into()),
+        "u16" => (0, u16::MAX.into()),
+        "u32" => (0, u32::MAX.into()),
+        "u64" => (0, u64::MAX.into()),
+        "usize" => (0, usize::MAX as i128),
+        "bool" => return matches!(value, Scalar::Bool(_)),
+        _ => {
+            let v = value.to_f64();
+            let becomes_infinite = of == "f32" && v.is_finite() && !(v as f32).is_finite();
+            return matches!(value, Scalar::Int(_) | Scalar::Float(_)) && !becomes_infinite;
+        }
+    };
+    matches!(value, Scalar::Int(i) if (low..=high).contains(&i))
+}
+
 impl TreeDef {
     pub(super) fn push(&mut self, token: Token) {
         self.0.push(token);
@@ -261,17 +283,36 @@ impl TreeDef {
 
     /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers); the rest are
     /// unchanged.
-    pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> TreeDef {
+    ///
+    /// Fails for a number that the type of the one in its place cannot hold: an integer out of range, a fraction for an
+    /// integer, a float beyond `f32`. Floats are rounded.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::dtype::Scalar;
+    /// let def = tree::structure(&(3u8, 0.5f32));
+    /// assert_eq!(format!("{:?}", def.with_numbers([Scalar::Int(4)])?.numbers()), r#"[("[0]", 4), ("[1]", 0.5)]"#);
+    /// let error = def.with_numbers([Scalar::Int(300)]).unwrap_err();
+    /// assert_eq!(error.message(), "the number `[0]` is of type u8, which cannot hold 300");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_numbers(&self, numbers: impl IntoIterator<Item = Scalar>) -> Result<TreeDef> {
         let mut numbers = numbers.into_iter();
         let mut new = self.clone();
-        for token in &mut new.0 {
-            if let Token::Number(value, _) = token
+        for (at, token) in new.0.iter_mut().enumerate() {
+            if let Token::Number(value, of) = token
                 && let Some(other) = numbers.next()
             {
+                if !can_hold(of, other) {
+                    let path = self.path_of_token(at);
+                    return Err(err!(Value, "the number `{path}` is of type {of}, which cannot hold {other:?}"))
+                        .at_caller();
+                }
                 *value = other;
             }
         }
-        new
+        Ok(new)
     }
 
     /// Returns `true` if the structure holds plain numbers.

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::structure::{StaticValue, Token};
+use super::structure::{StaticValue, Token, can_hold};
 use super::{Flat, Node, Tree, Unflatten, mismatch};
 use crate::core::array::Array;
 use crate::dtype::{Element, Scalar};
@@ -158,7 +158,7 @@ macro_rules! number_trees {
             }
             fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
                 match from.tokens.next() {
-                    Some(Token::Number($v, stringify!($t))) => Ok($back),
+                    Some(Token::Number($v, of @ stringify!($t))) if can_hold(of, *$v) => Ok($back),
                     token => Err(mismatch(concat!("a number of type ", stringify!($t)), token)),
                 }
             }
@@ -186,7 +186,7 @@ impl Tree for usize {
     }
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
         match from.tokens.next() {
-            Some(Token::Number(v, "usize")) => Ok(v.to_i128() as usize),
+            Some(Token::Number(v, of @ "usize")) if can_hold(of, *v) => Ok(v.to_i128() as usize),
             token => Err(mismatch("a number of type usize", token)),
         }
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use shardax_pjrt::Plugin;
 use shardax_pjrt::ffi::{self, Attr, CallFrame};
 
+use super::guarded;
 use super::views::{DeviceCall, HostArg, HostResult};
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
@@ -163,7 +164,7 @@ fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
 
 /// Handles a call from a program. No lock is held while the function runs.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
-    if frame.has_failed() {
+    if frame.failure().is_some() {
         // Its inputs would be computed from zeros; the results have the error.
         frame.rets().iter_mut().for_each(|ret| ret.data().fill(0));
         return Ok(());
@@ -181,9 +182,9 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
         .collect::<Result<_>>()?;
     if token {
         results[0].write([0i32])?;
-        return function.call(&args[1..], &mut results[1..]);
+        return guarded(&function, &args[1..], &mut results[1..]);
     }
-    function.call(&args, &mut results)
+    guarded(&function, &args, &mut results)
 }
 
 pub(super) fn shape(dims: &[i64]) -> Shape {

@@ -272,12 +272,13 @@ macro_rules! tuples_of_operands {
 tuples_of_operands!(());
 crate::tuples::each!(tuples_of_operands);
 
-/// Calls the function; a panic becomes an error.
+/// Calls the function. Its error names it, and a panic is an error.
 fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
     let call = std::panic::AssertUnwindSafe(|| f.call(args, results));
-    std::panic::catch_unwind(call).unwrap_or_else(|panic| {
-        Err(err!(Runtime, "the host function {f:?} panicked: {}", shardax_pjrt::panic_text(panic)))
-    })
+    match std::panic::catch_unwind(call) {
+        Ok(called) => called.map_err(|error| error.context(format!("the host function {f:?} failed"))),
+        Err(panic) => Err(err!(Runtime, "the host function {f:?} panicked: {}", shardax_pjrt::panic_text(panic))),
+    }
 }
 
 /// Fills a result with zeros.

@@ -8,7 +8,7 @@ use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::error::{Result, bail};
 use crate::interpret::higher_order::bind_checked;
-use crate::interpret::thread_state::thread_state;
+use crate::interpret::thread_state::{thread_call, thread_state};
 use crate::interpret::{ad, batching};
 use crate::scope::{self, Part};
 use crate::sharding::{NamedSharding, Sharding};
@@ -78,10 +78,29 @@ pub(crate) fn in_place_thread_state(
     let Traced { program, captures } = thread_state(program, thread, before, state)?;
     let (own, rest) = args.split_at(before);
     let operands = [&captures, own, state, rest].concat();
-    let mut outs = bind(program.simplified(), captures.len() + before, &operands)?;
+    let outs = bind(program.simplified(), captures.len() + before, &operands)?;
+    Ok(without_state(outs, state))
+}
+
+/// Threads a state through a call of a program, whose rules are those of its equations: `bind` applies the primitive to
+/// the new program.
+pub(crate) fn call_thread_state(
+    program: &Program,
+    thread: &dyn ThreadState,
+    args: &[Array],
+    state: &mut [Array],
+    bind: impl FnOnce(Program, &[Array]) -> Result<Outputs>,
+) -> Result<Outputs> {
+    let Traced { program, captures } = thread_call(program, thread, state)?;
+    let outs = bind(program.simplified(), &[captures.as_slice(), state, args].concat())?;
+    Ok(without_state(outs, state))
+}
+
+/// Takes the new state, which comes first, out of a program's results.
+fn without_state(mut outs: Outputs, state: &mut [Array]) -> Outputs {
     let rest = outs.drain(state.len()..).collect();
     state.clone_from_slice(&outs);
-    Ok(rest)
+    rest
 }
 
 /// Operands and results are those of the program.
@@ -131,7 +150,7 @@ impl Primitive for Call {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        in_place_thread_state(&self.program, thread, 0, args, state, |program, _, operands| {
+        call_thread_state(&self.program, thread, args, state, |program, operands| {
             bind_checked(Call { name: self.name.clone(), program }, operands)
         })
     }

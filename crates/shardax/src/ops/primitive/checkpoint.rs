@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{in_place, in_place_thread_state};
+use super::call::{call_thread_state, in_place};
 use super::checkpoint_policy::{CheckpointPolicy, Decision, Offload};
 use super::device_put::DevicePut;
 use super::optimization_barrier::OptimizationBarrier;
@@ -108,7 +108,7 @@ impl Primitive for Checkpoint {
     }
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
-        in_place_thread_state(&self.program, thread, 0, args, state, |program, _, operands| {
+        call_thread_state(&self.program, thread, args, state, |program, operands| {
             bind_checked(Checkpoint { program, ..self.clone() }, operands)
         })
     }

@@ -16,7 +16,6 @@ use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::ops::numpy::iinfo;
 use crate::shape::Shape;
 
 /// `dynamic_slice(x, start_0, …)`: the block of these sizes that begins at the start indices, one scalar per dimension.
@@ -66,24 +65,23 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
     crate::ops::lax::concatenate(&columns, 1)
 }
 
+/// The start indices, clamped so that the block lies inside. XLA (xla-cpu-pjrt 0.0.1) clamps too, but adds those of a slice of a
+/// slice as they are given, and along a split dimension clamps them to each device's part. Checked by
+/// `positions_out_of_bounds_of_a_slice_stay_in_it` and `slices_that_begin_outside_are_clamped`.
+fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Vec<Value> {
+    let clamp = |(d, &start): (usize, &Value)| {
+        let aval = cx.aval(start);
+        let last = (shape[d] - sizes[d]) as i128;
+        let last = aval.dtype.integer_range().map_or(last, |(_, most)| last.min(most));
+        let [low, high] = [0, last].map(|bound| cx.constant(Scalar::Int(bound), &aval));
+        cx.op("stablehlo.clamp", &[low, start, high], "", &aval)
+    };
+    starts.iter().enumerate().map(clamp).collect()
+}
+
 /// A zero of the start indices' dtype, for the batch dimension.
 fn zero_start(starts: &[Array]) -> Array {
     Array::literal(Scalar::Int(0), starts.first().map(|s| s.dtype()).unwrap_or(DType::I32), false)
-}
-
-/// The start indices, clamped where the compiler may split the operand: its partitioner (xla-cpu-pjrt 0.0.1) clamps those of
-/// each device's part alone, and reads beyond it. `slices_that_begin_outside_are_clamped` fails without.
-fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Result<Vec<Value>> {
-    if cx.is_local() {
-        return Ok(starts.to_vec());
-    }
-    let clamp = |(d, &start): (usize, &Value)| {
-        let aval = cx.aval(start);
-        let last = iinfo(aval.dtype)?.max.min((shape[d] - sizes[d]) as i128);
-        let [first, last] = [0, last].map(|bound| cx.constant(Scalar::Int(bound), &aval));
-        Ok(cx.op("stablehlo.clamp", &[first, start, last], "", &aval))
-    };
-    starts.iter().enumerate().map(clamp).collect()
 }
 
 impl Primitive for DynamicSlice {
@@ -112,7 +110,7 @@ impl Primitive for DynamicSlice {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("slice_sizes = {}", ints(&self.sizes));
         let shape = cx.shape(args[0]).to_vec();
-        let starts = clamped(cx, &args[1..], &shape, &self.sizes)?;
+        let starts = clamped(cx, &args[1..], &shape, &self.sizes);
         let args: Vec<Value> = std::iter::once(args[0]).chain(starts).collect();
         with_addends(cx, &args, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_slice", args, &attrs, &outs[0])))
     }
@@ -194,7 +192,7 @@ impl Primitive for DynamicUpdateSlice {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let sizes = cx.shape(args[1]).to_vec();
-        let starts = clamped(cx, &args[2..], &outs[0].shape, &sizes)?;
+        let starts = clamped(cx, &args[2..], &outs[0].shape, &sizes);
         let args: Vec<Value> = args[..2].iter().copied().chain(starts).collect();
         with_addends(cx, &args, &outs[0], |cx, args| Ok(cx.op("stablehlo.dynamic_update_slice", args, "", &outs[0])))
     }

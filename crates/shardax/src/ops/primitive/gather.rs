@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::binary::{AND, Compare, Select};
+use super::binary::{AND, Compare, MAX, MIN, Select};
 use super::reduce::{highest, lowest};
 use super::reshard::with_addends;
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
@@ -302,7 +302,13 @@ impl Primitive for Gather {
             self.indices_are_sorted,
             ints(&self.slice_sizes)
         );
-        // The operation itself clamps positions.
+        // The operation itself clamps positions, but XLA adds that of one row to the position of a slice as it is given
+        // (xla-cpu-pjrt 0.0.1). Checked by `positions_out_of_bounds_of_a_slice_stay_in_it`.
+        let mut args = args.to_vec();
+        if self.mode == GatherScatterMode::Clip {
+            args[1] = clipped(cx, args[0], args[1], &self.dims.start_index_map, &self.slice_sizes)?;
+        }
+        let args = &args;
         let out =
             with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.gather", args, &attrs, &outs[0])))?[0];
         if self.mode != GatherScatterMode::FillOrDrop {
@@ -361,6 +367,29 @@ pub(crate) fn wide(indices: &Array) -> Array {
         DType::U32 => indices.astype(DType::I64),
         _ => indices.astype(DType::I32),
     }
+}
+
+/// The positions of blocks of these sizes, each clamped so that its block lies inside the operand.
+pub(super) fn clipped(
+    cx: &mut Lowering,
+    operand: Value,
+    indices: Value,
+    dims: &[usize],
+    window: &[usize],
+) -> Result<Value> {
+    let operand = cx.shape(operand).clone();
+    let made = cx.expand(&[indices], |args| {
+        let indices = wide(&args[0]);
+        let n = indices.ndim() - 1;
+        let column = |(k, &d): (usize, &usize)| {
+            let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
+            let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
+            MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
+        };
+        let columns: Vec<Array> = dims.iter().enumerate().map(column).collect();
+        Ok(vec![if columns.is_empty() { indices } else { crate::ops::lax::concatenate(&columns, n) }])
+    })?;
+    Ok(made[0])
 }
 
 /// Takes `x` at `indices` along `axis`, entry by entry: their other dimensions are equal.

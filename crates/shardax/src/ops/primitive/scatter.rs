@@ -2,9 +2,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::binary::{Compare, MAX, MIN, Select};
+use super::binary::{Compare, MAX, Select};
 use super::elementwise::Accepts;
-use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, wide};
+use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped};
 use super::reshard::with_addends;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -139,6 +139,12 @@ impl Scatter {
     }
 }
 
+/// The number of blocks that a scatter writes.
+fn rows_of(updates: &[usize], dims: &ScatterDimensionNumbers) -> usize {
+    let row = |d: &usize| !dims.update_window_dims.contains(d);
+    (0..updates.len()).filter(row).map(|d| updates[d]).product()
+}
+
 impl Primitive for Scatter {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -241,23 +247,7 @@ impl Primitive for Scatter {
         if self.mode == GatherScatterMode::Clip {
             // The operation itself drops blocks that are out of bounds.
             let window = self.window(cx.shape(args[0]).len(), cx.shape(args[2]));
-            let operand = cx.shape(args[0]).clone();
-            indices = cx.expand(&[args[1]], |args| {
-                let indices = wide(&args[0]);
-                let n = indices.ndim() - 1;
-                let columns: Vec<Array> = self
-                    .dims
-                    .scatter_dims_to_operand_dims
-                    .iter()
-                    .enumerate()
-                    .map(|(k, &d)| {
-                        let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);
-                        let bound = |v: usize| Array::literal(Scalar::Int(v as i128), i.dtype(), false);
-                        MIN.apply(&MAX.apply(&i, &bound(0)), &bound(operand[d] - window[d]))
-                    })
-                    .collect();
-                Ok(vec![if columns.is_empty() { indices } else { crate::ops::lax::concatenate(&columns, n) }])
-            })?[0];
+            indices = clipped(cx, args[0], indices, &self.dims.scatter_dims_to_operand_dims, &window)?;
         }
         let names = [
             "update_window_dims",
@@ -297,7 +287,15 @@ impl Primitive for Scatter {
             of_indices.push(cx.shape(indices).len() - 1);
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
-        with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
+        // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
+        // as each device's part of an array is, it merges both (xla-cpu-pjrt 0.0.1), and a position out of bounds reads
+        // another part. Checked by `one_position_of_an_array_that_is_split_while_it_runs_is_the_same`.
+        let mut operand = args[0];
+        if rows_of(cx.shape(updates), &self.dims) == 1 {
+            let aval = cx.aval(operand);
+            operand = cx.op("stablehlo.optimization_barrier", &[operand], "", &aval);
+        }
+        with_addends(cx, &[operand, indices, updates], &outs[0], |cx, args| {
             Ok(cx.op_with("stablehlo.scatter", args, &attrs, vec![region], outs)[0])
         })
     }

@@ -1,0 +1,160 @@
+//! What a program computes does not depend on how it is run: eagerly or compiled, alone or in a batch, whole or split, with its
+//! intermediate values or recomputing them, from a file or not. The committed programs have answers, so none of this needs JAX.
+
+use std::collections::BTreeMap;
+
+use shardax::control_flow::map;
+use shardax::export::Exported;
+use shardax::prelude::*;
+use shardax::shape::AxisName;
+use shardax::sharding::DimSpec;
+
+use super::program::Program;
+use super::{Case, Failure, committed, known, run_with};
+use crate::golden_support::read::cases;
+
+/// Programs of one piece, which are run as one.
+const AT_ONCE: usize = 8;
+
+/// A way to run a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Way {
+    Eager,
+    Compiled,
+    /// An entry of a batch of `vmap`.
+    Batched,
+    /// An entry of a batch that a loop goes through.
+    Looped,
+    /// Inside `checkpoint`.
+    Recomputed,
+    /// Exported, written and read.
+    Exported,
+    /// With operands split over the devices of a mesh.
+    Split,
+}
+
+pub const WAYS: [Way; 7] =
+    [Way::Eager, Way::Compiled, Way::Batched, Way::Looped, Way::Recomputed, Way::Exported, Way::Split];
+
+const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
+
+/// Programs that differ in a way, and why.
+const DIFFERENT: [(&str, Way, &str); 1] =
+    [("jit_00361", Way::Split, "a product of numbers near both ends, whose order decides between -0 and a number")];
+
+/// Random numbers that follow from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as usize % n
+    }
+}
+
+/// The committed programs for one device whose answers are JAX's.
+pub fn programs() -> Vec<Case> {
+    let known = known();
+    let mut cases = cases(&committed(), "fuzz");
+    cases.retain(|case| {
+        matches!(case.op.as_str(), "eager" | "jit" | "grad" | "hvp" | "jvp" | "vmap")
+            && known.iter().all(|(name, _)| *name != case.name)
+    });
+    cases
+}
+
+/// Runs the programs that these numbers stand for; returns the count of each way, and what differs.
+pub fn check(cases: &[Case], pieces: std::ops::Range<usize>) -> (BTreeMap<String, usize>, Vec<(Way, Failure<'_>)>) {
+    let (mut counts, mut failures) = (BTreeMap::new(), Vec::new());
+    for piece in pieces {
+        let way = WAYS[piece % WAYS.len()];
+        let mut random = Random(piece as u64);
+        let chosen: Vec<Program> = (0..AT_ONCE)
+            .map(|_| Program::new(&cases[random.below(cases.len())]))
+            .filter(|program| allowed(program, way))
+            .collect();
+        *counts.entry(format!("{way:?}").to_lowercase()).or_default() += chosen.len();
+        let group: Vec<&Program> = chosen.iter().collect();
+        let seed = random.0;
+        let found = run_with(&group, &|group| results(group, way, &mut Random(seed)));
+        failures.extend(found.into_iter().map(|failure| (way, failure)));
+    }
+    (counts, failures)
+}
+
+fn allowed(program: &Program, way: Way) -> bool {
+    if DIFFERENT.iter().any(|(name, other, _)| (*name, *other) == (program.case.name.as_str(), way)) {
+        return false;
+    }
+    match way {
+        Way::Eager | Way::Compiled | Way::Split => true,
+        // What reads values while it is traced runs eagerly alone.
+        _ => program.mode != "eager",
+    }
+}
+
+/// The results of these programs as one.
+fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Array>> {
+    let arguments: Vec<Vec<Array>> = group.iter().map(|program| program.arguments()).collect();
+    let all = |xs: Vec<Array>| -> Result<Vec<Array>> {
+        let (mut outs, mut at) = (Vec::new(), 0);
+        for (program, args) in group.iter().zip(&arguments) {
+            let made = program.run_recomputed(&xs[at..at + args.len()], way == Way::Recomputed)?;
+            at += args.len();
+            outs.extend(program.wanted().into_iter().map(|(k, ..)| made[k].clone()));
+        }
+        Ok(outs)
+    };
+    let inputs = arguments.concat();
+    match way {
+        Way::Eager => all(inputs),
+        Way::Compiled | Way::Recomputed => jit(all).call(inputs),
+        Way::Batched | Way::Looped => {
+            let count = 2 + random.below(3);
+            let entry = random.below(count);
+            let batch: Vec<Array> = inputs.iter().map(|x| batch(x, count, entry)).collect();
+            let outs = match way {
+                Way::Batched => jit(vmap(all)).call(batch)?,
+                _ => jit(|xs: Vec<Array>| map(&all, xs)).call(batch)?,
+            };
+            Ok(outs.iter().map(|y| y.get(entry)).collect())
+        }
+        Way::Exported => {
+            let bytes = shardax::export::export(jit(all), inputs.clone())?.serialize()?;
+            Exported::<(Vec<Array>,), Vec<Array>>::deserialize(&bytes)?.call(inputs)
+        }
+        Way::Split => {
+            let mesh = make_mesh(MESHES[random.below(MESHES.len())].iter().copied())?;
+            let split = inputs.iter().map(|x| split(x, &mesh, random)).collect::<Result<Vec<_>>>()?;
+            jit(all).call(split)
+        }
+    }
+}
+
+/// A batch with `x` as this entry; the others have its elements, moved.
+fn batch(x: &Array, count: usize, entry: usize) -> Array {
+    let moved = |i: usize| match i == entry || x.size() < 2 {
+        true => x.clone(),
+        false => shardax::numpy::roll(x.reshape([x.size()]), i as i32 + 1, 0).reshape(x.shape()),
+    };
+    shardax::numpy::stack((0..count).map(moved).collect::<Vec<_>>(), 0)
+}
+
+/// The array over the mesh: each axis splits a dimension at random, where it divides one.
+fn split(x: &Array, mesh: &Mesh, random: &mut Random) -> Result<Array> {
+    let mut dims: Vec<Vec<AxisName>> = vec![Vec::new(); x.ndim()];
+    let mut parts = vec![1; x.ndim()];
+    for &(name, size) in mesh.axes() {
+        let fits = |d: &usize| x.shape()[*d] > 0 && x.shape()[*d].is_multiple_of(parts[*d] * size);
+        let fitting: Vec<usize> = (0..x.ndim()).filter(fits).collect();
+        if !fitting.is_empty() {
+            let d = fitting[random.below(fitting.len())];
+            dims[d].push(name);
+            parts[d] *= size;
+        }
+    }
+    device_put(x, &NamedSharding::new(mesh, PartitionSpec::new(dims.into_iter().map(DimSpec::from_iter))))
+}
