@@ -76,9 +76,9 @@ family.case("matvec_mixed", lambda d, i, x: BCOO((d, i), shape=(4, 3)) @ x, inte
 cube = indices(3, 2, 4, nse=9, seed=8)
 for name, contract in (("one", ((1,), (1,))), ("two", ((2, 0), (0, 2))), ("outer", ((), ()))):
     fn = lambda d, i, x, contract=contract: sparse.bcoo_dot_general(BCOO((d, i), shape=(3, 2, 4)), x, dimension_numbers=(contract, ((), ())))
-    family.case(f"bcoo_dot_general_{name}", fn, normal(9), cube, normal(4, 2, 3), op="bcoo_dot_general", params={"shape": (3, 2, 4), "contract": contract}, batch=False, tol=2e-5, grad_tol=2e-5)
+    family.case(f"bcoo_dot_general_{name}", fn, normal(9), cube, normal(4, 2, 3), op="bcoo_dot_general", params={"shape": (3, 2, 4), "lhs": contract[0], "rhs": contract[1]}, batch=False, tol=2e-5, grad_tol=2e-5)
 fn = lambda d, i, x: sparse.bcoo_dot_general(BCOO((d, i), shape=(3, 2, 4)), x, dimension_numbers=(((1,), (1,)), ((), ())))
-family.case("bcoo_dot_general_rows", fn, normal(7, 4), indices(3, 2, nse=7, seed=9), normal(5, 2), op="bcoo_dot_general", params={"shape": (3, 2, 4), "contract": ((1,), (1,))}, batch=False, tol=2e-5, grad_tol=2e-5)
+family.case("bcoo_dot_general_rows", fn, normal(7, 4), indices(3, 2, nse=7, seed=9), normal(5, 2), op="bcoo_dot_general", params={"shape": (3, 2, 4), "lhs": (1,), "rhs": (1,)}, batch=False, grad="fwd", tol=2e-5, grad_tol=2e-5)
 
 
 def slope(d, i, x):
