@@ -1,4 +1,4 @@
-"""Sparse arrays of jax.experimental."""
+"""Sparse arrays and differential equations of jax.experimental."""
 
 import jax
 import jax.numpy as jnp
@@ -99,3 +99,33 @@ def compressed(x):
 
 
 family.case("bcsr", compressed, small(4, 3), params={"nse": 9}, batch=False)
+
+# Differential equations.
+from jax.experimental.ode import odeint  # noqa: E402
+
+decay = lambda y, t, rate: -rate * y + jnp.sin(t)
+times = values([0.0, 0.4, 1.0, 1.7], "f64")
+for dtype, tol in (("f32", 2e-4), ("f64", 1e-6)):
+    rtol = {"rtol": 1e-6, "atol": 1e-6} if dtype == "f32" else {}
+    fn = lambda y, t, rate, rtol=rtol: odeint(decay, y, t, rate, **rtol)
+    more = dict(op="odeint", params=rtol, grad="rev", tol=tol / 10, grad_tol=tol)
+    family.case(f"odeint_{dtype}", fn, normal(3, dtype=dtype), values([0.0, 0.4, 1.0, 1.7], dtype), uniform(3, lo=0.5, hi=2, dtype=dtype), batch=[(0, None, 0), (None, None, 0)] if dtype == "f64" else False, **more)
+few = lambda y, t, rate: odeint(decay, y, t, rate, mxstep=3)
+family.case("odeint_mxstep", few, normal(3, dtype="f64"), times, uniform(3, lo=0.5, hi=2, dtype="f64"), op="odeint", params={"mxstep": 3}, grad=False, batch=False, tol=1e-9)
+short = lambda y, t, rate: odeint(decay, y, t, rate, hmax=0.03, rtol=1e-3, atol=1e-3)
+family.case("odeint_hmax", short, normal(3, dtype="f64"), times, uniform(3, lo=0.5, hi=2, dtype="f64"), op="odeint", params={"hmax": 0.03, "rtol": 1e-3, "atol": 1e-3}, grad=False, batch=False, tol=1e-9)
+loose = lambda y, t, rate: odeint(decay, y, t, rate, rtol=1e-2, atol=1e-2)
+family.case("odeint_loose", loose, normal(3, dtype="f64"), times, uniform(3, lo=0.5, hi=2, dtype="f64"), op="odeint", params={"rtol": 1e-2, "atol": 1e-2}, grad="rev", batch=False, tol=1e-9, grad_tol=1e-8)
+
+
+def lotka_volterra(prey, hunters, t, rates):
+    """two populations, a tree, with captured rates"""
+    step = lambda y, t: (rates[0] * y[0] - rates[1] * y[0] * y[1], rates[2] * y[0] * y[1] - rates[3] * y[1])
+    return odeint(step, (prey, hunters), t, rtol=1e-8, atol=1e-8)
+
+
+family.case("odeint_tree", lotka_volterra, uniform(2, lo=1, hi=2, dtype="f64"), uniform(2, lo=1, hi=2, dtype="f64"), times, uniform(4, lo=0.5, hi=1, dtype="f64"), grad="rev", batch=False, tol=1e-8, grad_tol=1e-6)
+wave = lambda y, t: odeint(lambda y, t: 1j * y * t, y, t, rtol=1e-6, atol=1e-6)
+family.case("odeint_c128", wave, normal(3, dtype="c128"), times, op="odeint_complex", grad=False, batch=False, tol=1e-9)
+curvature = lambda y, t: jax.grad(lambda y: jnp.sum(jax.grad(lambda y: jnp.sum(odeint(lambda y, t: -y * y, y, t)[-1] ** 2))(y)))(y)
+family.case("odeint_curvature", curvature, uniform(2, lo=0.5, hi=1, dtype="f64"), values([0.0, 0.5], "f64"), grad=False, batch=False, tol=1e-6)
