@@ -122,8 +122,12 @@ impl OdeintOptions {
         same_structure(&y0.def, &out_def).map_err(|e| e.context("func of odeint must return a tree like y0"))?;
         for (got, want) in traced.program.out_avals().iter().zip(&y0.leaves) {
             if got.shape != want.aval().shape || got.dtype.is_complex() && !want.dtype().is_complex() {
-                return Err(err!(Type, "func of odeint must return a tree like y0, got {got} for {}", want.type_name())
-                    .help("return the derivative of each array of `y0` with respect to time"));
+                return Err(err!(
+                    Type,
+                    "func of odeint must return a tree like y0, got {got} for {}",
+                    want.type_name()
+                )
+                .help("return the derivative of each array of `y0` with respect to time"));
             }
         }
         let Traced { program, captures } = drop_unused_captures(traced);
@@ -155,9 +159,8 @@ fn solve(dynamics: Dynamics, options: OdeintOptions, y0: Array, ts: Array, args:
         let ys = solve(of_forward.clone(), forward_options.clone(), y0, ts.clone(), args.clone())?;
         Ok((ys.clone(), (ys, ts, args)))
     };
-    let reverse = move |residuals: (Array, Array, Vec<Array>), ct: Array| {
-        adjoint(&of_reverse, &reverse_options, residuals, &ct)
-    };
+    let reverse =
+        move |residuals: (Array, Array, Vec<Array>), ct: Array| adjoint(&of_reverse, &reverse_options, residuals, &ct);
     custom_vjp(primal).defvjp(forward, reverse).apply((y0, ts, args))
 }
 
@@ -187,7 +190,8 @@ fn adjoint(
             let slope = |y: Array, t: Array, varied: Vec<Array>| {
                 let mut varied = varied.into_iter();
                 let all = args.iter().zip(&is_varied);
-                let all = all.map(|(x, is_varied)| is_varied.then(|| varied.next()).flatten().unwrap_or_else(|| x.clone()));
+                let all =
+                    all.map(|(x, is_varied)| is_varied.then(|| varied.next()).flatten().unwrap_or_else(|| x.clone()));
                 dynamics(&y, &t, &all.collect::<Vec<_>>())
             };
             let (slope, pull_back) = vjp(slope, (y, -t, marked(args, &is_varied)))?;

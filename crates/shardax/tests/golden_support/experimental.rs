@@ -83,7 +83,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "product" => of_sparse(case, |m, xs| Ok(vec![m.matmul(&xs[0])])),
         "product_right" => of_sparse(case, |m, xs| Ok(vec![sparse::matmul(&xs[0], m)])),
         "bcoo_dot_general" => {
-            let [lhs, rhs] = ["lhs", "rhs"].map(|name| case.ints(name).into_iter().map(|d| d as usize).collect::<Vec<_>>());
+            let [lhs, rhs] =
+                ["lhs", "rhs"].map(|name| case.ints(name).into_iter().map(|d| d as usize).collect::<Vec<_>>());
             of_sparse(case, move |m, xs| Ok(vec![bcoo_dot_general(m, &xs[0], (&lhs, &rhs))]))
         }
         "sparse_grad" => of_sparse(case, |m, xs| {

@@ -91,7 +91,8 @@ impl FromdenseOptions {
             let is_stored = per_element(&is_stored, 1 + x.ndim() - mask.ndim());
             Ok(vec![where_(is_stored, extract(&indices, x), 0), indices])
         })?;
-        let [data, indices] = <[Array; 2]>::try_from(made).map_err(|_| err!(Runtime, "fromdense gave other results"))?;
+        let [data, indices] =
+            <[Array; 2]>::try_from(made).map_err(|_| err!(Runtime, "fromdense gave other results"))?;
         Ok(BCOO { data, indices, shape: x.shape().to_vec() })
     }
 }

@@ -139,8 +139,8 @@ impl BCOO {
 
     /// A sparse array of these data and indices.
     fn of_parts(&self, parts: Vec<Array>, shape: Vec<usize>) -> Result<BCOO> {
-        let [data, indices] =
-            <[Array; 2]>::try_from(parts).map_err(|_| err!(Runtime, "data and indices of a sparse array are missing"))?;
+        let [data, indices] = <[Array; 2]>::try_from(parts)
+            .map_err(|_| err!(Runtime, "data and indices of a sparse array are missing"))?;
         Ok(BCOO { data, indices, shape })
     }
 }

@@ -142,4 +142,4 @@ macro_rules! operators {
     )*};
 }
 
-operators!(BCOO &BCOO);
+operators!(BCOO & BCOO);

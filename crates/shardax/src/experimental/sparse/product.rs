@@ -91,8 +91,9 @@ pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
     let (a, b) = (a.into(), b.into());
     let made = at_caller(|| match (a.shape().len(), b.shape().len()) {
         (left, right @ (1 | 2)) if left > 0 => contracted(&a, &b, (&[left - 1], &[right.saturating_sub(2)])),
-        _ => Err(err!(Value, "matmul with a sparse array got shapes {:?} and {:?}", a.shape(), b.shape())
-            .help("give a vector or a matrix on the right, and no scalar; `bcoo_dot_general` contracts any dimensions")),
+        _ => Err(err!(Value, "matmul with a sparse array got shapes {:?} and {:?}", a.shape(), b.shape()).help(
+            "give a vector or a matrix on the right, and no scalar; `bcoo_dot_general` contracts any dimensions",
+        )),
     });
     Array::from_result(made, a.like())
 }
@@ -145,8 +146,9 @@ fn contracted(lhs: &Operand, rhs: &Operand, (left, right): (&[usize], &[usize]))
             let order: Vec<usize> = (own..made.ndim()).chain(0..own).collect();
             Ok(lax::transpose(&made, &order))
         }
-        (Operand::Sparse(_), Operand::Sparse(_)) => Err(err!(NotImplemented, "the product of two sparse arrays")
-            .help("convert the smaller one with `todense`")),
+        (Operand::Sparse(_), Operand::Sparse(_)) => {
+            Err(err!(NotImplemented, "the product of two sparse arrays").help("convert the smaller one with `todense`"))
+        }
     }
 }
 
