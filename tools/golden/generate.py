@@ -53,6 +53,7 @@ FAMILIES = [
     "numpy_more",
     "stats",
     "scipy",
+    "experimental",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

@@ -82,6 +82,7 @@ mod ops;
 
 pub mod runtime;
 
+pub mod experimental;
 pub mod export;
 pub mod fft;
 pub mod image;

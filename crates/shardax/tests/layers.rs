@@ -12,7 +12,7 @@ const FLOORS: [&[&str]; 6] = [
     &["ops"],
     &["runtime"],
     // What users call.
-    &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export"],
+    &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export", "experimental"],
 ];
 
 /// Parts of the vocabulary that have a folder.

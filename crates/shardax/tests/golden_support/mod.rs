@@ -11,6 +11,7 @@ pub mod conv;
 pub mod convert;
 pub mod dot;
 pub mod edges;
+pub mod experimental;
 pub mod fft;
 pub mod half;
 pub mod image;

@@ -44,6 +44,7 @@ pub use linalg::*;
 pub use logic::*;
 // Names of NumPy 2 and the array API, and older ones, for the same functions.
 pub use matrices::{TraceOptions, diag, diagonal, eye_offset, trace, tril, triu};
+pub(crate) use nonzero::given_or_counted;
 pub use nonzero::*;
 pub use padding::*;
 pub use polynomials::*;

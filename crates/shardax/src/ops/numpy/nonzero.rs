@@ -12,7 +12,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
 /// The given size, or the one determined by the values.
-pub(super) fn size_of(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
+pub(crate) fn given_or_counted(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
         return match size < i32::MAX as usize {
             true => Ok(size),
@@ -106,7 +106,7 @@ impl NonzeroOptions {
         let x = &x.into_array();
         made(x, || {
             if x.ndim() == 0 {
-                let size = size_of("argwhere", size.into(), || super::count_nonzero(x, ..))?;
+                let size = given_or_counted("argwhere", size.into(), || super::count_nonzero(x, ..))?;
                 return Ok(filled(&[size, 0], Scalar::Int(0), DType::I32));
             }
             Ok(super::stack(&self.coordinates("argwhere", x, size.into())?, 1))
@@ -122,7 +122,7 @@ impl NonzeroOptions {
             return Err(err!(Value, "{name} of {} got a fill_value of shape {:?}", x.type_name(), fill.shape())
                 .help("give one value, or one for each dimension"));
         }
-        let size = size_of(name, size, || super::count_nonzero(x, ..))?;
+        let size = given_or_counted(name, size, || super::count_nonzero(x, ..))?;
         let args = [if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }, fill.astype(DType::I32)];
         let rank = x.ndim();
         crate::ops::primitive::composite::composite("nonzero", size, rank, &args, |&size, args| {

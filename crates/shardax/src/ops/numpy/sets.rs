@@ -1,6 +1,6 @@
 //! Unique elements, and sets of them. The size of a result is given, or, outside of `jit`, determined by the values.
 
-use super::nonzero::{places, size_of};
+use super::nonzero::{given_or_counted, places};
 use super::options::options;
 use super::{filled, made, where_};
 use crate::core::array::Array;
@@ -108,7 +108,7 @@ impl UniqueOptions {
         let order = lexsort(columns, 0);
         let sorted = lines.get(&order);
         let first = firsts(&sorted, self.equal_nan)?;
-        let size = size_of("unique", size, || super::count_nonzero(&first, ..))?;
+        let size = given_or_counted("unique", size, || super::count_nonzero(&first, ..))?;
         let at = places(&first, size, 0)?;
         let is_entry = lax::iota(DType::I32, &[size], 0).less(super::count_nonzero(&first, ..));
         let mut values = sorted.get(&at);

@@ -1,0 +1,4 @@
+//! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): sparse arrays, differential equations.
+
+pub mod ode;
+pub mod sparse;

@@ -1,0 +1,261 @@
+//! The coordinate format, and its conversions.
+
+use std::fmt;
+
+use crate::core::array::{Array, array_of};
+use crate::core::program::trace::at_caller;
+use crate::dtype::{DType, Scalar};
+use crate::error::{AtCaller, Result, bail, err};
+use crate::ops::index::IndexItem;
+use crate::ops::lax;
+use crate::ops::numpy::options::options;
+use crate::ops::numpy::{NonzeroOptions, count_nonzero, filled, given_or_counted, iinfo, stack, where_};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::{composite, composite1};
+
+/// A sparse array in coordinate format: the stored elements, and the indices of each.
+///
+/// Of an array of shape `[sparse dimensions..., dense dimensions...]`, `data` of shape `[nse, dense dimensions...]` has the
+/// stored elements, and `indices` of shape `[nse, n_sparse]`, of an integer dtype, where they are. Elements with the same
+/// indices are added; those with an index out of range are padding.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::experimental::sparse::BCOO;
+/// let m = BCOO::new(array([1.0f32, 3.0]), array([[0, 0], [1, 2]]), [2, 3])?;
+/// assert_eq!(format!("{m:?}"), "BCOO(float32[2, 3], nse=2)");
+/// assert_eq!(m.todense().to_vec::<f32>()?, [1.0, 0.0, 0.0, 0.0, 0.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, shardax_macros::Tree)]
+pub struct BCOO {
+    /// The stored elements.
+    pub data: Array,
+    /// The indices of each stored element, one row each.
+    pub indices: Array,
+    #[tree(static)]
+    pub(super) shape: Vec<usize>,
+}
+
+options! {
+    /// Options of [`BCOO::fromdense`].
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::experimental::sparse::FromdenseOptions;
+    /// let rows = FromdenseOptions::new().n_dense(1).fromdense(array([[0, 0], [1, 2], [0, 3]]), None)?;
+    /// assert_eq!(rows.data.to_vec::<i32>()?, [1, 2, 0, 3]);
+    /// assert_eq!(rows.indices.to_vec::<i32>()?, [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    FromdenseOptions {
+        /// The number of last dimensions that are stored densely: an element is stored with all its neighbours along
+        /// them. Default 0.
+        n_dense: usize = 0, |n_dense: usize| n_dense;
+        /// The dtype of the indices. Default int32.
+        index_dtype: DType = DType::I32, |index_dtype: DType| index_dtype;
+    }
+}
+
+impl FromdenseOptions {
+    /// See [`BCOO::fromdense`].
+    #[track_caller]
+    pub fn fromdense(&self, x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
+        let (x, nse) = (x.into_array(), nse.into());
+        at_caller(|| self.found(&x, nse)).at_caller()
+    }
+
+    fn found(&self, x: &Array, nse: Option<usize>) -> Result<BCOO> {
+        x.check()?;
+        if self.n_dense > x.ndim() {
+            bail!(Value, "fromdense got n_dense={} for {}", self.n_dense, x.type_name());
+        }
+        if !self.index_dtype.is_integer() {
+            return Err(err!(Type, "fromdense got index_dtype={}", self.index_dtype).help("use an integer dtype"));
+        }
+        let n_sparse = x.ndim() - self.n_dense;
+        let dense: Vec<i32> = (n_sparse as i32..x.ndim() as i32).collect();
+        let mask = x.not_equal(0).any(dense.as_slice());
+        let nse = given_or_counted("fromdense", nse, || count_nonzero(&mask, ..))?;
+        let params = (nse, self.index_dtype);
+        let made = composite("bcoo_fromdense", params, 2, &[x.clone(), mask], |&(nse, index_dtype), args| {
+            let (x, mask) = (&args[0], &args[1]);
+            let indices = match mask.ndim() {
+                0 => filled(&[nse, 0], Scalar::Int(0), index_dtype),
+                _ => {
+                    let places = NonzeroOptions::new().fill_value(bounds(mask.shape(), DType::I32)).nonzero(mask, nse);
+                    stack(&places, 1).astype(index_dtype)
+                }
+            };
+            let is_stored = lax::iota(DType::I32, &[nse], 0).less(count_nonzero(mask, ..));
+            let is_stored = per_element(&is_stored, 1 + x.ndim() - mask.ndim());
+            Ok(vec![where_(is_stored, extract(&indices, x), 0), indices])
+        })?;
+        let [data, indices] =
+            <[Array; 2]>::try_from(made).map_err(|_| err!(Runtime, "fromdense gave other results"))?;
+        Ok(BCOO { data, indices, shape: x.shape().to_vec() })
+    }
+}
+
+impl BCOO {
+    /// The sparse array of this shape with these elements at these indices; see [`BCOO`] for their shapes.
+    ///
+    /// Fails for indices that are no matrix of integers, and for data of another shape.
+    #[track_caller]
+    pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl AsRef<[usize]>) -> Result<BCOO> {
+        let made = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.as_ref().to_vec() };
+        made.check().at_caller()?;
+        Ok(made)
+    }
+
+    /// The nonzero elements of an array. With an `nse`, that many are stored: fewer are padded with zeros whose indices are
+    /// out of range, more are dropped. Without one (`None`) as many as there are, which waits for the values.
+    /// [`FromdenseOptions`] has dense dimensions.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::experimental::sparse::BCOO;
+    /// let m = BCOO::fromdense(array([0, 5, 0, 7]), 3)?;
+    /// assert_eq!(m.data.to_vec::<i32>()?, [5, 7, 0]);
+    /// assert_eq!(m.indices.to_vec::<i32>()?, [1, 3, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails inside of `jit`, `vmap` and `grad` without an `nse`.
+    #[track_caller]
+    pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
+        FromdenseOptions::new().fromdense(x, nse)
+    }
+
+    /// The array with all its elements, of the dtype of `data`. Elements out of range are dropped.
+    #[track_caller]
+    pub fn todense(&self) -> Array {
+        let made = at_caller(|| {
+            self.check()?;
+            composite1("bcoo_todense", self.shape.clone(), &[self.data.clone(), self.indices.clone()], |shape, args| {
+                let zeros = filled(shape, Scalar::Int(0), args[0].dtype());
+                Ok(vec![match columns(&args[1]) {
+                    at if at.is_empty() => zeros + args[0].sum(0),
+                    at => zeros.at(at).add(&args[0]),
+                }])
+            })
+        });
+        Array::from_result(made, &self.data)
+    }
+
+    /// The shape of the array.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The number of dimensions.
+    pub fn ndim(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The dtype of the elements.
+    pub fn dtype(&self) -> DType {
+        self.data.dtype()
+    }
+
+    /// The number of stored elements.
+    pub fn nse(&self) -> usize {
+        self.indices.shape().first().copied().unwrap_or(0)
+    }
+
+    /// The number of dimensions with indices.
+    pub fn n_sparse(&self) -> usize {
+        self.indices.shape().last().copied().unwrap_or(0)
+    }
+
+    /// The number of dimensions that are stored densely.
+    pub fn n_dense(&self) -> usize {
+        self.data.ndim().saturating_sub(1)
+    }
+
+    /// Checks that data and indices fit the shape.
+    pub(super) fn check(&self) -> Result<()> {
+        self.data.check()?;
+        self.indices.check()?;
+        let (data, indices, shape) = (&self.data, &self.indices, &self.shape);
+        if indices.dtype() == DType::Float0 {
+            return Err(err!(Type, "the indices of this sparse array are of dtype float0, as those of a gradient")
+                .help("differentiate with `sparse::grad`, whose gradients have the argument's indices"));
+        }
+        if let Some(n) = shape.iter().find(|&&n| n > i32::MAX as usize) {
+            return Err(err!(Value, "a sparse array of shape {shape:?}: {n} elements along a dimension are too many")
+                .help("a dimension may have up to 2147483647 elements"));
+        }
+        if indices.ndim() != 2 || !indices.dtype().is_integer() || indices.shape()[1] > shape.len() {
+            return Err(err!(Value, "a sparse array of shape {shape:?} got indices of {}", indices.type_name())
+                .help("give integers of shape [nse, n_sparse]: a row for each stored element"));
+        }
+        let want: Vec<usize> = [&indices.shape()[..1], &shape[indices.shape()[1]..]].concat();
+        if data.shape() != want {
+            return Err(err!(
+                Value,
+                "a sparse array of shape {shape:?} got data of {} for indices of {}",
+                data.type_name(),
+                indices.type_name()
+            )
+            .help(format!("give data of shape {want:?}")));
+        }
+        Ok(())
+    }
+
+    /// The same elements with other data of the same shape.
+    pub(super) fn with_data(&self, data: Array) -> BCOO {
+        BCOO { data, ..self.clone() }
+    }
+}
+
+impl fmt::Debug for BCOO {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BCOO({}{:?}, nse={}", self.dtype(), self.shape, self.nse())?;
+        match self.n_dense() {
+            0 => f.write_str(")"),
+            n => write!(f, ", n_dense={n})"),
+        }
+    }
+}
+
+/// The columns of a matrix of indices, as the index of an array.
+pub(super) fn columns(indices: &Array) -> Vec<IndexItem> {
+    column_arrays(indices).into_iter().map(IndexItem::Array).collect()
+}
+
+/// The columns of a matrix of indices.
+pub(super) fn column_arrays(indices: &Array) -> Vec<Array> {
+    (0..indices.shape()[1]).map(|i| lax::slice_in_dim(indices, i, i + 1, 1).ravel()).collect()
+}
+
+/// The sizes of dimensions: the indices of padding.
+pub(super) fn bounds(sizes: &[usize], dtype: DType) -> Array {
+    let bounds = array_of(sizes.iter().map(|&n| n as i64).collect::<Vec<_>>(), dtype);
+    match sizes.iter().find(|&&n| iinfo(dtype).is_ok_and(|info| n as i128 > info.max)) {
+        Some(n) => {
+            let e = err!(Value, "indices of dtype {dtype} cannot count the {n} elements of a dimension")
+                .help("convert the indices to int32");
+            Array::from_result(Err(e), &bounds)
+        }
+        None => bounds,
+    }
+}
+
+/// A vector with an entry for each stored element, as an array of that rank.
+pub(super) fn per_element(x: &Array, rank: usize) -> Array {
+    let mut shape = vec![1; rank.max(1)];
+    shape[0] = x.size();
+    lax::reshape(x, &shape)
+}
+
+/// The elements of an array at these indices, 0 where they are out of range.
+pub(super) fn extract(indices: &Array, x: &Array) -> Array {
+    match columns(indices) {
+        at if at.is_empty() => {
+            let shape = [&indices.shape()[..1], x.shape()].concat();
+            x.broadcast_to(shape.as_slice())
+        }
+        at => x.at(at).fill_value(0).get(),
+    }
+}

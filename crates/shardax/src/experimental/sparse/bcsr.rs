@@ -1,0 +1,165 @@
+//! The format of compressed rows.
+
+use std::fmt;
+
+use super::bcoo::{BCOO, column_arrays};
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{AtCaller, Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::stack;
+use crate::ops::operators::ArrayLike;
+
+/// A sparse matrix in the format of compressed rows: the elements of row `i` are those from `indptr[i]` to
+/// `indptr[i + 1]`, in the columns that `indices` has.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::experimental::sparse::BCSR;
+/// let m = BCSR::fromdense(array([[0.0f32, 2.0, 0.0], [1.0, 0.0, 4.0]]), None)?;
+/// assert_eq!(m.indptr.to_vec::<i32>()?, [0, 1, 3]);
+/// assert_eq!(m.matmul(ones(3)).to_vec::<f32>()?, [2.0, 5.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, shardax_macros::Tree)]
+pub struct BCSR {
+    /// The stored elements, row by row.
+    pub data: Array,
+    /// The column of each stored element.
+    pub indices: Array,
+    /// The position of the first element of each row, and the number of elements.
+    pub indptr: Array,
+    #[tree(static)]
+    shape: Vec<usize>,
+}
+
+impl BCSR {
+    /// The sparse matrix of this shape with these elements, of shape `[nse]` as their columns; `indptr` has a number more
+    /// than there are rows.
+    ///
+    /// Fails for other shapes, and for indices that are no integers.
+    #[track_caller]
+    pub fn new(
+        data: impl ArrayLike,
+        indices: impl ArrayLike,
+        indptr: impl ArrayLike,
+        shape: impl AsRef<[usize]>,
+    ) -> Result<BCSR> {
+        let made = BCSR {
+            data: data.into_array(),
+            indices: indices.into_array(),
+            indptr: indptr.into_array(),
+            shape: shape.as_ref().to_vec(),
+        };
+        made.check().at_caller()?;
+        Ok(made)
+    }
+
+    /// The nonzero elements of a matrix; for their number see [`BCOO::fromdense`].
+    #[track_caller]
+    pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCSR> {
+        BCSR::from_bcoo(&BCOO::fromdense(x, nse)?)
+    }
+
+    /// The matrix in this format. Elements of one row keep their order.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::experimental::sparse::{BCOO, BCSR};
+    /// let m = BCOO::new(array([1.0f32, 2.0]), array([[1, 0], [0, 1]]), [2, 2])?;
+    /// assert_eq!(BCSR::from_bcoo(&m)?.indices.to_vec::<i32>()?, [1, 0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails for sparse arrays that are no matrices of scalars.
+    #[track_caller]
+    pub fn from_bcoo(m: &BCOO) -> Result<BCSR> {
+        at_caller(|| {
+            m.check()?;
+            if m.ndim() != 2 || m.n_dense() != 0 {
+                return Err(
+                    err!(Value, "BCSR::from_bcoo got {m:?}").help("give a matrix, both of whose dimensions are sparse")
+                );
+            }
+            let m = m.sort_indices()?;
+            let columns = column_arrays(&m.indices);
+            let starts = lax::iota(DType::I32, &[m.shape()[0] + 1], 0).astype(m.indices.dtype());
+            let indptr = columns[0].searchsorted(starts).astype(m.indices.dtype());
+            Ok(BCSR { data: m.data.clone(), indices: columns[1].clone(), indptr, shape: m.shape().to_vec() })
+        })
+        .at_caller()
+    }
+
+    /// The matrix in coordinate format.
+    ///
+    /// Fails for parts that do not belong together.
+    #[track_caller]
+    pub fn to_bcoo(&self) -> Result<BCOO> {
+        at_caller(|| {
+            self.check()?;
+            let places = lax::iota(DType::I32, &[self.nse()], 0).astype(self.indptr.dtype());
+            // The row of an element is the last that starts at or before it; elements after the last row have none.
+            let starts = lax::slice_in_dim(&self.indptr, 1, self.shape[0] + 1, 0);
+            let rows = starts.searchsorted_right(places).astype(self.indices.dtype());
+            BCOO::new(&self.data, stack(&[rows, self.indices.clone()], 1), &self.shape)
+        })
+        .at_caller()
+    }
+
+    /// The matrix with all its elements. Elements out of range are dropped.
+    #[track_caller]
+    pub fn todense(&self) -> Array {
+        Array::from_result(self.to_bcoo().map(|m| m.todense()), &self.data)
+    }
+
+    /// The matrix product with a dense vector or matrix, dense; see [`BCOO::matmul`].
+    #[track_caller]
+    pub fn matmul(&self, x: impl ArrayLike) -> Array {
+        Array::from_result(self.to_bcoo().map(|m| m.matmul(x)), &self.data)
+    }
+
+    /// The shape of the matrix.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The dtype of the elements.
+    pub fn dtype(&self) -> DType {
+        self.data.dtype()
+    }
+
+    /// The number of stored elements.
+    pub fn nse(&self) -> usize {
+        self.indices.size()
+    }
+
+    fn check(&self) -> Result<()> {
+        let parts = [&self.data, &self.indices, &self.indptr];
+        parts.iter().try_for_each(|part| part.check())?;
+        let [data, indices, indptr] = parts;
+        let fits = self.shape.len() == 2
+            && indices.ndim() == 1
+            && data.shape() == indices.shape()
+            && indptr.ndim() == 1
+            && indptr.size().checked_sub(1) == Some(self.shape[0])
+            && indices.dtype().is_integer()
+            && indptr.dtype().is_integer();
+        if fits {
+            return Ok(());
+        }
+        let [data, indices, indptr] = parts.map(Array::type_name);
+        Err(err!(
+            Value,
+            "a sparse matrix of shape {:?} got data {data}, indices {indices} and indptr {indptr}",
+            self.shape
+        )
+        .help("give a matrix' shape, vectors of data and columns, and integers for the start of each row and the end"))
+    }
+}
+
+impl fmt::Debug for BCSR {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BCSR({}{:?}, nse={})", self.dtype(), self.shape, self.nse())
+    }
+}
