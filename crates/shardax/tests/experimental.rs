@@ -91,7 +91,7 @@ fn sparse_arrays_in_transformations() -> Result<()> {
     setup();
     let m = matrix()?;
     // Each example has data of its own, at the same indices.
-    let many = vmap(|data: Array, x: Array| Ok(BCOO::new(data, &matrix()?.indices, [2, 3])?.matmul(x)));
+    let many = vmap(|data: Array, x: Array| Ok(BCOO::new(data, &m.indices, [2, 3])?.matmul(x)));
     let x = array([[1.0f32, 0.0, 0.0], [0.0, 1.0, 1.0]]);
     let y = many.call((stack([&m.data, &(&m.data * 2)], 0), &x))?;
     assert_eq!(y.to_vec::<f32>()?, [0.0, 1.0, 4.0, 8.0]);

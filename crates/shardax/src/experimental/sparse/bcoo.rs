@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::core::array::{Array, array_of};
+use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, bail, err};
@@ -91,9 +91,7 @@ impl FromdenseOptions {
             let is_stored = per_element(&is_stored, 1 + x.ndim() - mask.ndim());
             Ok(vec![where_(is_stored, extract(&indices, x), 0), indices])
         })?;
-        let [data, indices] =
-            <[Array; 2]>::try_from(made).map_err(|_| err!(Runtime, "fromdense gave other results"))?;
-        Ok(BCOO { data, indices, shape: x.shape().to_vec() })
+        BCOO::of_parts(made, x.shape().to_vec())
     }
 }
 
@@ -203,6 +201,15 @@ impl BCOO {
         Ok(())
     }
 
+    /// The sparse array of these data and indices.
+    pub(super) fn of_parts(parts: Vec<Array>, shape: Vec<usize>) -> Result<BCOO> {
+        parts.iter().try_for_each(Array::check)?;
+        match <[Array; 2]>::try_from(parts) {
+            Ok([data, indices]) => Ok(BCOO { data, indices, shape }),
+            Err(parts) => Err(err!(Runtime, "a sparse array of {} parts", parts.len())),
+        }
+    }
+
     /// The same elements with other data of the same shape.
     pub(super) fn with_data(&self, data: Array) -> BCOO {
         BCOO { data, ..self.clone() }
@@ -231,7 +238,12 @@ pub(super) fn column_arrays(indices: &Array) -> Vec<Array> {
 
 /// The sizes of dimensions: the indices of padding.
 pub(super) fn bounds(sizes: &[usize], dtype: DType) -> Array {
-    let bounds = array_of(sizes.iter().map(|&n| n as i64).collect::<Vec<_>>(), dtype);
+    // Constants of a program, which a composite may use.
+    let one = |&n: &usize| filled(&[1], Scalar::Int(n as i128), dtype);
+    let bounds = match sizes {
+        [] => filled(&[0], Scalar::Int(0), dtype),
+        _ => lax::concatenate(&sizes.iter().map(one).collect::<Vec<_>>(), 0),
+    };
     match sizes.iter().find(|&&n| iinfo(dtype).is_ok_and(|info| n as i128 > info.max)) {
         Some(n) => {
             let e = err!(Value, "indices of dtype {dtype} cannot count the {n} elements of a dimension")

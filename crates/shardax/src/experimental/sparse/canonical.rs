@@ -29,7 +29,7 @@ impl BCOO {
                 Ok(vec![args[0].get(order), indices])
             })
         });
-        self.of_parts(sorted.at_caller()?, self.shape.clone())
+        BCOO::of_parts(sorted.at_caller()?, self.shape.clone())
     }
 
     /// The same array with sorted indices, each of them once, and without stored zeros. With an `nse`, that many elements
@@ -85,7 +85,7 @@ impl BCOO {
             };
             let data: Vec<usize> = std::iter::once(0).chain(dense.iter().map(|d| d - n + 1)).collect();
             let shape = order.iter().map(|&d| self.shape[d]).collect();
-            self.of_parts(vec![lax::transpose(&self.data, &data), indices], shape)
+            BCOO::of_parts(vec![lax::transpose(&self.data, &data), indices], shape)
         })
         .at_caller()
     }
@@ -132,16 +132,9 @@ impl BCOO {
                 false => stack(sparse.iter().map(|&d| &columns[d]), 1),
             };
             let shape = left(0, self.ndim()).iter().map(|&d| self.shape[d]).collect();
-            self.of_parts(vec![data, indices], shape)
+            BCOO::of_parts(vec![data, indices], shape)
         })
         .at_caller()
-    }
-
-    /// A sparse array of these data and indices.
-    fn of_parts(&self, parts: Vec<Array>, shape: Vec<usize>) -> Result<BCOO> {
-        let [data, indices] = <[Array; 2]>::try_from(parts)
-            .map_err(|_| err!(Runtime, "data and indices of a sparse array are missing"))?;
-        Ok(BCOO { data, indices, shape })
     }
 }
 
@@ -225,7 +218,7 @@ fn summed(m: &BCOO, nse: Option<usize>) -> Result<BCOO> {
     };
     let shape = [&[nse], &m.data.shape()[1..]].concat();
     let data = filled(&shape, Scalar::Int(0), m.data.dtype()).at(&group).add(&m.data);
-    m.of_parts(vec![data, indices], m.shape.clone())
+    BCOO::of_parts(vec![data, indices], m.shape.clone())
 }
 
 /// The rows of a matrix of indices in ascending order, and where each was.
