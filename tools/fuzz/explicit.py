@@ -54,6 +54,9 @@ def differs(operation, avals, results):
     if operation.op == "conv_general_dilated":
         # Entries go to the result by position.
         return "layout" in params and params["layout"][0] != params["layout"][2]
+    if operation.op == "einsum" and len(avals) > 2:
+        # Which are multiplied first is free where the work is the same.
+        return True
     if operation.op == "einsum" and len(avals) == 2 and "->" in params["spec"] and "." not in params["spec"]:
         # The left operand's entries of batch dimensions are taken, though the right one's may be split.
         (a, b), out = params["spec"].split("->")[0].split(","), params["spec"].split("->")[1]

@@ -147,3 +147,26 @@ fn fused_attention() -> Result<()> {
     assert!(text.contains("dimension 1 must not be sharded") && text.contains("float32[4,6@x,4,8]"), "{text}");
     Ok(())
 }
+
+/// JAX takes the left operand's entry, and gathers the right one.
+#[test]
+fn batches_split_in_either_operand_stay_split() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    let product = |a: &Array, b: &Array| shardax::numpy::einsum("bij,bjk->bik", &[a, b]);
+    let (a, b) = (|spec| num(&[4, 8, 2], 0.3, 0.1, spec), |spec| num(&[4, 2, 8], 0.2, 0.4, spec));
+    let want = host(&product(&a(P![]), &b(P![])));
+    for (left, right, of) in [
+        (P!["x"], P![], "float32[4@x,8,8]"),
+        (P![], P!["x"], "float32[4@x,8,8]"),
+        (P![None, "y"], P!["x"], "float32[4@x,8@y,8]"),
+        (P![None, "x"], P!["x"], "float32[4,8@x,8]"),
+    ] {
+        let made = product(&a(left), &b(right));
+        assert_eq!(typed(&made), of);
+        same(&made, &want);
+        let slope = |spec| jit(grad(move |b: Array| product(&a(P![]), &b).square().sum(..))).call(b(spec));
+        assert_eq!(typed(&slope(P!["x"])?), "float32[4@x,2,8]");
+        same(&slope(P!["x"])?, &host(&slope(P![])?));
+    }
+    Ok(())
+}

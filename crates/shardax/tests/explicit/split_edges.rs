@@ -110,3 +110,14 @@ fn gradients_of_overlapping_pools_are_split_as_the_image() -> Result<()> {
     same(&split, &host(&slope(P![])?));
     Ok(())
 }
+
+#[test]
+fn where_of_other_shapes_takes_the_sharding_of_all() -> Result<()> {
+    let (_, _guard) = mesh(4);
+    let condition = |spec| num(&[4], 1.0, 0.0, spec).greater(0);
+    let chosen = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P!["y", "x"]));
+    assert_eq!(typed(&chosen), "float32[4@y,4@x]");
+    let whole = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P![]));
+    assert_eq!(host(&chosen), host(&whole));
+    Ok(())
+}

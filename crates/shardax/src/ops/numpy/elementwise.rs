@@ -253,9 +253,8 @@ pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
     let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
-        let operands = [condition, args[0].clone(), args[1].clone()];
-        let mut all = super::broadcast_args("where", &operands)?;
-        if all.iter().zip(&operands).any(|(grown, x)| grown.shape() != x.shape()) {
+        let mut all = super::broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
+        if all.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
             all = sharded_alike(&all);
         }
         Ok(Select.apply(&all[0], &all[2], &all[1]))

@@ -137,6 +137,14 @@ impl DotGeneral {
         }
         dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));
         dims.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.dims()[d].clone()));
+        // A batch dimension that is split in `rhs` alone stays so, unless another dimension has the axis.
+        for (k, &j) in self.rhs_batch.iter().enumerate() {
+            let entry = &r.dims()[j];
+            let is_used = entry.axes().iter().any(|axis| dims.iter().any(|d| d.axes().contains(axis)));
+            if dims[k] == DimSpec::None && !is_used {
+                dims[k] = entry.clone();
+            }
+        }
         rule.dims(dims)
     }
 
