@@ -1,4 +1,5 @@
-//! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): sparse arrays, differential equations.
+//! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): sparse arrays and differential
+//! equations.
 
 pub mod ode;
 pub mod sparse;
