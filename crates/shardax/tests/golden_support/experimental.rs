@@ -104,7 +104,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "odeint_tree" => many(lotka_volterra),
         "odeint_complex" => {
             let options = OdeintOptions::new().rtol(1e-6).atol(1e-6);
-            let wave = |y: Array, t: Array, ()| y * t * num_complex::Complex::new(0.0, 1.0);
+            let wave = |y: Array, t: Array, ()| y * t * shardax::numpy::complex(0.0, 1.0);
             many(move |xs| Ok(vec![options.odeint(wave, xs[0].clone(), &xs[1], ())?]))
         }
         "odeint_curvature" => many(|xs| Ok(vec![curvature(&xs[0], &xs[1])?])),

@@ -210,7 +210,7 @@ impl BCOO {
         }
     }
 
-    /// The same elements with other data of the same shape.
+    /// An array of the same indices with other data, of equal shape.
     pub(super) fn with_data(&self, data: Array) -> BCOO {
         BCOO { data, ..self.clone() }
     }

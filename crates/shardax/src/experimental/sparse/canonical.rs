@@ -11,7 +11,7 @@ use crate::ops::primitive::composite::composite;
 use crate::shape::normalize_axis;
 
 impl BCOO {
-    /// The same array with its stored elements in the order of their indices. Equal indices keep their order.
+    /// An equal array with its stored elements in the order of their indices. Equal indices keep their order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -32,7 +32,7 @@ impl BCOO {
         BCOO::of_parts(sorted.at_caller()?, self.shape.clone())
     }
 
-    /// The same array with sorted indices, each of them once, and without stored zeros. With an `nse`, that many elements
+    /// An equal array with sorted indices, each of them once, and without stored zeros. With an `nse`, that many elements
     /// are stored: fewer are padded, more are dropped. Without one (`None`) as many as there are, which waits for the
     /// values. The gradient of a stored zero is zero; [`bcoo_sum_duplicates`] keeps zeros.
     ///
