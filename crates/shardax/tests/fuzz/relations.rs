@@ -1,4 +1,4 @@
-//! What a program computes does not depend on how it is run: eagerly or compiled, alone or in a batch, whole or split, with its
+//! Ways to run a program that must not change what it computes: eagerly or compiled, alone or in a batch, whole or split, with its
 //! intermediate values or recomputing them, from a file or not. The committed programs have answers, so none of this needs JAX.
 
 use std::collections::BTreeMap;
