@@ -33,6 +33,21 @@ pub struct ShardingRule<'a> {
 const REPLICATE: &str =
     "gather the dimension first with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`";
 
+/// The sharding of an elementwise operation on operands of one shape: in each dimension the entry of those that are split;
+/// `None` if two differ.
+pub(crate) fn joined<'t>(
+    mesh: &AbstractMesh,
+    rank: usize,
+    operands: impl Iterator<Item = &'t Typed> + Clone,
+) -> Option<Typed> {
+    let entry = |d: usize| {
+        let mut entries = operands.clone().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None);
+        let found = entries.next().cloned().unwrap_or_default();
+        entries.all(|entry| *entry == found).then_some(found)
+    };
+    Some(Typed::of_dims(mesh, (0..rank).map(entry).collect::<Option<_>>()?))
+}
+
 impl<'a> ShardingRule<'a> {
     /// The mesh of the operands, or that of the context where they have none.
     pub fn mesh(&self) -> &AbstractMesh {
@@ -112,25 +127,21 @@ impl<'a> ShardingRule<'a> {
     /// That of elementwise operations: equal entries stay, and one that is split stays beside some that are not.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
-        let mut dims: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; rank];
         let full = || self.args.iter().filter(|a| a.rank() == rank).filter_map(Aval::sharding);
-        for (d, dim) in dims.iter_mut().enumerate() {
-            for entry in full().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None) {
-                if *dim != DimSpec::None && dim != entry {
-                    let specs: Vec<String> = full().map(|t| t.spec().to_string()).collect();
-                    return Err(self.error(
-                        format_args!(
-                            "got incompatible shardings for broadcasting: {}, for operands of type {}",
-                            specs.join(" and "),
-                            self.types()
-                        ),
-                        "give the operands one sharding with `reshard(x, spec)`",
-                    ));
-                }
-                *dim = entry.clone();
+        match joined(&self.mesh, rank, full()) {
+            Some(typed) => Ok(smallvec![typed; self.outs.len()]),
+            None => {
+                let specs: Vec<String> = full().map(|t| t.spec().to_string()).collect();
+                Err(self.error(
+                    format_args!(
+                        "got incompatible shardings for broadcasting: {}, for operands of type {}",
+                        specs.join(" and "),
+                        self.types()
+                    ),
+                    "give the operands one sharding with `reshard(x, spec)`",
+                ))
             }
         }
-        Ok(smallvec![Typed::of_dims(&self.mesh, dims); self.outs.len()])
     }
 
     /// Operand 0 without these dimensions.

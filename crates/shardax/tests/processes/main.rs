@@ -95,16 +95,21 @@ static OUTPUT: OnceLock<String> = OnceLock::new();
 /// Runs all cases in a job, or one alone. A job that ended early runs once more: what ended it, such as the machine's lack
 /// of memory, may have nothing to do with the cases, and how it ended is printed.
 fn start(launcher: &PathBuf, processes: usize, devices: usize, only: Option<&str>) -> Said {
-    match try_start(launcher, processes, devices, only) {
-        Ok(said) => said,
-        Err(end) => {
-            eprintln!("a job of {processes} processes of {devices} devices ended early and runs again: {end}");
-            try_start(launcher, processes, devices, only).unwrap_or_else(|again| {
-                let _ = OUTPUT.set(format!("it ended early twice: {end}\nand {again}"));
-                Said::new()
-            })
-        }
-    }
+    let failed = |text: String| {
+        let _ = OUTPUT.set(text);
+        Said::new()
+    };
+    let expected = match equal::expected(processes * devices) {
+        Ok(folder) => folder,
+        Err(text) => return failed(text.clone()),
+    };
+    let attempt = || try_start(launcher, processes, devices, expected, only);
+    attempt().unwrap_or_else(|end| {
+        // Not `eprintln!`, which is hidden where the tests pass.
+        let text = format!("a job of {processes} processes of {devices} devices ended early and runs again: {end}\n");
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        attempt().unwrap_or_else(|again| failed(format!("it ended early twice: {end}\nand {again}")))
+    })
 }
 
 /// One attempt of [`start`], or how it ended.
@@ -112,11 +117,11 @@ fn try_start(
     launcher: &PathBuf,
     processes: usize,
     devices: usize,
+    expected: &Path,
     only: Option<&str>,
 ) -> std::result::Result<Said, String> {
     let folder = std::env::temp_dir().join(format!("shardax-processes-{}-{processes}x{devices}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let expected = equal::expected(processes * devices).as_ref().map_err(String::clone)?;
     let variables = [
         (JOB, "yes"),
         (FOLDER, folder.to_str().unwrap()),

@@ -9,6 +9,7 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, trace};
 use crate::core::sharding_like::ShardingLike;
+use crate::core::sharding_rule::joined;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
 use crate::ops::collective::axis_index;
@@ -180,21 +181,11 @@ pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
     let typed = |x: &Array| x.aval_ref().and_then(Aval::sharding).filter(|t| t.rank() == rank).cloned();
     let all: Vec<Typed> = args.iter().filter_map(typed).collect();
     let Some(first) = all.first() else { return args.to_vec() };
-    if all.iter().all(|t| t == first) {
-        return args.to_vec();
-    }
-    let entry = |d: usize| {
-        let mut entries = all.iter().map(|t| &t.dims()[d]).filter(|entry| **entry != DimSpec::None);
-        let found = entries.next().cloned().unwrap_or_default();
-        entries.all(|entry| *entry == found).then_some(found)
-    };
     let is_partial = |t: &Typed| !t.unreduced().is_empty() || !t.reduced().is_empty();
-    match (0..rank).map(entry).collect::<Option<_>>() {
-        Some(dims) if !all.iter().any(is_partial) => {
-            let joined = Typed::of_dims(first.mesh(), dims);
-            args.iter()
-                .map(|x| if typed(x).is_some_and(|t| t != joined) { x.sharded(&joined) } else { x.clone() })
-                .collect()
+    match joined(first.mesh(), rank, all.iter()) {
+        Some(joined) if !all.iter().any(is_partial) => {
+            let moves = |x: &Array| typed(x).is_some_and(|t| t != joined);
+            args.iter().map(|x| if moves(x) { x.sharded(&joined) } else { x.clone() }).collect()
         }
         _ => args.to_vec(),
     }
