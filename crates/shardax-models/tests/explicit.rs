@@ -1,14 +1,12 @@
 //! A decoder over mesh axes of type `Explicit`: the code of the model has no constraints for it, the rules choose.
 
-use shardax::stages::CompilerOption;
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
+
+use quick::QUICK;
 use shardax_models::{Decoder, DecoderConfig};
 use shardax_nn::prelude::*;
-
-const QUICK: [(&str, CompilerOption); 3] = [
-    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
-    ("xla_backend_optimization_level", CompilerOption::Int(0)),
-    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
-];
 
 type State = Optimizer<Decoder>;
 

@@ -8,18 +8,14 @@ mod layers;
 mod model;
 #[path = "explicit/optimizers.rs"]
 mod optimizers;
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 #[path = "explicit/transformer.rs"]
 mod transformer;
 
-use shardax::stages::CompilerOption;
+use quick::QUICK;
 use shardax_nn::prelude::*;
-
-/// The code of a step that runs three times need not be fast.
-const QUICK: [(&str, CompilerOption); 3] = [
-    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
-    ("xla_backend_optimization_level", CompilerOption::Int(0)),
-    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
-];
 
 fn setup() {
     shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");

@@ -6,6 +6,9 @@ mod forms;
 mod model;
 #[path = "parallel/pipelines.rs"]
 mod pipelines;
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 #[path = "parallel/rings.rs"]
 mod rings;
 

@@ -3,18 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use shardax::stages::CompilerOption;
 use shardax_nn::prelude::*;
 
 use super::model::*;
+use super::quick::QUICK;
 use super::setup;
-
-/// Communication is determined before machine code is generated, so the code of ten steps need not be fast.
-const QUICK: [(&str, CompilerOption); 3] = [
-    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
-    ("xla_backend_optimization_level", CompilerOption::Int(0)),
-    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
-];
 
 /// The losses of ten steps, the first gradients, and the model at the end.
 struct Run {

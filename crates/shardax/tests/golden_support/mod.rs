@@ -3,6 +3,8 @@
 mod check;
 pub mod compare;
 pub mod elsewhere;
+#[path = "../common/quick.rs"]
+pub mod quick;
 pub mod read;
 
 pub mod binary;

@@ -8,6 +8,7 @@ use shardax::shape::AxisName;
 use shardax::sharding::DimSpec;
 
 use super::check::{Check, checks_of, run};
+use super::quick::QUICK;
 use super::read::{cases, golden_dir};
 use super::{Case, Fun, Host};
 
@@ -64,7 +65,7 @@ pub fn check_split(families: &[Family], every: usize, known: &[(String, String)]
             }
             count += split.len();
             for chunk in split.chunks(CHUNK) {
-                differ.extend(run(chunk).into_iter().map(|failure| format!("{label}/{failure}")));
+                differ.extend(run(chunk, &QUICK).into_iter().map(|failure| format!("{label}/{failure}")));
             }
         }
         counts.push(format!("{count} over {label}"));

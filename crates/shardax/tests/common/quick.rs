@@ -1,0 +1,15 @@
+//! Options of XLA for tests that compile much and run it a few times.
+
+use shardax::stages::CompilerOption;
+
+/// Compiles in a third of the time, with XLA (xla-cpu-pjrt 0.0.1); the code is slower, and its numbers differ in last bits.
+pub const QUICK: [(&str, CompilerOption); 3] = [
+    ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
+    ("xla_backend_optimization_level", CompilerOption::Int(0)),
+    ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
+];
+
+/// The options of program `i` of a list: every fourth is compiled as users' programs are.
+pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
+    if i % 4 == 0 { Vec::new() } else { QUICK.to_vec() }
+}
