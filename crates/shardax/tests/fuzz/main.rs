@@ -23,7 +23,6 @@ use std::time::Instant;
 
 use common::setup;
 use golden_support::compare::{differ, is_blind};
-use golden_support::quick::mostly_quick;
 use golden_support::read::cases;
 use golden_support::{Case, outside_of_ci};
 use program::Program;
@@ -194,7 +193,7 @@ fn results(group: &[&Program]) -> Result<Vec<Array>> {
     };
     let inputs = arguments.concat();
     let eager = matches!(group, [p] if p.alone());
-    if eager { all(inputs) } else { jit(all).compiler_options(mostly_quick(inputs.len())).call(inputs) }
+    if eager { all(inputs) } else { jit(all).call(inputs) }
 }
 
 /// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
