@@ -94,7 +94,7 @@ fn what_is_refused_inside() {
     }
 }
 
-/// As `pcast(x, 'x', to=..)` in JAX.
+/// The casts that JAX's `pcast(x, 'x', to=..)` knows, and its words for the others.
 #[test]
 fn casts_between_states() -> Result<()> {
     let (_, _mesh) = mesh(4);

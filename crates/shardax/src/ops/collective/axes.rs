@@ -109,7 +109,8 @@ impl Axes {
         bind1(collective, &[x])
     }
 
-    /// As [`bind`](Self::bind), of a sum: an operand that is unreduced over some of the axes holds addends along them.
+    /// Applies a sum over these axes. An operand that is unreduced over some of them holds addends along these and is not
+    /// cast.
     #[track_caller]
     pub fn bind_sum(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
         let x = if self.checked { x.varying_over(&self.set().minus(&unreduced(x))) } else { x.clone() };
