@@ -8,6 +8,8 @@ mod layers;
 mod model;
 #[path = "explicit/optimizers.rs"]
 mod optimizers;
+#[path = "explicit/pipelines.rs"]
+mod pipelines;
 #[path = "../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;

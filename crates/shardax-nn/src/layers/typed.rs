@@ -144,6 +144,17 @@ pub(crate) fn resharded_as(x: Array, like: &Array) -> Array {
     }
 }
 
+/// `x` as an argument of a `shard_map` over these axes: its first dimensions as `spec` says, and the others split over the
+/// other axes alone.
+pub(crate) fn entering(x: Array, spec: &PartitionSpec, manual: &[AxisName]) -> Array {
+    let aval = x.aval();
+    let Some(own) = aval.sharding().filter(|_| x.check().is_ok()) else { return x };
+    let free = own.dims().iter().map(|dim| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
+    let dims = spec.dims().iter().cloned().chain(free.skip(spec.len()));
+    let to = Typed::of_spec(own.mesh(), &PartitionSpec::new(dims), own.rank());
+    if to == *own { x } else { resharded_to(x.clone(), &to, &x) }
+}
+
 /// `x` with this sharding, on the devices of `like` where that is concrete: a type does not know them.
 fn resharded_to(x: Array, to: &Typed, like: &Array) -> Array {
     match like.sharding().ok().as_ref().and_then(Sharding::as_named) {

@@ -24,6 +24,7 @@ use shardax::shape::AxisName;
 use self::model::{Functions, Model, Params};
 use crate::Rules;
 use crate::check::{positive, value_error};
+use crate::layers::typed::entering;
 use crate::rules::Place;
 
 /// The schedule of a [`Pipeline`]. Both schedules give the same loss and gradients, and leave a stage idle for
@@ -167,11 +168,18 @@ impl Pipeline {
                     Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
                 };
                 let all: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
+                let (whole, split, micro) = (P![], P![axis], P![None, &rows[..]]);
+                let params = (
+                    tree::map(|x| entering(x, &whole, &all), params.0)?,
+                    tree::map(|x| entering(x, &split, &all), params.1)?,
+                    tree::map(|x| entering(x, &whole, &all), params.2)?,
+                );
+                let batch = tree::map(|x| entering(x, &micro, &all), self.micro(batch)?)?;
                 shard_map(inside, &mesh)
                     .axis_names(&all[..])
-                    .in_specs(((P![], P![axis], P![]), P![None, &rows[..]]))
+                    .in_specs(((&whole, &split, &whole), &micro))
                     .out_specs(P![])
-                    .call((params, self.micro(batch)?))
+                    .call((params, batch))
             }
         }
     }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use shardax::prelude::*;
 
 use crate::check::value_error;
+use crate::layers::typed::resharded_as;
 
 /// The parameters of the three functions of a model.
 pub(super) type Params<M> = (<M as Model>::First, <M as Model>::Stage, <M as Model>::Last);
@@ -102,7 +103,9 @@ where
     }
 
     fn stage(&self, params: S, hidden: H) -> Result<H> {
-        self.stage.apply((params, hidden))
+        let next = self.stage.apply((params, hidden.clone()))?;
+        // Stages pass one type on, in which the layers of a stage may have another sharding.
+        tree::map2(|next, hidden| resharded_as(next, &hidden), next, hidden)
     }
 
     fn last(&self, params: L, hidden: H, target: T) -> Result<Array> {

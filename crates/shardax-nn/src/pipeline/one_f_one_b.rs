@@ -86,7 +86,7 @@ impl Run {
             Ok((state, ()))
         };
 
-        let keep = |x: Array| zeros_dtype([&[self.stages], x.shape()].concat(), x.dtype());
+        let keep = |x: Array| x.broadcast_to([&[self.stages], x.shape()].concat());
         let start = Slot {
             arrived: hidden.clone(),
             gradient: hidden.clone(),

@@ -71,3 +71,20 @@ fn restored_into_types_alone() -> Result<()> {
     assert_eq!(back.type_name(), "int32[8@(x,y),4]");
     Ok(())
 }
+
+/// Values that are reduced over axes come back so; addends, which have no values yet, are summed before they are saved.
+#[test]
+fn reduced_values_and_addends() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let mesh = mesh([("x", 2), ("y", 4)], AxisType::Explicit)?;
+    let _guard = set_mesh(&mesh)?;
+    let x = device_put(&arange(0..8), P!["y"].reduced(["x"]))?;
+    checkpoint::save(folder.join("x"), &x)?;
+    let back = checkpoint::restore(folder.join("x"), &x)?;
+    assert_eq!((back.type_name(), back.to_vec::<i32>()?), ("int32[8@y]{R:x}".into(), (0..8).collect()));
+    let addends = reshard(arange(0..8), P![].unreduced(["x"]));
+    let text = checkpoint::save(folder.join("addends"), &addends).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(text.contains("int32[8]{U:x}") && text.contains("reshard(x, P![..])"), "{text}");
+    Ok(())
+}

@@ -10,6 +10,7 @@ use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
 use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::{Result, err};
 use crate::scope;
+use crate::sharding::AxisType;
 
 /// The type of a tangent of a value: its own type, strongly typed; `None` if it is not differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
@@ -178,10 +179,11 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
             && linear[v.index()]
         {
             let aval = program.aval_of(*v);
-            let mut ct = ct.varying_as(&aval.vma);
-            if aval.sharding.is_some() {
-                ct = ct.sharded_as(&aval.cotangent());
-            }
+            let ct = match aval.sharding() {
+                None => ct.varying_as(&aval.vma),
+                Some(typed) if typed.mesh().is_all(AxisType::Manual) => ct.partial_as(&aval.cotangent()),
+                Some(_) => ct.varying_as(&aval.vma).sharded_as(&aval.cotangent()),
+            };
             let sum = match ct_env.get(*v) {
                 Some(existing) => existing + &ct,
                 None => ct,

@@ -55,6 +55,11 @@ impl AbstractMesh {
         AbstractMesh(Arc::new(Inner { axes, types, has_explicit }))
     }
 
+    /// Returns the mesh with all axes of type [`Explicit`](AxisType::Explicit).
+    pub fn explicit(&self) -> Self {
+        AbstractMesh::of(self.0.axes.clone(), vec![AxisType::Explicit; self.0.axes.len()])
+    }
+
     /// Returns the mesh with these axis types.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {

@@ -96,6 +96,20 @@ impl Mesh {
         Ok(Mesh(Arc::new(Inner { devices, shape: AbstractMesh::new(axes) })))
     }
 
+    /// Returns the mesh with all axes of type [`Explicit`](AxisType::Explicit): the types of values over it have shardings.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 8)])?.explicit();
+    /// let x = device_put(&ones(16), &NamedSharding::new(&mesh, P!["x"]))?;
+    /// assert_eq!((x * 2).type_name(), "float32[16@x]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn explicit(&self) -> Self {
+        Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: self.0.shape.explicit() }))
+    }
+
     /// Returns the mesh with these axis types.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {

@@ -13,9 +13,9 @@ use crate::sharding::{AbstractMesh, get_abstract_mesh};
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let mesh = make_mesh([("x", 8)])?.explicit();
 /// let _mesh = set_mesh(&mesh)?;
-/// let other = AbstractMesh::new([("a", 2), ("b", 4)]).with_axis_types([AxisType::Explicit; 2])?;
+/// let other = AbstractMesh::new([("a", 2), ("b", 4)]).explicit();
 /// let f = jit(move |x: Array| use_abstract_mesh(&other, || reshard(x, P!["a", "b"]).sin()));
 /// assert_eq!(f.call(ones([8, 8]))?.type_name(), "float32[8@a,8@b]");
 /// # Ok::<(), shardax::Error>(())

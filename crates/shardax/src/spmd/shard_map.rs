@@ -428,6 +428,24 @@ fn check_in_spec(
     ShardMap::shard_aval(mesh, manual, spec, aval, checked)
 }
 
+/// Fails if the unreduced and reduced axes of a result are not those of its spec. A result that varies is unreduced where the
+/// spec says so.
+fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String) -> Result<()> {
+    let none = AxisSet::default();
+    let (unreduced, reduced) = block.sharding().map_or((&none, &none), |typed| (typed.unreduced(), typed.reduced()));
+    let addends = spec.unreduced_axes();
+    if unreduced.is_subset(addends) && addends.is_subset(&unreduced.union(&block.vma)) && reduced == spec.reduced_axes()
+    {
+        return Ok(());
+    }
+    Err(err!(
+        Value,
+        "out_specs passed to shard_map should be equal to the unreduced and reduced axes of the output: got {spec} for output{} of type {block}",
+        path()
+    )
+    .help("name these axes in the spec, or sum the output with `psum` or cast it with `pcast_to` inside"))
+}
+
 impl ShardMap {
     /// Fails if a result may vary over an axis that its spec does not name.
     fn check_outputs(&self, def: &TreeDef) -> Result<()> {
@@ -440,6 +458,7 @@ impl ShardMap {
                 let path = def.path(i);
                 bad.push(format!("  * output{path} of type {block} has the spec {spec}, but may vary over {extra}"));
             }
+            check_out_sets(block, spec, &|| def.path(i))?;
         }
         if bad.is_empty() {
             return Ok(());

@@ -110,6 +110,29 @@ fn arrays_that_are_used_for_what_is_made() -> Result<()> {
     Ok(())
 }
 
+/// Functions whose `out_sharding` in JAX is an argument, and here that of the call.
+#[test]
+fn functions_of_split_arrays() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let (x, w) = (num(&[8, 4], 0.3, 0.0, P!["x"]), num(&[2, 4, 8], 0.2, 0.0, P![None, None, "y"]));
+    let groups = array([3, 5]);
+    let ragged = out_sharding(P!["x", "y"], || lax::ragged_dot(&x, &w, &groups));
+    assert_eq!(typed(&ragged), "float32[8@x,8@y]");
+    let quarters = out_sharding(P!["y"], || percentile(&x, 25.0, 0));
+    assert_eq!(typed(&quarters), "float32[4@y]");
+    let flat = out_sharding(P!["y"], || x.ravel());
+    assert_eq!(typed(&flat), "float32[32@y]");
+    let product = lax::DotOptions::new().out_sharding(P!["x"]).tensordot(&x, w.get(0), 1);
+    assert_eq!(typed(&product), "float32[8@x,8]");
+    let _none = set_mesh(None)?;
+    let (x, w) = (whole(&x), whole(&w));
+    same(&ragged, &host(&lax::ragged_dot(&x, &w, &groups)));
+    same(&quarters, &host(&percentile(&x, 25.0, 0)));
+    same(&flat, &host(&x));
+    same(&product, &host(&x.matmul(w.get(0))));
+    Ok(())
+}
+
 #[test]
 fn makers_without_a_mesh_or_with_other_axes_are_refused() -> Result<()> {
     setup();

@@ -18,8 +18,16 @@ fn auto_gather_out_sharding() -> Result<()> {
     let (t, want) = (host(&table), tok.to_vec::<i32>()?);
     same(&out, &want.iter().flat_map(|r| t[*r as usize * 8..][..8].to_vec()).collect::<Vec<_>>());
     assert_eq!(typed(&f(table.clone(), tok.clone())), "float32[4@x,6,8]");
+    let rows = |table: Array, tok: Array| table.at((&tok, ..)).out_sharding(P!["x", None, None]).get();
+    assert_eq!(typed(&jit(rows).call((&table, &tok))?), "float32[4@x,6,8]");
+    let entries = |table: Array, tok: Array| table.at((&tok, 2)).out_sharding(P!["x", None]).get();
+    let third = jit(entries).call((&table, &tok))?;
+    assert_eq!(typed(&third), "float32[4@x,6]");
+    same(&third, &want.iter().map(|r| t[*r as usize * 8 + 2]).collect::<Vec<_>>());
     let g = jit(grad(move |table: Array, tok: Array| f(table, tok).sin().sum(..))).call((&table, &tok))?;
     assert_eq!(typed(&g), "float32[16,8@y]");
+    let times = |row: usize| want.iter().filter(|r| **r as usize == row).count() as f32;
+    same(&g, &t.iter().enumerate().map(|(i, v)| times(i / 8) * v.cos()).collect::<Vec<_>>());
     Ok(())
 }
 

@@ -6,9 +6,13 @@ mod common;
 mod contexts;
 mod creation;
 mod elementwise;
+#[path = "../common/explicit_programs.rs"]
+#[allow(dead_code)]
+mod explicit_programs;
 mod export;
 mod further;
 mod indexing;
+mod manual_states;
 mod modes;
 mod more;
 mod products;
@@ -60,6 +64,11 @@ fn total(x: &Array) -> f64 {
 
 fn absolute(x: &Array) -> f64 {
     host(x).iter().map(|v| f64::from(v.abs())).sum()
+}
+
+/// The array on one device, without a mesh in its type.
+fn whole(x: &Array) -> Array {
+    device_put(x, &devices().unwrap()[0]).unwrap()
 }
 
 #[track_caller]

@@ -44,6 +44,8 @@ fn full_user_to_auto_user_mix() -> Result<()> {
     let f = auto_axes(inner).axes("x").out_sharding(P!["x", None]);
     let out = jit(move |a: Array, b: Array| f.call((a, b))).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8]");
+    let _none = set_mesh(None)?;
+    same(&out, &host(&whole(&a).matmul(whole(&b))));
     Ok(())
 }
 
@@ -88,7 +90,17 @@ fn auto_axes_inside_scan() -> Result<()> {
         };
         Ok::<_, shardax::Error>(shardax::scan_n(step, x, 3)?.0.sum(..))
     };
-    assert_eq!(typed(&jit(grad(f)).call(&x)?), "float32[8@x,4]");
+    let g = jit(grad(f)).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@x,4]");
+    let plain = |x: Array| {
+        let step = |h: Array| {
+            let h = h.cumsum(0).tanh();
+            Ok((h.clone(), h.sum(..)))
+        };
+        Ok::<_, shardax::Error>(shardax::scan_n(step, x, 3)?.0.sum(..))
+    };
+    let _none = set_mesh(None)?;
+    same(&g, &host(&jit(grad(plain)).call(whole(&x))?));
     Ok(())
 }
 

@@ -14,7 +14,6 @@ fn dot_general() -> Result<()> {
         (P![None, None], P![None, "x"], "float32[8,8@x]"),
         (P![("x", "y"), None], P![None, None], "float32[8@(x,y),8]"),
     ];
-    let whole = |x: &Array| device_put(x, &devices().unwrap()[0]).unwrap();
     for (left, right, want) in cases {
         let (a, b) = (num(&[8, 8], 0.1, 0.0, left), num(&[8, 8], 0.2, 1.0, right));
         let f = jit(|a: Array, b: Array| a.matmul(b));
@@ -23,7 +22,13 @@ fn dot_general() -> Result<()> {
         let g = jit(grad(|a: Array, b: Array| a.matmul(b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>)));
         let (ga, gb) = g.call((&a, &b))?;
         assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
-        let _ = whole;
+        let _none = shardax::set_mesh(None)?;
+        let (a, b) = (whole(&a), whole(&b));
+        same(&out, &host(&a.matmul(&b)));
+        let (wa, wb) =
+            grad(|a: Array, b: Array| a.matmul(b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>)).call((&a, &b))?;
+        same(&ga, &host(&wa));
+        same(&gb, &host(&wb));
     }
     Ok(())
 }
@@ -42,6 +47,14 @@ fn dot_general_out_sharding() -> Result<()> {
     let (ga, gb) = jit(g.argnums((Arg::<0>, Arg::<1>))).call((&a, &b))?;
     assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
     near(host(&ga)[1].into(), hb[8..16].iter().sum::<f32>().into(), 1e-4);
+    // Where the compiler chooses there is nothing to say.
+    let inside = |a: Array, b: Array| DotOptions::new().out_sharding(P!["x", None]).matmul(a, b);
+    let f = auto_axes(inside).out_sharding(P!["x", None]);
+    let text = jit(move |a: Array, b: Array| f.call((a, b))).call((&a, &b)).unwrap_err().to_string();
+    assert!(
+        text.contains("out_sharding can only refer to axes that are Explicit") && text.contains("of type Auto"),
+        "{text}"
+    );
     Ok(())
 }
 
@@ -80,6 +93,13 @@ fn dot_empty_mesh_lhs_rhs() -> Result<()> {
     let g = jit(grad(|a: Array, b: Array| a.matmul(b).sum(..)).argnums((Arg::<0>, Arg::<1>)));
     let (ga, gb) = g.call((&a, &data))?;
     assert_eq!((typed(&ga), typed(&gb)), ("float32[8@x,4@y]".into(), "float32[4,8]".into()));
+    same(&ga, &[4.0; 32]);
+    // The other way round.
+    let (data, b) = (array([[0.5f32; 8]; 4]), ramp(&[8, 4], P!["x", "y"]));
+    assert_eq!(typed(&f.call((&data, &b))?), "float32[4,4@y]");
+    let (ga, gb) = g.call((&data, &b))?;
+    assert_eq!((typed(&ga), typed(&gb)), ("float32[4,8]".into(), "float32[8@x,4@y]".into()));
+    same(&gb, &[2.0; 32]);
     Ok(())
 }
 

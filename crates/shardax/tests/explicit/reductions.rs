@@ -9,6 +9,10 @@ fn reduce_sum() -> Result<()> {
     assert_eq!(typed(&x.sum(0)), "float32[8@y]");
     assert_eq!(typed(&x.sum(1)), "float32[8@x]");
     assert_eq!(typed(&x.sum(..)), "float32[]");
+    assert_eq!(typed(&ramp(&[8, 8], P![("x", "y")]).sum(0)), "float32[8]");
+    assert_eq!(typed(&ramp(&[8, 8], P![None, "x"]).sum(1)), "float32[8]");
+    let whole = jit(|x: Array| x.sum(1)).lower(&ramp(&[8, 8], P!["x"]))?.compile()?;
+    assert_eq!(whole.collectives()?.count(), 0);
     let f = jit(|x: Array| x.sum(0));
     assert_eq!(typed(&f.call(&x)?), "float32[8@y]");
     assert_eq!(host(&f.call(&x)?)[0], 224.0);
@@ -26,6 +30,8 @@ fn cumsum() -> Result<()> {
     let sums = x.cumsum(1);
     assert_eq!(typed(&sums), "float32[8@x,4]");
     assert_eq!(host(&sums)[..4], [0.0, 1.0, 3.0, 6.0]);
+    let flat = ramp(&[8, 4], P![]).cumsum(..);
+    assert_eq!((typed(&flat), host(&flat)[31]), ("float32[32]".into(), 496.0));
     let text = refused(&x.cumsum(0));
     assert!(text.contains("dimension 0 must not be sharded") && text.contains("float32[8@x,4]"), "{text}");
     Ok(())

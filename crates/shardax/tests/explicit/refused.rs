@@ -40,6 +40,9 @@ impl Refusals {
         let column = text.split_once(&line).and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
         match column {
             Some(column) => {
+                if !text.contains("\n  help: ") {
+                    self.1.push(format!("{name}: no help in {text}"));
+                }
                 let text = text.replace(&format!("{line}{column}"), "refused.rs");
                 let _ = write!(self.0, "== {name}\n{text}\n\n");
             }
@@ -141,6 +144,7 @@ fn shapes(t: &mut Refusals) {
     t.row("33 qr", linalg::qr(&x).0);
     t.row("33 svd", linalg::svd(&x).1);
     t.row("33 det", linalg::det(&x));
+    t.row("33 lu", lax::linalg::lu(&x).0);
     t.row("34 bincount", bincount_sharded(device_put(&array([1, 1, 0, 1]), P!["x"]).unwrap(), 2, P!["x"]));
     t.row("39 an axis that does not divide", reshard(ones([6, 4]), P!["y"]));
 }
@@ -199,6 +203,7 @@ fn transforms(t: &mut Refusals) -> Result<()> {
 fn modes(t: &mut Refusals) -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, outer) = (at(P!["x", "y"]), at(P!["x", "y"]));
+    t.row("37 an axis of type Manual", shard_map(|a: Array| a + out_sharding(P!["x"], || zeros([4, 2])), None).out_specs(P!["x", "y"]).call(&x));
     t.row("44 in_specs of another sharding", shard_map(|a: Array| a, None).in_specs(P!["y"]).out_specs(P!["y"]).call(&x));
     t.row("54 auto_axes inside of a map", shard_map(|a: Array| auto_axes(|a: Array| a * 2).out_sharding(P![]).call(a), None).out_specs(P!["x", "y"]).call(&x));
     t.row("55 a captured array in a map", shard_map(move |a: Array| a + &outer, None).out_specs(P!["x", "y"]).call(&x));

@@ -91,6 +91,14 @@ fn split() -> Result<()> {
     let parts = jit(|x: Array| x.split(2, 1)).call(&x)?;
     assert_eq!(typed(&parts[0]), "float32[8@x,4@y]");
     assert_eq!(host(&parts[1])[..5], [4.0, 5.0, 6.0, 7.0, 12.0]);
+    let g = jit(grad(|x: Array| {
+        let parts = x.split(2, 1)?;
+        Ok::<_, shardax::Error>(parts[0].sum(..) + parts[1].sum(..) * 2)
+    }));
+    let g = g.call(&x)?;
+    assert_eq!((typed(&g), host(&g)[3], host(&g)[4]), ("float32[8@x,8@y]".into(), 1.0, 2.0));
+    let text = jit(|x: Array| x.split_at(&[1], 0)).call(&x).unwrap_err().to_string();
+    assert!(text.contains("out dim (1) is not divisible by mesh axes (2) with spec (x)"), "{text}");
     let text = refused(&lax::slice(&x, &[0, 0], &[8, 6], None));
     assert!(text.contains("out dim (6) is not divisible by mesh axes (4) with spec (y)"), "{text}");
     assert!(text.contains("float32[8@x,8@y]") && text.contains("[8, 6]"), "{text}");
@@ -98,12 +106,23 @@ fn split() -> Result<()> {
 }
 
 #[test]
-fn pad() {
+fn pad() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P!["x"]);
-    assert_eq!(typed(&lax::pad(&x, &Array::from(0.0f32), &[(2, 2, 0)])), "float32[12@x]");
-    let text = refused(&lax::pad(&x, &Array::from(0.0f32), &[(0, 3, 0)]));
-    assert!(text.contains("out dim (11) is not divisible by mesh axes (2) with spec (x)"), "{text}");
+    let wider = |x: Array| lax::pad(&x, &Array::from(0.0f32), &[(2, 2, 0)]);
+    let out = jit(wider).call(&x)?;
+    assert_eq!(typed(&out), "float32[12@x]");
+    assert_eq!(host(&out)[..4], [0.0, 0.0, 0.0, 1.0]);
+    let g = jit(grad(move |x: Array| wider(x).sin().sum(..))).call(&x)?;
+    assert_eq!(typed(&g), "float32[8@x]");
+    same(&g, &(0..8).map(|i| (i as f32).cos()).collect::<Vec<_>>());
+    let both = lax::pad(&ramp(&[2, 8], P![None, "x"]), &Array::from(0.0f32), &[(0, 0, 0), (2, 2, 0)]);
+    assert_eq!(typed(&both), "float32[2,12@x]");
+    for (amount, size) in [((0, 3, 0), 11), ((1, 0, 0), 9), ((0, 0, 1), 15)] {
+        let text = refused(&lax::pad(&x, &Array::from(0.0f32), &[amount]));
+        assert!(text.contains(&format!("out dim ({size}) is not divisible by mesh axes (2) with spec (x)")), "{text}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -10,6 +10,7 @@ fn aval_repr() {
     assert_eq!(text(&[8, 8, 4], P![("x", "y")]), "float32[8@(x,y),8,4]");
     assert_eq!(text(&[8, 8], P![None, "x"]), "float32[8,8@x]");
     assert_eq!(text(&[8], P![]), "float32[8]");
+    assert_eq!(text(&[4, 8], P![None, ("y", "x")]), "float32[4,8@(y,x)]");
     // One type, however the spec is written.
     assert_eq!(ramp(&[8, 4], P!["x"]).aval(), ramp(&[8, 4], P!["x", None]).aval());
     assert_ne!(ramp(&[8, 4], P!["x"]).aval(), ramp(&[8, 4], P!["y"]).aval());

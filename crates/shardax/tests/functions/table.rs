@@ -226,7 +226,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "spmd::all_gather spmd::all_gather_invariant spmd::all_gather_tiled spmd::all_to_all spmd::all_to_all_tiled \
-         spmd::axis_index spmd::axis_size spmd::pbroadcast spmd::pcast spmd::pmax spmd::pmean spmd::pmin spmd::ppermute \
+         spmd::axis_index spmd::axis_size spmd::pbroadcast spmd::pcast spmd::pcast_to spmd::pmax spmd::pmean spmd::pmin spmd::ppermute \
          spmd::pshift spmd::pshuffle spmd::psum spmd::psum_scatter spmd::psum_scatter_tiled spmd::pswapaxes \
          spmd::ragged_all_to_all",
         "over devices: tests/collectives, and the random programs, which are JAX's",
@@ -1159,6 +1159,7 @@ table! {
     "spmd::axis_size" => |c| axis_size("none").map(done).and(c.mapped(|x| x * axis_size("i").unwrap_or(0)));
     "spmd::pbroadcast" => |c| c.mapped(|x| pbroadcast(x, "i", c.n));
     "spmd::pcast" => |c| c.mapped(|x| pcast(x, "i"));
+    "spmd::pcast_to" => |c| same!(c; c.mapped(|x| pcast_to(x, "i", lax::CastTo::Unreduced)), pcast_to(c.x.clone(), "none", lax::CastTo::Reduced));
     "spmd::pmax" => |c| same!(c; c.mapped(|x| pmax(x, "i")), pmax(c.x.clone(), "none"));
     "spmd::pmean" => |c| c.mapped(|x| pmean(x, "i"));
     "spmd::pmin" => |c| c.mapped(|x| pmin(x, ["i", "i"]));

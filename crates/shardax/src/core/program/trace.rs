@@ -398,7 +398,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
 
     let mut args: SmallVec<[Array; 3]> = args.iter().cloned().collect();
     if primitive.casts_operands() {
-        cast_operands(&mut args);
+        cast_operands(&mut args)?;
     }
     let avals: SmallVec<[Aval; 3]> = args.iter().map(|a| a.aval()).collect();
     let mut outs = infer(primitive.as_ref(), &avals)?;
@@ -421,8 +421,8 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
     })
 }
 
-/// Casts all operands to vary over the union of their axes. Numbers need no cast.
-fn cast_operands(args: &mut [Array]) {
+/// Casts all operands to vary over the union of their axes. Numbers need no cast. Fails for unreduced operands.
+fn cast_operands(args: &mut [Array]) -> Result<()> {
     let mut union = AxisSet::default();
     for arg in args.iter() {
         if let Repr::Traced(t) = &arg.0
@@ -432,11 +432,13 @@ fn cast_operands(args: &mut [Array]) {
         }
     }
     if union.is_empty() {
-        return;
+        return Ok(());
     }
     for arg in args.iter_mut() {
         if !matches!(arg.0, Repr::Literal(_)) && arg.vma() != union {
             *arg = arg.varying_over(&union);
+            check_usable(arg)?;
         }
     }
+    Ok(())
 }

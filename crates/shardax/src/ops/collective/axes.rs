@@ -2,9 +2,11 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::reduce::{CastTo, Pcast};
 use crate::core::array::Array;
 use crate::core::lower::Lowering;
 use crate::core::primitive::{BatchAxis, Primitive};
+use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
@@ -107,6 +109,24 @@ impl Axes {
         bind1(collective, &[x])
     }
 
+    /// Applies a sum over these axes. An operand that is unreduced over some of them holds addends along these and is not
+    /// cast.
+    #[track_caller]
+    pub fn bind_sum(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
+        let x = if self.checked { x.varying_over(&self.set().minus(&unreduced(x))) } else { x.clone() };
+        bind1(collective, &[x])
+    }
+
+    /// The cotangent of an operand of a sum over these axes: that of the sum, varying, or reduced where the operand is
+    /// unreduced.
+    #[track_caller]
+    pub fn spread(&self, ct: &Array, operand: &Aval) -> Array {
+        let addends = operand.sharding().map_or_else(AxisSet::default, |typed| typed.unreduced().clone());
+        let reduced: Names = self.set().iter().filter(|name| addends.contains(*name)).collect();
+        let ct = ct.varying_over(&ct.vma().union(&self.set().minus(&addends)));
+        if reduced.is_empty() { ct } else { Pcast { axes: reduced, to: CastTo::Reduced }.apply(&ct) }
+    }
+
     /// The axes over which the participants' values may differ from device to device.
     pub fn set(&self) -> AxisSet {
         self.manual.clone()
@@ -154,6 +174,11 @@ impl Axes {
         let groups = self.groups.as_ref().map(|g| format!(" groups={g:?}")).unwrap_or_default();
         format!("axes=({}){groups}", names.join(","))
     }
+}
+
+/// The unreduced axes in the type of a value.
+pub(super) fn unreduced(x: &Array) -> AxisSet {
+    x.aval_ref().and_then(Aval::sharding).map_or_else(AxisSet::default, |typed| typed.unreduced().clone())
 }
 
 pub(crate) fn mesh(cx: &Lowering) -> Result<Mesh> {

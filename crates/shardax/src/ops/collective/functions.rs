@@ -3,7 +3,7 @@
 use super::axes::Axes;
 use super::gather::{AllGather, PsumScatter};
 use super::permute::{AllToAll, AxisIndex, Ppermute};
-use super::reduce::AllReduce;
+use super::reduce::{AllReduce, CastTo, Pcast};
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{bind1, record_error};
 use crate::core::tree::{self, Tree};
@@ -11,7 +11,8 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::numpy::{convert, to_inexact};
 use crate::ops::primitive::reduce::Reducer;
-use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
+use crate::shape::{AxisSet, IntoAxisNames, normalize_axis};
+use crate::sharding::{AxisType, Typed, axis_env};
 use crate::source;
 
 /// Applies a collective to every leaf; on failure the leaves carry the error.
@@ -338,17 +339,86 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 /// Fails for a value that already varies over one of them.
 #[track_caller]
 pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+    pcast_to(x, axis, CastTo::Varying)
+}
+
+/// Casts to a state over these axes: a value that is equal on all participants to a varying or a reduced one, a reduced value
+/// to a varying one, and a varying value to the addends of a sum (unreduced). Needs no communication.
+///
+/// Unreduced and reduced axes are of type [`Explicit`](crate::AxisType::Explicit) outside of the `shard_map`, which is over all
+/// axes of its mesh. The cotangent of a reduced value is unreduced, and the other way round.
+///
+/// Fails for other casts.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// use shardax::lax::{CastTo, pcast_to};
+/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let _mesh = set_mesh(&mesh)?;
+/// let f = shard_map(|x: Array| {
+///     let sums = pcast_to(x.sum(0), "x", CastTo::Unreduced);
+///     assert_eq!(sums.type_name(), "float32[4]{U:x}");
+///     psum(sums, "x")
+/// }, None);
+/// let x = device_put(&ones([16, 4]), P!["x"])?;
+/// assert_eq!(f.out_specs(P![]).call(x)?.to_vec::<f32>()?, [16.0; 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
     on_leaves(x, axis, "pcast", |x, axes| {
         axes.no_groups("pcast")?;
-        let set = axes.names.iter().copied().collect();
-        if let Some(name) = axes.names.iter().copied().find(|n: &AxisName| x.vma().contains(*n)) {
-            return Err(err!(
-                Value,
-                "Unsupported pcast from=varying, to='varying': the value of type {} varies over {name:?} already",
-                x.type_name()
-            )
-            .help("leave the cast out: the value varies already"));
+        if !axes.checked {
+            return Ok(x.clone());
         }
-        Ok(if axes.checked { x.varying_over(&set) } else { x.clone() })
+        let aval = x.aval();
+        let partial = |of: fn(&Typed) -> &AxisSet, name| aval.sharding().is_some_and(|typed| of(typed).contains(name));
+        for name in axes.names.iter().copied() {
+            let from = match () {
+                () if aval.vma.contains(name) => "varying",
+                () if partial(Typed::unreduced, name) => "unreduced",
+                () if partial(Typed::reduced, name) => "reduced",
+                () => "invarying",
+            };
+            let known = matches!(
+                (from, to),
+                ("invarying", CastTo::Varying | CastTo::Reduced)
+                    | ("reduced", CastTo::Varying)
+                    | ("varying", CastTo::Unreduced)
+            );
+            if !known {
+                let to = format!("{to:?}").to_lowercase();
+                let help = match from == to {
+                    true => format!("leave the cast out: the value is {to} already"),
+                    false if from == "unreduced" => "sum it with `psum`".to_owned(),
+                    false => "a varying value becomes unreduced, and one that is equal on all participants varying or reduced".to_owned(),
+                };
+                return Err(err!(
+                    Value,
+                    "Unsupported pcast from={from}, to='{to}', over {name:?}, of a value of type {aval}"
+                )
+                .help(help));
+            }
+        }
+        if to != CastTo::Varying {
+            explicit_outside(axes)?;
+        }
+        Ok(Pcast { axes: axes.names.clone(), to }.apply(x))
     })
+}
+
+/// Fails where the mesh around has no types for unreduced and reduced axes.
+fn explicit_outside(axes: &Axes) -> Result<()> {
+    let Some((mesh, manual)) = axis_env::manual() else { return Ok(()) };
+    let explicit = axes.names.iter().all(|name| mesh.abstract_mesh().axis_type(*name) == Some(AxisType::Explicit));
+    if explicit && mesh.axis_names().all(|name| manual.contains(name)) {
+        return Ok(());
+    }
+    Err(err!(
+        NotImplemented,
+        "pcast to unreduced or reduced over {:?}: the axes must be of type Explicit outside of a shard_map over all axes of the mesh {mesh}",
+        axes.names
+    )
+    .help("make the axes Explicit: `make_mesh(..)?.explicit()`, and leave axis_names out"))
 }

@@ -6,7 +6,9 @@ use super::axes::Axes;
 use super::mapped;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
-use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
+use crate::core::primitive::{
+    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
@@ -62,6 +64,10 @@ impl Primitive for AllGather {
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         rule.resized()
+    }
+
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial()
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -126,7 +132,10 @@ pub(crate) struct PsumScatter {
 impl PsumScatter {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        self.axes.bind(self.clone(), x)
+        match self.axes.groups {
+            None => self.axes.bind_sum(self.clone(), x),
+            Some(_) => self.axes.bind(self.clone(), x),
+        }
     }
 }
 
@@ -172,6 +181,10 @@ impl Primitive for PsumScatter {
         rule.resized()
     }
 
+    fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
+        rule.keep_partial().map(|(unreduced, reduced)| (unreduced.minus(&self.axes.set()), reduced))
+    }
+
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!(
             "scatter_dimension = {} : i64, {}, use_global_device_ids",
@@ -191,9 +204,15 @@ impl Primitive for PsumScatter {
         Ok((smallvec![self.apply(&args[0])], vec![tangents[0].as_ref().map(|t| self.apply(t))]))
     }
 
-    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
-        let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant: false };
-        Ok(vec![cts[0].as_ref().map(|ct| gather.apply(ct))])
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        // Of addends, whose cotangents are equal.
+        let operand = args[0].aval();
+        let invariant = operand.sharding().is_some_and(|typed| !typed.unreduced().is_empty());
+        let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant };
+        Ok(vec![cts[0].as_ref().map(|ct| match invariant {
+            true => self.axes.spread(&gather.apply(ct), &operand),
+            false => gather.apply(ct),
+        })])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

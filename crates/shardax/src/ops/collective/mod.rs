@@ -14,7 +14,8 @@ pub(crate) use constraint::ShardingConstraint;
 pub use constraint::with_sharding_constraint;
 pub use functions::{
     SourceTarget, all_gather, all_gather_invariant, all_gather_tiled, all_to_all, all_to_all_tiled, axis_index,
-    axis_size, pbroadcast, pcast, pmax, pmean, pmin, ppermute, pshift, pshuffle, psum, psum_scatter,
+    axis_size, pbroadcast, pcast, pcast_to, pmax, pmean, pmin, ppermute, pshift, pshuffle, psum, psum_scatter,
     psum_scatter_tiled, pswapaxes,
 };
 pub use ragged::{RaggedSlices, ragged_all_to_all};
+pub use reduce::CastTo;

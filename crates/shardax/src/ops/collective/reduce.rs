@@ -16,13 +16,14 @@ use crate::ops::lax;
 use crate::ops::primitive::elementwise::Accepts;
 use crate::ops::primitive::reduce::Reducer;
 use crate::shape::{AxisName, AxisSet};
+use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
 /// Methods that tracing and the interpreters need to keep varying axes consistent.
 impl Array {
     /// Casts the array to also vary over `axes`.
     pub(crate) fn varying_over(&self, axes: &AxisSet) -> Array {
         let missing: Names = axes.minus(&self.vma()).iter().collect();
-        if missing.is_empty() { self.clone() } else { bind1(Pcast { axes: missing }, std::slice::from_ref(self)) }
+        if missing.is_empty() { self.clone() } else { Pcast { axes: missing, to: CastTo::Varying }.apply(self) }
     }
 
     /// Makes the array vary over exactly `axes`: cast if it varies over fewer, summed if over more. For cotangents.
@@ -38,12 +39,66 @@ impl Array {
         };
         x.varying_over(axes)
     }
+
+    /// Casts to the varying, unreduced and reduced axes of this type, where all axes are manual: unreduced axes that are not
+    /// wanted are summed over, and a value that is equal on devices which each should hold an addend is divided among them.
+    /// For cotangents.
+    pub(crate) fn partial_as(&self, want: &Aval) -> Array {
+        let Some(typed) = want.sharding() else { return self.varying_as(&want.vma) };
+        let sets = |x: &Array| {
+            let of = x.aval_ref().and_then(Aval::sharding);
+            of.map_or_else(Default::default, |typed| (typed.unreduced().clone(), typed.reduced().clone()))
+        };
+        let (own, _): (AxisSet, AxisSet) = sets(self);
+        let summed: Names = own.minus(typed.unreduced()).iter().collect();
+        let mut x = match summed.is_empty() {
+            true => self.clone(),
+            false => AllReduce { reducer: Reducer::Sum, axes: Axes::summed(summed, true) }.apply(self),
+        };
+        let added = typed.unreduced().minus(&own);
+        let equal = added.minus(&x.vma());
+        let parts: usize = equal.iter().filter_map(|name| typed.mesh().axis_size(name)).product();
+        if parts > 1 {
+            x = x / parts;
+        }
+        x = x.varying_as(&want.vma.union(&added));
+        let missing = typed.reduced().minus(&sets(&x).1);
+        for (axes, to) in [(added, CastTo::Unreduced), (missing, CastTo::Reduced)] {
+            if !axes.is_empty() {
+                x = Pcast { axes: axes.iter().collect(), to }.apply(&x);
+            }
+        }
+        x
+    }
 }
 
-/// Casts a value that is equal on all devices to one that may vary. No communication; its transpose is a sum.
+/// A state of a value over an axis, to which [`pcast_to`](super::pcast_to) casts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CastTo {
+    /// The value may differ between participants.
+    Varying,
+    /// Participants hold the addends of a sum that is yet to be taken.
+    Unreduced,
+    /// The value is equal on all participants, and its cotangent unreduced.
+    Reduced,
+}
+
+/// Casts between values that are equal on all devices, that vary, and that are unreduced. No communication.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pcast {
     pub axes: Names,
+    pub to: CastTo,
+}
+
+impl Pcast {
+    #[track_caller]
+    pub fn apply(self, x: &Array) -> Array {
+        bind1(self, std::slice::from_ref(x))
+    }
+
+    fn set(&self) -> AxisSet {
+        self.axes.iter().copied().collect()
+    }
 }
 
 impl Primitive for Pcast {
@@ -52,7 +107,8 @@ impl Primitive for Pcast {
     }
 
     fn print_params(&self) -> String {
-        format!("axes=({}) to=varying", self.axes.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(","))
+        let to = format!("{:?}", self.to).to_lowercase();
+        format!("axes=({}) to={to}", self.axes.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(","))
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
@@ -60,15 +116,36 @@ impl Primitive for Pcast {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        Ok(smallvec![args[0].union(&self.axes.iter().copied().collect())])
+        Ok(smallvec![match self.to {
+            CastTo::Varying => args[0].union(&self.set()),
+            CastTo::Unreduced => args[0].minus(&self.set()),
+            CastTo::Reduced => args[0].clone(),
+        }])
     }
 
     fn casts_operands(&self) -> bool {
         false
     }
 
+    fn enters_mesh(&self) -> Option<AbstractMesh> {
+        if self.to == CastTo::Varying { None } else { get_abstract_mesh() }
+    }
+
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        rule.own()
+        let typed = rule.arg(0);
+        let (unreduced, reduced) = (typed.unreduced().clone(), typed.reduced().clone());
+        let (unreduced, reduced) = match self.to {
+            CastTo::Varying if self.axes.iter().any(|name| unreduced.contains(*name)) => {
+                return Err(rule.error(
+                    format_args!("unreduced operands do not vary, got {} for the axes {:?}", rule.types(), self.axes),
+                    "sum them with `psum` first",
+                ));
+            }
+            CastTo::Varying => (unreduced, reduced.minus(&self.set())),
+            CastTo::Unreduced => (unreduced.union(&self.set()), reduced),
+            CastTo::Reduced => (unreduced, reduced.union(&self.set())),
+        };
+        Ok(smallvec![typed.with_partial(unreduced, reduced)])
     }
 
     fn partial_rule(&self, _rule: &ShardingRule<'_>) -> Result<PartialAxes> {
@@ -85,14 +162,28 @@ impl Primitive for Pcast {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        // Axes that the operand already varied over were not cast.
-        let before = args[0].aval().vma;
-        let cast: Names = self.axes.iter().copied().filter(|n| !before.contains(*n)).collect();
-        if cast.is_empty() {
-            return Ok(cts.to_vec());
-        }
-        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(cast, true) };
-        Ok(vec![cts[0].as_ref().map(|ct| sum.apply(ct))])
+        let operand = args[0].aval();
+        let sum = |ct: &Array, axes: &AxisSet| match axes.is_empty() {
+            true => ct.clone(),
+            false => {
+                let axes = Axes::summed(axes.iter().collect(), true);
+                AllReduce { reducer: Reducer::Sum, axes }.apply(ct)
+            }
+        };
+        // The cotangent of what is reduced is unreduced, and the other way round.
+        let back = |ct: &Array| match self.to {
+            CastTo::Varying => {
+                // Axes that the operand already varied over were not cast.
+                let cast = self.set().minus(&operand.vma);
+                let reduced = operand.sharding().map_or_else(AxisSet::default, |typed| typed.reduced().clone());
+                let addends: Names = cast.iter().filter(|name| reduced.contains(*name)).collect();
+                let ct = sum(ct, &cast.minus(&reduced));
+                if addends.is_empty() { ct } else { Pcast { axes: addends, to: CastTo::Unreduced }.apply(&ct) }
+            }
+            CastTo::Unreduced => ct.varying_over(&ct.vma().union(&self.set())),
+            CastTo::Reduced => sum(ct, &self.set()),
+        };
+        Ok(vec![cts[0].as_ref().map(back)])
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -110,7 +201,10 @@ pub(crate) struct AllReduce {
 impl AllReduce {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
-        self.axes.bind(self.clone(), x)
+        match self.reducer == Reducer::Sum && self.axes.groups.is_none() {
+            true => self.axes.bind_sum(self.clone(), x),
+            false => self.axes.bind(self.clone(), x),
+        }
     }
 
     fn sum(&self) -> Self {
@@ -156,7 +250,12 @@ impl Primitive for AllReduce {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        match self.reducer {
+            Reducer::Sum => {
+                rule.keep_partial().map(|(unreduced, reduced)| (unreduced.minus(&self.axes.set()), reduced))
+            }
+            _ => rule.keep_reduced(),
+        }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
@@ -192,7 +291,7 @@ impl Primitive for AllReduce {
         Ok((smallvec![out], vec![tangent]))
     }
 
-    fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
+    fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         if self.reducer != Reducer::Sum {
             return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
         }
@@ -201,10 +300,8 @@ impl Primitive for AllReduce {
         let checked = self.axes.checked && self.axes.groups.is_none();
         Ok(vec![cts[0].as_ref().map(|ct| match (checked, self.axes.mapped()) {
             (false, _) => self.apply(ct),
-            (true, None) => ct.varying_over(&ct.vma().union(&self.axes.set())),
-            (true, Some(axes)) => {
-                AllReduce { axes, ..self.clone() }.apply(ct).varying_over(&ct.vma().union(&self.axes.set()))
-            }
+            (true, None) => self.axes.spread(ct, &args[0].aval()),
+            (true, Some(axes)) => self.axes.spread(&AllReduce { axes, ..self.clone() }.apply(ct), &args[0].aval()),
         })])
     }
 

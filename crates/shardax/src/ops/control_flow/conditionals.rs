@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::cast_hint;
+use super::{cast_hint, spec_text};
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
 use crate::core::program::trace::{Traced, bind_at, check_usable, with_source};
 use crate::core::program::{Aval, Program};
+use crate::core::sharding_rule::agrees;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
@@ -260,8 +261,12 @@ fn same_results(
         .help(help.clone())
     })?;
     for ((out, other), path) in outs.iter().zip(others).zip(def.paths()) {
-        if (out.dtype, &out.shape) != (other.dtype, &other.shape) {
-            let what = if out.dtype != other.dtype { "dtypes" } else { "shapes" };
+        if (out.dtype, &out.shape) != (other.dtype, &other.shape) || !agrees(out, other) {
+            let (what, help) = match () {
+                () if out.dtype != other.dtype => ("dtypes", help),
+                () if out.shape != other.shape => ("shapes", help),
+                () => ("shardings", format!("reshard the output of {other_name}: `reshard(.., {})`", spec_text(out))),
+            };
             return Err(err!(
                 Type,
                 "cond branches must have equal output types but they differ: the output{path} of {name} has type {out} but \

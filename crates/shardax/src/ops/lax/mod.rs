@@ -11,8 +11,8 @@ pub(crate) mod reduce_window;
 mod select;
 
 pub use super::collective::{
-    all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pmax, pmean, pmin,
-    ppermute, pshuffle, psum, psum_scatter, pswapaxes, ragged_all_to_all, with_sharding_constraint,
+    CastTo, all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pcast_to, pmax,
+    pmean, pmin, ppermute, pshuffle, psum, psum_scatter, pswapaxes, ragged_all_to_all, with_sharding_constraint,
 };
 pub use super::control_flow::{associative_scan, cond, fori_loop, map, scan, switch, while_loop};
 pub use super::primitive::stop_gradient::stop_gradient;

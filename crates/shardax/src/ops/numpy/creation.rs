@@ -15,8 +15,8 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::shape_ops::BroadcastInDim;
 use crate::shape::Shape;
-use crate::sharding::Typed;
 use crate::sharding::context::explicit_mesh;
+use crate::sharding::{AxisType, Typed};
 use crate::source;
 
 /// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
@@ -212,7 +212,7 @@ pub fn ones(shape: impl IntoShape) -> Array {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.with_axis_types([AxisType::Explicit])?;
+/// let mesh = make_mesh([("x", 8)])?.explicit();
 /// let _mesh = set_mesh(&mesh)?;
 /// assert_eq!(full_sharded([16, 2], array(0.0f32), P!["x"]).type_name(), "float32[16@x,2]");
 /// # Ok::<(), shardax::Error>(())
@@ -245,7 +245,7 @@ pub fn zeros_like(x: impl ArrayLike) -> Array {
     if x.error().is_some() {
         return x.clone();
     }
-    full_of(&x.aval(), Scalar::Int(0)).varying_over(&x.vma())
+    full_of(&like(x), Scalar::Int(0)).varying_over(&x.vma())
 }
 
 /// Ones of the shape and dtype of `x`.
@@ -255,7 +255,16 @@ pub fn ones_like(x: impl ArrayLike) -> Array {
     if x.error().is_some() {
         return x.clone();
     }
-    full_of(&x.aval(), Scalar::Int(1))
+    full_of(&like(x), Scalar::Int(1))
+}
+
+/// The type of an array that is made like this one. Where all axes are manual, it is equal on all devices.
+fn like(x: &Array) -> Aval {
+    let aval = x.aval();
+    match aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
+        true => aval.with_sharding(None),
+        false => aval,
+    }
 }
 
 /// A constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by

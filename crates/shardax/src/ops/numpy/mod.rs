@@ -76,6 +76,7 @@ pub use unary::{
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{at_caller, bind1};
+use crate::core::sharding_rule::check_context;
 use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
 use crate::shape::{AxisSet, broadcast_shapes};
@@ -142,6 +143,7 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
     }
     let shapes: Vec<&[usize]> = args.iter().map(|a| a.shape()).collect();
     let Some(shape) = broadcast_shapes(&shapes) else {
+        check_context(name, &args.iter().map(Array::aval).collect::<Vec<_>>())?;
         let types: Vec<String> = args.iter().map(|a| a.type_name()).collect();
         return Err(err!(Value, "{name} got incompatible shapes for broadcasting: {}", types.join(" and "))
             .help("from the last dimension backwards, sizes must be equal or 1; use `reshape` or `expand_dims` to line them up"));

@@ -18,7 +18,7 @@ use crate::ops::numpy::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
 /// The identity, with a sharding in the type of the result.
@@ -262,7 +262,7 @@ impl Primitive for Reshard {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+/// let mesh = make_mesh([("x", 2), ("y", 4)])?.explicit();
 /// let _mesh = set_mesh(&mesh)?;
 /// let x = reshard(ones([8, 8]), P!["x", "y"]);
 /// assert_eq!(x.type_name(), "float32[8@x,8@y]");
@@ -290,8 +290,13 @@ fn resharded(flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<SmallVec<
 
 fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
     let (to, mesh) = like.typed("reshard", x.shape())?;
+    let aval = x.aval();
+    if aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
+        return Err(err!(Value, "reshard of a value of type {aval} inside of a shard_map over all axes")
+            .help("sum what is unreduced with `psum`, and cast with `pcast_to`"));
+    }
     // A value of a type leaves it; of one without, there is nothing to say.
-    if !to.mesh().has_explicit() && x.aval().sharding().is_none() {
+    if !to.mesh().has_explicit() && aval.sharding().is_none() {
         return Ok(x.clone());
     }
     Ok(Reshard { to, mesh, from: None }.apply(x))

@@ -67,12 +67,17 @@ impl ShardMap {
         checked: bool,
     ) -> Result<Aval> {
         let shape = NamedSharding::new(mesh, spec.clone()).shard_shape(&aval.shape)?;
-        let vma = if checked { aval.vma.union(&spec.varying()) } else { AxisSet::default() };
+        let vma = if checked { aval.vma.union(&spec.all_axes().collect()) } else { AxisSet::default() };
         // What is split over manual axes is the block's; over the others its type says it as before.
         let inside = |typed: &Typed| {
             let own = with_manual(typed.mesh(), &manual.iter().copied().collect());
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
-            own.has_explicit().then(|| Typed::of_dims(&own, free.collect()))
+            let inside = Typed::of_dims(&own, free.collect());
+            let inside = match checked {
+                true => inside.with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
+                false => inside,
+            };
+            (own.has_explicit() || inside.is_partial()).then_some(inside)
         };
         let sharding = aval.sharding().and_then(inside).map(Arc::new);
         Ok(Aval { shape, vma, sharding, ..aval.clone() })

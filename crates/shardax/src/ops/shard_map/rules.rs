@@ -105,7 +105,7 @@ impl Primitive for ShardMap {
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         // Inside, operands also vary over the axes that split them; outside, none of its own axes is left.
         let inner: Vec<AxisSet> =
-            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&spec.varying())).collect();
+            args.iter().zip(&self.in_specs).map(|(set, spec)| set.union(&self.inside(spec))).collect();
         let own: AxisSet = self.axes().collect();
         Ok(vary::outputs(&self.body, &inner)?.iter().map(|set| set.minus(&own)).collect())
     }
@@ -209,11 +209,15 @@ impl Primitive for ShardMap {
         let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
         // Residuals leave split along dimension 0 over every axis that they may vary over.
         let varying = self.varying(&known, captures.len())?;
+        let types = known.out_avals();
         let places = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c);
-        for ((spec, _), set) in places.zip(&varying[count..]) {
+        for ((spec, _), (set, aval)) in places.zip(varying[count..].iter().zip(&types[count..])) {
             // Its own axes, in the mesh's order.
             let axes: SmallVec<[AxisName; 2]> = self.axes().filter(|n| set.contains(*n)).collect();
             *spec = over(&axes);
+            if let Some(typed) = aval.sharding().filter(|typed| typed.is_partial()) {
+                *spec = spec.clone().unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
+            }
         }
         let out_specs = self.out_specs.iter().cloned().chain(marked(&residual_specs, &computed)).collect();
         let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
@@ -377,11 +381,16 @@ impl ShardMap {
         vary::outputs(body, &inputs)
     }
 
+    /// The axes over which an operand of this spec varies inside.
+    fn inside(&self, spec: &PartitionSpec) -> AxisSet {
+        if self.checked { spec.all_axes().collect() } else { spec.varying() }
+    }
+
     /// The cotangent of an output, for the body. If types do not track varying axes, the devices that hold
     /// one value share its cotangent equally.
     fn incoming(&self, ct: Array, out: &Aval, spec: &PartitionSpec) -> Array {
         if self.checked {
-            return ct.varying_as(&out.vma);
+            return ct.partial_as(&out.cotangent());
         }
         let shared = self.mesh.axes_size(&self.unmentioned(spec)).unwrap_or(1);
         if shared == 1 { ct } else { ct / shared }
@@ -389,14 +398,13 @@ impl ShardMap {
 
     /// The cotangent of an operand, from the body: an operand that all devices hold gets the sum of theirs.
     fn outgoing(&self, ct: Array, spec: &PartitionSpec) -> Result<Array> {
+        if self.checked {
+            return Ok(ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&self.inside(spec))));
+        }
         let ct = self.of_sum(ct, spec)?;
         let axes = self.unmentioned(spec);
-        if self.checked || axes.is_empty() {
-            let addends = spec.unreduced_axes();
-            return Ok(match self.checked {
-                true => ct.varying_as(&ct.vma().minus(&self.axes().collect()).union(&spec.varying().minus(addends))),
-                false => ct,
-            });
+        if axes.is_empty() {
+            return Ok(ct);
         }
         Ok(AllReduce { reducer: Reducer::Sum, axes: Axes::summed(axes, false) }.apply(&ct))
     }
@@ -407,8 +415,7 @@ impl ShardMap {
         if addends.is_empty() {
             return Ok(ct);
         }
-        let ct = if self.checked { ct.varying_as(&ct.vma().union(spec.unreduced_axes())) } else { ct };
-        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(addends.clone(), self.checked) }.apply(&ct);
+        let sum = AllReduce { reducer: Reducer::Sum, axes: Axes::summed(addends.clone(), false) }.apply(&ct);
         Ok(sum / self.mesh.axes_size(&addends)?)
     }
 }

@@ -2,17 +2,18 @@
 //!
 //! They run only where an operand, or the context mesh, has an axis of type `Explicit`.
 
+mod assign;
+
 use std::ops::Range;
-use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::primitive::{Avals, Primitive};
+pub(crate) use self::assign::{agrees, assign, check_context};
 use super::program::Aval;
 use crate::error::{Error, Result, err};
 use crate::shape::AxisSet;
-use crate::sharding::{AbstractMesh, AxisType, DimSpec, Typed};
-use crate::sharding::{abstract_mesh::any_explicit, context, typed::entry};
+use crate::sharding::typed::entry;
+use crate::sharding::{AbstractMesh, DimSpec, Typed};
 
 /// The shardings of an operation's results.
 pub type TypedOuts = SmallVec<[Typed; 1]>;
@@ -372,7 +373,7 @@ impl<'a> ShardingRule<'a> {
                 Some(other) if *other != own => {
                     return Err(self.error(
                         format_args!("operands must be unreduced and reduced over the same axes, got {}", self.types()),
-                        "give the operands the same unreduced and reduced axes with `reshard(x, spec)` first",
+                        "give the operands the same unreduced and reduced axes with `reshard(x, spec)`, or inside of `shard_map` with `pcast_to`",
                     ));
                 }
                 _ => found = Some(own),
@@ -415,98 +416,4 @@ impl<'a> ShardingRule<'a> {
 
 fn typed(mesh: &AbstractMesh, aval: &Aval) -> Typed {
     aval.sharding().cloned().unwrap_or_else(|| Typed::replicated(mesh, aval.rank()))
-}
-
-/// Puts the shardings of the results of `primitive` into their types.
-pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
-    match any_explicit() {
-        true => assign_typed(primitive, args, outs),
-        false => Ok(()),
-    }
-}
-
-fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
-    let mut operands = args.iter().filter(|a| a.sharding.is_some());
-    let first = operands.next();
-    let enters = primitive.enters_mesh();
-    if first.is_none() && !context::is_explicit() && !enters.as_ref().is_some_and(AbstractMesh::has_explicit) {
-        return Ok(());
-    }
-    let context = context::get_abstract_mesh();
-    let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
-        (Some(mesh), ..) => mesh.clone(),
-        (None, Some(mesh), _) => mesh.clone(),
-        (None, None, Some(typed)) => typed.mesh().clone(),
-        (None, None, None) => return Ok(()),
-    };
-    if enters.is_none()
-        && !context::adopts()
-        && let Some(other) = args.iter().find(|a| a.sharding().is_some_and(|t| *t.mesh() != mesh))
-        && let Some(typed) = other.sharding()
-    {
-        let (whose, help) = match &context {
-            Some(_) if mesh.is_all(AxisType::Manual) => (
-                "the context mesh",
-                "pass it to the function of `shard_map` as an argument: what is captured keeps the mesh outside",
-            ),
-            Some(_) => ("the context mesh", "pass it as an argument, or move it with `reshard(x, spec)`"),
-            None => ("that of another operand", "put the operands on one mesh, or set it with `set_mesh(&mesh)`"),
-        };
-        return Err(err!(
-            Value,
-            "{}: the mesh of an operand of type {other} is {}, which is not {whose}, {mesh}",
-            primitive.name(),
-            typed.mesh()
-        )
-        .help(help));
-    }
-    if !mesh.has_explicit() {
-        // All of the results is the compiler's.
-        outs.iter_mut().for_each(|out| out.sharding = None);
-        return Ok(());
-    }
-    let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
-    let mut found = primitive.sharding_rule(&rule)?;
-    let partial = args.iter().filter_map(Aval::sharding).any(Typed::is_partial);
-    if partial && enters.is_none() {
-        let (unreduced, reduced) = primitive.partial_rule(&rule)?;
-        for typed in &mut found {
-            let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
-            *typed = typed.clone().with_partial(both.0, both.1);
-        }
-    }
-    let operands = rule.types();
-    for (out, typed) in outs.iter_mut().zip(found) {
-        if typed.rank() != out.rank() {
-            return Err(err!(
-                Type,
-                "the sharding rule of '{}' gave {} entries for a result of type {out}",
-                primitive.name(),
-                typed.rank()
-            )
-            .help("a sharding rule gives one entry for each dimension of a result"));
-        }
-        let repeated = typed.repeats();
-        out.sharding = Some(Arc::new(typed));
-        if repeated.is_some() {
-            return Err(err!(
-                Sharding,
-                "{} operation with inputs: {operands} produces an illegally sharded result: {out}",
-                primitive.name()
-            )
-            .help("an axis can split one dimension: give an operand another sharding with `reshard(x, spec)`"));
-        }
-        if let Some(typed) = out.sharding() {
-            typed.check_divides(&out.shape).map_err(|e| e.context(primitive.name()))?;
-        }
-    }
-    Ok(())
-}
-
-/// Returns true if values of these types are interchangeable: their shardings are equal, or one has none.
-pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
-    match (a.sharding(), b.sharding()) {
-        (Some(a), Some(b)) => a == b,
-        _ => true,
-    }
 }

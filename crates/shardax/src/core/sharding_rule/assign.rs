@@ -1,0 +1,114 @@
+//! The shardings of results, found by the rules of primitives and put into their types.
+
+use std::sync::Arc;
+
+use super::ShardingRule;
+use crate::core::primitive::{Avals, Primitive};
+use crate::core::program::Aval;
+use crate::error::{Result, err};
+use crate::sharding::abstract_mesh::any_explicit;
+use crate::sharding::{AbstractMesh, AxisType, Typed, context};
+
+/// Puts the shardings of the results of `primitive` into their types.
+pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
+    match any_explicit() {
+        true => assign_typed(primitive, args, outs),
+        false => Ok(()),
+    }
+}
+
+/// Fails for operands of another mesh than the context's, which explains other errors of theirs.
+pub(crate) fn check_context(name: &str, args: &[Aval]) -> Result<()> {
+    match any_explicit().then(context::get_abstract_mesh).flatten() {
+        Some(mesh) if !context::adopts() => check_mesh(name, args, &mesh, true),
+        _ => Ok(()),
+    }
+}
+
+/// Fails for operands of another mesh than this one, that of the context or of the first operand.
+fn check_mesh(name: &str, args: &[Aval], mesh: &AbstractMesh, of_context: bool) -> Result<()> {
+    let other = |a: &&Aval| a.sharding().is_some_and(|t| t.mesh() != mesh);
+    let Some((other, typed)) = args.iter().find(other).and_then(|a| Some((a, a.sharding()?))) else { return Ok(()) };
+    let (whose, help) = match of_context {
+        true if mesh.is_all(AxisType::Manual) => (
+            "the context mesh",
+            "pass it to the function of `shard_map` as an argument: what is captured keeps the mesh outside",
+        ),
+        true => ("the context mesh", "pass it as an argument, or move it with `reshard(x, spec)`"),
+        false => ("that of another operand", "put the operands on one mesh, or set it with `set_mesh(&mesh)`"),
+    };
+    Err(err!(Value, "{name}: the mesh of an operand of type {other} is {}, which is not {whose}, {mesh}", typed.mesh())
+        .help(help))
+}
+
+fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
+    let mut operands = args.iter().filter(|a| a.sharding.is_some());
+    let first = operands.next();
+    let enters = primitive.enters_mesh();
+    if first.is_none() && !context::is_explicit() && enters.is_none() {
+        return Ok(());
+    }
+    let context = context::get_abstract_mesh();
+    let mesh = match (&enters, &context, first.and_then(Aval::sharding)) {
+        (Some(mesh), ..) => mesh.clone(),
+        (None, Some(mesh), _) => mesh.clone(),
+        (None, None, Some(typed)) => typed.mesh().clone(),
+        (None, None, None) => return Ok(()),
+    };
+    if enters.is_none() && !context::adopts() {
+        check_mesh(primitive.name(), args, &mesh, context.is_some())?;
+    }
+    let partial = args.iter().filter_map(Aval::sharding).any(Typed::is_partial);
+    // Where all axes are manual, types have unreduced and reduced axes alone.
+    let manual = mesh.is_all(AxisType::Manual);
+    if !mesh.has_explicit() && !(manual && (partial || enters.is_some())) {
+        // All of the results is the compiler's, or each device's own.
+        outs.iter_mut().for_each(|out| out.sharding = None);
+        return Ok(());
+    }
+    let rule = ShardingRule { name: primitive.name(), mesh, args, outs };
+    let mut found = primitive.sharding_rule(&rule)?;
+    if partial && enters.is_none() {
+        let (unreduced, reduced) = primitive.partial_rule(&rule)?;
+        for typed in &mut found {
+            let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
+            *typed = typed.clone().with_partial(both.0, both.1);
+        }
+    }
+    let operands = rule.types();
+    for (out, typed) in outs.iter_mut().zip(found) {
+        if typed.rank() != out.rank() {
+            return Err(err!(
+                Type,
+                "the sharding rule of '{}' gave {} entries for a result of type {out}",
+                primitive.name(),
+                typed.rank()
+            )
+            .help("a sharding rule gives one entry for each dimension of a result"));
+        }
+        let repeated = typed.repeats();
+        out.sharding = (!manual || typed.is_partial()).then(|| Arc::new(typed));
+        if repeated.is_some() {
+            return Err(err!(
+                Sharding,
+                "{} operation with inputs: {operands} produces an illegally sharded result: {out}",
+                primitive.name()
+            )
+            .help("an axis can split one dimension: give an operand another sharding with `reshard(x, spec)`"));
+        }
+        if let Some(typed) = out.sharding() {
+            typed.check_divides(&out.shape).map_err(|e| e.context(primitive.name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns true if values of these types are interchangeable: their shardings are equal, or one has none. Where all axes are
+/// manual, one that has none is neither unreduced nor reduced.
+pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
+    match (a.sharding(), b.sharding()) {
+        (Some(a), Some(b)) => a == b,
+        (Some(typed), None) | (None, Some(typed)) => !typed.mesh().is_all(AxisType::Manual),
+        (None, None) => true,
+    }
+}
