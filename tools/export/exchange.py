@@ -3,12 +3,14 @@
     exchange.save(jax.export.export(jax.jit(f))(*args), "f.safetensors")   # then `Exported::load` in Rust
     f = exchange.load("g.safetensors")                                     # what Rust's `Exported::save` wrote
 
-Programs whose arguments and results are tuples, lists, dictionaries and None, for one device or for those of one mesh. The
+Programs whose arguments and results are tuples, lists, dictionaries and None, for one device or for those of one mesh. Functions with
+open sizes that shardax wrote are made for the sizes of each call. The
 text of a program is made and read by parts of JAX that are not public: `requirements.txt` says of which version.
 """
 
 import hashlib
 import json
+import math
 import re
 import struct
 
@@ -21,7 +23,7 @@ from jax._src.export import _export
 from jax._src.lib.mlir import ir
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-KEY, VERSION = "shardax.export", 1
+KEY, VERSION, OPEN_VERSION = "shardax.export", 1, 2
 
 
 def save(exported, path, vjp_order=0):
@@ -35,7 +37,7 @@ def load(path):
     """The function in a file: of its arguments' leaves in order, to the list of its results' leaves."""
     said, tensors = _read(path)
     function = said["function"]
-    if said["version"] != VERSION or said["sha256"] != _digest(function, tensors):
+    if said["version"] not in (VERSION, OPEN_VERSION) or said["sha256"] != _digest(function, tensors):
         raise ValueError(f"{path}: not what was written, or of another version")
     return _function(function, "", tensors)
 
@@ -148,6 +150,72 @@ def _paths(tree, arguments=False):
 
 
 def _function(said, prefix, tensors):
+    if "symbols" not in said:
+        return _sized(said, prefix, tensors)
+    made = {}
+
+    def call(*leaves):
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        if shapes not in made:
+            made[shapes] = _sized(*_at(said, prefix, tensors, _solved(said, shapes)))
+        return made[shapes](*leaves)
+
+    return call
+
+
+def _size(text, values):
+    """The value of a sum of products, such as `2*b + 1`."""
+    terms = re.findall(r"([+-]?) *([\w*]+)", text)
+    factor = lambda f: int(f) if f.isdigit() else values[f]
+    return sum((-1 if sign == "-" else 1) * math.prod(map(factor, term.split("*"))) for sign, term in terms)
+
+
+def _solved(said, shapes):
+    """The values of the symbols for arguments of these shapes."""
+    bounds = {name: (low, high) for name, low, high in said["symbols"]}
+    pairs = [pair for sizes, shape in zip(said["in_sizes"], shapes) for pair in zip(sizes, shape)]
+    values, before = {}, None
+    while len(values) != before:
+        before = len(values)
+        for text, size in pairs:
+            factors = [set(term.split("*")) for _, term in re.findall(r"([+-]?) *([\w*]+)", text)]
+            open_ = {f for all in factors for f in all if not f.isdigit() and f not in values}
+            if len(open_) == 1:
+                (name,) = open_
+                offset, one, two = (_size(text, values | {name: n}) for n in (0, 1, 2))
+                if one != offset and two - one == one - offset:
+                    values[name] = (size - offset) // (one - offset)
+    wrong = [f"{text} is {size}" for text, size in pairs if set(values) != set(bounds) or _size(text, values) != size]
+    wrong += [f"{name} is {n}" for name, n in values.items() if not bounds[name][0] <= n <= bounds[name][1]]
+    if wrong or any(len(a) != len(b) for a, b in zip(said["in_sizes"], shapes)):
+        raise ValueError(f"{said['name']} takes {said['in_sizes']} for {bounds}, and was called with {shapes}: {', '.join(wrong)}")
+    return values
+
+
+def _at(said, prefix, tensors, values):
+    """The function for these values of its symbols."""
+
+    def number(found):
+        dtype, expression = found[1].split(" ", 1) if " " in found[1] and "float" in found[1] else (None, found[1])
+        if dtype is None:
+            return str(_size(expression, values))
+        value = 1 / _size(expression[2:], values) if expression.startswith("1/") else _size(expression, values)
+        return f"{float(np.dtype(dtype).type(value)):.17e}"
+
+    sized = lambda avals, sizes: [a | {"shape": [_size(n, values) for n in s]} for a, s in zip(avals, sizes)]
+    made = {k: v for k, v in said.items() if k not in ("symbols", "in_sizes", "out_sizes")}
+    made |= {"in_avals": sized(said["in_avals"], said["in_sizes"]), "out_avals": sized(said["out_avals"], said["out_sizes"])}
+    tensors = dict(tensors)
+    for platform in said["platforms"]:
+        name = f"{prefix}stablehlo.{platform}"
+        text = re.sub(r"\$\(([^)]*)\)", number, bytes(tensors[name][2]).decode())
+        tensors[name] = ("U8", [len(text)], text.encode())
+    if said["vjp"] is not None:
+        made["vjp"], _, tensors = _at(said["vjp"], f"{prefix}vjp.", tensors, values)
+    return made, prefix, tensors
+
+
+def _sized(said, prefix, tensors):
     avals = lambda avals: tuple(jax.core.ShapedArray(a["shape"], a["dtype"]) for a in avals)
     names, sizes = zip(*said["mesh"]) if said["mesh"] else ((), ())
     types = [getattr(AxisType, name) for name in said.get("axis_types", ["Auto"] * len(names))]
@@ -175,7 +243,7 @@ def _function(said, prefix, tensors):
     call = lambda *leaves: exported.call(*captures, *(leaves[i] for i in said["kept"]))
     if said["vjp"] is None:
         return call
-    back = _function(said["vjp"], f"{prefix}vjp.", tensors)
+    back = _sized(said["vjp"], f"{prefix}vjp.", tensors)
     inexact = lambda avals: [i for i, a in enumerate(avals) if "float" in a["dtype"] or "complex" in a["dtype"]]
     moving, results = inexact(said["in_avals"]), inexact(said["out_avals"])
 

@@ -1,6 +1,7 @@
 """Writes crates/shardax/tests/exported: functions that JAX exported, and what JAX makes of some arguments."""
 
 import collections
+import dataclasses
 import os
 import pathlib
 
@@ -12,6 +13,9 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import export
+from jax._src.interpreters import mlir
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas_triton
 from jax.experimental.shard_alike import shard_alike
@@ -220,6 +224,28 @@ def write_open(name, function, specs, calls, vjp_order=1):
     return values
 
 
+def write_older(name, version, function, *args):
+    """A function in the bytecode of an earlier version of StableHLO, whose operations say other things in other places."""
+    exported = export.export(jax.jit(function))(*args)
+    with mlir.make_ir_context():
+        module = hlo.serialize_portable_artifact(ir.Module.parse(exported.mlir_module()), version)
+    (OUT / f"{name}.jax").write_bytes(dataclasses.replace(exported, mlir_module_serialized=module).serialize())
+    return leaves_of(name, function, args, 0)
+
+
+def older(x, w):
+    """What the earliest version has."""
+    y = jnp.tanh(x @ w)
+    last, rows = jax.lax.scan(lambda c, r: (c * 0.5 + r, c), jnp.zeros(w.shape[1]), y)
+    bits = jax.lax.bitcast_convert_type(y, jnp.int32)
+    return [
+        jax.nn.softmax(y), last, rows, jnp.sort(y, 0), jnp.cumsum(y, 0), jnp.argmax(y, 1), y[jnp.array([1, 0])], bits >> 3,
+        y.at[jnp.array([0, 2])].add(1.0), jax.lax.cond(y.sum() > 0, jnp.sin, jnp.cos, y), y.astype(jnp.bfloat16),
+        jax.lax.conv_general_dilated(y[None, None], jnp.ones((1, 1, 3, 3)), (1, 1), "SAME"),
+        jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (2, 1), (1, 1), "SAME"), jnp.fft.rfft(y, axis=0).real,
+    ]
+
+
 def explicit():
     """A function over axes of type `Explicit`, whose types have shardings."""
 
@@ -266,6 +292,12 @@ def main():
     mapped = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=(P("data"), P(None, "model")), out_specs=P("model")))
     values |= write("sharded", sharded, *args)
     values |= write("mapped", mapped, *args)
+    line = jax.sharding.Mesh(mesh.devices.reshape(8), ("all",), axis_types=(jax.sharding.AxisType.Auto,))
+    in_line = NamedSharding(line, P("all"))
+    several = lambda x: jnp.sin(jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x * 2, over("data", "model")) + 1, in_line))
+    values |= write("meshes", jax.jit(several, in_shardings=over("data"), out_shardings=in_line), random(8, 8, seed=30), vjp_order=0)
+    values |= write_older("older", "0.9.0", older, random(4, 3, seed=31), random(3, 5, seed=32))
+    values |= write_older("middle", "0.14.0", older, random(4, 3, seed=31), random(3, 5, seed=32))
     for name, function in [("sharded", sharded), ("mapped", mapped)]:
         exchange.save(export.export(function)(*args), OUT / f"{name}.safetensors", vjp_order=1)
     explicit()

@@ -1,5 +1,6 @@
 //! Shapes, axis names and sets of axis names.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, OnceLock};
@@ -43,6 +44,27 @@ pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
         }
     }
     Some(out)
+}
+
+thread_local! {
+    static OPEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Traces and lowers a function whose sizes stand for others: no algorithm is chosen by size.
+pub(crate) fn with_open_sizes<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            OPEN.set(self.0);
+        }
+    }
+    let _restore = Restore(OPEN.replace(true));
+    f()
+}
+
+/// True within [`with_open_sizes`].
+pub(crate) fn sizes_are_open() -> bool {
+    OPEN.get()
 }
 
 /// Interns a name for the life of the process.

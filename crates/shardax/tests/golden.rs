@@ -83,6 +83,21 @@ fn operands_split_by_the_compiler() {
     golden_support::split::check_split(&families, every, &known);
 }
 
+/// Every operation from a file, in a loop and recomputed: a slice of the checks; with `SHARDAX_WAYS_EVERY=1` all, with
+/// `SHARDAX_WAYS_FAMILY` those of one family.
+#[test]
+fn operations_in_other_programs() {
+    setup();
+    let every = std::env::var("SHARDAX_WAYS_EVERY").ok().and_then(|n| n.parse().ok());
+    let only = std::env::var("SHARDAX_WAYS_FAMILY").ok();
+    let chosen = |name: &str| match &only {
+        Some(only) => only == name,
+        None => every.is_some() || QUICKLY_SPLIT.contains(&name),
+    };
+    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
+    golden_support::ways::check_ways(&families, every.unwrap_or(101), PENDING, &[]);
+}
+
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
 #[test]
 #[ignore = "a table, made by a command of its own"]

@@ -140,7 +140,8 @@ impl Primitive for CallExported {
             check_kernels(&program.name, &text)?;
         }
         let key = format!("{} {:?}", program.digest, cx.platform);
-        let foreign = Imported { key: &key, text: &text, meshes: self.mesh.as_slice() };
+        let meshes = self.mesh.as_ref().map_or_else(|| Ok(Vec::new()), |mesh| program.text_meshes(mesh))?;
+        let foreign = Imported { key: &key, text: &text, meshes: &meshes };
         let made = cx.call_imported(&foreign, &args, outs)?;
         Ok(made
             .into_iter()

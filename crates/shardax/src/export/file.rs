@@ -7,7 +7,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::program::Exchanged;
+use super::program::{Exchanged, Source, Symbolic};
+use super::symbolic::Symbols;
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -18,6 +19,8 @@ use crate::sharding::{AxisType, DimSpec, PartitionSpec};
 /// The metadata key of the format, and its version.
 const KEY: &str = "shardax.export";
 const VERSION: u64 = 1;
+/// The version of files with open sizes.
+const OPEN_VERSION: u64 = 2;
 
 /// The element type in a safetensors file; complex numbers are stored as pairs.
 fn stored(dtype: DType) -> (Dtype, usize) {
@@ -103,6 +106,20 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     each(value, |text| text.as_str().map(str::to_owned))
 }
 
+/// The open sizes of a function.
+fn open(symbols: &Value, function: &Value) -> Option<Symbolic> {
+    let size = |size: &Value| usize::try_from(size.as_u64()?).ok();
+    let symbol = |symbol: &Value| Some((symbol[0].as_str()?.to_owned(), (size(&symbol[1])?, size(&symbol[2])?)));
+    let (names, bounds) = each(symbols, symbol)?.into_iter().unzip();
+    let symbols = Symbols { names, bounds };
+    let sizes = |of: &Value| {
+        let sizes = each(of, texts)?;
+        sizes.iter().all(|sizes| symbols.read(sizes).is_ok()).then_some(sizes)
+    };
+    let (in_sizes, out_sizes) = (sizes(&function["in_sizes"])?, sizes(&function["out_sizes"])?);
+    Some(Symbolic::of(in_sizes, out_sizes, Source::Template(symbols)))
+}
+
 /// A tensor of the file: name, type, shape and bytes.
 type Tensor = (String, Dtype, Vec<usize>, Vec<u8>);
 
@@ -141,6 +158,12 @@ impl Exchanged {
             "captures": self.captures.iter().map(|array| aval_json(&array.aval())).collect::<Value>(),
             "vjp": vjp,
         });
+        if let Some(Symbolic { in_sizes, out_sizes, source: Source::Template(symbols), .. }) = self.symbolic.as_deref()
+        {
+            let bounds = symbols.names.iter().zip(&symbols.bounds);
+            said["symbols"] = bounds.map(|(name, (low, high))| json!([name, low, high])).collect();
+            (said["in_sizes"], said["out_sizes"]) = (json!(in_sizes), json!(out_sizes));
+        }
         if !self.axis_types.is_empty() {
             said["axis_types"] = self.axis_types.iter().map(|ty| json!(format!("{ty:?}"))).collect();
         }
@@ -182,14 +205,26 @@ impl Exchanged {
             in_paths: texts(&value["in_paths"]).ok_or_else(|| field("arguments"))?,
             out_paths: texts(&value["out_paths"]).ok_or_else(|| field("results"))?,
             texts: found,
+            meshes: Vec::new(),
             captures,
             digest: format!("{prefix}{digest}"),
             vjp: match &value["vjp"] {
                 Value::Null => None,
                 vjp => Some(Arc::new(Exchanged::read(vjp, &format!("{prefix}vjp."), tensors, digest)?)),
             },
-            symbolic: None,
+            symbolic: match &value["symbols"] {
+                Value::Null => None,
+                symbols => Some(Arc::new(open(symbols, value).ok_or_else(|| field("sizes"))?)),
+            },
         };
+        let fits = |avals: &[Aval], sizes: &[Vec<String>]| {
+            avals.len() == sizes.len() && avals.iter().zip(sizes).all(|(aval, sizes)| aval.rank() == sizes.len())
+        };
+        if let Some(open) = &read.symbolic
+            && !(fits(&read.in_avals, &open.in_sizes) && fits(&read.out_avals, &open.out_sizes))
+        {
+            return Err(field("sizes"));
+        }
         if !read.kept.iter().all(|&i| i < read.in_avals.len()) {
             return Err(field("arguments"));
         }
@@ -210,11 +245,13 @@ impl Exchanged {
 
     /// Returns the bytes of the file.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        if let Some(symbolic) = &self.symbolic {
-            return Ok(symbolic.file.to_vec());
-        }
+        let version = match self.symbolic.as_deref().map(|symbolic| &symbolic.source) {
+            Some(Source::Jax(file)) => return Ok(file.to_vec()),
+            Some(Source::Template(_)) => OPEN_VERSION,
+            None => VERSION,
+        };
         let (said, tensors, digest) = self.parts()?;
-        let said = json!({ "version": VERSION, "sha256": digest, "function": said }).to_string();
+        let said = json!({ "version": version, "sha256": digest, "function": said }).to_string();
         let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
             Ok((name, TensorView::new(*dtype, shape.clone(), bytes).map_err(|e| err!(Runtime, "{name}: {e}"))?))
         });
@@ -233,10 +270,10 @@ impl Exchanged {
         let said = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
         let said = said.ok_or_else(|| damaged(format!("its metadata have no {KEY:?}")))?;
         let value: Value = serde_json::from_str(said).map_err(damaged)?;
-        if value["version"] != VERSION {
+        if value["version"] != VERSION && value["version"] != OPEN_VERSION {
             return Err(err!(
                 Value,
-                "this exported function is of version {}, and this library reads version {VERSION}",
+                "this exported function is of version {}, and this library reads versions {VERSION} and {OPEN_VERSION}",
                 value["version"]
             )
             .help("export it again with this version of the library"));

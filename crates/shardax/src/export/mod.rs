@@ -25,13 +25,14 @@
 //! The output of JAX's `Exported.serialize()` is also supported, with derivatives and for many devices.
 //!
 //! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
-//! can be vectorized (row by row), and sizes of what is exported here are numbers, not symbols: export a function for each batch
-//! size that is served. JAX's functions of symbolic sizes run for any sizes that fit.
+//! can be vectorized (row by row), and symbolic sizes have bounds ([`ExportOptions::symbolic_args_specs`]), because the function is
+//! traced for several sizes.
 
 mod call;
 mod file;
 mod jax;
 mod program;
+mod symbolic;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 
 use call::CallExported;
 use program::{Exchanged, type_of};
+use symbolic::{Symbols, Traced};
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
@@ -50,6 +52,7 @@ use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::control_flow::custom_vjp;
 use crate::ops::primitive::reshard::reshard;
+use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, function_name, jit, vjp};
 
@@ -67,6 +70,8 @@ pub fn export<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) ->
 pub struct ExportOptions {
     platforms: Vec<String>,
     vjp_order: usize,
+    specs: Vec<String>,
+    constraints: Vec<String>,
 }
 
 impl ExportOptions {
@@ -87,6 +92,45 @@ impl ExportOptions {
         self
     }
 
+    /// Sizes of arguments that are open: one spec for each argument, for all arrays of it (JAX's `symbolic_args_specs`).
+    ///
+    /// A spec has the sizes between commas: numbers, symbols such as `b`, sums and products such as `2*b + 1` or `b*s`; `_` is the
+    /// size of the argument that [`export`](ExportOptions::export) is given, and a last `...` all its further sizes. The exported function
+    /// takes arrays of all sizes that fit; a symbol stands for 1 to 65,536 unless
+    /// [`symbolic_constraints`](ExportOptions::symbolic_constraints) say otherwise.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::export::ExportOptions;
+    ///
+    /// let w = ones([4, 2]);
+    /// let model = move |x: Array| x.matmul(&w).mean(0);
+    /// let model = ExportOptions::new()
+    ///     .symbolic_args_specs(["b, _"])
+    ///     .symbolic_constraints(["b <= 512"])
+    ///     .export(model, shape_dtype_struct([1, 4], DType::F32))?;
+    /// for batch in [1, 7, 512] {
+    ///     assert_eq!(model.call(ones([batch, 4]))?.to_vec::<f32>()?, [4.0, 4.0]);
+    /// }
+    /// assert!(model.call(ones([513, 4])).is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// The function is traced for about ten sizes of each symbol, the bounds among them, and its programs must differ in nothing but
+    /// numbers that are sums and products of the symbols: sizes, and constants such as the divisor of a mean. Where they do not, as for a loop
+    /// over the rows or a decision that depends on their number, [`export`](ExportOptions::export) fails with the line. For a size of 1 only
+    /// the types of the results are compared: as in JAX, the program of the other sizes computes it.
+    pub fn symbolic_args_specs<S: Into<String>>(mut self, specs: impl IntoIterator<Item = S>) -> Self {
+        self.specs = specs.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Bounds of symbols: `"b >= 2"`, `"b <= 512"`. A size that eight divides is written `8*b` in the spec instead.
+    pub fn symbolic_constraints<S: Into<String>>(mut self, constraints: impl IntoIterator<Item = S>) -> Self {
+        self.constraints = constraints.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// See [`export`].
     #[track_caller]
     pub fn export<Args: Tree, F: Function<Args>>(
@@ -103,12 +147,25 @@ impl ExportOptions {
             out_def.replace(out.def);
             Ok(out.leaves.into_vec())
         };
-        let mut program = self.exchanged(&leaves, flat.leaves.to_vec(), self.vjp_order).at_caller()?;
-        program.rename(function_name::<F>());
-        let out_def = out_def.into_inner();
-        (program.in_tree, program.out_tree) = (flat.def.to_json(), out_def.to_json());
-        (program.in_paths, program.out_paths) = (flat.def.paths(), out_def.paths());
-        Ok(Exported { program: Arc::new(program.digested()?), types: PhantomData })
+        let trace = |args: Vec<Array>| -> Result<Traced> {
+            let mut requests = Vec::new();
+            let mut program = self.exchanged(&leaves, args, self.vjp_order, &mut requests)?;
+            program.rename(function_name::<F>());
+            let out_def = out_def.borrow();
+            (program.in_tree, program.out_tree) = (flat.def.to_json(), out_def.to_json());
+            (program.in_paths, program.out_paths) = (flat.def.paths(), out_def.paths());
+            Ok((program, requests))
+        };
+        let program = match self.specs.is_empty() {
+            true => trace(flat.leaves.to_vec()).map(|(program, _)| program),
+            false => Symbols::of(&self.specs, &self.constraints).and_then(|symbols| {
+                let sizes = symbols.of_arguments(&self.specs, &flat)?;
+                symbolic::exported(&symbols, &sizes, &|values| {
+                    trace(symbolic::arguments(&flat.leaves, &sizes, values)?)
+                })
+            }),
+        };
+        Ok(Exported { program: Arc::new(program.and_then(Exchanged::digested).at_caller()?), types: PhantomData })
     }
 
     fn exchanged(
@@ -116,9 +173,11 @@ impl ExportOptions {
         f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>,
         args: Vec<Array>,
         order: usize,
+        requests: &mut Vec<Request>,
     ) -> Result<Exchanged> {
         let lowered = jit(f).lower(args.clone())?;
         let mut program = Exchanged::of(lowered.lowered_fn(), &self.platforms)?;
+        requests.push(lowered.lowered_fn().request.clone());
         if order > 0 {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
             let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact()).map(Array::zeros_of);
@@ -136,7 +195,7 @@ impl ExportOptions {
                 let moving = primals.iter().zip(&inexact).filter(|(_, moves)| **moves).map(|(x, _)| x.clone());
                 Ok(vjp(with, moving.collect::<Vec<_>>())?.1.call(cts.to_vec())?.0)
             };
-            program.vjp = Some(Arc::new(self.exchanged(&pull_back, all, order - 1)?));
+            program.vjp = Some(Arc::new(self.exchanged(&pull_back, all, order - 1, requests)?));
         }
         Ok(program)
     }
@@ -244,7 +303,7 @@ impl<Args, Out> Exported<Args, Out> {
     /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one,
     /// or has symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
-        self.program.texts.get(platform).map(|text| &**text).filter(|text| !text.is_empty())
+        self.program.texts.get(platform).map(|text| &**text).filter(|_| self.program.symbolic.is_none())
     }
 
     /// Calls it with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), and returns those of

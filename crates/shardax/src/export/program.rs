@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
+use super::symbolic::Symbols;
 use crate::core::array::Array;
 use crate::core::lower::Platform;
 use crate::core::program::{Aval, Program};
@@ -21,6 +22,7 @@ use crate::sharding::{
 use crate::stack::grow;
 
 /// The metadata of a program, and its texts.
+#[derive(Clone)]
 pub(super) struct Exchanged {
     pub name: String,
     /// The types of all arguments, and those that `main` uses, after the captured values.
@@ -32,6 +34,8 @@ pub(super) struct Exchanged {
     pub out_specs: Vec<Option<PartitionSpec>>,
     /// The axes of its mesh; empty for one device.
     pub axes: Vec<(AxisName, usize)>,
+    /// The axes of the meshes of its text, in their order, if there are several; all have the same devices.
+    pub meshes: Vec<Vec<(AxisName, usize)>>,
     /// The types of these axes; empty if all are `Auto`.
     pub axis_types: Vec<AxisType>,
     /// The structures of its arguments and of its result; see [`TreeDef::to_json`](crate::tree::TreeDef).
@@ -48,27 +52,34 @@ pub(super) struct Exchanged {
     /// The program from its arguments and the cotangents of its inexact results to the cotangents of its inexact
     /// arguments.
     pub vjp: Option<Arc<Exchanged>>,
-    /// Where sizes are symbolic: there is no text before they are known, and they are 0 in the types.
-    pub symbolic: Option<Symbolic>,
+    /// Where sizes are symbolic; they are 0 in the types.
+    pub symbolic: Option<Arc<Symbolic>>,
 }
 
-/// A function of JAX with symbolic sizes.
+/// The symbolic sizes of a function.
 pub(super) struct Symbolic {
     /// The sizes of arguments and results as they are written, such as `b` or `2*b + 1`.
     pub in_sizes: Vec<Vec<String>>,
     pub out_sizes: Vec<Vec<String>>,
-    /// The file that it came from, from which it is made for known sizes.
-    pub file: Arc<[u8]>,
+    pub source: Source,
     /// Refined programs by the shapes of the arguments.
     made: Mutex<HashMap<Vec<Vec<usize>>, Arc<Exchanged>>>,
+}
+
+/// From where the program for known sizes comes.
+pub(super) enum Source {
+    /// A file of JAX.
+    Jax(Arc<[u8]>),
+    /// The texts themselves, in which numbers are expressions of these symbols.
+    Template(Symbols),
 }
 
 /// The largest number of refined programs.
 const SIZES: usize = 256;
 
 impl Symbolic {
-    pub fn of(in_sizes: Vec<Vec<String>>, out_sizes: Vec<Vec<String>>) -> Self {
-        Symbolic { in_sizes, out_sizes, file: Arc::from([]), made: Mutex::default() }
+    pub fn of(in_sizes: Vec<Vec<String>>, out_sizes: Vec<Vec<String>>, source: Source) -> Self {
+        Symbolic { in_sizes, out_sizes, source, made: Mutex::default() }
     }
 }
 
@@ -132,7 +143,7 @@ impl Exchanged {
                     err!(Value, "no platform is named {name:?}").help("name \"cpu\", \"cuda\", \"rocm\" or \"tpu\"")
                 );
             }
-            Ok((name, Arc::from(request.portable_text(platform)?)))
+            Ok((name, Arc::from(request.portable_text(platform, false)?)))
         });
         let texts: BTreeMap<String, Arc<str>> = texts.collect::<Result<_>>()?;
         if texts.values().any(|text| text.contains("sdy.mesh @mesh_1 ")) {
@@ -153,6 +164,7 @@ impl Exchanged {
             out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
             axes,
             axis_types,
+            meshes: Vec::new(),
             in_tree: Value::Null,
             out_tree: Value::Null,
             in_paths: Vec::new(),
@@ -185,7 +197,13 @@ impl Exchanged {
         if let Some(made) = made().get(&shapes) {
             return Ok(made.clone());
         }
-        let sized = Arc::new(super::jax::sized(&symbolic.file, &self.digest, &shapes)?);
+        let sized = Arc::new(match &symbolic.source {
+            Source::Jax(file) => super::jax::sized(file, &self.digest, &shapes)?,
+            Source::Template(symbols) => {
+                let sizes = symbolic.in_sizes.iter().map(|sizes| symbols.read(sizes)).collect::<Result<Vec<_>>>()?;
+                self.at(&symbols.solved(&sizes, &shapes)?)?
+            }
+        });
         let mut all = made();
         if all.len() >= SIZES {
             all.clear();
@@ -232,6 +250,28 @@ impl Exchanged {
         .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 
+    /// The meshes of its text over the devices of its mesh.
+    pub fn text_meshes(&self, mesh: &Mesh) -> Result<Vec<Mesh>> {
+        if self.meshes.is_empty() {
+            return Ok(vec![mesh.clone()]);
+        }
+        let of = |axes: &Vec<(AxisName, usize)>| match *axes == self.axes {
+            true => Ok(mesh.clone()),
+            false => Mesh::new(mesh.devices().to_vec(), axes.iter().copied()),
+        };
+        self.meshes.iter().map(of).collect()
+    }
+
+    /// A sharding over its mesh, or over the one that has the axes of the spec.
+    fn named(&self, spec: &PartitionSpec, mesh: &Mesh) -> NamedSharding {
+        let has = |axes: &[(AxisName, usize)]| {
+            spec.dims().iter().flat_map(|dim| dim.axes()).all(|name| axes.iter().any(|(axis, _)| axis == name))
+        };
+        let other = self.meshes.iter().find(|axes| has(axes)).filter(|_| !has(&self.axes));
+        let other = other.and_then(|axes| Mesh::new(mesh.devices().to_vec(), axes.iter().copied()).ok());
+        NamedSharding::new(other.as_ref().unwrap_or(mesh), spec.clone())
+    }
+
     /// Its mesh without devices, if types have shardings over it.
     pub fn explicit_mesh(&self) -> Option<AbstractMesh> {
         let types = Some(&self.axis_types).filter(|types| !types.is_empty())?;
@@ -266,11 +306,11 @@ impl Exchanged {
 
     /// The sharding of an input of `main`.
     pub fn in_sharding(&self, input: usize, mesh: &Mesh) -> Option<NamedSharding> {
-        self.in_specs.get(input)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
+        self.in_specs.get(input)?.as_ref().map(|spec| self.named(spec, mesh))
     }
 
     /// The sharding of a result.
     pub fn out_sharding(&self, result: usize, mesh: &Mesh) -> Option<NamedSharding> {
-        self.out_specs.get(result)?.as_ref().map(|spec| NamedSharding::new(mesh, spec.clone()))
+        self.out_specs.get(result)?.as_ref().map(|spec| self.named(spec, mesh))
     }
 }

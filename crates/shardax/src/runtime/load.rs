@@ -209,8 +209,8 @@ impl Request {
     }
 
     /// The portable text, for as many devices of this platform.
-    pub fn portable_text(&self, platform: Platform) -> Result<String> {
-        self.written(platform, false, true)
+    pub fn portable_text(&self, platform: Platform, locations: bool) -> Result<String> {
+        self.written(platform, locations, true)
     }
 
     fn written(&self, platform: Platform, locations: bool, portable: bool) -> Result<String> {

@@ -20,7 +20,7 @@ impl Request {
     /// The digest that identifies the program: of its portable text, which is the same in builds with and without CPU
     /// kernels.
     fn digest(&self) -> Result<[u8; DIGEST]> {
-        Ok(Sha256::digest(self.portable_text(self.place.platform())?).into())
+        Ok(Sha256::digest(self.portable_text(self.place.platform(), false)?).into())
     }
 
     /// Loads the program for these devices from its bytes.

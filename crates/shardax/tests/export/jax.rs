@@ -109,12 +109,18 @@ fn artifact(name: &str) -> Result<()> {
 
 #[test]
 fn artifacts_of_jax() -> Result<()> {
-    ["mlp", "trees", "net", "steps", "where", "sharded", "mapped"].into_iter().try_for_each(artifact)
+    ["mlp", "trees", "net", "steps", "where", "sharded", "mapped", "meshes"].into_iter().try_for_each(artifact)
 }
 
 #[test]
 fn artifacts_of_jax_with_all_kinds_of_operations() -> Result<()> {
     ["operations", "placed", "alone", "seldom"].into_iter().try_for_each(artifact)
+}
+
+/// Of StableHLO 0.9 and 0.14, in the first and the fourth version of MLIR's bytecode.
+#[test]
+fn artifacts_of_earlier_versions() -> Result<()> {
+    ["older", "middle"].into_iter().try_for_each(artifact)
 }
 
 /// Sizes that are symbols there are those of each call.
@@ -426,6 +432,11 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     let of_w = grad(loss).call(&w)?;
     ExportOptions::new().vjp_order(1).export(sharded, (&y, &w))?.save(folder.join("sharded"))?;
     ExportOptions::new().vjp_order(1).export(mapped, (&y, &w))?.save(folder.join("mapped"))?;
+    // Rows of which there may be any number.
+    let open = |x: Array, n: Array| (x.mean(0) * n, concatenate([&x, &x], 0).reshape([-1]));
+    let types = (shape_dtype_struct([2, 3], DType::F32), shape_dtype_struct([3], DType::I32));
+    let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, _", "..."]);
+    options.export(open, types)?.save(folder.join("open"))?;
     let arrays = [("x", &x), ("want", &want), ("slope", &slope), ("y", &y), ("w", &w), ("of_w", &of_w)];
     for (name, values) in arrays.into_iter().chain([("of_sharded", &of_sharded), ("of_mapped", &of_mapped)]) {
         std::fs::write(folder.join(name), values.to_bytes()?).unwrap();
@@ -439,6 +450,21 @@ x, want, slope = (np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(4, 3)
 n = np.array([2, 3, 4], np.int32)
 np.testing.assert_allclose(f(x, n)[0], want, rtol=1e-5, atol=1e-6)
 np.testing.assert_allclose(jax.grad(lambda x: (f(x, n)[0] ** 2).sum())(x), slope, rtol=1e-5, atol=1e-6)
+g = exchange.load(sys.argv[2] + "/open")
+for rows in [1, 4, 700]:
+    x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+    mean, twice = jax.jit(g)(x, n)
+    np.testing.assert_allclose(mean, x.mean(0) * n, rtol=1e-5)
+    np.testing.assert_array_equal(twice, np.concatenate([x, x]).reshape(-1))
+    slope = jax.grad(lambda x: g(x, n)[0].sum())(x)
+    np.testing.assert_allclose(slope, np.broadcast_to(n / np.float32(rows), x.shape), rtol=1e-5)
+for wrong in [(0, 3), (65537, 3), (4, 4), (4,)]:
+    try:
+        g(np.zeros(wrong, np.float32), n)
+    except ValueError as error:
+        assert "takes" in str(error)
+    else:
+        raise AssertionError(wrong)
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 over = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 read = lambda name, *shape: np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(shape)

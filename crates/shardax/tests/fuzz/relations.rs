@@ -39,8 +39,10 @@ pub const WAYS: [Way; 7] =
 const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
 
 /// Programs that differ in a way, and why.
-const DIFFERENT: [(&str, Way, &str); 1] =
-    [("jit_00361", Way::Split, "a product of numbers near both ends, whose order decides between -0 and a number")];
+const DIFFERENT: [(&str, Way, &str); 2] = [
+    ("jit_00361", Way::Split, "a product of numbers near both ends, whose order decides between -0 and a number"),
+    ("grad_00428", Way::Batched, "XLA multiplies the infinite kernels of other entries by 0, with JAX too"),
+];
 
 /// Random numbers that follow from a seed.
 struct Random(u64);

@@ -37,6 +37,7 @@ pub mod systematic;
 pub mod transform;
 pub mod unary;
 pub mod various;
+pub mod ways;
 pub mod window;
 
 pub use check::check_family;

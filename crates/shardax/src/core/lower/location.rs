@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::core::program::Eqn;
+use crate::core::program::{Eqn, Program};
 use crate::scope::{Part, path};
+use crate::source::Line;
 
 #[derive(Default)]
 pub(super) struct Locations {
@@ -138,6 +139,21 @@ pub(crate) fn without_locations(text: &str) -> String {
         plain.push('\n');
     }
     plain
+}
+
+/// The user's line of the operation on this line of a text with locations, or of the next one with a location.
+pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Line> {
+    let number = text.lines().skip(line).find_map(|line| Some(line.rsplit_once(MARK)?.1.trim_end_matches(')')))?;
+    let begin = format!("{DEFINITION}{number} = ");
+    let definition = text.lines().find(|line| line.starts_with(&begin))?;
+    let mut found = None;
+    program.for_each_eqn(&mut |eqn| {
+        let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
+        if definition.ends_with(&format!("({}:{line}:{column}))", quoted(file))) {
+            found = Some(eqn.source);
+        }
+    });
+    found
 }
 
 /// An MLIR string: other than plain characters are written as byte escapes.

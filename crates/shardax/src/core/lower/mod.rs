@@ -18,14 +18,14 @@ use std::sync::Arc;
 pub use attr::{bools, ints};
 pub(crate) use attr::{constant_text, write_type};
 use location::Locations;
-pub(crate) use location::without_locations;
+pub(crate) use location::{source_on, without_locations};
 pub(crate) use platform::Platform;
 
 use super::program::{Atom, Aval, Env, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::scope::Part;
-use crate::shape::{AxisName, Shape};
+use crate::shape::{AxisName, Shape, sizes_are_open};
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, axis_text};
 use crate::stack::grow;
@@ -408,7 +408,11 @@ impl Lowering {
             }
             env.set(*var, *arg);
         }
-        let kept = if self.on_cpu() && self.is_local() { materialize::materialized(program) } else { Vec::new() };
+        let kept = if self.on_cpu() && self.is_local() && !sizes_are_open() {
+            materialize::materialized(program)
+        } else {
+            Vec::new()
+        };
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {

@@ -99,12 +99,22 @@ pub(super) struct Bytecode<'a> {
     pub types: Vec<Entry<'a>>,
     pub properties: Vec<Bytes<'a>>,
     pub ir: Bytes<'a>,
+    /// The version of the bytecode, which decides how operations and regions are written.
+    pub version: u64,
     /// The number of bytes read.
     pub size: usize,
 }
 
-/// The bytecode versions supported for portable artifacts, first and last.
-const VERSIONS: std::ops::RangeInclusive<u64> = 6..=6;
+/// The bytecode versions of portable artifacts: the first is that of StableHLO 0.9, the last that of 0.15 and later.
+const VERSIONS: std::ops::RangeInclusive<u64> = 0..=6;
+
+/// The versions from which dialects have versions, isolated regions are sections, blocks say the order of uses, locations of
+/// arguments may be missing, and properties are not among the attributes.
+pub(super) const VERSIONED: u64 = 1;
+pub(super) const SECTIONS: u64 = 2;
+pub(super) const ORDERS: u64 = 3;
+pub(super) const NO_LOCATIONS: u64 = 4;
+pub(super) const PROPERTIES: u64 = 5;
 
 impl<'a> Bytecode<'a> {
     pub fn of(bytes: &'a [u8]) -> Result<Bytecode<'a>> {
@@ -116,7 +126,8 @@ impl<'a> Bytecode<'a> {
         if !VERSIONS.contains(&version) || !producer.starts_with("StableHLO") {
             return Err(err!(
                 Value,
-                "the program is bytecode of version {version} by {producer:?}, and StableHLO's of version {} is read",
+                "the program is bytecode of version {version} by {producer:?}, and StableHLO's of versions {} to {} is read",
+                VERSIONS.start(),
                 VERSIONS.end()
             )
             .help("write the function with `exchange.save` of `tools/export`, which stores its program as text"));
@@ -129,7 +140,7 @@ impl<'a> Bytecode<'a> {
         }
         let [strings, dialects, entries, offsets, ir, _, _, _, properties] = sections;
         let strings = self::strings(strings)?;
-        let (dialects, operations) = names(dialects, &strings)?;
+        let (dialects, operations) = names(dialects, &strings, version)?;
         let (attributes, types) = self::entries(entries, offsets, &dialects)?;
         let mut properties = properties;
         let properties = match properties.is_empty() {
@@ -139,7 +150,7 @@ impl<'a> Bytecode<'a> {
                 Ok(Bytes(r.take(size)?))
             })?,
         };
-        Ok(Bytecode { strings, operations, attributes, types, properties, ir, size: bytes.len() })
+        Ok(Bytecode { strings, operations, attributes, types, properties, ir, version, size: bytes.len() })
     }
 
     pub fn string(&self, r: &mut Bytes<'a>) -> Result<&'a str> {
@@ -171,20 +182,23 @@ fn text<'a>(strings: &[&'a [u8]], index: usize) -> Result<&'a str> {
     std::str::from_utf8(at(strings, index)?).map_err(damaged)
 }
 
-fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]]) -> Result<Names<'a>> {
+fn names<'a>(mut r: Bytes<'a>, strings: &[&'a [u8]], version: u64) -> Result<Names<'a>> {
     let whole = r.0.len();
     let dialects = r.list(|r| {
-        let (name, versioned) = r.flagged()?;
+        let (name, versioned) = if version < VERSIONED { (r.index()?, false) } else { r.flagged()? };
         if versioned {
             r.section(whole)?;
         }
         text(strings, name)
     })?;
-    r.index()?;
+    if version >= NO_LOCATIONS {
+        // Their number.
+        r.index()?;
+    }
     let mut operations = Vec::new();
     while !r.is_empty() {
         let dialect = *at(&dialects, r.index()?)?;
-        for name in r.list(|r| Ok(r.flagged()?.0))? {
+        for name in r.list(|r| if version < PROPERTIES { r.index() } else { Ok(r.flagged()?.0) })? {
             operations.push((dialect, text(strings, name)?));
         }
     }

@@ -69,7 +69,7 @@ impl Call {
         let results = self.results.clone();
         let args = self.operands.iter().map(|aval| shape_dtype_struct(&aval.shape[..], aval.dtype)).collect();
         let f = move |args: Vec<Array>| self.apply(&args);
-        let made = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0)?;
+        let made = ExportOptions::new().platforms(["cpu"]).exchanged(&f, args, 0, &mut Vec::new())?;
         let same = |(a, b): (&Aval, &Aval)| (a.dtype, &a.shape) == (b.dtype, &b.shape);
         if !results.iter().zip(&made.out_avals).all(same) {
             return Err(damaged(format!("its program takes {results:?} of a call that gives {:?}", made.out_avals)));

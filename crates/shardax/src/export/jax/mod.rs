@@ -22,7 +22,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use table::Table;
 
-use super::program::{Exchanged, Symbolic, explicit_types};
+use super::program::{Exchanged, Source, Symbolic, explicit_types};
 use crate::core::lower::write_type;
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -62,8 +62,8 @@ mod field {
 pub(super) fn exchanged(bytes: &[u8]) -> Result<Exchanged> {
     let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     let mut read = function(Table::root(bytes)?, &digest, None)?;
-    if let Some(symbolic) = &mut read.symbolic {
-        symbolic.file = bytes.into();
+    if let Some(symbolic) = read.symbolic.as_mut().and_then(Arc::get_mut) {
+        symbolic.source = Source::Jax(bytes.into());
     }
     Ok(read)
 }
@@ -126,6 +126,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         out_specs: Vec::new(),
         axes: Vec::new(),
         axis_types: Vec::new(),
+        meshes: Vec::new(),
         in_tree: Value::Null,
         out_tree: Value::Null,
         in_paths: vec![String::new(); in_avals.len()],
@@ -137,7 +138,8 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         captures: Vec::new(),
         digest: digest.to_owned(),
         vjp: None,
-        symbolic: (symbolic && shapes.is_none()).then(|| Symbolic::of(in_sizes, out_sizes)),
+        symbolic: (symbolic && shapes.is_none())
+            .then(|| Arc::new(Symbolic::of(in_sizes, out_sizes, Source::Jax(Arc::from([]))))),
     };
     sharded(&mut read, &table, devices, meshes, [takes, gives])?;
     read = read.typed();
@@ -283,10 +285,16 @@ fn sharded(
         return Ok(());
     }
     let axes = all.first().cloned().unwrap_or_default();
-    let size = axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
-    if size != Some(devices) || all.iter().any(|other| *other != axes) {
+    let size = |axes: &[(String, usize)]| axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
+    let differs = |(name, size): &(String, usize)| all.iter().flatten().any(|(axis, n)| axis == name && n != size);
+    if all.iter().any(|axes| size(axes) != Some(devices)) || all.iter().flatten().any(differs) {
         return Err(err!(NotImplemented, "{} is for {devices} devices on the meshes {all:?}", read.name)
-            .help("export it for one mesh, whose axes are those of all"));
+            .help("export it for meshes of all its devices, whose axes of one name have one size"));
+    }
+    let named_axes =
+        |axes: &Vec<(String, usize)>| axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
+    if all.iter().any(|other| *other != axes) {
+        read.meshes = all.iter().map(named_axes).collect();
     }
     let specs = table.tables(field::SHARDINGS)?.iter().map(spec).collect::<Result<Vec<_>>>()?;
     let named = |number: usize| match number.checked_sub(1) {
@@ -303,14 +311,17 @@ fn sharded(
     read.out_specs = if outs.is_empty() { written(&gives)? } else { outs };
     let fits = |spec: &Option<PartitionSpec>, aval: &Aval| {
         let dims = spec.as_ref().map_or(&[][..], |spec| spec.dims());
-        let known = |name: &AxisName| axes.iter().any(|(axis, _)| axis == name.as_str());
-        dims.len() <= aval.rank() && dims.iter().all(|dim| dim.axes().iter().all(known))
+        let of_one = |axes: &Vec<(String, usize)>| {
+            let known = |name: &AxisName| axes.iter().any(|(axis, _)| axis == name.as_str());
+            dims.iter().all(|dim| dim.axes().iter().all(known))
+        };
+        dims.len() <= aval.rank() && all.iter().any(of_one)
     };
     let (taken, given) = (read.kept.iter().map(|&i| &read.in_avals[i]), read.out_avals.iter());
     if !read.in_specs.iter().zip(taken).chain(read.out_specs.iter().zip(given)).all(|(spec, aval)| fits(spec, aval)) {
         return Err(damaged("it has shardings of axes or dimensions that there are not"));
     }
-    read.axes = axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
+    read.axes = named_axes(&axes);
     // The first mesh with axes is that of arguments and results; later ones are of `auto_axes` inside.
     let meshes = table.tables(field::MESHES)?;
     if let Some(mesh) = meshes.iter().find(|mesh| mesh.texts(1).is_ok_and(|names| names.len() == axes.len())) {

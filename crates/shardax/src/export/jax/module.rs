@@ -12,7 +12,7 @@ use known::Known;
 use refine::Specialized;
 
 use super::attribute::{Attribute, Dictionary, quoted, symbol};
-use super::bytecode::{Bytecode, Bytes, at};
+use super::bytecode::{Bytecode, Bytes, NO_LOCATIONS, ORDERS, PROPERTIES, SECTIONS, at};
 use super::damaged;
 use super::operation::{Named, braces, foreign};
 use crate::error::{Result, err};
@@ -186,6 +186,7 @@ impl<'a> Writer<'a> {
         let properties = if mask & 0x40 != 0 { Some(r.index()?) } else { None };
         let named = match dialect {
             "builtin" => Vec::new(),
+            _ if self.dictionary.code.version < PROPERTIES => self.dictionary.among(name, &mut attributes)?,
             _ => self.dictionary.named(name, properties)?,
         };
         let results = if mask & 2 != 0 { r.list(|r| r.index())? } else { Vec::new() };
@@ -207,8 +208,11 @@ impl<'a> Writer<'a> {
         body: &mut dyn FnMut(&mut Self, usize, Vec<usize>, usize, &mut Bytes<'a>) -> Result<()>,
     ) -> Result<()> {
         let mut section = None;
+        let version = self.dictionary.code.version;
         if op.isolated {
-            section = Some(r.section(r.0.len())?.1);
+            if version >= SECTIONS {
+                section = Some(r.section(r.0.len())?.1);
+            }
             self.scopes.push(Scope::default());
         }
         let inside = section.as_mut().unwrap_or(r);
@@ -225,13 +229,13 @@ impl<'a> Writer<'a> {
             let mut types = Vec::new();
             if arguments {
                 types = inside.list(|r| {
-                    let (of, located) = r.flagged()?;
+                    let (of, located) = if version < NO_LOCATIONS { (r.index()?, true) } else { r.flagged()? };
                     if located {
                         r.index()?;
                     }
                     Ok(of)
                 })?;
-                if inside.byte()? != 0 {
+                if version >= ORDERS && inside.byte()? != 0 {
                     skip_orders(inside, types.len())?;
                 }
             }

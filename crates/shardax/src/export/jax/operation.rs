@@ -122,6 +122,14 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
         "dynamic_slice_v1" => &["slice_sizes"],
         "fft_v1" => &["fft_length", "fft_type"],
         "func_v1" => &["arg_attrs", "function_type", "res_attrs", "sym_name", "sym_visibility"],
+        "gather_v1" => &[
+            "collapsed_slice_dims",
+            "index_vector_dim",
+            "indices_are_sorted",
+            "offset_dims",
+            "slice_sizes",
+            "start_index_map",
+        ],
         "gather_v2" => &[
             "collapsed_slice_dims",
             "index_vector_dim",
@@ -142,6 +150,14 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
         "reduce_window_v1" => &["base_dilations", "padding", "window_dilations", "window_dimensions", "window_strides"],
         "rng_bit_generator_v1" => &["rng_algorithm"],
         "rng_v1" => &["rng_distribution"],
+        "scatter_v1" => &[
+            "index_vector_dim",
+            "indices_are_sorted",
+            "inserted_window_dims",
+            "scatter_dims_to_operand_dims",
+            "unique_indices",
+            "update_window_dims",
+        ],
         "scatter_v2" => &[
             "index_vector_dim",
             "indices_are_sorted",
@@ -226,8 +242,8 @@ fn joined(operation: &str) -> Option<Joined> {
     ];
     Some(match operation {
         "dot_general_v1" | "dot_general_v2" => ("dot_dimension_numbers", "#stablehlo.dot", DOT),
-        "gather_v2" => ("dimension_numbers", "#stablehlo.gather", GATHER),
-        "scatter_v2" => ("scatter_dimension_numbers", "#stablehlo.scatter", SCATTER),
+        "gather_v1" | "gather_v2" => ("dimension_numbers", "#stablehlo.gather", GATHER),
+        "scatter_v1" | "scatter_v2" => ("scatter_dimension_numbers", "#stablehlo.scatter", SCATTER),
         "convolution_v1" => ("dimension_numbers", "#stablehlo.conv", CONVOLUTION),
         _ => return None,
     })
@@ -256,6 +272,17 @@ impl<'a> Dictionary<'a> {
             true => Ok(named),
             false => Err(damaged(format!("its program has more attributes for {operation} than are known"))),
         }
+    }
+
+    /// Takes the properties of an operation from its other attributes, where the bytecode does not tell them apart.
+    pub fn among(&self, operation: &str, attributes: &mut Vec<(&'a str, usize)>) -> Result<Named<'a>> {
+        let mut named = Vec::new();
+        for name in names(operation).unwrap_or_default() {
+            if let Some(place) = attributes.iter().position(|(of, _)| of == name) {
+                named.push((*name, self.attribute(attributes.remove(place).1)?));
+            }
+        }
+        Ok(named)
     }
 
     /// The attributes as StableHLO text; those with StableHLO's default value are left out.
@@ -334,6 +361,10 @@ impl<'a> Dictionary<'a> {
     fn fields(&self, begin: &str, fields: &[&str], named: &Named<'a>) -> Result<String> {
         let mut all = Vec::new();
         for name in fields {
+            // Earlier versions have no batching dimensions.
+            if name.ends_with("batching_dims") && named.iter().all(|(of, _)| of != name) {
+                continue;
+            }
             let text = match self.of_name(named, name)? {
                 Attribute::Int(_, value) => value.to_string(),
                 Attribute::Tensor(of, bytes) => {

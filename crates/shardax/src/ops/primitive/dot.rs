@@ -15,7 +15,7 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::precision::Precision;
-use crate::shape::{AxisSet, Shape};
+use crate::shape::{AxisSet, Shape, sizes_are_open};
 use crate::sharding::{DimSpec, PartitionSpec, Typed};
 
 type Ints = SmallVec<[usize; 4]>;
@@ -204,7 +204,7 @@ impl DotGeneral {
         };
         let other_free: Ints = other_free.iter().copied().collect();
         let (ct, other) = ((ct, &of_ct, &ct_batch), (other, &other_free, other_batch));
-        let ct_first = is_lhs || ct.0.size() < other.0.size();
+        let ct_first = is_lhs || !sizes_are_open() && ct.0.size() < other.0.size();
         let order = order_of(ct_first);
         let out = if ct_first { dot(ct, other, &order) } else { dot(other, ct, &order) };
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };

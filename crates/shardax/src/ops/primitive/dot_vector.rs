@@ -5,7 +5,7 @@ use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::dtype::{DType, Scalar};
 use crate::precision::Precision;
-use crate::shape::Shape;
+use crate::shape::{Shape, sizes_are_open};
 
 /// Smaller matrices cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
@@ -15,7 +15,11 @@ type Side<'a> = (Value, &'a [usize], &'a [usize]);
 
 /// Lowers `dot` to another form, if one operand has a single row and there is a better form.
 pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
-    if !cx.on_cpu() || !cx.is_local() || !matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16 | DType::F16) {
+    if !cx.on_cpu()
+        || !cx.is_local()
+        || sizes_are_open()
+        || !matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16 | DType::F16)
+    {
         return None;
     }
     let (lhs, rhs) = ((args[0], &*dot.lhs_contract, &*dot.lhs_batch), (args[1], &*dot.rhs_contract, &*dot.rhs_batch));

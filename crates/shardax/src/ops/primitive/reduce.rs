@@ -16,7 +16,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::shape::{AxisSet, Shape};
+use crate::shape::{AxisSet, Shape, sizes_are_open};
 use crate::sharding::Typed;
 
 /// The operation.
@@ -172,7 +172,7 @@ impl Reduce {
         let fits = |d: &usize| aval.shape[*d] > PARTS && aval.shape[*d].is_multiple_of(PARTS);
         let axis = self.axes.iter().copied().find(|d| fits(d));
         let wanted = self.reducer == Reducer::Sum && wide != out.dtype && crate::shape::size(&aval.shape) >= LARGE;
-        let (Some(axis), true) = (axis, wanted && cx.is_local() && cx.on_cpu()) else {
+        let (Some(axis), true) = (axis, wanted && cx.is_local() && cx.on_cpu() && !sizes_are_open()) else {
             return Ok(None);
         };
         let mut split = aval.shape.clone();

@@ -71,6 +71,9 @@ impl<'a> Writer<'a> {
             return Err(damaged("its program has a function of which nothing is said"));
         };
         let (name, body) = (*name, *r);
+        if op.isolated && self.dictionary.code.version < SECTIONS {
+            return Err(unread(&op));
+        }
         if op.isolated {
             r.section(r.0.len())?;
         }

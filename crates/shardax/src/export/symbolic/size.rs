@@ -1,0 +1,176 @@
+//! Sizes as expressions of symbols: `b`, `2*b + 1`, `b*s`.
+
+use std::collections::BTreeMap;
+
+/// A polynomial of numbered symbols: the coefficient of each product of symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::export) struct Size(BTreeMap<Vec<usize>, i64>);
+
+impl Size {
+    fn constant(value: i64) -> Size {
+        Size(BTreeMap::from([(Vec::new(), value)])).reduced()
+    }
+
+    fn symbol(number: usize) -> Size {
+        Size(BTreeMap::from([(vec![number], 1)]))
+    }
+
+    fn reduced(mut self) -> Size {
+        self.0.retain(|_, coefficient| *coefficient != 0);
+        self
+    }
+
+    fn plus(mut self, other: Size) -> Option<Size> {
+        for (product, coefficient) in other.0 {
+            let sum = self.0.entry(product).or_default();
+            *sum = sum.checked_add(coefficient)?;
+        }
+        Some(self.reduced())
+    }
+
+    fn times(&self, other: &Size) -> Option<Size> {
+        let mut all = Size::default();
+        for (a, x) in &self.0 {
+            for (b, y) in &other.0 {
+                let mut product = [a.as_slice(), b].concat();
+                product.sort_unstable();
+                all = all.plus(Size(BTreeMap::from([(product, x.checked_mul(*y)?)])))?;
+            }
+        }
+        Some(all)
+    }
+
+    /// Reads sums of products: `2*b - 1`. Symbols are those of `names`; `None` where it is no such expression.
+    pub fn parse(text: &str, names: &[String]) -> Option<Size> {
+        let (mut all, mut rest) = (Size::default(), text.trim());
+        let mut sign = 1;
+        if let Some(behind) = rest.strip_prefix('-') {
+            (sign, rest) = (-1, behind);
+        }
+        loop {
+            let end = rest.find(['+', '-']).unwrap_or(rest.len());
+            let mut term = Size::constant(sign);
+            for factor in rest[..end].split('*').map(str::trim) {
+                let factor = match names.iter().position(|name| name == factor) {
+                    Some(number) => Size::symbol(number),
+                    None if factor.bytes().all(|byte| byte.is_ascii_digit()) => Size::constant(factor.parse().ok()?),
+                    None => return None,
+                };
+                term = term.times(&factor)?;
+            }
+            all = all.plus(term)?;
+            match rest.get(end..end + 1) {
+                Some(op) => sign = if op == "-" { -1 } else { 1 },
+                None => return Some(all),
+            }
+            rest = &rest[end + 1..];
+        }
+    }
+
+    /// The text that [`parse`](Size::parse) reads.
+    pub fn text(&self, names: &[String]) -> String {
+        let mut text = String::new();
+        for (product, coefficient) in self.0.iter().rev() {
+            text.push_str(match (text.is_empty(), *coefficient < 0) {
+                (true, false) => "",
+                (true, true) => "-",
+                (false, false) => " + ",
+                (false, true) => " - ",
+            });
+            let factors = product.iter().map(|&number| names[number].clone());
+            let shown = (coefficient.unsigned_abs() != 1 || product.is_empty()).then_some(coefficient.unsigned_abs());
+            text.push_str(&shown.map(|n| n.to_string()).into_iter().chain(factors).collect::<Vec<_>>().join("*"));
+        }
+        if text.is_empty() { "0".to_owned() } else { text }
+    }
+
+    /// Its value for these values of the symbols; `None` beyond 64 bits.
+    pub fn at(&self, values: &[usize]) -> Option<i64> {
+        self.0.iter().try_fold(0i64, |all, (product, coefficient)| {
+            let factors = product.iter().map(|&number| values.get(number).and_then(|&n| i64::try_from(n).ok()));
+            let term = factors.into_iter().try_fold(*coefficient, |all, factor| all.checked_mul(factor?))?;
+            all.checked_add(term)
+        })
+    }
+
+    /// `a` and `c` of `a*x + c`, if all symbols but one, `x`, have values.
+    pub fn linear(&self, values: &[Option<usize>]) -> Option<(usize, i64, i64)> {
+        let mut unknown = None;
+        for &number in self.0.keys().flatten().filter(|&&number| values.get(number) == Some(&None)) {
+            if unknown.replace(number).is_some_and(|other| other != number) {
+                return None;
+            }
+        }
+        let unknown = unknown?;
+        if self.0.keys().any(|product| product.iter().filter(|&&number| number == unknown).count() > 1) {
+            return None;
+        }
+        let with = |x: usize| self.at(&values.iter().map(|value| value.unwrap_or(x)).collect::<Vec<_>>());
+        let offset = with(0)?;
+        Some((unknown, with(1)?.checked_sub(offset)?, offset))
+    }
+
+    /// The points whose values determine a polynomial of degree two: from a corner one step and two steps up.
+    pub fn grid(corner: &[usize]) -> Vec<Vec<usize>> {
+        let all = 0..corner.len();
+        let up = |steps: &[usize]| {
+            let mut point = corner.to_vec();
+            steps.iter().for_each(|&number| point[number] += 1);
+            point
+        };
+        let pairs = all.clone().flat_map(|i| (i..corner.len()).map(move |j| [i, j]));
+        let mut points = vec![up(&[])];
+        points.extend(all.map(|i| up(&[i])));
+        points.extend(pairs.map(|pair| up(&pair)));
+        points
+    }
+
+    /// The polynomial of degree two with these values on the [`grid`](Size::grid); `None` where its coefficients are not whole.
+    pub fn of_values(corner: &[usize], values: &[i64]) -> Option<Size> {
+        let count = corner.len();
+        let step = |number: usize| Size::symbol(number).plus(Size::constant(-i64::try_from(corner[number]).ok()?));
+        let (base, mut twice) = (values[0], values[1 + count..].iter());
+        let mut all = Size::constant(base);
+        for i in 0..count {
+            let slope = values[1 + i].checked_sub(base)?;
+            all = all.plus(step(i)?.times(&Size::constant(slope))?)?;
+            for j in i..count {
+                let bend = twice.next()?.checked_sub(values[1 + i])?.checked_sub(values[1 + j])?.checked_add(base)?;
+                // A step of a step: x (x - 1) / 2 is whole, but not its coefficients.
+                let (other, bend) = match (i == j, bend % 2) {
+                    (true, 0) => (step(j)?.plus(Size::constant(-1))?, bend / 2),
+                    (true, _) => return None,
+                    (false, _) => (step(j)?, bend),
+                };
+                all = all.plus(step(i)?.times(&other)?.times(&Size::constant(bend))?)?;
+            }
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_read_written_and_found_from_values() {
+        let names = ["b".to_owned(), "s".to_owned()];
+        let texts = ["b", "2*b + 1", "b*s", "s - b", "-s + 3", "3*b*b + 2*b*s - 4", "0", "12"];
+        for corner in [[1, 1], [2, 7]] {
+            for text in texts {
+                let size = Size::parse(text, &names).expect(text);
+                assert_eq!(Size::parse(&size.text(&names), &names).as_ref(), Some(&size));
+                let values: Vec<i64> = Size::grid(&corner).iter().map(|at| size.at(at).expect("small")).collect();
+                assert_eq!(Size::of_values(&corner, &values), Some(size), "{text}");
+            }
+        }
+        let size = Size::parse("2*b*s + 1", &names).expect("a size");
+        assert_eq!((size.text(&names).as_str(), size.at(&[3, 4])), ("2*b*s + 1", Some(25)));
+        assert_eq!(size.linear(&[Some(3), None]), Some((1, 6, 1)));
+        assert_eq!((size.linear(&[None, None]), size.linear(&[Some(1), Some(1)])), (None, None));
+        assert!(["", "b +", "b s", "2.5*b", "t", "b**2", "b/2"].iter().all(|text| Size::parse(text, &names).is_none()));
+        assert_eq!(Size::of_values(&[1], &[1, 3, 6]), None, "triangular numbers");
+        assert_eq!(size.at(&[usize::MAX, 2]), None);
+    }
+}

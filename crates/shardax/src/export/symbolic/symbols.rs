@@ -1,0 +1,222 @@
+//! The symbols of a function: the specs and constraints that name them, the sizes for which it is traced, and their values in a
+//! call.
+
+use super::size::Size;
+use crate::core::array::Array;
+use crate::core::tree::Flat;
+use crate::error::{Error, Result, err};
+
+/// The largest size of a symbol of which nothing else is said.
+const LARGEST: usize = 1 << 16;
+
+/// At most this many symbols: the number of programs to trace grows with their square.
+const MOST: usize = 4;
+
+/// The names of symbols, and their smallest and largest sizes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::export) struct Symbols {
+    pub names: Vec<String>,
+    pub bounds: Vec<(usize, usize)>,
+}
+
+/// The smallest size for which programs are compared: those for 1 have no broadcasts.
+fn first(low: usize) -> usize {
+    low.max(2)
+}
+
+fn is_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && text != "_"
+}
+
+impl Symbols {
+    /// The symbols of these specs, one for each argument, and their bounds.
+    pub fn of(specs: &[String], constraints: &[String]) -> Result<Symbols> {
+        let mut symbols = Symbols::default();
+        let words = specs.iter().flat_map(|spec| spec.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        for name in words.filter(|word| is_name(word)) {
+            if !symbols.names.iter().any(|known| known == name) {
+                symbols.names.push(name.to_owned());
+                symbols.bounds.push((1, LARGEST));
+            }
+        }
+        if symbols.names.len() > MOST {
+            return Err(err!(Value, "the specs have the {} symbols {}", symbols.names.len(), symbols.names.join(", "))
+                .help(format!("name at most {MOST} symbols, and write numbers for the other sizes")));
+        }
+        constraints.iter().try_for_each(|constraint| symbols.bound(constraint))?;
+        for (name, (low, high)) in symbols.names.iter().zip(&symbols.bounds) {
+            // The programs of three sizes decide, and that of one more is compared.
+            if first(*low) + 3 > *high {
+                return Err(err!(Value, "the constraints leave the sizes {low} to {high} of {name}")
+                    .help("write a number for a size that is nearly known, or export one program for each size"));
+            }
+        }
+        Ok(symbols)
+    }
+
+    /// Narrows the bounds by `b >= 2` or `b <= 64`.
+    fn bound(&mut self, constraint: &str) -> Result<()> {
+        let invalid = || {
+            err!(Value, "{constraint:?} is no constraint of a symbol of {}", self.names.join(", ")).help(
+                "write a symbol and its bound, as in \"b >= 2\" or \"b <= 64\"; a size that eight divides is \"8*b\"",
+            )
+        };
+        let op = if constraint.contains(">=") { ">=" } else { "<=" };
+        let (name, bound) = constraint.split_once(op).ok_or_else(invalid)?;
+        let number = self.names.iter().position(|known| known == name.trim()).ok_or_else(invalid)?;
+        let bound: usize = bound.trim().parse().map_err(|_| invalid())?;
+        if bound > isize::MAX as usize {
+            return Err(invalid());
+        }
+        let (low, high) = self.bounds[number];
+        self.bounds[number] = match op {
+            ">=" => (bound.max(1), if high == LARGEST { high.max(bound.saturating_mul(2)) } else { high }),
+            _ => (low, bound),
+        };
+        Ok(())
+    }
+
+    /// The sizes of an argument's leaf of this shape: `_` is its own size, and `...` the others of it.
+    pub fn sizes(&self, spec: &str, path: &str, shape: &[usize]) -> Result<Vec<Size>> {
+        let invalid = |why: &str| {
+            err!(Value, "the spec {spec:?} of argument{path}, of shape {shape:?}, {why}").help(
+                "write sizes between commas: numbers, symbols, sums and products of both, `_` for the argument's own and at last `...` for all others",
+            )
+        };
+        let text = spec.trim().trim_start_matches('(').trim_end_matches(')').trim();
+        let mut parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        if parts.last() == Some(&"") {
+            parts.pop();
+        }
+        let open = parts.last() == Some(&"...");
+        if open {
+            parts.pop();
+        }
+        if if open { parts.len() > shape.len() } else { parts.len() != shape.len() } {
+            return Err(invalid(&format!("has {} sizes", parts.len())));
+        }
+        let own = |size: usize| size.to_string();
+        let parts = parts.into_iter().zip(shape).map(|(part, &size)| (part.to_owned(), size));
+        let given = parts.map(|(part, size)| if part == "_" { own(size) } else { part }).collect::<Vec<_>>();
+        let rest = shape[given.len()..].iter().map(|&size| own(size));
+        let read =
+            |text: &String| Size::parse(text, &self.names).ok_or_else(|| invalid(&format!("has the size {text:?}")));
+        given.iter().cloned().chain(rest).map(|text| read(&text)).collect()
+    }
+
+    /// The sizes of all leaves of these arguments.
+    pub fn of_arguments(&self, specs: &[String], arguments: &Flat) -> Result<Vec<Vec<Size>>> {
+        let paths = arguments.def.paths();
+        let number = |path: &str| path.strip_prefix('[')?.split_once(']')?.0.parse::<usize>().ok();
+        let count = paths.iter().filter_map(|path| number(path)).max().map_or(0, |last| last + 1);
+        if specs.len() != count {
+            return Err(err!(Value, "there are {} specs of sizes for {count} arguments", specs.len())
+                .help("write one spec for each argument; \"...\" leaves the sizes as they are"));
+        }
+        let of = |(path, leaf): (&String, &Array)| {
+            self.sizes(number(path).map_or("...", |at| &specs[at]), path, leaf.shape())
+        };
+        paths.iter().zip(&*arguments.leaves).map(of).collect()
+    }
+
+    /// The expressions that a file has for the sizes of an argument.
+    pub fn read(&self, sizes: &[String]) -> Result<Vec<Size>> {
+        let read = |text: &String| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is no size"));
+        sizes.iter().map(read).collect()
+    }
+
+    /// The corner of the grid from which expressions are found.
+    pub fn corner(&self) -> Vec<usize> {
+        self.bounds.iter().map(|(low, _)| first(*low)).collect()
+    }
+
+    /// The points at which symbols are 1: all of them and each.
+    pub fn ones(&self) -> Vec<Vec<usize>> {
+        let corner = self.corner();
+        let may: Vec<usize> = (0..corner.len()).filter(|&number| self.bounds[number].0 == 1).collect();
+        let with = |ones: &[usize]| {
+            let mut point = corner.clone();
+            ones.iter().for_each(|&number| point[number] = 1);
+            point
+        };
+        let each = may.iter().filter(|_| may.len() > 1).map(|&number| with(&[number]));
+        (!may.is_empty()).then(|| with(&may)).into_iter().chain(each).collect()
+    }
+
+    /// Other sizes for which the programs are compared: both ends and some between, of other factors and on either side of powers
+    /// of two.
+    pub fn others(&self) -> Vec<Vec<usize>> {
+        let each: Vec<Vec<usize>> = self
+            .bounds
+            .iter()
+            .map(|&(low, high)| {
+                let low = first(low) + 3;
+                let between = [low, low + 7, 12, 64, 129, high - 1].into_iter();
+                let mut sizes: Vec<usize> = between.filter(|size| (low..high).contains(size)).collect();
+                sizes.sort_unstable();
+                sizes.dedup();
+                sizes.push(high);
+                sizes
+            })
+            .collect();
+        let most = each.iter().map(Vec::len).max().unwrap_or(0);
+        // Other combinations of several symbols, and all at their ends.
+        let at = |i: usize| each.iter().enumerate().map(|(number, of)| of[(i + 2 * number) % of.len()]).collect();
+        let mut points: Vec<Vec<usize>> = (0..most).map(at).collect();
+        points.push(self.bounds.iter().map(|(_, high)| *high).collect());
+        points.dedup();
+        points
+    }
+
+    /// `b = 3, s = 5`.
+    pub fn named(&self, values: &[usize]) -> String {
+        self.names.iter().zip(values).map(|(name, size)| format!("{name} = {size}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The values of the symbols for arguments of these shapes.
+    pub fn solved(&self, sizes: &[Vec<Size>], shapes: &[Vec<usize>]) -> Result<Vec<usize>> {
+        let mut values: Vec<Option<usize>> = vec![None; self.names.len()];
+        let all = || sizes.iter().flatten().zip(shapes.iter().flatten());
+        while values.contains(&None) {
+            let mut found = None;
+            for (size, &have) in all() {
+                if let Some((number, factor, offset)) = size.linear(&values).filter(|(_, factor, _)| *factor != 0) {
+                    let steps = i64::try_from(have).ok().and_then(|have| have.checked_sub(offset)).unwrap_or(-1);
+                    let value = (steps % factor == 0).then_some(steps / factor).and_then(|n| usize::try_from(n).ok());
+                    found = Some((number, value.ok_or_else(|| self.unfit(size, have))?));
+                    break;
+                }
+            }
+            let Some((number, value)) = found else {
+                let open =
+                    self.names.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(name, _)| name.as_str());
+                return Err(err!(Value, "no size of the arguments says {}", open.collect::<Vec<_>>().join(" and "))
+                    .help("let each symbol be a size of its own, such as \"b\" or \"2*b\", of an argument"));
+            };
+            values[number] = Some(value);
+        }
+        let values: Vec<usize> = values.into_iter().flatten().collect();
+        for (name, (value, (low, high))) in self.names.iter().zip(values.iter().zip(&self.bounds)) {
+            if !(low..=high).contains(&value) {
+                return Err(err!(Value, "{name} is {value}, and the function was exported for {low} to {high}").help(
+                    format!(
+                        "export it with the constraint \"{name} {} {value}\"",
+                        if value < low { ">=" } else { "<=" }
+                    ),
+                ));
+            }
+        }
+        match all().find(|(size, have)| size.at(&values) != i64::try_from(**have).ok()) {
+            Some((size, &have)) => Err(self.unfit(size, have).context(self.named(&values))),
+            None => Ok(values),
+        }
+    }
+
+    fn unfit(&self, size: &Size, have: usize) -> Error {
+        err!(Value, "a size of {have} where the function takes {}", size.text(&self.names))
+            .help("call it with arrays of sizes that fit, or export it for others")
+    }
+}

@@ -1,0 +1,175 @@
+//! Texts of programs in which numbers are expressions: `tensor<$(b)x4xf32>`, and constants `dense<$(f32 1/b)>`.
+
+use super::size::Size;
+use super::symbols::Symbols;
+use crate::core::lower::constant_text;
+use crate::dtype::{DType, Scalar};
+
+const BEGIN: &str = "$(";
+
+/// The float types of constants that may follow from sizes.
+const FLOATS: [DType; 4] = [DType::F16, DType::Bf16, DType::F32, DType::F64];
+
+/// The text of all sizes from those of a grid's points; else the number of the first line that differs otherwise than by numbers
+/// that are expressions of the symbols.
+pub(super) fn template(symbols: &Symbols, texts: &[&str]) -> Result<String, usize> {
+    let mut all = String::with_capacity(texts[0].len());
+    let mut lines: Vec<_> = texts.iter().map(|text| text.lines()).collect();
+    let mut number = 0usize;
+    loop {
+        let row: Vec<Option<&str>> = lines.iter_mut().map(Iterator::next).collect();
+        if row.iter().all(Option::is_none) {
+            return Ok(all);
+        }
+        let row: Vec<&str> = row.into_iter().collect::<Option<_>>().ok_or(number)?;
+        match row.iter().all(|line| *line == row[0]) && !row[0].contains(BEGIN) {
+            true => all.push_str(row[0]),
+            false => all.push_str(&line(symbols, &row).ok_or(number)?),
+        }
+        all.push('\n');
+        number += 1;
+    }
+}
+
+fn line(symbols: &Symbols, row: &[&str]) -> Option<String> {
+    let parts: Vec<Vec<Part>> = row.iter().map(|line| split(line)).collect();
+    if row[0].contains(BEGIN) || parts.iter().any(|other| other.len() != parts[0].len()) {
+        return None;
+    }
+    let mut made = String::new();
+    for i in 0..parts[0].len() {
+        let each: Vec<&Part> = parts.iter().map(|parts| &parts[i]).collect();
+        if each.iter().all(|part| *part == each[0]) {
+            made.push_str(each[0].text);
+            continue;
+        }
+        let float = each[0].float.filter(|_| each.iter().all(|part| part.float == each[0].float));
+        let expression = match float {
+            None => whole(symbols, each.iter().map(|part| part.text.parse().ok()))?,
+            Some(dtype) => {
+                let values = each.iter().map(|part| part.text.parse::<f64>().ok()).collect::<Option<Vec<_>>>()?;
+                let size = whole(symbols, values.iter().map(|value| integer(*value)));
+                let size = size.or_else(|| {
+                    let inverse = whole(symbols, values.iter().map(|value| integer((1.0 / value).round())))?;
+                    Some(format!("1/{inverse}"))
+                })?;
+                format!("{dtype} {size}")
+            }
+        };
+        made.push_str(&format!("{BEGIN}{expression})"));
+    }
+    Some(made)
+}
+
+fn integer(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && value.abs() < 9e15).then_some(value as i64)
+}
+
+/// The expression with these values on the grid.
+fn whole(symbols: &Symbols, values: impl Iterator<Item = Option<i64>>) -> Option<String> {
+    Some(Size::of_values(&symbols.corner(), &values.collect::<Option<Vec<_>>>()?)?.text(&symbols.names))
+}
+
+/// A piece of a line: a number, or what is between numbers.
+#[derive(PartialEq)]
+struct Part<'a> {
+    text: &'a str,
+    /// The type of a float constant.
+    float: Option<DType>,
+    is_number: bool,
+}
+
+/// The pieces of a line. The number of `dense<1.0e0> : tensor<f32>` is one piece.
+fn split(line: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = line;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if digits > 0 {
+            parts.push(Part { text: &rest[..digits], float: None, is_number: true });
+            rest = &rest[digits..];
+            continue;
+        }
+        let constant = rest.find("dense<").map(|at| at + "dense<".len());
+        let number = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        match constant.filter(|at| *at <= number).and_then(|at| Some((at, float(&rest[at..])?))) {
+            Some((at, (text, dtype))) => {
+                parts.push(Part { text: &rest[..at], float: None, is_number: false });
+                parts.push(Part { text, float: Some(dtype), is_number: true });
+                rest = &rest[at + text.len()..];
+            }
+            None => {
+                parts.push(Part { text: &rest[..number], float: None, is_number: false });
+                rest = &rest[number..];
+            }
+        }
+    }
+    parts
+}
+
+/// The number at the start of `1.0e0> : tensor<4xf32>`, and its type.
+fn float(text: &str) -> Option<(&str, DType)> {
+    let (number, rest) = text.split_once("> : tensor<")?;
+    let of = rest.split('>').next()?.rsplit('x').next()?;
+    let dtype = FLOATS.into_iter().find(|dtype| dtype.mlir() == of)?;
+    number.parse::<f64>().is_ok().then_some((number, dtype))
+}
+
+/// The text for these values of the symbols; `None` where its expressions cannot be read, or have no value.
+pub(super) fn written(template: &str, names: &[String], values: &[usize]) -> Option<String> {
+    let mut parts = template.split(BEGIN);
+    let mut text = parts.next()?.to_owned();
+    for part in parts {
+        let (expression, rest) = part.split_once(')')?;
+        match expression
+            .split_once(' ')
+            .and_then(|(of, size)| Some((FLOATS.into_iter().find(|dtype| dtype.to_string() == of)?, size)))
+        {
+            None => text.push_str(&size(expression, names, values)?.to_string()),
+            Some((dtype, expression)) => {
+                let value = match expression.strip_prefix("1/") {
+                    Some(expression) => 1.0 / size(expression, names, values)? as f64,
+                    None => size(expression, names, values)? as f64,
+                };
+                text.push_str(&constant_text(Scalar::float(value), dtype));
+            }
+        }
+        text.push_str(rest);
+    }
+    Some(text)
+}
+
+fn size(expression: &str, names: &[String], values: &[usize]) -> Option<i64> {
+    Size::parse(expression, names)?.at(values).filter(|size| *size >= 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_follow_from_sizes_become_expressions() {
+        let symbols = Symbols::of(&["b, s".to_owned()], &[]).expect("symbols");
+        let text = |b: usize, s: usize| {
+            let mean = constant_text(Scalar::float(1.0 / b as f64), DType::F32);
+            format!(
+                "  %2 = \"reshape\"(%1) : (tensor<{b}x{s}xf32>) -> tensor<{}xf32>\n  %3 = <{{value = dense<{mean}> : tensor<{b}xf32>}}> array<i64: 0, {}>\n",
+                b * s,
+                2 * s + 1
+            )
+        };
+        let points = Size::grid(&symbols.corner());
+        let texts: Vec<String> = points.iter().map(|at| text(at[0], at[1])).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let made = template(&symbols, &texts).expect("a template");
+        assert!(made.contains("tensor<$(b)x$(s)xf32>) -> tensor<$(b*s)xf32>"), "{made}");
+        assert!(made.contains("dense<$(float32 1/b)>") && made.contains("$(2*s + 1)>"), "{made}");
+        for (b, s) in [(1, 1), (3, 70), (1000, 7)] {
+            assert_eq!(written(&made, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
+        }
+        let other = texts.iter().map(|text| text.replace("reshape", &format!("op{}", "x".repeat(text.len() % 3))));
+        let other: Vec<String> = other.collect();
+        assert_eq!(template(&symbols, &other.iter().map(String::as_str).collect::<Vec<_>>()), Err(0));
+        assert_eq!(written("$(b", &symbols.names, &[1, 1]), None);
+    }
+}

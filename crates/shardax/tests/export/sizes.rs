@@ -1,0 +1,188 @@
+//! Open sizes of what is exported here.
+
+use shardax::export::{ExportOptions, Exported, export};
+use shardax::nn;
+use shardax::prelude::*;
+
+use crate::common::setup;
+use crate::same;
+
+fn types(shape: &[usize]) -> Array {
+    shape_dtype_struct(shape, DType::F32)
+}
+
+fn attention(x: &Array, w: &[Array; 3]) -> Array {
+    let [q, k, v] = [0, 1, 2].map(|i| x.matmul(&w[i]));
+    let scores = q.matmul(k.swapaxes(-1, -2)) / (q.shape()[2] as f32).sqrt();
+    nn::softmax(scores, -1).matmul(v)
+}
+
+/// A layer over rows and positions: the program from the file is that for each size, and so is its gradient.
+#[test]
+fn a_function_of_open_sizes_is_that_of_each_size() -> Result<()> {
+    setup();
+    let w = [0, 1, 2].map(|seed| random::normal(random::key(seed), [6, 6]));
+    let bias = random::normal(random::key(3), [6]);
+    let f = move |x: Array, scale: Array| {
+        let (b, s) = (x.shape()[0], x.shape()[1]);
+        let y = attention(&x, &w) * scale + &bias;
+        let rows = nn::gelu(y.reshape([b * s, 6])).reshape([b, s, 6]);
+        let padded = concatenate([&rows, &zeros([b, 1, 6])], 1);
+        (padded.mean(1), rows.var(..), arange(0..b as i32))
+    };
+    let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, s, ...", "..."]);
+    let made = options.symbolic_constraints(["s <= 300"]).export(&f, (types(&[1, 1, 6]), types(&[])))?;
+    let text = format!("{made:?}");
+    assert!(text.contains("argument[0]: float32[b,s,6]") && text.contains("result[0]: float32[b,6]"), "{text}");
+    let bytes = made.serialize()?;
+    type Read = Exported<(Array, Array), (Array, Array, Array)>;
+    let read = Read::deserialize(&bytes)?;
+    assert_eq!(read.serialize()?, bytes);
+    assert_eq!(format!("{read:?}"), text);
+    for (b, s) in [(1, 1), (3, 5), (2, 300)] {
+        let x = random::normal(random::key(9), [b, s, 6]);
+        let (want, got) = (jit(&f).call((&x, 0.5))?, read.call((&x, 0.5))?);
+        assert!(allclose(&got.0, &want.0, 1e-5, 1e-6)? && allclose(&got.1, &want.1, 1e-5, 1e-6)?, "{b} {s}");
+        same(&got.2, &want.2);
+        let slope = |f: &dyn Fn(Array) -> Result<(Array, Array, Array)>| {
+            let loss = |x: Array| f(x).map(|(mean, var, _)| mean.square().sum(..) + var);
+            jit(grad(loss)).call(&x)
+        };
+        let (want, got) = (slope(&|x| Ok(f(x, array(0.5f32)))), slope(&|x| read.call((x, 0.5))));
+        assert!(allclose(got?, want?, 1e-4, 1e-6)?, "{b} {s}");
+    }
+    // Rows of a batch, and within another function that is exported.
+    let x = random::normal(random::key(9), [2, 3, 4, 6]);
+    let rows = vmap(read.clone()).in_axes((0, None)).call((&x, 0.5))?;
+    assert!(allclose(rows.0.get(1), read.call((x.get(1), 0.5))?.0, 1e-6, 1e-6)?);
+    let again = export(move |x: Array| Ok(read.call((x * 2, 0.5))?.0), types(&[2, 3, 6]))?;
+    assert_eq!(again.call(ones([2, 3, 6]))?.shape(), [2, 6]);
+    Ok(())
+}
+
+/// Sums and products as sizes, structures, other dtypes, integers and a symbol in several arguments.
+#[test]
+fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
+    setup();
+    let f = |(x, y): (Array, Array), n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
+    let specs = ["n + 1", "4*n"];
+    let args = || ((types(&[6]), types(&[4])), shape_dtype_struct([4], DType::I32));
+    let mixed = ExportOptions::new().symbolic_args_specs(specs).export(f, args()).unwrap_err();
+    assert!(mixed.to_string().contains("n = 2"), "{mixed}");
+    let g = |x: Array, y: Array, n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
+    let args = (types(&[6]), types(&[4]), shape_dtype_struct([4], DType::I32));
+    let made = ExportOptions::new().symbolic_args_specs(["2*n", "n + 1", "4*n"]).export(g, args)?;
+    for n in [1usize, 5, 1000] {
+        let [x, y] = [2 * n, n + 1].map(|size| random::normal(random::key(0), [size]));
+        let ints = arange(0..4 * n as i32);
+        let (want, got) = (g(x.clone(), y.clone(), ints.clone()), made.call((x, y, ints))?);
+        assert!(allclose(got.0, want.0, 1e-6, 1e-6)?);
+        same(&got.1, &want.1);
+    }
+    let error = made.call((types_of(7), types_of(5), zeros([12]).astype(DType::I32))).unwrap_err();
+    assert!(error.to_string().contains("7 where the function takes 2*n"), "{error}");
+    let error = made.call((types_of(8), types_of(6), zeros([16]).astype(DType::I32))).unwrap_err();
+    assert!(error.to_string().contains("n = 4") && error.to_string().contains("6 where"), "{error}");
+    Ok(())
+}
+
+fn types_of(size: usize) -> Array {
+    zeros([size])
+}
+
+/// Over the devices of a mesh, a size that they divide.
+#[test]
+fn open_sizes_over_devices() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 4)])?;
+    let over = NamedSharding::new(&mesh, P!["data"]);
+    let w = random::normal(random::key(1), [4, 3]);
+    let f =
+        move |x: Array| with_sharding_constraint(x.matmul(&w).tanh(), &NamedSharding::new(&mesh, P!["data"])).sum(0);
+    let x = shape_dtype_struct_on([8, 4], DType::F32, &over);
+    let made = ExportOptions::new().symbolic_args_specs(["4*b, _"]).export(&f, x)?;
+    for rows in [4, 64] {
+        let x = device_put(&random::normal(random::key(2), [rows, 4]), &over)?;
+        assert!(allclose(made.call(&x)?, jit(&f).call(&x)?, 1e-5, 1e-6)?);
+    }
+    Ok(())
+}
+
+/// What is not one program of all sizes is refused with the user's line, and so are sizes that nothing was traced for.
+#[test]
+fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
+    setup();
+    let options = |spec: &str| ExportOptions::new().symbolic_args_specs([spec]);
+    let refused = |f: &dyn Fn(Array) -> Array, spec: &str| {
+        let error = options(spec).export(f, types(&[4, 4])).expect_err(spec);
+        let text = error.to_string();
+        assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
+        (error.location().map(|at| at.line()), text)
+    };
+    let first = line!() + 2;
+    let loops = |x: Array| (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i));
+    let (line, text) = refused(&loops, "b, _");
+    assert!(line == Some(first) && text.contains("b = 2") && text.contains("b = 3"), "{line:?} {first} {text}");
+    let first = line!() + 2;
+    let parity = |x: Array| {
+        if x.shape()[0].is_multiple_of(64) { x.sin() } else { x.cos() }
+    };
+    let (line, text) = refused(&parity, "b, _");
+    assert!(line == Some(first) && text.contains("cosine") && text.contains("b = 64"), "{line:?} {text}");
+    let limit = |x: Array| x.sum(0) * x.shape()[0].min(1000) as f32;
+    assert!(refused(&limit, "b, _").1.contains("b = 65535"));
+    let roots = |x: Array| x.sum(0) / (x.shape()[0] as f32).sqrt();
+    assert!(refused(&roots, "b, _").1.contains("b = 2"));
+    // Fails for some sizes.
+    assert!(refused(&|x: Array| x + ones([4, 4]), "b, _").1.contains("with b = 2"));
+    // Of other types for 1.
+    let squeezed = |x: Array| if x.shape()[0] == 1 { x.squeeze(0) } else { x };
+    assert!(refused(&squeezed, "b, _").1.contains("b = 1"));
+    let table = ones([4]);
+    let shifted = move |x: Array| x + &table;
+    assert_eq!(options("b, _").export(&shifted, types(&[1, 4]))?.call(ones([7, 4]))?.shape(), [7, 4]);
+    for (specs, constraints, said) in [
+        (vec!["b"], vec![], "has 1 sizes"),
+        (vec!["b, _", "_"], vec![], "2 specs"),
+        (vec!["b, 2.5"], vec![], "has the size"),
+        (vec!["b, c/2"], vec![], "has the size"),
+        (vec!["b*c, _"], vec![], "says b and c"),
+        (vec!["b, _"], vec!["b > 4"], "no constraint"),
+        (vec!["b, _"], vec!["c <= 4"], "no constraint"),
+        (vec!["b, _"], vec!["b <= 4"], "1 to 4"),
+        (vec!["a*b*c*d*e, _"], vec![], "5 symbols"),
+    ] {
+        let options = ExportOptions::new().symbolic_args_specs(specs).symbolic_constraints(constraints);
+        let error = options.export(|x: Array| x.sin(), types(&[4, 4])).unwrap_err();
+        assert!(error.to_string().contains(said) && error.help_text().is_some(), "{said}: {error}");
+    }
+    let made =
+        options("b, _").symbolic_constraints(["b >= 2", "b <= 64"]).export(|x: Array| x.sin(), types(&[4, 4]))?;
+    for (shape, said) in [
+        (vec![1, 4], "b is 1"),
+        (vec![65, 4], "b is 65"),
+        (vec![0, 4], "b is 0"),
+        (vec![4, 5], "float32[b,4]"),
+        (vec![4], "float32[b,4]"),
+    ] {
+        let error = made.call(zeros(shape)).unwrap_err();
+        assert!(error.to_string().contains(said), "{error}");
+    }
+    Ok(())
+}
+
+/// Files whose sizes or texts were changed are errors: their digest says so, and what is read is checked.
+#[test]
+fn damaged_files_of_open_sizes() -> Result<()> {
+    setup();
+    let f = |x: Array| x.mean(0);
+    let bytes = ExportOptions::new().symbolic_args_specs(["b, _"]).export(f, types(&[4, 4]))?.serialize()?;
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        if let Ok(read) = Exported::<(Array,), Array>::deserialize(&changed) {
+            assert!(read.call(ones([2, 4])).is_ok(), "byte {at}");
+        }
+    }
+    Ok(())
+}
