@@ -1,5 +1,8 @@
 //! `shardax-top` and `shardax-doctor`, as they are called.
 
+#[path = "../../shardax/tests/common/child.rs"]
+mod child;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -85,4 +88,53 @@ fn the_doctor_says_what_is_wrong() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.code() == Some(1) && said.contains("it ran past 0 s and was ended"), "{said}");
     let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// What hardware and its plugins may do, done by a plugin that is made for it: each is in the report with its reason, and the
+/// checks that it does not concern pass.
+#[test]
+fn the_doctor_reports_what_hardware_may_do() {
+    let folder = child::Folder::new();
+    let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
+    let launch = folder.0.join("launch");
+    std::fs::write(&launch, "").expect("a file");
+    let launch = launch.to_str().expect("a path");
+    let slow = "it ran past 3 s and was ended";
+    for (fault, value, check, passes, text) in [
+        ("FAULTY_EXECUTE", "memory", "arithmetic", false, "Out of memory while trying to allocate 17179869184 bytes"),
+        ("FAULTY_EXECUTE", "hang", "arithmetic", false, slow),
+        ("FAULTY_EXECUTE", "crash", "arithmetic", false, "signal: 6"),
+        ("FAULTY_EXECUTE", "hang", "devices", true, "4 in all, process 0 of 1"),
+        ("FAULTY_LAUNCH", launch, "collectives", false, "create meshes and arrays again"),
+        ("FAULTY_SLICE", "1", "devices", true, "4 in all, process 0 of 2"),
+        ("FAULTY_OPTION", "xla_cpu_use_xnnpack", "matmul", true, "does not know the option xla_cpu_use_xnnpack"),
+        ("FAULTY_PROFILER", "fails", "profiler", true, "the counters are in use"),
+        ("FAULTY_PROFILER", "fails at its end", "profiler", true, "cannot end its own profile"),
+    ] {
+        let report = folder.0.join("report.md");
+        let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
+        doctor
+            .args(["cpu", "--only", check, "--limit", if text == slow { "3" } else { "60" }, "--report"])
+            .arg(&report);
+        doctor
+            .envs(plugin.clone())
+            .env(fault, value)
+            .env("SHARDAX_NUM_CPU_DEVICES", "4")
+            .env("SHARDAX_EXIT_SECONDS", "3");
+        let output = doctor.output().expect("it runs");
+        let (said, report) =
+            (String::from_utf8_lossy(&output.stdout), std::fs::read_to_string(&report).expect("a report"));
+        assert_eq!(output.status.code(), Some(i32::from(!passes)), "{fault}={value}: {said}");
+        assert!(
+            said.contains(text) && report.contains(text),
+            "{text:?} is not in, for {fault}={value}:\n{said}\n{report}"
+        );
+        let result = if passes { "ok" } else { "**failed**" };
+        assert!(report.contains(&format!("| {check} | {result} |")), "{report}");
+    }
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_shardax-doctor")).args(["--only", "speeds"]).output().expect("it runs");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("there is no check \"speeds\"; there are plugin, devices")
+    );
 }

@@ -81,7 +81,7 @@ impl Channel {
         gathered.map_err(|error| format!("{} (at {})", error.message, at.describe(exchange)))?;
         // Threads of one process may create several groups concurrently.
         let tag = devices.iter().fold(17u32, |hash, &d| hash.wrapping_mul(31).wrapping_add(d as u32)) as u16;
-        let comm = world.data().group(processes, tag).map_err(|error| error.message)?;
+        let comm = world.data().and_then(|data| data.group(processes, tag)).map_err(|error| error.message)?;
         let (processes, devices) = (processes.to_vec(), devices.to_vec());
         Ok(Channel { comm, processes, devices, turns: AtomicU64::new(0), agreed: Mutex::new(-1) })
     }

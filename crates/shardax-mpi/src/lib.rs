@@ -1,5 +1,5 @@
 //! MPI loaded at run time: joining the processes of a job, exchanging bytes, a key-value store, and barriers that name
-//! missing processes.
+//! missing processes. The store works without MPI too, in a [folder](Folder) that all hosts see.
 //!
 //! This is the second crate of shardax with `unsafe` code. It does not need MPI at build time: a library is loaded when
 //! a process [joins](World::join) the others that a launcher started with it. Single-process programs never load MPI.
@@ -24,15 +24,21 @@
 
 mod abi;
 mod comm;
+mod copies;
 mod error;
 mod find;
+mod folder;
+mod key_value;
 mod launch;
+mod rendezvous;
 mod store;
 mod world;
 
 pub use comm::{Communicator, Messages, Request};
 pub use error::{Error, Kind, Result};
 pub use find::Search;
+pub use folder::Folder;
+pub use key_value::KeyValue;
 pub use launch::{Family, Launcher};
 pub use store::Store;
 pub use world::World;

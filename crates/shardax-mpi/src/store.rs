@@ -1,79 +1,103 @@
 //! A key-value store shared by all processes, and barriers that name missing processes.
-//!
-//! A process sends the values that it puts to all others, so that reading is local. There is no background thread: a
-//! process receives values whenever it calls the store.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::comm::{Communicator, Request};
 use crate::error::{Error, Kind, Result};
+use crate::key_value::KeyValue;
 
-const NAP: Duration = Duration::from_micros(50);
-/// Checks before a waiting process sleeps between checks.
+/// Checks of a process's own copies before it sleeps between checks.
 const EAGER_TRIES: u32 = 500;
+/// The factor by which the interval between looks grows in a long wait, at most.
+const SLOWEST: u32 = 20;
 
 /// The store of this process's job. Cloning increments a reference count.
 #[derive(Clone)]
 pub struct Store {
-    comm: Communicator,
-    state: Arc<Mutex<State>>,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    values: Arc<dyn KeyValue>,
+    rank: usize,
+    size: usize,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    values: HashMap<String, Vec<u8>>,
-    /// The receive in progress from each other process.
-    incoming: Vec<(usize, Incoming)>,
-    /// Sent messages that may not have been received.
-    outgoing: Vec<Request>,
     /// The number of times that this process has passed each barrier.
     passed: HashMap<String, u64>,
+    /// Barriers that this process has passed as the first of their processes, whose values others may still read.
+    passing: VecDeque<Barrier>,
 }
 
-/// A message is a header with the lengths of key and value, followed by both.
-enum Incoming {
-    Head(Request),
-    Body { request: Request, key_len: usize },
+/// A barrier that some processes pass for the so many-th time.
+#[derive(Clone)]
+struct Barrier {
+    name: String,
+    round: u64,
+    ranks: Vec<usize>,
 }
 
-const HEAD: usize = 16;
+impl Barrier {
+    /// The key of a process that has arrived.
+    fn arrived(&self, rank: usize) -> String {
+        format!("shardax.barrier/{}/{}/{rank}", self.name, self.round)
+    }
+
+    /// The key of a process that has read the values of all.
+    fn passed(&self, rank: usize) -> String {
+        format!("shardax.passed/{}/{}/{rank}", self.name, self.round)
+    }
+}
 
 impl Store {
-    pub(crate) fn new(comm: Communicator) -> Store {
-        Store { comm, state: Arc::default() }
+    /// The store of a job with so many processes, as the process of this rank sees it.
+    pub fn new(values: Arc<dyn KeyValue>, rank: usize, size: usize) -> Store {
+        Store { inner: Arc::new(Inner { values, rank, size, state: Mutex::default() }) }
+    }
+
+    fn values(&self) -> &dyn KeyValue {
+        &*self.inner.values
+    }
+
+    fn everybody(&self) -> Vec<usize> {
+        (0..self.inner.size).collect()
+    }
+
+    /// Returns `true` if looking at a value asks another machine, and `false` if each process has copies of its own.
+    pub fn is_shared(&self) -> bool {
+        self.values().is_shared()
     }
 
     /// Stores a value for all processes.
     ///
     /// # Errors
-    /// The key already has a value, as far as this process knows; or an error of MPI.
+    /// The key already has a value, as far as this process knows; or an error of the store.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
-        let mut state = self.state();
-        self.advance(&mut state)?;
-        let all: Vec<usize> = (0..self.comm.size()).collect();
-        self.put_into(&mut state, key, value, &all)
+        match self.values().set_new(key, value, &self.everybody())? {
+            true => Ok(()),
+            false => Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value"))),
+        }
     }
 
     /// Stores a value for some processes, replacing their present value.
     ///
     /// # Errors
-    /// An error of MPI.
+    /// An error of the store.
     pub fn publish(&self, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
-        let mut state = self.state();
-        self.advance(&mut state)?;
-        self.send(&mut state, key, value, ranks)
+        self.values().set(key, value, ranks)
     }
 
     /// Waits for the value of a key.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] if no process puts one in time; or an error of MPI.
+    /// [`Kind::DeadlineExceeded`] if no process puts one in time; or an error of the store.
     pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let deadline = crate::deadline(timeout);
-        self.wait_until(deadline, |state| state.values.get(key).cloned())?.ok_or_else(|| {
+        self.wait_until(crate::deadline(timeout), || self.try_get(key))?.ok_or_else(|| {
             Error::new(Kind::DeadlineExceeded, format!("no process put a value for the key {key:?} within {timeout:?}"))
         })
     }
@@ -81,20 +105,17 @@ impl Store {
     /// The value of a key, if it is available.
     ///
     /// # Errors
-    /// An error of MPI.
+    /// An error of the store.
     pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let mut state = self.state();
-        self.advance(&mut state)?;
-        Ok(state.values.get(key).cloned())
+        self.values().get(key)
     }
 
     /// Waits until all processes have reached the barrier of this name as often as this one.
     ///
     /// # Errors
-    /// [`Kind::DeadlineExceeded`] with the missing processes; or an error of MPI.
+    /// [`Kind::DeadlineExceeded`] with the missing processes; or an error of the store.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
-        let all: Vec<usize> = (0..self.comm.size()).collect();
-        self.exchange(name, &all, &[], timeout).map(drop)
+        self.exchange(name, &self.everybody(), &[], timeout).map(drop)
     }
 
     /// A barrier between some processes, at which each passes a value and receives those of all in the order of the
@@ -104,31 +125,32 @@ impl Store {
     /// As for [`Store::barrier`]; also if this process is not in the list, or a listed one does not exist.
     pub fn exchange(&self, name: &str, ranks: &[usize], value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
         let deadline = crate::deadline(timeout);
-        let (own, size) = (self.comm.rank(), self.comm.size());
+        let Inner { rank: own, size, .. } = *self.inner;
         if !ranks.contains(&own) || ranks.iter().any(|&rank| rank >= size) {
             return Err(Error::new(
                 Kind::InvalidArgument,
                 format!("process {own} of {size} cannot join the barrier {name:?} of processes {ranks:?}"),
             ));
         }
-        let round = {
-            let mut state = self.state();
-            let round = state.passed.get(name).copied().unwrap_or(0);
-            let key = barrier_key(name, round, own);
-            // Its own entry exists already if an earlier attempt timed out.
-            if !state.values.contains_key(&key) {
-                self.put_into(&mut state, &key, value, ranks)?;
+        let round = self.state().passed.get(name).copied().unwrap_or(0);
+        let barrier = Barrier { name: name.to_owned(), round, ranks: ranks.to_vec() };
+        // Its own entry exists already if an earlier attempt timed out.
+        self.values().set_new(&barrier.arrived(own), value, ranks)?;
+        let mut found = vec![None; ranks.len()];
+        let all = self.wait_until(deadline, || {
+            // In order, up to one that is missing: a look may ask another machine.
+            for (&rank, value) in ranks.iter().zip(&mut found).filter(|(_, value)| value.is_none()) {
+                *value = self.try_get(&barrier.arrived(rank))?;
+                if value.is_none() {
+                    return Ok(None);
+                }
             }
-            round
-        };
-        let missing = |state: &State| -> Vec<usize> {
-            let absent = |rank: &usize| !state.values.contains_key(&barrier_key(name, round, *rank));
-            ranks.iter().copied().filter(absent).collect()
-        };
-        let all = self.wait_until(deadline, |state| missing(state).is_empty().then_some(()))?;
-        let mut state = self.state();
-        if all.is_none() {
-            let (missing, count) = (missing(&state), ranks.len());
+            Ok(Some(found.iter().map(|value| value.clone().unwrap_or_default()).collect()))
+        })?;
+        let Some(all) = all else {
+            let is_missing = |rank: &usize| !matches!(self.try_get(&barrier.arrived(*rank)), Ok(Some(_)));
+            let missing: Vec<usize> = ranks.iter().copied().filter(is_missing).collect();
+            let count = ranks.len();
             return Err(Error::new(
                 Kind::DeadlineExceeded,
                 format!(
@@ -137,116 +159,69 @@ impl Store {
                     count - missing.len()
                 ),
             ));
-        }
-        state.passed.insert(name.to_owned(), round + 1);
-        let take = |rank: &usize| state.values.remove(&barrier_key(name, round, *rank)).unwrap_or_default();
-        Ok(ranks.iter().map(take).collect())
+        };
+        self.state().passed.insert(name.to_owned(), round + 1);
+        self.forget(barrier)?;
+        Ok(all)
     }
 
-    /// Cancels the receives from the other processes, all of which have left.
-    pub(crate) fn close(&self) -> Result<()> {
-        let incoming = std::mem::take(&mut self.state().incoming);
-        incoming.into_iter().try_for_each(|(_, expected)| match expected {
-            Incoming::Head(request) | Incoming::Body { request, .. } => request.cancel(),
-        })
+    /// Removes the values of a barrier that this process has passed. Others may still have to read those of a shared
+    /// store: each says when it has, and the first process removes them later.
+    fn forget(&self, barrier: Barrier) -> Result<()> {
+        let (own, first) = (self.inner.rank, barrier.ranks.first() == Some(&self.inner.rank));
+        if !self.is_shared() {
+            return barrier.ranks.iter().try_for_each(|&rank| self.values().remove(&barrier.arrived(rank)));
+        }
+        if !first {
+            return self.values().set(&barrier.passed(own), &[], &barrier.ranks[..1]);
+        }
+        let mut passing = std::mem::take(&mut self.state().passing);
+        passing.push_back(barrier);
+        while let Some(oldest) = passing.pop_front() {
+            let others = || oldest.ranks.iter().copied().filter(|&rank| rank != own);
+            if !others().all(|rank| matches!(self.try_get(&oldest.passed(rank)), Ok(Some(_)))) {
+                passing.push_front(oldest);
+                break;
+            }
+            for rank in others() {
+                self.values().remove(&oldest.passed(rank))?;
+            }
+            for &rank in &oldest.ranks {
+                self.values().remove(&oldest.arrived(rank))?;
+            }
+        }
+        // Another thread may have passed a barrier meanwhile.
+        let mut state = self.state();
+        passing.append(&mut state.passing);
+        state.passing = passing;
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_until<R>(&self, deadline: Instant, found: impl Fn(&State) -> Option<R>) -> Result<Option<R>> {
-        for tries in 0.. {
-            {
-                let mut state = self.state();
-                self.advance(&mut state)?;
-                if let Some(result) = found(&state) {
-                    return Ok(Some(result));
-                }
+    fn wait_until<R>(&self, deadline: Instant, mut look: impl FnMut() -> Result<Option<R>>) -> Result<Option<R>> {
+        let (interval, eager) = (self.values().interval(), if self.is_shared() { 0 } else { EAGER_TRIES });
+        for tries in 0u32.. {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
             }
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            match tries {
-                0..EAGER_TRIES => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
+            match tries.checked_sub(eager) {
+                None => std::thread::yield_now(),
+                Some(_) if !self.is_shared() => std::thread::sleep(interval),
+                Some(looks) => std::thread::sleep(interval * (1 + looks / SLOWEST).min(SLOWEST)),
             }
         }
         Ok(None)
     }
-
-    fn put_into(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
-        if state.values.contains_key(key) {
-            return Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value")));
-        }
-        self.send(state, key, value, ranks)?;
-        state.values.insert(key.to_owned(), value.to_vec());
-        Ok(())
-    }
-
-    fn send(&self, state: &mut State, key: &str, value: &[u8], ranks: &[usize]) -> Result<()> {
-        let mut head = (key.len() as u64).to_ne_bytes().to_vec();
-        head.extend((value.len() as u64).to_ne_bytes());
-        let body = [key.as_bytes(), value].concat();
-        for &peer in ranks.iter().filter(|&&rank| rank != self.comm.rank()) {
-            state.outgoing.push(self.comm.send(peer, head.clone())?);
-            state.outgoing.push(self.comm.send(peer, body.clone())?);
-        }
-        Ok(())
-    }
-
-    /// Receives the messages that have arrived.
-    fn advance(&self, state: &mut State) -> Result<()> {
-        if state.incoming.is_empty() {
-            for peer in (0..self.comm.size()).filter(|&rank| rank != self.comm.rank()) {
-                state.incoming.push((peer, Incoming::Head(self.comm.receive(peer, HEAD)?)));
-            }
-        }
-        let State { values, incoming, outgoing, .. } = state;
-        for (peer, expected) in incoming {
-            loop {
-                let request = match expected {
-                    Incoming::Head(request) | Incoming::Body { request, .. } => request,
-                };
-                if !request.is_done()? {
-                    break;
-                }
-                let next = match expected {
-                    Incoming::Head(request) => {
-                        let head = request.take_result();
-                        let number =
-                            |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default()) as usize;
-                        let (key_len, value_len) = (number(0), number(8));
-                        Incoming::Body { request: self.comm.receive(*peer, key_len + value_len)?, key_len }
-                    }
-                    Incoming::Body { request, key_len } => {
-                        let mut key = request.take_result();
-                        let value = key.split_off(*key_len);
-                        values.insert(String::from_utf8_lossy(&key).into_owned(), value);
-                        Incoming::Head(self.comm.receive(*peer, HEAD)?)
-                    }
-                };
-                *expected = next;
-            }
-        }
-        let mut failed = None;
-        outgoing.retain_mut(|request| match request.is_done() {
-            Ok(done) => !done,
-            Err(error) => {
-                failed.get_or_insert(error);
-                false
-            }
-        });
-        failed.map_or(Ok(()), Err)
-    }
-}
-
-fn barrier_key(name: &str, round: u64, rank: usize) -> String {
-    format!("shardax.barrier/{name}/{round}/{rank}")
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store").field("comm", &self.comm).finish_non_exhaustive()
+        f.debug_struct("Store").field("rank", &self.inner.rank).field("size", &self.inner.size).finish_non_exhaustive()
     }
 }

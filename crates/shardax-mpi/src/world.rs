@@ -1,4 +1,4 @@
-//! Joining and leaving the processes that a launcher started together.
+//! Joining and leaving the processes of a job: those that a launcher started together, by MPI, or by a store without MPI.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::abi::Table;
 use crate::comm::Communicator;
+use crate::copies::Copies;
 use crate::error::{Error, Kind, Result};
 use crate::find::{self, Search};
+use crate::key_value::KeyValue;
 use crate::launch::{Family, Launcher};
+use crate::rendezvous;
 use crate::store::Store;
 
 /// All processes of a job. Cloning increments a reference count.
@@ -19,12 +22,20 @@ pub struct World {
 }
 
 struct Inner {
-    table: Arc<Table>,
     launcher: Option<Launcher>,
-    data: Communicator,
-    store: Store,
+    rank: usize,
     /// The host of each process.
     hosts: Vec<String>,
+    values: Arc<dyn KeyValue>,
+    store: Store,
+    /// `None` for processes that joined without MPI.
+    mpi: Option<Mpi>,
+}
+
+struct Mpi {
+    table: Arc<Table>,
+    data: Communicator,
+    copies: Arc<Copies>,
 }
 
 /// The timeout of the first exchange, in which processes send the names of their hosts.
@@ -87,22 +98,57 @@ impl World {
             return Err(wrong(launcher, &format!("but to the MPI library it is one of {}: ", world.size())));
         }
         // Separate from each other, and from other uses of MPI's world in this process.
-        let (data, store) = (world.duplicate()?, world.duplicate()?);
+        let (data, copies) = (world.duplicate()?, Arc::new(Copies::new(world.duplicate()?)));
         let hosts = data.all_gather_any(host_name().as_bytes(), Instant::now() + START)?;
         let hosts = hosts.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        Ok(World {
-            inner: Arc::new(Inner { table, launcher: launcher.cloned(), data, store: Store::new(store), hosts }),
-        })
+        let mpi = Mpi { table, data, copies: copies.clone() };
+        Ok(World::new(launcher, world.rank(), hosts, copies, Some(mpi)))
+    }
+
+    /// Joins the processes of a job that share a store, without MPI: they have the store and its barriers, and cannot
+    /// exchange data. `place` is the rank of this process and the number of processes. Once in a process.
+    ///
+    /// Earlier jobs may have used the store; two jobs must not use it at the same time.
+    ///
+    /// # Errors
+    /// [`Kind::DeadlineExceeded`] with the processes that do not join in time; [`Kind::InvalidArgument`] if the processes
+    /// do not agree on their number; [`Kind::FailedPrecondition`] in a second call, if two processes have the same rank,
+    /// or if the store does; an error of the store.
+    pub fn join_store(
+        launcher: Option<&Launcher>,
+        values: Arc<dyn KeyValue>,
+        place: (usize, usize),
+        timeout: Duration,
+    ) -> Result<World> {
+        if place.0 >= place.1 {
+            return Err(Error::invalid_argument(format!("there is no process {} of {}", place.0, place.1)));
+        }
+        if JOINED.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(Kind::FailedPrecondition, "this process has already joined the others"));
+        }
+        let (values, hosts) = rendezvous::meet(values, place, &host_name(), timeout)?;
+        Ok(World::new(launcher, place.0, hosts, values, None))
+    }
+
+    fn new(
+        launcher: Option<&Launcher>,
+        rank: usize,
+        hosts: Vec<String>,
+        values: Arc<dyn KeyValue>,
+        mpi: Option<Mpi>,
+    ) -> World {
+        let store = Store::new(values.clone(), rank, hosts.len());
+        World { inner: Arc::new(Inner { launcher: launcher.cloned(), rank, hosts, values, store, mpi }) }
     }
 
     /// The rank of this process.
     pub fn rank(&self) -> usize {
-        self.inner.data.rank()
+        self.inner.rank
     }
 
     /// The number of processes.
     pub fn size(&self) -> usize {
-        self.inner.data.size()
+        self.inner.hosts.len()
     }
 
     /// The rank of this process among those of its host.
@@ -127,8 +173,13 @@ impl World {
     }
 
     /// The communicator of all processes.
-    pub fn data(&self) -> &Communicator {
-        &self.inner.data
+    ///
+    /// # Errors
+    /// [`Kind::NoLibrary`] if the processes joined without MPI.
+    pub fn data(&self) -> Result<&Communicator> {
+        self.inner.mpi.as_ref().map(|mpi| &mpi.data).ok_or_else(|| {
+            Error::new(Kind::NoLibrary, "the processes have joined by a store, without MPI, and cannot exchange data")
+        })
     }
 
     /// The key-value store of all processes.
@@ -136,9 +187,9 @@ impl World {
         &self.inner.store
     }
 
-    /// The library in use, such as `Open MPI v4.1.4 (libmpi.so.40)`.
-    pub fn library(&self) -> String {
-        format!("{} ({})", self.inner.table.version, self.inner.table.path)
+    /// The library in use, such as `Open MPI v4.1.4 (libmpi.so.40)`; `None` without MPI.
+    pub fn library(&self) -> Option<String> {
+        self.inner.mpi.as_ref().map(|mpi| format!("{} ({})", mpi.table.version, mpi.table.path))
     }
 
     /// A warning if the launcher binds this process to fewer cores than its share of the host's.
@@ -149,10 +200,12 @@ impl World {
         bound(own, all, self.local_size())
     }
 
-    /// Ends all processes of the job with this exit code.
+    /// Ends all processes of the job with this exit code; without MPI, this process.
     pub fn abort(&self, code: i32) -> ! {
-        // SAFETY: the world lives as long as MPI.
-        unsafe { (self.inner.table.abort)(self.inner.table.constants.world, code) };
+        if let Some(mpi) = &self.inner.mpi {
+            // SAFETY: the world lives as long as MPI.
+            unsafe { (mpi.table.abort)(mpi.table.constants.world, code) };
+        }
         std::process::abort()
     }
 
@@ -165,16 +218,32 @@ impl World {
     pub fn leave(&self, timeout: Duration) -> Result<()> {
         // `finalize` would wait without a deadline. After this barrier, all sent data has been received.
         self.inner.store.barrier("shardax.leave", timeout)?;
-        self.inner.store.close()?;
-        let mut ended = 0;
+        let Some(mpi) = &self.inner.mpi else { return self.leave_store() };
+        mpi.copies.close()?;
+        let (table, mut ended) = (&mpi.table, 0);
         // SAFETY: `finalized` may be called at any time, and `finalize` once.
         unsafe {
-            self.inner.table.check("MPI_Finalized", (self.inner.table.finalized)(&raw mut ended))?;
+            table.check("MPI_Finalized", (table.finalized)(&raw mut ended))?;
             if ended != 0 {
                 return Ok(());
             }
-            self.inner.table.check("MPI_Finalize", (self.inner.table.finalize)())
+            table.check("MPI_Finalize", (table.finalize)())
         }
+    }
+
+    /// Leaves a store: the first process removes the job's values when the others have read what they need.
+    fn leave_store(&self) -> Result<()> {
+        const READ: Duration = Duration::from_secs(5);
+        let left = |rank| format!("left/{rank}");
+        if self.rank() > 0 {
+            return self.inner.values.set(&left(self.rank()), &[], &[0]);
+        }
+        let end = Instant::now() + READ;
+        let all = || (1..self.size()).all(|rank| matches!(self.inner.values.get(&left(rank)), Ok(Some(_))));
+        while !all() && Instant::now() < end {
+            std::thread::sleep(self.inner.values.interval());
+        }
+        self.inner.values.remove_all("")
     }
 }
 

@@ -98,11 +98,14 @@ fn exchange_on(comm: &shardax_mpi::Communicator) {
 
 fn exchange() {
     let world = join();
-    exchange_on(world.data());
-    let error = world.data().all_gather(vec![0; 3], &[1]).err().unwrap();
+    exchange_on(world.data().unwrap());
+    let error = world.data().unwrap().all_gather(vec![0; 3], &[1]).err().unwrap();
     assert_eq!(error.kind, Kind::InvalidArgument);
     assert!(error.message.contains("all_gather of 3 bytes by process"), "{error}");
-    assert_eq!(world.data().broadcast(99, vec![]).err().unwrap().message, "process 99 does not exist; there are 4");
+    assert_eq!(
+        world.data().unwrap().broadcast(99, vec![]).err().unwrap().message,
+        "process 99 does not exist; there are 4"
+    );
     assert_eq!((world.local_rank(), world.local_size()), (world.rank(), 4));
     assert_eq!(world.launcher().map(|l| (l.rank, l.size)), Some((world.rank(), 4)));
     leave(&world);
@@ -116,8 +119,8 @@ fn bytes_are_exchanged_among_four_processes() {
 fn pieces() {
     let world = join();
     // A size that divides nothing.
-    exchange_on(&world.data().with_piece_size(97));
-    exchange_on(&world.data().with_piece_size(1));
+    exchange_on(&world.data().unwrap().with_piece_size(97));
+    exchange_on(&world.data().unwrap().with_piece_size(1));
     leave(&world);
 }
 
@@ -130,11 +133,11 @@ fn groups() {
     let world = join();
     let rank = world.rank();
     let (members, tag) = if rank.is_multiple_of(2) { ([0, 2], 0) } else { ([1, 3], 1) };
-    let group = world.data().group(&members, tag).unwrap();
+    let group = world.data().unwrap().group(&members, tag).unwrap();
     assert_eq!((group.rank(), group.size()), (rank / 2, 2));
     exchange_on(&group);
     for wrong in [&[2, 0][..], &[0, 9], &[(rank + 1) % 4]] {
-        assert_eq!(world.data().group(wrong, 5).err().unwrap().kind, Kind::InvalidArgument);
+        assert_eq!(world.data().unwrap().group(wrong, 5).err().unwrap().kind, Kind::InvalidArgument);
     }
     leave(&world);
 }
@@ -146,7 +149,7 @@ fn groups_exchange_beside_each_other() {
 
 fn threads() {
     let world = join();
-    let comms: Vec<_> = (0..4).map(|_| world.data().duplicate().unwrap()).collect();
+    let comms: Vec<_> = (0..4).map(|_| world.data().unwrap().duplicate().unwrap()).collect();
     std::thread::scope(|scope| {
         for (thread, comm) in comms.iter().enumerate() {
             scope.spawn(move || {
@@ -214,7 +217,7 @@ fn a_barrier_names_who_is_missing() {
 fn late() {
     let world = join();
     if world.rank() == 0 {
-        let request = world.data().all_gather(vec![7; 100], &[100, 100]).unwrap();
+        let request = world.data().unwrap().all_gather(vec![7; 100], &[100, 100]).unwrap();
         let error = request.wait(Instant::now() + Duration::from_millis(100)).err().unwrap();
         assert_eq!(error.kind, Kind::DeadlineExceeded);
         assert_eq!(error.message, "process 0 of 2 timed out waiting for the others in an exchange of 200 bytes");
@@ -222,7 +225,7 @@ fn late() {
     } else {
         world.store().barrier("given up", Duration::from_secs(30)).unwrap();
         // The abandoned operation stays in flight and does no harm.
-        let _ = world.data().all_gather(vec![7; 100], &[100, 100]).unwrap().wait(soon());
+        let _ = world.data().unwrap().all_gather(vec![7; 100], &[100, 100]).unwrap().wait(soon());
     }
     leave(&world);
 }
@@ -251,7 +254,7 @@ fn dies() {
     if world.rank() == 1 {
         std::process::abort();
     }
-    let _ = world.data().receive(1, 8).unwrap().wait(Instant::now() + Duration::from_secs(50));
+    let _ = world.data().unwrap().receive(1, 8).unwrap().wait(Instant::now() + Duration::from_secs(50));
     std::process::exit(1);
 }
 

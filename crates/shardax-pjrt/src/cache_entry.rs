@@ -8,6 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
@@ -96,20 +99,44 @@ pub(crate) fn plugin_id(client: &Client) -> Result<String> {
         Error::new(Code::Unimplemented, "compiled programs cannot be stored: the system does not report its processor")
     })?;
     let plugin = client.plugin();
-    let file = std::fs::metadata(plugin.path()).map(|m| (m.len(), m.modified().ok())).ok();
+    let file = contents(plugin.path()).map_err(|error| {
+        let message =
+            format!("compiled programs cannot be stored: {} cannot be read: {error}", plugin.path().display());
+        Error::new(Code::Unimplemented, message)
+    })?;
     let cores = std::thread::available_parallelism().ok();
     let variables = ["XLA_FLAGS", "NPROC", "PJRT_NPROC"].map(std::env::var_os);
     let kinds: Vec<&str> = client.devices().iter().map(Device::kind).collect();
     Ok(format!(
-        "plugin {:?} {file:?} {:?} {:?}\nplatform {} {}\ndevices {kinds:?}\ncores {cores:?}\nvariables {variables:?}\n\
+        "plugin {file} {:?} {:?}\nplatform {} {}\ndevices {kinds:?}\ncores {cores:?}\nvariables {variables:?}\n\
          processor {} {processor}",
-        plugin.path(),
         plugin.api_version(),
         plugin.attributes(),
         client.platform_name(),
         client.platform_version(),
         std::env::consts::ARCH,
     ))
+}
+
+/// The size of a library and a digest of blocks all over it. It is the same wherever the library is copied to, such as
+/// into an image, and differs between versions, which have other code in nearly all blocks. Reading all of a library of
+/// 260 MB would take longer than most programs take to start. A change of bytes between the blocks by hand is not seen.
+fn contents(library: &Path) -> io::Result<String> {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 64;
+    let mut file = File::open(library)?;
+    let size = file.metadata()?.len();
+    let (mut hash, mut block) = (Sha256::new(), Vec::new());
+    let distance = size.saturating_sub(BLOCK).div_ceil(BLOCKS).max(BLOCK);
+    for i in 0..=BLOCKS {
+        // The last one is the end of the file.
+        file.seek(SeekFrom::Start((i * distance).min(size.saturating_sub(BLOCK))))?;
+        block.clear();
+        file.by_ref().take(BLOCK).read_to_end(&mut block)?;
+        hash.update(&block);
+    }
+    let digest: String = hash.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{size} bytes {digest}"))
 }
 
 /// The counterpart of [`plugin_id`] for programs that were compiled for a topology: the properties that a topology and
@@ -178,6 +205,38 @@ mod tests {
         like(ARM, &format!("{ARM}\n{}", ARM.replace("processor\t: 0", "processor\t: 1")));
         assert_eq!(processor(""), None);
         assert_eq!(processor("processor\t: 0\nBogoMIPS\t: 243.75\n"), None);
+    }
+
+    /// A small library is read whole; of a large one, the beginning, the end and blocks between them.
+    #[test]
+    fn a_library_is_known_by_its_contents() {
+        let folder = std::env::temp_dir().join(format!("shardax-pjrt-contents-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let of = |name: &str, bytes: &[u8]| {
+            std::fs::write(folder.join(name), bytes).unwrap();
+            contents(&folder.join(name)).unwrap()
+        };
+        let small: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
+        let same = of("a", &small);
+        assert_eq!(of("b", &small), same);
+        assert!(same.starts_with("100000 bytes "));
+        for at in [0, 1, 4095, 4096, 50_000, 99_999] {
+            let mut changed = small.clone();
+            changed[at] ^= 1;
+            assert_ne!(of("c", &changed), same, "{at}");
+        }
+        assert_ne!(of("c", &small[..99_999]), same);
+        let large = vec![0; 3_000_000];
+        for at in [0, 4095, large.len() - 4096, large.len() - 1] {
+            let mut changed = large.clone();
+            changed[at] ^= 1;
+            assert_ne!(of("c", &changed), of("a", &large), "{at}");
+        }
+        for tiny in [0, 1, 4095, 4096, 4097] {
+            assert!(of("a", &small[..tiny]).starts_with(&format!("{tiny} bytes ")));
+        }
+        assert!(contents(&folder.join("none")).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -15,12 +15,13 @@ use crate::warning;
 const PREFIX: &str = "SHARDAX_";
 
 /// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 19] = [
     "COLLECTIVE_PATIENCE",
     "COLLECTIVE_TIMEOUT",
     "COMPILATION_CACHE_DIR",
     "COMPILATION_CACHE_MAX_SIZE",
     "COMPILE_ALSO_FOR",
+    "COORDINATOR_ADDRESS",
     "CPU_KERNELS",
     "CPU_PLUGIN",
     "CUDA_PLUGIN",
@@ -28,8 +29,10 @@ const NAMES: [&str; 16] = [
     "INSTALL_SECONDS",
     "MPI_LIBRARY",
     "NUM_CPU_DEVICES",
+    "NUM_PROCESSES",
     "OFFLINE",
     "PLATFORM",
+    "PROCESS_ID",
     "SUM_ORDER",
     "TPU_PLUGIN",
 ];
@@ -66,6 +69,19 @@ const OTHERS: [&str; 24] = [
 pub(crate) const COLLECTIVE_TIMEOUT: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_TIMEOUT");
 /// The wait for other processes after which a warning is given.
 pub(crate) const COLLECTIVE_PATIENCE: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_PATIENCE");
+/// The store by which processes join without MPI.
+pub(crate) const COORDINATOR_ADDRESS: Setting<String> =
+    Setting::new("SHARDAX_COORDINATOR_ADDRESS", "`file:` and the path of a folder that all hosts see", |text| {
+        Some(text.trim().to_owned())
+    });
+/// The number of processes that join without MPI.
+pub(crate) const NUM_PROCESSES: Setting<usize> =
+    Setting::new("SHARDAX_NUM_PROCESSES", "a number of processes: a whole number of at least 1", |text| {
+        text.trim().parse().ok().filter(|&n| n > 0)
+    });
+/// The number of this process among those that join without MPI.
+pub(crate) const PROCESS_ID: Setting<usize> =
+    Setting::new("SHARDAX_PROCESS_ID", "the number of a process, from 0", |text| text.trim().parse().ok());
 /// The order of sums over the devices of several processes.
 pub(crate) const SUM_ORDER: Setting<SumOrder> =
     Setting::new("SHARDAX_SUM_ORDER", "`exact` or `fast`, the same on all processes", |text| match text {
@@ -119,6 +135,9 @@ pub(crate) fn check() -> Result<()> {
     check_settings().map_err(|error| err!(Value, "{}", error.message))?;
     valid(&COLLECTIVE_TIMEOUT)?;
     valid(&COLLECTIVE_PATIENCE)?;
+    valid(&COORDINATOR_ADDRESS)?;
+    valid(&NUM_PROCESSES)?;
+    valid(&PROCESS_ID)?;
     valid(&SUM_ORDER)?;
     valid(&CACHE_MAX_SIZE)?;
     valid(&CPU_KERNELS)

@@ -3,6 +3,7 @@
 // FAULTY_PLUGIN_OF     the path of the other one
 // FAULTY_OPTION        an option of the compiler that this one does not know
 // FAULTY_LAUNCH        a file: while it is there, a launch on several devices takes it away and fails, inside the plugin
+// FAULTY_EXECUTE       every launch has no "memory", "hang"s or "crash"es
 // FAULTY_SLICE         the second half of the devices is another process's, as on a slice of TPUs whose plugin brings the
 //                      processes together; a launch with its devices fails, and says on how many of this process
 // FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", "records into ours", where the caller has the
@@ -26,6 +27,7 @@ enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, ERROR_CODE = 2, ADDRESSABLE = 16, C
 static Api api;
 static const Api *real;
 static char fault[256];
+static int fault_code = 3;
 
 static void *call(int which, void *args) { return ((Function)real->table[which])(args); }
 
@@ -42,7 +44,7 @@ static void *message(void *args) {
 static void *code(void *args) {
     Code *of = args;
     if (of->error != fault) return call(ERROR_CODE, args);
-    of->code = 3;
+    of->code = fault_code;
     return NULL;
 }
 
@@ -84,6 +86,14 @@ static void *runs_on(void *args) {
 
 static void *execute(void *args) {
     Execute *of = args;
+    const char *how = getenv("FAULTY_EXECUTE");
+    if (how && strcmp(how, "hang") == 0) for (;;) pause();
+    if (how && strcmp(how, "crash") == 0) abort();
+    if (how && strcmp(how, "memory") == 0) {
+        snprintf(fault, sizeof fault, "Out of memory while trying to allocate 17179869184 bytes.");
+        fault_code = 8;
+        return fault;
+    }
     if (getenv("FAULTY_SLICE")) {
         Devices on = { sizeof on, NULL, of->executable, NULL, 0 };
         void *error = call(RUNS_ON, &on);

@@ -62,6 +62,7 @@ impl Job<'_> {
                 "call it on the processes whose devices are in its mesh: `if mesh.local_devices().is_empty() { … }`",
             ));
         }
+        processes.check_exchange(self.name)?;
         let whole = [self.name, self.types, if self.own { "" } else { self.text }, &format!("{:?}", self.options)];
         let digest = Sha256::digest(whole.join("\0"));
         let number = u64::from_le_bytes(digest[..8].try_into().unwrap_or_default()) | 2;

@@ -1,18 +1,20 @@
 //! Several processes: joining those of a launcher, and agreement between them.
 
+mod options;
 pub mod preemption;
 mod store;
 mod watch;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+pub use options::Options;
 use sha2::{Digest, Sha256};
 pub use shardax_exchange::SumOrder;
 use shardax_exchange::{Exchange, Shared};
 use shardax_mpi as mpi;
+pub use shardax_mpi::{Error as StoreError, KeyValue, Kind as StoreErrorKind};
 use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Error, Result, err};
@@ -50,8 +52,9 @@ pub(crate) fn processes() -> Option<&'static Processes> {
     JOINED.get()
 }
 
-/// Joins the other processes started by `mpirun` or `srun`; returns `true` if there are any. Call it first in `main`,
-/// because it determines the devices. In a program started by hand it does nothing, so one program runs
+/// Joins the other processes started by `mpirun` or `srun`, or those that share the store of
+/// `SHARDAX_COORDINATOR_ADDRESS` ([`Options::coordinator_address`]); returns `true` if there are any. Call it first in
+/// `main`, because it determines the devices. In a program started by hand it does nothing, so one program runs
 /// both ways.
 ///
 /// Afterwards [`devices`](crate::devices) gives the devices of all processes, process by process, and
@@ -69,99 +72,12 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails on platforms other than CPU and GPUs (jobs of several TPU hosts are not supported yet), when devices are in
+/// Fails on platforms other than CPU and GPUs (hosts of a TPU slice need no launcher), when devices are in
 /// use already, when called twice, when no MPI library is found or it is not the launcher's, when the processes differ
 /// in platform, plugin or version, and when another process does not join in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
-    Options::default().join().at_caller()
-}
-
-/// Options of [`initialize`].
-///
-/// ```
-/// let joined = shardax::distributed::Options::default()
-///     .initialization_timeout(std::time::Duration::from_secs(60))
-///     .initialize()?;
-/// assert!(!joined);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    mpi_library: Option<PathBuf>,
-    initialization_timeout: Option<Duration>,
-    sum_order: Option<SumOrder>,
-}
-
-impl Options {
-    /// The MPI library to load; by default that of `SHARDAX_MPI_LIBRARY`, the launcher's, or one that the
-    /// system finds.
-    pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
-        self.mpi_library = Some(path.into());
-        self
-    }
-
-    /// The timeout for the other processes to join (300 s).
-    pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
-        self.initialization_timeout = Some(timeout);
-        self
-    }
-
-    /// The order of sums over the devices of several processes: by default [`SumOrder::Exact`], or the value of the
-    /// environment variable `SHARDAX_SUM_ORDER`, `exact` or `fast`. It must be the same on all processes.
-    pub fn sum_order(mut self, order: SumOrder) -> Self {
-        self.sum_order = Some(order);
-        self
-    }
-
-    /// See [`initialize`](initialize()).
-    #[track_caller]
-    pub fn initialize(self) -> Result<bool> {
-        self.join().at_caller()
-    }
-
-    fn join(self) -> Result<bool> {
-        static JOINING: Mutex<()> = Mutex::new(());
-        let _one = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
-        if processes().is_some() {
-            return Err(err!(Runtime, "distributed.initialize should only be called once.")
-                .help("call it once, first in `main`; `distributed::is_initialized` says whether it was"));
-        }
-        let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) else { return Ok(false) };
-        if let Some(count) = config::devices_in_use() {
-            return Err(err!(
-                Runtime,
-                "distributed.initialize() must be called before any computations are executed: {count} devices are in use already"
-            )
-            .help("call it first in `main`, before anything makes an array or asks for devices"));
-        }
-        settings::check()?;
-        let platform = config::platform()?;
-        if !matches!(platform.as_str(), "cpu" | "cuda" | "gpu") {
-            return Err(err!(
-                NotImplemented,
-                "several processes work on the platforms cpu and cuda so far, not on {platform}"
-            )
-            .help("set SHARDAX_PLATFORM=cpu, or run one process"));
-        }
-        let sum_order = self.sum_order.or_else(|| settings::SUM_ORDER.get()).unwrap_or_default();
-        let mut search = mpi::Search::from_environment(Some(&launcher));
-        if self.mpi_library.is_some() {
-            search.named = self.mpi_library;
-        }
-        let world = mpi::World::join(Some(&launcher), &search)?;
-        if let Some(text) = world.binding_warning() {
-            warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
-        }
-        let deadline = mpi::deadline(self.initialization_timeout.unwrap_or(Duration::from_secs(300)));
-        let joined = Processes::join_processes(world, &platform, sum_order, deadline)?;
-        if joined.exchanges() {
-            config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
-        }
-        watch::start(JOINED.get_or_init(|| joined))?;
-        pjrt::at_exit(leave_at_end);
-        Ok(true)
-    }
+    Options::default().initialize().at_caller()
 }
 
 /// Returns `true` if this process has joined others.
@@ -228,7 +144,12 @@ const ALONE: &str = "One process alone computes with its own arrays: `device_get
 
 impl Processes {
     /// Exchanges this process's configuration with that of the others.
-    fn join_processes(world: mpi::World, platform: &str, sum_order: SumOrder, deadline: Instant) -> Result<Processes> {
+    fn of_world(
+        world: mpi::World,
+        platform: &str,
+        sum_order: SumOrder,
+        timeout_of_join: Duration,
+    ) -> Result<Processes> {
         let (plugin, count) = match platform {
             "cpu" => (pjrt::Plugin::cpu(), config::num_cpu_devices()?),
             other => (pjrt::Plugin::find(other), 0),
@@ -240,7 +161,9 @@ impl Processes {
             "shardax {version} with a plugin of {bytes} bytes, {:?}, and sums in the order {sum_order:?}",
             plugin.api_version()
         );
-        let all = world.data().all_gather_any(format!("{count}\n{same}").as_bytes(), deadline)?;
+        let ranks: Vec<usize> = (0..world.size()).collect();
+        let own = format!("{count}\n{same}");
+        let all = world.store().exchange("shardax.join", &ranks, own.as_bytes(), timeout_of_join)?;
         let mut owners = Vec::new();
         for (process, facts) in all.iter().enumerate() {
             let facts = String::from_utf8_lossy(facts);
@@ -316,7 +239,10 @@ impl Processes {
     ) -> Result<pjrt::Client> {
         options.push(("node_id", pjrt::Value::Int(self.rank() as i64)));
         options.push(("num_nodes", pjrt::Value::Int(self.world.size() as i64)));
-        let place = self.world.launcher().and_then(|launcher| launcher.local_rank);
+        let place = match self.world.launcher() {
+            Some(launcher) => launcher.local_rank,
+            None => (self.world.local_size() > 1).then(|| self.world.local_rank()),
+        };
         if let (Some(place), true) = (place, options.iter().all(|(name, _)| *name != "visible_devices")) {
             options.push(("visible_devices", pjrt::Value::Ints(vec![place as i64])));
         }
@@ -331,6 +257,21 @@ impl Processes {
             self.exchange.register(plugin)?;
         }
         Ok(client)
+    }
+
+    /// Fails if a program on devices of several processes cannot run, because they joined without MPI.
+    pub fn check_exchange(&self, name: &str) -> Result<()> {
+        self.world.data().map(drop).map_err(|_| {
+            err!(
+                NotImplemented,
+                "{name} runs on devices of several processes, which exchange data by MPI on CPU, and these processes \
+                 have joined by a store, without MPI"
+            )
+            .help(
+                "start the program with `mpirun` or `srun`, and without SHARDAX_COORDINATOR_ADDRESS; without MPI, each \
+                 process computes on its own devices, and barriers, checkpoints and notices of preemption work",
+            )
+        })
     }
 
     /// Returns `true` if results are bitwise equal for every number of processes.
@@ -414,7 +355,7 @@ impl Processes {
         (first, ranks): (usize, &[usize]),
         make: impl FnOnce() -> std::result::Result<Vec<u8>, String>,
     ) -> Result<std::result::Result<Vec<u8>, String>> {
-        let comm = self.world.data();
+        let comm = self.world.data()?;
         if self.rank() != first {
             let head = comm.receive(first, 9)?.wait(mpi::deadline(timeout())).map_err(|error| {
                 Error::from(error).context(format!("process {first} has not compiled what this one waits for"))
@@ -528,17 +469,24 @@ fn leave_at_end(status: i32) {
     match processes() {
         Some(p) if matches!(status, 0 | preemption::EXIT_STATUS) => p.leave(),
         // MPI must not be called while its library ends.
-        Some(p) => p.close_watch(),
+        Some(p) => {
+            p.close_watch();
+            p.end_others(status);
+        }
         None => {}
     }
 }
 
 /// Warns, once, that the process was started with others and has not joined them.
 pub(crate) fn warn_if_alone() {
-    if let Some(launcher) = mpi::Launcher::detect().filter(|launcher| launcher.size > 1) {
-        warning::warn(
-            &format!("this is {launcher}, and it runs alone"),
-            "call `shardax::distributed::initialize()` first in `main`, to run with the others",
-        );
-    }
+    let launcher = mpi::Launcher::detect().filter(|launcher| launcher.size > 1);
+    let what = match (launcher, options::address_of_setting()) {
+        (_, Some(address)) => format!("SHARDAX_COORDINATOR_ADDRESS is {address:?}, and this process"),
+        (Some(launcher), None) => format!("this is {launcher}, and it"),
+        (None, None) => return,
+    };
+    warning::warn(
+        &format!("{what} runs alone"),
+        "call `shardax::distributed::initialize()` first in `main`, to run with the others",
+    );
 }

@@ -1,5 +1,5 @@
 //! A thread of each process that looks at the others: it agrees on the step at which all of them save after a notice of
-//! preemption, and names processes that are silent.
+//! preemption, names processes that are silent, and without a launcher ends this process if another has ended.
 //!
 //! The agreement does not involve the program's thread, which may be inside a computation that waits for another
 //! process. Each process that hears of a notice publishes how many steps it has passed, and lets no further one pass. When
@@ -13,12 +13,18 @@ use crate::error::{Result, err};
 use crate::warning;
 
 const TICK: Duration = Duration::from_millis(100);
+/// The interval where looking asks another machine.
+const SHARED_TICK: Duration = Duration::from_millis(500);
 /// The interval of signs of life.
 const BEAT: Duration = Duration::from_secs(1);
 /// The shortest silence that is reported.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The value that a process publishes when it leaves.
 const LEFT: &str = "left";
+/// The key of the notice of a process.
+const NOTICE: &str = "shardax.notice";
+/// The key of the reason why all processes end, without a launcher that ends them.
+const ENDED: &str = "shardax.ended";
 
 #[derive(Default)]
 pub(super) struct Watch {
@@ -56,9 +62,15 @@ impl Watch {
 
 /// Starts the thread.
 pub(super) fn start(own: &'static Processes) -> Result<()> {
+    let shared = own.world.store().is_shared();
     let work = move || {
         while own.tick() {
-            std::thread::sleep(TICK);
+            // Not while the state is locked, which the end of the process locks.
+            if shared && let Ok(Some(why)) = own.world.store().try_get(ENDED) {
+                eprintln!("shardax: process {} ends, because {}", own.rank(), String::from_utf8_lossy(&why));
+                std::process::exit(1);
+            }
+            std::thread::sleep(if shared { SHARED_TICK } else { TICK });
         }
     };
     let thread = std::thread::Builder::new().name("shardax-watch".to_owned()).spawn(work);
@@ -106,22 +118,12 @@ impl Processes {
         }
         let store = self.world.store();
         if !state.published {
-            let own = preemption::notice();
-            let heard = match &own {
-                Some(_) => true,
-                None => self.others().any(|process| match store.try_get(&key("notice", process)) {
-                    Ok(Some(reason)) => {
-                        preemption::notify(&format!("{}, process {process}", String::from_utf8_lossy(&reason)));
-                        true
-                    }
-                    _ => false,
-                }),
-            };
-            if !heard {
-                return Ok(());
-            }
-            if let Some(reason) = own {
-                store.publish(&key("notice", self.rank()), reason.as_bytes(), &self.everybody())?;
+            if let Some(reason) = preemption::notice() {
+                let reason = format!("{reason}, process {}", self.rank());
+                store.publish(NOTICE, reason.as_bytes(), &self.everybody())?;
+            } else {
+                let Some(reason) = store.try_get(NOTICE)? else { return Ok(()) };
+                preemption::notify(&String::from_utf8_lossy(&reason));
             }
             store.publish(&key("passed", self.rank()), state.passed.to_string().as_bytes(), &self.everybody())?;
             state.published = true;
@@ -158,14 +160,33 @@ impl Processes {
                 warning::warn(&message, "the job goes on");
             }
             (previous.beat, previous.changed) = (beat, Some(now));
-        } else if silent > SILENCE.max(patience() / 2) && !std::mem::replace(&mut previous.reported, true) {
+        } else if silent > SILENCE.max(patience() / 2) {
             let host = &self.world.hosts()[before];
-            warning::warn(
-                &format!("process {before} on {host} has not been heard of for {} s", silent.as_secs()),
-                "it is stopped, or its host is overloaded or unreachable; the others wait for it in their next collective",
-            );
+            let text = format!("process {before} on {host} has not been heard of for {} s", silent.as_secs());
+            if !std::mem::replace(&mut previous.reported, true) {
+                warning::warn(
+                    &text,
+                    "it is stopped, or its host is overloaded or unreachable; the others wait for it in their next collective",
+                );
+            }
+            if silent > timeout() && self.world.store().is_shared() {
+                self.world.store().publish(ENDED, text.as_bytes(), &self.everybody())?;
+            }
         }
         Ok(())
+    }
+
+    /// Ends the other processes of a job without a launcher, because this one has failed.
+    pub(super) fn end_others(&self, status: i32) {
+        let store = self.world.store();
+        if store.is_shared() && !matches!(store.try_get(ENDED), Ok(Some(_))) {
+            let why = format!(
+                "process {} on {} has failed with status {status}",
+                self.rank(),
+                self.world.hosts()[self.rank()]
+            );
+            let _ = store.publish(ENDED, why.as_bytes(), &self.everybody());
+        }
     }
 
     fn reached(&self) -> Result<bool> {

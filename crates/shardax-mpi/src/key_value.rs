@@ -1,0 +1,51 @@
+//! Values by key that the processes of a job share.
+
+use std::time::Duration;
+
+use crate::error::Result;
+
+/// Values by key that the processes of a job share: in MPI's messages, in a [folder](crate::Folder), or in a store such
+/// as etcd or Redis, by a client of its own crate. [`Store`](crate::Store) adds waiting and barriers.
+pub trait KeyValue: Send + Sync {
+    /// Sets a value, and replaces that of an earlier call. The processes in `readers` must be able to read it; others may.
+    ///
+    /// # Errors
+    /// One of the store.
+    fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()>;
+
+    /// Sets the value of a key that has none; returns `false` if it has one.
+    ///
+    /// # Errors
+    /// One of the store.
+    fn set_new(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<bool>;
+
+    /// The value of a key; `None` if it has none.
+    ///
+    /// # Errors
+    /// One of the store.
+    fn get(&self, key: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Removes the value of a key, if it has one.
+    ///
+    /// # Errors
+    /// One of the store.
+    fn remove(&self, key: &str) -> Result<()>;
+
+    /// Removes the values of all keys that begin so. A store that cannot list its keys may keep them.
+    ///
+    /// # Errors
+    /// One of the store.
+    fn remove_all(&self, _prefix: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns `true` if all processes have the same values, and `false` if each has copies of its own.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// The time between two looks of a process that waits for a value. Long waits look less often.
+    fn interval(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+}

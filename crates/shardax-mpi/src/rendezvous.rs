@@ -1,0 +1,192 @@
+//! Processes that find each other in a shared store, which may have values of earlier jobs.
+//!
+//! Each process but the first writes a number that nobody else has, and the first answers it with the name of the job.
+//! So no process takes an answer of an earlier job for its own, and a job that is restarted may use the same store. The
+//! keys of a job begin with its name.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::error::{Error, Kind, Result};
+use crate::key_value::KeyValue;
+
+const LOOK: Duration = Duration::from_millis(20);
+/// The key that says that all processes of a job have entered.
+const ALL_HERE: &str = "all are here";
+
+/// A text that no other process has.
+pub(crate) fn unique() -> String {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{:016x}{:x}", RandomState::new().hash_one((time, std::process::id())), time & 0xffff_ffff)
+}
+
+/// The values of one job in a store.
+struct OfJob {
+    values: Arc<dyn KeyValue>,
+    job: String,
+}
+
+impl OfJob {
+    fn key(&self, key: &str) -> String {
+        format!("{}/{key}", self.job)
+    }
+}
+
+impl KeyValue for OfJob {
+    fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()> {
+        self.values.set(&self.key(key), value, readers)
+    }
+
+    fn set_new(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<bool> {
+        self.values.set_new(&self.key(key), value, readers)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        self.values.get(&self.key(key))
+    }
+
+    fn remove(&self, key: &str) -> Result<()> {
+        self.values.remove(&self.key(key))
+    }
+
+    fn remove_all(&self, prefix: &str) -> Result<()> {
+        self.values.remove_all(&self.key(prefix))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.values.is_shared()
+    }
+
+    fn interval(&self) -> Duration {
+        self.values.interval()
+    }
+}
+
+/// Waits until all processes of a job are in the store; returns its values, and the host of each process.
+pub(crate) fn meet(
+    values: Arc<dyn KeyValue>,
+    (rank, size): (usize, usize),
+    host: &str,
+    timeout: Duration,
+) -> Result<(Arc<dyn KeyValue>, Vec<String>)> {
+    let end = crate::deadline(timeout);
+    let job = match rank {
+        0 => invite(&*values, size, (end, timeout))?,
+        _ => enter(&*values, (rank, size), host, (end, timeout))?,
+    };
+    let values: Arc<dyn KeyValue> = Arc::new(OfJob { values, job });
+    if rank == 0 {
+        values.set(&here(0), host.as_bytes(), &[])?;
+        values.set(ALL_HERE, &[], &[])?;
+    }
+    let host = |rank| Ok(String::from_utf8_lossy(&values.get(&here(rank))?.unwrap_or_default()).into_owned());
+    let hosts = (0..size).map(host).collect::<Result<_>>()?;
+    Ok((values, hosts))
+}
+
+fn here(rank: usize) -> String {
+    format!("here/{rank}")
+}
+
+fn asked(rank: usize) -> String {
+    format!("asks/{rank}")
+}
+
+fn answered(rank: usize) -> String {
+    format!("answer/{rank}")
+}
+
+/// Answers the other processes until all of them are here; returns the name of the job.
+fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration)) -> Result<String> {
+    const CURRENT: &str = "job";
+    let job = unique();
+    if let Some(earlier) = values.get(CURRENT)? {
+        values.remove_all(&format!("{}/", String::from_utf8_lossy(&earlier)))?;
+    }
+    values.set(CURRENT, job.as_bytes(), &[])?;
+    let mut answers: HashMap<usize, Vec<u8>> = HashMap::new();
+    loop {
+        let mut missing = Vec::new();
+        for rank in 1..size {
+            if let Some(number) = values.get(&asked(rank))?
+                && answers.get(&rank) != Some(&number)
+            {
+                let answer = format!("{} {job} {size}", String::from_utf8_lossy(&number));
+                values.set(&answered(rank), answer.as_bytes(), &[])?;
+                answers.insert(rank, number);
+            }
+            if values.get(&format!("{job}/{}", here(rank)))?.is_none() {
+                missing.push(rank);
+            }
+        }
+        if missing.is_empty() {
+            return Ok(job);
+        }
+        if values.get(CURRENT)?.is_some_and(|current| current != job.as_bytes()) {
+            return Err(Error::new(
+                Kind::FailedPrecondition,
+                "another process 0 uses this store: each job needs a store or a folder of its own",
+            ));
+        }
+        if Instant::now() >= end {
+            return Err(Error::new(
+                Kind::DeadlineExceeded,
+                format!("processes {missing:?} of {size} did not join within {timeout:?}"),
+            ));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Asks the first process for the name of the job, and waits until all are here.
+fn enter(
+    values: &dyn KeyValue,
+    (rank, size): (usize, usize),
+    host: &str,
+    (end, timeout): (Instant, Duration),
+) -> Result<String> {
+    let number = unique();
+    values.set(&asked(rank), number.as_bytes(), &[])?;
+    let mut entered: Option<String> = None;
+    loop {
+        // A first process that was started again has another job.
+        let answer = values.get(&answered(rank))?.unwrap_or_default();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        if let [to, job, count] = answer.split(' ').collect::<Vec<_>>()[..]
+            && to == number
+            && entered.as_deref() != Some(job)
+        {
+            if count != size.to_string() {
+                return Err(Error::new(
+                    Kind::InvalidArgument,
+                    format!("process {rank} is one of {size} processes, and process 0 one of {count}"),
+                ));
+            }
+            if !values.set_new(&format!("{job}/{}", here(rank)), host.as_bytes(), &[])? {
+                return Err(Error::new(
+                    Kind::FailedPrecondition,
+                    format!("there are two processes {rank}: each needs a number of its own"),
+                ));
+            }
+            entered = Some(job.to_owned());
+        }
+        if let Some(job) = &entered
+            && values.get(&format!("{job}/{ALL_HERE}"))?.is_some()
+        {
+            return Ok(job.clone());
+        }
+        if Instant::now() >= end {
+            let what = match entered {
+                None => "process 0 did not answer",
+                Some(_) => "other processes did not join",
+            };
+            return Err(Error::new(
+                Kind::DeadlineExceeded,
+                format!("process {rank} of {size} waited for {timeout:?}, and {what}"),
+            ));
+        }
+        std::thread::sleep(LOOK);
+    }
+}

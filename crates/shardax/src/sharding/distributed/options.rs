@@ -1,0 +1,259 @@
+//! Joining other processes: by MPI, or by a store that all of them reach.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use shardax_mpi::{self as mpi, KeyValue};
+use shardax_pjrt as pjrt;
+
+use super::{JOINED, Processes, SumOrder, leave_at_end, processes, watch};
+use crate::error::{AtCaller, Result, err};
+use crate::{config, settings, warning};
+
+/// The default timeout for all processes to join.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Options of [`initialize`](super::initialize()).
+///
+/// ```
+/// let joined = shardax::distributed::Options::default()
+///     .initialization_timeout(std::time::Duration::from_secs(60))
+///     .initialize()?;
+/// assert!(!joined);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    mpi_library: Option<PathBuf>,
+    coordinator_address: Option<String>,
+    store: Option<OwnStore>,
+    num_processes: Option<usize>,
+    process_id: Option<usize>,
+    initialization_timeout: Option<Duration>,
+    sum_order: Option<SumOrder>,
+}
+
+/// A store of the user's.
+#[derive(Clone)]
+struct OwnStore(Arc<dyn KeyValue>);
+
+impl fmt::Debug for OwnStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnStore")
+    }
+}
+
+/// `SHARDAX_COORDINATOR_ADDRESS`, unless it is not set or empty.
+pub(super) fn address_of_setting() -> Option<String> {
+    settings::COORDINATOR_ADDRESS.get()
+}
+
+impl Options {
+    /// The MPI library to load; by default that of `SHARDAX_MPI_LIBRARY`, the launcher's, or one that the
+    /// system finds.
+    pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
+        self.mpi_library = Some(path.into());
+        self
+    }
+
+    /// The store by which the processes find each other without MPI: `file:/shared/job`, a folder that all hosts see; by
+    /// default that of `SHARDAX_COORDINATOR_ADDRESS`. Jobs that run at the same time need folders of their own; a job that
+    /// is restarted may use its folder again.
+    ///
+    /// GPUs exchange data by their own network, and need no more than a store. On CPU the processes have barriers,
+    /// checkpoints and notices of preemption, and each computes on its own devices: programs on devices of several
+    /// processes need MPI, and are errors without it.
+    ///
+    /// ```no_run
+    /// let joined = shardax::distributed::Options::default()
+    ///     .coordinator_address("file:/shared/jobs/17")
+    ///     .num_processes(4)
+    ///     .process_id(std::env::var("JOB_COMPLETION_INDEX").ok().and_then(|text| text.parse().ok()).unwrap_or(0))
+    ///     .initialize()?;
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn coordinator_address(mut self, address: impl Into<String>) -> Self {
+        self.coordinator_address = Some(address.into());
+        self
+    }
+
+    /// A store of your own in place of [`coordinator_address`](Self::coordinator_address), such as a client of etcd or
+    /// Redis, whose errors become [`StoreError`](super::StoreError)s. This one is a map, which one process alone has:
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use std::sync::Mutex;
+    ///
+    /// use shardax::distributed::{KeyValue, Options, StoreError};
+    ///
+    /// type Result<T> = std::result::Result<T, StoreError>;
+    ///
+    /// #[derive(Default)]
+    /// struct Map(Mutex<HashMap<String, Vec<u8>>>);
+    ///
+    /// impl KeyValue for Map {
+    ///     fn set(&self, key: &str, value: &[u8], _readers: &[usize]) -> Result<()> {
+    ///         self.0.lock().unwrap().insert(key.to_owned(), value.to_vec());
+    ///         Ok(())
+    ///     }
+    ///     fn set_new(&self, key: &str, value: &[u8], _readers: &[usize]) -> Result<bool> {
+    ///         let mut map = self.0.lock().unwrap();
+    ///         let is_new = !map.contains_key(key);
+    ///         map.entry(key.to_owned()).or_insert(value.to_vec());
+    ///         Ok(is_new)
+    ///     }
+    ///     fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+    ///         Ok(self.0.lock().unwrap().get(key).cloned())
+    ///     }
+    ///     fn remove(&self, key: &str) -> Result<()> {
+    ///         self.0.lock().unwrap().remove(key);
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let joined = Options::default().store(Map::default()).num_processes(1).process_id(0).initialize()?;
+    /// assert!(!joined);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn store(mut self, store: impl KeyValue + 'static) -> Self {
+        self.store = Some(OwnStore(Arc::new(store)));
+        self
+    }
+
+    /// The number of processes that share the store; by default that of `SHARDAX_NUM_PROCESSES`, or the launcher's.
+    pub fn num_processes(mut self, count: usize) -> Self {
+        self.num_processes = Some(count);
+        self
+    }
+
+    /// The number of this process, from 0; by default that of `SHARDAX_PROCESS_ID`, the launcher's, or the index of a pod
+    /// in an indexed Kubernetes job (`JOB_COMPLETION_INDEX`).
+    pub fn process_id(mut self, id: usize) -> Self {
+        self.process_id = Some(id);
+        self
+    }
+
+    /// The timeout for the other processes to join (300 s).
+    pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
+        self.initialization_timeout = Some(timeout);
+        self
+    }
+
+    /// The order of sums over the devices of several processes: by default [`SumOrder::Exact`], or the value of the
+    /// environment variable `SHARDAX_SUM_ORDER`, `exact` or `fast`. It must be the same on all processes.
+    pub fn sum_order(mut self, order: SumOrder) -> Self {
+        self.sum_order = Some(order);
+        self
+    }
+
+    /// See [`initialize`](super::initialize()).
+    ///
+    /// With a store also fails if the address is none that is known, the folder cannot be written to, the number of
+    /// processes or that of this one is not known, or two processes have the same number.
+    #[track_caller]
+    pub fn initialize(self) -> Result<bool> {
+        self.join().at_caller()
+    }
+
+    fn join(self) -> Result<bool> {
+        static JOINING: Mutex<()> = Mutex::new(());
+        let _one = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
+        if processes().is_some() {
+            return Err(err!(Runtime, "distributed.initialize should only be called once.")
+                .help("call it once, first in `main`; `distributed::is_initialized` says whether it was"));
+        }
+        settings::check()?;
+        let launcher = mpi::Launcher::detect();
+        let place = self.place(launcher.as_ref())?;
+        if place.is_none_or(|(_, size)| size == 1) {
+            return Ok(false);
+        }
+        if let Some(count) = config::devices_in_use() {
+            return Err(err!(
+                Runtime,
+                "distributed.initialize() must be called before any computations are executed: {count} devices are in use already"
+            )
+            .help("call it first in `main`, before anything makes an array or asks for devices"));
+        }
+        let platform = config::platform()?;
+        if !matches!(platform.as_str(), "cpu" | "cuda" | "gpu") {
+            return Err(err!(
+                NotImplemented,
+                "several processes join on the platforms cpu and cuda, not on {platform}"
+            )
+            .help("hosts of a TPU slice find each other by themselves: start the program by hand on each; or set SHARDAX_PLATFORM=cpu"));
+        }
+        let sum_order = self.sum_order.or_else(|| settings::SUM_ORDER.get()).unwrap_or_default();
+        let timeout = self.initialization_timeout.unwrap_or(JOIN_TIMEOUT);
+        let world = match (self.values()?, place) {
+            (Some(values), Some(place)) => mpi::World::join_store(launcher.as_ref(), values, place, timeout)?,
+            _ => self.join_by_mpi(launcher.as_ref())?,
+        };
+        let joined = Processes::of_world(world, &platform, sum_order, timeout)?;
+        if joined.exchanges() {
+            config::freeze(joined.owners.iter().filter(|&&owner| owner == joined.rank()).count());
+        }
+        watch::start(JOINED.get_or_init(|| joined))?;
+        pjrt::at_exit(leave_at_end);
+        Ok(true)
+    }
+
+    fn join_by_mpi(&self, launcher: Option<&mpi::Launcher>) -> Result<mpi::World> {
+        let mut search = mpi::Search::from_environment(launcher);
+        if self.mpi_library.is_some() {
+            search.named.clone_from(&self.mpi_library);
+        }
+        let world = mpi::World::join(launcher, &search)?;
+        if let Some(text) = world.binding_warning() {
+            warning::warn(&text, "start it with `mpirun --bind-to none` (Open MPI, MPICH) or `srun --cpu-bind=none`");
+        }
+        Ok(world)
+    }
+
+    fn address(&self) -> Option<String> {
+        self.coordinator_address.clone().or_else(address_of_setting)
+    }
+
+    /// The number of this process and of all; `None` if it is alone.
+    fn place(&self, launcher: Option<&mpi::Launcher>) -> Result<Option<(usize, usize)>> {
+        let count = self.num_processes.or_else(|| settings::NUM_PROCESSES.get());
+        let id = self.process_id.or_else(|| settings::PROCESS_ID.get());
+        let Some(address) = self.store.as_ref().map(|_| "a store".to_owned()).or_else(|| self.address()) else {
+            return match (count, id) {
+                (None, None) => Ok(launcher.map(|launcher| (launcher.rank, launcher.size))),
+                _ => Err(err!(Value, "num_processes or process_id is given without coordinator_address")
+                    .help("launchers of MPI count the processes; without one give `coordinator_address(\"file:/shared/job\")`, or set SHARDAX_COORDINATOR_ADDRESS")),
+            };
+        };
+        let pod = || std::env::var("JOB_COMPLETION_INDEX").ok()?.trim().parse().ok();
+        let id = id.or(launcher.map(|launcher| launcher.rank)).or_else(pod);
+        let count = count.or(launcher.map(|launcher| launcher.size));
+        let unknown = |what: &str, setting: &str| {
+            err!(Value, "the processes join by {address}, and {what} is not known")
+                .help(format!("set {setting}, or start them with `srun`, which says it"))
+        };
+        let count = count.ok_or_else(|| unknown("their number", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
+        let id = id.ok_or_else(|| unknown("which one this is", "`process_id` or SHARDAX_PROCESS_ID"))?;
+        match id < count {
+            true => Ok(Some((id, count))),
+            false => {
+                Err(err!(Value, "process_id is {id}, and there are {count} processes").help("they are counted from 0"))
+            }
+        }
+    }
+
+    /// The store by which the processes find each other; `None` with MPI.
+    fn values(&self) -> Result<Option<Arc<dyn KeyValue>>> {
+        if let Some(OwnStore(store)) = &self.store {
+            return Ok(Some(store.clone()));
+        }
+        let Some(address) = self.address() else { return Ok(None) };
+        match address.strip_prefix("file:").map(|path| path.strip_prefix("//").unwrap_or(path)) {
+            Some(path) if path.starts_with('/') => Ok(Some(Arc::new(mpi::Folder::new(path)?))),
+            _ => Err(err!(Value, "the coordinator's address is {address:?}, and takes `file:` and the path of a folder that all hosts see")
+                .help("such as `file:/shared/jobs/17`. shardax has no server that listens at a host and port as JAX's does: `Options::store` takes a client of one that you run, such as etcd or Redis")),
+        }
+    }
+}
