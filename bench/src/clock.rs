@@ -1,9 +1,11 @@
 //! Timing: number of runs, and statistics.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use shardax::{Array, Error, ErrorKind, Result};
+use shardax::{Array, Result};
 
 /// The total time of the runs of one row.
 const BUDGET: Duration = Duration::from_secs(3);
@@ -12,6 +14,24 @@ pub const MIN_RUNS: usize = 3;
 const MAX_RUNS: usize = 3000;
 /// Training steps of rows with several processes.
 pub const STEPS: usize = 20;
+
+/// The clock that rows are timed with.
+static CLOCK: LazyLock<ClockId> = LazyLock::new(|| match std::env::var("BENCH_CLOCK").as_deref() {
+    Ok("cpu") => ClockId::ProcessCPUTime,
+    _ => ClockId::Monotonic,
+});
+
+/// The time on the clock that `BENCH_CLOCK` names: that of the wall, or with `cpu` the CPU time of all threads, which other
+/// processes hardly change.
+pub fn now() -> Duration {
+    since_start(*CLOCK)
+}
+
+fn since_start(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    // Both are at least 0 on these clocks.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// The times of a row.
 #[derive(Serialize)]
@@ -52,9 +72,9 @@ fn measure_warm<R>(warm_up: usize, mut call: impl FnMut() -> Result<R>) -> Resul
         call()?;
     }
     measure_parts(MIN_RUNS, || {
-        let start = Instant::now();
+        let start = now();
         drop(call()?);
-        Ok(start.elapsed())
+        Ok(now() - start)
     })
 }
 
@@ -84,9 +104,6 @@ pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -
 
 /// The CPU time of the calling thread in µs. If there are more processes than cores, wall time would include other
 /// processes.
-pub fn thread_us() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat");
-    let text = text.map_err(|e| Error::new(ErrorKind::Runtime, format!("/proc/thread-self/schedstat: {e}")))?;
-    let nanoseconds = text.split(' ').next().and_then(|n| n.parse::<f64>().ok());
-    nanoseconds.map(|n| n / 1e3).ok_or_else(|| Error::new(ErrorKind::Runtime, format!("{text:?} is not a time")))
+pub fn thread_us() -> f64 {
+    since_start(ClockId::ThreadCPUTime).as_secs_f64() * 1e6
 }
