@@ -151,13 +151,14 @@ impl MixedDtype {
     /// Fails for the lowest and the highest of dtypes that have no order, such as float16 and bfloat16.
     pub fn dtype<P: Tree>(self, tree: &P) -> Result<DType> {
         let types: Vec<DType> = tree::leaves(tree).iter().map(Array::dtype).collect();
-        let promoted = |a: DType, b: DType| promote((a, false), (b, false)).0;
-        let all = types.iter().copied().reduce(promoted).unwrap_or(DType::F32);
+        let promoted = |a: DType, b: DType| promote((a, false), (b, false)).map(|(dtype, _)| dtype);
+        let mut rest = types.iter().copied();
+        let all = rest.next().map_or(Ok(DType::F32), |first| rest.try_fold(first, promoted))?;
         let found = match self {
             MixedDtype::Promote => Some(all),
             MixedDtype::Highest => types.iter().copied().find(|of| *of == all),
             MixedDtype::Lowest => {
-                types.iter().copied().find(|of| types.iter().all(|other| promoted(*of, *other) == *other))
+                types.iter().copied().find(|of| types.iter().all(|other| promoted(*of, *other).is_ok_and(|found| found == *other)))
             }
         };
         match found {

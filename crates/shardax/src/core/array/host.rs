@@ -7,7 +7,7 @@ use shardax_pjrt::HostBytes;
 
 use super::transfer;
 use crate::core::program::Aval;
-use crate::dtype::{DType, Element, Scalar};
+use crate::dtype::{self, DType, Element, Scalar};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{Shape, size};
 use crate::sharding::device;
@@ -51,7 +51,20 @@ host_numbers!(
     f32,
     f64,
     num_complex::Complex<f32>,
-    num_complex::Complex<f64>
+    num_complex::Complex<f64>,
+    dtype::I2,
+    dtype::I4,
+    dtype::U2,
+    dtype::U4,
+    dtype::F4E2M1Fn,
+    dtype::F8E3M4,
+    dtype::F8E4M3,
+    dtype::F8E4M3B11Fnuz,
+    dtype::F8E4M3Fn,
+    dtype::F8E4M3Fnuz,
+    dtype::F8E5M2,
+    dtype::F8E5M2Fnuz,
+    dtype::F8E8M0Fnu
 );
 
 impl<T: IntoHostArray> IntoHostArray for [T] {
@@ -357,14 +370,23 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
     let highest = match aval.dtype {
-        DType::Bool => Some(1),
-        DType::Float0 => Some(0),
-        _ => None,
+        DType::Bool => 1,
+        DType::Float0 => 0,
+        DType::I2 => 1,
+        DType::U2 => 3,
+        DType::I4 => 7,
+        DType::U4 | DType::F4E2M1Fn => 15,
+        // Every byte of the other dtypes is valid, so their bytes are not searched.
+        _ => return Ok(()),
     };
-    // Every byte of the other dtypes is valid, so their bytes are not searched.
-    if let Some(odd) = highest.and_then(|highest| bytes.iter().position(|b| *b > highest)) {
-        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype)
-            .help("a boolean is a byte 0 or 1; compare the bytes with 0 first"));
+    let valid = |byte: u8| byte <= highest || aval.dtype.is_signed() && aval.dtype.is_integer() && byte >= !highest;
+    if let Some(odd) = bytes.iter().position(|byte| !valid(*byte)) {
+        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype).help(
+            match aval.dtype {
+                DType::Bool | DType::Float0 => "a boolean is a byte 0 or 1; compare the bytes with 0 first",
+                _ => "each element takes one byte, sign-extended; make narrower numbers of wider ones with `array_of`",
+            },
+        ));
     }
     Ok(())
 }

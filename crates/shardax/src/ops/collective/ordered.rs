@@ -11,6 +11,13 @@ use crate::ops::primitive::reduce::{Reducer, highest, lowest};
 
 /// The maximum or minimum of a floating point value over devices; `attrs` has the groups.
 pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Vec<Value>> {
+    if out.dtype.is_narrow() {
+        // float32 has them all.
+        let wide = out.with_dtype(DType::F32);
+        let x = cx.op("stablehlo.convert", &[x], "", &wide);
+        let y = all_reduce(reducer, cx, x, attrs, &wide)?[0];
+        return Ok(vec![cx.op("stablehlo.convert", &[y], "", out)]);
+    }
     let dtype = match out.dtype.bits() {
         16 => DType::I16,
         32 => DType::I32,

@@ -123,7 +123,9 @@ pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -
     for a in args {
         a.check()?;
     }
-    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
+    let mut types = args.iter().map(|a| (a.dtype(), a.weak_type()));
+    let first = types.next().unwrap_or((DType::F32, true));
+    let (dtype, weak) = types.try_fold(first, promote)?;
     let dtype = adjust(dtype);
     for a in args {
         if let Repr::Literal(l) = &a.0 {
