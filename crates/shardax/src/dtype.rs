@@ -7,11 +7,11 @@ mod stored;
 use std::fmt;
 
 use half::{bf16, f16};
-use num_complex::Complex;
 pub(crate) use narrow::Format;
 pub use narrow::{
     F4E2M1Fn, F8E3M4, F8E4M3, F8E4M3B11Fnuz, F8E4M3Fn, F8E4M3Fnuz, F8E5M2, F8E5M2Fnuz, F8E8M0Fnu, I2, I4, U2, U4,
 };
+use num_complex::Complex;
 pub use promotion::promote;
 use shardax_pjrt::ElementType;
 use zerocopy::{FromBytes, IntoBytes};
@@ -185,6 +185,11 @@ impl DType {
     /// implicit promotion.
     pub(crate) fn is_narrow(self) -> bool {
         self.bits() < 8 || Format::of(self).is_some()
+    }
+
+    /// Returns `true` for floating point of 8 bits, of whose kinds any two may be multiplied.
+    pub(crate) fn is_float8(self) -> bool {
+        self.bits() == 8 && self.is_float()
     }
 
     /// The lowest and highest number of an integer type.

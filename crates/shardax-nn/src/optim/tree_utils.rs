@@ -157,9 +157,10 @@ impl MixedDtype {
         let found = match self {
             MixedDtype::Promote => Some(all),
             MixedDtype::Highest => types.iter().copied().find(|of| *of == all),
-            MixedDtype::Lowest => {
-                types.iter().copied().find(|of| types.iter().all(|other| promoted(*of, *other).is_ok_and(|found| found == *other)))
-            }
+            MixedDtype::Lowest => types
+                .iter()
+                .copied()
+                .find(|of| types.iter().all(|other| promoted(*of, *other).is_ok_and(|found| found == *other))),
         };
         match found {
             Some(dtype) => Ok(dtype),

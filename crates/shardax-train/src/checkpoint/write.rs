@@ -13,9 +13,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::{distributed, process_count, process_index};
 
 use super::fault::failed;
-use super::format::{
-    CHUNK, COMMIT, Entry, FORMAT, File, Index, MANIFEST, Manifest, Part, VERSION, tensor_name,
-};
+use super::format::{CHUNK, COMMIT, Entry, FORMAT, File, Index, MANIFEST, Manifest, Part, VERSION, tensor_name};
 use super::parallel::each;
 use super::snapshot::{ArrayCopy, PartCopy, Snapshot};
 

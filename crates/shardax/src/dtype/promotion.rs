@@ -60,7 +60,10 @@ fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
         a.0,
         b.0
     )
-    .help(format!("convert one of them first, as by `x.astype(DType::{:?})`", if other.is_narrow() { DType::F32 } else { other })))
+    .help(format!(
+        "convert one of them first, as by `x.astype(DType::{:?})`",
+        if other.is_narrow() { DType::F32 } else { other }
+    )))
 }
 
 fn weak_rank(dtype: DType) -> (Category, usize) {

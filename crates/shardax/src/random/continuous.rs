@@ -39,7 +39,9 @@ impl Float {
             DType::Bf16 => (7, 0x3F80, -126),
             DType::F32 => (23, 0x3F80_0000, -126),
             DType::F64 => (52, 0x3FF0_0000_0000_0000, -1022),
-            _ if let Some(format) = Format::of(dtype).filter(|_| !matches!(dtype, DType::F4E2M1Fn | DType::F8E8M0Fnu)) => {
+            _ if let Some(format) =
+                Format::of(dtype).filter(|_| !matches!(dtype, DType::F4E2M1Fn | DType::F8E8M0Fnu)) =>
+            {
                 let exponent = format.smallest_normal().log2() as i32;
                 (format.mantissa as usize, format.encode(1.0).into(), exponent)
             }

@@ -369,22 +369,23 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
-    let highest = match aval.dtype {
-        DType::Bool => 1,
-        DType::Float0 => 0,
-        DType::I2 => 1,
-        DType::U2 => 3,
-        DType::I4 => 7,
-        DType::U4 | DType::F4E2M1Fn => 15,
+    // The largest byte, and that from which on those of negative numbers are, whose sign fills the bits above.
+    let (highest, negative) = match aval.dtype {
+        DType::Bool => (1, None),
+        DType::Float0 => (0, None),
+        DType::U2 => (3, None),
+        DType::I2 => (3, Some(0xfe)),
+        DType::U4 | DType::F4E2M1Fn => (15, None),
+        DType::I4 => (15, Some(0xf8)),
         // Every byte of the other dtypes is valid, so their bytes are not searched.
         _ => return Ok(()),
     };
-    let valid = |byte: u8| byte <= highest || aval.dtype.is_signed() && aval.dtype.is_integer() && byte >= !highest;
+    let valid = |byte: u8| byte <= highest || negative.is_some_and(|from| byte >= from);
     if let Some(odd) = bytes.iter().position(|byte| !valid(*byte)) {
         return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype).help(
             match aval.dtype {
                 DType::Bool | DType::Float0 => "a boolean is a byte 0 or 1; compare the bytes with 0 first",
-                _ => "each element takes one byte, sign-extended; make narrower numbers of wider ones with `array_of`",
+                _ => "each element takes the low bits of one byte; make them of wider numbers with `array_of`",
             },
         ));
     }

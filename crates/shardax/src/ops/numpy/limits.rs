@@ -65,8 +65,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         DType::F16 => (10, 5),
         DType::Bf16 => (7, 8),
         _ => {
-            return Err(err!(Value, "data type {dtype} is not inexact")
-                .help("`iinfo` has those of integers"));
+            return Err(err!(Value, "data type {dtype} is not inexact").help("`iinfo` has those of integers"));
         }
     };
     let top = (1 << (nexp - 1)) - 1;

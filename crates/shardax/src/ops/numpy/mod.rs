@@ -118,6 +118,17 @@ pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>
     promote_dtypes(args, |d| d)
 }
 
+/// Promotes the operands of a product; any two kinds of float8 stay what they are.
+#[track_caller]
+pub(crate) fn promote_factors(name: &str, x: &Array, y: &Array) -> Result<Vec<Array>> {
+    x.check()?;
+    y.check()?;
+    match x.dtype().is_float8() && y.dtype().is_float8() {
+        true => Ok(vec![x.clone(), y.clone()]),
+        false => promote_args_of(name, &[x, y]),
+    }
+}
+
 #[track_caller]
 pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
     for a in args {
