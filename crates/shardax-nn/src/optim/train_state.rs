@@ -288,15 +288,19 @@ impl<M: Module> Optimizer<M> {
     pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
         let overwritten = Filter::of::<kind::OverwriteWithGradient>() & !self.wrt.clone();
         let all = self.wrt.clone() | overwritten.clone();
-        let of_params = |(params, overwritten): (State, State)| -> Result<(Array, (L::Aux, State))> {
-            let mut model = self.model.with_state(&params)?.with_state(&overwritten)?;
+        let of_variables = |variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
+            let mut model = self.model.with_state(&variables[0])?.with_state(&variables[1])?;
             let (loss, aux) = loss(&mut model).into_loss()?;
             Ok((loss, (aux, model.state_of(!all.clone()))))
         };
-        let variables = (self.params(), self.model.state_of(overwritten));
-        let ((value, (aux, rest)), (grads, next)) = value_and_grad(of_params).has_aux().call((variables,))?;
+        let variables = vec![self.params(), self.model.state_of(overwritten)];
+        let ((value, (aux, rest)), mut grads) = value_and_grad(of_variables).has_aux().call(variables)?;
         self.model.update(&rest)?;
-        self.model.update(&next)?;
+        // The second of both.
+        if let Some(next) = grads.pop() {
+            self.model.update(&next)?;
+        }
+        let grads = grads.pop().unwrap_or_default();
         Ok((L::value(value, aux), grads))
     }
 

@@ -14,6 +14,8 @@
 use shardax::dtype::promote;
 use shardax::prelude::*;
 
+use crate::layers::common_dtype;
+
 pub use super::clipping::global_norm as norm;
 
 /// `x + y`, leaf by leaf.
@@ -121,8 +123,7 @@ pub fn cast_like<P: Tree>(tree: &P, other: &P) -> Result<P> {
 
 /// Returns the promoted dtype of all leaves; float32 without leaves. [`MixedDtype`] has the lowest and the highest.
 pub fn dtype<P: Tree>(tree: &P) -> DType {
-    let types = tree::leaves(tree).into_iter().map(|x| (x.dtype(), x.weak_type()));
-    types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
+    common_dtype(&tree::leaves(tree))
 }
 
 /// The dtype of a tree whose leaves have several: Optax's `mixed_dtype_handler`.

@@ -173,14 +173,15 @@ pub(super) fn wrapped(value: i128, dtype: DType) -> i8 {
 }
 
 macro_rules! element {
-    ($name:ident, $raw:ty) => {
+    ($name:ident, |$byte:ident| $read:expr) => {
         impl Element for $name {
             const DTYPE: DType = DType::$name;
             fn write(self, out: &mut Vec<u8>) {
                 out.push(self.0 as u8);
             }
             fn read(bytes: &[u8]) -> Self {
-                $name(bytes[0] as $raw)
+                let $byte = bytes[0];
+                $name($read)
             }
             fn to_scalar(self) -> Scalar {
                 Scalar::read(DType::$name, &[self.0 as u8])
@@ -251,7 +252,7 @@ macro_rules! narrow_floats {
             }
         }
 
-        element!($name, u8);
+        element!($name, |byte| byte);
     )*};
 }
 
@@ -321,7 +322,8 @@ macro_rules! narrow_integers {
             }
         }
 
-        element!($name, $raw);
+        // Only the low bits count.
+        element!($name, |byte| wrapped(byte.into(), DType::$name) as $raw);
     )*};
 }
 
