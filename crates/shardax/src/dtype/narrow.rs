@@ -100,6 +100,11 @@ impl Format {
         self.smallest_normal() * 2f64.powi(-(self.mantissa as i32))
     }
 
+    /// Numbers of at most this size round to 0, if the format has no -0.
+    pub fn rounds_to_unsigned_zero(self) -> Option<f64> {
+        (self.special == Special::NanForMinusZero).then_some(self.smallest_subnormal() / 2.0)
+    }
+
     /// Returns `true` if it has infinities.
     pub fn has_infinity(self) -> bool {
         self.special == Special::Ieee
