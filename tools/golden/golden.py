@@ -28,7 +28,23 @@ DTYPES = {
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
-SHORT = {dtype: short for short, dtype in DTYPES.items()}
+# Of 8 bits and fewer: written as their bytes, with the name beside.
+NARROW = {
+    "i2": np.dtype(ml_dtypes.int2),
+    "i4": np.dtype(ml_dtypes.int4),
+    "u2": np.dtype(ml_dtypes.uint2),
+    "u4": np.dtype(ml_dtypes.uint4),
+    "f4_e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
+    "f8_e3m4": np.dtype(ml_dtypes.float8_e3m4),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
+    "f8_e4m3b11fnuz": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    "f8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+SHORT = {dtype: short for short, dtype in (DTYPES | NARROW).items()}
 SIXTY_FOUR = {"u64", "i64", "f64", "c128"}
 COMPLEX = {"c64": "f32", "c128": "f64"}
 
@@ -51,7 +67,7 @@ def is_inexact(dtype):
 
 def cast(values, dtype):
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(values).astype(DTYPES[dtype])
+        return np.asarray(values).astype((DTYPES | NARROW)[dtype])
 
 
 def normal(*shape, dtype="f32", scale=1.0):
@@ -133,6 +149,9 @@ class Case:
         pairs = sorted(key for key, x in tensors.items() if short(x.dtype) in COMPLEX)
         if pairs:
             meta["complex"] = pairs
+        narrow = {key: short(x.dtype) for key, x in tensors.items() if short(x.dtype) in NARROW}
+        if narrow:
+            meta["narrow"] = narrow
         return tensors, meta
 
     def _tolerance(self, arrays):
@@ -281,6 +300,8 @@ def encode(tensors, meta):
         if dtype in COMPLEX:
             x = np.stack([x.real, x.imag], -1)
             dtype = COMPLEX[dtype]
+        elif dtype in NARROW:
+            x, dtype = x.view(np.uint8), "u8"
         plain[key] = (dtype, x)
     for key, (dtype, x) in sorted(plain.items(), key=lambda item: (-item[1][1].dtype.itemsize, item[0])):
         data = np.ascontiguousarray(x).tobytes()
@@ -309,5 +330,7 @@ def read(path):
         if what in meta[name].get("complex", ()):
             # Not by a sum, which makes NaN of an infinite part.
             x = np.ascontiguousarray(x).view(DTYPES[wide[dtype]])[..., 0]
+        if what in meta[name].get("narrow", ()):
+            x = x.view(NARROW[meta[name]["narrow"][what]])
         cases[name][what] = x
     return cases, meta

@@ -77,7 +77,9 @@ pub use rules::{IntoAxisNames, Rules};
 pub use shardax::Module;
 pub use state::State;
 pub use tabulate::tabulate;
-pub use variable::{BatchStat, Cache, Frozen, Kind, LoRAParam, Param, RngCount, RngKey, Variable, kind};
+pub use variable::{
+    BatchStat, Cache, Frozen, Kind, LoRAParam, OverwriteWithGradient, Param, RngCount, RngKey, Variable, kind,
+};
 
 /// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {

@@ -61,6 +61,8 @@ pub mod kind {
         Frozen;
         /// The small matrices of a low-rank adaptation.
         LoRAParam;
+        /// State whose gradient is its next value, such as the scales of [`Fp8DotGeneral`](crate::Fp8DotGeneral).
+        OverwriteWithGradient;
         /// The key of a stream of random keys.
         RngKey;
         /// The number of keys drawn from a stream.
@@ -84,6 +86,8 @@ pub type Cache<T = Array> = Variable<kind::Cache, T>;
 pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 /// A matrix of a low-rank adaptation.
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
+/// State whose gradient is its next value: an [`Optimizer`](crate::optim::Optimizer) stores it.
+pub type OverwriteWithGradient<T = Array> = Variable<kind::OverwriteWithGradient, T>;
 /// The key of a stream of random keys.
 pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
 /// The number of keys drawn from a stream.

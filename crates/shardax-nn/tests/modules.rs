@@ -6,6 +6,8 @@ mod attention;
 mod experts;
 #[path = "modules/precision.rs"]
 mod precision;
+#[path = "modules/quantized.rs"]
+mod quantized;
 #[path = "modules/refused.rs"]
 mod refused;
 #[path = "modules/stacks.rs"]

@@ -1,10 +1,16 @@
 //! Element types, their host types, and JAX's promotion.
 
+mod narrow;
 mod promotion;
+mod stored;
 
 use std::fmt;
 
 use half::{bf16, f16};
+pub(crate) use narrow::Format;
+pub use narrow::{
+    F4E2M1Fn, F8E3M4, F8E4M3, F8E4M3B11Fnuz, F8E4M3Fn, F8E4M3Fnuz, F8E5M2, F8E5M2Fnuz, F8E8M0Fnu, I2, I4, U2, U4,
+};
 use num_complex::Complex;
 pub use promotion::promote;
 use shardax_pjrt::ElementType;
@@ -43,6 +49,32 @@ pub enum DType {
     Complex64,
     /// A complex number of two float64.
     Complex128,
+    /// Signed, 2 bits: -2 to 1. Elements narrower than a byte take one byte on the host.
+    I2,
+    /// Signed, 4 bits: -8 to 7.
+    I4,
+    /// Unsigned, 2 bits: 0 to 3.
+    U2,
+    /// Unsigned, 4 bits: 0 to 15.
+    U4,
+    /// 4 bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+    F4E2M1Fn,
+    /// 8 bits: 5 bits of precision, up to 15.5.
+    F8E3M4,
+    /// 8 bits: 4 bits of precision, up to 240, with infinities.
+    F8E4M3,
+    /// 8 bits: 4 bits of precision, up to 30, without infinities and -0.
+    F8E4M3B11Fnuz,
+    /// 8 bits: 4 bits of precision, up to 448, without infinities: the format for values in training.
+    F8E4M3Fn,
+    /// 8 bits: 4 bits of precision, up to 240, without infinities and -0.
+    F8E4M3Fnuz,
+    /// 8 bits: 3 bits of precision, up to 57344, with infinities: the format for gradients in training.
+    F8E5M2,
+    /// 8 bits: 3 bits of precision, up to 57344, without infinities and -0.
+    F8E5M2Fnuz,
+    /// 8 bits: the powers of two from 2⁻¹²⁷ to 2¹²⁷ and NaN, for the scales of blocks.
+    F8E8M0Fnu,
     /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
     /// boolean `false` an element on the device.
     Float0,
@@ -65,7 +97,7 @@ pub enum Category {
 
 impl DType {
     /// All dtypes with values: every dtype but `float0`.
-    pub const ALL: [DType; 15] = [
+    pub const ALL: [DType; 28] = [
         DType::Bool,
         DType::I8,
         DType::I16,
@@ -81,32 +113,40 @@ impl DType {
         DType::F64,
         DType::Complex64,
         DType::Complex128,
+        DType::I2,
+        DType::I4,
+        DType::U2,
+        DType::U4,
+        DType::F4E2M1Fn,
+        DType::F8E3M4,
+        DType::F8E4M3,
+        DType::F8E4M3B11Fnuz,
+        DType::F8E4M3Fn,
+        DType::F8E4M3Fnuz,
+        DType::F8E5M2,
+        DType::F8E5M2Fnuz,
+        DType::F8E8M0Fnu,
     ];
 
-    /// The size of an element in bytes, on the host and on the device.
+    /// The size of an element in bytes on the host. Devices may pack several elements of fewer than 8 [`bits`](DType::bits)
+    /// into a byte.
     pub fn byte_size(self) -> usize {
-        match self {
-            DType::Bool | DType::I8 | DType::U8 | DType::Float0 => 1,
-            DType::I16 | DType::U16 | DType::F16 | DType::Bf16 => 2,
-            DType::I32 | DType::U32 | DType::F32 => 4,
-            DType::I64 | DType::U64 | DType::F64 | DType::Complex64 => 8,
-            DType::Complex128 => 16,
-        }
+        self.element_type().byte_size()
     }
 
     /// The size of an element in bits.
     pub fn bits(self) -> usize {
-        self.byte_size() * 8
+        self.element_type().bits()
     }
 
     /// The category, which decides promotion.
     pub fn category(self) -> Category {
         match self {
             DType::Bool | DType::Float0 => Category::Bool,
-            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Category::Unsigned,
-            DType::I8 | DType::I16 | DType::I32 | DType::I64 => Category::Signed,
-            DType::F16 | DType::Bf16 | DType::F32 | DType::F64 => Category::Float,
+            DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => Category::Unsigned,
+            DType::I2 | DType::I4 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => Category::Signed,
             DType::Complex64 | DType::Complex128 => Category::Complex,
+            _ => Category::Float,
         }
     }
 
@@ -141,6 +181,17 @@ impl DType {
         matches!(self.category(), Category::Signed | Category::Float)
     }
 
+    /// Returns `true` for integers of fewer than 8 bits and floating point of 8 and fewer: they take part in no
+    /// implicit promotion.
+    pub(crate) fn is_narrow(self) -> bool {
+        self.bits() < 8 || Format::of(self).is_some()
+    }
+
+    /// Returns `true` for floating point of 8 bits, of whose kinds any two may be multiplied.
+    pub(crate) fn is_float8(self) -> bool {
+        self.bits() == 8 && self.is_float()
+    }
+
     /// The lowest and highest number of an integer type.
     pub(crate) fn integer_range(self) -> Option<(i128, i128)> {
         match self.category() {
@@ -161,26 +212,10 @@ impl DType {
 
     /// The name in StableHLO text.
     pub fn mlir(self) -> &'static str {
-        match self {
-            DType::Bool | DType::Float0 => "i1",
-            DType::I8 => "i8",
-            DType::I16 => "i16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::U8 => "ui8",
-            DType::U16 => "ui16",
-            DType::U32 => "ui32",
-            DType::U64 => "ui64",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::Complex64 => "complex<f32>",
-            DType::Complex128 => "complex<f64>",
-        }
+        self.element_type().mlir_name()
     }
 
-    /// The short name in a printed program: `f32`, `i32`, `bool`, `c64`.
+    /// The short name in a printed program: `f32`, `i32`, `bool`, `c64`, `f8_e4m3fn`.
     pub fn short(self) -> &'static str {
         match self {
             DType::Bool => "bool",
@@ -191,6 +226,17 @@ impl DType {
             DType::U64 => "u64",
             DType::Complex64 => "c64",
             DType::Complex128 => "c128",
+            DType::U2 => "u2",
+            DType::U4 => "u4",
+            DType::F4E2M1Fn => "f4_e2m1fn",
+            DType::F8E3M4 => "f8_e3m4",
+            DType::F8E4M3 => "f8_e4m3",
+            DType::F8E4M3B11Fnuz => "f8_e4m3b11fnuz",
+            DType::F8E4M3Fn => "f8_e4m3fn",
+            DType::F8E4M3Fnuz => "f8_e4m3fnuz",
+            DType::F8E5M2 => "f8_e5m2",
+            DType::F8E5M2Fnuz => "f8_e5m2fnuz",
+            DType::F8E8M0Fnu => "f8_e8m0fnu",
             other => other.mlir(),
         }
     }
@@ -217,6 +263,19 @@ impl DType {
             DType::F64 => ElementType::F64,
             DType::Complex64 => ElementType::C64,
             DType::Complex128 => ElementType::C128,
+            DType::I2 => ElementType::S2,
+            DType::I4 => ElementType::S4,
+            DType::U2 => ElementType::U2,
+            DType::U4 => ElementType::U4,
+            DType::F4E2M1Fn => ElementType::F4E2M1Fn,
+            DType::F8E3M4 => ElementType::F8E3M4,
+            DType::F8E4M3 => ElementType::F8E4M3,
+            DType::F8E4M3B11Fnuz => ElementType::F8E4M3B11Fnuz,
+            DType::F8E4M3Fn => ElementType::F8E4M3Fn,
+            DType::F8E4M3Fnuz => ElementType::F8E4M3Fnuz,
+            DType::F8E5M2 => ElementType::F8E5M2,
+            DType::F8E5M2Fnuz => ElementType::F8E5M2Fnuz,
+            DType::F8E8M0Fnu => ElementType::F8E8M0Fnu,
         }
     }
 }
@@ -240,6 +299,19 @@ impl fmt::Display for DType {
             DType::F64 => "float64",
             DType::Complex64 => "complex64",
             DType::Complex128 => "complex128",
+            DType::I2 => "int2",
+            DType::I4 => "int4",
+            DType::U2 => "uint2",
+            DType::U4 => "uint4",
+            DType::F4E2M1Fn => "float4_e2m1fn",
+            DType::F8E3M4 => "float8_e3m4",
+            DType::F8E4M3 => "float8_e4m3",
+            DType::F8E4M3B11Fnuz => "float8_e4m3b11fnuz",
+            DType::F8E4M3Fn => "float8_e4m3fn",
+            DType::F8E4M3Fnuz => "float8_e4m3fnuz",
+            DType::F8E5M2 => "float8_e5m2",
+            DType::F8E5M2Fnuz => "float8_e5m2fnuz",
+            DType::F8E8M0Fnu => "float8_e8m0fnu",
             DType::Float0 => "float0",
         })
     }
@@ -429,6 +501,16 @@ impl Scalar {
             DType::F64 => f.write(out),
             DType::Complex64 => Complex::new(f as f32, self.imag() as f32).write(out),
             DType::Complex128 => Complex::new(f, self.imag()).write(out),
+            DType::I2 | DType::I4 | DType::U2 | DType::U4 => narrow::wrapped(i, dtype).write(out),
+            DType::F4E2M1Fn
+            | DType::F8E3M4
+            | DType::F8E4M3
+            | DType::F8E4M3B11Fnuz
+            | DType::F8E4M3Fn
+            | DType::F8E4M3Fnuz
+            | DType::F8E5M2
+            | DType::F8E5M2Fnuz
+            | DType::F8E8M0Fnu => out.push(Format::of(dtype).map_or(0, |format| format.encode(f))),
         }
     }
 
@@ -450,6 +532,18 @@ impl Scalar {
             DType::F64 => f64::read(bytes).to_scalar(),
             DType::Complex64 => Complex::<f32>::read(bytes).to_scalar(),
             DType::Complex128 => Complex::<f64>::read(bytes).to_scalar(),
+            DType::I2 | DType::I4 | DType::U2 | DType::U4 => {
+                Scalar::Int(narrow::wrapped(i128::from(bytes[0]), dtype).into())
+            }
+            DType::F4E2M1Fn
+            | DType::F8E3M4
+            | DType::F8E4M3
+            | DType::F8E4M3B11Fnuz
+            | DType::F8E4M3Fn
+            | DType::F8E4M3Fnuz
+            | DType::F8E5M2
+            | DType::F8E5M2Fnuz
+            | DType::F8E8M0Fnu => Scalar::float(Format::of(dtype).map_or(0.0, |format| format.decode(bytes[0]))),
         }
     }
 }

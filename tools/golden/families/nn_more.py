@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
+from flax import linen, nnx
 
 from golden import Family, integers, normal, values
 
@@ -160,3 +160,36 @@ def streams_default():
 
 family.case("nnx_streams", streams, tol=2e-6)
 family.case("nnx_streams_default", streams_default, tol=2e-6)
+
+
+class Op(linen.Module):
+    @linen.compact
+    def __call__(self, x, kernel):
+        return linen.fp8_ops.Fp8DirectDotGeneralOp(amax_history_length=4)(x, kernel, (((1,), (0,)), ((), ())))
+
+
+def fp8_dot(x, kernel, *metas):
+    """Fp8DotGeneral with these histories and scales, in the order of its fields."""
+    names = ["input_amax_history", "kernel_amax_history", "output_grad_amax_history", "input_scale", "kernel_scale", "output_grad_scale"]
+    tree = {"_overwrite_with_gradient": {"Fp8DirectDotGeneralOp_0": dict(zip(names, metas))}}
+    return Op().apply(tree, x, kernel)
+
+
+for dtype in ["f32", "bf16"]:
+    family.case(
+        f"fp8_dot_{dtype}",
+        fp8_dot,
+        normal(6, 16, dtype=dtype, scale=3.0),
+        normal(16, 8, dtype=dtype),
+        values([2.0, 7.5, 3.0, 1.0]),
+        values([0.0, 0.0, 0.0, 0.0]),
+        values([0.5, 0.25, 0.0, 0.0]),
+        values([0.02]),
+        values([0.5]),
+        values([1.0]),
+        op="fp8_dot",
+        grad="rev",
+        batch=False,
+        tol=1e-5 if dtype == "f32" else 2e-2,
+        grad_tol=1e-4 if dtype == "f32" else 3e-2,
+    )

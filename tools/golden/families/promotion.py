@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from golden import DTYPES, SIXTY_FOUR, short
+from golden import DTYPES, NARROW, SIXTY_FOUR, short
 
 WEAK = {"i*": "i", "f*": "f", "c*": "c"}
 
@@ -16,7 +16,7 @@ def struct(name, x64, shape):
     if name in WEAK:
         dtype = WEAK[name] + ({"i": "64", "f": "64", "c": "128"} if x64 else {"i": "32", "f": "32", "c": "64"})[WEAK[name]]
         return jax.ShapeDtypeStruct(shape, DTYPES[dtype], weak_type=True)
-    return jax.ShapeDtypeStruct(shape, DTYPES[name])
+    return jax.ShapeDtypeStruct(shape, (DTYPES | NARROW)[name])
 
 
 def result(fn, *names, x64, shape=(2,)):
@@ -184,6 +184,11 @@ def table(x64):
     return {"types": types, "functions": functions, "matrices": [*MATRIX], "functions_of_two": of_two, "random": random}
 
 
+def narrow():
+    with jax.enable_x64(True):
+        return {a: {b: result(jnp.add, a, b, x64=True) for b in [*DTYPES, *WEAK, *NARROW]} for a in NARROW}
+
+
 def lines(value, depth):
     """JSON with one line for each entry of the last level, so that a change is readable."""
     if depth == 0 or not isinstance(value, dict):
@@ -196,9 +201,10 @@ def encode():
         "about": (
             "[dtype, weak] of a result, a list of them for several. functions[f][a]: f of an array of a. functions_of_two[f][a][b]: f"
             " of arrays of a and b. random[f][a]: f with the dtype argument a. null where JAX refuses. i*, f*, c* are weak types (plain"
-            " numbers). x64 and x32: jax_enable_x64 on and off."
+            " numbers). x64 and x32: jax_enable_x64 on and off. narrow[a][b]: the sum of elements of 8 bits and fewer and others."
         ),
         "x64": table(True),
         "x32": table(False),
+        "narrow": narrow(),
     }
     return (lines(content, 3) + "\n").encode()

@@ -85,20 +85,6 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (beside, text): (
 
 /// The dtype as the format has it.
 fn dtype_of(dtype: DType) -> Option<Dtype> {
-    Some(match dtype {
-        DType::Bool => Dtype::BOOL,
-        DType::U8 => Dtype::U8,
-        DType::I8 => Dtype::I8,
-        DType::U16 => Dtype::U16,
-        DType::I16 => Dtype::I16,
-        DType::U32 => Dtype::U32,
-        DType::I32 => Dtype::I32,
-        DType::U64 => Dtype::U64,
-        DType::I64 => Dtype::I64,
-        DType::F16 => Dtype::F16,
-        DType::Bf16 => Dtype::BF16,
-        DType::F32 => Dtype::F32,
-        DType::F64 => Dtype::F64,
-        _ => return None,
-    })
+    let (ty, _) = dtype.stored();
+    (DType::of_stored(ty) == Some(dtype)).then_some(ty)
 }

@@ -224,20 +224,5 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
 
 /// The dtype that the format calls so.
 fn dtype_of(name: &str) -> Option<DType> {
-    Some(match name {
-        "BOOL" => DType::Bool,
-        "U8" => DType::U8,
-        "I8" => DType::I8,
-        "U16" => DType::U16,
-        "I16" => DType::I16,
-        "U32" => DType::U32,
-        "I32" => DType::I32,
-        "U64" => DType::U64,
-        "I64" => DType::I64,
-        "F16" => DType::F16,
-        "BF16" => DType::Bf16,
-        "F32" => DType::F32,
-        "F64" => DType::F64,
-        _ => return None,
-    })
+    serde_json::from_value::<safetensors::Dtype>(name.into()).ok().and_then(DType::of_stored)
 }

@@ -26,7 +26,7 @@ pub struct Linear {
     #[tree(axis_names = bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
-    dtype: Option<DType>,
+    pub(super) dtype: Option<DType>,
     #[tree(static)]
     precision: Option<Precision>,
     #[tree(static)]

@@ -7,12 +7,14 @@ mod dropout;
 mod einsum;
 mod embed;
 mod experts;
+mod fp8;
 mod kernel;
 mod linear;
 mod linear_general;
 mod lora;
 mod norm;
 mod padding;
+mod quantized;
 mod recurrent;
 mod sequential;
 mod stack;
@@ -25,12 +27,14 @@ pub use dropout::Dropout;
 pub use einsum::{Einsum, EinsumBuilder};
 pub use embed::{Embed, EmbedBuilder};
 pub use experts::{MixtureOfExperts, Routed};
+pub use fp8::{Fp8DotGeneral, Fp8Linear};
 pub use kernel::KernelBuilder;
 pub use linear::{Linear, LinearBuilder};
 pub use linear_general::{LinearGeneral, LinearGeneralBuilder};
 pub use lora::{LoRA, LoRABuilder, LoRALinear};
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, SpectralNorm, WeightNorm};
 pub use padding::ConvPadding;
+pub use quantized::QuantizedLinear;
 pub use recurrent::{
     Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell,
 };
@@ -42,10 +46,15 @@ use shardax::prelude::*;
 
 /// Returns a layer's computation dtype: the given one, or the promoted dtype of its operands.
 fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
-    dtype.unwrap_or_else(|| {
-        let types = operands.iter().map(|x| (x.dtype(), x.weak_type()));
-        types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
-    })
+    dtype.unwrap_or_else(|| common_dtype(operands.iter().copied()))
+}
+
+/// The promoted dtype of arrays; float32 without arrays. Those of 8 bits and fewer, which take part in no promotion, are
+/// widened to the others.
+pub(crate) fn common_dtype<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> DType {
+    let types = arrays.into_iter().map(|x| (x.dtype(), x.weak_type()));
+    let wider = |a: (DType, bool), b: (DType, bool)| if a.0.bits() >= b.0.bits() { a } else { b };
+    types.reduce(|a, b| promote(a, b).unwrap_or(wider(a, b))).map_or(DType::F32, |(dtype, _)| dtype)
 }
 
 /// Casts the arrays to their promoted dtype.

@@ -268,7 +268,8 @@ impl<M: Module> Optimizer<M> {
     }
 
     /// Returns the loss and the gradients of the variables that it updates, and stores the loss's changes of the
-    /// model's other variables: running statistics, keys, caches.
+    /// model's other variables: running statistics, keys, caches, and what is [overwritten with its
+    /// gradient](crate::OverwriteWithGradient).
     ///
     /// The gradients may be averaged over devices before [`update`](Optimizer::update);
     /// [`minimize`](Optimizer::minimize) does both. Fails as [`value_and_grad`](shardax::value_and_grad) does; then the
@@ -285,13 +286,21 @@ impl<M: Module> Optimizer<M> {
     /// ```
     #[track_caller]
     pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
-        let of_params = |params: State| -> Result<(Array, (L::Aux, State))> {
-            let mut model = self.model.with_state(&params)?;
+        let overwritten = Filter::of::<kind::OverwriteWithGradient>() & !self.wrt.clone();
+        let all = self.wrt.clone() | overwritten.clone();
+        let of_variables = |variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
+            let mut model = self.model.with_state(&variables[0])?.with_state(&variables[1])?;
             let (loss, aux) = loss(&mut model).into_loss()?;
-            Ok((loss, (aux, model.state_of(!self.wrt.clone()))))
+            Ok((loss, (aux, model.state_of(!all.clone()))))
         };
-        let ((value, (aux, rest)), grads) = value_and_grad(of_params).has_aux().call(self.params())?;
+        let variables = vec![self.params(), self.model.state_of(overwritten)];
+        let ((value, (aux, rest)), mut grads) = value_and_grad(of_variables).has_aux().call(variables)?;
         self.model.update(&rest)?;
+        // The second of both.
+        if let Some(next) = grads.pop() {
+            self.model.update(&next)?;
+        }
+        let grads = grads.pop().unwrap_or_default();
         Ok((L::value(value, aux), grads))
     }
 

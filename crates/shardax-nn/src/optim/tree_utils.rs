@@ -14,6 +14,8 @@
 use shardax::dtype::promote;
 use shardax::prelude::*;
 
+use crate::layers::common_dtype;
+
 pub use super::clipping::global_norm as norm;
 
 /// `x + y`, leaf by leaf.
@@ -121,8 +123,7 @@ pub fn cast_like<P: Tree>(tree: &P, other: &P) -> Result<P> {
 
 /// Returns the promoted dtype of all leaves; float32 without leaves. [`MixedDtype`] has the lowest and the highest.
 pub fn dtype<P: Tree>(tree: &P) -> DType {
-    let types = tree::leaves(tree).into_iter().map(|x| (x.dtype(), x.weak_type()));
-    types.reduce(promote).map_or(DType::F32, |(dtype, _)| dtype)
+    common_dtype(&tree::leaves(tree))
 }
 
 /// The dtype of a tree whose leaves have several: Optax's `mixed_dtype_handler`.
@@ -151,14 +152,16 @@ impl MixedDtype {
     /// Fails for the lowest and the highest of dtypes that have no order, such as float16 and bfloat16.
     pub fn dtype<P: Tree>(self, tree: &P) -> Result<DType> {
         let types: Vec<DType> = tree::leaves(tree).iter().map(Array::dtype).collect();
-        let promoted = |a: DType, b: DType| promote((a, false), (b, false)).0;
-        let all = types.iter().copied().reduce(promoted).unwrap_or(DType::F32);
+        let promoted = |a: DType, b: DType| promote((a, false), (b, false)).map(|(dtype, _)| dtype);
+        let mut rest = types.iter().copied();
+        let all = rest.next().map_or(Ok(DType::F32), |first| rest.try_fold(first, promoted))?;
         let found = match self {
             MixedDtype::Promote => Some(all),
             MixedDtype::Highest => types.iter().copied().find(|of| *of == all),
-            MixedDtype::Lowest => {
-                types.iter().copied().find(|of| types.iter().all(|other| promoted(*of, *other) == *other))
-            }
+            MixedDtype::Lowest => types
+                .iter()
+                .copied()
+                .find(|of| types.iter().all(|other| promoted(*of, *other).is_ok_and(|found| found == *other))),
         };
         match found {
             Some(dtype) => Ok(dtype),

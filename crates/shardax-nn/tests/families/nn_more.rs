@@ -1,5 +1,6 @@
 //! Optax's further losses and schedules, and the streams of keys that a model of Flax NNX draws.
 
+use shardax_nn::OverwriteWithGradient;
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 
@@ -10,7 +11,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     if case.name.starts_with("schedule_") {
         return schedule_of(schedule(case)?);
     }
-    loss(case).or_else(|| super::nn::function(case)).or_else(|| streams(&case.op))
+    loss(case).or_else(|| super::nn::function(case)).or_else(|| streams(&case.op)).or_else(|| fp8(&case.op))
 }
 
 fn loss(case: &Case) -> Option<Fun> {
@@ -63,6 +64,25 @@ fn schedule(case: &Case) -> Option<Schedule> {
         }
         "sgdr" => sgdr_schedule([(0.0, 0.1, 2, 5, 0.01), (0.01, 0.05, 1, 9, 0.0)]),
         _ => return None,
+    })
+}
+
+/// A product that trains in float8, with its next scales as gradients.
+fn fp8(op: &str) -> Option<Fun> {
+    if op != "fp8_dot" {
+        return None;
+    }
+    many(|xs| {
+        let of = |i: usize| OverwriteWithGradient::new(xs[i].clone());
+        let dot_general = Fp8DotGeneral {
+            input_amax_history: of(2),
+            kernel_amax_history: of(3),
+            output_grad_amax_history: of(4),
+            input_scale: of(5),
+            kernel_scale: of(6),
+            output_grad_scale: of(7),
+        };
+        Ok(vec![dot_general.dot(&xs[0], &xs[1])])
     })
 }
 

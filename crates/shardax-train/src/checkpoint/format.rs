@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shardax::DType;
@@ -81,28 +80,6 @@ pub(super) struct File {
 pub(super) enum Index {
     Written { files: Vec<File>, arrays: Vec<Entry>, host_local: Vec<(String, u32)>, numbers: Vec<(String, String)> },
     Failed(String),
-}
-
-/// The element type in a safetensors file, and the number of those that make an element: a complex number is a pair,
-/// since few readers know complex numbers.
-pub(super) fn stored(dtype: DType) -> (Dtype, usize) {
-    match dtype {
-        DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
-        DType::I8 => (Dtype::I8, 1),
-        DType::I16 => (Dtype::I16, 1),
-        DType::I32 => (Dtype::I32, 1),
-        DType::I64 => (Dtype::I64, 1),
-        DType::U8 => (Dtype::U8, 1),
-        DType::U16 => (Dtype::U16, 1),
-        DType::U32 => (Dtype::U32, 1),
-        DType::U64 => (Dtype::U64, 1),
-        DType::F16 => (Dtype::F16, 1),
-        DType::Bf16 => (Dtype::BF16, 1),
-        DType::F32 => (Dtype::F32, 1),
-        DType::F64 => (Dtype::F64, 1),
-        DType::Complex64 => (Dtype::F32, 2),
-        DType::Complex128 => (Dtype::F64, 2),
-    }
 }
 
 /// The dtype of this name, as `float32`.

@@ -13,9 +13,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::{distributed, process_count, process_index};
 
 use super::fault::failed;
-use super::format::{
-    CHUNK, COMMIT, Entry, FORMAT, File, Index, MANIFEST, Manifest, Part, VERSION, stored, tensor_name,
-};
+use super::format::{CHUNK, COMMIT, Entry, FORMAT, File, Index, MANIFEST, Manifest, Part, VERSION, tensor_name};
 use super::parallel::each;
 use super::snapshot::{ArrayCopy, PartCopy, Snapshot};
 
@@ -393,7 +391,7 @@ fn write_safetensors(
     let mut infos = Vec::with_capacity(parts.len());
     let mut end = 0;
     for (_, of, part) in &parts {
-        let (dtype, each) = stored(of.dtype);
+        let (dtype, each) = of.dtype.stored();
         let mut shape = part.shape.clone();
         if each > 1 {
             shape.push(each);

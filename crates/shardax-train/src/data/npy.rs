@@ -104,6 +104,18 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
         "f8" => DType::F64,
         "c8" => DType::Complex64,
         "c16" => DType::Complex128,
+        // NumPy forgets the names of JAX's own dtypes.
+        "V1" | "V2" => {
+            let bits = if kind == "V1" { "uint8" } else { "uint16" };
+            return Err(fail(
+                start,
+                format!(
+                    "numbers of the type {descr:?} have lost their name, as NumPy saves bfloat16, float8 and int4 (save \
+                     `x.view(\"{bits}\")`, and give the array its dtype here with `lax::bitcast_convert_type`, or \
+                     `astype` for fewer than 8 bits)"
+                ),
+            ));
+        }
         _ => return Err(fail(start, format!("numbers of the type {descr:?} are not known"))),
     };
     let size = dtype.byte_size();

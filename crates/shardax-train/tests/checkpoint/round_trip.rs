@@ -18,6 +18,7 @@ fn odd(dtype: DType, shape: &[usize], seed: usize) -> Array {
     let bytes: Vec<u8> = match dtype {
         DType::Bool => (0..count).map(|i| byte(i) & 1).collect(),
         DType::Float0 => vec![0; count],
+        _ if dtype.bits() < 8 => (0..count).map(|i| byte(i) & ((1 << dtype.bits()) - 1)).collect(),
         _ => (0..count).map(byte).collect(),
     };
     Array::from_bytes(&bytes, dtype, shape).expect("an array")

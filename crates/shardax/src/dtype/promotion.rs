@@ -1,14 +1,31 @@
 //! JAX's promotion between dtypes.
 
 use super::{Category, DType};
+use crate::error::{Result, err};
 
 /// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
 /// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
 ///
 /// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data
 /// of 64 bits whose dtype was not stated ([`array`](crate::array())).
-pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
-    match (a, b) {
+///
+/// Fails if one of them is narrow (`int4`, `float8_e4m3fn`, …) and the other is neither a boolean nor a plain number.
+/// Narrow floating point types also take integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::dtype::promote;
+///
+/// assert_eq!(promote((DType::U8, false), (DType::I8, false))?, (DType::I16, false));
+/// assert_eq!(promote((DType::F8E5M2, false), (DType::F32, true))?, (DType::F8E5M2, false));
+/// assert!(promote((DType::F8E5M2, false), (DType::F32, false)).is_err());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn promote(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
+    if a.0 != b.0 && (a.0.is_narrow() || b.0.is_narrow()) {
+        return promote_narrow(a, b);
+    }
+    Ok(match (a, b) {
         _ if a == b => a,
         ((a, true), (b, true)) => {
             // Between weak types the higher category wins with its default width; 64-bit host data keep theirs.
@@ -17,7 +34,36 @@ pub fn promote(a: (DType, bool), b: (DType, bool)) -> (DType, bool) {
         }
         ((w, true), (s, false)) | ((s, false), (w, true)) => promote_weak(w, s),
         ((a, false), (b, false)) => promote_strong(a, b),
+    })
+}
+
+/// Promotes a narrow type and another one.
+fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
+    let (narrow, (other, weak)) = if a.0.is_narrow() { (a.0, b) } else { (b.0, a) };
+    let fits = !other.is_narrow()
+        && match other.category() {
+            Category::Bool => true,
+            Category::Unsigned | Category::Signed => weak || narrow.is_float(),
+            Category::Float => weak && narrow.is_float(),
+            Category::Complex => false,
+        };
+    if fits {
+        return Ok((narrow, false));
     }
+    let what = match narrow.is_float() || other.is_narrow() && other.is_float() {
+        true => "floats of 8 bits and fewer",
+        false => "integers of 4 bits and fewer",
+    };
+    Err(err!(
+        Type,
+        "dtypes {} and {} have no implicit promotion: {what} take part in none (TypePromotionError)",
+        a.0,
+        b.0
+    )
+    .help(format!(
+        "convert one of them first, as by `x.astype(DType::{:?})`",
+        if other.is_narrow() { DType::F32 } else { other }
+    )))
 }
 
 fn weak_rank(dtype: DType) -> (Category, usize) {

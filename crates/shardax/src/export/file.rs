@@ -22,27 +22,6 @@ const VERSION: u64 = 1;
 /// The version of files with open sizes.
 const OPEN_VERSION: u64 = 2;
 
-/// The element type in a safetensors file; complex numbers are stored as pairs.
-fn stored(dtype: DType) -> (Dtype, usize) {
-    match dtype {
-        DType::Bool | DType::Float0 => (Dtype::BOOL, 1),
-        DType::I8 => (Dtype::I8, 1),
-        DType::I16 => (Dtype::I16, 1),
-        DType::I32 => (Dtype::I32, 1),
-        DType::I64 => (Dtype::I64, 1),
-        DType::U8 => (Dtype::U8, 1),
-        DType::U16 => (Dtype::U16, 1),
-        DType::U32 => (Dtype::U32, 1),
-        DType::U64 => (Dtype::U64, 1),
-        DType::F16 => (Dtype::F16, 1),
-        DType::Bf16 => (Dtype::BF16, 1),
-        DType::F32 => (Dtype::F32, 1),
-        DType::F64 => (Dtype::F64, 1),
-        DType::Complex64 => (Dtype::F32, 2),
-        DType::Complex128 => (Dtype::F64, 2),
-    }
-}
-
 fn damaged(what: impl std::fmt::Display) -> Error {
     err!(Value, "this is no exported function: {what}")
         .help("pass the complete output of `Exported::serialize`; a truncated or changed file is rejected")
@@ -131,7 +110,7 @@ impl Exchanged {
             tensors.push((format!("{prefix}stablehlo.{platform}"), Dtype::U8, vec![bytes.len()], bytes));
         }
         for (i, array) in self.captures.iter().enumerate() {
-            let (dtype, parts) = stored(array.dtype());
+            let (dtype, parts) = array.dtype().stored();
             let mut shape = array.shape().to_vec();
             if parts > 1 {
                 shape.push(parts);

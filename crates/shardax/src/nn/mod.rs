@@ -6,11 +6,13 @@ mod activation;
 pub mod attention;
 pub mod initializers;
 mod pool;
+mod scaled;
 
 pub use activation::*;
 // JAX's place of it.
 pub use crate::ops::numpy::{LogsumexpOptions, logsumexp};
 pub use pool::{Pool, avg_pool, max_pool, min_pool};
+pub use scaled::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
 
 use crate::core::array::Array;
 use crate::ops::lax::{ConvOptions, Padding, conv_general_dilated};

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use super::bits::random_bits;
 use super::{sample, split_two};
 use crate::core::array::Array;
-use crate::dtype::{DType, Scalar};
+use crate::dtype::{DType, Format, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert};
@@ -39,6 +39,12 @@ impl Float {
             DType::Bf16 => (7, 0x3F80, -126),
             DType::F32 => (23, 0x3F80_0000, -126),
             DType::F64 => (52, 0x3FF0_0000_0000_0000, -1022),
+            _ if let Some(format) =
+                Format::of(dtype).filter(|_| !matches!(dtype, DType::F4E2M1Fn | DType::F8E8M0Fnu)) =>
+            {
+                let exponent = format.smallest_normal().log2() as i32;
+                (format.mantissa as usize, format.encode(1.0).into(), exponent)
+            }
             _ => {
                 return Err(err!(Type, "dtype argument to `{name}` must be a float dtype, got {dtype}")
                     .help("use DType::F32, F64, F16 or Bf16, and convert the result with `astype`"));

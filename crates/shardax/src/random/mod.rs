@@ -163,8 +163,8 @@ pub fn bits(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 pub fn bits_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
     sample("bits", key, shape, dtype, |shape| {
-        if !dtype.is_integer() || dtype.is_signed() {
-            bail!(Type, "dtype argument to `bits` must be an unsigned int dtype, got {dtype}");
+        if !dtype.is_integer() || dtype.is_signed() || dtype.is_narrow() {
+            bail!(Type, "dtype argument to `bits` must be an unsigned int dtype of 8 bits or more, got {dtype}");
         }
         composite1("bits", (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
             Ok(vec![bits::random_bits(&args[0], shape, dtype.bits())])

@@ -13,6 +13,7 @@ mod explicit_programs;
 mod kernels;
 mod layouts;
 mod memory;
+mod narrow;
 mod plugins;
 mod programs;
 
@@ -100,6 +101,24 @@ fn kernels_of_pallas_compile_for_tpus() {
 #[test]
 fn kernels_of_pallas_compile_for_gpus() {
     apart("kernels_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+fn float8_and_int8_are_multiplied_as_they_are() {
+    apart("narrow_on_gpus", &[GPU], &[NO_CPU]);
+    apart("narrow_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn narrow_on_gpus() -> Result<()> {
+    narrow::on_gpus(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn narrow_on_tpus() -> Result<()> {
+    narrow::on_tpus(&Topology::tpu("v5e:2x4")?)
 }
 
 #[test]

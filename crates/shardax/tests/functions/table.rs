@@ -645,6 +645,12 @@ table! {
     "nn::elu" => |c| nn::elu(&c.x, c.f);
     "nn::gelu" => |c| nn::gelu(&c.x);
     "nn::gelu_exact" => |c| nn::gelu_exact(&c.x);
+    "nn::scaled_dot_general" => |c| {
+        let config = if c.i < 0 { nn::BlockScaleConfig::mxfp8() } else { nn::BlockScaleConfig::nvfp4().global_scale(&c.y) };
+        let configs = [config.clone(), config.clone(), config];
+        nn::scaled_dot_general(&c.x, &c.y, (&[c.n], &[0]), (&[], &[]), Some(c.dtype), Some(configs))
+    };
+    "nn::scaled_matmul" => |c| nn::scaled_matmul(&c.x, &c.y, &c.x, &c.y, Some(c.dtype));
     "nn::glorot_normal" => |c| init::glorot_normal().init(&c.key, &[c.n], c.dtype);
     "nn::glorot_uniform" => |c| init::glorot_uniform().init(&c.key, c.x.shape(), c.dtype);
     "nn::glu" => |c| nn::glu(&c.x, c.i);

@@ -19,6 +19,7 @@ pub mod half;
 pub mod image;
 pub mod index;
 pub mod linalg;
+pub mod narrow;
 pub mod nn;
 pub mod numpy;
 pub mod numpy_more;

@@ -140,6 +140,10 @@ pub fn cases(path: &Path, name: &'static str) -> Vec<Case> {
             host.dtype = if host.dtype == DType::F64 { DType::Complex128 } else { DType::Complex64 };
             host.shape.pop();
         }
+        for (key, short) in case.meta["narrow"].as_object().into_iter().flatten() {
+            let host = case.tensors.get_mut(key).expect("a narrow tensor");
+            host.dtype = dtype(short.as_str().expect("a dtype"));
+        }
     }
     cases.sort_by(|a, b| a.name.cmp(&b.name));
     cases

@@ -8,6 +8,7 @@ mod convolutions;
 mod edges;
 mod half;
 mod limits;
+mod narrow;
 mod over;
 mod precision;
 mod products;

@@ -7,7 +7,7 @@ use shardax_pjrt::HostBytes;
 
 use super::transfer;
 use crate::core::program::Aval;
-use crate::dtype::{DType, Element, Scalar};
+use crate::dtype::{self, DType, Element, Scalar};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{Shape, size};
 use crate::sharding::device;
@@ -51,7 +51,20 @@ host_numbers!(
     f32,
     f64,
     num_complex::Complex<f32>,
-    num_complex::Complex<f64>
+    num_complex::Complex<f64>,
+    dtype::I2,
+    dtype::I4,
+    dtype::U2,
+    dtype::U4,
+    dtype::F4E2M1Fn,
+    dtype::F8E3M4,
+    dtype::F8E4M3,
+    dtype::F8E4M3B11Fnuz,
+    dtype::F8E4M3Fn,
+    dtype::F8E4M3Fnuz,
+    dtype::F8E5M2,
+    dtype::F8E5M2Fnuz,
+    dtype::F8E8M0Fnu
 );
 
 impl<T: IntoHostArray> IntoHostArray for [T] {
@@ -356,15 +369,25 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
-    let highest = match aval.dtype {
-        DType::Bool => Some(1),
-        DType::Float0 => Some(0),
-        _ => None,
+    // The largest byte, and that from which on those of negative numbers are, whose sign fills the bits above.
+    let (highest, negative) = match aval.dtype {
+        DType::Bool => (1, None),
+        DType::Float0 => (0, None),
+        DType::U2 => (3, None),
+        DType::I2 => (3, Some(0xfe)),
+        DType::U4 | DType::F4E2M1Fn => (15, None),
+        DType::I4 => (15, Some(0xf8)),
+        // Every byte of the other dtypes is valid, so their bytes are not searched.
+        _ => return Ok(()),
     };
-    // Every byte of the other dtypes is valid, so their bytes are not searched.
-    if let Some(odd) = highest.and_then(|highest| bytes.iter().position(|b| *b > highest)) {
-        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype)
-            .help("a boolean is a byte 0 or 1; compare the bytes with 0 first"));
+    let valid = |byte: u8| byte <= highest || negative.is_some_and(|from| byte >= from);
+    if let Some(odd) = bytes.iter().position(|byte| !valid(*byte)) {
+        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype).help(
+            match aval.dtype {
+                DType::Bool | DType::Float0 => "a boolean is a byte 0 or 1; compare the bytes with 0 first",
+                _ => "each element takes the low bits of one byte; make them of wider numbers with `array_of`",
+            },
+        ));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use half::{bf16, f16};
 
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType, Format, Scalar};
 
 /// `tensor<8x128xf32>`
 pub(crate) fn write_type(text: &mut String, dtype: DType, shape: &[usize]) {
@@ -53,6 +53,15 @@ pub(crate) fn constant_text(value: Scalar, dtype: DType) -> String {
 }
 
 fn float_text(v: f64, dtype: DType) -> String {
+    if let Some(format) = Format::of(dtype) {
+        // MLIR makes powers of two without 0 of no other text.
+        let code = format.encode(v);
+        let rounded = format.decode(code);
+        return match rounded.is_finite() && dtype != DType::F8E8M0Fnu {
+            true => decimal_text(format!("{rounded:e}")),
+            false => format!("0x{code:02X}"),
+        };
+    }
     // Infinities and NaN are written as bits.
     let (bits, rounded) = match dtype {
         DType::F16 => (format!("0x{:04X}", f16::from_f64(v).to_bits()), f16::from_f64(v).to_f64()),
@@ -63,8 +72,12 @@ fn float_text(v: f64, dtype: DType) -> String {
     if !rounded.is_finite() {
         return bits;
     }
-    // The shortest digits that read back, with the point that MLIR requires.
-    let text = if dtype == DType::F32 { format!("{:e}", v as f32) } else { format!("{rounded:e}") };
+    // The shortest digits that read back.
+    decimal_text(if dtype == DType::F32 { format!("{:e}", v as f32) } else { format!("{rounded:e}") })
+}
+
+/// A number with an exponent, and with the point that MLIR requires.
+fn decimal_text(text: String) -> String {
     match text.split_once('e') {
         Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
         _ => text,

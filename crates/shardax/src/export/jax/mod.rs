@@ -196,64 +196,50 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The element types, in the order of their numbers; `None` for those that shardax does not support.
-const DTYPES: [Option<DType>; 23] = [
-    Some(DType::Bool),
-    Some(DType::I8),
-    Some(DType::I16),
-    Some(DType::I32),
-    Some(DType::I64),
-    Some(DType::U8),
-    Some(DType::U16),
-    Some(DType::U32),
-    Some(DType::U64),
-    Some(DType::F16),
-    Some(DType::F32),
-    Some(DType::F64),
-    Some(DType::Complex64),
-    Some(DType::Complex128),
-    Some(DType::Bf16),
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
-    None,
-    Some(DType::Float0),
+/// The element types, in the order of their numbers.
+const DTYPES: [DType; 27] = [
+    DType::Bool,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::F32,
+    DType::F64,
+    DType::Complex64,
+    DType::Complex128,
+    DType::Bf16,
+    DType::I4,
+    DType::U4,
+    DType::F8E4M3B11Fnuz,
+    DType::F8E4M3Fn,
+    DType::F8E4M3Fnuz,
+    DType::F8E5M2,
+    DType::F8E5M2Fnuz,
+    DType::Float0,
+    DType::F8E4M3,
+    DType::F8E3M4,
+    DType::F8E8M0Fnu,
+    DType::F4E2M1Fn,
 ];
 
-/// JAX's names of those that arrays have not here.
-const UNKNOWN: [(usize, &str); 14] = [
-    (15, "int4"),
-    (16, "uint4"),
-    (17, "float8_e4m3b11fnuz"),
-    (18, "float8_e4m3fn"),
-    (19, "float8_e4m3fnuz"),
-    (20, "float8_e5m2"),
-    (21, "float8_e5m2fnuz"),
-    (23, "float8_e4m3"),
-    (24, "float8_e3m4"),
-    (25, "float8_e8m0fnu"),
-    (26, "float4_e2m1fn"),
-    (27, "key<fry>"),
-    (28, "key<rbg>"),
-    (29, "key<urbg>"),
-];
+/// JAX's names of the numbers after those.
+const KEYS: [&str; 3] = ["key<fry>", "key<rbg>", "key<urbg>"];
 
 /// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
 fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
     let aval = |table: &Table| {
         let sizes = table.texts(1)?;
         let number = usize::from(table.byte(2)?);
-        let dtype = DTYPES.get(number).copied().flatten().ok_or_else(|| {
-            let of = UNKNOWN.iter().find(|(of, _)| *of == number).map_or("of an unknown number", |(_, name)| name);
-            let help = if of.starts_with("key<") {
-                "keys of random numbers travel as their data: export a function of `jax.random.key_data`, and wrap it within"
-            } else {
-                "take and return wider numbers, such as bfloat16 or int8, and convert them within the function"
-            };
-            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here").help(help)
+        let dtype = DTYPES.get(number).copied().ok_or_else(|| {
+            let of = KEYS.get(number - DTYPES.len()).unwrap_or(&"of an unknown number");
+            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here").help(
+                "keys of random numbers travel as their data: export a function of `jax.random.key_data`, and wrap it within",
+            )
         })?;
         let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
         let bytes = shape.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));

@@ -48,6 +48,10 @@ pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Val
 /// Broadcasts the value of one device, where all others have zeros. Floating point is summed as bits, so that it is
 /// exact.
 fn sent(x: &Array, axes: &[AxisName]) -> Array {
+    if x.dtype().is_narrow() {
+        let wide = if x.dtype().is_float() { DType::F32 } else { DType::I8 };
+        return sent(&x.astype(wide), axes).astype(x.dtype());
+    }
     let bits = match x.dtype() {
         DType::F64 => DType::U64,
         DType::F32 => DType::U32,

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::axes::Axes;
-use super::mapped;
+use super::{mapped, narrow};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{
@@ -76,7 +76,9 @@ impl Primitive for AllGather {
             self.dim,
             self.axes.attrs(cx, "replica_groups")?
         );
-        Ok(vec![cx.op("stablehlo.all_gather", args, &attrs, &outs[0])])
+        narrow::exchanged(cx, args[0], &outs[0], false, |cx, x, out| {
+            Ok(cx.op("stablehlo.all_gather", &[x], &attrs, out))
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -196,8 +198,10 @@ impl Primitive for PsumScatter {
             let way_round = "take this device's part of a `psum`, or scatter real numbers of 32 bits";
             return Err(cx.platform.lacks(&operation, way_round));
         }
-        let region = Reducer::Sum.region(cx, outs[0].dtype)?;
-        Ok(cx.op_with("stablehlo.reduce_scatter", args, &attrs, vec![region], outs))
+        narrow::exchanged(cx, args[0], &outs[0], true, |cx, x, out| {
+            let region = Reducer::Sum.region(cx, out.dtype)?;
+            Ok(cx.op_with("stablehlo.reduce_scatter", &[x], &attrs, vec![region], std::slice::from_ref(out))[0])
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

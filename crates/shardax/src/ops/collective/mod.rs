@@ -5,6 +5,7 @@ pub(crate) mod constraint;
 mod functions;
 mod gather;
 mod mapped;
+mod narrow;
 mod ordered;
 mod permute;
 mod ragged;

@@ -10,7 +10,7 @@ use crate::error::{Result, err};
 use crate::ops::primitive::reduce::{Reducer, highest, lowest};
 
 /// The maximum or minimum of a floating point value over devices; `attrs` has the groups.
-pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Vec<Value>> {
+pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Value> {
     let dtype = match out.dtype.bits() {
         16 => DType::I16,
         32 => DType::I32,
@@ -27,7 +27,7 @@ pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &
     let region = reducer.region(cx, dtype)?;
     let key = cx.op_with("stablehlo.all_reduce", &[key], attrs, vec![region], std::slice::from_ref(&ints))[0];
     let bits = flipped(cx, key, &ints);
-    Ok(vec![cx.op("stablehlo.bitcast_convert", &[bits], "", out)])
+    Ok(cx.op("stablehlo.bitcast_convert", &[bits], "", out))
 }
 
 /// Reorders the bits of floating point numbers as integers, by flipping those of negative ones below the sign;

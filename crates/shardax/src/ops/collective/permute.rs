@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::axes::{Axes, channel, groups_text, mesh};
-use super::mapped;
+use super::{mapped, narrow};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -71,7 +71,9 @@ impl Primitive for Ppermute {
             false => groups_text("source_target_pairs", &pairs),
         };
         let attrs = format!("{}, {pairs}", channel(cx));
-        Ok(vec![cx.op("stablehlo.collective_permute", args, &attrs, &outs[0])])
+        narrow::exchanged(cx, args[0], &outs[0], false, |cx, x, out| {
+            Ok(cx.op("stablehlo.collective_permute", &[x], &attrs, out))
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -203,7 +205,9 @@ impl Primitive for AllToAll {
             channel(cx),
             groups_text("replica_groups", &groups)
         );
-        Ok(vec![cx.op("stablehlo.all_to_all", args, &attrs, &outs[0])])
+        narrow::exchanged(cx, args[0], &outs[0], false, |cx, x, out| {
+            Ok(cx.op("stablehlo.all_to_all", &[x], &attrs, out))
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::axes::{Axes, Names};
-use super::{mapped, ordered};
+use super::{mapped, narrow, ordered};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{
@@ -270,11 +270,13 @@ impl Primitive for AllReduce {
             return Err(cx.platform.lacks(&operation, way_round));
         }
         let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
-        if matches!(self.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float() && cx.on_cpu() {
-            return ordered::all_reduce(self.reducer, cx, args[0], &attrs, &outs[0]);
-        }
-        let region = self.reducer.region(cx, outs[0].dtype)?;
-        Ok(cx.op_with("stablehlo.all_reduce", args, &attrs, vec![region], outs))
+        narrow::exchanged(cx, args[0], &outs[0], true, |cx, x, out| {
+            if matches!(self.reducer, Reducer::Max | Reducer::Min) && out.dtype.is_float() && cx.on_cpu() {
+                return ordered::all_reduce(self.reducer, cx, x, &attrs, out);
+            }
+            let region = self.reducer.region(cx, out.dtype)?;
+            Ok(cx.op_with("stablehlo.all_reduce", &[x], &attrs, vec![region], std::slice::from_ref(out))[0])
+        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

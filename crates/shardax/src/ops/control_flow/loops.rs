@@ -197,7 +197,7 @@ fn bounds(lower: Array, upper: Array) -> Result<(Array, Array)> {
                 .help("convert them with `as i32`, or `astype(DType::I32)`"));
         }
     }
-    let (dtype, weak) = promote((lower.dtype(), lower.weak_type()), (upper.dtype(), upper.weak_type()));
+    let (dtype, weak) = promote((lower.dtype(), lower.weak_type()), (upper.dtype(), upper.weak_type()))?;
     let own = |a: &Array| a.weak_type() || a.dtype() == dtype;
     if !own(&lower) || !own(&upper) {
         return Err(err!(

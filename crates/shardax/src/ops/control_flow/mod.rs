@@ -72,7 +72,7 @@ impl<'a> Carry<'a> {
         let mut changed = false;
         for (old, new) in start.iter_mut().zip(after) {
             if old.weak && old.dtype != new.dtype {
-                let (dtype, weak) = promote((old.dtype, true), (new.dtype, new.weak));
+                let (dtype, weak) = promote((old.dtype, true), (new.dtype, new.weak))?;
                 changed |= dtype != old.dtype;
                 *old = Aval { weak, ..old.with_dtype(dtype) };
             }

@@ -6,7 +6,7 @@ use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType};
 use crate::error::Result;
-use crate::ops::numpy::promote_args_of;
+use crate::ops::numpy::promote_factors;
 use crate::ops::primitive::dot::DotGeneral;
 use crate::precision::{self, Precision};
 use crate::sharding::Typed;
@@ -105,7 +105,7 @@ impl DotOptions {
     ) -> Array {
         let args = match lhs.dtype() == rhs.dtype() {
             true => [lhs.clone(), rhs.clone()].to_vec(),
-            false => match promote_args_of("dot_general", &[lhs, rhs]) {
+            false => match promote_factors("dot_general", lhs, rhs) {
                 Ok(args) => args,
                 Err(e) => return Array::from_result(Err(e), lhs),
             },
@@ -125,7 +125,7 @@ impl DotOptions {
         match from.category() {
             Category::Float if kind != Category::Float || !wide => dot(None).apply(&args[0], &args[1]).astype(to),
             // For integers of another signedness the bits are equal, and a wider kind is exact.
-            Category::Signed | Category::Unsigned if wide && !to.is_inexact() => {
+            from @ (Category::Signed | Category::Unsigned) if wide && !to.is_inexact() && kind != from => {
                 dot(None).apply(&args[0].astype(to), &args[1].astype(to))
             }
             _ => dot(Some(to)).apply(&args[0], &args[1]),

@@ -172,7 +172,10 @@ pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     {
         return integer_pow(&convert(&x, counted(x.dtype()), x.weak_type()), n);
     }
-    let common = promote((x.dtype(), x.weak_type()), (y.dtype(), y.weak_type())).0;
+    let common = match promote((x.dtype(), x.weak_type()), (y.dtype(), y.weak_type())) {
+        Ok((common, _)) => common,
+        Err(e) => return Array::from_result(Err(e), &x),
+    };
     if !common.is_inexact() {
         return Array::from_result(integer_power(&x, &y), &x);
     }

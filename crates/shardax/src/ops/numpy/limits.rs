@@ -1,6 +1,6 @@
 //! The limits of dtypes: `finfo` and `iinfo`.
 
-use crate::dtype::{Category, DType};
+use crate::dtype::{Category, DType, Format};
 use crate::error::{Result, err};
 
 /// The limits of a floating point dtype; see [`finfo`].
@@ -31,17 +31,33 @@ pub struct FInfo {
 
 /// The limits of a floating point dtype, or of a complex one's parts.
 ///
-/// Fails for other dtypes, and for those of 8 bits and fewer.
+/// Fails for other dtypes.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::finfo;
 /// assert_eq!(finfo(DType::F32)?.eps, f64::from(f32::EPSILON));
 /// assert_eq!(finfo(DType::Bf16)?.max, 3.3895313892515355e38);
+/// assert_eq!(finfo(DType::F8E4M3Fn)?.max, 448.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
 pub fn finfo(dtype: DType) -> Result<FInfo> {
+    if let Some(format) = Format::of(dtype) {
+        let eps = 2f64.powi(-(format.mantissa as i32));
+        return Ok(FInfo {
+            dtype,
+            bits: dtype.bits(),
+            eps,
+            epsneg: (eps / 2.0).max(format.smallest_subnormal()),
+            max: format.max(),
+            min: format.min(),
+            smallest_normal: format.smallest_normal(),
+            smallest_subnormal: format.smallest_subnormal(),
+            nmant: format.mantissa as i32,
+            nexp: format.exponent as i32,
+        });
+    }
     // Stored mantissa bits, exponent bits.
     let (nmant, nexp) = match dtype.real() {
         DType::F64 => (52, 11),
@@ -49,8 +65,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         DType::F16 => (10, 5),
         DType::Bf16 => (7, 8),
         _ => {
-            return Err(err!(Value, "data type {dtype} is not inexact, or has no limits here")
-                .help("`iinfo` has those of integers"));
+            return Err(err!(Value, "data type {dtype} is not inexact").help("`iinfo` has those of integers"));
         }
     };
     let top = (1 << (nexp - 1)) - 1;

@@ -2,7 +2,6 @@
 
 use smallvec::SmallVec;
 
-use super::promote_args_of;
 use crate::core::array::Array;
 use crate::error::{Result, err};
 use crate::ops::lax::DotOptions;
@@ -122,7 +121,7 @@ impl DotOptions {
 fn product(name: &str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnOnce(&Array, &Array) -> Result<Array>) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
-    let made = promote_args_of(name, &[&x, &y]).and_then(|args| f(&args[0], &args[1]));
+    let made = super::promote_factors(name, &x, &y).and_then(|args| f(&args[0], &args[1]));
     Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
 }
 

@@ -119,12 +119,25 @@ pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>
     promote_dtypes(args, |d| d)
 }
 
+/// Promotes the operands of a product; any two kinds of float8 stay what they are.
+#[track_caller]
+pub(crate) fn promote_factors(name: &str, x: &Array, y: &Array) -> Result<Vec<Array>> {
+    x.check()?;
+    y.check()?;
+    match x.dtype().is_float8() && y.dtype().is_float8() {
+        true => Ok(vec![x.clone(), y.clone()]),
+        false => promote_args_of(name, &[x, y]),
+    }
+}
+
 #[track_caller]
 pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
     for a in args {
         a.check()?;
     }
-    let (dtype, weak) = args.iter().map(|a| (a.dtype(), a.weak_type())).reduce(promote).unwrap_or((DType::F32, true));
+    let mut types = args.iter().map(|a| (a.dtype(), a.weak_type()));
+    let first = types.next().unwrap_or((DType::F32, true));
+    let (dtype, weak) = types.try_fold(first, promote)?;
     let dtype = adjust(dtype);
     for a in args {
         if let Repr::Literal(l) = &a.0 {

@@ -389,8 +389,8 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 /// Widens to the dtype of sums: booleans and small integers would overflow.
 pub(super) fn widen(x: &Array) -> Array {
     let dtype = match x.dtype() {
-        DType::Bool | DType::I8 | DType::I16 => DType::I32,
-        DType::U8 | DType::U16 => DType::U32,
+        DType::Bool | DType::I2 | DType::I4 | DType::I8 | DType::I16 => DType::I32,
+        DType::U2 | DType::U4 | DType::U8 | DType::U16 => DType::U32,
         d => d,
     };
     convert(x, dtype, x.weak_type())

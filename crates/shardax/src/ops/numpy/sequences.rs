@@ -86,7 +86,7 @@ impl LinspaceOptions {
     fn result_dtype(&self, start: &Array, stop: &Array) -> Result<DType> {
         start.check()?;
         stop.check()?;
-        let of = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type())).0;
+        let of = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type()))?.0;
         Ok(self.dtype.unwrap_or(to_inexact(of)))
     }
 }
@@ -115,7 +115,7 @@ pub(super) fn line(
             .help("from the last dimension backwards, sizes must be equal or 1")
     })?;
     let axis = normalize_axis(axis as isize, shape.len() + 1)?;
-    let kind = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type())).0;
+    let kind = promote((start.dtype(), start.weak_type()), (stop.dtype(), stop.weak_type()))?.0;
     let dtype = dtype.unwrap_or(to_inexact(kind));
     let params = (num, endpoint, dtype, axis, shape);
     composite1("linspace", params, &[start.clone(), stop.clone()], |(num, endpoint, dtype, axis, shape), args| {

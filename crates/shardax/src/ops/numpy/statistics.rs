@@ -85,7 +85,7 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
             return Err(err!(Type, "quantile does not accept {} and {}", x.type_name(), q.type_name())
                 .help("complex numbers have no order: take `real(..)` or `abs(..)` first"));
         }
-        let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()));
+        let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
         let dtype = to_inexact(dtype);
         let axes = normalize_axes(axes, x.ndim())?;
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();

@@ -207,6 +207,11 @@ pub fn isreal(x: impl ArrayLike) -> Array {
     super::imag(x.into_array()).equal(0)
 }
 
+/// The dtype in which the bits of a float are looked at: float32 has all numbers of the narrow ones.
+fn wide(dtype: DType) -> DType {
+    if dtype.is_narrow() { DType::F32 } else { dtype }
+}
+
 /// The bits of a float as integers of its width.
 fn bits(x: &Array) -> (Array, DType) {
     let of = match x.dtype().bits() {
@@ -231,7 +236,7 @@ pub fn signbit(x: impl ArrayLike) -> Array {
     made(&x, || {
         real_only("signbit", &x)?;
         Ok(match x.dtype().category() {
-            Category::Float => bits(&to_strong_type(&x, x.dtype())).0.less(0),
+            Category::Float => bits(&to_strong_type(&x, wide(x.dtype()))).0.less(0),
             Category::Signed => x.less(0),
             _ => x.not_equal(&x),
         })
@@ -283,6 +288,10 @@ pub fn frexp(x: impl ArrayLike) -> (Array, Array) {
         x.check()?;
         real_only("frexp", &x)?;
         let x = to_strong_type(&x, to_inexact(x.dtype()));
+        if x.dtype().is_narrow() {
+            let (mantissa, exponent) = frexp(x.astype(DType::F32));
+            return Ok((mantissa.astype(x.dtype()), exponent));
+        }
         let parts = composite("frexp", (), 2, std::slice::from_ref(&x), |(), args| {
             let x = crate::ops::primitive::stop_gradient::stop_gradient(args[0].clone());
             let (exponent, plain) = exponent(&x)?;
@@ -353,6 +362,9 @@ pub fn ldexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         if x.dtype().is_complex() || y.dtype().is_inexact() {
             return Err(err!(Value, "ldexp not supported for input types {} and {}", x.type_name(), y.type_name())
                 .help("give real numbers and integer exponents"));
+        }
+        if x.dtype().is_narrow() && x.dtype().is_float() {
+            return Ok(ldexp(x.astype(DType::F32), &y).astype(x.dtype()));
         }
         let all = sharded_alike(&super::broadcast_args("ldexp", &[x.clone(), y.clone()])?);
         let (x, y) = (convert(&all[0], to_inexact(x.dtype()), x.weak_type()), &all[1]);

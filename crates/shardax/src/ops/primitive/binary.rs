@@ -12,7 +12,7 @@ use crate::core::primitive::{
 };
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
-use crate::dtype::DType;
+use crate::dtype::{DType, Format, Scalar};
 use crate::error::{Result, err};
 use crate::ops::numpy::{convert, where_};
 use crate::shape::AxisSet;
@@ -521,12 +521,25 @@ impl Primitive for Convert {
             return Ok(vec![v]);
         }
         if self.dtype == DType::Bool {
-            let zero = cx.constant(crate::dtype::Scalar::Int(0), &cx.aval(v));
+            let zero = cx.constant(Scalar::Int(0), &cx.aval(v));
             return Compare::Ne.lower(cx, &[v, zero], outs);
         }
         if from.is_complex() && !self.dtype.is_complex() {
             let real = Aval::new(from.real(), outs[0].shape.clone());
             v = cx.op("stablehlo.real", &[v], "", &real);
+        }
+        // XLA (xla-cpu-pjrt 0.0.1) rounds small negative numbers to -0, whose bits are NaN in formats without -0. Noticed
+        // by `narrow::host_and_device_convert_alike`.
+        let to = Format::of(self.dtype).and_then(Format::rounds_to_unsigned_zero);
+        if let Some(small) = to.filter(|_| from.is_float()) {
+            let wide = cx.aval(v).with_dtype(DType::F32);
+            let x = cx.op("stablehlo.convert", &[v], "", &wide);
+            let size = cx.op("stablehlo.abs", &[x], "", &wide);
+            let small = cx.constant(Scalar::float(small), &wide);
+            let is_small = Compare::Le.lower(cx, &[size, small], &[wide.with_dtype(DType::Bool)])?;
+            let zero = cx.constant(Scalar::Int(0), &wide);
+            let x = cx.op("stablehlo.select", &[is_small[0], zero, x], "", &wide);
+            return Ok(vec![cx.op("stablehlo.convert", &[x], "", &outs[0])]);
         }
         Ok(vec![cx.op("stablehlo.convert", &[v], "", &outs[0])])
     }

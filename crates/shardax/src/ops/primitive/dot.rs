@@ -12,7 +12,7 @@ use crate::core::primitive::{
 };
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
-use crate::dtype::{Category, DType};
+use crate::dtype::{Category, DType, Format};
 use crate::error::{Result, err};
 use crate::precision::Precision;
 use crate::shape::{AxisSet, Shape, sizes_are_open};
@@ -68,6 +68,12 @@ pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType
         .help("convert the operands, or the result, with `astype`"));
     }
     Ok(preferred)
+}
+
+/// The operand whose dtype a product has by default: of two kinds of float8 that of the larger numbers.
+fn wider<'a>(l: &'a Aval, r: &'a Aval) -> &'a Aval {
+    let largest = |x: &Aval| Format::of(x.dtype).map_or(0.0, Format::max);
+    if largest(r) > largest(l) { r } else { l }
 }
 
 impl DotGeneral {
@@ -241,7 +247,7 @@ impl Primitive for DotGeneral {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (l, r) = (&args[0], &args[1]);
-        if l.dtype != r.dtype {
+        if l.dtype != r.dtype && !(l.dtype.is_float8() && r.dtype.is_float8()) {
             return Err(err!(Type, "dot_general requires arguments to have the same dtypes, got {l} and {r}")
                 .help("convert one of them with `astype`, or use `dot`, which promotes"));
         }
@@ -287,7 +293,7 @@ impl Primitive for DotGeneral {
         let mut shape: Shape = self.lhs_batch.iter().map(|&d| l.shape[d]).collect();
         shape.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.shape[d]));
         shape.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.shape[d]));
-        let dtype = accumulated_in("dot_general", l, self.preferred)?;
+        let dtype = accumulated_in("dot_general", wider(l, r), self.preferred)?;
         Ok(smallvec![Aval { weak: l.weak && r.weak && dtype == l.dtype, ..Aval::new(dtype, shape) }])
     }
 
@@ -315,6 +321,13 @@ impl Primitive for DotGeneral {
             list(&self.rhs_contract),
             Precision::config(self.precision)
         );
+        // Two kinds of float8: float32 has both.
+        let mixed = cx.dtype(args[0]) != cx.dtype(args[1]);
+        if mixed && cx.on_cpu() && self.preferred.is_none() {
+            let wide = DotGeneral { preferred: Some(DType::F32), ..self.clone() };
+            let made = wide.lower(cx, args, &[outs[0].with_dtype(DType::F32)])?;
+            return Ok(vec![cx.op("stablehlo.convert", &made, "", &outs[0])]);
+        }
         // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
         // way.
         let args: Vec<Value> = match self.preferred {

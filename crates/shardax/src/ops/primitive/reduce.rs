@@ -14,7 +14,7 @@ use crate::core::primitive::{
 };
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType, Format, Scalar};
 use crate::error::{Result, bail, err};
 use crate::shape::{AxisSet, Shape, sizes_are_open};
 use crate::sharding::Typed;
@@ -96,7 +96,8 @@ pub(crate) fn lowest(dtype: DType) -> Scalar {
         Category::Bool => Scalar::Bool(false),
         Category::Unsigned => Scalar::Int(0),
         Category::Signed => Scalar::Int(-(1i128 << (dtype.bits() - 1))),
-        Category::Float | Category::Complex => Scalar::float(f64::NEG_INFINITY),
+        // Where there is no infinity, the lowest finite number.
+        _ => Scalar::float(Format::of(dtype).filter(|f| !f.has_infinity()).map_or(f64::NEG_INFINITY, Format::min)),
     }
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn highest(dtype: DType) -> Scalar {
         Category::Bool => Scalar::Bool(true),
         Category::Unsigned => Scalar::Int((1i128 << dtype.bits()) - 1),
         Category::Signed => Scalar::Int((1i128 << (dtype.bits() - 1)) - 1),
-        Category::Float | Category::Complex => Scalar::float(f64::INFINITY),
+        _ => Scalar::float(Format::of(dtype).filter(|f| !f.has_infinity()).map_or(f64::INFINITY, Format::max)),
     }
 }
 

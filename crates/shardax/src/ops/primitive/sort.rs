@@ -60,6 +60,7 @@ fn ordered_bits(x: &Array) -> Array {
     let nan = Array::literal(Scalar::float(f64::NAN), x.dtype(), false);
     let x = Select.apply(&Compare::Ne.apply(x, x), x, &nan);
     let dtype = match x.dtype().bits() {
+        8 => DType::I8,
         16 => DType::I16,
         32 => DType::I32,
         _ => DType::I64,

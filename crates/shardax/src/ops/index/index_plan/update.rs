@@ -59,9 +59,9 @@ pub(crate) fn update(
 fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
     // The array keeps its type, even a plain number's.
     value.check()?;
-    let common = promote((x.dtype(), false), (value.dtype(), value.weak_type())).0;
+    let common = promote((x.dtype(), false), (value.dtype(), value.weak_type()));
     value.check_fits(x.dtype())?;
-    if common != x.dtype() {
+    if !common.is_ok_and(|(common, _)| common == x.dtype()) {
         return Err(err!(
             Type,
             "scatter inputs have incompatible types: cannot safely cast value from dtype {} to the array's dtype {}",

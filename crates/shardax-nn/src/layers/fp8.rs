@@ -1,0 +1,182 @@
+//! Products that train in float8, with a scale for each tensor from the largest values of past steps.
+
+use shardax::control_flow::custom_vjp;
+use shardax::lax::DotOptions;
+use shardax::numpy::{finfo, roll, where_};
+use shardax::prelude::*;
+use shardax::{Error, ErrorKind};
+
+use super::kernel::{in_dtype, with_bias};
+use super::{Layer, Linear};
+use crate::OverwriteWithGradient;
+
+/// The product of an input and a kernel in float8: both as float8_e4m3fn, the gradient of the result as float8_e5m2.
+/// Flax's `Fp8DotGeneral`.
+///
+/// Each of the three has a scale, and a history of its largest magnitudes in the last steps, from which the next scale
+/// follows. They are of the kind [`OverwriteWithGradient`]: their gradients are their next values, and an
+/// [`Optimizer`](crate::optim::Optimizer) stores those in each step. Use one for each product: the next values of two uses
+/// would be added.
+///
+/// Source: [Micikevicius et al. 2022](https://arxiv.org/abs/2209.05433).
+#[derive(Module, Clone, Debug)]
+pub struct Fp8DotGeneral {
+    /// `[amax_history_length]`, the last step first.
+    pub input_amax_history: OverwriteWithGradient,
+    /// `[amax_history_length]`, the last step first.
+    pub kernel_amax_history: OverwriteWithGradient,
+    /// `[amax_history_length]`, the last step first.
+    pub output_grad_amax_history: OverwriteWithGradient,
+    /// `[1]`: float8 values times it are the input.
+    pub input_scale: OverwriteWithGradient,
+    /// `[1]`: float8 values times it are the kernel.
+    pub kernel_scale: OverwriteWithGradient,
+    /// `[1]`: float8 values times it are the result's gradient.
+    pub output_grad_scale: OverwriteWithGradient,
+}
+
+impl Default for Fp8DotGeneral {
+    /// With histories of 1024 steps.
+    fn default() -> Self {
+        Fp8DotGeneral::new(1024)
+    }
+}
+
+/// A float8 tensor, its scale and history after the step.
+type Quantized = (Array, Array, Array);
+
+impl Fp8DotGeneral {
+    /// Scales of 1, with histories of this many steps, all 0.
+    pub fn new(amax_history_length: usize) -> Self {
+        let history = || OverwriteWithGradient::new(zeros([amax_history_length]));
+        let scale = || OverwriteWithGradient::new(ones([1]));
+        Fp8DotGeneral {
+            input_amax_history: history(),
+            kernel_amax_history: history(),
+            output_grad_amax_history: history(),
+            input_scale: scale(),
+            kernel_scale: scale(),
+            output_grad_scale: scale(),
+        }
+    }
+
+    /// `x` is `[..., in]` and `kernel` `[in, out]`; the result is `[..., out]`, of the kernel's dtype.
+    ///
+    /// Fails unless the kernel is floating point of 16 bits or more.
+    #[track_caller]
+    pub fn dot(&self, x: impl ArrayLike, kernel: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        self.made(&x, kernel.into_array()).unwrap_or_else(|error| Array::from_error(error, &x))
+    }
+
+    #[track_caller]
+    fn made(&self, x: &Array, kernel: Array) -> Result<Array> {
+        let x = x.astype(kernel.dtype());
+        if !kernel.dtype().is_float() || kernel.dtype().bits() < 16 || kernel.ndim() != 2 {
+            let what = format!("Fp8DotGeneral needs a kernel [in, out] of 16 bits or more, got {}", kernel.type_name());
+            return Err(Error::new(ErrorKind::Type, what)
+                .help("convert it with `astype(DType::Bf16)`: it is quantized from the numbers that are trained")
+                .at(std::panic::Location::caller()));
+        }
+        // Checks the shapes too.
+        let plain = x.dot(&kernel);
+        plain.check()?;
+        let shape = plain.shape().to_vec();
+        let rows = x.reshape([-1, x.shape().last().map_or(1, |&n| n as i64)]);
+        let of = |v: &OverwriteWithGradient| Array::clone(v);
+        let input = (of(&self.input_scale), of(&self.input_amax_history));
+        let weights = (of(&self.kernel_scale), of(&self.kernel_amax_history));
+        let grad = (of(&self.output_grad_scale), of(&self.output_grad_amax_history));
+        type Meta = (Array, Array);
+        let product = custom_vjp(|x: Array, kernel: Array, input: Meta, weights: Meta, _: Meta| {
+            Ok(product(
+                &quantize(&x, DType::F8E4M3Fn, &input)?,
+                &quantize(&kernel, DType::F8E4M3Fn, &weights)?,
+                x.dtype(),
+            ))
+        })
+        .defvjp(
+            |x: Array,
+             kernel: Array,
+             input: Meta,
+             weights: Meta,
+             grad: Meta|
+             -> Result<(Array, (Quantized, Quantized, Meta))> {
+                let input = quantize(&x, DType::F8E4M3Fn, &input)?;
+                let weights = quantize(&kernel, DType::F8E4M3Fn, &weights)?;
+                Ok((product(&input, &weights, x.dtype()), (input, weights, grad)))
+            },
+            |(input, weights, grad): (Quantized, Quantized, Meta),
+             ct: Array|
+             -> Result<(Array, Array, Meta, Meta, Meta)> {
+                let of_out = quantize(&ct, DType::F8E5M2, &grad)?;
+                let turned = |(values, scale, history): &Quantized| (values.t(), scale.clone(), history.clone());
+                let of_x = product(&of_out, &turned(&weights), ct.dtype());
+                let of_kernel = product(&turned(&input), &of_out, ct.dtype());
+                Ok((of_x, of_kernel, (input.1, input.2), (weights.1, weights.2), (of_out.1, of_out.2)))
+            },
+        );
+        Ok(product.call((rows, kernel, input, weights, grad))?.reshape(shape))
+    }
+}
+
+/// Updates a scale and its history, and divides by the scale.
+fn quantize(x: &Array, to: DType, (scale, history): &(Array, Array)) -> Result<Quantized> {
+    let max = finfo(to)?.max;
+    let amax = history.max(0);
+    let factor = where_(amax.greater(0) & amax.isfinite(), max / &amax, 1.0 / scale);
+    let scale = 1.0 / factor;
+    let largest = x.abs().max(..).astype(history.dtype());
+    let history = roll(history, -1, 0).at(0).set(largest);
+    let values = (x / scale.astype(x.dtype())).clip(-max, max).astype(to);
+    Ok((values, scale, history))
+}
+
+/// The product of two scaled matrices.
+fn product(left: &Quantized, right: &Quantized, dtype: DType) -> Array {
+    let product = DotOptions::new().preferred_element_type(dtype).dot(&left.0, &right.0);
+    product * (&left.1 * &right.1).astype(dtype)
+}
+
+/// A [`Linear`] layer that trains in float8; see [`Fp8DotGeneral`]. Flax's `Dense` with that `dot_general_cls`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+///
+/// let layer = Fp8Linear::new(Linear::new(16, 32, &mut Rngs::new(0)));
+/// let mut optimizer = Optimizer::new(layer, adam(1e-2))?;
+/// let x = random::normal(random::key(1), [8, 16]);
+/// let first = optimizer.minimize(|layer| layer.forward(&x).square().mean(..))?;
+/// let second = optimizer.minimize(|layer| layer.forward(&x).square().mean(..))?;
+/// assert!(second.item::<f32>()? < first.item::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Fp8Linear {
+    /// The weights, in their own dtype.
+    pub linear: Linear,
+    /// The scales.
+    pub dot_general: Fp8DotGeneral,
+}
+
+impl Fp8Linear {
+    /// The layer with the weights of this one.
+    pub fn new(linear: Linear) -> Self {
+        Fp8Linear { linear, dot_general: Fp8DotGeneral::default() }
+    }
+
+    /// `x` is `[..., in]`, the result `[..., out]`.
+    #[track_caller]
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
+        let Linear { kernel, bias, .. } = &self.linear;
+        let (x, kernel, bias) = in_dtype(self.linear.dtype, x.into_array(), kernel, bias);
+        with_bias(self.dot_general.dot(x, kernel), bias)
+    }
+}
+
+impl Layer for Fp8Linear {
+    #[track_caller]
+    fn forward(&mut self, x: Array) -> Array {
+        Fp8Linear::forward(self, x)
+    }
+}
