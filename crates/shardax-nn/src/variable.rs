@@ -61,6 +61,8 @@ pub mod kind {
         Frozen;
         /// The small matrices of a low-rank adaptation.
         LoRAParam;
+        /// Values that a call puts aside to be looked at: see [`capture`](crate::capture).
+        Intermediate;
         /// The key of a stream of random keys.
         RngKey;
         /// The number of keys drawn from a stream.
@@ -84,6 +86,8 @@ pub type Cache<T = Array> = Variable<kind::Cache, T>;
 pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 /// A matrix of a low-rank adaptation.
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
+/// Values that a call puts aside, in their order: see [`sow`](Intermediate::sow).
+pub type Intermediate<T = Vec<Array>> = Variable<kind::Intermediate, T>;
 /// The key of a stream of random keys.
 pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
 /// The number of keys drawn from a stream.
@@ -104,6 +108,39 @@ impl<K, T> Variable<K, T> {
 /// A variable type is usable as its kind: `Filter::of::<BatchStat>()`.
 impl<K: Kind, T: 'static> Kind for Variable<K, T> {
     const NAME: &'static str = K::NAME;
+}
+
+impl<K> Variable<K, Vec<Array>> {
+    /// Puts a value aside, after those that are there: `nnx.Module.sow`. [`Module::pop`] takes them out again.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// #[derive(Module, Clone)]
+    /// struct Mlp { hidden: Linear, out: Linear, seen: Intermediate }
+    /// impl Mlp {
+    ///     fn forward(&mut self, x: Array) -> Array {
+    ///         let h = relu(self.hidden.forward(x));
+    ///         self.seen.sow(&h);
+    ///         self.out.forward(h)
+    ///     }
+    /// }
+    /// let mut rngs = Rngs::new(0);
+    /// let (hidden, out) = (Linear::new(2, 4, &mut rngs), Linear::new(4, 1, &mut rngs));
+    /// let mut model = Mlp { hidden, out, seen: Intermediate::default() };
+    /// let (y, seen) = capture(&mut model, |model| model.forward(ones([3, 2])))?;
+    /// assert_eq!((y.shape(), seen["seen[0]"].shape()), (&[3, 1][..], &[3, 4][..]));
+    /// assert!(model.seen.is_empty());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn sow(&mut self, value: impl ArrayLike) {
+        self.value.push(value.into_array());
+    }
+}
+
+impl<K, T: Default> Default for Variable<K, T> {
+    fn default() -> Self {
+        Variable::new(T::default())
+    }
 }
 
 impl<K, T> Deref for Variable<K, T> {
