@@ -68,7 +68,7 @@ pub use attention::{
 pub use filter::Filter;
 pub use layers::*;
 pub use losses::*;
-pub use module::{Module, is_mode, merge};
+pub use module::{Module, capture, is_mode, merge};
 pub use optim::*;
 pub use pipeline::{Pipeline, PipelineSchedule};
 pub use policy::Policy;
@@ -78,7 +78,7 @@ pub use shardax::Module;
 pub use state::State;
 pub use tabulate::tabulate;
 pub use variable::{
-    BatchStat, Cache, Frozen, Kind, LoRAParam, OverwriteWithGradient, Param, RngCount, RngKey, Variable, kind,
+    BatchStat, Cache, Frozen, Intermediate, Kind, LoRAParam, OverwriteWithGradient, Param, RngCount, RngKey, Variable, kind,
 };
 
 /// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
@@ -86,7 +86,7 @@ pub mod prelude {
     pub use crate::layers::*;
     pub use crate::losses::*;
     pub use crate::metrics::accuracy;
-    pub use crate::module::{Module, merge};
+    pub use crate::module::{Module, capture, merge};
     pub use crate::state::State as ModuleState;
     pub use crate::tabulate::tabulate;
     // Some are left out: `clip`, `scale` and `trace` are too common as names.
@@ -102,9 +102,9 @@ pub mod prelude {
         warmup_cosine_decay_schedule, warmup_exponential_decay_schedule, yogi,
     };
     pub use crate::{
-        AttentionOptions, BatchStat, Cache, Filter, Frozen, Kind, LoRAParam, Param, Pipeline, PipelineSchedule, Policy,
-        RngStream, Rngs, Rope, RopeScaling, Rules, Variable, combine_masks, dot_product_attention, make_attention_mask,
-        make_causal_mask, ring_attention,
+        AttentionOptions, BatchStat, Cache, Filter, Frozen, Intermediate, Kind, LoRAParam, Param, Pipeline,
+        PipelineSchedule, Policy, RngStream, Rngs, Rope, RopeScaling, Rules, Variable, combine_masks,
+        dot_product_attention, make_attention_mask, make_causal_mask, ring_attention,
     };
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;

@@ -3,12 +3,13 @@
 use std::borrow::Borrow;
 
 use shardax::dtype::Scalar;
+use shardax::function::IntoOutput;
 use shardax::prelude::*;
 use shardax::tree::{Flat, TreeDef};
 use shardax::{Error, ErrorKind};
 
 use crate::filter::key;
-use crate::{Filter, State};
+use crate::{Filter, Kind, State};
 
 /// A part of a model, or a whole one: a struct of arrays and modules.
 ///
@@ -132,6 +133,20 @@ pub trait Module: Tree {
         put(&Flat::of(self), state)?.build()
     }
 
+    /// Takes the values of a kind out of the module, as `nnx.pop` does, and returns them by their key paths: lists of them,
+    /// such as [`Intermediate`](crate::Intermediate)s, are empty afterwards.
+    ///
+    /// Fails for a kind whose variables are no lists, which a struct cannot be without.
+    fn pop<K: Kind>(&mut self) -> Result<State> {
+        let flat = Flat::of(self);
+        let infos = flat.def.leaf_infos();
+        let is_popped: Vec<bool> = infos.iter().map(|leaf| leaf.kind == Some(K::NAME)).collect();
+        let state = pick(&flat, |i| is_popped[i]);
+        let kept = (0..flat.leaves.len()).filter(|i| !is_popped[*i]).map(|i| flat.leaves[i].clone()).collect();
+        *self = Flat { leaves: kept, def: flat.def.without_lists_of_kind(K::NAME)? }.build()?;
+        Ok(state)
+    }
+
     /// Replaces this module's arrays by those of `state`; the others stay.
     ///
     /// Fails as [`with_state`](Module::with_state) does, and then changes nothing.
@@ -154,6 +169,16 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
     if let Ok(changed) = changed {
         *module = changed;
     }
+}
+
+/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that were put aside,
+/// which are taken out of the module: `nnx.capture`. What was in the module before is dropped.
+///
+/// Fails if `f` does.
+pub fn capture<M: Module, R: IntoOutput>(module: &mut M, f: impl FnOnce(&mut M) -> R) -> Result<(R::Output, State)> {
+    module.pop::<crate::Intermediate>()?;
+    let out = f(module).into_output()?;
+    Ok((out, module.pop::<crate::Intermediate>()?))
 }
 
 /// Returns true if the plain number at this key path is a module's training flag.

@@ -63,6 +63,8 @@ pub mod kind {
         LoRAParam;
         /// State whose gradient is its next value, such as the scales of [`Fp8DotGeneral`](crate::Fp8DotGeneral).
         OverwriteWithGradient;
+        /// Values that a call puts aside to be looked at: see [`capture`](crate::capture).
+        Intermediate;
         /// The key of a stream of random keys.
         RngKey;
         /// The number of keys drawn from a stream.
@@ -88,6 +90,8 @@ pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
 /// State whose gradient is its next value: an [`Optimizer`](crate::optim::Optimizer) stores it.
 pub type OverwriteWithGradient<T = Array> = Variable<kind::OverwriteWithGradient, T>;
+/// Values that a call puts aside, in their order: see [`sow`](Intermediate::sow).
+pub type Intermediate<T = Vec<Array>> = Variable<kind::Intermediate, T>;
 /// The key of a stream of random keys.
 pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
 /// The number of keys drawn from a stream.
@@ -108,6 +112,39 @@ impl<K, T> Variable<K, T> {
 /// A variable type is usable as its kind: `Filter::of::<BatchStat>()`.
 impl<K: Kind, T: 'static> Kind for Variable<K, T> {
     const NAME: &'static str = K::NAME;
+}
+
+impl<K> Variable<K, Vec<Array>> {
+    /// Puts a value aside, after those that are there: `nnx.Module.sow`. [`Module::pop`] takes them out again.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// #[derive(Module, Clone)]
+    /// struct Mlp { hidden: Linear, out: Linear, seen: Intermediate }
+    /// impl Mlp {
+    ///     fn forward(&mut self, x: Array) -> Array {
+    ///         let h = relu(self.hidden.forward(x));
+    ///         self.seen.sow(&h);
+    ///         self.out.forward(h)
+    ///     }
+    /// }
+    /// let mut rngs = Rngs::new(0);
+    /// let (hidden, out) = (Linear::new(2, 4, &mut rngs), Linear::new(4, 1, &mut rngs));
+    /// let mut model = Mlp { hidden, out, seen: Intermediate::default() };
+    /// let (y, seen) = capture(&mut model, |model| model.forward(ones([3, 2])))?;
+    /// assert_eq!((y.shape(), seen["seen[0]"].shape()), (&[3, 1][..], &[3, 4][..]));
+    /// assert!(model.seen.is_empty());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn sow(&mut self, value: impl ArrayLike) {
+        self.value.push(value.into_array());
+    }
+}
+
+impl<K, T: Default> Default for Variable<K, T> {
+    fn default() -> Self {
+        Variable::new(T::default())
+    }
 }
 
 impl<K, T> Deref for Variable<K, T> {

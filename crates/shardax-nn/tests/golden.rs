@@ -23,7 +23,7 @@ macro_rules! families {
     };
 }
 
-families! { nn optim optim_ten optim_more nn_more nn_half nn_layers attention nn_train }
+families! { nn optim optim_ten optim_more nn_more nn_half nn_layers attention nn_train contrib }
 
 /// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
 #[test]

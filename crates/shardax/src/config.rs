@@ -10,6 +10,7 @@ use crate::compiler_options::{self, CompilerOption};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
 use crate::settings;
+use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
 
 static CONFIG: Mutex<Config> =
@@ -285,7 +286,7 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
 
 /// Sets an option by name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`,
-/// `debug_nans` or `debug_infs` (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
+/// `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
 /// whose name begins with `xla_`.
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
@@ -316,7 +317,19 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_debug_infs(flag(name, value).at_caller()?);
             Ok(())
         }
-        "platform" | "platforms" => set_platform(value),
+        "transfer_guard"
+        | "transfer_guard_host_to_device"
+        | "transfer_guard_device_to_device"
+        | "transfer_guard_device_to_host" => {
+            let level = TransferGuardLevel::from_name(value).at_caller()?;
+            transfer_guard::set_of_process(name.strip_prefix("jax_").unwrap_or(name), level);
+            Ok(())
+        }
+        // These have one value here: Threefry's bits do not depend on the split, Shardy partitions, shapes broadcast.
+        "threefry_partitionable" | "use_shardy_partitioner" if flag(name, value).is_ok_and(|on| on) => Ok(()),
+        "numpy_rank_promotion" if value == "allow" => Ok(()),
+        "default_prng_impl" if value == "threefry2x32" => Ok(()),
+        "platform" | "platform_name" | "platforms" => set_platform(value),
         "compilation_cache_dir" => set_compilation_cache_dir(value),
         "compilation_cache_max_size" => {
             let bytes = value
@@ -326,12 +339,15 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_compilation_cache_max_size(bytes);
             Ok(())
         }
+        "enable_x64" => Err(err!(NotImplemented, "{name}: dtypes of 64 bits are always there, and defaults have 32")
+            .help("leave it out; ask for 64 bits where they are made: `array_of(.., DType::F64)`, `zeros_dtype`, `astype`"))
+        .at_caller(),
         xla if xla.starts_with("xla_") => {
             set_compiler_options([(xla, compiler_options::parsed(name, value).at_caller()?)]);
             Ok(())
         }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs, and options of XLA, which begin with xla_"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs, transfer_guard and its three directions, platform_name, and options of XLA, which begin with xla_"))
         .at_caller(),
     }
 }

@@ -69,6 +69,7 @@ mod settings;
 pub mod shape;
 mod source;
 mod stack;
+mod transfer_guard;
 mod tuples;
 mod warning;
 
@@ -101,6 +102,7 @@ pub use runtime::aot as stages;
 
 /// NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 pub mod numpy {
+    pub use crate::linalg::polynomials::{poly, polyfit, roots};
     pub use crate::ops::numpy::*;
     pub use crate::transform::vectorize::{Vectorize, apply_along_axis, vectorize};
 }
@@ -192,12 +194,16 @@ pub use sharding::{Memory, MemoryStats, Space};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};
 pub use spmd::multihost;
 pub use spmd::*;
+pub use transfer_guard::{
+    TransferGuard, TransferGuardLevel, transfer_guard, transfer_guard_device_to_device, transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
+};
 pub use transform::checkpoint as remat;
 pub use transform::jacobian;
 pub use transform::{
     Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MapOptions,
-    MaxTraces, Unravel, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint,
-    checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, ravel_pytree,
+    MaxTraces, NamedCall, Unravel, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint,
+    checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, named_call, ravel_pytree,
     value_and_grad, vjp, vjp_has_aux, vmap,
 };
 // The derive macro and the trait share a name.

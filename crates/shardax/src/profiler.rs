@@ -53,6 +53,8 @@ struct Event {
     name: Cow<'static, str>,
     begin: u64,
     end: u64,
+    /// The number of the training step that this event is.
+    step: Option<i64>,
 }
 
 struct Recording {
@@ -205,7 +207,7 @@ fn one_after_the_other(events: &mut [Event]) {
 /// A named part of a thread's time; see [`annotate`].
 #[must_use = "the stretch ends where this is dropped"]
 #[derive(Debug)]
-pub struct Annotation(Option<(Cow<'static, str>, u64, u64)>);
+pub struct Annotation(Option<(Cow<'static, str>, u64, u64)>, Option<i64>);
 
 /// Annotates the work of this thread until the result is dropped, if a profile is recorded (JAX's `TraceAnnotation`).
 pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
@@ -215,27 +217,77 @@ pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
 /// Like [`annotate`], with a name that is only made when it is recorded.
 #[inline]
 pub(crate) fn span(name: impl FnOnce() -> Cow<'static, str>) -> Annotation {
-    if is_active() { begin(name()) } else { Annotation(None) }
+    if is_active() { begin(name(), None) } else { Annotation(None, None) }
 }
 
 #[cold]
-fn begin(name: Cow<'static, str>) -> Annotation {
-    Annotation(recording().as_ref().map(|r| (name, r.number, r.now())))
+fn begin(name: Cow<'static, str>, step: Option<i64>) -> Annotation {
+    Annotation(recording().as_ref().map(|r| (name, r.number, r.now())), step)
+}
+
+/// Annotates a training step with its number until the result is dropped, if a profile is recorded (JAX's
+/// `StepTraceAnnotation`). TensorBoard's overview divides the profile into these steps.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// for i in 0..3 {
+///     let _step = shardax::profiler::step_trace_annotation("train", i);
+///     ones([8]).sum(..).item::<f32>()?;
+/// }
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn step_trace_annotation(name: impl Into<Cow<'static, str>>, step_num: i64) -> Annotation {
+    if is_active() { begin(name.into(), Some(step_num)) } else { Annotation(None, None) }
+}
+
+/// The profile between [`start_trace`] and [`stop_trace`].
+static STARTED: Mutex<Option<Profile>> = Mutex::new(None);
+
+/// Starts recording a profile that [`stop_trace`] writes below `folder`; [`trace`] ends it by a value's scope instead.
+///
+/// ```
+/// # use shardax::profiler;
+/// # let folder = std::env::temp_dir().join(format!("shardax-start-trace-{}", std::process::id()));
+/// profiler::start_trace(&folder)?;
+/// let files = profiler::stop_trace()?;
+/// assert!(!files.is_empty());
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails when a profile is already being recorded.
+#[track_caller]
+pub fn start_trace(folder: impl AsRef<Path>) -> Result<()> {
+    let profile = trace(folder)?;
+    *STARTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(profile);
+    Ok(())
+}
+
+/// Stops the profile that [`start_trace`] started, waits for its programs, and writes it. Returns the files.
+///
+/// Fails when none was started, and when the files cannot be written.
+#[track_caller]
+pub fn stop_trace() -> Result<Vec<PathBuf>> {
+    let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    started
+        .ok_or_else(|| err!(Runtime, "No profile started").help("call `start_trace` first"))
+        .and_then(|profile| profile.finish())
+        .at_caller()
 }
 
 impl Drop for Annotation {
     fn drop(&mut self) {
         if let Some((name, number, begin)) = self.0.take() {
-            record(number, this_thread(), name, begin);
+            record(number, this_thread(), name, begin, self.1);
         }
     }
 }
 
 /// Adds an event that ends now.
-fn record(number: u64, track: Track, name: Cow<'static, str>, begin: u64) {
+fn record(number: u64, track: Track, name: Cow<'static, str>, begin: u64, step: Option<i64>) {
     if let Some(current) = recording().as_mut().filter(|r| r.number == number) {
         let end = current.now().max(begin);
-        current.events.push(Event { track, name, begin, end });
+        current.events.push(Event { track, name, begin, end, step });
     }
 }
 
@@ -272,7 +324,7 @@ pub(crate) fn launched(
         }
         let (track, name) = (Track::Device(id, device), name.to_owned());
         ready.on_ready(move |_| {
-            record(number, track, name.into(), begin);
+            record(number, track, name.into(), begin, None);
             if let Some(current) = recording().as_mut().filter(|r| r.number == number) {
                 current.under_way -= 1;
             }

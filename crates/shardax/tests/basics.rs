@@ -253,3 +253,42 @@ fn mapped_functions_can_be_debugged() -> Result<()> {
     assert!(message.contains("disable_jit") && message.contains("basics.rs"), "{message}");
     Ok(())
 }
+
+#[test]
+fn transfers_are_guarded() -> Result<()> {
+    use shardax::TransferGuardLevel::{Allow, Disallow, DisallowExplicit};
+    use shardax::{transfer_guard, transfer_guard_device_to_device, transfer_guard_device_to_host};
+    setup();
+    let x = arange(0..4);
+    let f = jit(|x: Array| x + 1);
+    let there = device_put(&x, &devices()?[1])?;
+    let message = |read: Result<Vec<i32>>| read.err().map(|e| e.message().to_owned());
+    {
+        let _guard = transfer_guard(Disallow);
+        assert_eq!(message(x.to_vec::<i32>()).as_deref(), Some("Disallowed device-to-host transfer: int32[4]"));
+        // A plain number that is an argument goes to the device.
+        let error = f.call(1).err().map(|e| e.message().to_owned());
+        assert_eq!(error.as_deref(), Some("Disallowed host-to-device transfer: int32[]~"));
+        // What is asked for is allowed, and what stays where it is.
+        assert_eq!(device_get(&f.call(&x)?)?.shape(), [4]);
+        device_put(&array([1.0f32]), &devices()?[2])?;
+        {
+            let _guard = transfer_guard_device_to_host(Allow);
+            assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3]);
+        }
+        assert!(x.to_vec::<i32>().is_err());
+        let _guard = transfer_guard(DisallowExplicit);
+        assert!(device_get(&x).is_err() && array([1.0f32]).check().is_err());
+        let _guard = transfer_guard_device_to_host(Allow);
+        assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3]);
+    }
+    assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3]);
+    let _guard = transfer_guard_device_to_device(DisallowExplicit);
+    assert!(device_put(&there, &devices()?[0]).is_err());
+    // Guards are of a thread.
+    let read = std::thread::spawn(move || device_put(&there, &devices()?[0])?.to_vec::<i32>());
+    assert_eq!(read.join().expect("no panic")?, [0, 1, 2, 3]);
+    let error = config::update("jax_transfer_guard", "sometimes").err().map(|e| e.message().to_owned());
+    assert!(error.is_some_and(|e| e.contains("allow, log, disallow")));
+    Ok(())
+}

@@ -142,3 +142,20 @@ fn singular_matrices_give_no_panic() -> Result<()> {
     assert_eq!(lax::linalg::lu(&zeros([0, 4, 2])).2.shape(), [0, 4]);
     Ok(())
 }
+
+/// JAX has no derivative of eigenvectors of general matrices, so differences tell.
+#[test]
+fn eigenvectors_are_differentiated() -> Result<()> {
+    setup();
+    let a = array_of([[1.0, 2.0, -0.5], [-1.5, 0.3, 0.7], [0.2, -0.4, 2.1]], DType::F64);
+    let e = array_of([[0.3, -1.0, 0.2], [0.5, 0.1, -0.6], [-0.7, 0.4, 0.9]], DType::F64);
+    let (_, (dw, dv)) = jvp(|a: Array| linalg::eig(a), &a, &e)?;
+    let h = 1e-6;
+    let [(w1, v1), (w0, v0)] = [linalg::eig(&a + &e * h)?, linalg::eig(&a - &e * h)?];
+    assert!(allclose(dw, (w1 - w0) / (2.0 * h), 1e-6, 1e-6)?);
+    assert!(allclose(dv, (v1 - v0) / (2.0 * h), 1e-6, 1e-6)?);
+    // The first of a conjugate pair has the positive imaginary part.
+    let w = linalg::eigvals(array([[0.0f32, -1.0], [1.0, 0.0]]))?;
+    assert!(allclose(w.imag(), array([1.0f32, -1.0]), 1e-6, 1e-6)?);
+    Ok(())
+}

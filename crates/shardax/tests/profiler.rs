@@ -32,6 +32,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     let profile = profiler::trace(&folder)?;
     assert!(profiler::trace(&folder).unwrap_err().to_string().contains("Only one profile may be run at a time."));
     for i in 0..3 {
+        let _train = profiler::step_trace_annotation("train", i);
         let _step = profiler::annotate(format!("step \"{i}\""));
         x = f.call(&x)?;
     }
@@ -44,6 +45,8 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     let events = trace["traceEvents"].as_array().expect("events");
     let named = |name: &str| events.iter().filter(|e| e["name"] == name && e["ph"] == "X").collect::<Vec<_>>();
     assert_eq!(named("step \"1\"").len(), 1);
+    let steps: Vec<&Value> = named("train").iter().map(|e| &e["args"]["step_num"]).collect();
+    assert_eq!(steps, ["0", "1", "2"]);
     let runs = named("pmap_halve");
     let pids: std::collections::BTreeSet<i64> = runs.iter().filter_map(|e| e["pid"].as_i64()).collect();
     // The host, and eight devices that were all at work, three times each.
@@ -67,7 +70,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     assert!(names.contains("getitem"), "{names:?}");
 
     let space = std::fs::read(&files[0]).expect("the file");
-    for text in ["/host:CPU", "/device:CpuDevice(id=0)", "pmap_halve"] {
+    for text in ["/host:CPU", "/device:CpuDevice(id=0)", "pmap_halve", "step_num", "_r"] {
         assert!(space.windows(text.len()).any(|w| w == text.as_bytes()), "{text}");
     }
 
@@ -76,6 +79,10 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     let again = profiler::trace(&folder)?;
     let files = again.stop()?;
     assert_eq!(unpacked(&files)["traceEvents"].as_array().map(Vec::len), Some(1));
+    profiler::start_trace(&folder)?;
+    assert!(profiler::start_trace(&folder).is_err());
+    assert_eq!(profiler::stop_trace()?.len(), 2);
+    assert!(profiler::stop_trace().unwrap_err().to_string().contains("No profile started"));
     drop(profiler::trace(folder.join("another"))?);
     assert!(folder.join("another").exists());
     let blocked = folder.join("file");

@@ -6,11 +6,15 @@
 mod classification;
 mod ctc;
 mod divergence;
+mod multiclass;
 mod regression;
+mod segmentation;
 mod self_supervised;
 
 pub use classification::*;
 pub use ctc::{ctc_loss, ctc_loss_with_forward_probs};
 pub use divergence::*;
+pub use multiclass::*;
 pub use regression::*;
+pub use segmentation::*;
 pub use self_supervised::ntxent;

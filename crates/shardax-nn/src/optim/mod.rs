@@ -40,6 +40,7 @@ macro_rules! stateless {
 mod adam;
 mod clipping;
 mod conditionality;
+pub mod contrib;
 mod dynamic_scale;
 mod flatten;
 mod gradient;

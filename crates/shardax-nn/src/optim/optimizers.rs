@@ -310,6 +310,18 @@ pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> Optimi
     (scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
 }
 
+/// See [`optimistic_adam`].
+pub type OptimisticAdam = (ScaleByAdam, ScaleByOptimisticGradient, ScaleByLearningRate);
+
+/// Adam with Nesterov's momentum, of descent along the gradient and its change, with weights 1: Optax's
+/// `optimistic_adam_v2`.
+///
+/// Source: [Daskalakis et al. 2017](https://arxiv.org/abs/1711.00141).
+pub fn optimistic_adam(learning_rate: impl Into<Schedule>) -> OptimisticAdam {
+    let adam = ScaleByAdam { nesterov: true, ..scale_by_adam() };
+    (adam, scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
+}
+
 /// Rprop, whose first steps have this size.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).

@@ -194,25 +194,90 @@ pub fn piecewise_interpolate_schedule(
     Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales }
 }
 
+/// Options of [`linear_onecycle_schedule`] and [`cosine_onecycle_schedule`].
+///
+/// ```
+/// use shardax_nn::optim::OnecycleOptions;
+/// let schedule = OnecycleOptions::new().pct_start(0.5).div_factor(10.0).linear_onecycle_schedule(10, 1.0);
+/// assert!((schedule.at(0).to_f64()? - 0.1).abs() < 1e-6 && (schedule.at(5).to_f64()? - 1.0).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "options do nothing until a schedule is made"]
+pub struct OnecycleOptions {
+    pct_start: f64,
+    pct_final: f64,
+    div_factor: f64,
+    final_div_factor: f64,
+}
+
+impl Default for OnecycleOptions {
+    fn default() -> Self {
+        OnecycleOptions { pct_start: 0.3, pct_final: 0.85, div_factor: 25.0, final_div_factor: 1e4 }
+    }
+}
+
+impl OnecycleOptions {
+    /// The defaults, which are Optax's.
+    pub fn new() -> Self {
+        OnecycleOptions::default()
+    }
+
+    /// The share of the steps until the peak. Default 0.3.
+    pub fn pct_start(mut self, share: f64) -> Self {
+        self.pct_start = share;
+        self
+    }
+
+    /// The share of the steps until a linear cycle is back at its start. Default 0.85.
+    pub fn pct_final(mut self, share: f64) -> Self {
+        self.pct_final = share;
+        self
+    }
+
+    /// The peak over the first value. Default 25.
+    pub fn div_factor(mut self, factor: f64) -> Self {
+        self.div_factor = factor;
+        self
+    }
+
+    /// The first value over the last. Default 10,000.
+    pub fn final_div_factor(mut self, factor: f64) -> Self {
+        self.final_div_factor = factor;
+        self
+    }
+
+    /// See [`linear_onecycle_schedule`].
+    pub fn linear_onecycle_schedule(self, transition_steps: usize, peak_value: f64) -> Schedule {
+        let at = |share: f64| (share * transition_steps as f64) as usize;
+        let down = (at(self.pct_final), 1.0 / self.div_factor);
+        let scales = [(at(self.pct_start), self.div_factor), down, (transition_steps, 1.0 / self.final_div_factor)];
+        piecewise_interpolate_schedule(Interpolate::Linear, peak_value / self.div_factor, scales)
+    }
+
+    /// See [`cosine_onecycle_schedule`].
+    pub fn cosine_onecycle_schedule(self, transition_steps: usize, peak_value: f64) -> Schedule {
+        let first = (self.pct_start * transition_steps as f64) as usize;
+        let last = 1.0 / (self.div_factor * self.final_div_factor);
+        let scales = [(first, self.div_factor), (transition_steps, last)];
+        piecewise_interpolate_schedule(Interpolate::Cosine, peak_value / self.div_factor, scales)
+    }
+}
+
 /// One cycle in lines: up to `peak_value` in 0.3 of `transition_steps`, back down until 0.85 of them, and then to
-/// 1/10000 of that. With Optax's defaults, which begin at 1/25 of the peak; [`piecewise_interpolate_schedule`] takes
-/// others.
+/// 1/10000 of that, with Optax's defaults, which begin at 1/25 of the peak. [`OnecycleOptions`] has others.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
-    let at = |share: f64| (share * transition_steps as f64) as usize;
-    let scales = [(at(0.3), 25.0), (at(0.85), 1.0 / 25.0), (transition_steps, 1e-4)];
-    piecewise_interpolate_schedule(Interpolate::Linear, peak_value / 25.0, scales)
+    OnecycleOptions::new().linear_onecycle_schedule(transition_steps, peak_value)
 }
 
-/// One cycle in cosines: up to `peak_value` in 0.3 of `transition_steps`, and down to 1/250000 of it. With Optax's
-/// defaults, which begin at 1/25 of the peak.
+/// One cycle in cosines: up to `peak_value` in 0.3 of `transition_steps`, and down to 1/250000 of it, with Optax's
+/// defaults, which begin at 1/25 of the peak. [`OnecycleOptions`] has others.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn cosine_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
-    let first = (0.3 * transition_steps as f64) as usize;
-    let scales = [(first, 25.0), (transition_steps, 1.0 / (25.0 * 1e4))];
-    piecewise_interpolate_schedule(Interpolate::Cosine, peak_value / 25.0, scales)
+    OnecycleOptions::new().cosine_onecycle_schedule(transition_steps, peak_value)
 }
 
 /// Cosine decays with warm restarts: each is the arguments of a [`warmup_cosine_decay_schedule`], and lasts its

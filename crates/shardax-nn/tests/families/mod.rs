@@ -1,6 +1,7 @@
 //! The functions of the cases.
 
 pub mod attention;
+pub mod contrib;
 pub mod nn;
 pub mod nn_half;
 pub mod nn_layers;

@@ -1,5 +1,6 @@
 //! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): sparse arrays and differential
 //! equations.
 
+pub mod jet;
 pub mod ode;
 pub mod sparse;

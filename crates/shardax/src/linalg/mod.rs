@@ -12,12 +12,20 @@
 //! ```
 
 mod determinant;
+pub(crate) mod eig;
 mod norm;
+pub(crate) mod polynomials;
+mod products;
+pub(crate) mod schur;
 mod singular;
 
 pub use determinant::{det, slogdet};
+pub use eig::{eig, eigvals};
 pub use norm::{NormOrder, norm, norm_keepdims};
+pub use products::{cond, multi_dot, tensorinv, tensorsolve};
 pub use singular::{lstsq, matrix_rank, pinv, svd, svd_full, svdvals};
+// The array API has these here too.
+pub use crate::ops::numpy::{cross, diagonal, outer, tensordot, trace, vecdot};
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -40,7 +48,7 @@ fn inexact(x: impl ArrayLike) -> Result<Array> {
 
 /// Two results, or two arrays that carry the error.
 #[track_caller]
-fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
+pub(crate) fn pair(made: Result<Vec<Array>>, like: &Array) -> (Array, Array) {
     match made.as_deref() {
         Ok([a, b]) => (a.clone(), b.clone()),
         Ok(_) => pair(Err(err!(Runtime, "a decomposition did not give two results")), like),

@@ -41,6 +41,9 @@ struct XPlane {
     /// The names of events, by number.
     #[prost(map = "int64, message", tag = "4")]
     event_metadata: HashMap<i64, XEventMetadata>,
+    /// The names of statistics, by number.
+    #[prost(map = "int64, message", tag = "5")]
+    stat_metadata: HashMap<i64, XStatMetadata>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -67,7 +70,29 @@ struct XEvent {
     offset_ps: i64,
     #[prost(int64, tag = "3")]
     duration_ps: i64,
+    #[prost(message, repeated, tag = "4")]
+    stats: Vec<XStat>,
 }
+
+/// A number beside an event.
+#[derive(Clone, PartialEq, Message)]
+struct XStat {
+    #[prost(int64, tag = "1")]
+    metadata_id: i64,
+    #[prost(int64, optional, tag = "4")]
+    int64_value: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct XStatMetadata {
+    #[prost(int64, tag = "1")]
+    id: i64,
+    #[prost(string, tag = "2")]
+    name: String,
+}
+
+/// The statistics of a training step: its number, and the mark by which TensorBoard recognizes steps.
+const STEP_STATS: [(i64, &str); 2] = [(1, "step_num"), (2, "_r")];
 
 #[derive(Clone, PartialEq, Message)]
 struct XEventMetadata {
@@ -146,7 +171,15 @@ fn space(events: &[Event], host: &str, started_ns: i64) -> XSpace {
                 metadata_id,
                 offset_ps: ps(event.begin),
                 duration_ps: ps(event.end - event.begin),
+                stats: event.step.map_or_else(Vec::new, |step| {
+                    let stat = |((id, _), value)| XStat { metadata_id: id, int64_value: Some(value) };
+                    STEP_STATS.into_iter().zip([step, 1]).map(stat).collect()
+                }),
             });
+            if event.step.is_some() && plane.stat_metadata.is_empty() {
+                let named = STEP_STATS.map(|(id, name)| (id, XStatMetadata { id, name: name.to_owned() }));
+                plane.stat_metadata.extend(named);
+            }
         }
         plane.lines.push(line);
     }
@@ -174,7 +207,10 @@ fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
         for event in track {
             let (begin, took) = (event.begin as f64 / 1000.0, (event.end - event.begin) as f64 / 1000.0);
             let name = quoted(&event.name);
-            out.push(format!(r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}}}"#));
+            let args = event.step.map_or_else(String::new, |n| format!(r#","args":{{"step_num":"{n}"}}"#));
+            out.push(format!(
+                r#"{{"ph":"X","pid":{pid},"tid":{tid},"ts":{begin:.3},"dur":{took:.3},"name":{name}{args}}}"#
+            ));
         }
     }
     // A recording that does not parse is only in the other file.

@@ -16,6 +16,7 @@ use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding, Space};
+use crate::transfer_guard::{self, Direction};
 
 /// Moves every array of a tree to a device or a sharding, or a tree of them: one for each part of the value,
 /// or for parts of parts. The results are committed.
@@ -156,7 +157,7 @@ impl PutOptions {
                 },
             });
         }
-        let c = array.concrete()?;
+        let c = array.concrete_explicitly()?;
         let (sharding, committed) = match to {
             Some(to) => (kept_layout(&c.sharding, to), true),
             None => (c.sharding.clone(), c.committed),
@@ -181,6 +182,7 @@ impl PutOptions {
         if same && !self.donate && self.may_alias != Some(false) {
             return Ok(Array(Repr::Concrete(c)));
         }
+        transfer_guard::check(Direction::DeviceToDevice, true, &c.aval)?;
         reshard::check_same(&c, sharding)?;
         let mut buffers = reshard::reshard(&c, sharding)?;
         if self.may_alias == Some(false) && sharding.layout().is_some() {

@@ -24,6 +24,7 @@ use crate::profiler;
 use crate::sharding::Sharding;
 use crate::sharding::device::{GO_ON, latest};
 use crate::sharding::distributed::processes;
+use crate::transfer_guard::{self, Direction};
 use crate::warning;
 
 /// A program compiled for its devices.
@@ -112,6 +113,7 @@ impl LoadedProgram {
             }
             if arg.sharding != *want {
                 reshard::check_argument(arg, want)?;
+                transfer_guard::check(Direction::DeviceToDevice, false, &arg.aval)?;
                 moved.push((i, SmallVec::new()));
             }
         }

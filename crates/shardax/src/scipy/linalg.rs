@@ -1,9 +1,11 @@
 //! Matrix functions, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
 
 mod matrices;
+mod schur;
 mod solve;
 
 pub use matrices::*;
+pub use schur::*;
 pub use solve::*;
 
 use crate::core::array::Array;

@@ -9,9 +9,10 @@ pub mod jacobian;
 pub(crate) mod jit;
 mod map;
 mod max_traces;
+mod named_call;
 mod ravel;
 pub(crate) mod vectorize;
-mod vmap;
+pub(crate) mod vmap;
 
 pub use crate::core::function::{Arg, Argnums};
 pub use checkify::{Checkify, checkify};
@@ -23,5 +24,6 @@ pub(crate) use jit::function_name;
 pub use jit::{IntoJit, Jit, jit};
 pub use map::MapOptions;
 pub use max_traces::{MaxTraces, assert_max_traces};
+pub use named_call::{NamedCall, named_call};
 pub use ravel::{Unravel, ravel_pytree};
 pub use vmap::{Vmap, vmap};

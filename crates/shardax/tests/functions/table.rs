@@ -590,17 +590,23 @@ table! {
     "linalg::cho_solve" => |c| scipy::linalg::cho_solve(&c.x, &c.y);
     "linalg::cholesky" => |c| linalg::cholesky(&c.x);
     "linalg::circulant" => |c| scipy::linalg::circulant(&c.x);
+    "linalg::cond" => |c| same!(c; linalg::cond(&c.x, None), linalg::cond(&c.x, linalg::NormOrder::Fro));
     "linalg::companion" => |c| scipy::linalg::companion(&c.x);
     "linalg::det" => |c| linalg::det(&c.x);
     "linalg::dft" => |c| scipy::linalg::dft(c.n.min(64), scipy::linalg::DftScale::Sqrtn);
+    "linalg::eig" => |c| linalg::eig(&c.x);
     "linalg::eigh" => |c| linalg::eigh(&c.x);
     "linalg::eigh_tridiagonal" => |c| scipy::linalg::eigh_tridiagonal(&c.x, &c.y);
+    "linalg::eigvals" => |c| linalg::eigvals(&c.x);
     "linalg::eigvalsh" => |c| linalg::eigvalsh(&c.x);
     "linalg::expm" => |c| scipy::linalg::expm(&c.x);
+    "linalg::expm_frechet" => |c| scipy::linalg::expm_frechet(&c.x, &c.y);
     "linalg::fiedler" => |c| scipy::linalg::fiedler(&c.x);
+    "linalg::funm" => |c| scipy::linalg::funm(&c.x, |x| x.exp());
     "linalg::gmres" => |c| scipy::sparse::linalg::gmres(|x: Array| c.x.matmul(x), c.y.clone());
     "linalg::hadamard" => |c| scipy::linalg::hadamard(c.n, c.dtype);
     "linalg::hankel" => |c| scipy::linalg::hankel(&c.x, &c.y);
+    "linalg::hessenberg" => |c| scipy::linalg::hessenberg(&c.x);
     "linalg::hilbert" => |c| scipy::linalg::hilbert(c.n.min(64));
     "linalg::inv" => |c| linalg::inv(&c.x);
     "linalg::leslie" => |c| scipy::linalg::leslie(&c.x, &c.y);
@@ -612,18 +618,29 @@ table! {
     "linalg::lu_solve" => |c| scipy::linalg::lu_solve(scipy::linalg::lu_factor(&c.x), &c.y, scipy::linalg::Trans::No);
     "linalg::matrix_power" => |c| linalg::matrix_power(&c.x, c.i);
     "linalg::matrix_rank" => |c| linalg::matrix_rank(&c.x);
+    "linalg::multi_dot" => |c| linalg::multi_dot([&c.x, &c.y, &c.x]);
     "linalg::norm" => |c| same!(c; linalg::norm(&c.x, c.f, c.i), linalg::norm(&c.x, linalg::NormOrder::Fro, ..));
     "linalg::norm_keepdims" => |c| linalg::norm_keepdims(&c.x, c.f, [c.i, 0]);
     "linalg::pinv" => |c| linalg::pinv(&c.x);
     "linalg::polar" => |c| scipy::linalg::polar(&c.x, scipy::linalg::PolarSide::Right);
+    "linalg::poly" => |c| np::poly(&c.x);
+    "linalg::polyfit" => |c| same!(c; np::polyfit(&c.x, &c.y, c.n, None), np::polyfit(&c.x, &c.y, 2, &c.y));
     "linalg::qr" => |c| linalg::qr(&c.x);
     "linalg::qr_complete" => |c| linalg::qr_complete(&c.x);
+    "linalg::qr_multiply" => |c| scipy::linalg::qr_multiply(&c.x, &c.y);
+    "linalg::roots" => |c| np::roots(&c.x);
+    "linalg::rsf2csf" => |c| scipy::linalg::rsf2csf(&c.x, &c.y);
+    "linalg::schur" => |c| scipy::linalg::schur(&c.x, scipy::linalg::SchurOutput::Complex);
     "linalg::slogdet" => |c| linalg::slogdet(&c.x);
     "linalg::solve" => |c| same!(c; linalg::solve(&c.x, &c.y), scipy::linalg::solve(&c.x, &c.y, scipy::linalg::AssumeA::Pos));
     "linalg::solve_triangular" => |c| scipy::linalg::solve_triangular(&c.x, &c.y, scipy::linalg::Trans::Adjoint, c.i > 0, c.i < 0);
+    "linalg::solve_sylvester" => |c| scipy::linalg::solve_sylvester(&c.x, &c.y, &c.x);
+    "linalg::sqrtm" => |c| scipy::linalg::sqrtm(&c.x);
     "linalg::svd" => |c| linalg::svd(&c.x);
     "linalg::svd_full" => |c| linalg::svd_full(&c.x);
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
+    "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
+    "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
     "linalg::toeplitz" => |c| scipy::linalg::toeplitz(&c.x, &c.y);
     "linalg::toeplitz_symmetric" => |c| scipy::linalg::toeplitz_symmetric(&c.x);
     "nn::attention" => |c| {
@@ -715,6 +732,7 @@ table! {
     "numpy::angle" => |c| np::angle(&c.x);
     "numpy::any" => |c| np::any(&c.x, c.i);
     "numpy::append" => |c| same!(c; np::append(&c.x, &c.y, c.i), np::append(&c.x, &c.y, ..));
+    "numpy::argpartition" => |c| np::argpartition(&c.x, c.i, c.i);
     "numpy::arange" => |c| same!(c; np::arange(0..c.i.min(1000)), np::arange(0.0..c.f.min(1e3)), np::arange(250u8..5));
     "numpy::arange_step" => |c| same!(c;
         np::arange_step(0..10, c.f),
@@ -900,7 +918,9 @@ table! {
     "numpy::nancumsum" => |c| np::nancumsum(&c.x, ..);
     "numpy::nanmax" => |c| np::nanmax(&c.x, c.i);
     "numpy::nanmean" => |c| np::nanmean(&c.x, c.i);
+    "numpy::nanmedian" => |c| np::nanmedian(&c.x, c.i);
     "numpy::nanmin" => |c| np::nanmin(&c.x, c.i);
+    "numpy::nanpercentile" => |c| np::nanpercentile(&c.x, c.f, c.i);
     "numpy::nanprod" => |c| np::nanprod(&c.x, c.i);
     "numpy::nanstd" => |c| np::nanstd(&c.x, c.i);
     "numpy::nansum" => |c| np::nansum(&c.x, c.i);
@@ -919,6 +939,7 @@ table! {
     "numpy::ones" => |c| same!(c; np::ones(c.dims()), np::ones([c.n, 0]));
     "numpy::ones_dtype" => |c| np::ones_dtype([c.n], c.dtype);
     "numpy::ones_like" => |c| np::ones_like(&c.x);
+    "numpy::nanquantile" => |c| np::nanquantile(&c.x, &c.y, c.i);
     "numpy::outer" => |c| np::outer(&c.x, &c.y);
     "numpy::pad" => |c| same!(c;
         np::pad(&c.x, &c.widths(), np::PadMode::Constant(c.f)),
@@ -927,6 +948,8 @@ table! {
         np::pad(&c.x, &vec![(5, 0); c.x.ndim()], np::PadMode::Wrap),
         np::pad(&c.x, &[(usize::MAX, usize::MAX)], np::PadMode::Wrap)
     );
+    "numpy::packbits" => |c| np::packbits(&c.x, np::BitOrder::Little);
+    "numpy::partition" => |c| np::partition(&c.x, c.i, c.i);
     "numpy::percentile" => |c| np::percentile(&c.x, c.f, c.i);
     "numpy::polyadd" => |c| np::polyadd(&c.x, &c.y);
     "numpy::polyder" => |c| np::polyder(&c.x, c.n.min(5));
@@ -934,6 +957,7 @@ table! {
     "numpy::polyint" => |c| np::polyint(&c.x, c.n.min(5), c.f);
     "numpy::polymul" => |c| np::polymul(&c.x, &c.y);
     "numpy::polysub" => |c| np::polysub(&c.x, &c.y);
+    "numpy::piecewise" => |c| np::piecewise(&c.x, [&c.mask], &[&|x| x * 2]);
     "numpy::polyval" => |c| np::polyval(&c.x, &c.y);
     "numpy::population_count" => |c| np::population_count(&c.x);
     "numpy::positive" => |c| np::positive(&c.x);
@@ -971,6 +995,7 @@ table! {
     "numpy::sin" => |c| np::sin(&c.x);
     "numpy::sinc" => |c| np::sinc(&c.x);
     "numpy::sinh" => |c| np::sinh(&c.x);
+    "numpy::sort_complex" => |c| np::sort_complex(&c.x);
     "numpy::sort" => |c| np::sort(&c.x, c.i);
     "numpy::split" => |c| np::split(&c.x, c.n, c.i);
     "numpy::sqrt" => |c| np::sqrt(&c.x);
@@ -1009,6 +1034,7 @@ table! {
     };
     "numpy::unique_counts" => |c| np::unique_counts(&c.x, c.n);
     "numpy::unique_inverse" => |c| np::unique_inverse(&c.x, c.n);
+    "numpy::unpackbits" => |c| np::unpackbits(&c.x, np::BitOrder::Big);
     "numpy::unravel_index" => |c| np::unravel_index(&c.places, &c.sizes());
     "numpy::unwrap" => |c| np::unwrap(&c.x, c.f, c.i);
     "numpy::vander" => |c| np::vander(&c.x, c.n.min(9));

@@ -12,6 +12,7 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{Shape, size};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::transfer_guard::{self, Direction};
 
 use super::{Array, Concrete, Literal};
 
@@ -202,8 +203,10 @@ impl Array {
             return Array::from_slice(&elements, shape);
         }
         let placed = device::uncommitted_device().and_then(|device| {
+            let aval = Aval::new(T::DTYPE, shape);
+            transfer_guard::check(Direction::HostToDevice, true, &aval)?;
             let data: Arc<dyn HostBytes> = Arc::new(Owned(elements));
-            transfer::array_of_shared(data, Aval::new(T::DTYPE, shape), device, false)
+            transfer::array_of_shared(data, aval, device, false)
         });
         placed.at_caller()
     }
@@ -253,7 +256,14 @@ impl Array {
     /// Returns the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        self.concrete().and_then(|c| transfer::to_host(&c)).at_caller()
+        self.bytes(false).at_caller()
+    }
+
+    /// The bytes of the elements; explicitly or not is what [`transfer_guard`](crate::transfer_guard()) distinguishes.
+    pub(super) fn bytes(&self, is_explicit: bool) -> Result<Vec<u8>> {
+        let c = self.concrete_as(is_explicit)?;
+        transfer_guard::check(Direction::DeviceToHost, is_explicit, &c.aval)?;
+        transfer::to_host(&c)
     }
 
     /// Returns the elements in row-major order. Waits for the values.
@@ -358,6 +368,7 @@ fn put_on(function: &str, bytes: &[u8], aval: Aval, to: Sharding) -> Result<Arra
 /// Creates an array of host bytes on a sharding.
 fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array> {
     check_bytes(bytes, &aval)?;
+    transfer_guard::check(Direction::HostToDevice, true, &aval)?;
     to.check_constrained("an array of host data")?;
     transfer::array_from_host(bytes, aval, to, committed)
 }

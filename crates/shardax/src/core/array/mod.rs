@@ -27,6 +27,7 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::transfer_guard::{self, Direction};
 
 /// The buffers of a concrete array, one for each device of its sharding.
 pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
@@ -294,6 +295,15 @@ impl Array {
 
     /// Returns the concrete array; sends a plain number to the default device.
     pub(crate) fn concrete(&self) -> Result<Arc<Concrete>> {
+        self.concrete_as(false)
+    }
+
+    /// Like [`concrete`](Self::concrete), of a plain number that the user asks to move.
+    pub(crate) fn concrete_explicitly(&self) -> Result<Arc<Concrete>> {
+        self.concrete_as(true)
+    }
+
+    fn concrete_as(&self, is_explicit: bool) -> Result<Arc<Concrete>> {
         match &self.0 {
             Repr::Concrete(c) => {
                 c.check_alive()?;
@@ -313,6 +323,7 @@ impl Array {
                 let device = device::uncommitted_device()?;
                 let sharding = Sharding::Single(SingleDeviceSharding::new(device));
                 let aval = self.aval();
+                transfer_guard::check(Direction::HostToDevice, is_explicit, &aval)?;
                 let buffers = transfer::buffers_from_host(&bytes, &aval, &sharding)?;
                 Ok(Arc::new(Concrete::new(aval, sharding, false, buffers)))
             }

@@ -294,7 +294,7 @@ pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);
     for leaf in &mut flat.leaves {
         let aval = leaf.aval();
-        *leaf = Array::from_bytes(&leaf.to_bytes()?, aval.dtype, &aval.shape)?;
+        *leaf = Array::from_bytes(&leaf.bytes(true).at_caller()?, aval.dtype, &aval.shape)?;
     }
     flat.build().at_caller()
 }

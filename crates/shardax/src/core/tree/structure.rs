@@ -315,6 +315,52 @@ impl TreeDef {
         Ok(new)
     }
 
+    /// The structure with the lists that are variables of this kind emptied.
+    ///
+    /// Fails for a variable of this kind that is no list.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// // Without such variables it stays.
+    /// let def = tree::structure(&vec![ones([2])]);
+    /// assert_eq!(def.without_lists_of_kind("Intermediate")?, def);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn without_lists_of_kind(&self, kind: &str) -> Result<TreeDef> {
+        // The position after the subtree that begins at `at`.
+        let end = |mut at: usize| {
+            let mut open = 1;
+            while open > 0 && at < self.0.len() {
+                open = open - 1 + self.0[at].arity();
+                at += 1;
+            }
+            at
+        };
+        let (mut new, mut at) = (TreeDef::default(), 0);
+        while at < self.0.len() {
+            let Token::Node(Node::Metadata(Metadata::Kind(own))) = &self.0[at] else {
+                new.push(self.0[at].clone());
+                at += 1;
+                continue;
+            };
+            let after = end(at);
+            // The outermost kind counts, so that those inside of another stay.
+            if *own != kind {
+                self.0[at..after].iter().for_each(|token| new.push(token.clone()));
+            } else if let Some(Token::Node(Node::List(_))) = self.0.get(at + 1) {
+                new.push(self.0[at].clone());
+                new.push(Token::Node(Node::List(0)));
+            } else {
+                return Err(err!(Type, "a variable of the kind {kind} is no list, and cannot be taken out")
+                    .help("declare it as a `Vec`, which is empty afterwards"))
+                .at_caller();
+            }
+            at = after;
+        }
+        Ok(new)
+    }
+
     /// Returns `true` if the structure holds plain numbers.
     pub(crate) fn has_numbers(&self) -> bool {
         self.0.iter().any(|token| matches!(token, Token::Number(..)))

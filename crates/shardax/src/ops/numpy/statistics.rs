@@ -98,13 +98,19 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
     })
 }
 
-fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
-    // The reduced axes last, and merged.
+/// The array with the reduced axes last, and merged, after the others, whose sizes come first.
+pub(super) fn lines(x: &Array, axes: &[usize]) -> (Vec<usize>, Array) {
     let kept: Vec<usize> = (0..x.ndim()).filter(|d| !axes.contains(d)).collect();
     let order: Vec<usize> = kept.iter().chain(axes).copied().collect();
     let rest: Vec<usize> = kept.iter().map(|&d| x.shape()[d]).collect();
     let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
     let lines = lax::reshape(&lax::transpose(x, &order), &[rest.as_slice(), &[count]].concat());
+    (rest, lines)
+}
+
+fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
+    let (rest, lines) = lines(x, axes);
+    let count = lines.shape()[rest.len()];
     let sorted = lines.sort(-1);
     let at = q.ravel() * (count as f64 - 1.0);
     let (low, high) = (at.floor(), at.ceil());

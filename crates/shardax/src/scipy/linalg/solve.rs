@@ -200,3 +200,8 @@ fn permutation(pivots: &Array) -> Result<Array> {
         start,
     )
 }
+
+/// The solution of `t x = b` for an upper triangular matrix.
+pub(super) fn solve_triangular_left(t: &Array, b: &Array) -> Array {
+    lax::triangular_solve(t, b, Triangular { left_side: true, lower: false, ..Triangular::default() })
+}

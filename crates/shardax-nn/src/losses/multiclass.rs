@@ -1,0 +1,137 @@
+//! Losses of classes that are no cross entropies, rankings and triplets.
+
+use shardax::nn::{log_softmax, one_hot, sparse_plus};
+use shardax::prelude::*;
+
+use crate::check::{floating, require, same_shape};
+use crate::optim::projections::projection_simplex;
+
+/// The score of the true class, `[...]`, for integer labels.
+fn own(scores: &Array, labels: &Array) -> Array {
+    scores.take_along_axis(labels.expand_dims(-1), -1).squeeze(-1)
+}
+
+macro_rules! checked {
+    ($name:literal, $scores:ident, $labels:ident) => {
+        let ($scores, $labels) = ($scores.into_array(), $labels.into_array());
+        require!(
+            &$scores,
+            floating($name, "scores", &$scores),
+            $labels.check(),
+            same_shape(
+                $name,
+                ("the scores without classes", &$scores.shape()[..$scores.ndim().saturating_sub(1)]),
+                ("labels", $labels.shape())
+            ),
+        );
+    };
+}
+
+/// By how much the highest of the other scores, plus a margin of 1, exceeds that of the true class: `[...]` for scores
+/// `[..., classes]` and integer labels `[...]`.
+///
+/// ```
+/// use shardax_nn::losses::multiclass_hinge_loss;
+/// use shardax_nn::prelude::*;
+/// let loss = multiclass_hinge_loss(array([[3.0f32, 1.0, 2.5]]), array([0]));
+/// assert_eq!(loss.to_vec::<f32>()?, [0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn multiclass_hinge_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
+    checked!("multiclass_hinge_loss", scores, labels);
+    let classes = scores.shape().last().copied().unwrap_or(0);
+    (&scores + 1 - one_hot(&labels, classes)).max(-1) - own(&scores, &labels)
+}
+
+/// By how much the highest score exceeds that of the true class: `[...]` for scores `[..., classes]` and integer labels
+/// `[...]`.
+#[track_caller]
+pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
+    checked!("multiclass_perceptron_loss", scores, labels);
+    scores.max(-1) - own(&scores, &labels)
+}
+
+/// The sparsemax loss, whose probabilities can be 0: `[batch]` for scores `[batch, classes]` and integer labels `[batch]`.
+///
+/// Source: [Martins and Astudillo 2016](https://arxiv.org/abs/1602.02068).
+#[track_caller]
+pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
+    checked!("multiclass_sparsemax_loss", scores, labels);
+    let classes = scores.shape().last().copied().unwrap_or(0);
+    let one = |scores: Array, label: Array| -> Result<Array> {
+        let share = projection_simplex(&scores, 1.0)?;
+        let gap = where_(arange(0..classes as i32).equal(&label), 0, &scores - scores.take(&label, 0));
+        let gap = where_(share.not_equal(0), gap, 0);
+        Ok((&share * gap).sum(..) + 0.5 * (1 - share.square().sum(..)))
+    };
+    let made = vmap(one).call((&scores, &labels));
+    made.unwrap_or_else(|error| Array::from_error(error, &scores))
+}
+
+/// The binary sparsemax loss of logits and labels 0 or 1, elementwise.
+#[track_caller]
+pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    require!(&logits, floating("sparsemax_loss", "logits", &logits), labels.check());
+    sparse_plus(where_(labels.not_equal(0), -&logits, &logits))
+}
+
+/// The cross entropy of the relevance of items with the softmax of their scores, for each list: `[...]` for logits and
+/// labels `[..., items]`. Optax takes the mean over lists: `.mean(..)`.
+///
+/// `mask` says which items exist. Source: [Ai et al. 2019](https://arxiv.org/abs/1811.04415).
+#[track_caller]
+pub fn ranking_softmax_loss<'a>(
+    logits: impl ArrayLike,
+    labels: impl ArrayLike,
+    mask: impl Into<Option<&'a Array>>,
+) -> Array {
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    require!(
+        &logits,
+        floating("ranking_softmax_loss", "logits", &logits),
+        labels.check(),
+        same_shape("ranking_softmax_loss", ("logits", logits.shape()), ("labels", labels.shape())),
+    );
+    let labels = labels.astype(logits.dtype());
+    match mask.into() {
+        None => -(labels * log_softmax(logits, -1)).sum(-1),
+        Some(mask) => {
+            let labels = where_(mask, labels, 0);
+            let logs = log_softmax(where_(mask, &logits, f64::NEG_INFINITY), -1);
+            let terms = where_(mask, labels * where_(mask, logs, 0), 0).astype(logits.dtype());
+            -terms.sum(-1)
+        }
+    }
+}
+
+/// By how much the distance to the positive, plus a margin of 1, exceeds the distance to the negative: `[...]` for
+/// embeddings `[..., features]`. Optax's defaults: Euclidean distances with 1e-6 inside of the root.
+///
+/// Source: [Schroff et al. 2015](https://arxiv.org/abs/1503.03832).
+///
+/// ```
+/// use shardax_nn::losses::triplet_margin_loss;
+/// use shardax_nn::prelude::*;
+/// let (anchor, near, far) = (zeros([1, 2]), ones([1, 2]), full([1, 2], 9.0));
+/// assert_eq!(triplet_margin_loss(anchor, near, far, 1.0).to_vec::<f32>()?, [0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn triplet_margin_loss(
+    anchors: impl ArrayLike,
+    positives: impl ArrayLike,
+    negatives: impl ArrayLike,
+    margin: f64,
+) -> Array {
+    let (anchors, positives, negatives) = (anchors.into_array(), positives.into_array(), negatives.into_array());
+    require!(
+        &anchors,
+        floating("triplet_margin_loss", "anchors", &anchors),
+        floating("triplet_margin_loss", "positives", &positives),
+        floating("triplet_margin_loss", "negatives", &negatives),
+    );
+    let distance = |x: Array| ((&anchors - x).square().sum(-1) + 1e-6).sqrt();
+    (distance(positives) - distance(negatives) + margin).maximum(0)
+}

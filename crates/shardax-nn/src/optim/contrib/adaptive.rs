@@ -1,0 +1,274 @@
+//! Optimizers that scale by moments of the gradients.
+
+use shardax::prelude::*;
+
+use super::super::tree_utils::{add_scale, bias_correction, mul, sub, update_moment, update_moment_per_elem_norm};
+use super::{
+    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
+    safe_increment, scale_by_learning_rate, zeros_in,
+};
+use crate::check::{DECAY, NOT_NEGATIVE, within};
+
+transformation! {
+    /// Scales by how far gradients are from their mean, as it was a step before.
+    ///
+    /// Source: [Zhuang et al. 2021](https://arxiv.org/abs/2110.05454).
+    scale_by_acprop -> ScaleByAcprop {
+        /// The decay rate of the mean of gradients. Default 0.9.
+        b1: f64 = 0.9,
+        /// The decay rate of the mean of squared deviations. Default 0.999.
+        b2: f64 = 0.999,
+        /// Added to the root. Default 1e-16.
+        eps: f64 = 1e-16,
+        /// Added to squared deviations. Default 1e-16.
+        eps_root: f64 = 1e-16,
+    }
+    AcpropState {
+        /// The steps taken, int32.
+        count: Array,
+        /// The mean of the gradients.
+        mu: P,
+        /// The mean of the squared deviations.
+        nu: P,
+    }
+    init |this, params| {
+        within("scale_by_acprop", "b1", this.b1, DECAY)?;
+        within("scale_by_acprop", "b2", this.b2, DECAY)?;
+        Ok(AcpropState { count: count(), mu: zeros_in(params, None)?, nu: zeros_in(params, None)? })
+    };
+    update |this, grads, state, _params| {
+        let error = sub(&grads, &state.mu)?;
+        let mu = update_moment(&grads, &state.mu, this.b1, 1)?;
+        let nu = update_moment_per_elem_norm(&error, &state.nu, this.b2, 2)?;
+        let nu = tree::map(|v| v + this.eps_root, nu)?;
+        let initial = state.count.equal(0);
+        let step = where_(&initial, 1, &state.count);
+        let before = bias_correction(&state.nu, this.b2, &step)?;
+        let scaled = |g: Array, v: Array| g / (where_(&initial, 1, v).sqrt() + this.eps);
+        let updates = tree::map2(scaled, grads, before)?;
+        Ok((updates, AcpropState { count: safe_increment(state.count), mu, nu }))
+    };
+}
+
+/// See [`acprop`].
+pub type Acprop = (ScaleByAcprop, AddDecayedWeights, ScaleByLearningRate);
+
+/// ACProp: asynchronous centered adaptive steps, without weight decay.
+pub fn acprop(learning_rate: impl Into<Schedule>) -> Acprop {
+    (scale_by_acprop(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
+}
+
+transformation! {
+    /// Adam with a second, slow mean of the gradients.
+    ///
+    /// Source: [Pagliardini et al. 2024](https://arxiv.org/abs/2409.03137).
+    scale_by_ademamix -> ScaleByAdemamix {
+        /// The decay rate of the fast mean. Default 0.9.
+        b1: f64 = 0.9,
+        /// The decay rate of the mean of squares. Default 0.999.
+        b2: f64 = 0.999,
+        /// The decay rate of the slow mean. Default 0.9999.
+        b3: Schedule = 0.9999.into(),
+        /// The weight of the slow mean. Default 6; that of [`ademamix`] is 5.
+        alpha: Schedule = 6.0.into(),
+        /// Added to the root. Default 1e-8.
+        eps: f64 = 1e-8,
+        /// Added inside of the root. Default 0.
+        eps_root: f64 = 0.0,
+    }
+    AdemamixState {
+        /// The steps taken, int32.
+        count: Array,
+        /// The fast mean.
+        m1: P,
+        /// The slow mean.
+        m2: P,
+        /// The mean of squares.
+        nu: P,
+    }
+    init |this, params| {
+        within("scale_by_ademamix", "b1", this.b1, DECAY)?;
+        within("scale_by_ademamix", "b2", this.b2, DECAY)?;
+        let zeros = || zeros_in(params, None);
+        Ok(AdemamixState { count: count(), m1: zeros()?, m2: zeros()?, nu: zeros()? })
+    };
+    update |this, grads, state, _params| {
+        let (b3, alpha) = (this.b3.at(&state.count), this.alpha.at(&state.count));
+        let m1 = update_moment(&grads, &state.m1, this.b1, 1)?;
+        let m2 = tree::map2(|g, m| ((1 - &b3) * &g + &b3 * m).astype(g.dtype()), grads.clone(), state.m2)?;
+        let nu = update_moment_per_elem_norm(&grads, &state.nu, this.b2, 2)?;
+        let count = safe_increment(state.count);
+        let (fast, squares) = (bias_correction(&m1, this.b1, &count)?, bias_correction(&nu, this.b2, &count)?);
+        let scaled = |m1: Array, m2: Array, v: Array| (m1 + &alpha * m2) / ((v + this.eps_root).sqrt() + this.eps);
+        let updates = tree::map3(scaled, fast, m2.clone(), squares)?;
+        Ok((updates, AdemamixState { count, m1, m2, nu }))
+    };
+}
+
+/// See [`ademamix`].
+pub type Ademamix = (ScaleByAdemamix, AddDecayedWeights, ScaleByLearningRate);
+
+/// AdEMAMix: [`adamw`](super::super::adamw) with a second, slow mean of the gradients; without weight decay.
+pub fn ademamix(learning_rate: impl Into<Schedule>) -> Ademamix {
+    let scaled = ScaleByAdemamix { alpha: 5.0.into(), ..scale_by_ademamix() };
+    (scaled, add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
+}
+
+transformation! {
+    /// [`scale_by_ademamix`] whose fast mean is the gradient itself, and whose slow one is a sum.
+    ///
+    /// Source: [Morwani et al. 2025](https://arxiv.org/abs/2502.02431).
+    scale_by_simplified_ademamix -> ScaleBySimplifiedAdemamix {
+        /// The decay rate of the sum. Default 0.99.
+        b1: f64 = 0.99,
+        /// The decay rate of the mean of squares. Default 0.95.
+        b2: f64 = 0.95,
+        /// The weight of the gradient. Default 0.
+        alpha: Schedule = 0.0.into(),
+        /// Added to the root. Default 1e-8.
+        eps: f64 = 1e-8,
+        /// Added inside of the root. Default 0.
+        eps_root: f64 = 0.0,
+    }
+    SimplifiedAdemamixState {
+        /// The steps taken, int32.
+        count: Array,
+        /// The sum of gradients.
+        m: P,
+        /// The mean of squares.
+        n: P,
+    }
+    init |this, params| {
+        within("scale_by_simplified_ademamix", "b1", this.b1, DECAY)?;
+        within("scale_by_simplified_ademamix", "b2", this.b2, DECAY)?;
+        Ok(SimplifiedAdemamixState { count: count(), m: zeros_in(params, None)?, n: zeros_in(params, None)? })
+    };
+    update |this, grads, state, _params| {
+        let alpha = this.alpha.at(&state.count);
+        let m = add_scale(&grads, this.b1, &state.m)?;
+        let squares = mul(&grads, &grads)?;
+        let n = add_scale(&squares, this.b2, &sub(&state.n, &squares)?)?;
+        let count = safe_increment(state.count);
+        let corrected = bias_correction(&n, this.b2, &count)?;
+        let scaled = |m: Array, g: Array, n: Array| (m + &alpha * g) / ((n + this.eps_root).sqrt() + this.eps);
+        let updates = tree::map3(scaled, m.clone(), grads, corrected)?;
+        Ok((updates, SimplifiedAdemamixState { count, m, n }))
+    };
+}
+
+/// See [`simplified_ademamix`].
+pub type SimplifiedAdemamix = (ScaleBySimplifiedAdemamix, AddDecayedWeights, ScaleByLearningRate);
+
+/// Simplified AdEMAMix, without weight decay.
+pub fn simplified_ademamix(learning_rate: impl Into<Schedule>) -> SimplifiedAdemamix {
+    (scale_by_simplified_ademamix(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
+}
+
+transformation! {
+    /// Adam that scales gradients by squares that do not contain them, clipped to the fourth root of the step.
+    ///
+    /// Source: [Taniguchi et al. 2024](https://arxiv.org/abs/2411.02853).
+    scale_by_adopt -> ScaleByAdopt {
+        /// The decay rate of the mean of gradients. Default 0.9.
+        b1: f64 = 0.9,
+        /// The decay rate of the mean of squares. Default 0.9999.
+        b2: f64 = 0.9999,
+        /// The least root. Default 1e-6.
+        eps: f64 = 1e-6,
+        /// Looks a step ahead. Default false.
+        nesterov: bool = false,
+        /// Clips. Default true.
+        use_clipping: bool = true,
+    }
+    AdoptState {
+        /// The steps taken, int32.
+        count: Array,
+        /// The mean of the scaled gradients.
+        mu: P,
+        /// The mean of squares.
+        nu: P,
+    }
+    init |this, params| {
+        within("scale_by_adopt", "b1", this.b1, DECAY)?;
+        within("scale_by_adopt", "b2", this.b2, DECAY)?;
+        within("scale_by_adopt", "eps", this.eps, NOT_NEGATIVE)?;
+        Ok(AdoptState { count: count(), mu: zeros_in(params, None)?, nu: zeros_in(params, None)? })
+    };
+    update |this, grads, state, _params| {
+        let later = state.count.greater(0);
+        let (b1, b2) = (where_(&later, this.b1, 1.0), where_(&later, this.b2, 0.0));
+        let mean = |new: Array, old: Array, decay: &Array| ((1 - decay) * &new + decay * old).astype(new.dtype());
+        let nu = tree::map2(|g, v| mean(g.square(), v, &b2), grads.clone(), state.nu.clone())?;
+        let bound = state.count.astype(DType::F32).pow(0.25);
+        let scaled = |g: Array, v: Array| {
+            let u = g / v.sqrt().maximum(this.eps);
+            let clipped = |u: Array| maximum(minimum(&u, &bound), -&bound).astype(u.dtype());
+            if this.use_clipping { clipped(u) } else { u }
+        };
+        let scaled = tree::map2(scaled, grads, state.nu)?;
+        let mu = tree::map2(|u, m| mean(u, m, &b1), scaled.clone(), state.mu)?;
+        let updates = match this.nesterov {
+            true => tree::map2(|u, m| mean(u, m, &b1), scaled, mu.clone())?,
+            false => mu.clone(),
+        };
+        Ok((updates, AdoptState { count: safe_increment(state.count), mu, nu }))
+    };
+}
+
+/// See [`adopt`].
+pub type Adopt = (ScaleByAdopt, ScaleByLearningRate);
+
+/// ADOPT: Adam that converges for any `b2`.
+pub fn adopt(learning_rate: impl Into<Schedule>) -> Adopt {
+    (scale_by_adopt(), scale_by_learning_rate(learning_rate))
+}
+
+transformation! {
+    /// Dual averages of gradients, divided by cube roots of sums of squares. The updates contain the learning rate.
+    ///
+    /// Source: [Defazio and Jelassi 2021](https://arxiv.org/abs/2101.11075).
+    scale_by_madgrad -> ScaleByMadgrad {
+        /// The learning rate. Default 0.01; Optax has none.
+        learning_rate: Schedule = 0.01.into(),
+        /// The share of the old parameters. Default 0.9.
+        momentum: f64 = 0.9,
+        /// Added to the root, and to the learning rate. Default 1e-6.
+        eps: f64 = 1e-6,
+    }
+    MadgradState {
+        /// The steps taken, int32.
+        count: Array,
+        /// The weighted sum of squares.
+        grad_sum_sq: P,
+        /// The weighted sum of gradients.
+        s: P,
+        /// The first parameters.
+        x0: P,
+    }
+    init |this, params| {
+        within("scale_by_madgrad", "momentum", this.momentum, DECAY)?;
+        let zeros = || zeros_in(params, None);
+        Ok(MadgradState { count: count(), grad_sum_sq: zeros()?, s: zeros()?, x0: tree::map(|x| x, params.clone())? })
+    };
+    update |this, grads, state, params| {
+        let rate = this.learning_rate.at(&state.count) + this.eps;
+        let weight = rate * (&state.count + 1).astype(DType::F32).sqrt();
+        let add = |sum: Array, new: Array| sum + (&weight * &new).astype(new.dtype());
+        let grad_sum_sq = tree::map2(|sum, g| add(sum, g.square()), state.grad_sum_sq, grads.clone())?;
+        let s = tree::map2(add, state.s, grads)?;
+        let z = |x0: Array, s: Array, sum: Array| x0 - s / (sum.cbrt() + this.eps);
+        let z = tree::map3(z, state.x0.clone(), s.clone(), grad_sum_sq.clone())?;
+        let next = |z: Array, x: Array| (1.0 - this.momentum) * z + this.momentum * &x - x;
+        let updates = tree::map2(next, z, params.clone())?;
+        Ok((updates, MadgradState { count: safe_increment(state.count), grad_sum_sq, s, x0: state.x0 }))
+    };
+}
+
+/// See [`madgrad`].
+pub type Madgrad = (AddDecayedWeights, ScaleByMadgrad);
+
+/// MADGRAD, without weight decay.
+pub fn madgrad(learning_rate: impl Into<Schedule>) -> Madgrad {
+    let scaled = ScaleByMadgrad { learning_rate: learning_rate.into(), ..scale_by_madgrad() };
+    (add_decayed_weights(0.0), scaled)
+}

@@ -1,0 +1,180 @@
+//! Transformations that take the loss beside its gradient: [`update_with_value`](ReduceOnPlateau::update_with_value).
+
+use shardax::prelude::*;
+
+use super::super::tree_utils::{NormOptions, scale};
+use super::{estimate, safe_increment};
+use crate::check::{NOT_NEGATIVE, positive, within};
+use crate::optim::count;
+use crate::optim::tree_utils::MixedDtype;
+
+/// See [`reduce_on_plateau`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ReduceOnPlateau {
+    /// The factor of the scale after a plateau. Default 0.1.
+    pub factor: f64,
+    /// The number of values without improvement that make a plateau. Default 10.
+    pub patience: usize,
+    /// The share of the best value by which a better one is below it. Default 1e-4.
+    pub rtol: f64,
+    /// The difference, in addition. Default 0.
+    pub atol: f64,
+    /// The number of values after a reduction that are not counted. Default 0.
+    pub cooldown: usize,
+    /// The number of values whose mean is one. Default 1.
+    pub accumulation_size: usize,
+    /// The least scale. Default 0.
+    pub min_scale: f64,
+}
+
+/// The state of [`ReduceOnPlateau`].
+#[derive(Tree, Clone, Debug)]
+pub struct ReduceOnPlateauState {
+    /// The factor of updates.
+    pub scale: Array,
+    /// The best value.
+    pub best_value: Array,
+    /// The number of values without improvement, int32.
+    pub plateau_count: Array,
+    /// The number of values that are not counted yet, int32.
+    pub cooldown_count: Array,
+    /// The number of values in the mean, int32.
+    pub count: Array,
+    /// Their mean.
+    pub avg_value: Array,
+}
+
+/// Scales updates by a factor that is reduced when the loss stagnates.
+///
+/// ```
+/// use shardax_nn::optim::contrib::{ReduceOnPlateau, reduce_on_plateau};
+/// use shardax_nn::prelude::*;
+/// let plateau = ReduceOnPlateau { patience: 1, ..reduce_on_plateau() };
+/// let mut state = plateau.init(&ones([2]))?;
+/// let mut updates = ones([2]);
+/// for loss in [1.0f32, 1.0] {
+///     (updates, state) = plateau.update_with_value(ones([2]), state, loss)?;
+/// }
+/// assert!(allclose(updates, full([2], 0.1f32), 1e-6, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn reduce_on_plateau() -> ReduceOnPlateau {
+    ReduceOnPlateau {
+        factor: 0.1,
+        patience: 10,
+        rtol: 1e-4,
+        atol: 0.0,
+        cooldown: 0,
+        accumulation_size: 1,
+        min_scale: 0.0,
+    }
+}
+
+impl ReduceOnPlateau {
+    /// The state before the first value.
+    ///
+    /// Fails when a number is out of its range.
+    #[track_caller]
+    pub fn init<P: Tree>(&self, params: &P) -> Result<ReduceOnPlateauState> {
+        let owner = "reduce_on_plateau";
+        within(owner, "factor", self.factor, f64::MIN_POSITIVE..1.0)?;
+        within(owner, "rtol", self.rtol, 0.0..=1.0)?;
+        within(owner, "atol", self.atol, NOT_NEGATIVE)?;
+        within(owner, "rtol + atol", self.rtol + self.atol, f64::MIN_POSITIVE..f64::INFINITY)?;
+        positive(owner, "accumulation_size", self.accumulation_size)?;
+        let highest = MixedDtype::Highest.dtype(params)?;
+        let value = |value: f64| shardax::numpy::full_dtype((), value, highest);
+        Ok(ReduceOnPlateauState {
+            scale: estimate(params, 1.0)?,
+            best_value: value(f64::INFINITY),
+            plateau_count: count(),
+            cooldown_count: count(),
+            count: count(),
+            avg_value: value(0.0),
+        })
+    }
+
+    /// The scaled updates, and the next state, for this value of the loss.
+    #[track_caller]
+    pub fn update_with_value<P: Tree>(
+        &self,
+        updates: P,
+        state: ReduceOnPlateauState,
+        value: impl ArrayLike,
+    ) -> Result<(P, ReduceOnPlateauState)> {
+        let of = |x: Array, like: &Array| x.astype(like.dtype());
+        let count = safe_increment(&state.count);
+        let value = of(value.into_array(), &state.avg_value);
+        let mean = of((&state.count * &state.avg_value + value) / &count, &state.avg_value);
+        let full = count.equal(self.accumulation_size);
+        let better = mean.less((1.0 - self.rtol) * &state.best_value - self.atol);
+        let plateau = where_(&better, 0, safe_increment(&state.plateau_count));
+        let cools = state.cooldown_count.greater(0);
+        let reached = plateau.equal(self.patience) & !&cools;
+        let reduced = where_(&reached, &state.scale * self.factor, &state.scale).maximum(self.min_scale);
+        let reduced = where_(&cools, &state.scale, reduced);
+        let cooldown = where_(&cools, &state.cooldown_count - 1, where_(&reached, self.cooldown as i32, 0));
+        let plateau = where_(&cools | &reached, 0, plateau);
+        let next = |new: Array, old: &Array| of(where_(&full, new, old), old);
+        let state = ReduceOnPlateauState {
+            scale: next(reduced, &state.scale),
+            best_value: next(where_(better, &mean, &state.best_value), &state.best_value),
+            plateau_count: next(plateau, &state.plateau_count),
+            cooldown_count: next(cooldown, &state.cooldown_count),
+            count: where_(&full, 0, &count).astype(DType::I32),
+            avg_value: of(where_(&full, 0, &mean), &mean),
+        };
+        Ok((scale(&state.scale, &updates)?, state))
+    }
+}
+
+/// See [`scale_by_polyak`].
+#[derive(Tree, Clone, Debug, PartialEq)]
+pub struct ScaleByPolyak {
+    /// The least value of the loss. Default 0.
+    pub f_min: f64,
+    /// The largest learning rate. Default 1.
+    pub max_learning_rate: f64,
+    /// Added to the squared norm. Default 0.
+    pub eps: f64,
+    /// Treats values below `f_min` as `f_min`: Optax's variant `sps+`. Default false.
+    pub clamp: bool,
+}
+
+/// Scales by Polyak's step: the loss above its least value over the squared norm of the gradient.
+///
+/// Source: [Loizou et al. 2020](https://arxiv.org/abs/2002.10542).
+pub fn scale_by_polyak() -> ScaleByPolyak {
+    ScaleByPolyak { f_min: 0.0, max_learning_rate: 1.0, eps: 0.0, clamp: false }
+}
+
+impl ScaleByPolyak {
+    /// The scaled updates for this value of the loss; their sign stays.
+    #[track_caller]
+    pub fn update_with_value<P: Tree>(&self, updates: P, value: impl ArrayLike) -> Result<P> {
+        let square = NormOptions::new().squared(true).norm(&updates);
+        let gap = (value.into_array() - self.f_min).astype(square.dtype());
+        let gap = if self.clamp { gap.maximum(0) } else { gap };
+        let below = &square + self.eps;
+        let is_zero = below.less_equal(f64::from(f32::EPSILON));
+        let step = where_(&is_zero, 0, minimum(gap / where_(&is_zero, 1, below), self.max_learning_rate));
+        scale(step.astype(square.dtype()), &updates)
+    }
+}
+
+/// Stochastic gradient descent with Polyak's step: the updates for these gradients at this value of the loss, with
+/// [`scale_by_polyak`]'s defaults.
+///
+/// ```
+/// use shardax_nn::optim::contrib::polyak_sgd;
+/// use shardax_nn::prelude::*;
+/// let params = array([1.0f32, 2.0]);
+/// // The loss is the sum of squares.
+/// let updates = polyak_sgd(2.0 * &params, params.square().sum(..))?;
+/// assert_eq!(apply_updates(params, updates)?.to_vec::<f32>()?, [0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polyak_sgd<P: Tree>(grads: P, value: impl ArrayLike) -> Result<P> {
+    scale_by_polyak().update_with_value(scale(-1.0, &grads)?, value)
+}

@@ -1,0 +1,143 @@
+//! Interpolation on grids, as in
+//! [`jax.scipy.interpolate`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.interpolate).
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
+use crate::ops::operators::{ArrayLike, into_arrays};
+
+/// The rule of a [`RegularGridInterpolator`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GridMethod {
+    /// Linear along each dimension.
+    #[default]
+    Linear,
+    /// The nearest point of the grid.
+    Nearest,
+}
+
+/// Values on a rectangular grid, interpolated between its points.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::interpolate::RegularGridInterpolator;
+/// let (x, y) = (array([0.0f32, 1.0, 3.0]), array([0.0f32, 2.0]));
+/// let values = x.expand_dims(1) * 10 + &y;
+/// let f = RegularGridInterpolator::new([x, y], values)?;
+/// assert_eq!(f.call(array([[2.0f32, 1.0]])).to_vec::<f32>()?, [21.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RegularGridInterpolator {
+    points: Vec<Array>,
+    values: Array,
+    method: GridMethod,
+    fill_value: Option<f64>,
+}
+
+impl RegularGridInterpolator {
+    /// The interpolator of `values`, whose leading dimensions are those of the grid: one ascending vector of coordinates
+    /// for each. Points outside of the grid give NaN.
+    ///
+    /// Fails for shapes that do not fit, and for less than two points along a dimension.
+    #[track_caller]
+    pub fn new(points: impl IntoIterator<Item = impl ArrayLike>, values: impl ArrayLike) -> Result<Self> {
+        let (points, values) = (into_arrays(points), values.into_array());
+        at_caller(|| {
+            points.iter().chain([&values]).try_for_each(Array::check)?;
+            let fits = |(d, p): (usize, &Array)| {
+                p.ndim() == 1 && p.size() >= 2 && values.shape().get(d).is_some_and(|n| *n == p.size())
+            };
+            if points.is_empty() || !points.iter().enumerate().all(fits) {
+                let of: Vec<String> = points.iter().map(Array::type_name).collect();
+                return Err(err!(Value, "a grid of {of:?} does not fit values {}", values.type_name())
+                    .help("give a vector of at least two coordinates for each leading dimension of the values"));
+            }
+            let values = promote_dtypes(&[&values], to_inexact)?.swap_remove(0);
+            Ok(RegularGridInterpolator { points, values, method: GridMethod::Linear, fill_value: Some(f64::NAN) })
+        })
+    }
+
+    /// The rule. Default linear.
+    pub fn method(mut self, method: GridMethod) -> Self {
+        self.method = method;
+        self
+    }
+
+    /// The value outside of the grid; `None` extrapolates. Default NaN.
+    pub fn fill_value(mut self, value: impl Into<Option<f64>>) -> Self {
+        self.fill_value = value.into();
+        self
+    }
+
+    /// The values at points, whose coordinates are in the last dimension: `[..., d]`.
+    ///
+    /// Fails for another number of coordinates than dimensions of the grid.
+    #[track_caller]
+    pub fn call(&self, xi: impl ArrayLike) -> Array {
+        let xi = xi.into_array();
+        let made = at_caller(|| self.at(&xi));
+        Array::from_result(made, &xi)
+    }
+
+    fn at(&self, xi: &Array) -> Result<Array> {
+        xi.check()?;
+        let d = self.points.len();
+        if xi.shape().last() != Some(&d) {
+            return Err(err!(Value, "the points {} do not have the {d} dimensions of the grid", xi.type_name())
+                .help("the last dimension has a coordinate for each dimension of the grid"));
+        }
+        let axis = xi.ndim() - 1;
+        // Of each dimension: the point below, and the share of the way to the next.
+        let mut places = Vec::new();
+        let mut outside: Option<Array> = None;
+        for (i, grid) in self.points.iter().enumerate() {
+            let args =
+                promote_dtypes(&[&lax::slice_in_dim(xi, i, i + 1, axis).squeeze(axis as i32), grid], to_inexact)?;
+            let (x, grid) = (&args[0], &args[1]);
+            let n = grid.size();
+            let below = (grid.searchsorted(x) - 1).maximum(0).minimum(n as i64 - 2);
+            let (low, high) = (grid.take(&below, 0), grid.take(&below + 1, 0));
+            let beyond = x.less(grid.get(0)) | x.greater(grid.get(-1)) | x.isnan();
+            outside = Some(outside.map_or(beyond.clone(), |all| all | beyond));
+            places.push((below, (x - &low) / (high - low)));
+        }
+        let strides: Vec<i64> =
+            (0..d).map(|i| self.values.shape()[i + 1..d].iter().product::<usize>() as i64).collect();
+        let rest = &self.values.shape()[d..];
+        let flat = lax::reshape(&self.values, &[&[self.values.shape()[..d].iter().product()], rest].concat());
+        let spread = |x: &Array| rest.iter().fold(x.clone(), |x, _| x.expand_dims(-1));
+        let corner = |bits: usize| {
+            let at = places
+                .iter()
+                .zip(&strides)
+                .enumerate()
+                .map(|(i, ((below, _), stride))| (below + (bits >> i & 1) as i64) * *stride);
+            flat.take(at.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32)), 0)
+        };
+        let y = match self.method {
+            GridMethod::Nearest => {
+                let at = places
+                    .iter()
+                    .zip(&strides)
+                    .map(|((below, share), stride)| where_(share.less_equal(0.5), below, below + 1) * *stride);
+                flat.take(at.reduce(|a, b| a + b).unwrap_or_else(|| Array::from(0i32)), 0)
+            }
+            GridMethod::Linear => {
+                let weighted = |bits: usize| {
+                    let share =
+                        |(i, (_, w)): (usize, &(Array, Array))| if bits >> i & 1 == 1 { w.clone() } else { 1 - w };
+                    let weight = places.iter().enumerate().map(share).reduce(|a, b| a * b);
+                    corner(bits) * spread(&weight.unwrap_or_else(|| Array::from(1)))
+                };
+                (1..1 << d).fold(weighted(0), |sum, bits| sum + weighted(bits))
+            }
+        };
+        Ok(match (self.fill_value, outside) {
+            (Some(value), Some(outside)) => where_(spread(&outside), value, &y).astype(y.dtype()),
+            _ => y,
+        })
+    }
+}

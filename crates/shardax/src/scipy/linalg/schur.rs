@@ -1,0 +1,288 @@
+//! Schur and Hessenberg forms, and functions of matrices that they give.
+
+use super::solve::solve_triangular_left;
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::linalg::eig::checked;
+use crate::linalg::pair;
+use crate::linalg::schur as forms;
+use crate::linalg::schur::each_matrix;
+use crate::ops::control_flow::fori_loop;
+use crate::ops::lax;
+use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite;
+use crate::ops::primitive::matrix::{adjoint, eye_like, product};
+
+/// The form of [`schur`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SchurOutput {
+    /// Real for a real matrix: with blocks of 2 × 2 on the diagonal for conjugate eigenvalues.
+    #[default]
+    Real,
+    /// Triangular, complex.
+    Complex,
+}
+
+/// The Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`: `a = z t zᴴ`.
+///
+/// A matrix whose eigenvalues are not found gives NaN. Not differentiable in reverse mode.
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{SchurOutput, schur};
+/// let a = array([[1.0f32, 2.0, 0.0], [-1.0, 3.0, 1.0], [0.5, 0.0, 2.0]]);
+/// let (t, z) = schur(&a, SchurOutput::Real)?;
+/// assert!(allclose(z.matmul(t).matmul(z.t()), &a, 1e-4, 1e-4)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
+    at_caller(|| {
+        let a = checked("schur", &a.into_array())?;
+        let made = composite("schur", output, 2, &[a.clone()], |output, args| {
+            each_matrix(args, |args| {
+                let (t, z) = forms::schur(&args[0])?;
+                let is_done = *output == SchurOutput::Real || t.dtype().is_complex();
+                let (t, z) = if is_done { (t, z) } else { forms::triangular_of_real(&t, &z)? };
+                Ok(vec![t, z])
+            })
+        });
+        checked_pair(made, &a)
+    })
+}
+
+fn checked_pair(made: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)> {
+    let (x, y) = pair(made, like);
+    x.check().map(|()| (x, y))
+}
+
+/// The Hessenberg forms `h` of square matrices `[..., n, n]`, zero below the first subdiagonal, and the unitary matrices
+/// `q`: `a = q h qᴴ`.
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::hessenberg;
+/// let a = array([[1.0f32, 2.0, 0.0], [-1.0, 3.0, 1.0], [0.5, 0.0, 2.0]]);
+/// let (h, q) = hessenberg(&a)?;
+/// assert!(allclose(q.matmul(h).matmul(q.t()), &a, 1e-4, 1e-4)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
+    at_caller(|| {
+        let a = checked("hessenberg", &a.into_array())?;
+        let made = composite("hessenberg", (), 2, &[a.clone()], |(), args| {
+            each_matrix(args, |args| forms::hessenberg(&args[0]).map(|(h, q)| vec![h, q]))
+        });
+        checked_pair(made, &a)
+    })
+}
+
+/// The complex Schur form of a real one: see [`schur`].
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{SchurOutput, rsf2csf, schur};
+/// let (t, z) = schur(array([[0.0f32, -1.0], [1.0, 0.0]]), SchurOutput::Real)?;
+/// let (t, _) = rsf2csf(t, z)?;
+/// assert!(t.get((1, 0)).abs().item::<f32>()? < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn rsf2csf(t: impl ArrayLike, z: impl ArrayLike) -> Result<(Array, Array)> {
+    at_caller(|| {
+        let (t, z) = (checked("rsf2csf", &t.into_array())?, checked("rsf2csf", &z.into_array())?);
+        if t.dtype().is_complex() {
+            return Ok((t, z));
+        }
+        let made = composite("rsf2csf", (), 2, &[t.clone(), z], |(), args| {
+            each_matrix(args, |args| forms::triangular_of_real(&args[0], &args[1]).map(|(t, z)| vec![t, z]))
+        });
+        checked_pair(made, &t)
+    })
+}
+
+/// A function of square matrices by their triangular forms: `of` the triangular matrix, turned back; complex.
+fn by_triangle(
+    name: &'static str,
+    a: impl ArrayLike,
+    of: impl Fn(&Array) -> Result<Array> + Copy + Send + Sync + 'static,
+) -> Array {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        let wide = checked(name, &a)?;
+        let outs = composite(name, (), 1, &[wide], move |(), args| {
+            each_matrix(args, |args| {
+                let (t, z) = forms::schur(&args[0])?;
+                let (t, z) = if t.dtype().is_complex() { (t, z) } else { forms::triangular_of_real(&t, &z)? };
+                Ok(vec![product(&product(&z, &of(&t)?), &adjoint(&z))])
+            })
+        })?;
+        outs.into_iter().next().ok_or_else(|| err!(Runtime, "{name} gave no result"))
+    });
+    Array::from_result(made, &a)
+}
+
+/// An upper triangular matrix with this diagonal, made one superdiagonal after the other: `next` gives, from the matrix so
+/// far, all elements of which those of one superdiagonal are taken.
+fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array) -> Result<Array> {
+    let n = t.shape()[0];
+    let offset = lax::iota(DType::I32, &[n, n], 1) - lax::iota(DType::I32, &[n, n], 0);
+    let start = (eye_like(t, n) * diagonal.expand_dims(0)).astype(t.dtype());
+    let step = |p: Array, f: Array| where_(offset.equal(&p), next(&f), &f).astype(t.dtype());
+    fori_loop(1, n.max(1) as i32, step, start)
+}
+
+/// The principal square roots of square matrices `[..., n, n]`, complex, by their Schur forms
+/// ([Björck and Hammarling 1983](https://doi.org/10.1016/0024-3795(83)80010-X)). A singular matrix may have none.
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let a = array([[1.0f32, 2.0], [0.0, 9.0]]);
+/// let root = shardax::scipy::linalg::sqrtm(&a);
+/// assert!(allclose(root.real(), array([[1.0f32, 0.5], [0.0, 3.0]]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sqrtm(a: impl ArrayLike) -> Array {
+    by_triangle("sqrtm", a, |t| {
+        let d = t.diagonal(0, 0, 1).sqrt();
+        let sum = d.expand_dims(1) + d.expand_dims(0);
+        let sum = where_(sum.equal(0), 1, sum).astype(t.dtype());
+        by_superdiagonals(t, &d, |root| (t - product(root, root)) / &sum)
+    })
+}
+
+/// A function of square matrices `[..., n, n]` by the elementwise function of complex numbers that `func` is, complex
+/// ([Golub and Van Loan, 9.1.4](https://math.ecnu.edu.cn/~jypan/Teaching/books/2013%20Matrix%20Computations%204th.pdf)).
+/// Accurate for distinct eigenvalues.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let a = array([[1.0f32, 2.0], [0.0, 3.0]]);
+/// let y = shardax::scipy::linalg::funm(&a, |x| x.exp());
+/// assert!(allclose(y.real(), shardax::scipy::linalg::expm(&a), 1e-4, 1e-4)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for less than two dimensions, and matrices that are not square.
+#[track_caller]
+pub fn funm(a: impl ArrayLike, func: fn(Array) -> Array) -> Array {
+    let a = a.into_array();
+    let made = at_caller(|| {
+        let wide = checked("funm", &a)?;
+        let outs = each_matrix(&[wide], |args| {
+            let (t, z) = forms::schur(&args[0])?;
+            let (t, z) = if t.dtype().is_complex() { (t, z) } else { forms::triangular_of_real(&t, &z)? };
+            let d = t.diagonal(0, 0, 1);
+            let gap = d.expand_dims(1) - d.expand_dims(0);
+            let gap = where_(gap.equal(0), 1, gap).astype(t.dtype());
+            let f = by_superdiagonals(&t, &func(d), |f| (product(f, &t) - product(&t, f)) / &gap)?;
+            Ok(vec![product(&product(&z, &f), &adjoint(&z))])
+        })?;
+        outs.into_iter().next().ok_or_else(|| err!(Runtime, "funm gave no result"))
+    });
+    Array::from_result(made, &a)
+}
+
+/// The solution `x` of Sylvester's equation `a x + x b = q`: `[m, n]` for `a` `[m, m]`, `b` `[n, n]` and `q` `[m, n]`, by
+/// Schur forms ([Bartels and Stewart 1972](https://doi.org/10.1145/361573.361582)).
+///
+/// Fails for shapes that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (a, b, q) = (array([[3.0f32, 1.0], [0.0, 2.0]]), array([[1.0f32]]), array([[5.0f32], [3.0]]));
+/// let x = shardax::scipy::linalg::solve_sylvester(a, b, q);
+/// assert!(allclose(x, array([[1.0f32], [1.0]]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn solve_sylvester(a: impl ArrayLike, b: impl ArrayLike, q: impl ArrayLike) -> Array {
+    let args = [a.into_array(), b.into_array(), q.into_array()];
+    let made = at_caller(|| {
+        let args = promote_dtypes(&args.each_ref(), to_inexact)?;
+        let (a, b) = (checked("solve_sylvester", &args[0])?, checked("solve_sylvester", &args[1])?);
+        let q = args[2].astype(a.dtype());
+        let sizes = [a.shape()[a.ndim() - 1], b.shape()[b.ndim() - 1]];
+        if a.ndim() != 2 || b.ndim() != 2 || q.shape() != sizes {
+            let of = |x: &Array| x.type_name();
+            return Err(err!(Value, "solve_sylvester got a {}, b {} and q {}", of(&a), of(&b), of(&q))
+                .help("give square matrices [m, m] and [n, n], and [m, n]; use `vmap` for several"));
+        }
+        let outs = composite("solve_sylvester", (), 1, &[a, b, q], |(), args| Ok(vec![sylvester(args)?]))?;
+        outs.into_iter().next().ok_or_else(|| err!(Runtime, "solve_sylvester gave no result"))
+    });
+    Array::from_result(made, &args[2])
+}
+
+fn sylvester(args: &[Array]) -> Result<Array> {
+    if args[2].size() == 0 {
+        return Ok(args[2].clone());
+    }
+    let triangle = |x: &Array| {
+        let (t, z) = forms::schur(x)?;
+        if t.dtype().is_complex() { Ok((t, z)) } else { forms::triangular_of_real(&t, &z) }
+    };
+    let ((r, u), (s, v)) = (triangle(&args[0])?, triangle(&args[1])?);
+    let f = product(&product(&adjoint(&u), &args[2].astype(r.dtype())), &v);
+    let [m, n] = [r.shape()[0], s.shape()[0]];
+    // One column after the other: those before it are on the right side.
+    let step = |k: Array, y: Array| {
+        let column = lax::dynamic_slice_in_dim(&s, &k, 1, 1);
+        let shift = lax::dynamic_slice_in_dim(&column, &k, 1, 0);
+        let right = lax::dynamic_slice_in_dim(&f, &k, 1, 1) - product(&y, &column);
+        let x = solve_triangular_left(&(&r + eye_like(&r, m) * shift), &right);
+        lax::dynamic_update_slice_in_dim(&y, &x, &k, 1)
+    };
+    let y = fori_loop(0, n as i32, step, (&f * 0).astype(f.dtype()))?;
+    let x = product(&product(&u, &y), &adjoint(&v));
+    Ok(if args[0].dtype().is_complex() { x } else { x.real() })
+}
+
+/// The exponential of a matrix `[n, n]`, and its derivative in the direction of another: `(expm(a), d expm(a) · e)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (y, dy) = shardax::scipy::linalg::expm_frechet(array([[0.0f32]]), array([[2.0f32]]))?;
+/// assert_eq!((y.to_vec::<f32>()?, dy.to_vec::<f32>()?), (vec![1.0], vec![2.0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for matrices that are not square, or not of one shape.
+#[track_caller]
+pub fn expm_frechet(a: impl ArrayLike, e: impl ArrayLike) -> Result<(Array, Array)> {
+    let args = [a.into_array(), e.into_array()];
+    at_caller(|| {
+        let args = promote_dtypes(&args.each_ref(), to_inexact)?;
+        crate::transform::jvp(|a: Array| super::expm(a), args[0].clone(), args[1].clone())
+    })
+}
+
+/// The product of `c` with the orthonormal factor of `a`, from the right, and the triangular factor: `(c q, r)`, which is
+/// SciPy's `qr_multiply(a, c, mode="right")`; of one vector `c` it is `[k]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (cq, r) = shardax::scipy::linalg::qr_multiply(array([[3.0f32], [4.0]]), array([3.0f32, 4.0]));
+/// assert!(allclose(cq.get(0) / r.get((0, 0)), 1.0f32, 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for shapes that do not fit.
+#[track_caller]
+pub fn qr_multiply(a: impl ArrayLike, c: impl ArrayLike) -> (Array, Array) {
+    let (q, r) = crate::linalg::qr(a);
+    (crate::ops::numpy::matmul(c, q), r)
+}

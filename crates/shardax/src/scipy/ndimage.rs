@@ -1,0 +1,143 @@
+//! Interpolation of images, as in
+//! [`jax.scipy.ndimage`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.ndimage).
+
+use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::lax;
+use crate::ops::numpy::{floor_divide, promote_dtypes, remainder, to_inexact, where_};
+use crate::ops::operators::{ArrayLike, into_arrays};
+
+/// The values outside of an image in [`map_coordinates`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Boundary {
+    /// This number: SciPy's `mode="constant"` with `cval`.
+    Constant(f64),
+    /// The nearest pixel.
+    Nearest,
+    /// Reflections about the centers of the last pixels.
+    Mirror,
+    /// Reflections about the edges.
+    Reflect,
+    /// Repetitions.
+    Wrap,
+}
+
+impl Default for Boundary {
+    fn default() -> Self {
+        Boundary::Constant(0.0)
+    }
+}
+
+/// The place in a dimension of `n` elements that an index outside of it stands for.
+fn inside(index: &Array, n: i64, mode: Boundary) -> Array {
+    let mirror = |index: Array, n: i64| match n {
+        0 | 1 => index * 0,
+        _ => (remainder(index + (n - 1), 2 * (n - 1)) - (n - 1)).abs(),
+    };
+    match mode {
+        Boundary::Constant(_) | Boundary::Nearest => index.maximum(0).minimum((n - 1).max(0)),
+        Boundary::Wrap => remainder(index, n.max(1)),
+        Boundary::Mirror => mirror(index.clone(), n),
+        Boundary::Reflect => floor_divide(mirror(index * 2 + 1, 2 * n + 1) - 1, 2),
+    }
+}
+
+/// The values of an image at coordinates, one array of them for each dimension of the image, all of one shape: the nearest
+/// pixel (`order` 0) or linear interpolation (`order` 1).
+///
+/// Fails for other orders, for another number of coordinates than dimensions, and for empty images.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::ndimage::{Boundary, map_coordinates};
+/// let image = array([[0.0f32, 1.0], [2.0, 3.0]]);
+/// let y = map_coordinates(&image, [array([0.5f32]), array([0.5f32])], 1, Boundary::default());
+/// assert_eq!(y.to_vec::<f32>()?, [1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn map_coordinates(
+    input: impl ArrayLike,
+    coordinates: impl IntoIterator<Item = impl ArrayLike>,
+    order: usize,
+    mode: Boundary,
+) -> Array {
+    let (input, coordinates) = (input.into_array(), into_arrays(coordinates));
+    let made = at_caller(|| interpolate(&input, &coordinates, order, mode));
+    Array::from_result(made, &input)
+}
+
+/// Rounds halves away from zero, as images are.
+fn round_away(x: &Array) -> Array {
+    if x.dtype().is_complex() || !x.dtype().is_float() { x.clone() } else { x.sign() * (x.abs() + 0.5).floor() }
+}
+
+fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundary) -> Result<Array> {
+    input.check()?;
+    if coordinates.len() != input.ndim() {
+        return Err(err!(
+            Value,
+            "coordinates must be a sequence of length input.ndim, but {} != {}",
+            coordinates.len(),
+            input.ndim()
+        )
+        .help("give one array of coordinates for each dimension of the image"));
+    }
+    if order > 1 {
+        return Err(err!(NotImplemented, "map_coordinates currently requires order<=1, got {order}")
+            .help("use 0 for the nearest pixel, 1 for linear interpolation"));
+    }
+    if input.size() == 0 {
+        return Err(err!(Value, "map_coordinates of an empty image, {}", input.type_name()).help("give pixels"));
+    }
+    let coordinates = promote_dtypes(&coordinates.iter().collect::<Vec<_>>(), to_inexact)?;
+    // Of each dimension: the pixels on both sides, which of them exist, and their weights.
+    let mut sides: Vec<Vec<(Array, Option<Array>, Option<Array>)>> = Vec::new();
+    for (x, &n) in coordinates.iter().zip(input.shape()) {
+        let side = |index: Array, weight: Option<Array>| {
+            let valid = matches!(mode, Boundary::Constant(_)).then(|| index.greater_equal(0) & index.less(n as i64));
+            (inside(&index, n as i64, mode), valid, weight)
+        };
+        sides.push(match order {
+            0 => vec![side(round_away(x).astype(DType::I32), None)],
+            _ => {
+                let below = x.floor();
+                let weight = x - &below;
+                let index = below.astype(DType::I32);
+                vec![side(index.clone(), Some(1 - &weight)), side(index + 1, Some(weight))]
+            }
+        });
+    }
+    let pixels = input.ravel();
+    let mut sum: Option<Array> = None;
+    for corner in 0..sides.iter().map(Vec::len).product::<usize>() {
+        let (mut rest, mut place, mut valid, mut weight) = (corner, Array::from(0i32), None::<Array>, None::<Array>);
+        for (side, &n) in sides.iter().zip(input.shape()) {
+            let (index, exists, own) = &side[rest % side.len()];
+            rest /= side.len();
+            place = place * n as i64 + index;
+            let all = |total: Option<Array>, own: &Option<Array>, join: fn(Array, &Array) -> Array| match (total, own) {
+                (Some(total), Some(own)) => Some(join(total, own)),
+                (total, own) => total.or_else(|| own.clone()),
+            };
+            valid = all(valid, exists, |a, b| a & b);
+            weight = all(weight, own, |a, b| a * b);
+        }
+        let values = pixels.take(place.astype(DType::I32), 0);
+        let values = match (mode, valid) {
+            (Boundary::Constant(outside), Some(valid)) => where_(valid, values, outside),
+            _ => values,
+        };
+        let part = match weight {
+            Some(weight) => values * weight,
+            None => values,
+        };
+        sum = Some(sum.map_or(part.clone(), |sum| sum + part));
+    }
+    let sum = sum.unwrap_or_else(|| input.clone());
+    let is_integer = !input.dtype().is_float() && !input.dtype().is_complex();
+    let sum = if is_integer { round_away(&sum) } else { sum };
+    Ok(lax::convert_element_type(sum, input.dtype()))
+}

@@ -1,0 +1,168 @@
+//! Minimization, as in [`jax.scipy.optimize`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.optimize).
+
+use crate::core::array::Array;
+use crate::core::function::{Function, IntoOutput};
+use crate::core::program::trace::at_caller;
+use crate::error::{Result, err};
+use crate::ops::control_flow::while_loop;
+use crate::ops::numpy::options::options;
+use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::matrix::product;
+use crate::transform::value_and_grad;
+
+/// What [`minimize`] found. It is a tree.
+#[derive(Clone, Debug, shardax_macros::Tree)]
+pub struct OptimizeResults {
+    /// The point, `[n]`.
+    pub x: Array,
+    /// True if the gradient there is smaller than the tolerance.
+    pub success: Array,
+    /// 0 for success, 1 for too many steps, 3 for a line search that found no lower value.
+    pub status: Array,
+    /// The value there.
+    pub fun: Array,
+    /// The gradient there, `[n]`.
+    pub jac: Array,
+    /// The estimate of the inverse of the Hessian, `[n, n]`.
+    pub hess_inv: Array,
+    /// The number of evaluations of the function.
+    pub nfev: Array,
+    /// The number of evaluations of its gradient.
+    pub njev: Array,
+    /// The number of steps.
+    pub nit: Array,
+}
+
+options! {
+    /// Options of [`minimize`].
+    MinimizeOptions {
+        /// The largest element of the gradient at which the search ends. Default 1e-5.
+        gtol: f64 = 1e-5, |gtol: f64| gtol;
+        /// The largest number of steps. Default 200 times the number of variables.
+        maxiter: Option<usize> = None, |maxiter: usize| Some(maxiter);
+        /// The largest number of values that a line search computes. Default 20.
+        line_search_maxiter: usize = 20, |steps: usize| steps;
+    }
+}
+
+/// Minimizes a function of a vector by the method of Broyden, Fletcher, Goldfarb and Shanno
+/// ([Nocedal and Wright, Numerical Optimization, 6.1](https://doi.org/10.1007/978-0-387-40065-5)): JAX's
+/// `minimize(fun, x0, method="BFGS")`. Works inside `jit` and `vmap`; not differentiable in reverse mode.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::optimize::minimize;
+/// let rosenbrock = |x: Array| (1 - x.get(0)).square() + (x.get(1) - x.get(0).square()).square() * 100;
+/// let found = minimize(rosenbrock, zeros(2))?;
+/// assert!(found.success.item::<bool>()? && allclose(found.x, ones(2), 1e-2, 1e-2)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for a starting point of other than one dimension, and a function whose value is no scalar. [`MinimizeOptions`] has
+/// options.
+#[track_caller]
+pub fn minimize<R: IntoOutput<Output = Array>>(
+    fun: impl Fn(Array) -> R,
+    x0: impl ArrayLike,
+) -> Result<OptimizeResults> {
+    MinimizeOptions::new().minimize(fun, x0)
+}
+
+/// The point, the value, the gradient, the inverse Hessian, and the counts of steps, evaluations and failures.
+type State = (Array, Array, Array, Array, [Array; 3]);
+
+impl MinimizeOptions {
+    /// See [`minimize`].
+    #[track_caller]
+    pub fn minimize<R: IntoOutput<Output = Array>>(
+        &self,
+        fun: impl Fn(Array) -> R,
+        x0: impl ArrayLike,
+    ) -> Result<OptimizeResults> {
+        let x0 = x0.into_array();
+        at_caller(|| self.search(&|x| fun(x).into_output(), &x0))
+    }
+
+    fn search(&self, fun: &dyn Fn(Array) -> Result<Array>, x0: &Array) -> Result<OptimizeResults> {
+        let x0 = promote_dtypes(&[x0], to_inexact)?.swap_remove(0);
+        let [n] = *x0.shape() else {
+            return Err(err!(Value, "minimize needs a vector to start from, got {}", x0.type_name())
+                .help("use `ravel_pytree` for other trees"));
+        };
+        let slopes = |x: &Array| value_and_grad(|x: Array| fun(x)).call(x);
+        let (f, g) = slopes(&x0)?;
+        let limit = self.maxiter.unwrap_or(200 * n) as i64;
+        let is_done = |g: &Array| g.abs().max(..).less(self.gtol);
+        let going =
+            |(_, _, g, _, [steps, _, failed]): State| is_done(&g).logical_not() & steps.less(limit) & failed.equal(0);
+        let step = |(x, f, g, h, [steps, calls, _]): State| -> Result<State> {
+            let column = |x: &Array| x.expand_dims(1);
+            let p = -product(&h, &column(&g)).squeeze(1);
+            let slope = (&g * &p).sum(..);
+            let (alpha, next_f, next_g, tries, found) = self.line_search(&slopes, &x, &f, &g, &p, &slope)?;
+            let s = &p * alpha;
+            let y = &next_g - &g;
+            let curvature = (&s * &y).sum(..);
+            let is_convex = curvature.greater(0);
+            let rho = where_(&is_convex, 1 / where_(&is_convex, &curvature, 1), 0);
+            let hy = product(&h, &column(&y)).squeeze(1);
+            let scale = (&y * &hy).sum(..) * &rho + 1;
+            let outer = |a: &Array, b: &Array| a.expand_dims(1) * b.expand_dims(0);
+            let h = &h + (outer(&s, &s) * scale - outer(&hy, &s) - outer(&s, &hy)) * rho;
+            let take = |new: Array, old: &Array| where_(&found, new, old).astype(old.dtype());
+            let failed = where_(&found, 0, 1);
+            Ok((take(&x + s, &x), take(next_f, &f), take(next_g, &g), h, [steps + 1, calls + tries, failed]))
+        };
+        let h = crate::ops::numpy::eye_offset(n, n, 0).astype(x0.dtype());
+        let counts = [Array::from(0i32), Array::from(1i32), Array::from(0i32)];
+        let (x, f, g, h, [steps, calls, failed]) = while_loop(going, step, (x0, f, g, h, counts))?;
+        let success = is_done(&g);
+        let status = where_(&success, 0, where_(failed.greater(0), 3, 1));
+        Ok(OptimizeResults {
+            x,
+            success,
+            status,
+            fun: f,
+            jac: g,
+            hess_inv: h,
+            nfev: calls.clone(),
+            njev: calls,
+            nit: steps,
+        })
+    }
+
+    /// The length of a step that lowers the value and the slope enough (the weak conditions of Wolfe), by doubling and
+    /// bisection; with the value and the gradient there, the number of evaluations, and whether there is one.
+    #[allow(clippy::type_complexity)]
+    fn line_search(
+        &self,
+        slopes: &dyn Fn(&Array) -> Result<(Array, Array)>,
+        x: &Array,
+        f: &Array,
+        g: &Array,
+        p: &Array,
+        slope: &Array,
+    ) -> Result<(Array, Array, Array, Array, Array)> {
+        type Search = (Array, Array, Array, Array, Array, Array, Array);
+        let going = |(.., tries, done): Search| tries.less(self.line_search_maxiter as i64) & done.logical_not();
+        let step = |(alpha, low, high, _, _, tries, _): Search| -> Result<Search> {
+            let (value, gradient) = slopes(&(x + &alpha * p))?;
+            let falls = value.less_equal(f + &alpha * slope * 1e-4);
+            let bends = (&gradient * p).sum(..).greater_equal(slope * 0.9);
+            let done = &falls & &bends;
+            let high = where_(&falls, &high, &alpha);
+            let low = where_(&falls & bends.logical_not(), &alpha, &low);
+            let next = where_(high.isfinite(), (&low + &high) / 2, &low * 2);
+            let alpha = where_(&done, &alpha, next);
+            Ok((alpha, low, high, value, gradient, tries + 1, done))
+        };
+        let number = |x: f64| (slope * 0 + x).astype(slope.dtype());
+        let no = number(0.0).equal(1);
+        let start = (number(1.0), number(0.0), number(f64::INFINITY), f.clone(), g.clone(), Array::from(0i32), no);
+        let (alpha, low, _, value, gradient, tries, done) = while_loop(going, step, start)?;
+        // Near the minimum rounding hides the slope: a step that lowers the value counts.
+        let lower = value.less(f) | (value.equal(f) & low.greater(0));
+        Ok((alpha, value, gradient, tries, done | lower))
+    }
+}

@@ -1,0 +1,189 @@
+//! Guards that log or reject transfers between the host and devices.
+
+use std::cell::Cell;
+use std::fmt::Display;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use crate::error::{Result, err};
+use crate::local::{Stack, StackKey};
+use crate::warning;
+
+/// What happens at a transfer: see [`transfer_guard`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransferGuardLevel {
+    /// Transfers run.
+    #[default]
+    Allow,
+    /// Implicit transfers are logged, like a warning.
+    Log,
+    /// Implicit transfers are errors.
+    Disallow,
+    /// All transfers are logged.
+    LogExplicit,
+    /// All transfers are errors.
+    DisallowExplicit,
+}
+
+use TransferGuardLevel::{Allow, Disallow, DisallowExplicit, Log, LogExplicit};
+
+const LEVELS: [TransferGuardLevel; 5] = [Allow, Log, Disallow, LogExplicit, DisallowExplicit];
+
+impl TransferGuardLevel {
+    /// Parses one of JAX's names: `allow`, `log`, `disallow`, `log_explicit` or `disallow_explicit`.
+    ///
+    /// Fails for any other.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let named = |level: &TransferGuardLevel| level.name() == name;
+        LEVELS.into_iter().find(named).ok_or_else(|| {
+            err!(
+                Value,
+                "a transfer guard must be one of allow, log, disallow, log_explicit, disallow_explicit, got {name:?}"
+            )
+            .help("`disallow` rejects implicit transfers, `disallow_explicit` all")
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Allow => "allow",
+            Log => "log",
+            Disallow => "disallow",
+            LogExplicit => "log_explicit",
+            DisallowExplicit => "disallow_explicit",
+        }
+    }
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    HostToDevice,
+    DeviceToDevice,
+    DeviceToHost,
+}
+
+use Direction::{DeviceToDevice, DeviceToHost, HostToDevice};
+
+/// The number of guards of all threads, and of directions that the process restricts: without any, a transfer costs one
+/// load.
+static GUARDS: AtomicUsize = AtomicUsize::new(0);
+/// The levels of the process, by direction.
+static PROCESS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
+
+thread_local! {
+    /// The guards that exist, with the number of each.
+    static THREAD: Stack<(u64, Option<Direction>, TransferGuardLevel)> = const { Stack::new() };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Restores the previous level when dropped.
+#[must_use = "the level holds only while the guard lives"]
+#[derive(Debug)]
+pub struct TransferGuard {
+    number: u64,
+    // Guards belong to the thread that made them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for TransferGuard {
+    fn drop(&mut self) {
+        GUARDS.fetch_sub(1, Relaxed);
+        THREAD.with_borrow_mut(|all| all.retain(|(number, ..)| *number != self.number));
+    }
+}
+
+fn guard(direction: Option<Direction>, level: TransferGuardLevel) -> TransferGuard {
+    let number = NEXT.replace(NEXT.get() + 1);
+    THREAD.with_borrow_mut(|all| all.push((number, direction, level)));
+    GUARDS.fetch_add(1, Relaxed);
+    TransferGuard { number, not_send: PhantomData }
+}
+
+/// Sets what happens at transfers on this thread until the guard is dropped (JAX's context manager of that name):
+/// transfers from the host to a device, between devices, and from a device to the host.
+///
+/// Explicit transfers are those of [`device_put`](crate::device_put), [`device_get`](crate::device_get),
+/// [`array`](crate::array()) and `Array`'s constructors. Implicit ones are plain numbers that become operands, arguments
+/// of a compiled function that lie on other devices than it, and reading values: [`Array::item`](crate::Array::item),
+/// [`Array::to_vec`](crate::Array::to_vec), printing. They are checked on every platform, so a program tested on CPU has
+/// no hidden transfer on an accelerator.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::{TransferGuardLevel, transfer_guard};
+/// let x = ones([2]);
+/// let _guard = transfer_guard(TransferGuardLevel::Disallow);
+/// let read = x.to_vec::<f32>().err().map(|e| e.message().to_owned());
+/// assert_eq!(read.as_deref(), Some("Disallowed device-to-host transfer: float32[2]"));
+/// assert!(device_get(&x).is_ok());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn transfer_guard(level: TransferGuardLevel) -> TransferGuard {
+    guard(None, level)
+}
+
+/// Like [`transfer_guard`], for transfers from the host to a device.
+pub fn transfer_guard_host_to_device(level: TransferGuardLevel) -> TransferGuard {
+    guard(Some(HostToDevice), level)
+}
+
+/// Like [`transfer_guard`], for transfers between devices.
+pub fn transfer_guard_device_to_device(level: TransferGuardLevel) -> TransferGuard {
+    guard(Some(DeviceToDevice), level)
+}
+
+/// Like [`transfer_guard`], for transfers from a device to the host.
+pub fn transfer_guard_device_to_host(level: TransferGuardLevel) -> TransferGuard {
+    guard(Some(DeviceToHost), level)
+}
+
+/// Sets the levels of the process by the option's name: `transfer_guard`, or one of its three directions.
+pub(crate) fn set_of_process(option: &str, level: TransferGuardLevel) {
+    let directions: &[Direction] = match option {
+        "transfer_guard_host_to_device" => &[HostToDevice],
+        "transfer_guard_device_to_device" => &[DeviceToDevice],
+        "transfer_guard_device_to_host" => &[DeviceToHost],
+        _ => &[HostToDevice, DeviceToDevice, DeviceToHost],
+    };
+    for direction in directions {
+        let before = PROCESS[*direction as usize].swap(level as u8, Relaxed);
+        match (before, level as u8) {
+            (0, 1..) => GUARDS.fetch_add(1, Relaxed),
+            (1.., 0) => GUARDS.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
+    }
+}
+
+/// Logs or rejects a transfer of a value of this type.
+#[inline]
+pub(crate) fn check(direction: Direction, is_explicit: bool, value: &dyn Display) -> Result<()> {
+    if GUARDS.load(Relaxed) == 0 { Ok(()) } else { check_level(direction, is_explicit, value) }
+}
+
+#[cold]
+fn check_level(direction: Direction, is_explicit: bool, value: &dyn Display) -> Result<()> {
+    let applies = |(_, of, level): &(u64, Option<Direction>, TransferGuardLevel)| {
+        of.is_none_or(|of| of == direction).then_some(*level)
+    };
+    let process = || LEVELS[usize::from(PROCESS[direction as usize].load(Relaxed)).min(LEVELS.len() - 1)];
+    let level = THREAD.with_borrow(|all| all.iter().rev().find_map(applies)).unwrap_or_else(process);
+    let (name, help) = match direction {
+        HostToDevice => {
+            ("host-to-device", "move the value with `device_put` before, or allow it with `transfer_guard`")
+        }
+        DeviceToDevice => ("device-to-device", "move it with `device_put` before, or allow it with `transfer_guard`"),
+        DeviceToHost => ("device-to-host", "read it with `device_get`, or allow it with `transfer_guard`"),
+    };
+    match (level, is_explicit) {
+        (DisallowExplicit, _) | (Disallow, false) => {
+            Err(err!(Runtime, "Disallowed {name} transfer: {value}").help(help))
+        }
+        (LogExplicit, _) | (Log, false) => {
+            warning::warn(&format!("{name} transfer: {value}"), help);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
