@@ -54,6 +54,7 @@ FAMILIES = [
     "stats",
     "scipy",
     "experimental",
+    "pallas",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 
