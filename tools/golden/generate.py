@@ -55,6 +55,7 @@ FAMILIES = [
     "scipy",
     "experimental",
     "narrow",
+    "pallas",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

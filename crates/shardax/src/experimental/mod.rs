@@ -1,6 +1,7 @@
-//! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): sparse arrays and differential
-//! equations.
+//! Functions as in [`jax.experimental`](https://docs.jax.dev/en/latest/jax.experimental.html): kernels, sparse arrays and
+//! differential equations.
 
 pub mod jet;
 pub mod ode;
+pub mod pallas;
 pub mod sparse;

@@ -14,3 +14,4 @@ pub(crate) mod operators;
 pub mod platform_dependent;
 pub(crate) mod primitive;
 pub(crate) mod shard_map;
+pub(crate) mod state;

@@ -23,6 +23,7 @@ pub mod narrow;
 pub mod nn;
 pub mod numpy;
 pub mod numpy_more;
+pub mod pallas;
 pub mod promotion;
 pub mod random;
 pub mod random_more;

@@ -1,0 +1,333 @@
+//! `pallas_call`: the function that runs a kernel on a grid.
+
+use std::panic::Location;
+
+use super::kernel::{is_in_kernel, on_grid};
+use super::primitive::{Block, Kernel};
+use super::spec::BlockSpec;
+use crate::core::array::Array;
+use crate::core::function::IntoOutput;
+use crate::core::program::trace::{Traced, trace};
+use crate::core::program::{Aval, Program};
+use crate::core::tree::{Flat, Tree};
+use crate::dtype::DType;
+use crate::error::{Error, Result, err};
+use crate::interpret::flat::types_of;
+use crate::interpret::higher_order::bind_checked;
+use crate::ops::numpy::convert;
+use crate::ops::operators::ArrayLike;
+use crate::ops::state::{Ref, with_refs};
+use crate::sharding::context::with_abstract_mesh;
+use crate::source;
+use crate::transform::function_name;
+
+/// Statistics of a kernel, for the compiler's schedule and [`Program::flops`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CostEstimate {
+    /// Floating-point operations of all positions of the grid together.
+    pub flops: u64,
+    /// Evaluations of exponentials and the like.
+    pub transcendentals: u64,
+    /// Bytes read and written.
+    pub bytes_accessed: u64,
+}
+
+impl CostEstimate {
+    /// The cost of so many calls.
+    pub(super) fn times(self, count: u64) -> Self {
+        let times = |n: u64| n.saturating_mul(count);
+        CostEstimate {
+            flops: times(self.flops),
+            transcendentals: times(self.transcendentals),
+            bytes_accessed: times(self.bytes_accessed),
+        }
+    }
+}
+
+/// A kernel with its grid and specs; see [`pallas_call`].
+#[derive(Clone, Debug)]
+#[must_use = "a kernel does nothing until it is called"]
+pub struct PallasCall<K, T> {
+    kernel: K,
+    /// The number of refs that the kernel takes.
+    num_refs: usize,
+    out_shape: T,
+    grid: Vec<usize>,
+    in_specs: Option<Vec<BlockSpec>>,
+    out_specs: Option<Vec<BlockSpec>>,
+    scratch_shapes: Vec<Array>,
+    num_scalar_prefetch: usize,
+    aliases: Vec<(usize, usize)>,
+    cost: Option<CostEstimate>,
+    name: String,
+    interpret: bool,
+}
+
+/// Makes a function that runs `kernel` at each position of a grid.
+///
+/// `kernel` takes an array of refs: those of the operands, the results, and the scratch memory, in this order. It returns
+/// nothing or a `Result`. `out_shape` is a tree of [`shape_dtype_struct`](crate::shape_dtype_struct)s, the types of the
+/// results. Without a grid the kernel runs once; without specs its refs are whole arrays.
+///
+/// Positions run one after the other, the last dimension of the grid fastest, so that a block which several of them write
+/// can be an accumulator. What was never written is uninitialized; on CPU it reads as NaN or the lowest integer, and so do
+/// the parts of blocks that lie beyond the array.
+///
+/// On CPU the compiler makes a loop of it. A program for a GPU or a TPU fails to compile, unless
+/// [`interpret`](PallasCall::interpret) makes a loop there too.
+/// [`vmap`](crate::vmap()) adds a dimension to the grid; for a derivative, wrap the function that calls it in
+/// [`custom_vjp`](crate::custom_vjp()).
+///
+/// ```
+/// # use shardax::experimental::pallas::{self as pl, BlockSpec};
+/// # use shardax::prelude::*;
+/// // Products of blocks, summed over the last dimension of the grid.
+/// let matmul = pl::pallas_call(
+///     |[x, y, o, sum]| {
+///         let k = pl::program_id(2);
+///         pl::when(k.equal(0), || sum.set(0.0))?;
+///         sum.add(pl::dot(&x.get(), &y.get()))?;
+///         pl::when(k.equal(pl::num_programs(2) - 1), || o.set(sum.get().astype(o.dtype())))
+///     },
+///     shape_dtype_struct([64, 32], DType::Bf16),
+/// )
+/// .grid([2, 2, 3])
+/// .in_specs([BlockSpec::new([32, 16], |[i, _, k]| [i, k]), BlockSpec::new([16, 16], |[_, j, k]| [k, j])])
+/// .out_specs([BlockSpec::new([32, 16], |[i, j, _]| [i, j])])
+/// .scratch_shapes([shape_dtype_struct([32, 16], DType::F32)]);
+/// let ones = |shape| full_dtype(shape, 1, DType::Bf16);
+/// let z = matmul.call([ones([64, 48]), ones([48, 32])])?;
+/// assert_eq!(z.astype(DType::F32).max(..).item::<f32>()?, 48.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn pallas_call<const N: usize, K, R, T>(kernel: K, out_shape: T) -> PallasCall<impl Fn(&[Ref]) -> Result<()>, T>
+where
+    K: Fn([Ref; N]) -> R,
+    R: IntoOutput<Output = ()>,
+    T: Tree,
+{
+    let kernel = move |refs: &[Ref]| match <[Ref; N]>::try_from(refs.to_vec()) {
+        Ok(refs) => kernel(refs).into_output(),
+        Err(all) => Err(err!(Runtime, "a kernel of {N} refs was given {}", all.len())),
+    };
+    PallasCall {
+        kernel,
+        num_refs: N,
+        out_shape,
+        grid: Vec::new(),
+        in_specs: None,
+        out_specs: None,
+        scratch_shapes: Vec::new(),
+        num_scalar_prefetch: 0,
+        aliases: Vec::new(),
+        cost: None,
+        name: function_name::<K>().to_owned(),
+        interpret: false,
+    }
+}
+
+impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
+    /// The sizes of the grid. Default: none; the kernel runs once.
+    pub fn grid(mut self, grid: impl IntoIterator<Item = usize>) -> Self {
+        self.grid = grid.into_iter().collect();
+        self
+    }
+
+    /// The spec of each operand that is not prefetched. Default: whole arrays.
+    pub fn in_specs(mut self, specs: impl IntoIterator<Item = BlockSpec>) -> Self {
+        self.in_specs = Some(specs.into_iter().collect());
+        self
+    }
+
+    /// The spec of each result. Default: whole arrays.
+    pub fn out_specs(mut self, specs: impl IntoIterator<Item = BlockSpec>) -> Self {
+        self.out_specs = Some(specs.into_iter().collect());
+        self
+    }
+
+    /// The types of scratch memory, which lasts from one position of the grid to the next.
+    pub fn scratch_shapes(mut self, shapes: impl IntoIterator<Item = Array>) -> Self {
+        self.scratch_shapes = shapes.into_iter().collect();
+        self
+    }
+
+    /// The first operands, so many, are whole for every position, and index maps may read them
+    /// ([`BlockSpec::prefetched`]). They have no spec.
+    pub fn num_scalar_prefetch(mut self, count: usize) -> Self {
+        self.num_scalar_prefetch = count;
+        self
+    }
+
+    /// Pairs of an operand and a result that starts with its value: `[(0, 0)]`.
+    pub fn input_output_aliases(mut self, aliases: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        self.aliases = aliases.into_iter().collect();
+        self
+    }
+
+    /// The cost of the kernel. Default: that of its operations, times the size of the grid.
+    pub fn cost_estimate(mut self, cost: CostEstimate) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    /// The name in programs and errors. Default: that of the kernel function.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Makes a loop of the kernel on every platform, as on CPU. Default false.
+    pub fn interpret(mut self, interpret: bool) -> Self {
+        self.interpret = interpret;
+        self
+    }
+
+    /// Applies the kernel to these operands.
+    ///
+    /// Fails when the specs do not fit the grid, the operands or the results, or when the kernel fails.
+    #[track_caller]
+    pub fn call<A: ArrayLike>(&self, operands: impl IntoIterator<Item = A>) -> Result<T> {
+        let at = Location::caller();
+        let _line = source::enter_at(at);
+        let operands: Vec<Array> = operands.into_iter().map(ArrayLike::into_array).collect();
+        self.bound(operands).map_err(|e| e.at(at))
+    }
+
+    fn bound(&self, operands: Vec<Array>) -> Result<T> {
+        operands.iter().try_for_each(Array::check)?;
+        let operands: Vec<Array> = operands.iter().map(|x| convert(x, x.dtype(), false)).collect();
+        let out = Flat::of(&self.out_shape);
+        let outs: Vec<Aval> = types_of(&out)?.into_iter().map(plain).collect();
+        let kernel = self.traced(&operands, outs)?;
+        let leaves = bind_checked(kernel, &operands)?;
+        Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
+    }
+
+    /// The primitive for operands of these types.
+    fn traced(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Kernel> {
+        if is_in_kernel() {
+            return Err(err!(NotImplemented, "pallas_call {} was called in a kernel", self.name)
+                .help("call the other kernel before or after this one"));
+        }
+        let prefetch = self.num_scalar_prefetch;
+        if prefetch > operands.len() {
+            return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len()));
+        }
+        let scratch = self.scratch_shapes.iter().map(|x| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone())));
+        let scratch: Vec<Aval> = scratch.collect::<Result<_>>()?;
+        let (scalars, inputs): (Vec<Aval>, Vec<Aval>) = {
+            let mut types = operands.iter().map(|x| plain(x.aval()));
+            (types.by_ref().take(prefetch).collect(), types.collect())
+        };
+        let count = operands.len() + outs.len() + scratch.len();
+        if count != self.num_refs {
+            return Err(err!(
+                Type,
+                "the kernel {} takes {} refs, and there are {} operands, {} results and {} scratch shapes",
+                self.name,
+                self.num_refs,
+                operands.len(),
+                outs.len(),
+                scratch.len()
+            )
+            .help("a kernel takes a ref for each operand, each result and each scratch shape, in this order"));
+        }
+        self.check_aliases(operands, &outs)?;
+
+        let inputs = self.blocks("input", &self.in_specs, &inputs, &scalars)?;
+        let results = self.blocks("output", &self.out_specs, &outs, &scalars)?;
+        let blocks: Vec<Block> = inputs.into_iter().chain(results).collect();
+        let refs: Vec<Aval> =
+            scalars.iter().cloned().chain(blocks.iter().map(Block::ref_aval)).chain(scratch.iter().cloned()).collect();
+        let name = &self.name;
+        let program = closed(format!("the kernel {name}"), &[], &refs, |_, refs| {
+            on_grid(&self.grid, || (self.kernel)(refs)).map(|()| Vec::new())
+        })?;
+        Ok(Kernel {
+            name: self.name.clone(),
+            program,
+            grid: self.grid.clone(),
+            vmapped: 0,
+            scalars,
+            blocks,
+            outs,
+            scratch,
+            aliases: self.aliases.clone(),
+            cost: self.cost,
+            interpret: self.interpret,
+        })
+    }
+
+    /// The blocks of arrays of these types. `what` names them in errors.
+    fn blocks(
+        &self,
+        what: &str,
+        specs: &Option<Vec<BlockSpec>>,
+        arrays: &[Aval],
+        scalars: &[Aval],
+    ) -> Result<Vec<Block>> {
+        let whole = vec![BlockSpec::whole(); if specs.is_some() { 0 } else { arrays.len() }];
+        let specs = specs.as_ref().unwrap_or(&whole);
+        if specs.len() != arrays.len() {
+            let function = if what == "input" { "in_specs" } else { "out_specs" };
+            return Err(err!(Value, "{function} has {} specs, and there are {} {what}s", specs.len(), arrays.len())
+                .help("give one BlockSpec for each; BlockSpec::whole() for a whole array"));
+        }
+        let block = |(i, (spec, array)): (usize, (&BlockSpec, &Aval))| {
+            let make = || {
+                let dims = spec.dims(&array.shape)?;
+                let ids = vec![Aval::scalar(DType::I32); self.grid.len()];
+                let index =
+                    closed("the index map".into(), &ids, scalars, |ids, refs| spec.index(ids, refs, dims.len()))?;
+                Ok(Block { dims, array: array.clone(), index })
+            };
+            make().map_err(|e: Error| e.context(format!("pallas_call {}, {what} {i}", self.name)).at(spec.at))
+        };
+        specs.iter().zip(arrays).enumerate().map(block).collect()
+    }
+
+    fn check_aliases(&self, operands: &[Array], outs: &[Aval]) -> Result<()> {
+        for (i, &(input, output)) in self.aliases.iter().enumerate() {
+            let (Some(from), Some(to)) = (operands.get(input), outs.get(output)) else {
+                return Err(err!(
+                    Value,
+                    "input_output_aliases ({input}, {output}): there are {} operands and {} results",
+                    operands.len(),
+                    outs.len()
+                ));
+            };
+            if (from.dtype(), from.shape()) != (to.dtype, to.shape.as_slice()) {
+                return Err(err!(
+                    Value,
+                    "input_output_aliases ({input}, {output}): the operand has type {}, and the result {to}",
+                    from.type_name()
+                ));
+            }
+            if self.aliases[..i].iter().any(|other| other.0 == input || other.1 == output) {
+                return Err(err!(Value, "input_output_aliases: {:?} name an operand or a result twice", self.aliases));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The type of an array in a kernel.
+fn plain(aval: Aval) -> Aval {
+    Aval::new(aval.dtype, aval.shape)
+}
+
+/// Traces a function of arguments and refs of these types, which must not capture arrays.
+fn closed(
+    what: String,
+    args: &[Aval],
+    refs: &[Aval],
+    f: impl FnOnce(&[Array], &[Ref]) -> Result<Vec<Array>>,
+) -> Result<Program> {
+    let trace = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
+    let Traced { program, captures } = with_abstract_mesh(None, trace)?;
+    match captures.first() {
+        Some(array) => Err(err!(Value, "{what} captures an array of type {}", array.type_name())
+            .help("pass it as an operand: a kernel only sees its refs and plain numbers")),
+        None => Ok(program.simplified()),
+    }
+}

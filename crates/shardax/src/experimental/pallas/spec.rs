@@ -1,0 +1,207 @@
+//! Block specs: which part of an array a position of the grid works on.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::core::array::Array;
+use crate::error::{Result, err};
+use crate::ops::operators::ArrayLike;
+use crate::ops::state::Ref;
+use crate::shape::Shape;
+
+/// The size of a block in one dimension of the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockDim {
+    /// As many entries; the index map returns the number of the block. The last block may reach beyond the array.
+    Blocked(usize),
+    /// One entry, at the index that the index map returns; the ref lacks the dimension.
+    Squeezed,
+    /// As many entries from the index on that the index map returns, of the array with padding before and after.
+    Element {
+        /// The number of entries.
+        size: usize,
+        /// The number of entries of padding before and after the array.
+        padding: (usize, usize),
+    },
+}
+
+/// A dimension of a block with one entry, which the ref lacks: `(SQUEEZED, 128)`.
+pub const SQUEEZED: BlockDim = BlockDim::Squeezed;
+
+impl BlockDim {
+    /// The number of entries.
+    pub(super) fn size(self) -> usize {
+        match self {
+            BlockDim::Blocked(size) | BlockDim::Element { size, .. } => size,
+            BlockDim::Squeezed => 1,
+        }
+    }
+
+    /// The padding of the array before and after.
+    pub(super) fn padding(self) -> (usize, usize) {
+        match self {
+            BlockDim::Element { padding, .. } => padding,
+            _ => (0, 0),
+        }
+    }
+}
+
+impl From<usize> for BlockDim {
+    fn from(size: usize) -> Self {
+        BlockDim::Blocked(size)
+    }
+}
+
+/// Types accepted as the shape of a block: arrays, vectors and tuples of sizes and [`BlockDim`]s.
+pub trait IntoBlockShape {
+    /// Returns the dimensions.
+    fn into_block_shape(self) -> Vec<BlockDim>;
+}
+
+impl<T: Into<BlockDim>, const N: usize> IntoBlockShape for [T; N] {
+    fn into_block_shape(self) -> Vec<BlockDim> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<T: Into<BlockDim>> IntoBlockShape for Vec<T> {
+    fn into_block_shape(self) -> Vec<BlockDim> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+/// What an index map may return: an array, vector or tuple of integer scalars, one for each dimension of the block.
+pub trait IntoBlockIndex {
+    /// Returns the indices.
+    fn into_block_index(self) -> Vec<Array>;
+}
+
+impl<T: ArrayLike, const N: usize> IntoBlockIndex for [T; N] {
+    fn into_block_index(self) -> Vec<Array> {
+        self.into_iter().map(ArrayLike::into_array).collect()
+    }
+}
+
+impl<T: ArrayLike> IntoBlockIndex for Vec<T> {
+    fn into_block_index(self) -> Vec<Array> {
+        self.into_iter().map(ArrayLike::into_array).collect()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($t:ident $i:tt),*))*) => {$(
+        impl<$($t: Into<BlockDim>),*> IntoBlockShape for ($($t,)*) {
+            fn into_block_shape(self) -> Vec<BlockDim> {
+                vec![$(self.$i.into()),*]
+            }
+        }
+        impl<$($t: ArrayLike),*> IntoBlockIndex for ($($t,)*) {
+            fn into_block_index(self) -> Vec<Array> {
+                vec![$(self.$i.into_array()),*]
+            }
+        }
+    )*};
+}
+
+tuples!(());
+crate::tuples::each!(tuples);
+
+type IndexMap = dyn Fn(&[Array], &[Ref]) -> Result<Vec<Array>> + Send + Sync;
+
+/// How an operand or a result is cut into blocks, and which of them a position of the grid works on.
+///
+/// The index map takes the position and returns the number of the block in each dimension. By default the block is the
+/// whole array.
+///
+/// ```
+/// # use shardax::experimental::pallas::{BlockSpec, SQUEEZED};
+/// // Row `i` of a matrix, in blocks of 128.
+/// let row = BlockSpec::new((SQUEEZED, 128), |[i, j]| [i, j]);
+/// // The same block for all `j`.
+/// let left = BlockSpec::new([64, 128], |[i, _j]| (i, 0));
+/// ```
+#[derive(Clone)]
+pub struct BlockSpec {
+    pub(super) block: Option<Vec<BlockDim>>,
+    map: Option<Arc<IndexMap>>,
+    pub(super) at: &'static Location<'static>,
+}
+
+impl BlockSpec {
+    /// Blocks of this shape. The index map takes one index for each dimension of the grid.
+    #[track_caller]
+    pub fn new<const N: usize, R: IntoBlockIndex>(
+        block: impl IntoBlockShape,
+        index_map: impl Fn([Array; N]) -> R + Send + Sync + 'static,
+    ) -> Self {
+        BlockSpec::prefetched(block, move |indices, _| index_map(indices))
+    }
+
+    /// Like [`new`](Self::new), with an index map that also takes the refs of the prefetched operands
+    /// ([`PallasCall::num_scalar_prefetch`](super::PallasCall::num_scalar_prefetch)), and may read them.
+    #[track_caller]
+    pub fn prefetched<const N: usize, R: IntoBlockIndex>(
+        block: impl IntoBlockShape,
+        index_map: impl Fn([Array; N], &[Ref]) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let map = move |indices: &[Array], refs: &[Ref]| match <[Array; N]>::try_from(indices.to_vec()) {
+            Ok(indices) => Ok(index_map(indices, refs).into_block_index()),
+            Err(all) => Err(err!(Value, "the index map takes {N} indices, and the grid has {} dimensions", all.len())
+                .help("an index map takes one index for each dimension of the grid")),
+        };
+        BlockSpec { block: Some(block.into_block_shape()), map: Some(Arc::new(map)), at: Location::caller() }
+    }
+
+    /// The whole array, at every position.
+    #[track_caller]
+    pub fn whole() -> Self {
+        BlockSpec { block: None, map: None, at: Location::caller() }
+    }
+
+    /// The dimensions of the block of an array of this shape.
+    pub(super) fn dims(&self, shape: &Shape) -> Result<Vec<BlockDim>> {
+        let Some(dims) = &self.block else { return Ok(shape.iter().map(|&n| BlockDim::Blocked(n)).collect()) };
+        if dims.len() != shape.len() {
+            return Err(err!(
+                Value,
+                "a block shape must have the same number of dimensions as the array: {dims:?} for the shape {:?}",
+                shape.as_slice()
+            )
+            .help("write SQUEEZED for a dimension of one entry that the kernel does not see"));
+        }
+        if let Some(at) = dims.iter().position(|dim| dim.size() == 0) {
+            return Err(err!(Value, "dimension {at} of the block {dims:?} is empty"));
+        }
+        Ok(dims.clone())
+    }
+
+    /// The index of the block at this position.
+    pub(super) fn index(&self, indices: &[Array], refs: &[Ref], rank: usize) -> Result<Vec<Array>> {
+        let Some(map) = &self.map else { return Ok(vec![0.into_array(); rank]) };
+        let index = map(indices, refs)?;
+        index.iter().try_for_each(Array::check)?;
+        if index.len() != rank {
+            return Err(err!(
+                Value,
+                "the index map must return {rank} values, one for each dimension of the block, and returned {}",
+                index.len()
+            ));
+        }
+        match index.iter().find(|i| i.ndim() != 0 || !i.dtype().is_integer()) {
+            Some(other) => Err(err!(
+                Type,
+                "the index map must return integer scalars, and returned one of type {}",
+                other.type_name()
+            )),
+            None => Ok(index),
+        }
+    }
+}
+
+impl fmt::Debug for BlockSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockSpec").field("block", &self.block).finish_non_exhaustive()
+    }
+}

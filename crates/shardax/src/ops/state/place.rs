@@ -1,0 +1,203 @@
+//! A part of a ref: which entries of each dimension, with computed positions as operands.
+
+use super::ref_index::{Ds, RefIndexItem};
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::program::trace::trace;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::index::{IndexItem, Slice};
+use crate::ops::lax;
+use crate::ops::numpy::filled;
+use crate::shape::Shape;
+
+/// The entries of one dimension.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Entries {
+    /// The one at an operand; the dimension is removed.
+    At,
+    /// As many from an operand on.
+    From(usize),
+    /// As many from a constant on.
+    Range(usize, usize),
+    Strided(Slice),
+    /// Those at an operand, an integer array.
+    Each,
+}
+
+/// A part of a ref. The positions of `At`, `From` and `Each` are operands, in the order of the dimensions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place(Vec<Entries>);
+
+/// The contiguous block of a value that has a part of it, and the rest of the index.
+struct Block {
+    starts: Vec<Array>,
+    sizes: Shape,
+    items: Vec<IndexItem>,
+}
+
+impl Place {
+    /// The place in a value of this shape, and its operands. Ranges may only reach beyond the end where it is `open`.
+    pub fn of(shape: &[usize], index: Vec<RefIndexItem>, open: bool) -> Result<(Place, Vec<Array>)> {
+        let full = || RefIndexItem::Item(IndexItem::Slice(Slice::FULL));
+        let is_ellipsis = |item: &RefIndexItem| matches!(item, RefIndexItem::Item(IndexItem::Ellipsis));
+        let mut items = index;
+        let given = items.iter().filter(|item| !is_ellipsis(item)).count();
+        if given > shape.len() {
+            return Err(err!(Index, "too many indices: {given} for a ref of shape {shape:?}"));
+        }
+        let at = items.iter().position(is_ellipsis).unwrap_or(items.len());
+        let rest = std::iter::repeat_with(full).take(shape.len() - given);
+        items.splice(at..(at + 1).min(items.len()), rest);
+        if items.iter().any(is_ellipsis) {
+            return Err(err!(Index, "an index can only have a single ellipsis"));
+        }
+        let (mut entries, mut operands) = (Vec::new(), Vec::new());
+        for (item, &size) in items.into_iter().zip(shape) {
+            let (entry, operand) = entry(item, size, open)?;
+            entries.push(entry);
+            operands.extend(operand);
+        }
+        Ok((Place(entries), operands))
+    }
+
+    /// The number of operands.
+    pub fn operand_count(&self) -> usize {
+        self.0.iter().filter(|entry| matches!(entry, Entries::At | Entries::From(_) | Entries::Each)).count()
+    }
+
+    /// Returns `true` if it is made of ranges and single entries.
+    pub fn is_block(&self) -> bool {
+        !self.0.contains(&Entries::Each)
+    }
+
+    /// The type of the part of a value of type `of`, for operands of these types.
+    pub fn part(&self, of: &Aval, operands: &[Array], padded: bool) -> Result<Aval> {
+        let types: Vec<Aval> = std::iter::once(of.clone()).chain(operands.iter().map(Array::aval)).collect();
+        let value = |value: &Array| if padded { self.padded(value) } else { value.clone() };
+        let traced = trace(&types, |args| Ok(vec![self.read(&value(&args[0]), &args[1..])]))?;
+        Ok(Aval { weak: false, ..traced.program.out_avals().swap_remove(0) })
+    }
+
+    fn block(&self, shape: &[usize], operands: &[Array]) -> Block {
+        let mut operands = operands.iter();
+        let mut next = || operands.next().cloned().unwrap_or_else(|| number(0));
+        let mut block = Block { starts: Vec::new(), sizes: Shape::new(), items: Vec::new() };
+        for (entries, &size) in self.0.iter().zip(shape) {
+            let full = IndexItem::Slice(Slice::FULL);
+            let (start, size, item) = match entries {
+                Entries::At => (next(), 1, IndexItem::At(0)),
+                Entries::From(n) => (next(), *n, full),
+                Entries::Range(start, n) => (number(*start), *n, full),
+                Entries::Strided(slice) => (number(0), size, IndexItem::Slice(*slice)),
+                Entries::Each => (number(0), size, IndexItem::Array(next())),
+            };
+            block.starts.push(start);
+            block.sizes.push(size);
+            block.items.push(item);
+        }
+        block
+    }
+
+    /// The part of `value`.
+    pub fn read(&self, value: &Array, operands: &[Array]) -> Array {
+        let block = self.block(value.shape(), operands);
+        block.rest_of(&block.cut(value))
+    }
+
+    /// `value` with its part replaced.
+    pub fn write(&self, value: &Array, operands: &[Array], part: &Array) -> Array {
+        let block = self.block(value.shape(), operands);
+        let new = match block.items.iter().all(|item| matches!(item, IndexItem::At(_)) || is_full(item)) {
+            true => part.reshape(&block.sizes),
+            false => block.cut(value).at(block.items.clone()).set(part),
+        };
+        match block.sizes.as_slice() == value.shape() {
+            true => new,
+            false => lax::dynamic_update_slice(value, &new, &block.starts),
+        }
+    }
+
+    /// `value` with more entries than any range of this place has after the last of each dimension, so that no range is
+    /// moved to lie inside.
+    pub fn padded(&self, value: &Array) -> Array {
+        let widths = self.block(value.shape(), &[]).sizes.iter().map(|&n| (0, n as i64, 0)).collect::<Vec<_>>();
+        lax::pad(value, &uninitialized(&Aval::scalar(value.dtype())), &widths)
+    }
+}
+
+impl Block {
+    fn cut(&self, value: &Array) -> Array {
+        match self.sizes.as_slice() == value.shape() {
+            true => value.clone(),
+            false => lax::dynamic_slice(value, &self.starts, &self.sizes),
+        }
+    }
+
+    fn rest_of(&self, block: &Array) -> Array {
+        if self.items.iter().all(is_full) { block.clone() } else { block.get(self.items.clone()) }
+    }
+}
+
+fn is_full(item: &IndexItem) -> bool {
+    matches!(item, IndexItem::Slice(slice) if *slice == Slice::FULL)
+}
+
+/// A constant index.
+pub(crate) fn number(n: usize) -> Array {
+    Array::literal(Scalar::Int(n as i128), DType::I32, false)
+}
+
+/// The entries of a dimension of this size, and the operand.
+fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option<Array>)> {
+    let at = |i: i64| {
+        let n = size as i64;
+        if i < -n || i >= n {
+            return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref"));
+        }
+        Ok((Entries::At, Some(number(i.rem_euclid(n) as usize))))
+    };
+    match item {
+        RefIndexItem::Ds(Ds { start, size: n }) => {
+            start.check()?;
+            if start.ndim() != 0 || !start.dtype().is_integer() {
+                return Err(err!(Type, "the start of ds must be an integer scalar, got {}", start.type_name()));
+            }
+            let known = start.is_number().then(|| start.to_scalars()).transpose()?;
+            let first = known.and_then(|all| all.first().map(|n| n.to_i128())).unwrap_or(0);
+            if !open && (n > size || first < 0 || first as usize > size - n) {
+                return Err(err!(Index, "ds({first}, {n}) reaches beyond a dimension of size {size} of a ref")
+                    .help("let the block have room for it, or read it with `load` and a mask"));
+            }
+            Ok((Entries::From(n), Some(start)))
+        }
+        RefIndexItem::Item(IndexItem::At(i)) => at(i),
+        RefIndexItem::Item(IndexItem::Slice(slice)) => match slice.resolve(size) {
+            None => Err(err!(Value, "slice step cannot be zero")),
+            Some(range) if range.step == 1 => Ok((Entries::Range(range.start, range.len), None)),
+            Some(_) => Ok((Entries::Strided(slice), None)),
+        },
+        RefIndexItem::Item(IndexItem::Array(array)) => {
+            array.check()?;
+            if !array.dtype().is_integer() {
+                return Err(err!(Type, "a ref is indexed by integers, got an index of type {}", array.type_name())
+                    .help("a mask goes to `load` and `store`"));
+            }
+            let entries = if array.ndim() == 0 { Entries::At } else { Entries::Each };
+            Ok((entries, Some(array)))
+        }
+        RefIndexItem::Item(IndexItem::NewAxis | IndexItem::Ellipsis) => {
+            Err(err!(Index, "an index of a ref cannot have new axes").help("reshape the value that is read"))
+        }
+    }
+}
+
+/// What memory that nothing was written to reads as: NaN, the lowest integer, `false`, as in JAX.
+pub(crate) fn uninitialized(aval: &Aval) -> Array {
+    let value = match aval.dtype.category() {
+        Category::Float | Category::Complex => Scalar::Float(f64::NAN.to_bits()),
+        Category::Signed | Category::Unsigned => Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low)),
+        Category::Bool => Scalar::Int(0),
+    };
+    filled(&aval.shape, value.converted(aval.dtype), aval.dtype)
+}
