@@ -146,8 +146,8 @@ fn product(left: &Quantized, right: &Quantized, dtype: DType) -> Array {
 /// let layer = Fp8Linear::new(Linear::new(16, 32, &mut Rngs::new(0)));
 /// let mut optimizer = Optimizer::new(layer, adam(1e-2))?;
 /// let x = random::normal(random::key(1), [8, 16]);
-/// let first = optimizer.minimize(|layer| layer.forward(&x).square().mean(..))?;
-/// let second = optimizer.minimize(|layer| layer.forward(&x).square().mean(..))?;
+/// let first = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
+/// let second = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
 /// assert!(second.item::<f32>()? < first.item::<f32>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```

@@ -321,11 +321,11 @@ impl Primitive for DotGeneral {
             list(&self.rhs_contract),
             Precision::config(self.precision)
         );
-        // Two kinds of float8: float32 has both.
-        let mixed = cx.dtype(args[0]) != cx.dtype(args[1]);
-        if mixed && cx.on_cpu() && self.preferred.is_none() {
-            let wide = DotGeneral { preferred: Some(DType::F32), ..self.clone() };
-            let made = wide.lower(cx, args, &[outs[0].with_dtype(DType::F32)])?;
+        // The CPU computes in 32 bits, which have the numbers of two kinds of float8.
+        if outs[0].dtype.is_narrow() && cx.on_cpu() {
+            let dtype = if outs[0].dtype.is_float() { DType::F32 } else { DType::I32 };
+            let wide = DotGeneral { preferred: Some(dtype), ..self.clone() };
+            let made = wide.lower(cx, args, &[outs[0].with_dtype(dtype)])?;
             return Ok(vec![cx.op("stablehlo.convert", &made, "", &outs[0])]);
         }
         // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that

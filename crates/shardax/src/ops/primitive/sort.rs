@@ -57,10 +57,13 @@ fn compare(cx: &mut Lowering, direction: &str, kind: &str, x: Value, y: Value, f
 
 /// Converts floats to integers with the same order, NaN last.
 fn ordered_bits(x: &Array) -> Array {
+    // float32 has all narrow numbers.
+    if x.dtype().is_narrow() {
+        return ordered_bits(&x.astype(DType::F32));
+    }
     let nan = Array::literal(Scalar::float(f64::NAN), x.dtype(), false);
     let x = Select.apply(&Compare::Ne.apply(x, x), x, &nan);
     let dtype = match x.dtype().bits() {
-        8 => DType::I8,
         16 => DType::I16,
         32 => DType::I32,
         _ => DType::I64,
@@ -69,6 +72,9 @@ fn ordered_bits(x: &Array) -> Array {
 }
 
 fn from_ordered_bits(bits: &Array, dtype: DType) -> Array {
+    if dtype.is_narrow() {
+        return from_ordered_bits(bits, DType::F32).astype(dtype);
+    }
     BitcastConvert { dtype }.apply(&flip_negative(bits))
 }
 
