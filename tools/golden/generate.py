@@ -54,6 +54,8 @@ FAMILIES = [
     "stats",
     "scipy",
     "experimental",
+    "science",
+    "contrib",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 
