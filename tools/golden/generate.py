@@ -56,6 +56,8 @@ FAMILIES = [
     "experimental",
     "narrow",
     "pallas",
+    "science",
+    "contrib",
 ]
 DEFAULT_OUT = Path(__file__).resolve().parents[2] / "crates" / "shardax" / "tests" / "golden"
 

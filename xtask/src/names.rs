@@ -17,13 +17,16 @@ struct Section {
 struct Row {
     name: String,
     found: Result<Vec<Item>, String>,
+    /// The counterpart lacks an option that programs use, which the remark names.
+    partly: bool,
     remark: String,
 }
 
-/// A path to import, optionally with a method.
+/// A path to import, optionally with a method, and the options that it has.
 struct Item {
     path: String,
     method: Option<String>,
+    options: Vec<String>,
 }
 
 /// Renders the page. Fails if a method does not exist. The program at the end of the page imports every path.
@@ -40,7 +43,11 @@ pub fn page(root: &Path, rows: &str) -> Result<String, String> {
                 Ok(items) => items.iter().map(Item::text).collect::<Vec<_>>().join(", "),
                 Err(why) => format!("no counterpart: {why}"),
             };
-            let remark = if row.remark.is_empty() { String::new() } else { format!(" ({})", row.remark) };
+            let remark = match (row.partly, row.remark.as_str()) {
+                (true, missing) => format!("; missing: {missing}"),
+                (false, "") => String::new(),
+                (false, remark) => format!(" ({remark})"),
+            };
             let _ = writeln!(body, "| `{}` | {here}{remark} |", row.name);
         }
     }
@@ -97,8 +104,9 @@ fn sections(text: &str) -> Result<Vec<Section>, String> {
 
 fn row(line: &str) -> Option<Row> {
     let place = |mark: &str| line.find(mark).unwrap_or(usize::MAX);
-    let there = place(" = ") < place(" - ");
-    let (head, rest) = line.split_once(if there { " = " } else { " - " })?;
+    let mark = [" = ", " ~ ", " - "].into_iter().min_by_key(|mark| place(mark))?;
+    let (there, partly) = (mark != " - ", mark == " ~ ");
+    let (head, rest) = line.split_once(mark)?;
     let is_use = |last: &str| last.contains('/') && last.chars().all(|c| c.is_ascii_digit() || c == '/');
     // Counts of uses in public code, such as 7/23/35, are not shown on the page.
     let name = head.rsplit_once(' ').filter(|(_, last)| is_use(last)).map_or(head, |(name, _)| name);
@@ -107,23 +115,29 @@ fn row(line: &str) -> Option<Row> {
         _ => (rest, ""),
     };
     let item = |text: &str| {
+        let (text, options) = text.strip_suffix(']').and_then(|text| text.split_once('[')).unwrap_or((text, ""));
         let (path, method) = text.split_once('#').map_or((text, None), |(path, method)| (path, Some(method)));
-        Item { path: path.to_owned(), method: method.map(str::to_owned) }
+        let options = options.split('|').filter(|option| !option.is_empty()).map(str::to_owned).collect();
+        Item { path: path.to_owned(), method: method.map(str::to_owned), options }
     };
     let found = if there { Ok(items.split(", ").map(item).collect()) } else { Err(rest.to_owned()) };
-    Some(Row { name: name.to_owned(), found, remark: remark.to_owned() })
+    // What is missing must be said.
+    (!partly || !remark.is_empty()).then(|| Row { name: name.to_owned(), found, partly, remark: remark.to_owned() })
 }
 
 impl Item {
     fn text(&self) -> String {
-        match &self.method {
+        let name = match &self.method {
             Some(method) => format!("`{}::{method}`", self.path),
             None => format!("`{}`", self.path),
-        }
+        };
+        let options: Vec<String> = self.options.iter().map(|option| format!("`{option}`")).collect();
+        if options.is_empty() { name } else { format!("{name} with {}", options.join(", ")) }
     }
 }
 
-/// Fails if a method is not a function in the crate of its type. Methods cannot be imported, so the program skips them.
+/// Fails if a method is not a function in the crate of its type, or an option neither a function nor a field there. They
+/// cannot be imported, so the program skips them.
 fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Result<(), String> {
     let mut code: BTreeMap<String, String> = BTreeMap::new();
     for path in sources(root)? {
@@ -133,11 +147,14 @@ fn methods_exist<'a>(root: &Path, items: impl Iterator<Item = &'a Item>) -> Resu
         }
     }
     for item in items {
-        let Some(method) = &item.method else { continue };
         let krate = item.path.split("::").next().unwrap_or_default();
         let text = code.get(krate).map(String::as_str).unwrap_or_default();
-        if !["(", "<"].iter().any(|open| text.contains(&format!("fn {method}{open}"))) {
-            return Err(format!("where-is-x.txt: {} has no method {method}", item.path));
+        let is_function = |name: &str| ["(", "<"].iter().any(|open| text.contains(&format!("fn {name}{open}")));
+        // A field, or the setter that `options!` declares.
+        let is_option = |name: &str| is_function(name) || text.contains(&format!(" {name}: "));
+        let wrong = item.method.iter().find(|method| !is_function(method));
+        if let Some(name) = wrong.or_else(|| item.options.iter().find(|option| !is_option(option))) {
+            return Err(format!("where-is-x.txt: {} has no {name}", item.path));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 use crate::warning;
 
-/// What happens at a transfer: see [`transfer_guard`].
+/// The treatment of transfers: see [`transfer_guard`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransferGuardLevel {
     /// Transfers run.

@@ -28,6 +28,7 @@ pub mod promotion;
 pub mod random;
 pub mod random_more;
 pub mod reduce;
+pub mod science;
 pub mod scipy;
 pub mod select;
 pub mod shape;

@@ -28,7 +28,7 @@ pub struct MechanicState<S, P> {
     pub base_optimizer_state: S,
     /// The steps taken, int32.
     pub count: Array,
-    /// What was won, for each decay rate.
+    /// The reward for each decay rate.
     pub r: Array,
     /// The largest gradients.
     pub m: Array,

@@ -43,7 +43,7 @@ transformation! {
         scale: P,
         /// The sum of absolute gradients.
         subgradients: P,
-        /// What was won.
+        /// The reward.
         reward: P,
     }
     init |this, params| {

@@ -44,7 +44,7 @@ pub enum SchurOutput {
 pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
     at_caller(|| {
         let a = checked("schur", &a.into_array())?;
-        let made = composite("schur", output, 2, &[a.clone()], |output, args| {
+        let made = composite("schur", output, 2, std::slice::from_ref(&a), |output, args| {
             each_matrix(args, |args| {
                 let (t, z) = forms::schur(&args[0])?;
                 let is_done = *output == SchurOutput::Real || t.dtype().is_complex();
@@ -78,7 +78,7 @@ fn checked_pair(made: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)
 pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
     at_caller(|| {
         let a = checked("hessenberg", &a.into_array())?;
-        let made = composite("hessenberg", (), 2, &[a.clone()], |(), args| {
+        let made = composite("hessenberg", (), 2, std::slice::from_ref(&a), |(), args| {
             each_matrix(args, |args| forms::hessenberg(&args[0]).map(|(h, q)| vec![h, q]))
         });
         checked_pair(made, &a)

@@ -1,0 +1,313 @@
+//! Trees as bytes in the format of [`flax.serialization`](https://flax.readthedocs.io/en/latest/api_reference/flax.serialization.html):
+//! nested maps of arrays in MessagePack.
+//!
+//! ```
+//! use shardax_nn::prelude::*;
+//! use shardax_train::serialization::{from_bytes, msgpack_restore, to_bytes};
+//! let model = Linear::new(2, 3, &mut Rngs::new(0));
+//! let bytes = to_bytes(&model)?;
+//! let state = msgpack_restore(&bytes)?;
+//! assert_eq!(state.keys().collect::<Vec<_>>(), ["bias", "kernel"]);
+//! let restored = from_bytes(&Linear::new(2, 3, &mut Rngs::new(1)), &bytes)?;
+//! assert_eq!(restored.forward(ones([2])).to_vec::<f32>()?, model.forward(ones([2])).to_vec::<f32>()?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+//!
+//! The bytes are those that Flax writes for the same tree of dicts, and Flax reads them. Lists are maps from `0`, `1`, … as
+//! there. Key paths are joined by dots: `layers.0.kernel`.
+
+use rmpv::Value;
+use shardax::prelude::*;
+use shardax::tree::Flat;
+use shardax::{Error, ErrorKind};
+use shardax_nn::State;
+
+/// The size in bytes from which Flax cuts arrays into pieces.
+const MAX_CHUNK_SIZE: usize = 1 << 30;
+const CHUNKED: &str = "__msgpack_chunked_array__";
+/// The extension types of Flax: an array, and a NumPy scalar.
+const NDARRAY: i8 = 1;
+const SCALAR: i8 = 3;
+
+const DTYPES: [DType; 15] = [
+    DType::Bool,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::Bf16,
+    DType::F32,
+    DType::F64,
+    DType::Complex64,
+    DType::Complex128,
+];
+
+fn fail(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Value, what.into())
+        .help("the bytes are those of `to_bytes`, or of `flax.serialization.to_bytes`")
+}
+
+/// The names and indices of a key path: `.layers[0].kernel` has three.
+fn segments(path: &str) -> Vec<String> {
+    let (mut parts, mut rest) = (Vec::new(), path);
+    while !rest.is_empty() {
+        if let Some(quoted) = rest.strip_prefix("[\"") {
+            let (key, after) = quoted.split_once("\"]").unwrap_or((quoted, ""));
+            parts.push(key.to_owned());
+            rest = after;
+        } else if let Some(index) = rest.strip_prefix('[') {
+            let (index, after) = index.split_once(']').unwrap_or((index, ""));
+            parts.push(index.to_owned());
+            rest = after;
+        } else {
+            let name = rest.strip_prefix('.').unwrap_or(rest);
+            let end = name.find(['.', '[']).unwrap_or(name.len());
+            parts.push(name[..end].to_owned());
+            rest = &name[end..];
+        }
+    }
+    parts
+}
+
+/// The arrays of a tree by their key paths, joined by dots: Flax's `flatten_dict(to_state_dict(tree), sep=".")`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// use shardax_train::serialization::to_state_dict;
+/// let state = to_state_dict(&vec![(ones([2]), zeros([3]))]);
+/// assert_eq!(state.keys().collect::<Vec<_>>(), ["0.0", "0.1"]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn to_state_dict<T: Tree>(tree: &T) -> State {
+    tree::leaves_with_path(tree).into_iter().map(|(path, leaf)| (segments(&path).join("."), leaf)).collect()
+}
+
+/// The tree with the arrays of a state dict in place of its own.
+///
+/// Fails when the state lacks an array of the tree, has others, or one of another shape; the message names it.
+#[track_caller]
+pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
+    let mut flat = Flat::of(target);
+    let keys: Vec<String> = flat.def.paths().iter().map(|path| segments(path).join(".")).collect();
+    for (leaf, key) in flat.leaves.iter_mut().zip(&keys) {
+        let array = state.get(key).ok_or_else(|| fail(format!("the state dict has no array {key:?}")))?;
+        if array.shape() != leaf.shape() {
+            return Err(fail(format!(
+                "the array {key:?} is {} in the state dict, and {} in the tree",
+                array.aval(),
+                leaf.aval()
+            )));
+        }
+        // A Python number has the dtype of what it replaces.
+        *leaf = if array.weak_type() { array.astype(leaf.dtype()) } else { array.clone() };
+    }
+    match state.keys().find(|key| !keys.iter().any(|known| known == key)) {
+        Some(unknown) => Err(fail(format!("the tree has no array {unknown:?}, which the state dict has"))),
+        None => flat.build(),
+    }
+}
+
+/// The bytes of a tree: `flax.serialization.to_bytes`.
+///
+/// Fails when the values cannot be read.
+#[track_caller]
+pub fn to_bytes<T: Tree>(tree: &T) -> Result<Vec<u8>> {
+    let leaves = tree::leaves_with_path(tree);
+    packed(leaves.into_iter().map(|(path, leaf)| (segments(&path), leaf)), MAX_CHUNK_SIZE)
+}
+
+/// The tree with the arrays of these bytes in place of its own: `flax.serialization.from_bytes`.
+///
+/// Fails for bytes that are not of this format, and as [`from_state_dict`] does.
+#[track_caller]
+pub fn from_bytes<T: Tree>(target: &T, bytes: &[u8]) -> Result<T> {
+    from_state_dict(target, &msgpack_restore(bytes)?)
+}
+
+/// The bytes of a state dict, whose key paths are split at dots: `flax.serialization.msgpack_serialize`.
+///
+/// Fails when the values cannot be read, and for a key path that begins with another one.
+#[track_caller]
+pub fn msgpack_serialize(state: &State) -> Result<Vec<u8>> {
+    let keys = |key: &str| key.split('.').map(str::to_owned).collect();
+    packed(state.iter().map(|(key, array)| (keys(key), array.clone())), MAX_CHUNK_SIZE)
+}
+
+/// The arrays of bytes that Flax or [`to_bytes`] wrote, by their key paths, joined by dots:
+/// `flax.serialization.msgpack_restore`.
+///
+/// Fails for bytes that are not of this format, and for values that are no arrays and no numbers.
+#[track_caller]
+pub fn msgpack_restore(bytes: &[u8]) -> Result<State> {
+    let mut rest = bytes;
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, 256)
+        .map_err(|e| fail(format!("{} bytes are no MessagePack: {e}", bytes.len())))?;
+    if !rest.is_empty() {
+        return Err(fail(format!("{} bytes follow the tree", rest.len())));
+    }
+    let mut found = Vec::new();
+    collect(&value, &mut Vec::new(), &mut found)?;
+    Ok(found.into_iter().collect())
+}
+
+fn packed(leaves: impl Iterator<Item = (Vec<String>, Array)>, chunk: usize) -> Result<Vec<u8>> {
+    let mut root = Value::Map(Vec::new());
+    for (path, array) in leaves {
+        let value = of_array(&array, chunk)?;
+        let mut at = &mut root;
+        for name in &path {
+            let Value::Map(entries) = at else {
+                return Err(fail(format!("the key path {:?} begins with that of another array", path.join("."))));
+            };
+            let place = entries.iter().position(|(key, _)| key.as_str() == Some(name.as_str()));
+            let place = place.unwrap_or_else(|| {
+                entries.push((name.as_str().into(), Value::Map(Vec::new())));
+                entries.len() - 1
+            });
+            at = &mut entries[place].1;
+        }
+        *at = value;
+    }
+    let mut bytes = Vec::new();
+    rmpv::encode::write_value(&mut bytes, &root).map_err(|e| fail(format!("the tree cannot be written: {e}")))?;
+    Ok(bytes)
+}
+
+fn numbered(values: impl Iterator<Item = Value>) -> Value {
+    Value::Map(values.enumerate().map(|(i, value)| (i.to_string().into(), value)).collect())
+}
+
+fn of_array(array: &Array, chunk: usize) -> Result<Value> {
+    let (bytes, dtype) = (array.to_bytes()?, array.dtype());
+    let extension = |shape: &[usize], bytes: &[u8]| -> Result<Value> {
+        let shape = Value::Array(shape.iter().map(|n| Value::from(*n as u64)).collect());
+        let parts = Value::Array(vec![shape, dtype.to_string().into(), Value::Binary(bytes.to_vec())]);
+        let mut packed = Vec::new();
+        rmpv::encode::write_value(&mut packed, &parts).map_err(|e| fail(format!("an array cannot be written: {e}")))?;
+        Ok(Value::Ext(NDARRAY, packed))
+    };
+    if bytes.len() <= chunk {
+        return extension(array.shape(), &bytes);
+    }
+    let size = dtype.byte_size().max(1);
+    let pieces = bytes.chunks((chunk / size).max(1) * size).map(|piece| extension(&[piece.len() / size], piece));
+    Ok(Value::Map(vec![
+        (CHUNKED.into(), Value::Boolean(true)),
+        ("shape".into(), numbered(array.shape().iter().map(|n| Value::from(*n as u64)))),
+        ("chunks".into(), numbered(pieces.collect::<Result<Vec<_>>>()?.into_iter())),
+    ]))
+}
+
+fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array)>) -> Result<()> {
+    let here = path.join(".");
+    let array = match value {
+        Value::Map(entries) if entries.iter().any(|(key, _)| key.as_str() == Some(CHUNKED)) => joined(value, &here)?,
+        Value::Map(entries) => {
+            for (key, value) in entries {
+                let key = key.as_str().ok_or_else(|| fail(format!("a key of {:?} is no string: {key}", here)))?;
+                path.push(key.to_owned());
+                collect(value, path, found)?;
+                path.pop();
+            }
+            return Ok(());
+        }
+        Value::Ext(NDARRAY | SCALAR, bytes) => restored(bytes, &here)?,
+        Value::Boolean(value) => array(*value),
+        Value::Integer(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(n), _) => i32::try_from(n).map_or_else(|_| array(n), array).with_weak_type(true),
+            (None, n) => array(n.unwrap_or_default()),
+        },
+        Value::F32(x) => array(*x).with_weak_type(true),
+        Value::F64(x) => array(*x).with_weak_type(true),
+        other => return Err(fail(format!("{:?} is neither an array nor a number: {other}", here))),
+    };
+    found.push((path.join("."), array));
+    Ok(())
+}
+
+/// An array of an extension's bytes.
+fn restored(bytes: &[u8], path: &str) -> Result<Array> {
+    let wrong = || fail(format!("the array {path:?} is damaged"));
+    let parts = rmpv::decode::read_value_with_max_depth(&mut &*bytes, 8).map_err(|_| wrong())?;
+    let Some([shape, name, data]) = parts.as_array().map(Vec::as_slice) else { return Err(wrong()) };
+    let sizes = shape.as_array().ok_or_else(wrong)?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
+    let sizes: Vec<usize> = sizes.ok_or_else(wrong)?.into_iter().map(|n| n as usize).collect();
+    let name = name.as_str().ok_or_else(wrong)?;
+    let dtype = DTYPES.into_iter().find(|dtype| dtype.to_string() == name);
+    let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the dtype {name}, which is not there")))?;
+    Array::from_bytes(data.as_slice().ok_or_else(wrong)?, dtype, &sizes)
+        .map_err(|e| e.context(format!("the array {path:?}")))
+}
+
+/// An array that was cut into pieces.
+fn joined(value: &Value, path: &str) -> Result<Array> {
+    let wrong = || fail(format!("the array {path:?} is damaged"));
+    let entry = |name: &str| -> Result<Vec<&Value>> {
+        let entries = value.as_map().ok_or_else(wrong)?;
+        let found = entries.iter().find(|(key, _)| key.as_str() == Some(name)).ok_or_else(wrong)?;
+        let parts = found.1.as_map().ok_or_else(wrong)?;
+        let at = |i: usize| parts.iter().find(|(key, _)| key.as_str() == Some(i.to_string().as_str()));
+        (0..parts.len()).map(|i| at(i).map(|(_, value)| value).ok_or_else(wrong)).collect()
+    };
+    let shape: Option<Vec<usize>> = entry("shape")?.into_iter().map(|n| n.as_u64().map(|n| n as usize)).collect();
+    let pieces = entry("chunks")?.into_iter().map(|piece| match piece {
+        Value::Ext(NDARRAY, bytes) => restored(bytes, path),
+        _ => Err(wrong()),
+    });
+    let pieces = pieces.collect::<Result<Vec<_>>>()?;
+    let dtype = pieces.first().ok_or_else(wrong)?.dtype();
+    let mut bytes = Vec::new();
+    for piece in &pieces {
+        if piece.dtype() != dtype {
+            return Err(wrong());
+        }
+        bytes.extend(piece.to_bytes()?);
+    }
+    Array::from_bytes(&bytes, dtype, &shape.ok_or_else(wrong)?).map_err(|e| e.context(format!("the array {path:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of `flax.serialization.to_bytes` (flax 0.12.8) for [`tree`].
+    const OF_FLAX: &[u8] = include_bytes!("../tests/golden/flax.msgpack");
+
+    fn tree() -> std::collections::BTreeMap<String, Vec<Array>> {
+        let layer = |k: i32| vec![arange(0..6).reshape([2, 3]).astype(DType::F32) + k, array([true, false])];
+        [("first".to_owned(), layer(1)), ("second".to_owned(), layer(-2))].into()
+    }
+
+    #[test]
+    fn bytes_are_those_of_flax() -> Result<()> {
+        assert_eq!(to_bytes(&tree())?, OF_FLAX);
+        let restored = from_bytes(&tree(), OF_FLAX)?;
+        assert_eq!(restored["second"][0].to_vec::<f32>()?, tree()["second"][0].to_vec::<f32>()?);
+        assert_eq!(msgpack_serialize(&msgpack_restore(OF_FLAX)?)?, OF_FLAX);
+        Ok(())
+    }
+
+    #[test]
+    fn large_arrays_are_cut_and_joined() -> Result<()> {
+        let x = arange(0..10);
+        let bytes = packed([(vec!["x".to_owned()], x)].into_iter(), 16)?;
+        assert_eq!(msgpack_restore(&bytes)?["x"].to_vec::<i32>()?, (0..10).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn damaged_bytes_are_errors() {
+        for n in 0..OF_FLAX.len() {
+            assert!(msgpack_restore(&OF_FLAX[..n]).is_err(), "{n} bytes");
+        }
+        let mut state = to_state_dict(&tree());
+        state.remove("first.0");
+        let error = from_state_dict(&tree(), &state).expect_err("an array is missing");
+        assert_eq!(error.message(), "the state dict has no array \"first.0\"");
+    }
+}
