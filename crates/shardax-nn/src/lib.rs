@@ -78,7 +78,8 @@ pub use shardax::Module;
 pub use state::State;
 pub use tabulate::tabulate;
 pub use variable::{
-    BatchStat, Cache, Frozen, Intermediate, Kind, LoRAParam, OverwriteWithGradient, Param, RngCount, RngKey, Variable, kind,
+    BatchStat, Cache, Frozen, Intermediate, Kind, LoRAParam, OverwriteWithGradient, Param, RngCount, RngKey, Variable,
+    kind,
 };
 
 /// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
