@@ -118,7 +118,7 @@ impl Copies {
 
 impl KeyValue for Copies {
     fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()> {
-        self.send(&mut *self.advanced()?, key, value, readers)
+        self.send(&mut self.advanced()?, key, value, readers)
     }
 
     /// As far as this process knows: another may set the key at the same time.
