@@ -118,7 +118,8 @@ impl Copies {
 
 impl KeyValue for Copies {
     fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()> {
-        self.send(&mut self.advanced()?, key, value, readers)
+        let mut state = self.advanced()?;
+        self.send(&mut state, key, value, readers)
     }
 
     /// As far as this process knows: another may set the key at the same time.

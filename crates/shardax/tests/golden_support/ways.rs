@@ -8,6 +8,7 @@ use shardax::export::{Exported, export};
 use shardax::prelude::*;
 
 use super::check::{Check, checks_of, run};
+use super::quick::QUICK;
 use super::read::{cases, golden_dir};
 use super::{Case, Fun};
 
@@ -57,7 +58,7 @@ pub fn check_ways(families: &[Family], every: usize, pending: &[(&str, &str)], k
                 .collect();
             count += chosen.len();
             for chunk in chosen.chunks(CHUNK) {
-                differ.extend(run(chunk).into_iter().map(|failure| format!("{label}/{failure}")));
+                differ.extend(run(chunk, &QUICK).into_iter().map(|failure| format!("{label}/{failure}")));
             }
         }
     }
