@@ -222,6 +222,27 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     }
 }
 
+/// A compiled function can be transformed and stay in use.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = jit(|x: Array| x.square().sum(..));
+/// assert_eq!(grad(&f).call(array([1.0f32, 2.0]))?.to_vec::<f32>()?, [2.0, 4.0]);
+/// assert_eq!(f.call(array([1.0f32, 2.0]))?.item::<f32>()?, 5.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+impl<F: Function<Args>, Args: Tree> Function<Args> for &Jit<F, Args> {
+    type Output = F::Output;
+
+    fn identity(&self) -> Option<u64> {
+        (**self).identity()
+    }
+
+    fn apply(&self, args: Args) -> Result<F::Output> {
+        (**self).apply(args)
+    }
+}
+
 impl Options {
     pub fn new(name: &'static str) -> Self {
         Options {
