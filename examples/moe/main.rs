@@ -13,6 +13,7 @@ mod run;
 use clap::Parser;
 use mixed::mixed;
 use run::Run;
+use shardax::sharding::DimSpec;
 use shardax::{Error, ErrorKind};
 use shardax_alloc as _;
 use shardax_nn::prelude::*;
@@ -111,8 +112,7 @@ fn main() -> Result<()> {
     let mesh = make_mesh(axes.iter().copied())?;
     let has = |name: &&'static str| axes.iter().any(|(axis, _)| axis == name);
     // Rows of a batch are split over `expert` first, as the `shard_map` of the experts expects.
-    let batch: Vec<&'static str> = ["expert", "data"].into_iter().filter(has).collect();
-    let batch = shardax::sharding::DimSpec::Axes(batch.into_iter().map(Into::into).collect());
+    let batch: DimSpec = ["expert", "data"].into_iter().filter(has).collect();
     let expert: Option<&str> = Some("expert").filter(has);
     let rules = Rules::new(&mesh, [("batch", batch)]).and("expert", expert);
 

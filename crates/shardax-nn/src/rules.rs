@@ -102,6 +102,11 @@ impl Rules {
         self
     }
 
+    /// Adds a rule: dimensions with this name are not split.
+    pub fn replicated(self, name: &'static str) -> Self {
+        self.and(name, DimSpec::None)
+    }
+
     /// Returns the mesh; `None` if nothing is sharded.
     pub fn mesh(&self) -> Option<&Mesh> {
         self.mesh.as_ref()

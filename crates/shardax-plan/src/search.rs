@@ -70,18 +70,19 @@ impl Candidate {
     pub fn program(&self) -> String {
         let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
         let mut text = format!("let mesh = make_mesh([{}])?;", axes.collect::<Vec<_>>().join(", "));
-        for (i, (name, axes)) in self.rules.iter().enumerate() {
+        let (split, whole): (Vec<_>, Vec<_>) = self.rules.iter().partition(|(_, axes)| !axes.is_empty());
+        for (i, (name, axes)) in split.iter().enumerate() {
             let axes: Vec<String> = axes.iter().map(|axis| format!("{axis:?}")).collect();
-            let axes = match &axes[..] {
-                [] => "None::<&str>".to_owned(),
-                [axis] => axis.clone(),
-                axes => format!("({})", axes.join(", ")),
-            };
+            let axes = if let [axis] = &axes[..] { axis.clone() } else { format!("({})", axes.join(", ")) };
             text += &match i {
                 0 => format!("\nlet rules = Rules::new(&mesh, [({name:?}, {axes})])"),
                 _ => format!("\n    .and({name:?}, {axes})"),
             };
         }
+        if split.is_empty() && !whole.is_empty() {
+            text += "\nlet rules = Rules::default()";
+        }
+        whole.iter().for_each(|(name, _)| text += &format!("\n    .replicated({name:?})"));
         if !self.rules.is_empty() {
             text.push(';');
         }
