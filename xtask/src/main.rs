@@ -3,6 +3,7 @@
 //! `cargo xtask docs` writes the generated pages of `docs`; with `--check` it fails if the committed ones are stale. Both
 //! check the names of tests on pages and the style of pages and rustdoc.
 //! `cargo xtask style [FOLDER]` lists faults of style in rustdoc.
+//! `cargo xtask addition` checks what a new function, layer or optimizer must come with; with a family also its reference cases.
 //! `cargo xtask book` checks the links of all pages and builds the book (`docs`) with mdBook; `--links` only checks.
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX; a rerun resumes.
 //! `cargo xtask sweep --pieces N` runs the committed random programs in every way (compiled, batched, split, exported, …); a
@@ -35,6 +36,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask style [FOLDER]
+       cargo xtask addition [FAMILY]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask sweep [--pieces N]
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         ["docs"] => docs(false),
         ["docs", "--check"] => docs(true),
         ["style", folders @ ..] => style::list(&root(), folders),
+        ["addition"] => addition(None),
+        ["addition", family] => addition(Some(family)),
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
         ["accelerators"] => accelerators::run(),
@@ -78,14 +82,42 @@ fn main() -> ExitCode {
     }
 }
 
+/// Checks what an addition must come with (docs/adding.md), and the reference cases of a family; reports all failures.
+fn addition(family: Option<&str>) -> Result<(), String> {
+    let mut steps: Vec<Vec<&str>> = vec![
+        vec!["fmt", "--all", "--check"],
+        vec!["test", "--quiet", "-p", "shardax", "--test", "functions", "every_"],
+        vec!["test", "--quiet", "-p", "shardax", "--test", "layers"],
+    ];
+    if let Some(family) = family {
+        let has = |package: &&str| {
+            let tests = read(&root().join("crates").join(package).join("tests/golden.rs")).unwrap_or_default();
+            tests.split_whitespace().any(|word| word == family)
+        };
+        let packages: Vec<&str> = ["shardax", "shardax-nn"].into_iter().filter(has).collect();
+        if packages.is_empty() {
+            return Err(format!("no tests/golden.rs lists the family {family:?}"));
+        }
+        let golden = |package| vec!["test", "--quiet", "-p", package, "--test", "golden", "--", "--exact", family];
+        steps.extend(packages.into_iter().map(golden));
+    }
+    let mut failures: Vec<String> = steps.iter().filter_map(|step| cargo(step).err()).collect();
+    failures.extend(docs(true).err());
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+}
+
 /// Checks a platform.
 fn device(options: &[&str]) -> Result<(), String> {
+    let doctor = ["run", "--release", "--quiet", "-p", "shardax-cli", "--bin", "shardax-doctor", "--"];
+    cargo(&[&doctor[..], options].concat())
+}
+
+/// Runs Cargo; fails if it does.
+fn cargo(args: &[&str]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut doctor = std::process::Command::new(cargo);
-    doctor.args(["run", "--release", "--quiet", "-p", "shardax-cli", "--bin", "shardax-doctor", "--"]).args(options);
-    match doctor.status() {
+    match std::process::Command::new(cargo).args(args).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("shardax-doctor: {status}")),
+        Ok(status) => Err(format!("cargo {}: {status}", args.join(" "))),
         Err(error) => Err(format!("cargo cannot be run: {error}")),
     }
 }
