@@ -8,6 +8,7 @@ use crate::error::{Result, err};
 
 /// The memory allocator on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Allocator {
     /// The plugin's choice.
     Default,

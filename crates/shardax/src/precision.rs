@@ -21,6 +21,7 @@ use crate::local::{Stack, StackKey};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Precision {
     /// The fastest: operands of bfloat16 on TPU, of TF32 on GPU.
     #[default]

@@ -7,6 +7,7 @@ use super::Options;
 
 /// The command that starts the processes of an attempt.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Launcher {
     /// One of the others, by the number of processes and what is installed.
     Auto,

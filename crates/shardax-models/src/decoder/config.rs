@@ -91,6 +91,7 @@ pub enum Positions {
 
 /// The kind of normalization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NormKind {
     /// [`LayerNorm`] with scale and bias.
     Layer,
@@ -102,6 +103,7 @@ pub enum NormKind {
 
 /// The function in MLPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Activation {
     /// [`gelu_exact`]
     Gelu,

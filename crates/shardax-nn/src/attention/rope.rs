@@ -34,6 +34,7 @@ pub struct Rope {
 
 /// The scaling of the angles of a [`Rope`] for longer texts.
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum RopeScaling {
     /// No scaling.
     None,

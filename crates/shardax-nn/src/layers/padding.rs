@@ -17,6 +17,7 @@ use crate::check::value_error;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ConvPadding {
     /// Zeros.
     Zeros(Padding),

@@ -30,6 +30,7 @@ use crate::rules::Place;
 /// The schedule of a [`Pipeline`]. Both schedules give the same loss and gradients, and leave a stage idle for
 /// `(stages - 1) / (micro_batches + stages - 1)` of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes. The residuals of every micro-batch are stored until then: for a
     /// stage that is [checkpointed](shardax::checkpoint), its input.

@@ -8,6 +8,7 @@ use super::Metrics;
 
 /// The order of `best_fn`'s values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BestMode {
     /// Larger is better.
     #[default]

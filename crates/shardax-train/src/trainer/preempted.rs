@@ -9,6 +9,7 @@ use shardax::prelude::*;
 
 /// The reaction of a run to a [notice of preemption](preemption), once its state is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnPreemption {
     /// Ends the process, with the exit status [`preemption::EXIT_STATUS`] (75) and a line on standard error.
     Exit,

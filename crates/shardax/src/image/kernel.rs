@@ -7,6 +7,7 @@ use crate::ops::numpy::where_;
 
 /// The interpolation method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ResizeMethod {
     /// The nearest pixel.
     Nearest,

@@ -15,6 +15,7 @@ use crate::shape::normalize_axis;
 
 /// The order of a norm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum NormOrder {
     /// The square root of the sum of squares: 2 for vectors, Frobenius for matrices.
     #[default]

@@ -34,6 +34,7 @@ pub enum Fan {
 
 /// The distribution that weights are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Distribution {
     /// Normal, truncated at two standard deviations; the result has the requested variance.
     TruncatedNormal,

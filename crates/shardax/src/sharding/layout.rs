@@ -186,6 +186,7 @@ impl fmt::Debug for Layout {
 
 /// The layout part of a [`Format`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LayoutOptions {
     /// The default of the device, or that of the array which is passed.
     #[default]

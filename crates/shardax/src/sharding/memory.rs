@@ -48,6 +48,7 @@ impl fmt::Debug for MemoryKind {
 /// A memory space of a value, whatever its sharding: an alternative to a sharding in [`device_put`](crate::device_put)
 /// (JAX's `jax.memory.Space`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Space {
     /// The device's memory.
     Device,

@@ -34,6 +34,7 @@ pub(crate) enum Kind {
 
 /// The batching method of a host function under `vmap`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum VmapMethod {
     /// One call for each entry of the batch, one after the other.
     Sequential,

@@ -16,6 +16,7 @@ use crate::precision::{self, Precision};
 
 /// The padding of a convolution's or a pooling's operand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Padding {
     /// Enough that the result's size is the operand's divided by the stride, rounded up; an odd
     /// element goes to the end.

@@ -216,6 +216,7 @@ fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
 
 /// The treatment of coordinates out of range by [`ravel_multi_index`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum IndexMode {
     /// They count from the other end.
     Wrap,

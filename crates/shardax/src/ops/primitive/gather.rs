@@ -20,6 +20,7 @@ use crate::sharding::DimSpec;
 
 /// The treatment of out-of-bounds positions in gathers and scatters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum GatherScatterMode {
     /// Positions are clamped so that the block lies inside.
     Clip,

@@ -15,6 +15,7 @@ use crate::ops::primitive::matrix::square;
 
 /// The structure of a matrix in [`solve`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum AssumeA {
     /// None.
     #[default]

@@ -14,6 +14,7 @@ use crate::scipy::special::{check_real, ndtr};
 
 /// The width of the kernels of [`gaussian_kde`], in standard deviations of the data.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub enum Bandwidth {
     /// Scott's rule: `n^(-1 / (d + 4))` for `n` effective points in `d` dimensions.
     #[default]

@@ -12,6 +12,7 @@ use crate::shape::Shape;
 
 /// The rank of equal elements in [`rankdata`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum RankMethod {
     /// The mean of the ranks that they would have if they differed.
     #[default]
