@@ -1,8 +1,9 @@
 //! The serving example: its server with a controllable model, and the whole program.
 
-#[path = "../serve/server.rs"]
+#[path = "../server.rs"]
 mod server;
 
+#[path = "../../tests/running/mod.rs"]
 mod running;
 
 use std::process::{Command, Stdio};
