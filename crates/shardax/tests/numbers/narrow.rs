@@ -143,7 +143,6 @@ fn bits_and_limits() -> Result<()> {
     Ok(())
 }
 
-/// What aborts the plugin where it is written as JAX writes it.
 #[test]
 fn two_bits() -> Result<()> {
     setup();

@@ -8,6 +8,7 @@ pub(crate) mod imported;
 mod location;
 mod materialize;
 pub(crate) mod module;
+mod packed;
 mod pad;
 mod platform;
 
@@ -423,7 +424,7 @@ impl Lowering {
             outs.clear();
             outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
             let around = self.locations.enter(eqn);
-            let values = grow(|| eqn.primitive.lower(self, &inputs, &outs)).map_err(|e| e.at(eqn.source));
+            let values = grow(|| self.unpacked(&*eqn.primitive, &inputs, &outs)).map_err(|e| e.at(eqn.source));
             self.locations.leave(around);
             let values = values?;
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {

@@ -2,7 +2,6 @@
 
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
-use crate::dtype::DType;
 use crate::shape::Shape;
 
 /// The padding of a dimension: low, high (negative to cut), interior.
@@ -45,16 +44,6 @@ impl Lowering {
         );
         let shape: Shape = self.shape(x).iter().zip(config).map(|(&n, c)| padded(n, *c)).collect();
         let out = Aval::new(self.dtype(x), shape);
-        // As for `concatenate`: the CPU plugin (xla-cpu-pjrt 0.0.1) aborts on elements of 2 bits. Noticed by
-        // `narrow::two_bits`.
-        if out.dtype.bits() < 4 {
-            let wide = [x, value].map(|v| {
-                let bytes = self.aval(v).with_dtype(DType::I8);
-                self.op("stablehlo.convert", &[v], "", &bytes)
-            });
-            let y = self.op("stablehlo.pad", &wide, &attrs, &out.with_dtype(DType::I8));
-            return self.op("stablehlo.convert", &[y], "", &out);
-        }
         self.op("stablehlo.pad", &[x, value], &attrs, &out)
     }
 

@@ -268,16 +268,6 @@ impl Primitive for Concatenate {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let attrs = format!("dimension = {} : i64", self.dimension);
-        // The CPU plugin (xla-cpu-pjrt 0.0.1) aborts on elements of 2 bits. Noticed by `narrow::two_bits`.
-        if outs[0].dtype.bits() < 4 {
-            let wide = |cx: &mut Lowering, v: &Value| {
-                let bytes = cx.aval(*v).with_dtype(DType::I8);
-                cx.op("stablehlo.convert", &[*v], "", &bytes)
-            };
-            let args: Vec<Value> = args.iter().map(|v| wide(cx, v)).collect();
-            let joined = cx.op("stablehlo.concatenate", &args, &attrs, &outs[0].with_dtype(DType::I8));
-            return Ok(vec![cx.op("stablehlo.convert", &[joined], "", &outs[0])]);
-        }
         with_addends(cx, args, &outs[0], |cx, args| Ok(cx.op("stablehlo.concatenate", args, &attrs, &outs[0])))
     }
 

@@ -1,0 +1,60 @@
+//! Elements of fewer than 8 bits on CPU, computed in bytes and in float32.
+//!
+//! Their kernels in the CPU plugin (xla-cpu-pjrt 0.0.1) abort the process, or give other numbers: elements that share a
+//! byte are loaded as if each had one. Conversions are right. Noticed by `narrow::packed_elements`.
+
+use super::{Lowering, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::Result;
+
+/// The type that has all numbers of a packed one.
+fn wide(aval: &Aval) -> Option<Aval> {
+    let packed = aval.dtype.bits() < 8;
+    let dtype = match aval.dtype.is_float() {
+        true => DType::F32,
+        false if aval.dtype.is_signed() => DType::I8,
+        false => DType::U8,
+    };
+    packed.then(|| aval.with_dtype(dtype))
+}
+
+/// Functions of the bits, which have other ones in a byte.
+const OF_BITS: [&str; 4] = ["shift_right_logical", "population_count", "clz", "nextafter"];
+
+impl Lowering {
+    /// Writes an operation; on CPU, if elements are packed, between conversions.
+    pub(super) fn unpacked(
+        &mut self,
+        primitive: &dyn Primitive,
+        inputs: &[Value],
+        outs: &[Aval],
+    ) -> Result<Vec<Value>> {
+        let any = |cx: &Lowering| {
+            inputs.iter().any(|v| cx.dtype(*v).bits() < 8) || outs.iter().any(|out| out.dtype.bits() < 8)
+        };
+        let converts = ["convert", "bitcast_convert_type", "iota"].contains(&primitive.name());
+        if !self.on_cpu() || converts || !any(self) || !primitive.programs().is_empty() {
+            return primitive.lower(self, inputs, outs);
+        }
+        if OF_BITS.contains(&primitive.name()) {
+            let operation = format!("{} of elements of fewer than 8 bits", primitive.name());
+            return Err(self.platform.lacks(&operation, "convert the operands with `astype`"));
+        }
+        let inputs: Vec<Value> = inputs
+            .iter()
+            .map(|&v| match wide(&self.aval(v)) {
+                Some(aval) => self.op("stablehlo.convert", &[v], "", &aval),
+                None => v,
+            })
+            .collect();
+        let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
+        let values = primitive.lower(self, &inputs, &widened)?;
+        let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
+            true => self.op("stablehlo.convert", &[v], "", out),
+            false => v,
+        });
+        Ok(narrowed.collect())
+    }
+}
