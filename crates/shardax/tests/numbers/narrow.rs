@@ -255,7 +255,10 @@ fn packed_elements() -> Result<()> {
             "{dtype}"
         );
     }
+    // With another use beside it, the plugin would transpose packed elements, and abort.
     let x = of([1, 2, 3, 0], DType::I4);
+    let (turned, negative) = jit(|x: Array| (x.t(), -x)).call(&x)?;
+    assert_eq!((turned.to_f64_vec()?, negative.to_f64_vec()?), (vec![1.0, 3.0, 2.0, 0.0], vec![-1.0, -2.0, -3.0, 0.0]));
     assert_eq!(x.dot(&x).to_f64_vec()?, [7.0, 2.0, 3.0, 6.0]);
     Ok(())
 }

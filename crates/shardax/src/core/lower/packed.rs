@@ -52,7 +52,12 @@ impl Lowering {
         let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
         let values = primitive.lower(self, &inputs, &widened)?;
         let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
-            true => self.op("stablehlo.convert", &[v], "", out),
+            true => {
+                // Keeps the compiler from moving the conversion above.
+                let aval = self.aval(v);
+                let v = self.op("stablehlo.optimization_barrier", &[v], "", &aval);
+                self.op("stablehlo.convert", &[v], "", out)
+            }
             false => v,
         });
         Ok(narrowed.collect())
