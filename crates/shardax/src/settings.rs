@@ -38,7 +38,7 @@ const NAMES: [&str; 19] = [
 ];
 
 /// Beginnings of other names: what `shardax-run` tells a program, and variables of this repository's tests and tools.
-const OTHERS: [&str; 24] = [
+const OTHERS: [&str; 25] = [
     "RESTART",
     "ACCELERATORS",
     "BENCH",
@@ -63,6 +63,7 @@ const OTHERS: [&str; 24] = [
     "STRESS_",
     "TEST_",
     "UPDATE_SNAPSHOTS",
+    "WAYS_",
 ];
 
 /// The timeout between processes.
