@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::common::values::ints;
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{ramp, same};
 
 type Body = fn(Array) -> Array;
@@ -29,6 +29,13 @@ const SUMS: [(&str, Body); 4] = [
 
 const EXTREMES: [(&str, Body); 2] = [("pmax", |x| pmax(x, "i")), ("pmin", |x| pmin(x, "i"))];
 
+/// All, but of the narrow ones three: `numbers/narrow` has the others.
+fn dtypes() -> impl Iterator<Item = DType> {
+    let chosen = [DType::F8E4M3Fn, DType::F8E5M2, DType::I4];
+    let narrow = |dtype: DType| dtype.bits() < 8 || dtype.to_string().starts_with("float8");
+    DType::ALL.into_iter().filter(move |&dtype| !narrow(dtype) || chosen.contains(&dtype))
+}
+
 fn values(dtype: DType) -> Array {
     match dtype {
         DType::Bool => (ramp([4, 4, 4], DType::I32) % 3).equal(0),
@@ -41,7 +48,7 @@ fn values(dtype: DType) -> Array {
 fn every_collective_on_every_dtype() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4)])?;
-    for dtype in DType::ALL {
+    for dtype in dtypes() {
         let x = match dtype {
             DType::Complex64 | DType::Complex128 => complex(values(DType::F32), values(DType::F32) * 2).astype(dtype),
             _ => values(dtype),
@@ -67,7 +74,7 @@ fn every_collective_on_every_dtype() -> Result<()> {
 #[test]
 fn dtypes_of_sums_and_means() -> Result<()> {
     setup();
-    for dtype in DType::ALL {
+    for dtype in dtypes() {
         let x = values(dtype);
         let sum = pmap(|x: Array| psum(x, "i")).axis_name("i").call(&x)?;
         assert_eq!(sum.dtype(), if dtype == DType::Bool { DType::I32 } else { dtype });

@@ -13,3 +13,9 @@ pub const QUICK: [(&str, CompilerOption); 3] = [
 pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
     if i.is_multiple_of(4) { Vec::new() } else { QUICK.to_vec() }
 }
+
+/// Simulates eight CPU devices, and compiles all programs of the process quickly.
+pub fn setup() {
+    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+    shardax::config::set_compiler_options(QUICK);
+}

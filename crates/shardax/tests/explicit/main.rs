@@ -28,7 +28,7 @@ mod transforms;
 mod types;
 mod unreduced;
 
-use common::setup;
+use common::quick::setup;
 use shardax::prelude::*;
 use shardax::{MeshGuard, Typed};
 
