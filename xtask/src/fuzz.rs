@@ -51,7 +51,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         }
         progress.add(size, found.failures.len(), &found.modes, &blamed)?;
         println!("{} programs, {} differ from JAX", progress.done, progress.differ);
-        progress.print();
+        print(&progress.modes);
     }
     progress.end(&format!("differ from JAX; they are in {}", work.display()))
 }
@@ -74,7 +74,7 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
         let programs: usize = progress.modes.values().sum();
         println!("{programs} programs in {} pieces, {} differ", progress.done, progress.differ);
     }
-    progress.print();
+    print(&progress.modes);
     progress.end("of these pieces gave programs that differ: `SHARDAX_FUZZ_PIECES=FROM..TO` names them")
 }
 
@@ -82,16 +82,16 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
 const PIECES_AT_ONCE: usize = 70;
 
 /// The counts of a run, in a file that a rerun reads.
-pub(crate) struct Progress {
+struct Progress {
     file: PathBuf,
-    pub done: usize,
+    done: usize,
     differ: usize,
     modes: BTreeMap<String, usize>,
     blamed: BTreeMap<String, usize>,
 }
 
 impl Progress {
-    pub fn of(folder: &Path, name: &str) -> Result<Progress, String> {
+    fn of(folder: &Path, name: &str) -> Result<Progress, String> {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let file = folder.join(format!("{name}.progress"));
         let found = match file.exists() {
@@ -105,7 +105,7 @@ impl Progress {
         Ok(Progress { file, done, differ, modes, blamed })
     }
 
-    pub fn add(
+    fn add(
         &mut self,
         done: usize,
         differ: usize,
@@ -122,10 +122,6 @@ impl Progress {
         let text = format!("done\t{}\t{}\n", self.done, self.differ);
         let text = text + &counts("mode", &self.modes) + &counts("blamed", &self.blamed);
         std::fs::write(&self.file, text).map_err(|e| format!("{}: {e}", self.file.display()))
-    }
-
-    pub fn print(&self) {
-        print(&self.modes);
     }
 
     fn end(&self, what: &str) -> Result<(), String> {

@@ -8,7 +8,6 @@
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX; a rerun resumes.
 //! `cargo xtask sweep --pieces N` runs the committed random programs in every way (compiled, batched, split, exported, …); a
 //! rerun resumes.
-//! `cargo xtask mutants --count N` changes the files of every reader at random; a rerun resumes.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
@@ -24,7 +23,6 @@ mod counts;
 mod fuzz;
 mod licences;
 mod links;
-mod mutants;
 mod names;
 mod platforms;
 mod sanitize;
@@ -40,7 +38,6 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask sweep [--pieces N]
-       cargo xtask mutants [--count N]
        cargo xtask accelerators
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
        cargo xtask platforms --from LINES...
@@ -70,7 +67,6 @@ fn main() -> ExitCode {
         }
         ["fuzz", options @ ..] => fuzz::run(&root(), options),
         ["sweep", options @ ..] => fuzz::sweep(&root(), options),
-        ["mutants", options @ ..] => mutants::run(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match done {

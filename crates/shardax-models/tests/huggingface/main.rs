@@ -3,8 +3,6 @@
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod fuzz;
-#[path = "../../../shardax-train/tests/common/mutants.rs"]
-mod mutating;
 mod refused;
 
 use std::path::{Path, PathBuf};

@@ -9,8 +9,6 @@ mod limits;
 mod logs;
 mod metrics;
 mod mutants;
-#[path = "../common/mutants.rs"]
-mod mutating;
 mod pack;
 mod trainer;
 
