@@ -119,7 +119,7 @@ fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
         assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
         (error.location().map(|at| at.line()), text)
     };
-    let first = line!() + 2;
+    let first = line!() + 1;
     let loops = |x: Array| (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i));
     let (line, text) = refused(&loops, "b, _");
     assert!(line == Some(first) && text.contains("b = 2") && text.contains("b = 3"), "{line:?} {first} {text}");

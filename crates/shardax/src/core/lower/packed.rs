@@ -23,6 +23,9 @@ fn wide(aval: &Aval) -> Option<Aval> {
 /// Functions of the bits, which have other ones in a byte.
 const OF_BITS: [&str; 4] = ["shift_right_logical", "population_count", "clz", "nextafter"];
 
+/// Conversions, and calls of text that has types of its own.
+const AS_IS: [&str; 4] = ["convert", "bitcast_convert_type", "iota", "call_exported"];
+
 impl Lowering {
     /// Writes an operation; on CPU, if elements are packed, between conversions.
     pub(super) fn unpacked(
@@ -34,8 +37,8 @@ impl Lowering {
         let any = |cx: &Lowering| {
             inputs.iter().any(|v| cx.dtype(*v).bits() < 8) || outs.iter().any(|out| out.dtype.bits() < 8)
         };
-        let converts = ["convert", "bitcast_convert_type", "iota"].contains(&primitive.name());
-        if !self.on_cpu() || converts || !any(self) || !primitive.programs().is_empty() {
+        let as_is = AS_IS.contains(&primitive.name());
+        if !self.on_cpu() || as_is || !any(self) || !primitive.programs().is_empty() {
             return primitive.lower(self, inputs, outs);
         }
         if OF_BITS.contains(&primitive.name()) {
