@@ -75,7 +75,7 @@ fn unscaled(x: &Array, scales: &Array) -> Array {
     (x * scales.astype(DType::F32).expand_dims(3)).reshape(shape)
 }
 
-/// How an operand of [`scaled_dot_general`] is quantized; JAX's `get_scaled_dot_general_config` makes them too.
+/// The quantization of an operand of [`scaled_dot_general`]; JAX's `get_scaled_dot_general_config` makes them too.
 #[derive(Clone, Debug)]
 pub struct BlockScaleConfig {
     format: BlockFormat,

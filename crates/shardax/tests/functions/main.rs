@@ -13,7 +13,7 @@ mod table;
 
 use std::collections::BTreeSet;
 
-use common::setup;
+use common::quick::setup;
 
 #[test]
 fn every_public_function_has_an_entry() {

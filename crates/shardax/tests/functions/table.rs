@@ -207,15 +207,15 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     ),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),
-    ("numpy::eye nn::constant array::array_of", "constants: the examples in the documentation"),
+    ("nn::constant array::array_of", "constants: the examples in the documentation"),
     (
-        "lax::dynamic_slice_in_dim lax::dynamic_update_slice_in_dim lax::scatter lax::slice_in_dim At::indices_are_sorted \
+        "lax::dynamic_slice_in_dim lax::dynamic_update_slice_in_dim lax::scatter At::indices_are_sorted \
          At::subtract numpy::right_shift numpy::subtract random::PRNGKey random::split_n \
          nn::variance_scaling nn::avg_pool nn::max_pool nn::min_pool ScanOptions::length linalg::cho_factor",
         "other names or forms of functions that cases call: operators, `dynamic_slice`, `at`, `key`, `split`, windows",
     ),
     (
-        "lax::broadcast lax::convert_element_type lax::index_in_dim lax::reduce_and lax::reduce_max lax::reduce_min lax::reduce_or \
+        "lax::broadcast lax::convert_element_type lax::reduce_and lax::reduce_max lax::reduce_min lax::reduce_or \
          lax::reduce_prod lax::reduce_sum numpy::asarray numpy::dsplit numpy::fliplr numpy::flipud numpy::fromfunction \
          numpy::hsplit numpy::vsplit numpy::unique_counts numpy::unique_inverse",
         "other names or forms of functions that cases call: the examples in the documentation",

@@ -1,4 +1,4 @@
-//! What kernels call: their position in the grid, conditionals, products.
+//! Functions for kernels: the position in the grid, conditionals, products.
 
 use smallvec::smallvec;
 

@@ -39,7 +39,7 @@ pub(super) struct Kernel {
     pub interpret: bool,
 }
 
-/// How an array is cut into blocks.
+/// The blocks of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Block {
     pub dims: Vec<BlockDim>,

@@ -72,7 +72,7 @@ impl<T: Into<BlockDim>> IntoBlockShape for Vec<T> {
     }
 }
 
-/// What an index map may return: an array, vector or tuple of integer scalars, one for each dimension of the block.
+/// A result of an index map: an array, vector or tuple of integer scalars, one for each dimension of the block.
 pub trait IntoBlockIndex {
     /// Returns the indices.
     fn into_block_index(self) -> Vec<Array>;
@@ -110,7 +110,7 @@ crate::tuples::each!(tuples);
 
 type IndexMap = dyn Fn(&[Array], &[Ref]) -> Result<Vec<Array>> + Send + Sync;
 
-/// How an operand or a result is cut into blocks, and which of them a position of the grid works on.
+/// The blocks of an operand or a result, and which of them a position of the grid works on.
 ///
 /// The index map takes the position and returns the number of the block in each dimension. By default the block is the
 /// whole array.

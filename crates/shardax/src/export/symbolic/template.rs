@@ -167,7 +167,10 @@ mod tests {
         for (b, s) in [(1, 1), (3, 70), (1000, 7)] {
             assert_eq!(written(&made, &symbols.names, &[b, s]).as_deref(), Some(text(b, s).as_str()));
         }
-        let other = texts.iter().enumerate().map(|(i, text)| text.replace("reshape", if i % 2 == 0 { "copy" } else { "slice" }));
+        let other = texts
+            .iter()
+            .enumerate()
+            .map(|(i, text)| text.replace("reshape", if i % 2 == 0 { "copy" } else { "slice" }));
         let other: Vec<String> = other.collect();
         assert_eq!(template(&symbols, &other.iter().map(String::as_str).collect::<Vec<_>>()), Err(0));
         assert_eq!(written("$(b", &symbols.names, &[1, 1]), None);

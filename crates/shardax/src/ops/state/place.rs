@@ -192,7 +192,7 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
     }
 }
 
-/// What memory that nothing was written to reads as: NaN, the lowest integer, `false`, as in JAX.
+/// The value of memory that nothing was written to: NaN, the lowest integer, `false`, as in JAX.
 pub(crate) fn uninitialized(aval: &Aval) -> Array {
     let value = match aval.dtype.category() {
         Category::Float | Category::Complex => Scalar::Float(f64::NAN.to_bits()),
