@@ -4,12 +4,12 @@
 use super::kernel::ProgramId;
 use super::primitive::{Block, Kernel};
 use super::spec::BlockDim;
-use crate::control_flow::fori_loop;
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
 use crate::ops::numpy::convert;
 use crate::ops::state::discharge::Discharge;

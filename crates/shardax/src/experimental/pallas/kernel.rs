@@ -2,7 +2,6 @@
 
 use smallvec::smallvec;
 
-use crate::control_flow::cond;
 use crate::core::array::Array;
 use crate::core::function::IntoOutput;
 use crate::core::lower::{Lowering, Value};
@@ -11,8 +10,9 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind1};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
-use crate::lax::DotOptions;
 use crate::local::{Stack, StackKey};
+use crate::ops::control_flow::cond;
+use crate::ops::lax::DotOptions;
 use crate::ops::operators::ArrayLike;
 use crate::source;
 

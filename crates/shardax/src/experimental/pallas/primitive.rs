@@ -2,7 +2,6 @@
 
 use super::call::CostEstimate;
 use super::spec::BlockDim;
-use crate::control_flow::each;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Tangents, ThreadState};
@@ -12,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{bind_checked, zeros};
+use crate::ops::control_flow::each;
 use crate::ops::state::Swap;
 use crate::ops::state::discharge::accesses;
 use crate::sharding::DimSpec;
