@@ -100,7 +100,8 @@ fn arithmetic() -> Result<String> {
 
 fn dtypes() -> Result<String> {
     let (mut work, mut not) = (Vec::new(), Vec::new());
-    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_complex()) {
+    // float8_e8m0fnu has no 0.
+    for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_complex() && *dtype != DType::F8E8M0Fnu) {
         let doubled = jit(move |x: Array| (x.astype(dtype) * ones_dtype((), dtype)).astype(DType::F32));
         match doubled.call(array([0.0f32, 1.0])).and_then(|x| x.to_vec::<f32>()) {
             Ok(got) if got == [0.0, 1.0] => work.push(dtype.to_string()),
