@@ -2,7 +2,6 @@
 #![allow(dead_code)]
 
 pub mod child;
-pub mod quick;
 pub mod snapshot;
 pub mod values;
 

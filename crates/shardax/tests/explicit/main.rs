@@ -17,6 +17,9 @@ mod modes;
 mod more;
 mod products;
 mod programs;
+#[path = "../common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod reductions;
 mod refusals;
 mod refused;
@@ -28,7 +31,7 @@ mod transforms;
 mod types;
 mod unreduced;
 
-use common::quick::setup;
+use quick::setup;
 use shardax::prelude::*;
 use shardax::{MeshGuard, Typed};
 

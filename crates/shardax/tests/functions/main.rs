@@ -9,11 +9,14 @@ mod cases;
 mod common;
 mod edges;
 mod list;
+#[path = "../common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod table;
 
 use std::collections::BTreeSet;
 
-use common::quick::setup;
+use quick::setup;
 
 #[test]
 fn every_public_function_has_an_entry() {
