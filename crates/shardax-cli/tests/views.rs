@@ -90,7 +90,7 @@ fn the_doctor_says_what_is_wrong() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// What hardware and its plugins may do, done by a plugin that is made for it: each is in the report with its reason, and the
+/// Failures of hardware and its plugins, brought about by a plugin that is made for it: each is in the report with its reason, and the
 /// checks that it does not concern pass.
 #[test]
 fn the_doctor_reports_what_hardware_may_do() {

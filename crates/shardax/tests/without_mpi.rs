@@ -37,7 +37,7 @@ fn says(ended: &Ended, texts: &[&str]) {
     }
 }
 
-/// What a process of a job does.
+/// A process of a job.
 #[test]
 #[ignore = "run by another test"]
 fn member() -> Result<()> {

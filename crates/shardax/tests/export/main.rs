@@ -4,9 +4,6 @@
 mod common;
 
 mod jax;
-mod mutants;
-#[path = "../../../shardax-train/tests/common/mutants.rs"]
-mod mutating;
 mod sizes;
 
 use std::collections::BTreeMap;

@@ -108,7 +108,7 @@ fn open_sizes_over_devices() -> Result<()> {
     Ok(())
 }
 
-/// What is not one program of all sizes is refused with the user's line, and so are sizes that nothing was traced for.
+/// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was traced for.
 #[test]
 fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
     setup();
