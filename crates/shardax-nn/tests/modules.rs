@@ -8,19 +8,18 @@ mod experts;
 mod precision;
 #[path = "modules/quantized.rs"]
 mod quantized;
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 #[path = "modules/refused.rs"]
 mod refused;
 #[path = "modules/stacks.rs"]
 mod stacks;
 
+use quick::setup;
 use shardax::tree::Flat;
 use shardax_nn::State;
 use shardax_nn::prelude::*;
-
-fn setup() {
-    // A second test in this process finds them set.
-    shardax::config::set_num_cpu_devices(8).ok();
-}
 
 /// A block with every kind of variable.
 #[derive(Module, Clone)]

@@ -1,11 +1,12 @@
 //! Models, their trees and their training, on one device and on eight.
 
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
+
+use quick::setup;
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
-
-fn setup() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
-}
 
 #[derive(Module, Clone, Debug)]
 struct Cnn {

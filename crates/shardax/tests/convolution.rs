@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::setup;
+use common::quick::setup;
 use shardax::lax::{self, ConvOptions, Padding};
 use shardax::nn::{Pool, avg_pool, max_pool, min_pool, relu};
 use shardax::prelude::*;

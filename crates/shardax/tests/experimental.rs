@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::setup;
+use common::quick::setup;
 use shardax::experimental::ode::{OdeintOptions, odeint};
 use shardax::experimental::sparse::{self, BCOO, BCSR, FromdenseOptions, bcoo_dot_general, bcoo_sum_duplicates};
 use shardax::prelude::*;

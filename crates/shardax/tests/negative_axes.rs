@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::setup;
+use common::quick::setup;
 use shardax::prelude::*;
 use shardax::{ErrorKind, nn};
 

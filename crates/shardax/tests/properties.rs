@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::setup;
+use common::quick::setup;
 use proptest::prelude::*;
 // Not `shardax::prelude::any`, the reduction.
 use proptest::prelude::any;

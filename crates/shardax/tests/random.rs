@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::setup;
+use common::quick::setup;
 use common::values::error_of;
 use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
 use shardax::prelude::*;

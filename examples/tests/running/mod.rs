@@ -16,7 +16,10 @@ pub fn example(name: &str) -> PathBuf {
 }
 
 pub fn run(name: &str, args: &[&str]) -> Output {
-    let out = Command::new(example(name)).args(args).output().expect("the example starts");
+    // A user's second run finds the programs of the first; `.cargo/config.toml` turns that off.
+    let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
+    let mut command = Command::new(example(name));
+    let out = command.args(args).env("SHARDAX_COMPILATION_CACHE_DIR", cache).output().expect("the example starts");
     // If programs are compiled for TPUs and GPUs as well, forwards the results, which `cargo xtask platforms` counts.
     if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {
         let said = String::from_utf8_lossy(&out.stderr);

@@ -3,6 +3,9 @@
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod fuzz;
+#[path = "../../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod refused;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +23,7 @@ const DECODERS: [&str; 11] =
 
 fn setup() {
     config::set_num_cpu_devices(4).expect("four CPU devices");
+    config::set_compiler_options(quick::QUICK);
 }
 
 fn folder(name: &str) -> PathBuf {

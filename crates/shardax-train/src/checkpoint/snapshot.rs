@@ -151,7 +151,8 @@ fn about(path: &str, error: Error) -> Error {
 
 impl ArrayCopy {
     fn of(path: &str, array: &Array, keep: Keep) -> Result<ArrayCopy> {
-        array.check()?;
+        // Addends, whose shards are not parts of a value, cannot be retained.
+        array.retain()?;
         let sharding = array.sharding()?;
         let mut parts = Vec::new();
         // Of a replicated slice only the first replica is written.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 
 type Seen = Arc<Mutex<Vec<(usize, Vec<bool>, Vec<Vec<usize>>)>>>;

@@ -1,6 +1,6 @@
 //! `check!` and `checkify`. Texts are those of JAX 0.10.2 for the same functions.
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 
 fn positive(x: Array) -> Result<Array> {

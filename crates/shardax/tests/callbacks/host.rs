@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 use shardax::{HostCallback, debug};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 use shardax::{HostCallback, debug};
 

@@ -1,6 +1,6 @@
 //! `debug_nans` and `debug_infs`: in a process of their own, where all results are searched.
 
-use crate::common::{child, setup};
+use crate::common::{child, quick::setup};
 use shardax::prelude::*;
 
 #[test]

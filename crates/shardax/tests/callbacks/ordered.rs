@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 use shardax::{HostArg, HostCallback, debug};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 
 /// The names in a lowered text, with the lines that they stand beside.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use shardax::prelude::*;
 
 /// A vector that begins at a multiple of 64 bytes, and one that does not.

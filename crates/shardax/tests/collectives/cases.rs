@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 
 use crate::common::values::ints;
-use crate::quick::setup;
+use crate::common::quick::setup;
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::quick::setup;
+use crate::common::quick::setup;
 use crate::{ramp, same};
 
 const EVEN: [[usize; 4]; 2] = [[0, 2, 4, 6], [7, 1, 3, 5]];

@@ -6,9 +6,6 @@ mod common;
 mod dtypes;
 mod groups;
 mod nests;
-#[path = "../common/quick.rs"]
-#[allow(dead_code)]
-mod quick;
 
 use shardax::prelude::*;
 

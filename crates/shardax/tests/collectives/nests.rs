@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::quick::setup;
+use crate::common::quick::setup;
 use crate::{ramp, same};
 
 type Body = fn(Array) -> Array;

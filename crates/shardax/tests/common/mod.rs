@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod child;
+pub mod quick;
 pub mod snapshot;
 pub mod values;
 

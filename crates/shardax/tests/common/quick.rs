@@ -11,7 +11,7 @@ pub const QUICK: [(&str, CompilerOption); 3] = [
 
 /// The options of program `i` of a list: every fourth is compiled as users' programs are.
 pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
-    if i.is_multiple_of(4) { Vec::new() } else { QUICK.to_vec() }
+    if i % 4 == 3 { Vec::new() } else { QUICK.to_vec() }
 }
 
 /// Simulates eight CPU devices, and compiles all programs of the process quickly.

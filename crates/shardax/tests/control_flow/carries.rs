@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_carry_is_typed_by_its_start() -> Result<()> {
-    crate::common::setup();
+    crate::common::quick::setup();
     let x = while_loop(|x| x.less(100), |x| x * 3, array(1))?;
     assert_eq!(x.item::<i32>()?, 243);
     let (a, b) = fori_loop(0, 5, |i, (a, b)| (&a + i, b * a), (array(1), array(1)))?;
@@ -19,7 +19,7 @@ fn a_carry_is_typed_by_its_start() -> Result<()> {
 
 #[test]
 fn arguments_that_are_not_differentiated() -> Result<()> {
-    crate::common::setup();
+    crate::common::quick::setup();
     // y * x^n, with a power, a table and a name that no rule differentiates.
     type Power = (i32, Static<String>);
     let f = |(n, _): Power, x: Array, table: Array| x.pow(n) * table.sum(..);
@@ -50,7 +50,7 @@ fn arguments_that_are_not_differentiated() -> Result<()> {
 /// With JAX's values of `power(3, sin(x))` at 0.7.
 #[test]
 fn jvp_rules_of_arguments_that_are_not_differentiated() -> Result<()> {
-    crate::common::setup();
+    crate::common::quick::setup();
     let power = custom_jvp(|n: i32, x: Array| integer_pow(x, n)).nondiff_argnums(Arg::<0>).defjvp(
         |n: i32, (_, x): (i32, Array), (_, dx): (i32, Array)| (integer_pow(&x, n), dx * n * integer_pow(&x, n - 1)),
     );

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{check_gradient, same};
 
 fn layer(w: Array, x: Array) -> Array {

@@ -4,7 +4,7 @@ use shardax::control_flow::map;
 use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 
 /// Checks an error's kind and that its message has these phrases; that it names a line of this file.
 fn says<T>(result: Result<T>, kind: ErrorKind, phrases: &[&str]) -> Error {

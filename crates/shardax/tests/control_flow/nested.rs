@@ -3,7 +3,7 @@
 use shardax::Arg;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{check_gradient, close, same};
 
 /// A small recurrent network: the weights are captured by the step.

@@ -4,7 +4,7 @@ use shardax::control_flow::{platform_dependent, scan};
 use shardax::export::ExportOptions;
 use shardax::prelude::*;
 
-use super::common::setup;
+use super::common::quick::setup;
 
 fn chosen(x: Array) -> Result<Array> {
     platform_dependent(["cpu", "tpu", "default"], (|x: Array| x.sin(), |x: Array| x.exp(), |x: Array| x.tanh()), x)

@@ -3,7 +3,7 @@
 use shardax::Arg;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, same};
 
 fn values() -> Array {

@@ -193,7 +193,7 @@ fn traced(f: &impl Fn(Array, Array) -> Result<Array>, x: &Array, y: &Array) -> O
 
 #[test]
 fn every_function_on_every_kind_of_array() {
-    crate::common::setup();
+    crate::common::quick::setup();
     let arrays = arrays();
     let mut problems: std::collections::BTreeMap<String, String> = Default::default();
     let mut note = |name: &str, x: &Array, y: &Array, p: Option<String>| {

@@ -165,7 +165,7 @@ fn check(row: &Row) -> Result<(), String> {
 
 #[test]
 fn every_mistake_is_an_error_that_names_the_users_line() {
-    common::setup();
+    common::quick::setup();
     let only = std::env::var("ERRORS_ONLY").unwrap_or_default();
     let all = only.is_empty();
     let (report, reports) = mpsc::channel();

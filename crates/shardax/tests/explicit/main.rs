@@ -17,9 +17,6 @@ mod modes;
 mod more;
 mod products;
 mod programs;
-#[path = "../common/quick.rs"]
-#[allow(dead_code)]
-mod quick;
 mod reductions;
 mod refusals;
 mod refused;
@@ -31,7 +28,7 @@ mod transforms;
 mod types;
 mod unreduced;
 
-use quick::setup;
+use common::quick::setup;
 use shardax::prelude::*;
 use shardax::{MeshGuard, Typed};
 

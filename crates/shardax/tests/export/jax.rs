@@ -6,7 +6,7 @@ use shardax::export::{ExportOptions, Exported, export};
 use shardax::prelude::*;
 use shardax::{config, control_flow, nn};
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::same;
 
 /// Arrays that JAX computed, by name.

@@ -8,7 +8,7 @@ mod sizes;
 
 use std::collections::BTreeMap;
 
-use common::setup;
+use common::quick::setup;
 use shardax::export::{ExportOptions, Exported, export};
 use shardax::nn;
 use shardax::prelude::*;

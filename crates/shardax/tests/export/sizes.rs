@@ -4,7 +4,7 @@ use shardax::export::{ExportOptions, Exported, export};
 use shardax::nn;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::same;
 
 fn types(shape: &[usize]) -> Array {

@@ -3,7 +3,7 @@
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-use super::quick::setup;
+use super::common::quick::setup;
 
 fn error_of(x: Array) -> shardax::Error {
     x.check().expect_err("an error")

@@ -9,14 +9,11 @@ mod cases;
 mod common;
 mod edges;
 mod list;
-#[path = "../common/quick.rs"]
-#[allow(dead_code)]
-mod quick;
 mod table;
 
 use std::collections::BTreeSet;
 
-use quick::setup;
+use common::quick::setup;
 
 #[test]
 fn every_public_function_has_an_entry() {

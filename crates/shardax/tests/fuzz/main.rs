@@ -23,10 +23,12 @@ use std::time::Instant;
 
 use common::setup;
 use golden_support::compare::{differ, is_blind};
+use golden_support::quick::mostly_quick;
 use golden_support::read::cases;
 use golden_support::{Case, outside_of_ci};
 use program::Program;
 use shardax::prelude::*;
+use shardax::stages::CompilerOption;
 
 /// Programs compiled as one: compilation costs more than all else. Of several devices, fewer.
 const TOGETHER: usize = 24;
@@ -157,8 +159,10 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let failures = run(group);
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(group) = groups.get(i) else { break };
+                    let failures = run(i, group);
                     found.lock().unwrap_or_else(|e| e.into_inner()).extend(failures);
                 }
             });
@@ -169,13 +173,20 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     found
 }
 
-/// Runs programs as one.
-fn run<'a>(group: &[&Program<'a>]) -> Vec<Failure<'a>> {
-    run_with(group, &results)
+/// Runs the programs of a group as one, most groups with quick options. Of these about two of 1,000 programs are rounded
+/// otherwise: what differs runs once more as users compile it.
+fn run<'a>(i: usize, group: &[&Program<'a>]) -> Vec<Failure<'a>> {
+    let options = mostly_quick(i);
+    let failures = run_with(group, &|group| results(group, &options));
+    if options.is_empty() {
+        return failures;
+    }
+    let again = |f: Failure<'a>| run_with(&[&Program::new(f.program)], &|group| results(group, &[]));
+    failures.into_iter().flat_map(again).collect()
 }
 
 /// The results of programs that run as one.
-fn results(group: &[&Program]) -> Result<Vec<Array>> {
+fn results(group: &[&Program], options: &[(&str, CompilerOption)]) -> Result<Vec<Array>> {
     let mesh = group[0].explicit_mesh();
     let _mesh = mesh.as_ref().map(|mesh| set_mesh(mesh).expect("no trace"));
     let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.placed().expect("arguments")).collect();
@@ -193,7 +204,7 @@ fn results(group: &[&Program]) -> Result<Vec<Array>> {
     };
     let inputs = arguments.concat();
     let eager = matches!(group, [p] if p.alone());
-    if eager { all(inputs) } else { jit(all).call(inputs) }
+    if eager { all(inputs) } else { jit(all).compiler_options(options.to_vec()).call(inputs) }
 }
 
 /// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.

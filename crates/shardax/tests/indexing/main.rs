@@ -4,7 +4,7 @@
 mod common;
 mod transforms;
 
-use common::setup;
+use common::quick::setup;
 use common::values::{error_of, ints};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -194,13 +194,13 @@ fn every_rule(cases: &[Case]) -> Result<()> {
 
 #[test]
 fn attention_by_plain_operations_is_the_formula() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     every_rule(&CASES[1..4])
 }
 
 #[test]
 fn attention_in_blocks_is_the_formula() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     for (i, case) in IN_BLOCKS.iter().enumerate() {
         first_derivatives(case, &format!("case {i}"))?;
     }
@@ -211,7 +211,7 @@ fn attention_in_blocks_is_the_formula() -> Result<()> {
 /// The temporaries of a gradient in blocks are far below one tensor of the scores.
 #[test]
 fn attention_in_blocks_stores_no_scores() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     let x = shape_dtype_struct([1, 4096, 4, 16], DType::F32);
     let loss = |q: Array, k: Array, v: Array| with(BLOCKWISE, &q, &k, &v, None, CAUSAL)[0].square().sum(..);
     let gradient = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
@@ -225,7 +225,7 @@ fn attention_in_blocks_stores_no_scores() -> Result<()> {
 #[test]
 #[ignore = "the test below runs it"]
 fn in_a_process_with_attention_by_the_library() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     every_rule(&CASES)?;
     large_values_stay_finite()?;
     let [q, k, v] = CASES[0].arrays();
@@ -285,7 +285,7 @@ fn attention_by_the_library_is_the_formula() {
 
 #[test]
 fn masks_that_do_not_broadcast_are_an_error() {
-    common::setup();
+    common::quick::setup();
     let [q, k, v] = CASES[0].arrays();
     for shape in [&[2, 3, 100, 100][..], &[1, 1, 100, 99], &[4, 1, 1, 1], &[1, 100, 100]] {
         let [y, ..] = attention(&q, &k, &v, Some(&ones_dtype(shape, DType::Bool)), ALL);
@@ -297,7 +297,7 @@ fn masks_that_do_not_broadcast_are_an_error() {
 /// Weights times large values are no larger than these.
 #[test]
 fn large_values_stay_finite() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     let q = zeros([1, 512, 4, 8]);
     let y =
         jit(|q: Array, v: Array| attention(&q, &q, &v, None, ALL)[0].clone()).call((&q, full([1, 512, 4, 8], 1e36)))?;
@@ -308,7 +308,7 @@ fn large_values_stay_finite() -> Result<()> {
 /// The formulas' products, of which a gradient does one a second time.
 #[test]
 fn what_attention_costs() -> Result<()> {
-    common::setup();
+    common::quick::setup();
     let Case(q, k, depth, ..) = CASES[1];
     let [queries, keys] = [q[1] as f64, k[1] as f64];
     let product = 2.0 * 2.0 * 4.0 * queries * keys * depth as f64;

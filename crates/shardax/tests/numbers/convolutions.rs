@@ -146,7 +146,7 @@ fn odd(random: &mut Random, x: &Array) -> Array {
 #[test]
 #[ignore = "the tests below run it"]
 fn prints_convolutions_of_whole_numbers() {
-    common::setup();
+    common::quick::setup();
     let random = &mut Random(7);
     for i in 0..24 {
         let case = &Case::random(random);
@@ -224,7 +224,7 @@ fn all_passes(groups: usize) -> impl Fn(Array, Array, Array) -> (Array, Array, A
 #[test]
 #[ignore = "the test below runs it"]
 fn in_a_process_with_the_kernels() {
-    common::setup();
+    common::quick::setup();
     let random = &mut Random(3);
     for (features, groups) in [(24, 1), (3, 1), (40, 40)] {
         let (x, w) = (random.noise(&[4, 24, 24, features]), random.noise(&[3, 3, features / groups, features]));

@@ -5,7 +5,7 @@ use shardax::nn::{self, Pool};
 use shardax::prelude::*;
 use shardax::{linalg, numpy as np};
 
-use super::common::setup;
+use super::common::quick::setup;
 use super::floats;
 
 const NAN: f32 = f32::NAN;

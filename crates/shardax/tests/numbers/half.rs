@@ -5,7 +5,7 @@ use shardax::linalg::{NormOrder, norm};
 use shardax::nn::{avg_pool, log_softmax, softmax};
 use shardax::prelude::*;
 
-use super::common::setup;
+use super::common::quick::setup;
 use super::floats;
 
 /// The dtypes, each with the relative distance of its numbers.

@@ -6,7 +6,7 @@ use shardax::lax::{DotOptions, bitcast_convert_type};
 use shardax::numpy::{finfo, iinfo};
 use shardax::prelude::*;
 
-use super::common::setup;
+use super::common::quick::setup;
 
 fn narrow() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|dtype| dtype.bits() < 8 || dtype.to_string().starts_with("float8"))

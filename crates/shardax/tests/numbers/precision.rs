@@ -29,7 +29,7 @@ fn all_highest(name: &str, f: impl Fn(Array, Array) -> Array + Copy) {
 
 #[test]
 fn products_keep_their_precision() {
-    super::common::setup();
+    super::common::quick::setup();
     let dot = || DotOptions::new().precision(Precision::Highest);
     all_highest("dot", move |x, y| dot().dot(x, y));
     all_highest("matmul", move |x, y| dot().matmul(x, y));
@@ -46,7 +46,7 @@ fn products_keep_their_precision() {
 
 #[test]
 fn a_default_holds_while_its_guard_lives() {
-    super::common::setup();
+    super::common::quick::setup();
     let f = jit(|x: Array| x.dot(&x));
     let text = || f.lower(ones([2, 2])).map(|l| l.as_text().to_string());
     let x = ones([2, 2]);
@@ -90,7 +90,7 @@ fn names_of_precisions_are_jax_s() {
 /// JAX's rules of what a product may accumulate in.
 #[test]
 fn what_products_accumulate_in_holds_their_operands() {
-    super::common::setup();
+    super::common::quick::setup();
     let made = |from: DType, to: DType| {
         let x = ones([2, 2]).astype(from);
         let y = DotOptions::new().preferred_element_type(to).dot(&x, &x);

@@ -25,7 +25,7 @@ fn text_and_numbers(spec: &str, a: &Array, b: &Array) -> (String, Vec<f64>) {
 #[test]
 #[ignore = "the test below runs it"]
 fn in_a_process_with_the_library() {
-    common::setup();
+    common::quick::setup();
     let cases: [(&str, &[usize], &[usize]); 9] = [
         ("ij,jk->ik", &[130, 100], &[100, 90]),
         ("ji,jk->ik", &[100, 130], &[100, 90]),

@@ -3,7 +3,7 @@
 use shardax::numpy::{intersect1d, setdiff1d, setxor1d, unique_counts, unique_inverse};
 use shardax::prelude::*;
 
-use super::common::setup;
+use super::common::quick::setup;
 
 #[test]
 fn sets_of_values() -> Result<()> {

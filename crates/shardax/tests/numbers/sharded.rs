@@ -4,7 +4,7 @@ use shardax::lax::Padding;
 use shardax::prelude::*;
 use shardax::{nn, numpy as np};
 
-use super::common::setup;
+use super::common::quick::setup;
 use super::floats;
 
 /// On a mesh of 2×3, the image's rows split over `"b"`: the kernel's gradient was off by hundreds, and with the kernel's

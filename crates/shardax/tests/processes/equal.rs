@@ -166,6 +166,7 @@ pub fn expected(devices: usize) -> &'static Made {
 #[test]
 #[ignore = "a part of other tests, in a process of its own"]
 fn alone() -> Result<()> {
+    config::set_compiler_options(QUICK);
     for (name, array) in results()?.into_iter().chain(training()?).chain(crate::generated::results()?) {
         for shard in array.addressable_shards()? {
             std::fs::write(file(&name, shard.device.id()), shard.data.to_bytes()?).unwrap();

@@ -13,6 +13,9 @@ mod hosts;
 mod launch;
 mod maps;
 mod programs;
+#[path = "../common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod values;
 
 use std::collections::BTreeMap;
@@ -22,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 
 use launch::{CASE, job, launchers, run};
+use quick::QUICK;
 use shardax::prelude::*;
 
 /// Processes, and devices of each.
@@ -44,7 +48,10 @@ fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
         return passes(name);
     }
     static JOIN: Once = Once::new();
-    JOIN.call_once(|| assert!(shardax::distributed::initialize().unwrap()));
+    JOIN.call_once(|| {
+        assert!(shardax::distributed::initialize().unwrap());
+        config::set_compiler_options(QUICK);
+    });
     let text = match std::panic::catch_unwind(case) {
         Ok(Ok(())) => "ok".to_owned(),
         Ok(Err(error)) => error.to_string(),

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::program::Program;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, noise};
 
 fn count(program: &Program, name: &str) -> usize {

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 
 fn close(a: &Array, b: &Array) -> Result<()> {
     assert!(allclose(a, b, 1e-5, 1e-6)?, "{a}\nis not\n{b}");

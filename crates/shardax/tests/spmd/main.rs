@@ -13,7 +13,7 @@ mod shard_map_results;
 mod shard_map_samples;
 mod shard_map_transforms;
 
-use common::setup;
+use common::quick::setup;
 use common::values::{close, message, noise, numbers, ramp};
 use shardax::prelude::*;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, message, numbers, ramp};
 
 /// JAX: `testBasic`.

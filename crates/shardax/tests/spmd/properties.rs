@@ -9,7 +9,7 @@ use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::sharding::DimSpec;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 
 /// Both dimensions of the matrix, and the weights'.
 const SIZE: usize = 16;

@@ -4,7 +4,7 @@ use shardax::ErrorKind;
 use shardax::prelude::*;
 use shardax::program::Program;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, message};
 
 pub(crate) fn ramp(shape: impl IntoShape + Clone) -> Array {

@@ -3,7 +3,7 @@
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::shard_map_transforms::{mesh8, mesh42};
 use crate::{close, message, noise, numbers, ramp};
 

@@ -3,7 +3,7 @@
 use shardax::ErrorKind;
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, message, noise, numbers, ramp};
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use shardax::prelude::*;
 
-use crate::common::setup;
+use crate::common::quick::setup;
 use crate::{close, message, noise, numbers, ramp};
 
 #[test]

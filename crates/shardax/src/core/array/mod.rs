@@ -138,6 +138,17 @@ impl Concrete {
         Err(err!(Deleted, "Array has been deleted with shape={}. It was deleted {by}.", self.aval)
             .help("use the result of that call instead, or do not donate the argument"))
     }
+
+    /// Fails if the buffers do not hold the array's values: it was deleted or donated, or is unreduced.
+    pub fn check_values(&self) -> Result<()> {
+        self.check_alive()?;
+        if self.sharding.unreduced().is_none() {
+            return Ok(());
+        }
+        let what = "has no values yet: they are sums of what the devices along its unreduced axes have";
+        Err(err!(Value, "an array of type {} {what}", self.aval)
+            .help("sum it with `reshard(x, P![..])`; `addressable_shards` are the addends"))
+    }
 }
 
 impl Array {

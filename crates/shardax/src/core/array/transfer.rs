@@ -102,15 +102,7 @@ pub(crate) fn array_of_shared(
 /// The whole array's bytes in row-major order.
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     let _span = profiler::span(|| format!("{} to the host", array.aval).into());
-    array.check_alive()?;
-    if array.sharding.unreduced().is_some() {
-        return Err(err!(
-            Value,
-            "an array of type {} has no values yet: they are sums of what the devices along its unreduced axes have",
-            array.aval
-        )
-        .help("sum it with `reshard(x, P![..])`; `addressable_shards` are the addends"));
-    }
+    array.check_values()?;
     if !is_here(array) {
         return Err(err!(
             Runtime,

@@ -135,10 +135,11 @@ impl Array {
     /// A thread that holds a guard and donates the array itself gets an error after ten seconds in which no other guard
     /// was dropped and none was copied from.
     ///
-    /// Fails for an array without values: deleted, donated, traced, or one that carries an error.
+    /// Fails for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
     #[track_caller]
     pub fn retain(&self) -> Result<Retained> {
         let c = self.concrete().at_caller()?;
+        c.check_values().at_caller()?;
         let holds = c.buffers.iter().map(pjrt::BufferReference::of).collect::<std::result::Result<Vec<_>, _>>();
         let holds = holds.map_err(Error::from).at_caller()?;
         Ok(Retained { array: self.clone(), _holds: holds })

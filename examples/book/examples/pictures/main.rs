@@ -3,6 +3,8 @@
 //!
 //!     cargo run -p shardax-book --example pictures
 
+mod program;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -116,7 +118,9 @@ fn draw(panels: &[Panel]) -> Result<String> {
 fn drawn() -> Result<Vec<(PathBuf, String)>> {
     config::set_num_cpu_devices(8)?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
-    pictures()?.iter().map(|(name, panels)| Ok((folder.join(name).with_extension("svg"), draw(panels)?))).collect()
+    let at = |name: &str| folder.join(name).with_extension("svg");
+    let shardings = pictures()?.into_iter().map(|(name, panels)| Ok((at(name), draw(&panels)?)));
+    shardings.chain([program::draw().map(|text| (at("types"), text))]).collect()
 }
 
 fn main() -> Result<()> {
