@@ -9,7 +9,7 @@ use shardax_nn::dot_product_attention;
 /// `name = value value …`, written by `tools/golden/doctor.py`.
 const VALUES: &str = include_str!("reference.txt");
 
-/// How far a result may be from JAX's, relative to values above 1: on CPU, on GPUs, on TPUs.
+/// The largest error of a result, relative to values above 1: on CPU, on GPUs, on TPUs.
 #[derive(Clone, Copy)]
 pub struct Tolerance([f64; 3]);
 

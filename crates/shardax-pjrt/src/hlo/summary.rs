@@ -1,4 +1,4 @@
-//! What the checks before an execution need of a program, and the part of the module that says it.
+//! The part of a program that the checks before an execution need.
 
 use prost::Message;
 
