@@ -154,19 +154,35 @@ fn write(path: &Path, chunk: &[u8]) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A step of 20 ms that reads 256 windows of 4096 bytes at random offsets of a file, as int32 on eight devices.
-pub fn data_prefetch() -> Result<Timing> {
+/// A step of 20 ms that reads 256 windows of 4096 bytes at random offsets of a file, as int32 on eight devices: while the step
+/// before runs, or between the steps.
+pub fn data_prefetch(is_ahead: bool) -> Result<Timing> {
     let rows = NamedSharding::new(&line(DEVICES, "x")?, P!["x"]);
     in_folder(|folder| {
         let path = folder.join("text");
         write(&path, &noise()).map_err(|error| failed(&path, &error))?;
         let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
-        let mut data = text_windows(&path, 4096)?.stream().shuffled(0).batch(256).map(place).prefetch(4);
+        let data = text_windows(&path, 4096)?.stream().shuffled(0).batch(256).map(place);
+        let mut data: Box<dyn Stream<Item = Array>> =
+            if is_ahead { Box::new(data.prefetch(4)) } else { Box::new(data) };
         measure(|| {
             let batch = data.next_item().ok_or_else(|| Error::new(ErrorKind::Runtime, "the data ended"))??;
             std::thread::sleep(STEP);
             Ok(batch)
         })
+    })
+}
+
+/// Reading 256 arrays of 65,536 elements: all copies to the host at once, or one after the other. The elements are int4, which
+/// the CPU plugin copies to the host as other plugins copy all types.
+pub fn read_tree(at_once: bool) -> Result<Timing> {
+    let tree = (0..256).map(|i| block_until_ready(((arange(0..1 << 16) + i) % 8).astype(DType::I4)));
+    let tree = tree.collect::<Result<Vec<_>>>()?;
+    measure(|| {
+        if at_once {
+            tree.iter().try_for_each(Array::copy_to_host_async)?;
+        }
+        tree.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()
     })
 }
 

@@ -11,7 +11,8 @@
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
-//! `cargo xtask device cpu|cuda|tpu` builds and runs `shardax-doctor`, which checks a platform and writes a report.
+//! `cargo xtask device cpu|cuda|tpu` builds and runs `shardax-doctor`, which checks a platform and writes a report, and adds
+//! rows of the benchmarks to it.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
 //! `cargo xtask sanitize [address] [thread] [miri]` runs the tests of `shardax-pjrt` under these, or all three.
 
@@ -20,6 +21,7 @@
 mod accelerators;
 mod book;
 mod counts;
+mod device;
 mod fuzz;
 mod licences;
 mod links;
@@ -59,7 +61,7 @@ fn main() -> ExitCode {
         ["accelerators"] => accelerators::run(),
         ["platforms", "--from", files @ ..] => platforms::from(&root(), files),
         ["platforms", options @ ..] => platforms::run(&root(), options),
-        ["device", options @ ..] => device(options),
+        ["device", options @ ..] => device::run(&root(), options),
         ["licences"] => licences::run(&root()),
         ["sanitize", tools @ ..] => {
             let known = sanitize::TOOLS.iter().filter(|tool| tools.is_empty() || tools.contains(&tool.name));
@@ -100,12 +102,6 @@ fn addition(family: Option<&str>) -> Result<(), String> {
     let mut failures: Vec<String> = steps.iter().filter_map(|step| cargo(step).err()).collect();
     failures.extend(docs(true).err());
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
-}
-
-/// Checks a platform.
-fn device(options: &[&str]) -> Result<(), String> {
-    let doctor = ["run", "--release", "--quiet", "-p", "shardax-cli", "--bin", "shardax-doctor", "--"];
-    cargo(&[&doctor[..], options].concat())
 }
 
 /// Runs Cargo; fails if it does.

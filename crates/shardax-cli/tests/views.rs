@@ -41,13 +41,25 @@ fn a_run_is_drawn_from_its_folder() {
         assert!(drawn.contains(part), "{part:?} is not in\n{drawn}");
     }
     let drawn = text(&run, "perplexity", 100, 28).expect("a picture");
-    assert!(drawn.contains("the log has no number `perplexity`; it has accuracy, loss"), "{drawn}");
+    assert!(
+        drawn.contains("the log has no number `perplexity`; draw another with `--curve`: accuracy, loss"),
+        "{drawn}"
+    );
+    // A long list goes on in the next line.
+    assert!(drawn.contains("time/remaining_seconds"), "{drawn}");
+    // A run whose last step is logged is finished, however long ago; one that is only quiet is not.
+    assert!(!drawn.contains("finished") && !run.is_finished());
+    let log = folder.join("metrics.jsonl");
+    let last = line(101).replace("7300.0", "0.0");
+    std::fs::write(&log, (1..=100).map(line).chain([last]).collect::<String>()).expect("a log");
+    let drawn = text(&Run::read(&folder).expect("a run"), "loss", 100, 28).expect("a picture");
+    assert!(drawn.contains("step 101   finished   12.5000 steps/s"), "{drawn}");
     // Any size is drawn.
     for (width, height) in [(1, 1), (10, 4), (40, 12), (400, 100)] {
         text(&run, "loss", width, height).expect("a picture");
     }
     let once = Command::new(env!("CARGO_BIN_EXE_shardax-top")).arg("--once").arg(&folder).output().expect("it runs");
-    assert!(once.status.success() && String::from_utf8_lossy(&once.stdout).contains("step 100"));
+    assert!(once.status.success() && String::from_utf8_lossy(&once.stdout).contains("step 101"));
     let none = Command::new(env!("CARGO_BIN_EXE_shardax-top")).arg("/nowhere").output().expect("it runs");
     assert_eq!(none.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&none.stderr).contains("/nowhere has no log of JSON lines"));
@@ -59,13 +71,21 @@ fn the_doctor_finds_a_cpu_in_order() {
     let folder = folder("doctor");
     let report = folder.join("report.md");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
-    doctor.args(["cpu", "--report"]).arg(&report).env("SHARDAX_NUM_CPU_DEVICES", "4");
+    // Compiled quickly: only the values are compared.
+    let flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false";
+    doctor.args(["cpu", "--report"]).arg(&report).env("SHARDAX_NUM_CPU_DEVICES", "4").env("XLA_FLAGS", flags);
     let output = doctor.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let report = std::fs::read_to_string(&report).expect("a report");
-    assert!(report.contains("| collectives | ok | psum, ppermute, all_gather over 4 devices |"), "{report}");
-    assert_eq!(report.matches("| ok |").count(), 15, "{report}");
+    assert!(
+        report.contains("| collectives | ok | psum, ppermute, all_gather, psum_scatter, all_to_all over 4 devices |"),
+        "{report}"
+    );
+    assert_eq!(report.matches("| ok |").count(), 16, "{report}");
+    assert!(report.contains("| functions | ok | 26 of 26 cases are JAX's"), "{report}");
+    assert!(report.contains("| products | ok | 17 of 17 cases are JAX's"), "{report}");
+    assert!(report.contains("\n| cpu | 4 × cpu | PJRT 0."), "{report}");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
@@ -105,6 +125,9 @@ fn the_doctor_reports_what_hardware_may_do() {
         ("FAULTY_EXECUTE", "hang", "arithmetic", false, slow),
         ("FAULTY_EXECUTE", "crash", "arithmetic", false, "signal: 6"),
         ("FAULTY_EXECUTE", "hang", "devices", true, "4 in all, process 0 of 1"),
+        ("FAULTY_MEMORY", "1", "arithmetic", false, "element 0 is"),
+        ("FAULTY_EXTENSIONS", "none", "ffi", true, "this plugin has no FFI"),
+        ("FAULTY_EXTENSIONS", "none", "arithmetic", true, "largest error"),
         ("FAULTY_LAUNCH", launch, "collectives", false, "create meshes and arrays again"),
         ("FAULTY_SLICE", "1", "devices", true, "4 in all, process 0 of 2"),
         ("FAULTY_OPTION", "xla_cpu_use_xnnpack", "matmul", true, "does not know the option xla_cpu_use_xnnpack"),

@@ -148,6 +148,8 @@ impl Channel {
 
     /// Waits until a request is done.
     fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
+        let _span =
+            tracing::debug_span!("collective", at = at.describe(exchange), processes = ?self.processes).entered();
         let failed = |error: shardax_mpi::Error| self.failed(exchange, at, &error);
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         let mut request = request.map_err(failed)?;

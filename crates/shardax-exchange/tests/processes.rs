@@ -4,13 +4,15 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{CASE, job, launchers};
 use shardax_exchange::{Exchange, SumOrder};
 use shardax_mpi::{Launcher, Search, World};
 use shardax_pjrt::*;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
 
 /// The number of devices in the job.
 const DEVICES: usize = 4;
@@ -159,6 +161,34 @@ fn file(folder: &Path, case: &str, device: usize) -> PathBuf {
     folder.join(format!("{case}.{device}"))
 }
 
+/// Notes the fields of the spans of collectives.
+struct Waits(Arc<Mutex<Vec<String>>>);
+
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        *self.0 += &format!("{field}={value:?} ");
+    }
+}
+
+impl tracing::Subscriber for Waits {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        about.name() == "collective"
+    }
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut text = String::new();
+        span.record(&mut Text(&mut text));
+        self.0.lock().unwrap().push(text);
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
 /// The body of a job's processes; does nothing in a normal test run.
 #[test]
 fn child() {
@@ -188,7 +218,11 @@ fn child() {
             let case = &cases()[1];
             let program = localized(&client, case);
             // One launch with all processes.
+            let waits = Arc::new(Mutex::new(Vec::new()));
+            tracing::subscriber::set_global_default(Waits(waits.clone())).unwrap();
             run(&client, &program, case);
+            let waits = waits.lock().unwrap().clone();
+            assert!(waits.contains(&"at=\"call 0\" processes=[0, 1, 2, 3] ".to_owned()), "{waits:?}");
             if world.rank() == 0 {
                 let own = &client.addressable_devices()[0];
                 let x = client.buffer_from_host(&input(case, own.id()), case.ty, &case.dims, own).unwrap();

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::element::{ElementType, ShapeText, dense_byte_size};
 use crate::error::{Code, Error, Result};
 use crate::event::{Event, no_event};
+use crate::host_copy::HostCopy;
 use crate::launch_failure::Launch;
 use crate::layout::Layout;
 use crate::memory::Memory;
@@ -34,6 +35,8 @@ pub struct Buffer {
     pub(crate) origin: Option<Arc<Launch>>,
     /// The order of the elements in memory, if they are read in place and are not row-major.
     pub(crate) order: Option<Arc<Layout>>,
+    /// The copy of [`Buffer::copy_to_host_async`], until it is read.
+    copy: Mutex<Option<HostCopy>>,
 }
 
 // SAFETY: PJRT buffers may be used from any thread; the rest is immutable or atomic.
@@ -65,6 +68,7 @@ impl Buffer {
             ready,
             origin: None,
             order: None,
+            copy: Mutex::new(None),
         })
     }
 
@@ -177,7 +181,46 @@ impl Buffer {
             return self.with_bytes(|bytes| out.copy_from_slice(bytes));
         }
         self.state.check(|| format!("the buffer to read ({})", self.shape_text()))?;
-        self.copy_out(out)
+        let begun = self.begun_copy().take();
+        match begun {
+            Some(copy) => copy.wait().map(|bytes| out.copy_from_slice(&bytes)),
+            None => self.copy_out(out),
+        }
+    }
+
+    /// Begins to copy the data to the host, without waiting for it: the next read waits for this copy and takes it over.
+    /// Does nothing if host and device share memory, or a copy has begun.
+    ///
+    /// # Errors
+    /// It was deleted or donated.
+    pub fn copy_to_host_async(&self) -> Result<()> {
+        self.state.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
+        let len = self.byte_size();
+        if self.is_host_readable() || self.order.is_some() || len == 0 {
+            return Ok(());
+        }
+        let mut copy = self.begun_copy();
+        if copy.is_none() {
+            let order = self.row_major();
+            // SAFETY: the plugin writes to the memory until the event completes.
+            *copy = Some(unsafe { HostCopy::begin(len, |out| self.begin_copy(&order, out))? });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begun_copy(&self) -> MutexGuard<'_, Option<HostCopy>> {
+        self.copy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The data, copied: by a copy that has begun, or a new one.
+    fn copied(&self) -> Result<Vec<u8>> {
+        let begun = self.begun_copy().take();
+        if let Some(copy) = begun {
+            return copy.wait();
+        }
+        let mut bytes = vec![0; self.byte_size()];
+        self.copy_out(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Returns true if host and device share the memory and the data has the host's format.
@@ -209,8 +252,7 @@ impl Buffer {
     }
 
     fn copy_out(&self, out: &mut [u8]) -> Result<()> {
-        let row_major: SmallVec<[i64; 8]> = (0..self.dims.len() as i64).rev().collect();
-        let Some(order) = &self.order else { return self.copy_out_in(&row_major, out) };
+        let Some(order) = &self.order else { return self.copy_out_in(&self.row_major(), out) };
         // The CPU plugin copies elements in the order in which they are stored.
         let mut data = vec![0; out.len()];
         self.copy_out_in(&order.minor_to_major, &mut data)?;
@@ -218,10 +260,23 @@ impl Buffer {
         order.to_rows(&self.dims, out.len().checked_div(count).unwrap_or(1), &data, out)
     }
 
+    fn row_major(&self) -> SmallVec<[i64; 8]> {
+        (0..self.dims.len() as i64).rev().collect()
+    }
+
     fn copy_out_in(&self, minor_to_major: &[i64], out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
             return self.block_until_ready();
         }
+        // SAFETY: `out` outlives the copy, which is awaited.
+        unsafe { self.begin_copy(minor_to_major, out)? }.wait()
+    }
+
+    /// Begins to copy the data in the order of these dimensions.
+    ///
+    /// # Safety
+    /// `out` has the data's size, and stays valid and unused until the event completes.
+    unsafe fn begin_copy(&self, minor_to_major: &[i64], out: &mut [u8]) -> Result<Event> {
         // Without a layout, the plugin copies in the device's own order.
         let mut layout = MemoryLayout {
             struct_size: size_of::<MemoryLayout>(),
@@ -244,13 +299,12 @@ impl Buffer {
             dst_size: out.len(),
             ..Default::default()
         };
-        // SAFETY: `out` outlives the copy, which is awaited below.
+        // SAFETY: the buffer is live, the layout is read during the call, and the caller keeps `out`.
         unsafe {
             self.api().call(&mut args)?;
-            match Event::from_raw(&self.device.client().plugin, args.event) {
-                Some(event) => event.with_launch(self.origin.clone()).wait(),
-                None => Err(no_event("PJRT_Buffer_ToHostBuffer")),
-            }
+            Event::from_raw(&self.device.client().plugin, args.event)
+                .map(|event| event.with_launch(self.origin.clone()).with_client(self.device.client()))
+                .ok_or_else(|| no_event("PJRT_Buffer_ToHostBuffer"))
         }
     }
 
@@ -262,8 +316,7 @@ impl Buffer {
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let view = ReadGuard::of(self)?;
         if !self.is_host_readable() {
-            let mut copy = vec![0; self.byte_size()];
-            self.copy_out(&mut copy)?;
+            let copy = self.copied()?;
             drop(view);
             return Ok(f(&copy));
         }

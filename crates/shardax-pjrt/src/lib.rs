@@ -51,6 +51,7 @@ mod exit;
 pub mod ffi;
 mod hlo;
 mod host_bytes;
+mod host_copy;
 mod install;
 mod key_value_store;
 mod launch_failure;
@@ -74,6 +75,7 @@ mod topology;
 
 pub use buffer::{Buffer, BufferView};
 pub use buffer_reference::BufferReference;
+pub use cache_entry::ENTRY_FORMAT;
 pub use client::Client;
 pub use device::{Device, MemoryStats};
 pub use element::ElementType;

@@ -1,28 +1,32 @@
 //! The checks, in the order of the report.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::export::{Exported, export};
 use shardax::prelude::*;
-use shardax::profiler;
+use shardax::{Format, Layout, profiler};
+
+use super::reference;
 
 type Check = fn() -> Result<String>;
 
 /// The checks by their names.
-pub const CHECKS: [(&str, Check); 15] = [
+pub const CHECKS: [(&str, Check); 16] = [
     ("plugin", plugin),
     ("devices", devices_found),
     ("arithmetic", arithmetic),
     ("dtypes", dtypes),
     ("matmul", matmul),
-    ("random", random_numbers),
-    ("gradients", gradients),
-    ("loops", loops),
+    ("functions", || reference::FUNCTIONS.run()),
+    ("products", || reference::PRODUCTS.run()),
     ("collectives", collectives),
     ("donation", donation),
     ("memories", memories),
+    ("layouts", layouts),
     ("callbacks", callbacks),
+    ("ffi", ffi),
     ("profiler", records),
     ("export", exports),
     ("speed", speed),
@@ -39,27 +43,17 @@ fn wrong(what: impl Into<String>) -> Error {
 }
 
 /// Fails unless each value is within `tolerance` of the one wanted, relative to values above 1.
-fn close(what: &str, got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
+pub fn close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
     let mut worst = 0.0f64;
     for (at, (got, want)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(*got) - want).abs() / want.abs().max(1.0);
         // NaN is not below either.
         if !(error <= tolerance) {
-            return Err(wrong(format!("{what}: element {at} is {got}, and should be {want} within {tolerance:e}")));
+            return Err(wrong(format!("element {at} is {got}, and should be {want} within {tolerance:e}")));
         }
         worst = worst.max(error);
     }
     Ok(worst)
-}
-
-/// Products of float32 use shorter numbers on some platforms by default.
-fn matmul_tolerance() -> Result<f64> {
-    let devices = local_devices()?;
-    Ok(match devices.first().map(|device| device.platform().to_lowercase()).as_deref() {
-        Some("cpu") | None => 1e-5,
-        Some("tpu") => 2e-2,
-        _ => 2e-3,
-    })
 }
 
 fn plugin() -> Result<String> {
@@ -75,18 +69,19 @@ fn plugin() -> Result<String> {
 }
 
 fn devices_found() -> Result<String> {
-    let all = devices()?;
-    let kinds: Vec<String> = local_devices()?.iter().map(|device| format!("{device:?}")).collect();
-    let memory = match local_devices()?[0].memory_stats() {
+    let here = local_devices()?;
+    let kinds: BTreeSet<&str> = here.iter().map(|device| device.kind()).collect();
+    let counted = |kind: &&str| format!("{} × {kind}", here.iter().filter(|device| device.kind() == *kind).count());
+    let memory = match here[0].memory_stats() {
         Ok(stats) => format!("{stats:?}"),
         Err(_) => "no memory statistics".to_owned(),
     };
     Ok(format!(
-        "{} in all, process {} of {}, here: {}; {memory}",
-        all.len(),
+        "{}; {} in all, process {} of {}; {memory}",
+        kinds.iter().map(counted).collect::<Vec<_>>().join(", "),
+        devices()?.len(),
         process_index(),
         process_count(),
-        kinds.join(", ")
     ))
 }
 
@@ -95,7 +90,7 @@ fn arithmetic() -> Result<String> {
     let f = jit(|x: Array| x.sin() * x.exp() + x.tanh());
     let got = f.call(array(x.clone()))?.to_vec::<f32>()?;
     let want = x.iter().map(|x| f64::from(*x)).map(|x| x.sin() * x.exp() + x.tanh());
-    Ok(format!("largest error {:.1e}", close("sin(x) exp(x) + tanh(x)", &got, want, 1e-4)?))
+    Ok(format!("largest error {:.1e}", close(&got, want, 1e-4)?))
 }
 
 fn dtypes() -> Result<String> {
@@ -128,63 +123,48 @@ fn matmul() -> Result<String> {
     };
     let got = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((make(false)?, make(true)?))?.to_vec::<f32>()?;
     let want = (0..N * N).map(|at| (0..N).map(|k| value(at / N, k) * value(at % N, k)).sum());
-    Ok(format!(
-        "{N} × {N}, float32: largest error {:.1e}",
-        close("a product of matrices", &got, want, matmul_tolerance()?)?
-    ))
+    Ok(format!("{N} × {N}, float32: largest error {:.1e}", close(&got, want, reference::PRODUCT.here()?)?))
 }
 
-/// Bits and numbers that JAX 0.10.2 draws from these keys.
-fn random_numbers() -> Result<String> {
-    let bits = random::bits(random::key(7), [4]).to_vec::<u32>()?;
-    if bits != [2_895_194_379, 4_185_947_648, 1_300_703_658, 1_906_787_632] {
-        return Err(wrong(format!("the bits of key 7 are {bits:?}, which are not JAX's")));
-    }
-    let normal = random::normal(&random::key(0), [4]).to_vec::<f32>()?;
-    let want = [1.622_642_159_461_975, 2.025_264_739_990_234_4, -0.433_594_435_453_414_9, -0.078_617_349_267_005_92];
-    close("normal numbers of key 0", &normal, want, 1e-5)?;
-    Ok("the bits are JAX's".to_owned())
-}
-
-fn gradients() -> Result<String> {
-    let x: Vec<f32> = (0..64).map(|i| i as f32 / 16.0).collect();
-    let slope = jit(grad(|x: Array| (x.sin() * &x).sum(..))).call(array(x.clone()))?.to_vec::<f32>()?;
-    let want = x.iter().map(|x| f64::from(*x)).map(|x| x.sin() + x * x.cos());
-    Ok(format!("largest error {:.1e}", close("the gradient of x sin(x)", &slope, want, 1e-4)?))
-}
-
-fn loops() -> Result<String> {
-    let sum = jit(|x: Array| fori_loop(0, 100, |_, x: Array| x + 1.5, x)).call(array(1.0f32))?.item::<f32>()?;
-    match sum {
-        151.0 => Ok("a loop of 100 steps".to_owned()),
-        other => Err(wrong(format!("1 + 100 · 1.5 is {other}"))),
-    }
-}
-
+/// Each device has a row of a square; every collective's result is known without computing.
 fn collectives() -> Result<String> {
     let n = local_device_count();
     let mesh = Mesh::new(local_devices()?, [("x", n)])?;
     let all = shard_map(
         move |x: Array| {
+            let row = x.reshape([n]);
             let next: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
-            (psum(x.clone(), "x"), ppermute(x.clone(), "x", next), all_gather_tiled(x, "x", 0).sum_keepdims(0))
+            [
+                psum(row.clone(), "x"),
+                ppermute(row.clone(), "x", next),
+                all_gather_tiled(row.clone(), "x", 0).sum_keepdims(0),
+                psum_scatter(row.clone(), "x", 0).reshape([1]),
+                all_to_all(row, "x", 0, 0),
+            ]
         },
         &mesh,
     );
-    let x = arange(0..n as i32).astype(DType::F32);
-    let (sum, moved, gathered) = jit(all.in_specs(P!["x"]).out_specs((P![], P!["x"], P!["x"]))).call(x)?;
-    let total = (n * (n - 1) / 2) as f32;
-    let shifted: Vec<f32> = (0..n).map(|i| ((i + n - 1) % n) as f32).collect();
-    for (what, got, want) in
-        [("psum", sum, vec![total]), ("ppermute", moved, shifted), ("all_gather", gathered, vec![total; n])]
-    {
+    let x = arange(0..(n * n) as i32).astype(DType::F32).reshape([n, n]);
+    let found = jit(all.in_specs(P!["x"]).out_specs(P!["x"])).call(x)?;
+    let square = |of: &dyn Fn(usize, usize) -> usize| (0..n * n).map(|at| of(at / n, at % n) as f32).collect();
+    let column = |j: usize| (0..n).map(|i| i * n + j).sum::<usize>();
+    let want: [Vec<f32>; 5] = [
+        square(&|_, j| column(j)),
+        square(&|i, j| (i + n - 1) % n * n + j),
+        vec![(0..n * n).sum::<usize>() as f32; n],
+        (0..n).map(|j| column(j) as f32).collect(),
+        square(&|i, j| j * n + i),
+    ];
+    for (what, (got, want)) in COLLECTIVES.iter().zip(found.iter().zip(want)) {
         let got = got.to_vec::<f32>()?;
         if got != want {
             return Err(wrong(format!("{what} over {n} devices is {got:?}, and should be {want:?}")));
         }
     }
-    Ok(format!("psum, ppermute, all_gather over {n} devices"))
+    Ok(format!("{} over {n} devices", COLLECTIVES.join(", ")))
 }
+
+const COLLECTIVES: [&str; 5] = ["psum", "ppermute", "all_gather", "psum_scatter", "all_to_all"];
 
 fn donation() -> Result<String> {
     let x = ones([1 << 16]);
@@ -203,10 +183,36 @@ fn memories() -> Result<String> {
     let device = &local_devices()?[0];
     let kinds: Vec<&str> = device.addressable_memories()?.iter().map(|memory| memory.kind()).collect();
     let x = arange(0..1000);
-    let back = device_put(&device_put(&x, Space::Host)?, Space::Device)?;
-    match back.to_vec::<i32>()? == x.to_vec::<i32>()? {
-        true => Ok(format!("{}; to the host and back", kinds.join(", "))),
+    let on_host = device_put(&x, Space::Host)?;
+    let read = jit(|x: Array| Ok::<_, Error>(device_put(&x, Space::Device)? + 1)).call(&on_host)?;
+    let back = device_put(&on_host, Space::Device)?;
+    match (back.to_vec::<i32>()?, read.to_vec::<i32>()?) == (x.to_vec::<i32>()?, (x + 1).to_vec::<i32>()?) {
+        true => Ok(format!("{}; to the host, into a program, and back", kinds.join(", "))),
         false => Err(wrong("values that went to the host's memory and back are others")),
+    }
+}
+
+fn layouts() -> Result<String> {
+    let device = &local_devices()?[0];
+    let x = arange(0..1024 * 8).astype(DType::F32).reshape([1024, 8]);
+    let turned = device_put(&x, Format::new(Layout::new([1, 0]), device))?;
+    let step = jit(|x: Array| x.t() * 2.0).in_shardings(Format::new(Layout::AUTO, device));
+    let compiled = step.lower(shape_dtype_struct([1024, 8], DType::F32))?.compile()?;
+    let chosen = compiled.input_formats();
+    let chosen = chosen.leaves()[0].clone().ok_or_else(|| wrong("the plugin does not say which layout it chose"))?;
+    let placed = device_put(&x, &chosen)?;
+    let want = (&x.t() * 2.0).to_vec::<f32>()?;
+    for (what, got) in [
+        ("its columns are contiguous", jit(|x: Array| x.t() * 2.0).call(&turned)?),
+        ("of the compiler's choice", compiled.call(&placed)?),
+    ] {
+        if got.to_vec::<f32>()? != want {
+            return Err(wrong(format!("x.t() * 2 of an array whose layout is {what} has other values")));
+        }
+    }
+    match turned.to_vec::<f32>()? == x.to_vec::<f32>()? {
+        true => Ok(format!("columns first, and the compiler's choice: {chosen:?}")),
+        false => Err(wrong("an array whose columns are contiguous is read with other values")),
     }
 }
 
@@ -218,6 +224,27 @@ fn callbacks() -> Result<String> {
     match jit(move |x: Array| host.call(x + 1.0)).call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
         Ok(got) if got == [2.0; 4] => Ok("a function of the host in a program".to_owned()),
         Ok(got) => Err(wrong(format!("a function of the host gave {got:?}"))),
+        Err(error) if error.kind() == ErrorKind::NotImplemented => {
+            Ok(format!("not on this platform: {}", error.message()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// On CPU the function computes. On a GPU, whose memory the host cannot read, it says what it got by an error.
+fn ffi() -> Result<String> {
+    let scaled = ffi_call(
+        |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 3.0 * x)),
+        shape_dtype_struct([4], DType::F32),
+    );
+    let scaled = scaled.cuda(|call| {
+        call.stream()?;
+        Err(wrong("the call has a stream"))
+    });
+    match jit(move |x: Array| scaled.call(x + 1.0)).call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
+        Ok(got) if got == [3.0; 4] => Ok("a function on the memory of XLA".to_owned()),
+        Ok(got) => Err(wrong(format!("a function on the memory of XLA gave {got:?}"))),
+        Err(error) if error.message().contains("the call has a stream") => Ok("called with its stream".to_owned()),
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
             Ok(format!("not on this platform: {}", error.message()))
         }

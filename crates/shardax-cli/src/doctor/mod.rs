@@ -4,6 +4,7 @@
 //! alone.
 
 mod checks;
+mod reference;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -114,17 +115,22 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
     let (out, err) = (text(out), text(err));
     let (passed, text) = match status {
         // A plugin that lacks something may pass with a warning.
-        Some(status) if status.success() && err.contains("warning: ") => (true, format!("{out}\n{}", last_lines(&err))),
+        Some(status) if status.success() && err.contains("warning: ") => (true, format!("{out}\n{}", ends(&err))),
         Some(status) if status.success() => (true, out),
-        Some(status) => (false, format!("{}\n({status})", last_lines(&err))),
-        None => (false, format!("{}\n(it ran past {} s and was ended)", last_lines(&err), options.limit)),
+        Some(status) => (false, format!("{}\n({status})", ends(&err))),
+        None => (false, format!("{}\n(it ran past {} s and was ended)", ends(&err), options.limit)),
     };
     Ok(Outcome { name, passed, text, took: begun.elapsed() })
 }
 
-fn last_lines(text: &str) -> String {
+/// The first and the last lines of a long text.
+fn ends(text: &str) -> String {
+    const EACH: usize = 16;
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(12)..].join("\n")
+    match lines.len() > 2 * EACH {
+        true => [&lines[..EACH], &["…"], &lines[lines.len() - EACH..]].concat().join("\n"),
+        false => lines.join("\n"),
+    }
 }
 
 fn report(platform: &str, outcomes: &[Outcome]) -> String {
@@ -145,5 +151,18 @@ fn report(platform: &str, outcomes: &[Outcome]) -> String {
         let mark = if *passed { "ok" } else { "**failed**" };
         let _ = writeln!(text, "| {name} | {mark} | {} | {:.1} |", cell(found), took.as_secs_f64());
     }
+    let found = |name: &str| outcomes.iter().find(|outcome| outcome.name == name).map(|outcome| outcome.text.as_str());
+    let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
+    // The plugin without its path and size.
+    let plugin = found("plugin").and_then(|text| text.rsplit(", ").next()).unwrap_or("none");
+    let devices = found("devices").and_then(|text| text.split(';').next()).unwrap_or("none");
+    let _ = writeln!(
+        text,
+        "\nFor the table of docs/platforms.md:\n\n| {platform} | {} | {} | {passed} of {} | {} |",
+        cell(devices),
+        cell(plugin),
+        outcomes.len(),
+        cell(found("speed").unwrap_or("not measured"))
+    );
     text
 }

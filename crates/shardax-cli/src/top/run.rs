@@ -50,6 +50,11 @@ impl Run {
         self.lines.last()
     }
 
+    /// Returns true if the last step of the run is logged. A run that ended before it was stopped or failed.
+    pub fn is_finished(&self) -> bool {
+        self.last().and_then(|line| line.values.get("time/remaining_seconds")).is_some_and(|left| *left <= 0.0)
+    }
+
     /// The last value of a number.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.lines.iter().rev().find_map(|line| line.values.get(name).copied())

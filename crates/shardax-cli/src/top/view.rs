@@ -7,7 +7,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph};
+use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph, Wrap};
 
 use super::Run;
 
@@ -32,7 +32,9 @@ fn head(run: &Run) -> Vec<Line<'static>> {
     let mut first = vec![Span::from(step).bold()];
     // Logged with the last step: as many seconds ago as the log is old.
     let left = run.value("time/remaining_seconds").map(|left| left - run.written.map_or(0.0, |age| age.as_secs_f64()));
-    if let Some(left) = left {
+    if run.is_finished() {
+        first.push(Span::from("   finished").green());
+    } else if let Some(left) = left {
         let left = if left > 0.0 { format!("   {} left", duration(left)) } else { String::new() };
         first.push(Span::from(left));
     }
@@ -45,8 +47,8 @@ fn head(run: &Run) -> Vec<Line<'static>> {
     let age =
         run.written.map_or_else(|| "in the future".to_owned(), |age| format!("{} ago", duration(age.as_secs_f64())));
     let second = Span::from(format!("{}, written {age}", run.log.display()));
-    // A run that has not logged for long is late, or has ended.
-    let quiet = run.written.is_some_and(|age| age > Duration::from_secs(300));
+    // A run that has not logged for long is late, or was stopped.
+    let quiet = !run.is_finished() && run.written.is_some_and(|age| age > Duration::from_secs(300));
     vec![Line::from(first), Line::from(if quiet { second.red() } else { second.dark_gray() })]
 }
 
@@ -56,8 +58,8 @@ fn draw_curve(frame: &mut Frame, area: Rect, run: &Run, name: &str) {
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
         let names: Vec<&str> =
             run.last().map_or_else(Vec::new, |line| line.values.keys().map(String::as_str).collect());
-        let text = format!("the log has no number `{name}`; it has {}", names.join(", "));
-        return frame.render_widget(Paragraph::new(text).block(block), area);
+        let text = format!("the log has no number `{name}`; draw another with `--curve`: {}", names.join(", "));
+        return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }).block(block), area);
     };
     let low = points.iter().map(|(_, y)| *y).fold(f64::INFINITY, f64::min);
     let high = points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max);

@@ -27,7 +27,7 @@ impl Client {
     pub fn compile(&self, mlir: &str, options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
-        self.executable(loaded, signature)
+        self.executable(loaded, signature, None)
     }
 
     /// Compiles a serialized `HloModuleProto`, such as that of [`Partitioned::localize`](crate::Partitioned::localize).
@@ -37,13 +37,13 @@ impl Client {
     pub fn compile_hlo(&self, module: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let loaded = self.compile_program("hlo", module, options)?;
-        self.executable(loaded, signature)
+        self.executable(loaded, signature, None)
     }
 
     /// Compiles a program and discards it.
     pub(crate) fn compile_only(&self, mlir: &str, options: &CompileOptions) -> Result<()> {
         let loaded = self.compile_program("mlir", mlir.as_bytes(), options)?;
-        self.executable(loaded, Signature::default()).map(drop)
+        self.executable(loaded, Signature::default(), None).map(drop)
     }
 
     fn compile_program(&self, format: &'static str, code: &[u8], options: &CompileOptions) -> Result<Loaded> {
@@ -86,13 +86,14 @@ impl Client {
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
         let given = bytes;
-        let bytes = cache_entry::decode(given, &[self.plugin_id()?, self.topology_plugin_id()], &signature.parameters)?;
+        let stored =
+            cache_entry::decode(given, &[self.plugin_id()?, self.topology_plugin_id()], &signature.parameters)?;
         let encoded = options.encode(self.ids())?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
                 client: self.inner.raw,
-                bytes: bytes.as_ptr().cast(),
-                bytes_size: bytes.len(),
+                bytes: stored.program.as_ptr().cast(),
+                bytes_size: stored.program.len(),
                 overridden_options: encoded.as_ptr().cast(),
                 overridden_options_size: encoded.len(),
                 ..Default::default()
@@ -101,12 +102,13 @@ impl Client {
             unsafe { self.api().call(&mut args)? };
             Ok(Loaded(args.loaded))
         })?;
-        let mut executable = self.executable(loaded, signature)?;
+        let outline = (!stored.outline.is_empty()).then(|| stored.outline.to_vec());
+        let mut executable = self.executable(loaded, signature, outline)?;
         executable.bytes = Some(given.into());
         Ok(executable)
     }
 
-    fn executable(&self, loaded: Loaded, signature: Signature) -> Result<Executable> {
+    fn executable(&self, loaded: Loaded, signature: Signature, outline: Option<Vec<u8>>) -> Result<Executable> {
         let missing = || Error::new(Code::Internal, "the plugin returned no executable");
         let loaded = NonNull::new(loaded.0).ok_or_else(missing)?;
         let mut get = LoadedGetExecutable { loaded: loaded.as_ptr(), ..Default::default() };
@@ -120,7 +122,7 @@ impl Client {
             }
         };
         // SAFETY: the executable is live, and this function owns it.
-        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, self.inner.is_cpu) };
+        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, outline, self.inner.is_cpu) };
         let mut program = match program {
             Ok(program) => program,
             Err(error) => {
@@ -190,7 +192,7 @@ impl Topology {
         let raw =
             NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin returned no executable"))?;
         // SAFETY: the executable is live, and this function owns it.
-        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, false)? };
+        let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, None, false)? };
         Ok(CrossCompiledExecutable::new(program, self.clone()))
     }
 }
@@ -220,4 +222,65 @@ fn with_large_stack<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> 
         }
         Err(error) => Err(Error::new(Code::ResourceExhausted, format!("cannot start a thread to compile on: {error}"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache_entry::Stored;
+    use crate::element::ElementType;
+    use crate::named_value::Value;
+    use crate::options::ParameterSpec;
+    use crate::plugin::Plugin;
+
+    /// The plugin is not asked for the program that it loads: the entry's outline says what the checks need.
+    #[test]
+    fn a_program_is_loaded_by_its_outline() {
+        let client = Client::new(&Plugin::cpu().unwrap(), &[("cpu_device_count", Value::Int(4))]).unwrap();
+        let options = CompileOptions {
+            num_partitions: 4,
+            propagate_to_outputs: vec![true],
+            use_shardy: true,
+            ..Default::default()
+        };
+        let signature = |len| Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [len, 4])] };
+        let compile = |len: i64| {
+            let whole = len * 4;
+            let text = format!(
+                "sdy.mesh @mesh = <[\"x\"=4]>\n\
+                 func.func @main(%a: tensor<{whole}x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"x\"}}, {{}}]>}}) \
+                 -> tensor<{whole}x4xf32> {{\n\
+                 %0 = stablehlo.dot_general %a, %a, contracting_dims = [0] x [0] \
+                 : (tensor<{whole}x4xf32>, tensor<{whole}x4xf32>) -> tensor<4x4xf32>\n\
+                 %1 = stablehlo.dot_general %a, %0, contracting_dims = [1] x [0] \
+                 : (tensor<{whole}x4xf32>, tensor<4x4xf32>) -> tensor<{whole}x4xf32>\n\
+                 return %1 : tensor<{whole}x4xf32>\n}}"
+            );
+            client.compile(&text, &options, signature(len)).unwrap()
+        };
+        let compiled = compile(2);
+        let bytes = compiled.serialize().unwrap();
+        let ids = [client.plugin_id().unwrap()];
+        let stored = cache_entry::decode(&bytes, &ids, &signature(2).parameters).unwrap();
+        assert!(4 * stored.outline.len() < compiled.optimized_hlo_proto().unwrap().len());
+
+        let loaded = client.deserialize(&bytes, &options, signature(2)).unwrap();
+        assert_eq!(loaded.has_collectives(), Some(true));
+        assert_eq!(loaded.calls_host(), compiled.calls_host());
+        assert_eq!(loaded.output_shardings().unwrap(), compiled.output_shardings().unwrap());
+        assert_eq!(loaded.parameter_shardings().unwrap(), compiled.parameter_shardings().unwrap());
+        assert!(loaded.output_shardings().unwrap().is_some());
+        assert_eq!(loaded.parameter_layouts(), compiled.parameter_layouts());
+        assert_eq!(loaded.output_layouts(), compiled.output_layouts());
+
+        // That of another program.
+        let other = compile(3).serialize().unwrap();
+        let other = cache_entry::decode(&other, &ids, &signature(3).parameters).unwrap();
+        let entry = |outline| cache_entry::encode(ids[0], &signature(2).parameters, Stored { outline, ..stored });
+        let error = client.deserialize(&entry(other.outline), &options, signature(2)).unwrap_err();
+        assert!(error.message.contains("the compiled program takes f32[3,4]"), "{error}");
+        // The plugin is asked where there is none.
+        let loaded = client.deserialize(&entry(&[]), &options, signature(2)).unwrap();
+        assert_eq!(loaded.has_collectives(), Some(true));
+    }
 }

@@ -44,6 +44,6 @@ impl Deref for CrossCompiledExecutable {
 
 impl fmt::Debug for CrossCompiledExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnloadedExecutable").field("topology", &self.topology).finish_non_exhaustive()
+        f.debug_struct("CrossCompiledExecutable").field("topology", &self.topology).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::api::{Api, slice, text};
 use crate::buffer::Dims;
-use crate::cache_entry;
+use crate::cache_entry::{self, Stored};
 use crate::element::{ElementType, ShapeText};
 use crate::error::{Code, Error, Result};
 use crate::hlo::{self, HloInstruction, Shardings, Summary};
@@ -27,6 +27,9 @@ pub struct CompiledProgram {
     pub(crate) has_collectives: Option<bool>,
     /// The program calls functions that the host may have registered.
     pub(crate) calls_host: bool,
+    /// The part of the program that loading it again needs ([`hlo::outline`]); `None` if the plugin does not show its
+    /// programs.
+    outline: Option<Vec<u8>>,
     shardings: OnceLock<Shardings>,
     /// Layouts of parameters and results; `None` if the plugin does not show its programs.
     layouts: Option<(Vec<Layout>, Vec<Layout>)>,
@@ -83,7 +86,8 @@ pub struct MemoryAnalysis {
 
 impl CompiledProgram {
     /// Takes ownership of a compiled program and compares it with the signature, so that the checks at a launch match
-    /// the plugin's. `reads_in_place` states that results are read without a copy.
+    /// the plugin's. `reads_in_place` states that results are read without a copy. The plugin is asked for the program
+    /// unless its `outline` is known.
     ///
     /// # Safety
     /// `raw` is a live executable of this plugin that nobody else destroys.
@@ -91,6 +95,7 @@ impl CompiledProgram {
         plugin: &Plugin,
         raw: NonNull<RawExecutable>,
         signature: Signature,
+        outline: Option<Vec<u8>>,
         reads_in_place: bool,
     ) -> Result<CompiledProgram> {
         // From here on, dropping `program` cleans up.
@@ -101,6 +106,7 @@ impl CompiledProgram {
             outputs: Vec::new(),
             has_collectives: None,
             calls_host: false,
+            outline,
             shardings: OnceLock::new(),
             layouts: None,
             in_orders: Vec::new(),
@@ -238,7 +244,10 @@ impl CompiledProgram {
         if let Some(shardings) = self.shardings.get() {
             return Ok(shardings);
         }
-        let shardings = Shardings::decode(&self.optimized_hlo_proto()?, self.num_outputs())?;
+        let shardings = match &self.outline {
+            Some(outline) => Shardings::decode(outline, self.num_outputs())?,
+            None => Shardings::decode(&self.optimized_hlo_proto()?, self.num_outputs())?,
+        };
         Ok(self.shardings.get_or_init(|| shardings))
     }
 
@@ -348,8 +357,11 @@ impl CompiledProgram {
         // SAFETY: the executable is live; the bytes are valid until they are freed below.
         unsafe {
             self.api().call(&mut args)?;
-            let bytes =
-                cache_entry::encode(plugin_id, &self.parameters, slice(args.bytes.cast::<u8>(), args.bytes_size));
+            let stored = Stored {
+                outline: self.outline.as_deref().unwrap_or_default(),
+                program: slice(args.bytes.cast::<u8>(), args.bytes_size),
+            };
+            let bytes = cache_entry::encode(plugin_id, &self.parameters, stored);
             if let Some(free) = args.deleter {
                 free(args.serialized);
             }
@@ -358,12 +370,16 @@ impl CompiledProgram {
     }
 
     fn check_signature(&mut self, reads_in_place: bool) -> Result<()> {
-        let module = match self.optimized_hlo_proto() {
-            Ok(module) => module,
-            Err(error) if error.code == Code::Unimplemented => return Ok(()),
-            Err(error) => return Err(error),
+        let outline = match self.outline.take() {
+            Some(outline) => outline,
+            None => match self.optimized_hlo_proto() {
+                Ok(module) => hlo::outline(&module)?,
+                Err(error) if error.code == Code::Unimplemented => return Ok(()),
+                Err(error) => return Err(error),
+            },
         };
-        let summary = Summary::decode(&module)?;
+        let summary = Summary::decode(&outline)?;
+        self.outline = Some(outline);
         if summary.parameters.len() != self.parameters.len() {
             return Err(Error::invalid_argument(format!(
                 "the signature has {} parameters, and the compiled program has {}",

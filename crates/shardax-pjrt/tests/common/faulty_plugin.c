@@ -4,6 +4,8 @@
 // FAULTY_OPTION        an option of the compiler that this one does not know
 // FAULTY_LAUNCH        a file: while it is there, a launch on several devices takes it away and fails, inside the plugin
 // FAULTY_EXECUTE       every launch has no "memory", "hang"s or "crash"es
+// FAULTY_MEMORY        a bit of the first element of everything that the host reads is another
+// FAULTY_EXTENSIONS    "none": it has none, as a plugin that only runs programs
 // FAULTY_SLICE         the second half of the devices is another process's, as on a slice of TPUs whose plugin brings the
 //                      processes together; a launch with its devices fails, and says on how many of this process
 // FAULTY_PROFILER      it has a recorder, of one kernel on a GPU: "records", "records into ours", where the caller has the
@@ -23,7 +25,7 @@ typedef struct { size_t size; void *extension; void *client; void *program; cons
 typedef struct { size_t size; void *extension; void *executable; void *options; void *const *const *arguments; size_t num_devices, num_args; } Execute;
 typedef void *(*Function)(void *);
 
-enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, ERROR_CODE = 2, ADDRESSABLE = 16, COMPILE = 20, ID = 23, PROCESS = 24, RUNS_ON = 52, EXECUTE = 55 };
+enum { ERROR_DESTROY = 0, ERROR_MESSAGE = 1, ERROR_CODE = 2, ADDRESSABLE = 16, COMPILE = 20, ID = 23, PROCESS = 24, RUNS_ON = 52, EXECUTE = 55, POINTER = 73 };
 static Api api;
 static const Api *real;
 static char fault[256];
@@ -109,6 +111,15 @@ static void *execute(void *args) {
     lists[1] = lists[0];
     of->arguments = lists;
     return call(EXECUTE, args);
+}
+
+typedef struct { size_t size; void *extension; void *buffer; unsigned char *pointer; } Pointer;
+
+static void *pointer(void *args) {
+    void *error = call(POINTER, args);
+    Pointer *of = args;
+    if (!error) of->pointer[2] ^= 0x40;
+    return error;
 }
 
 // A fake profiler: encodes the fields of an XSpace, and appends an extra byte, as XLA's plugins do.
@@ -205,6 +216,8 @@ const Api *GetPjrtApi(void) {
     api.table[ERROR_CODE] = code;
     api.table[COMPILE] = compile;
     api.table[EXECUTE] = execute;
+    if (getenv("FAULTY_MEMORY")) api.table[POINTER] = pointer;
+    if (getenv("FAULTY_EXTENSIONS")) api.extensions = NULL;
     if (getenv("FAULTY_SLICE")) {
         api.table[ADDRESSABLE] = addressable;
         api.table[PROCESS] = process;

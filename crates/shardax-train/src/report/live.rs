@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use shardax::error::{Error, ErrorKind, Result};
 
@@ -61,9 +61,15 @@ impl LiveReport {
 
     fn write(&mut self, goes_on: bool) -> Result<()> {
         let each = self.lines.len().div_ceil(POINTS).max(1);
-        // The last line is always among them.
-        let thinned: Vec<Line> = self.lines.iter().rev().step_by(each).rev().cloned().collect();
-        let mut report = Report::new(&self.title).curves(&[("run", &thinned)])?;
+        // The first and the last line are always among them.
+        let (first, rest) = self.lines.split_at(self.lines.len().min(1));
+        let rest = rest.iter().rev().step_by(each).rev();
+        let thinned: Vec<Line> = first.iter().chain(rest).cloned().collect();
+        let step = self.lines.last().map_or_else(|| "no step yet".to_owned(), |line| format!("step {}", line.step));
+        let now = httpdate::fmt_http_date(SystemTime::now());
+        let ended = if goes_on { "" } else { ", ended" };
+        let report = Report::new(&self.title).state(format!("{step}{ended}, last written {now}"));
+        let mut report = report.curves(&[("run", &thinned)])?;
         if goes_on {
             report = report.refresh(self.every);
         }

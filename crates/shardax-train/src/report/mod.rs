@@ -77,6 +77,8 @@ pub struct Report {
     title: String,
     sections: Vec<(Section, String)>,
     refresh: Option<Duration>,
+    /// The line below the title.
+    state: Option<String>,
 }
 
 /// Sections in the order of the page.
@@ -91,12 +93,18 @@ enum Section {
 impl Report {
     /// Creates an empty page. Sections have a fixed order: curves, pictures, communication, arrays.
     pub fn new(title: &str) -> Self {
-        Report { title: title.to_owned(), sections: Vec::new(), refresh: None }
+        Report { title: title.to_owned(), sections: Vec::new(), refresh: None, state: None }
     }
 
     /// Has browsers reload the page at this interval, for a page that is rewritten ([`LiveReport`]).
     pub fn refresh(mut self, interval: Duration) -> Self {
         self.refresh = Some(interval);
+        self
+    }
+
+    /// Says below the title how the run is.
+    fn state(mut self, text: String) -> Self {
+        self.state = Some(text);
         self
     }
 
@@ -168,6 +176,7 @@ impl Report {
         let refresh = self.refresh.map_or_else(String::new, |interval| {
             format!("<meta http-equiv=\"refresh\" content=\"{}\">", interval.as_secs().max(1))
         });
+        let state = self.state.as_ref().map_or_else(String::new, |text| format!("<p>{}</p>", escaped(text)));
         format!(
             "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">{refresh}\
              <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>\
@@ -177,7 +186,7 @@ impl Report {
              .n{{text-align:right;font-variant-numeric:tabular-nums}}\
              figure{{display:inline-block;margin:0 1em 1em 0;max-width:100%;vertical-align:top}}\
              svg,img{{max-width:100%;height:auto}}.wide svg{{max-width:none}}img{{image-rendering:pixelated}}\
-             figcaption{{font-size:13px;color:#6b7280}}</style><h1>{title}</h1>{body}</html>\n"
+             figcaption{{font-size:13px;color:#6b7280}}</style><h1>{title}</h1>{state}{body}</html>\n"
         )
     }
 

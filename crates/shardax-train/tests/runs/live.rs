@@ -22,15 +22,23 @@ fn a_browser_shows_the_page_of_a_run_that_goes_on() {
     let path = folder.join("report.html");
     let mut page = LiveReport::new(&path, "a run").every(Duration::from_secs(1));
     for step in 1..=5000u64 {
-        page.log(step, &[("loss".to_owned(), 1.0 / step as f64), ("time/input_wait".to_owned(), 0.5)].into())
+        page.log(step, &[("loss".to_owned(), 1000.0 / step as f64), ("time/input_wait".to_owned(), 0.5)].into())
             .expect("logged");
     }
     page.flush().expect("a file");
     let html = std::fs::read_to_string(&path).expect("a page");
     assert!(html.contains("content=\"1\"") && html.contains("at step 5000"), "{}", &html[..500]);
-    // Curves are thinned out.
+    assert!(html.contains("<p>step 5000, last written ") && html.contains(" GMT</p>"), "{}", &html[..2000]);
+    // Curves are thinned out, but for their first point: the axis reaches the largest loss.
     assert!(html.len() < 300_000, "{}", html.len());
+    assert!(html.contains("\n800\n"), "{html}");
     assert!(!html.contains("src=\"http") && !html.contains("<script"));
+    let ended = folder.join("ended.html");
+    let mut other = LiveReport::new(&ended, "a run");
+    other.log(7, &[("loss".to_owned(), 1.0)].into()).expect("logged");
+    drop(other);
+    let html = std::fs::read_to_string(&ended).expect("a page");
+    assert!(html.contains("<p>step 7, ended, last written "), "{html}");
     let Some(browser) = browser() else { return println!("skipped: no Chromium") };
     let mut shown = Command::new("timeout");
     shown.arg("60").arg(browser).args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);

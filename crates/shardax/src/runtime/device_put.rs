@@ -19,7 +19,7 @@ use crate::sharding::{NamedSharding, Sharding, Space};
 use crate::transfer_guard::{self, Direction};
 
 /// Moves every array of a tree to a device or a sharding, or a tree of them: one for each part of the value,
-/// or for parts of parts. The results are committed.
+/// or for parts of parts. The results are committed. All copies of the tree begin before any of them is waited for.
 ///
 /// Arrays already in place keep their memory, and so do shards. A
 /// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
@@ -111,23 +111,21 @@ impl PutOptions {
                 .help("an array that is donated cannot share its memory: leave one of the two out"));
         }
         let targets = to.resolve(&flat.def, "device_put device")?;
+        let targets = flat.leaves.iter().zip(&targets).map(|(leaf, target)| Target::of(leaf, target.as_ref()));
+        let targets = targets.collect::<Result<Vec<Target>>>()?;
+        for (leaf, target) in flat.leaves.iter().zip(&targets) {
+            if let (Some(c), Target::At(to)) = (leaf.concrete_ref(), target) {
+                reshard::begin(c, &kept_layout(&c.sharding, to))?;
+            }
+        }
         let mut out = flat.clone();
         for (i, (leaf, target)) in out.leaves.iter_mut().zip(&targets).enumerate() {
-            let target = match target {
-                Some(ShardingLike::Space(space)) if leaf.is_traced() => {
-                    check_usable(leaf)?;
-                    *leaf = DevicePut::to(space.kind()).apply(leaf);
-                    continue;
-                }
-                Some(ShardingLike::Space(Space::Device)) => Some(leaf.concrete()?.sharding.in_memory(None)),
-                Some(ShardingLike::Space(space)) => {
-                    Some(leaf.concrete()?.sharding.in_memory(Some(space.kind())).in_layout(None))
-                }
-                Some(ShardingLike::Format(format)) => format.placed("device_put")?,
-                Some(like) => Some(like.resolve("device_put")?),
-                None => None,
+            let put = match target {
+                Target::Space(space) => check_usable(leaf).map(|()| DevicePut::to(space.kind()).apply(leaf)),
+                Target::At(to) => self.put(leaf, Some(to)),
+                Target::Stays => self.put(leaf, None),
             };
-            *leaf = self.put(leaf, target.as_ref()).map_err(|e| match flat.def.paths().swap_remove(i) {
+            *leaf = put.map_err(|e| match flat.def.paths().swap_remove(i) {
                 root if root.is_empty() || leaf.error().is_some() => e,
                 path => e.context(format!("device_put of value{path}, of type {}", leaf.aval())),
             })?;
@@ -195,6 +193,30 @@ impl PutOptions {
             }
         }
         Ok(Array::from_concrete(Concrete::new(c.aval.clone(), sharding.clone(), committed, buffers)))
+    }
+}
+
+/// Where a value goes.
+enum Target {
+    Stays,
+    At(Sharding),
+    /// A traced value moves to another memory, wherever it lies.
+    Space(Space),
+}
+
+impl Target {
+    fn of(leaf: &Array, to: Option<&ShardingLike>) -> Result<Target> {
+        let sharding = match to {
+            Some(ShardingLike::Space(space)) if leaf.is_traced() => return Ok(Target::Space(*space)),
+            Some(ShardingLike::Space(Space::Device)) => Some(leaf.concrete()?.sharding.in_memory(None)),
+            Some(ShardingLike::Space(space)) => {
+                Some(leaf.concrete()?.sharding.in_memory(Some(space.kind())).in_layout(None))
+            }
+            Some(ShardingLike::Format(format)) => format.placed("device_put")?,
+            Some(like) => Some(like.resolve("device_put")?),
+            None => None,
+        };
+        Ok(sharding.map_or(Target::Stays, Target::At))
     }
 }
 

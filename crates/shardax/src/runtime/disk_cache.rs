@@ -101,7 +101,7 @@ fn folder() -> Option<PathBuf> {
 
 fn key(plugin_id: &str, settings: &str, text: &str) -> Key {
     let mut hash = Sha256::new();
-    for part in [plugin_id, settings, text] {
+    for part in [pjrt::ENTRY_FORMAT, plugin_id, settings, text] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }

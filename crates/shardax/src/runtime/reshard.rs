@@ -55,6 +55,16 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     relocated(array, want, Place::Mesh(named.mesh().clone()))
 }
 
+/// Begins the copies to the host that [`reshard`] waits for, if it needs any: of several arrays all run at once.
+pub(crate) fn begin(array: &Concrete, want: &Sharding) -> Result<()> {
+    let have = &array.sharding;
+    let is_plain = have.layout().is_none() && want.layout().is_none() && have.unreduced() == want.unreduced();
+    match is_plain && have.is_fully_addressable() && want.is_fully_addressable() {
+        true => transfer::begin_reshard(array, want),
+        false => Ok(()),
+    }
+}
+
 /// Like [`reshard`], if one of the two has a layout other than the default.
 fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     let have = &array.sharding;

@@ -93,6 +93,7 @@ pub fn sync_global_devices(name: &str) -> Result<()> {
 /// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) and the processes that have not arrived in time.
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
+    let _span = tracing::debug_span!("barrier", name).entered();
     match processes() {
         Some(joined) => joined.barrier(name, timeout).at_caller(),
         None => sync_global_devices(name),

@@ -167,7 +167,7 @@ pub const EXCEPTED: &[(&str, &str)] = &[
         "Array::addressable_data Array::addressable_shards Array::global_shards Array::sharding Array::format Array::devices \
          Array::committed Array::is_fully_addressable Array::is_fully_replicated Array::is_ready Array::is_deleted \
          Array::delete Array::block_until_ready Array::ready Array::view Array::from_slice_on Array::from_bytes_on Array::from_host_buffer \
-         Array::with_bytes Array::retain Array::with_weak_type \
+         Array::with_bytes Array::copy_to_host_async Array::retain Array::with_weak_type \
          array::block_until_ready \
          array::device_get array::visualize_array_sharding",
         "places, not computations: tests/placement.rs and tests/errors",

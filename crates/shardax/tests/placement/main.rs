@@ -95,6 +95,31 @@ struct Dense {
     b: Option<Array>,
 }
 
+/// Narrow types are packed on devices, so that on CPU too they are copied to the host.
+#[test]
+fn copies_to_the_host_begin_before_they_are_read() -> Result<()> {
+    let (split, whole) = shardings()?;
+    let tree: Vec<Array> = (0..20).map(|i| ((arange(0..64) + i) % 8).astype(DType::I4)).collect();
+    let read = |tree: &[Array]| tree.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>();
+    let want: Vec<Vec<u8>> = (0..20).map(|i| (0..64).map(|j| (j + i) % 8).collect()).collect();
+    let placed = device_put(&tree, &split)?;
+    assert_eq!((read(&tree)?, read(&placed)?), (want.clone(), want.clone()));
+    assert_eq!(read(&device_put(&placed, &whole)?)?, want);
+    assert_eq!(read(&device_get(&placed)?)?, want);
+    for x in placed.iter().chain(&placed) {
+        x.copy_to_host_async()?;
+    }
+    assert_eq!(read(&placed)?, want);
+    array(2.5f32).copy_to_host_async()?;
+    let x = &placed[3];
+    x.copy_to_host_async()?;
+    x.delete()?;
+    fails(x.copy_to_host_async(), ErrorKind::Deleted, &["Array has been deleted with shape=int4[64]"]);
+    let inside = jit(|x: Array| x.copy_to_host_async().map(|()| x)).call(ones(3));
+    fails(inside, ErrorKind::Type, &["the value of a traced array of type float32[3] is not known"]);
+    Ok(())
+}
+
 #[test]
 fn trees_of_shardings() -> Result<()> {
     let (split, whole) = shardings()?;

@@ -266,6 +266,37 @@ impl Array {
         transfer::to_host(&c)
     }
 
+    /// Begins to copy the values to the host, without waiting: the next read of them waits for this copy alone. With
+    /// several arrays, begin the copies of all before reading the first. Does nothing where host and device share memory,
+    /// as on CPU.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let (loss, accuracy) = (ones(()) * 0.5, ones(()) * 0.75);
+    /// loss.copy_to_host_async()?;
+    /// accuracy.copy_to_host_async()?;
+    /// // … the next step starts …
+    /// assert_eq!((loss.item::<f32>()?, accuracy.item::<f32>()?), (0.5, 0.75));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// Fails for an array without values: deleted, donated, traced, or one that carries an error.
+    #[track_caller]
+    pub fn copy_to_host_async(&self) -> Result<()> {
+        self.begin_copy(false).at_caller()
+    }
+
+    /// Begins the copy that [`bytes`](Self::bytes) waits for.
+    pub(super) fn begin_copy(&self, is_explicit: bool) -> Result<()> {
+        // A plain number is on the host.
+        if self.is_number() {
+            return Ok(());
+        }
+        let c = self.concrete_as(is_explicit)?;
+        transfer_guard::check(Direction::DeviceToHost, is_explicit, &c.aval)?;
+        transfer::begin_to_host(&c)
+    }
+
     /// Returns the elements in row-major order. Waits for the values.
     ///
     /// Fails when `T` is not the array's dtype.

@@ -288,10 +288,12 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
     Ok(tree)
 }
 
-/// Copies every array of a tree, whole, to the default device.
+/// Copies every array of a tree, whole, to the default device. All copies to the host begin before any of them is waited
+/// for.
 #[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);
+    flat.leaves.iter().try_for_each(|leaf| leaf.begin_copy(true)).at_caller()?;
     for leaf in &mut flat.leaves {
         let aval = leaf.aval();
         *leaf = Array::from_bytes(&leaf.bytes(true).at_caller()?, aval.dtype, &aval.shape)?;

@@ -99,6 +99,26 @@ pub(crate) fn array_of_shared(
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
+/// The buffers that hold an array between them, with their places: of replicas the first.
+fn without_replicas(array: &Concrete) -> SmallVec<[(Index, &Arc<pjrt::Buffer>); 1]> {
+    let mut found = SmallVec::<[(Index, &Arc<pjrt::Buffer>); 1]>::new();
+    for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
+        let index = array.sharding.index_at(i, &array.aval.shape);
+        if !found.iter().any(|(seen, _)| *seen == index) {
+            found.push((index, buffer));
+        }
+        if array.sharding.is_fully_replicated() {
+            break;
+        }
+    }
+    found
+}
+
+/// Begins the copies that [`to_host`] waits for.
+pub(crate) fn begin_to_host(array: &Concrete) -> Result<()> {
+    without_replicas(array).iter().try_for_each(|(_, buffer)| Ok(buffer.copy_to_host_async()?))
+}
+
 /// The whole array's bytes in row-major order.
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     let _span = profiler::span(|| format!("{} to the host", array.aval).into());
@@ -121,14 +141,7 @@ pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
         return Ok(out);
     }
     let mut part = Vec::new();
-    let mut seen: Vec<Index> = Vec::new();
-    for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
-        let index = array.sharding.index_at(i, shape);
-        // Replicas hold the same shard; the first is enough.
-        if seen.contains(&index) {
-            continue;
-        }
-        seen.push(index.clone());
+    for (index, buffer) in without_replicas(array) {
         part.resize(index.iter().map(|r| r.len()).product::<usize>() * element, 0);
         read(buffer, &mut part)?;
         insert(&part, &mut out, shape, &index, element);
@@ -144,6 +157,39 @@ fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
+/// For each device of `sharding`, the number of the buffer with its shard. `None` if the shards must be made on the host:
+/// no device has one as wanted, or it belongs to a client that failed.
+fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usize; 8]>>> {
+    let shape = &array.aval.shape;
+    let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
+    let stays = array.sharding.is_same_memory(sharding);
+    let mut sources = SmallVec::new();
+    for (i, device) in sharding.devices().iter().enumerate() {
+        let want = sharding.index_at(i, shape);
+        let same = |j: &usize| have[*j] == want;
+        let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
+        let Some(j) = from.or_else(|| (0..have.len()).find(same)) else { return Ok(None) };
+        let at = &array.sharding.devices()[j];
+        let is_there = stays && at == device;
+        if !is_there && !at.attached()?.is_beside(device.attached()?) {
+            return Ok(None);
+        }
+        sources.push(j);
+    }
+    Ok(Some(sources))
+}
+
+/// Begins the copies to the host that [`reshard`] waits for, if it needs any.
+pub(crate) fn begin_reshard(array: &Concrete, sharding: &Sharding) -> Result<()> {
+    let shape = &array.aval.shape;
+    let is_there = array.sharding.is_equivalent_to(sharding, shape.len());
+    // An error is that of `reshard`.
+    if is_there || array.check_alive().is_err() || sharding.shard_shape(shape).is_err() {
+        return Ok(());
+    }
+    if sources(array, sharding)?.is_none() { begin_to_host(array) } else { Ok(()) }
+}
+
 /// The buffers of `array` laid out by `sharding`; those that are already in place are shared.
 pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
@@ -151,33 +197,20 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
         return Ok(array.buffers.clone());
     }
     let _span = profiler::span(|| format!("reshard {} to {sharding}", array.aval).into());
-    let shape = &array.aval.shape;
-    sharding.shard_shape(shape)?;
-    // A shard that some device already has whole moves as it is.
-    let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
-    let devices = sharding.devices();
+    sharding.shard_shape(&array.aval.shape)?;
+    let Some(sources) = sources(array, sharding)? else {
+        return buffers_from_host(&to_host(array)?, &array.aval, sharding);
+    };
     let stays = array.sharding.is_same_memory(sharding);
-    let mut out = Buffers::new();
-    for (i, device) in devices.iter().enumerate() {
-        let want = sharding.index_at(i, shape);
-        let same = |j: &usize| have[*j] == want;
-        let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
-        match from.or_else(|| (0..have.len()).find(same)) {
-            Some(j) if stays && array.sharding.devices()[j] == *device => out.push(array.buffers[j].clone()),
-            Some(j)
-                if (!stays || sharding.kind().is_some())
-                    && array.sharding.devices()[j].attached()?.is_beside(device.attached()?) =>
-            {
-                out.push(Arc::new(array.buffers[j].copy_to_memory(&device.pjrt_memory(sharding.kind())?)?));
-            }
-            Some(j) if array.sharding.devices()[j].attached()?.is_beside(device.attached()?) => {
-                out.push(Arc::new(array.buffers[j].copy_to_device(device.attached()?)?));
-            }
-            // No device has the shard as wanted, or it belongs to a client that failed.
-            _ => return buffers_from_host(&to_host(array)?, &array.aval, sharding),
-        }
-    }
-    Ok(out)
+    let moved = |(device, from): (&Device, usize)| {
+        let buffer = &array.buffers[from];
+        Ok(match stays {
+            true if array.sharding.devices()[from] == *device => buffer.clone(),
+            true if sharding.kind().is_none() => Arc::new(buffer.copy_to_device(device.attached()?)?),
+            _ => Arc::new(buffer.copy_to_memory(&device.pjrt_memory(sharding.kind())?)?),
+        })
+    };
+    sharding.devices().iter().zip(sources).map(moved).collect()
 }
 
 /// Copies a buffer on its device into memory of this kind.
