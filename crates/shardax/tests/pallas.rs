@@ -150,19 +150,51 @@ fn devices_run_kernels_on_their_shards() -> Result<()> {
     Ok(())
 }
 
+/// Kernels for TPUs are texts of Mosaic; `accelerators/rust_kernels.rs` compiles some.
 #[test]
-fn programs_for_accelerators_are_errors_without_another_function() -> Result<()> {
+fn tpus_run_kernels_as_mosaics_or_say_why_not() -> Result<()> {
     setup();
-    let export =
-        |f: fn(Array) -> Result<Array>, platform| ExportOptions::new().platforms([platform]).export(f, ones([8]));
-    for (platform, name) in [("tpu", "TPU"), ("cuda", "GPU")] {
-        let error = export(double, platform).err().expect("an error").to_string();
-        for word in [&format!("is not implemented on {name}"), "platform_dependent", "interpret(true)"] {
-            assert!(error.contains(word), "{error}");
-        }
-        export(|x| platform_dependent(["cpu", "default"], (double, |x: Array| Ok(x * 2)), x), platform)?;
-        export(|x| pl::pallas_call(copy, of([8])).interpret(true).call([x]), platform)?;
+    let export = |f: fn(Array) -> Result<Array>| ExportOptions::new().platforms(["tpu"]).export(f, ones([8]));
+    let exported = export(double)?;
+    let text = exported.mlir_module("tpu").unwrap_or_default();
+    for word in ["tpu_custom_call", "custom_call_config", "serialization_format"] {
+        assert!(text.contains(word), "{word} is missing in {text}");
     }
+    let whole = |x| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get().cumsum(0)), of([8])).call([x]);
+    let error = export(whole).err().expect("an error").to_string();
+    for word in ["on TPU: the operation", "platform_dependent", "interpret(true)", "tests/pallas.rs:"] {
+        assert!(error.contains(word), "{error}");
+    }
+    export(|x| platform_dependent(["cpu", "default"], (double, |x: Array| Ok(x * 2)), x))?;
+    let looped = export(|x| pl::pallas_call(copy, of([8])).interpret(true).call([x]))?;
+    assert!(!looped.mlir_module("tpu").unwrap_or_default().contains("custom_call"));
+    Ok(())
+}
+
+/// Kernels for GPUs are texts of Triton; `accelerators/rust_kernels.rs` compiles some.
+#[test]
+fn gpus_run_kernels_as_tritons_or_say_why_not() -> Result<()> {
+    setup();
+    let export = |f: fn(Array) -> Result<Array>, n| ExportOptions::new().platforms(["cuda"]).export(f, ones([n]));
+    let exported = export(double, 10)?;
+    let text = exported.mlir_module("cuda").unwrap_or_default();
+    for word in ["__gpu$xla.gpu.triton", "grid_x = 3", "tt.load", "arith.mulf", "tt.store", "arith.cmpi"] {
+        assert!(text.contains(word), "{word} is missing in {text}");
+    }
+    let refused = |f: fn(Array) -> Result<Array>, n, words: &[&str]| {
+        let error = export(f, n).err().expect("an error").to_string();
+        let line = ["tests/pallas.rs:", "help:"];
+        words.iter().chain(&line).for_each(|word| assert!(error.contains(word), "{word:?} is missing in {error}"));
+    };
+    refused(|x| pl::pallas_call(copy, of([12])).call([x]), 12, &["must be powers of two", "[12]"]);
+    let scratch = |x| {
+        let call = pl::pallas_call(|[x, o, _s]: [Ref; 3]| o.set(x.get()), of([8]));
+        call.scratch_shapes([of([8])]).call([x])
+    };
+    refused(scratch, 8, &["no scratch memory"]);
+    let shared = |x| pl::pallas_call(|[x, o]: [Ref; 2]| o.add(x.get()), of([8])).grid([4]).call([x]);
+    refused(shared, 8, &["axis 0 of the grid [4] write to one block", "interpret(true)"]);
+    refused(|x| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get().cumsum(0)), of([8])).call([x]), 8, &["the operation"]);
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod memory;
 mod narrow;
 mod plugins;
 mod programs;
+mod rust_kernels;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -143,6 +144,28 @@ fn explicit_on_gpus() -> Result<()> {
 #[ignore = "run by other tests, where the plugin is"]
 fn kernels_on_gpus() -> Result<()> {
     kernels::all(&Topology::gpu(GpuSpec::H100)?, "__gpu$xla.gpu.triton")
+}
+
+#[test]
+fn kernels_in_rust_compile_for_gpus() {
+    apart("rust_kernels_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn rust_kernels_on_gpus() -> Result<()> {
+    rust_kernels::on_gpus(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+fn kernels_in_rust_compile_for_tpus() {
+    apart("rust_kernels_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn rust_kernels_on_tpus() -> Result<()> {
+    rust_kernels::on_tpus(&Topology::tpu("v5e:2x4")?)
 }
 
 #[test]

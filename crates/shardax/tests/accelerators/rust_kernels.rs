@@ -1,0 +1,269 @@
+//! Kernels written in Rust, compiled for GPUs as Triton's and for TPUs as Mosaic's.
+
+use shardax::control_flow::fori_loop;
+use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
+use shardax::lax::broadcasted_iota;
+use shardax::prelude::*;
+
+fn out<const N: usize>(shape: [usize; N], dtype: DType) -> Array {
+    shape_dtype_struct(shape, dtype)
+}
+
+fn column(x: Array) -> Array {
+    x.expand_dims(1)
+}
+
+/// With a last block that reaches beyond the array.
+fn vector_add(x: Array, y: Array) -> Result<Array> {
+    let tile = || BlockSpec::new([256], |[i]| [i]);
+    let add = pl::pallas_call(|[x, y, o]: [Ref; 3]| o.set(x.get() + y.get()), out([1000], DType::F32));
+    add.grid([4]).in_specs([tile(), tile()]).out_specs([tile()]).call([x, y])
+}
+
+fn softmax(x: Array) -> Result<Array> {
+    let kernel = |[x, o]: [Ref; 2]| {
+        let e = (x.get() - x.get().max_keepdims(-1)).exp();
+        o.set(&e / e.sum_keepdims(-1))
+    };
+    let rows = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    let call = pl::pallas_call(kernel, out([60, 128], DType::F32)).grid([8]);
+    call.in_specs([rows()]).out_specs([rows()]).call([x])
+}
+
+fn layer_norm(x: Array, w: Array) -> Result<Array> {
+    let kernel = |[x, w, o]: [Ref; 3]| {
+        let centred = x.get() - x.get().mean_keepdims(1);
+        let variance = centred.square().mean_keepdims(1);
+        o.set(centred * (variance + 1e-6).rsqrt() * w.get().tanh())
+    };
+    let rows = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    let call = pl::pallas_call(kernel, out([64, 128], DType::F32)).grid([8]).out_specs([rows()]);
+    call.in_specs([rows(), BlockSpec::whole()]).call([x, w])
+}
+
+/// With a sum in float32 over a loop, and an epilogue.
+fn matmul(x: Array, y: Array, b: Array) -> Result<Array> {
+    let kernel = |[x, y, b, o]: [Ref; 4]| {
+        let step = |k: Array, sum: Array| {
+            let at = || ds(&k * 32, 32);
+            sum + pl::dot(&x.at((.., at())).get(), &y.at((at(), ..)).get())
+        };
+        let sum = fori_loop(0, 4, step, zeros([64, 64]))?;
+        pl::when(pl::program_id(0).equal(0), || o.set(0.0))?;
+        o.set((sum + b.get()).maximum(0).astype(DType::Bf16))
+    };
+    pl::pallas_call(kernel, out([256, 128], DType::Bf16))
+        .grid([4, 2])
+        .in_specs([
+            BlockSpec::new([64, 128], |[i, _]| (i, 0)),
+            BlockSpec::new([128, 64], |[_, j]| (0, j)),
+            BlockSpec::new([64], |[_, j]| [j]),
+        ])
+        .out_specs([BlockSpec::new([64, 64], |[i, j]| [i, j])])
+        .call([x, y, b])
+}
+
+const T: usize = 512;
+const B: usize = 64;
+const D: usize = 64;
+const NEG: f32 = -1e30;
+
+fn scores(q: &Array, k: &Array, i: &Array, j: &Array) -> Array {
+    let rows = i * B + broadcasted_iota(DType::I32, [B, B], 0);
+    let columns = j * B + broadcasted_iota(DType::I32, [B, B], 1);
+    where_(rows.greater_equal(columns), pl::dot(q, &k.t()) * 0.125, NEG)
+}
+
+/// Blocks of a head of an array with heads, and whole heads.
+fn blocks() -> BlockSpec {
+    BlockSpec::new((SQUEEZED, B, D), |[h, i]| (h, i, 0))
+}
+
+fn heads() -> BlockSpec {
+    BlockSpec::new((SQUEEZED, T, D), |[h, _]| (h, 0, 0))
+}
+
+fn flash(q: Array, k: Array, v: Array) -> Result<(Array, Array)> {
+    let kernel = |[q, k, v, o, lse]: [Ref; 5]| {
+        let i = pl::program_id(1);
+        let step = |j: Array, (acc, m, l): (Array, Array, Array)| {
+            let at = || (ds(&j * B, B), ..);
+            let s = scores(&q.get(), &k.at(at()).get(), &i, &j);
+            let most = m.maximum(s.max(1));
+            let p = (s - column(most.clone())).exp();
+            let a = (m - &most).exp();
+            let v = v.at(at()).get();
+            (acc * column(a.clone()) + pl::dot(&p.astype(v.dtype()), &v), most, l * a + p.sum(1))
+        };
+        let (acc, m, l) = fori_loop(0, &i + 1, step, (zeros([B, D]), full([B], NEG), zeros([B])))?;
+        o.set((acc / column(l.clone())).astype(o.dtype()))?;
+        lse.set(m + l.log())
+    };
+    pl::pallas_call(kernel, (out([4, T, D], DType::Bf16), out([4, T], DType::F32)))
+        .grid([4, T / B])
+        .in_specs([blocks(), heads(), heads()])
+        .out_specs([blocks(), BlockSpec::new((SQUEEZED, B), |[h, i]| [h, i])])
+        .call([q, k, v])
+}
+
+fn flash_dkv(q: Array, k: Array, v: Array, ct: Array, lse: Array, delta: Array) -> Result<(Array, Array)> {
+    let kernel = |[q, k, v, ct, lse, delta, dk, dv]: [Ref; 8]| {
+        let j = pl::program_id(1);
+        let step = |i: Array, (dk, dv): (Array, Array)| {
+            let (rows, at) = (|| (ds(&i * B, B), ..), || ds(&i * B, B));
+            let (q, ct) = (q.at(rows()).get(), ct.at(rows()).get());
+            let p = (scores(&q, &k.get(), &i, &j) - column(lse.at(at()).get())).exp();
+            let slopes = &p * (pl::dot(&ct, &v.get().t()) - column(delta.at(at()).get()));
+            let [p, slopes] = [p, slopes].map(|x| x.astype(DType::Bf16));
+            (dk + pl::dot(&slopes.t(), &q) * 0.125, dv + pl::dot(&p.t(), &ct))
+        };
+        let (keys, values) = fori_loop(&j, T / B, step, (zeros([B, D]), zeros([B, D])))?;
+        dk.set(keys.astype(DType::Bf16))?;
+        dv.set(values.astype(DType::Bf16))
+    };
+    let rows = || BlockSpec::new((SQUEEZED, T), |[h, _]| (h, 0));
+    pl::pallas_call(kernel, (out([4, T, D], DType::Bf16), out([4, T, D], DType::Bf16)))
+        .grid([4, T / B])
+        .in_specs([heads(), blocks(), blocks(), heads(), rows(), rows()])
+        .out_specs([blocks(), blocks()])
+        .call([q, k, v, ct, lse, delta])
+}
+
+/// A masked range, and a result that starts with an operand.
+fn masked(x: Array) -> Result<Array> {
+    let kernel = |[x, o]: [Ref; 2]| {
+        let mask = arange(0..8).less(5);
+        o.at(ds(pl::program_id(0) * 8, 8)).store(x.at(ds(pl::program_id(0) * 8, 8)).load(&mask, 7.0) * 2, &mask)
+    };
+    pl::pallas_call(kernel, out([16], DType::F32)).input_output_aliases([(0, 0)]).grid([1]).call([x])
+}
+
+pub fn on_gpus(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
+    let (f32, bf16) = (DType::F32, DType::Bf16);
+    let x = on(&[60, 128], f32);
+    let check = |name: &str, lowered: Lowered| compiles(topology, "__gpu$xla.gpu.triton", name, lowered);
+    check("vector_add", jit(vector_add).lower((on(&[1000], f32), on(&[1000], f32)))?)?;
+    check("softmax", jit(softmax).lower(&x)?)?;
+    check("softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
+    check("layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
+    let args = (on(&[256, 128], bf16), on(&[128, 128], bf16), on(&[128], bf16));
+    check("matmul", jit(matmul).lower(args)?)?;
+    let head = || on(&[4, T, D], bf16);
+    check("flash", jit(flash).lower((head(), head(), head()))?)?;
+    let rows = || on(&[4, T], f32);
+    check("flash_dkv", jit(flash_dkv).lower((head(), head(), head(), head(), rows(), rows()))?)?;
+    check("masked", jit(masked).lower(on(&[16], f32))?)?;
+
+    on_parts(topology)
+}
+
+fn compiles(topology: &Topology, target: &str, name: &str, lowered: Lowered) -> Result<()> {
+    assert!(lowered.as_text().contains(target), "{}", lowered.as_text());
+    lowered.compile_for(topology).map_err(|e| e.context(name))?;
+    Ok(())
+}
+
+/// Each device on its part; of split operands otherwise it is an error, because they would be gathered.
+fn on_parts(topology: &Topology) -> Result<()> {
+    let mesh = topology.mesh([("x", 8)])?;
+    let split = |shape: [usize; 2], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
+    let mapped = shard_map(softmax, &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
+    let compiled = jit(mapped).lower(split([480, 128], P!["x"]))?.compile_for(topology)?;
+    assert_eq!(compiled.collectives()?.count(), 0);
+    let error = jit(softmax).lower(split([60, 128], P![None, "x"])).err().expect("it cannot be split").to_string();
+    assert!(error.contains("cannot be automatically partitioned") && error.contains("shard_map"), "{error}");
+    Ok(())
+}
+
+/// As `vector_add`, of matrices: a TPU's memory has two dimensions.
+fn matrix_add(x: Array, y: Array) -> Result<Array> {
+    let tile = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    let add = pl::pallas_call(|[x, y, o]: [Ref; 3]| o.set(x.get() + y.get()), out([60, 128], DType::F32));
+    add.grid([8]).in_specs([tile(), tile()]).out_specs([tile()]).call([x, y])
+}
+
+/// With a sum in scratch memory over the last dimension of the grid, and an epilogue.
+fn matmul_on_grid(x: Array, y: Array, b: Array) -> Result<Array> {
+    let kernel = |[x, y, b, o, sum]: [Ref; 5]| {
+        let k = pl::program_id(2);
+        pl::when(k.equal(0), || sum.set(0.0))?;
+        sum.add(pl::dot(&x.get(), &y.get()))?;
+        pl::when(k.equal(pl::num_programs(2) - 1), || o.set((sum.get() + b.get()).maximum(0).astype(o.dtype())))
+    };
+    pl::pallas_call(kernel, out([256, 256], DType::Bf16))
+        .grid([2, 2, 2])
+        .in_specs([
+            BlockSpec::new([128, 128], |[i, _, k]| [i, k]),
+            BlockSpec::new([128, 128], |[_, j, k]| [k, j]),
+            BlockSpec::new([1, 128], |[_, j, _]| (0, j)),
+        ])
+        .out_specs([BlockSpec::new([128, 128], |[i, j, _]| [i, j])])
+        .scratch_shapes([out([128, 128], DType::F32)])
+        .cost_estimate(CostEstimate { flops: 2 << 24, transcendentals: 0, bytes_accessed: 3 << 17 })
+        .call([x, y, b])
+}
+
+/// Causal attention of heads of 128; the maximum and the sum of a row are columns.
+fn flash_on_tpus(q: Array, k: Array, v: Array) -> Result<Array> {
+    const B: usize = 128;
+    let kernel = |[q, k, v, o]: [Ref; 4]| {
+        let i = pl::program_id(1);
+        let step = |j: Array, (acc, m, l): (Array, Array, Array)| {
+            let at = || (ds(&j * B, B), ..);
+            let rows = &i * B + broadcasted_iota(DType::I32, [B, B], 0);
+            let columns = &j * B + broadcasted_iota(DType::I32, [B, B], 1);
+            let s = pl::dot(&q.get(), &k.at(at()).get().t()) * 0.088;
+            let s = where_(rows.greater_equal(columns), s, NEG);
+            let most = m.maximum(s.max_keepdims(1));
+            let p = (s - &most).exp();
+            let a = (m - &most).exp();
+            let v = v.at(at()).get();
+            (acc * &a + pl::dot(&p.astype(v.dtype()), &v), most, l * a + p.sum_keepdims(1))
+        };
+        let start = (zeros([B, B]), full([B, 1], NEG), zeros([B, 1]));
+        let (acc, _, l) = fori_loop(0, &i + 1, step, start)?;
+        o.set((acc / l).astype(o.dtype()))
+    };
+    let block = || BlockSpec::new((SQUEEZED, B, B), |[h, i]| (h, i, 0));
+    let head = || BlockSpec::new((SQUEEZED, T, B), |[h, _]| (h, 0, 0));
+    pl::pallas_call(kernel, out([4, T, B], DType::Bf16))
+        .grid([4, T / B])
+        .in_specs([block(), head(), head()])
+        .out_specs([block()])
+        .call([q, k, v])
+}
+
+/// Rows in groups, each with its own matrix; a tile of rows belongs to one group, which is prefetched.
+fn ragged_matmul(groups: Array, x: Array, w: Array) -> Result<Array> {
+    let kernel = |[_groups, x, w, o]: [Ref; 4]| o.set(pl::dot(&x.get(), &w.get()));
+    pl::pallas_call(kernel, out([512, 128], DType::F32))
+        .num_scalar_prefetch(1)
+        .grid([4])
+        .in_specs([
+            BlockSpec::new([128, 128], |[i]| (i, 0)),
+            BlockSpec::prefetched((SQUEEZED, 128, 128), |[i], refs| (refs[0].at(&i).get(), 0, 0)),
+        ])
+        .out_specs([BlockSpec::new([128, 128], |[i]| (i, 0))])
+        .call([groups, x, w])
+}
+
+pub fn on_tpus(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
+    let (f32, bf16) = (DType::F32, DType::Bf16);
+    let check = |name: &str, lowered: Lowered| compiles(topology, "tpu_custom_call", name, lowered);
+    let x = || on(&[60, 128], f32);
+    check("matrix_add", jit(matrix_add).lower((x(), x()))?)?;
+    check("softmax", jit(softmax).lower(x())?)?;
+    check("softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
+    check("layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
+    let args = (on(&[256, 256], bf16), on(&[256, 256], bf16), on(&[1, 256], bf16));
+    check("matmul", jit(matmul_on_grid).lower(args)?)?;
+    let head = || on(&[4, T, 128], bf16);
+    check("flash", jit(flash_on_tpus).lower((head(), head(), head()))?)?;
+    let args = (on(&[4], DType::I32), on(&[512, 128], f32), on(&[8, 128, 128], f32));
+    check("ragged_matmul", jit(ragged_matmul).lower(args)?)?;
+    on_parts(topology)
+}
