@@ -138,28 +138,31 @@ fn masked(x: Array) -> Result<Array> {
     pl::pallas_call(kernel, out([16], DType::F32)).input_output_aliases([(0, 0)]).grid([1]).call([x])
 }
 
+/// The targets of the custom calls.
+const TRITON: &str = "__gpu$xla.gpu.triton";
+const MOSAIC: &str = "tpu_custom_call";
+
 pub fn on_gpus(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
     let (f32, bf16) = (DType::F32, DType::Bf16);
     let x = on(&[60, 128], f32);
-    let check = |name: &str, lowered: Lowered| compiles(topology, "__gpu$xla.gpu.triton", name, lowered);
-    check("vector_add", jit(vector_add).lower((on(&[1000], f32), on(&[1000], f32)))?)?;
-    check("softmax", jit(softmax).lower(&x)?)?;
-    check("softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
-    check("layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
+    compiles(topology, TRITON, "vector_add", jit(vector_add).lower((on(&[1000], f32), on(&[1000], f32)))?)?;
+    compiles(topology, TRITON, "softmax", jit(softmax).lower(&x)?)?;
+    compiles(topology, TRITON, "softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
+    compiles(topology, TRITON, "layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
     let args = (on(&[256, 128], bf16), on(&[128, 128], bf16), on(&[128], bf16));
-    check("matmul", jit(matmul).lower(args)?)?;
+    compiles(topology, TRITON, "matmul", jit(matmul).lower(args)?)?;
     let head = || on(&[4, T, D], bf16);
-    check("flash", jit(flash).lower((head(), head(), head()))?)?;
+    compiles(topology, TRITON, "flash", jit(flash).lower((head(), head(), head()))?)?;
     let rows = || on(&[4, T], f32);
-    check("flash_dkv", jit(flash_dkv).lower((head(), head(), head(), head(), rows(), rows()))?)?;
-    check("masked", jit(masked).lower(on(&[16], f32))?)?;
+    compiles(topology, TRITON, "flash_dkv", jit(flash_dkv).lower((head(), head(), head(), head(), rows(), rows()))?)?;
+    compiles(topology, TRITON, "masked", jit(masked).lower(on(&[16], f32))?)?;
 
     on_parts(topology)
 }
 
-fn compiles(topology: &Topology, target: &str, name: &str, lowered: Lowered) -> Result<()> {
+fn compiles<A: Tree, R: Tree>(topology: &Topology, target: &str, name: &str, lowered: Lowered<A, R>) -> Result<()> {
     assert!(lowered.as_text().contains(target), "{}", lowered.as_text());
     lowered.compile_for(topology).map_err(|e| e.context(name))?;
     Ok(())
@@ -253,17 +256,16 @@ pub fn on_tpus(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
     let (f32, bf16) = (DType::F32, DType::Bf16);
-    let check = |name: &str, lowered: Lowered| compiles(topology, "tpu_custom_call", name, lowered);
     let x = || on(&[60, 128], f32);
-    check("matrix_add", jit(matrix_add).lower((x(), x()))?)?;
-    check("softmax", jit(softmax).lower(x())?)?;
-    check("softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
-    check("layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
+    compiles(topology, MOSAIC, "matrix_add", jit(matrix_add).lower((x(), x()))?)?;
+    compiles(topology, MOSAIC, "softmax", jit(softmax).lower(x())?)?;
+    compiles(topology, MOSAIC, "softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
+    compiles(topology, MOSAIC, "layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
     let args = (on(&[256, 256], bf16), on(&[256, 256], bf16), on(&[1, 256], bf16));
-    check("matmul", jit(matmul_on_grid).lower(args)?)?;
+    compiles(topology, MOSAIC, "matmul", jit(matmul_on_grid).lower(args)?)?;
     let head = || on(&[4, T, 128], bf16);
-    check("flash", jit(flash_on_tpus).lower((head(), head(), head()))?)?;
+    compiles(topology, MOSAIC, "flash", jit(flash_on_tpus).lower((head(), head(), head()))?)?;
     let args = (on(&[4], DType::I32), on(&[512, 128], f32), on(&[8, 128, 128], f32));
-    check("ragged_matmul", jit(ragged_matmul).lower(args)?)?;
+    compiles(topology, MOSAIC, "ragged_matmul", jit(ragged_matmul).lower(args)?)?;
     on_parts(topology)
 }
