@@ -10,6 +10,8 @@ mod child;
 #[path = "../common/explicit_programs.rs"]
 #[allow(dead_code)]
 mod explicit_programs;
+#[path = "../common/flash.rs"]
+mod flash;
 mod kernels;
 mod layouts;
 mod memory;
@@ -17,6 +19,7 @@ mod narrow;
 mod plugins;
 mod programs;
 mod rust_kernels;
+mod table;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -172,6 +175,12 @@ fn rust_kernels_on_tpus() -> Result<()> {
 #[ignore = "run by other tests, where the plugin is"]
 fn attention_on_gpus() -> Result<()> {
     attention::all(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+#[ignore = "run by `cargo xtask attention`"]
+fn attention_table() -> Result<()> {
+    table::attention()
 }
 
 #[test]

@@ -2,15 +2,12 @@
 
 use shardax::control_flow::fori_loop;
 use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
-use shardax::lax::broadcasted_iota;
 use shardax::prelude::*;
+
+use super::flash;
 
 fn out<const N: usize>(shape: [usize; N], dtype: DType) -> Array {
     shape_dtype_struct(shape, dtype)
-}
-
-fn column(x: Array) -> Array {
-    x.expand_dims(1)
 }
 
 /// With a last block that reaches beyond the array.
@@ -63,72 +60,6 @@ fn matmul(x: Array, y: Array, b: Array) -> Result<Array> {
         .call([x, y, b])
 }
 
-const T: usize = 512;
-const B: usize = 64;
-const D: usize = 64;
-const NEG: f32 = -1e30;
-
-fn scores(q: &Array, k: &Array, i: &Array, j: &Array) -> Array {
-    let rows = i * B + broadcasted_iota(DType::I32, [B, B], 0);
-    let columns = j * B + broadcasted_iota(DType::I32, [B, B], 1);
-    where_(rows.greater_equal(columns), pl::dot(q, &k.t()) * 0.125, NEG)
-}
-
-/// Blocks of a head of an array with heads, and whole heads.
-fn blocks() -> BlockSpec {
-    BlockSpec::new((SQUEEZED, B, D), |[h, i]| (h, i, 0))
-}
-
-fn heads() -> BlockSpec {
-    BlockSpec::new((SQUEEZED, T, D), |[h, _]| (h, 0, 0))
-}
-
-fn flash(q: Array, k: Array, v: Array) -> Result<(Array, Array)> {
-    let kernel = |[q, k, v, o, lse]: [Ref; 5]| {
-        let i = pl::program_id(1);
-        let step = |j: Array, (acc, m, l): (Array, Array, Array)| {
-            let at = || (ds(&j * B, B), ..);
-            let s = scores(&q.get(), &k.at(at()).get(), &i, &j);
-            let most = m.maximum(s.max(1));
-            let p = (s - column(most.clone())).exp();
-            let a = (m - &most).exp();
-            let v = v.at(at()).get();
-            (acc * column(a.clone()) + pl::dot(&p.astype(v.dtype()), &v), most, l * a + p.sum(1))
-        };
-        let (acc, m, l) = fori_loop(0, &i + 1, step, (zeros([B, D]), full([B], NEG), zeros([B])))?;
-        o.set((acc / column(l.clone())).astype(o.dtype()))?;
-        lse.set(m + l.log())
-    };
-    pl::pallas_call(kernel, (out([4, T, D], DType::Bf16), out([4, T], DType::F32)))
-        .grid([4, T / B])
-        .in_specs([blocks(), heads(), heads()])
-        .out_specs([blocks(), BlockSpec::new((SQUEEZED, B), |[h, i]| [h, i])])
-        .call([q, k, v])
-}
-
-fn flash_dkv(q: Array, k: Array, v: Array, ct: Array, lse: Array, delta: Array) -> Result<(Array, Array)> {
-    let kernel = |[q, k, v, ct, lse, delta, dk, dv]: [Ref; 8]| {
-        let j = pl::program_id(1);
-        let step = |i: Array, (dk, dv): (Array, Array)| {
-            let (rows, at) = (|| (ds(&i * B, B), ..), || ds(&i * B, B));
-            let (q, ct) = (q.at(rows()).get(), ct.at(rows()).get());
-            let p = (scores(&q, &k.get(), &i, &j) - column(lse.at(at()).get())).exp();
-            let slopes = &p * (pl::dot(&ct, &v.get().t()) - column(delta.at(at()).get()));
-            let [p, slopes] = [p, slopes].map(|x| x.astype(DType::Bf16));
-            (dk + pl::dot(&slopes.t(), &q) * 0.125, dv + pl::dot(&p.t(), &ct))
-        };
-        let (keys, values) = fori_loop(&j, T / B, step, (zeros([B, D]), zeros([B, D])))?;
-        dk.set(keys.astype(DType::Bf16))?;
-        dv.set(values.astype(DType::Bf16))
-    };
-    let rows = || BlockSpec::new((SQUEEZED, T), |[h, _]| (h, 0));
-    pl::pallas_call(kernel, (out([4, T, D], DType::Bf16), out([4, T, D], DType::Bf16)))
-        .grid([4, T / B])
-        .in_specs([heads(), blocks(), blocks(), heads(), rows(), rows()])
-        .out_specs([blocks(), blocks()])
-        .call([q, k, v, ct, lse, delta])
-}
-
 /// A masked range, and a result that starts with an operand.
 fn masked(x: Array) -> Result<Array> {
     let kernel = |[x, o]: [Ref; 2]| {
@@ -153,10 +84,7 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
     compiles(topology, TRITON, "layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
     let args = (on(&[256, 128], bf16), on(&[128, 128], bf16), on(&[128], bf16));
     compiles(topology, TRITON, "matmul", jit(matmul).lower(args)?)?;
-    let head = || on(&[4, T, D], bf16);
-    compiles(topology, TRITON, "flash", jit(flash).lower((head(), head(), head()))?)?;
-    let rows = || on(&[4, T], f32);
-    compiles(topology, TRITON, "flash_dkv", jit(flash_dkv).lower((head(), head(), head(), head(), rows(), rows()))?)?;
+    flash_attention::<64>(topology, TRITON)?;
     compiles(topology, TRITON, "masked", jit(masked).lower(on(&[16], f32))?)?;
 
     on_parts(topology)
@@ -165,6 +93,25 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
 fn compiles<A: Tree, R: Tree>(topology: &Topology, target: &str, name: &str, lowered: Lowered<A, R>) -> Result<()> {
     assert!(lowered.as_text().contains(target), "{}", lowered.as_text());
     lowered.compile_for(topology).map_err(|e| e.context(name))?;
+    Ok(())
+}
+
+/// Attention and its gradient: the scores, of 4 heads and 512 x 512 positions, are never in memory as a whole.
+fn flash_attention<const B: usize>(topology: &Topology, target: &str) -> Result<()> {
+    let loss = |q: Array, k: Array, v: Array| -> Result<Array> {
+        Ok(flash::attention::<B>(q, k, v)?.astype(DType::F32).square().sum(..))
+    };
+    let x = shape_dtype_struct_on([4, 512, 128], DType::Bf16, &topology.devices()[0]);
+    let lowered = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>))).lower((&x, &x, &x))?;
+    let text = lowered.as_text();
+    assert_eq!(text.matches(target).count(), 3, "forward, dq, dk and dv: {text}");
+    let compiled = lowered.compile_for(topology)?;
+    // Of each block of queries with those of keys that are not later: 2, 3 and 4 matmuls.
+    let blocks = 512 / B;
+    let matmul = 4 * blocks * (blocks + 1) / 2 * 2 * B * B * 128;
+    assert_eq!(compiled.matmul_flops()?, (9 * matmul) as f64);
+    let memory = compiled.memory_analysis()?;
+    assert!(memory.temporaries < 4 * 4 * 512 * 512, "{memory:?}");
     Ok(())
 }
 
@@ -208,36 +155,6 @@ fn matmul_on_grid(x: Array, y: Array, b: Array) -> Result<Array> {
         .call([x, y, b])
 }
 
-/// Causal attention of heads of 128; the maximum and the sum of a row are columns.
-fn flash_on_tpus(q: Array, k: Array, v: Array) -> Result<Array> {
-    const B: usize = 128;
-    let kernel = |[q, k, v, o]: [Ref; 4]| {
-        let i = pl::program_id(1);
-        let step = |j: Array, (acc, m, l): (Array, Array, Array)| {
-            let at = || (ds(&j * B, B), ..);
-            let rows = &i * B + broadcasted_iota(DType::I32, [B, B], 0);
-            let columns = &j * B + broadcasted_iota(DType::I32, [B, B], 1);
-            let s = pl::dot(&q.get(), &k.at(at()).get().t()) * 0.088;
-            let s = where_(rows.greater_equal(columns), s, NEG);
-            let most = m.maximum(s.max_keepdims(1));
-            let p = (s - &most).exp();
-            let a = (m - &most).exp();
-            let v = v.at(at()).get();
-            (acc * &a + pl::dot(&p.astype(v.dtype()), &v), most, l * a + p.sum_keepdims(1))
-        };
-        let start = (zeros([B, B]), full([B, 1], NEG), zeros([B, 1]));
-        let (acc, _, l) = fori_loop(0, &i + 1, step, start)?;
-        o.set((acc / l).astype(o.dtype()))
-    };
-    let block = || BlockSpec::new((SQUEEZED, B, B), |[h, i]| (h, i, 0));
-    let head = || BlockSpec::new((SQUEEZED, T, B), |[h, _]| (h, 0, 0));
-    pl::pallas_call(kernel, out([4, T, B], DType::Bf16))
-        .grid([4, T / B])
-        .in_specs([block(), head(), head()])
-        .out_specs([block()])
-        .call([q, k, v])
-}
-
 /// Rows in groups, each with its own matrix; a tile of rows belongs to one group, which is prefetched.
 fn ragged_matmul(groups: Array, x: Array, w: Array) -> Result<Array> {
     let kernel = |[_groups, x, w, o]: [Ref; 4]| o.set(pl::dot(&x.get(), &w.get()));
@@ -263,8 +180,7 @@ pub fn on_tpus(topology: &Topology) -> Result<()> {
     compiles(topology, MOSAIC, "layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
     let args = (on(&[256, 256], bf16), on(&[256, 256], bf16), on(&[1, 256], bf16));
     compiles(topology, MOSAIC, "matmul", jit(matmul_on_grid).lower(args)?)?;
-    let head = || on(&[4, T, 128], bf16);
-    compiles(topology, MOSAIC, "flash", jit(flash_on_tpus).lower((head(), head(), head()))?)?;
+    flash_attention::<128>(topology, MOSAIC)?;
     let args = (on(&[4], DType::I32), on(&[512, 128], f32), on(&[8, 128, 128], f32));
     compiles(topology, MOSAIC, "ragged_matmul", jit(ragged_matmul).lower(args)?)?;
     on_parts(topology)

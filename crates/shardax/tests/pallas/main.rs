@@ -1,13 +1,16 @@
-//! Kernels in Rust beside their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs.
+//! Kernels in Rust beside their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs,
+//! and their texts for GPUs and TPUs.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod devices;
+#[path = "../common/flash.rs"]
+mod flash;
 
 use std::sync::Mutex;
 
 use common::setup;
-use shardax::control_flow::platform_dependent;
 use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
-use shardax::export::ExportOptions;
 use shardax::prelude::*;
 
 fn of(shape: [usize; 1]) -> Array {
@@ -34,7 +37,7 @@ fn double(x: Array) -> Result<Array> {
 
 fn message<T>(result: Result<T>) -> String {
     let text = result.err().expect("an error").to_string();
-    assert!(text.contains("tests/pallas.rs:"), "no line of this file: {text}");
+    assert!(text.contains("tests/pallas/main.rs:"), "no line of this file: {text}");
     text
 }
 
@@ -131,6 +134,27 @@ fn derivatives_are_those_of_custom_vjp() -> Result<()> {
     Ok(())
 }
 
+/// The kernels that `accelerators/rust_kernels.rs` compiles for GPUs and TPUs.
+#[test]
+fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
+    setup();
+    let x = |n| random::normal(random::key(n), [2, 32, 8]);
+    let plain = |q: Array, k: Array, v: Array| -> Array {
+        let scores = q.matmul(&k.swapaxes(1, 2)) / (8f32).sqrt();
+        let seen = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
+        shardax::nn::softmax(where_(seen, scores, f32::NEG_INFINITY), -1).matmul(v)
+    };
+    let flash = |q: Array, k: Array, v: Array| flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..));
+    let expected = move |q: Array, k: Array, v: Array| plain(q, k, v).sin().sum(..);
+    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let got = jit(value_and_grad(flash).argnums(all)).call((x(0), x(1), x(2)))?;
+    let known = jit(value_and_grad(expected).argnums(all)).call((x(0), x(1), x(2)))?;
+    let close = |a: &Array, b: &Array| allclose(a, b, 1e-4, 1e-5);
+    assert!(close(&got.0, &known.0)? && close(&got.1.0, &known.1.0)?);
+    assert!(close(&got.1.1, &known.1.1)? && close(&got.1.2, &known.1.2)?);
+    Ok(())
+}
+
 #[test]
 fn devices_run_kernels_on_their_shards() -> Result<()> {
     setup();
@@ -147,54 +171,6 @@ fn devices_run_kernels_on_their_shards() -> Result<()> {
     // Split by the compiler.
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["x"]))?;
     assert!(allclose(jit(double).call(&split)?, 2 * &x, 1e-6, 1e-6)?);
-    Ok(())
-}
-
-/// Kernels for TPUs are texts of Mosaic; `accelerators/rust_kernels.rs` compiles some.
-#[test]
-fn tpus_run_kernels_as_mosaics_or_say_why_not() -> Result<()> {
-    setup();
-    let export = |f: fn(Array) -> Result<Array>| ExportOptions::new().platforms(["tpu"]).export(f, ones([8]));
-    let exported = export(double)?;
-    let text = exported.mlir_module("tpu").unwrap_or_default();
-    for word in ["tpu_custom_call", "custom_call_config", "serialization_format"] {
-        assert!(text.contains(word), "{word} is missing in {text}");
-    }
-    let whole = |x| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get().cumsum(0)), of([8])).call([x]);
-    let error = export(whole).err().expect("an error").to_string();
-    for word in ["on TPU: the operation", "platform_dependent", "interpret(true)", "tests/pallas.rs:"] {
-        assert!(error.contains(word), "{error}");
-    }
-    export(|x| platform_dependent(["cpu", "default"], (double, |x: Array| Ok(x * 2)), x))?;
-    let looped = export(|x| pl::pallas_call(copy, of([8])).interpret(true).call([x]))?;
-    assert!(!looped.mlir_module("tpu").unwrap_or_default().contains("custom_call"));
-    Ok(())
-}
-
-/// Kernels for GPUs are texts of Triton; `accelerators/rust_kernels.rs` compiles some.
-#[test]
-fn gpus_run_kernels_as_tritons_or_say_why_not() -> Result<()> {
-    setup();
-    let export = |f: fn(Array) -> Result<Array>, n| ExportOptions::new().platforms(["cuda"]).export(f, ones([n]));
-    let exported = export(double, 10)?;
-    let text = exported.mlir_module("cuda").unwrap_or_default();
-    for word in ["__gpu$xla.gpu.triton", "grid_x = 3", "tt.load", "arith.mulf", "tt.store", "arith.cmpi"] {
-        assert!(text.contains(word), "{word} is missing in {text}");
-    }
-    let refused = |f: fn(Array) -> Result<Array>, n, words: &[&str]| {
-        let error = export(f, n).err().expect("an error").to_string();
-        let line = ["tests/pallas.rs:", "help:"];
-        words.iter().chain(&line).for_each(|word| assert!(error.contains(word), "{word:?} is missing in {error}"));
-    };
-    refused(|x| pl::pallas_call(copy, of([12])).call([x]), 12, &["must be powers of two", "[12]"]);
-    let scratch = |x| {
-        let call = pl::pallas_call(|[x, o, _s]: [Ref; 3]| o.set(x.get()), of([8]));
-        call.scratch_shapes([of([8])]).call([x])
-    };
-    refused(scratch, 8, &["no scratch memory"]);
-    let shared = |x| pl::pallas_call(|[x, o]: [Ref; 2]| o.add(x.get()), of([8])).grid([4]).call([x]);
-    refused(shared, 8, &["axis 0 of the grid [4] write to one block", "interpret(true)"]);
-    refused(|x| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get().cumsum(0)), of([8])).call([x]), 8, &["the operation"]);
     Ok(())
 }
 

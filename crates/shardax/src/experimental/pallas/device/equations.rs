@@ -195,13 +195,15 @@ fn operation(text: &mut Text, primitive: &dyn Primitive, args: &[Val], shape: &[
     if let Some(reduce) = any.downcast_ref::<Reduce>() {
         return reduced(text, reduce, &args[0]);
     }
-    if any.is::<Select>() {
-        let which = text.broadcast(&args[0], &[], &args[1].shape)?;
-        return text.op("arith.select", &[&which, &args[2], &args[1]], "", args[1].dtype, &args[1].shape);
-    }
     match (primitive.name(), args) {
-        ("reshape", [x]) => text.reshape(x, shape),
-        ("stop_gradient", [x]) => Ok(x.clone()),
+        ("reshape", [x]) => return text.reshape(x, shape),
+        ("stop_gradient", [x]) => return Ok(x.clone()),
+        _ => {}
+    }
+    // Scalars are operands of elementwise operations without a broadcast.
+    let args = args.iter().map(|arg| text.broadcast(arg, &[], shape)).collect::<Result<Vec<_>>>()?;
+    match (primitive.name(), &args[..]) {
+        (_, [which, no, yes]) if any.is::<Select>() => text.op("arith.select", &[which, yes, no], "", yes.dtype, shape),
         (_, [x]) => unary(text, primitive, x),
         (how @ ("eq" | "ne" | "lt" | "le" | "gt" | "ge"), [x, y]) => text.compare(how, x, y),
         (_, [x, y]) => match binary(primitive, x.dtype) {
@@ -316,8 +318,11 @@ fn reduced(text: &mut Text, reduce: &Reduce, x: &Val) -> Result<Val> {
             return Err(err!(NotImplemented, "{} to a scalar is not supported in kernels for TPUs", reduce.name())
                 .help("keep a dimension: `sum_keepdims`, `max_keepdims`"));
         }
-        let kind = op.trim_start_matches("arith.");
-        let kind = if matches!(kind, "addf" | "addi") { "add" } else { kind };
+        let kind = match op.trim_start_matches("arith.") {
+            "addf" | "addi" => "add",
+            kind if kind.starts_with("max") || kind.starts_with("min") => kind,
+            _ => return Err(unsupported(reduce)),
+        };
         let axes = reduce.axes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let start = constant_text(reduce.reducer.identity(x.dtype), x.dtype);
         let start = format!("value = dense<{start}> : {}", text.ty(x.dtype, &shape)?);

@@ -9,7 +9,9 @@ mod triton;
 use super::primitive::{Block, Kernel};
 use super::spec::BlockDim;
 use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
+use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 
 /// Writes the call of a kernel on a GPU or a TPU.
@@ -42,7 +44,9 @@ pub(super) fn call(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[A
     };
     let aliases: Vec<String> = kernel.aliases.iter().map(alias).collect();
     let attrs = format!(
-        "{called}, operand_layouts = [{}], result_layouts = [{}], output_operand_aliases = [{}]",
+        "{called}, mhlo.frontend_attributes = {{matmul_flops = \"{:.0}\"}}, operand_layouts = [{}], result_layouts = [{}], output_operand_aliases = [{}]",
+        // For `matmul_flops` of the compiled program.
+        kernel.flops(&[], &[]).matmuls,
         operands.join(", "),
         results.join(", "),
         aliases.join(", ")
@@ -73,8 +77,12 @@ fn symbol(kernel: &Kernel) -> String {
 
 /// Fails for blocks that these platforms do not have.
 fn check_block(block: &Block) -> Result<()> {
-    match block.dims.iter().any(|dim| matches!(dim, BlockDim::Element { .. })) {
-        true => Err(err!(NotImplemented, "blocks that start anywhere are not supported: {:?}", block.dims)),
-        false => Ok(()),
+    if block.dims.iter().any(|dim| matches!(dim, BlockDim::Element { .. })) {
+        return Err(err!(NotImplemented, "Element blocks are not supported: {:?}", block.dims));
     }
+    if block.array.dtype == DType::Bool {
+        return Err(err!(NotImplemented, "arrays of booleans are not supported: {}", block.array)
+            .help("pass them as int32, and compare in the kernel"));
+    }
+    Ok(())
 }

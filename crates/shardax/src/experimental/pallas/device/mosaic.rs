@@ -12,7 +12,7 @@ use super::{check_block, symbol};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::experimental::pallas::primitive::Kernel;
+use crate::experimental::pallas::primitive::{Block, Kernel};
 use crate::experimental::pallas::spec::BlockDim;
 use crate::ops::state::{Access, Entries};
 
@@ -32,7 +32,7 @@ pub(super) fn call(kernel: &Kernel) -> Result<String> {
     });
     let attrs = format!(
         "call_target_name = \"tpu_custom_call\", api_version = 1 : i32, kernel_name = \"{name}\", \
-         mhlo.frontend_attributes = {{kernel_metadata = \"{{}}\"}}, backend_config = \"{{\\22custom_call_config\\22: \
+         backend_config = \"{{\\22custom_call_config\\22: \
          {{\\22body\\22: \\22{body}\\22, {cost}\\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true}}}}\""
     );
     Ok(attrs)
@@ -70,9 +70,37 @@ fn function(text: &mut Text, name: &str, arguments: &[Val], region: String, resu
     text.write("func.func", &[], &[region], &attrs, &[]);
 }
 
+/// Fails for blocks that cannot be cut out of an array, whose last two dimensions lie in tiles.
+fn check_window(block: &Block) -> Result<()> {
+    check_block(block)?;
+    let dtype = block.array.dtype;
+    if dtype.byte_size() > 4 {
+        return Err(err!(NotImplemented, "{dtype} is not supported on TPUs: an array has type {}", block.array)
+            .help("convert it to a type of at most 32 bits"));
+    }
+    let sizes: Vec<usize> = block.dims.iter().map(|dim| dim.size()).collect();
+    let tile = match sizes.len() {
+        1 => [1, 128 * 4 / dtype.byte_size()],
+        _ => [8, 128],
+    };
+    let fits = |(at, tile): (usize, &usize)| match sizes.len().checked_sub(at + 1) {
+        Some(d) => sizes[d] % tile == 0 || sizes[d] == block.array.shape[d],
+        None => true,
+    };
+    if tile.iter().rev().enumerate().all(fits) {
+        return Ok(());
+    }
+    let tiles = if sizes.len() == 1 { format!("a multiple of {}", tile[1]) } else { "multiples of 8 and 128".into() };
+    Err(err!(
+        NotImplemented,
+        "a block of {sizes:?} of an array of type {}: on TPUs its last dimensions must be {tiles}, or the array's own",
+        block.array
+    ))
+}
+
 /// The module: the kernel, and a function for the index map of each block.
 fn module(kernel: &Kernel, name: &str) -> Result<String> {
-    kernel.blocks.iter().try_for_each(check_block)?;
+    kernel.blocks.iter().try_for_each(check_window)?;
     // The kernel runs once without a grid.
     let grid = if kernel.grid.is_empty() { vec![1] } else { kernel.grid.clone() };
     let mut text = Text::new(Dialect::Mosaic);
@@ -178,7 +206,9 @@ impl OnChip {
     /// The first index in each dimension, and the number of entries.
     fn part(&self, text: &mut Text, access: &Access, place: &[Val]) -> Result<(Vec<Val>, Vec<usize>)> {
         if access.padded {
-            return Err(err!(NotImplemented, "`load` and `store` are not supported").help("read all, and use `where_`"));
+            return Err(
+                err!(NotImplemented, "load and store with a mask are not supported").help("read all, and use `where_`")
+            );
         }
         let (mut entries, mut place) = (access.place.entries().iter(), place.iter());
         let mut next = || place.next().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
@@ -189,7 +219,7 @@ impl OnChip {
                 Some(Entries::Range(start, n)) => (text.number(*start)?, *n),
                 Some(Entries::At) => (next()?.clone(), 1),
                 Some(Entries::From(n)) => (next()?.clone(), *n),
-                other => return Err(err!(NotImplemented, "an index of {other:?} of a ref is not supported")),
+                _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
             };
             at.push(index(text, &first));
             sizes.push(size);

@@ -21,7 +21,7 @@ pub(super) fn call(kernel: &Kernel) -> Result<String> {
     let [x, y, z] = grid(kernel)?;
     let name = symbol(kernel);
     let attrs = format!(
-        "call_target_name = \"__gpu$xla.gpu.triton\", api_version = 4 : i32, \
+        "call_target_name = \"__gpu$xla.gpu.triton\", backend_config = \"\", \
          mhlo.backend_config = {{name = \"{name}\", ir = \"{}\", num_warps = {NUM_WARPS} : i32, \
          num_stages = {NUM_STAGES} : i32, grid_x = {x} : i32, grid_y = {y} : i32, grid_z = {z} : i32, debug = false}}",
         escaped(&module(kernel, &name)?)
@@ -71,7 +71,11 @@ fn grid(kernel: &Kernel) -> Result<[usize; 3]> {
     grid.resize(3, 1);
     let [x, y, z] = [grid[0], grid[1], grid[2]];
     if x > i32::MAX as usize || y > 65535 || z > 65535 || [x, y, z].contains(&0) {
-        return Err(err!(NotImplemented, "a grid of {:?} is not possible", kernel.grid));
+        return Err(err!(
+            NotImplemented,
+            "the grid {:?} is empty or too large: its last two dimensions have at most 65,535 positions",
+            kernel.grid
+        ));
     }
     Ok([x, y, z])
 }
@@ -154,15 +158,15 @@ impl Pointer {
             stride /= size.max(1);
             let mut position = text.broadcast(&self.starts[d], &[], &shape)?;
             if !matches!(dim, BlockDim::Squeezed) {
-                let (first, count) = match entries.next() {
-                    Some(Entries::At) => (next()?, None),
-                    Some(Entries::From(n)) => (next()?, Some(*n)),
-                    Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n)),
-                    other => return Err(err!(NotImplemented, "an index of {other:?} of a ref is not supported")),
+                let (first, count, computed) = match entries.next() {
+                    Some(Entries::At) => (next()?, None, true),
+                    Some(Entries::From(n)) => (next()?, Some(*n), true),
+                    Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n), false),
+                    _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
                 };
                 let mut first = text.convert(&first, DType::I32)?;
-                if !access.padded {
-                    // The range lies inside of the block.
+                if computed && !access.padded {
+                    // A computed range is moved to lie inside of the block.
                     let last = text.number(dim.size().saturating_sub(count.unwrap_or(1)))?;
                     let zero = text.number(0)?;
                     first = text.same("arith.minsi", &[&first, &last]);
