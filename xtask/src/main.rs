@@ -11,6 +11,7 @@
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
+//! `cargo xtask attention` compiles the implementations of attention with them and writes the table of `docs/kernels.md`.
 //! `cargo xtask device cpu|cuda|tpu` builds and runs `shardax-doctor`, which checks a platform and writes a report, and adds
 //! rows of the benchmarks to it.
 //! `cargo xtask licences` fails where a crate that is built in has a licence that `deny.toml` does not allow.
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod accelerators;
+mod attention;
 mod book;
 mod counts;
 mod device;
@@ -41,6 +43,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask sweep [--pieces N]
        cargo xtask accelerators
+       cargo xtask attention
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
        cargo xtask platforms --from LINES...
        cargo xtask device [cpu|cuda|tpu] [OPTIONS of shardax-doctor]
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
         ["accelerators"] => accelerators::run(),
+        ["attention"] => attention::run(&root()),
         ["platforms", "--from", files @ ..] => platforms::from(&root(), files),
         ["platforms", options @ ..] => platforms::run(&root(), options),
         ["device", options @ ..] => device::run(&root(), options),

@@ -50,9 +50,9 @@ pub struct HloInstruction {
     pub parameter_number: Option<i64>,
     /// For `custom-call`: the name of the called function.
     pub custom_call_target: Option<String>,
-    /// For matmuls and convolutions, including those of cuBLAS and cuDNN: the floating-point operations of one run on
-    /// one device, counting a multiplication and an addition as two. 0 for other instructions; a fusion's are in its
-    /// computation.
+    /// For matmuls and convolutions, including those of cuBLAS, cuDNN and kernels: the floating-point operations of one
+    /// run on one device, counting a multiplication and an addition as two. 0 for other instructions; a fusion's are in
+    /// its computation.
     pub matmul_flops: f64,
     /// The name that the program gives it: the scopes around the original operation. Empty if unknown.
     pub op_name: String,
@@ -344,12 +344,21 @@ struct InstructionProto {
     source_target_pairs: Vec<PairProto>,
     #[prost(string, tag = "63")]
     comparison_direction: String,
+    #[prost(message, optional, tag = "68")]
+    frontend_attributes: Option<FrontendAttributesProto>,
     #[prost(message, optional, tag = "87")]
     device_list: Option<DeviceListProto>,
     #[prost(message, optional, tag = "92")]
     iota_groups: Option<IotaGroupsProto>,
     #[prost(message, optional, tag = "93")]
     mesh_groups: Option<MeshGroupsProto>,
+}
+
+/// Attributes of the frontend's own, which the compiler keeps.
+#[derive(Clone, PartialEq, Message)]
+struct FrontendAttributesProto {
+    #[prost(map = "string, string", tag = "1")]
+    attributes: HashMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

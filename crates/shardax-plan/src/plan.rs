@@ -189,11 +189,22 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
     info.iter().zip(shardings.leaves()).map(one).collect()
 }
 
-/// The axis names in the shardings of a program's text.
+/// The axis names by which the shardings of a program's text split something. A manual computation lists all its axes, and
+/// those along which an operand is whole.
 fn axes_of_shardings(text: &str) -> BTreeSet<String> {
-    let lines = text.lines().filter(|line| line.contains("#sdy"));
-    // Every other part is in quotes. Other quoted words are not names of axes.
-    lines.flat_map(|line| line.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
+    let mut axes = BTreeSet::new();
+    for line in text.lines().filter(|line| line.contains("#sdy")) {
+        let mut only_listed = false;
+        // Every other part is in quotes. Other quoted words are not names of axes.
+        for (at, part) in line.split('"').enumerate() {
+            if at % 2 == 1 {
+                axes.extend((!only_listed).then(|| part.to_owned()));
+            } else if let Some(last) = part.rfind(['{', '}']) {
+                only_listed = ["manual_axes{", "replicated={"].iter().any(|list| part[..=last].ends_with(list));
+            }
+        }
+    }
+    axes
 }
 
 fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> Result<Facts> {
@@ -219,4 +230,19 @@ fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &CrossCompiled<Args, Out>)
         bytes_accessed: compiled.bytes_accessed()? as f64,
         by: format!("XLA's {platform} compiler"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_that_a_manual_computation_lists_split_nothing() {
+        let text = r#"%1 = "sdy.manual_computation"(%0) ({}) {in_shardings = #sdy.sharding_per_value<[<@mesh,
+            [{"data", "fsdp"}, {}], replicated={"expert", "model"}>]>, manual_axes = #sdy<manual_axes{"data", "expert",
+            "fsdp", "model"}>, out_shardings = #sdy.sharding_per_value<[<@mesh, [{"heads"}]>]>}"#;
+        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let axes = ["data", "fsdp", "heads", "sdy.manual_computation"].map(str::to_owned);
+        assert_eq!(axes_of_shardings(&line), BTreeSet::from(axes));
+    }
 }

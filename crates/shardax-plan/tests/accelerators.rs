@@ -16,12 +16,18 @@ fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
     named.or_else(fetched)
 }
 
-fn planned(variable: &str, member: &str, target: &str) -> Option<serde_json::Value> {
+const TPU: (&str, &str) = ("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so");
+const GPU: (&str, &str) = ("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so");
+const MLP: [&str; 3] = ["mlp", "--micro-batch", "256"];
+
+/// The plan of a step on eight devices of a target.
+fn planned(variable: &str, member: &str, target: &str, step: &[&str]) -> Option<serde_json::Value> {
     let Some(path) = plugin(variable, member) else {
         eprintln!("{target} is skipped: there is no {member}; `cargo xtask accelerators` installs it");
         return None;
     };
-    let json = std::env::temp_dir().join(format!("shardax-plan-{variable}-{}.json", std::process::id()));
+    let name = format!("shardax-plan-{variable}-{}-{}.json", step.concat(), std::process::id());
+    let json = std::env::temp_dir().join(name);
     let alone = ["unshare", "--map-root-user", "--net"];
     let allowed = Command::new(alone[0]).args(&alone[1..]).arg("true").output().is_ok_and(|o| o.status.success());
     // An abort inside libtpu hangs.
@@ -30,8 +36,8 @@ fn planned(variable: &str, member: &str, target: &str) -> Option<serde_json::Val
     if allowed {
         command.args(alone);
     }
-    command.arg(env!("CARGO_BIN_EXE_shardax-plan")).args(["mlp", "--target", target, "--mesh", "fsdp=8"]);
-    command.args(["--micro-batch", "256", "--json"]).arg(&json).env(variable, path);
+    command.arg(env!("CARGO_BIN_EXE_shardax-plan")).args(step).args(["--target", target, "--mesh", "fsdp=8"]);
+    command.arg("--json").arg(&json).env(variable, path);
     let output = command.output().expect("the command starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&json).expect("it is written");
@@ -55,14 +61,24 @@ fn check(report: &serde_json::Value, compiler: &str, link: &str) {
 
 #[test]
 fn an_mlp_on_tpus() {
-    if let Some(report) = planned("SHARDAX_TPU_PLUGIN", "libtpu/libtpu.so", "v5e:2x4") {
+    if let Some(report) = planned(TPU.0, TPU.1, "v5e:2x4", &MLP) {
         check(&report, "XLA's tpu compiler", "ICI");
     }
 }
 
 #[test]
 fn an_mlp_on_gpus() {
-    if let Some(report) = planned("SHARDAX_CUDA_PLUGIN", "jax_plugins/xla_cuda12/xla_cuda_plugin.so", "h100:8") {
+    if let Some(report) = planned(GPU.0, GPU.1, "h100:8", &MLP) {
         check(&report, "XLA's cuda compiler", "NVLink");
     }
+}
+
+/// The matmuls of cuDNN's attention are counted: each device has its even share.
+#[test]
+fn fused_attention_on_gpus() {
+    let decoder = ["gpt", "--micro-batch", "64", "--set", "length=512", "--set", "attention=cudnn"];
+    let Some(report) = planned(GPU.0, GPU.1, "h100:8", &decoder) else { return };
+    let products = |what: &str| report["flops"][what].as_f64().expect("a number");
+    let share = products("products_per_device") / products("products") * 8.0;
+    assert!((share - 1.0).abs() < 0.01, "{share} in {report:#}");
 }

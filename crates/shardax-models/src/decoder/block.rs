@@ -199,6 +199,8 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
     builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
     builder = config.attention_soft_cap.into_iter().fold(builder, MultiHeadAttentionBuilder::soft_cap);
+    let chosen = config.attention_implementation;
+    builder = chosen.into_iter().fold(builder, MultiHeadAttentionBuilder::implementation);
     builder = window.into_iter().fold(builder, |builder, window| builder.local_window_size(window - 1, 0));
     let mut attention = builder.build(rngs);
     if !config.biases.qkv {

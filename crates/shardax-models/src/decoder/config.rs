@@ -1,6 +1,7 @@
 //! The architecture of a decoder.
 
 use shardax::error::Result;
+use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
 
 use crate::error::value_error;
@@ -64,6 +65,9 @@ pub struct DecoderConfig {
     pub attention_scale: Option<f64>,
     /// The bound of attention scores, see [`AttentionOptions::soft_cap`].
     pub attention_soft_cap: Option<f64>,
+    /// The implementation of attention, see [`AttentionOptions::implementation`]. Default: chosen by platform, dtypes and
+    /// size.
+    pub attention_implementation: Option<Implementation>,
     /// The bound of logits, by `cap * tanh(logits / cap)`.
     pub logits_soft_cap: Option<f64>,
     /// True if each head's queries and keys have an RMS norm.
@@ -170,6 +174,7 @@ impl DecoderConfig {
             embedding_scale: None,
             attention_scale: None,
             attention_soft_cap: None,
+            attention_implementation: None,
             logits_soft_cap: None,
             qk_norm: false,
             post_norms: false,

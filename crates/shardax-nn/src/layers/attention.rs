@@ -8,7 +8,7 @@ use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
 use super::{LayerNorm, LinearGeneral, RmsNorm};
-use crate::attention::{AttentionOptions, Rope};
+use crate::attention::{AttentionOptions, Implementation, Rope};
 use crate::check::{refused, require, value_error};
 use crate::rules::Place;
 use crate::{Cache, IntoAxisNames, Rngs, Rules};
@@ -83,6 +83,8 @@ struct Own {
     scale: Option<f64>,
     local_window_size: Option<(usize, usize)>,
     soft_cap: Option<f64>,
+    #[tree(static)]
+    implementation: Option<Implementation>,
     rope: Option<Rope>,
     #[tree(static)]
     precision: Option<Precision>,
@@ -145,6 +147,7 @@ impl MultiHeadAttention {
                 scale: None,
                 local_window_size: None,
                 soft_cap: None,
+                implementation: None,
                 rope: None,
                 precision: None,
             },
@@ -283,10 +286,10 @@ impl Own {
         if let Some((left, right)) = self.local_window_size {
             options = options.local_window_size(left, right);
         }
-        match self.soft_cap {
-            Some(cap) => options.soft_cap(cap),
-            None => options,
+        if let Some(cap) = self.soft_cap {
+            options = options.soft_cap(cap);
         }
+        options.implementation(self.implementation)
     }
 }
 
@@ -375,6 +378,8 @@ impl MultiHeadAttentionBuilder {
         scale: f64 => own.scale, Some;
         /// See [`AttentionOptions::soft_cap`]. Default none.
         soft_cap: f64 => own.soft_cap, Some;
+        /// See [`AttentionOptions::implementation`]. Default: chosen by platform, dtypes and size.
+        implementation: Implementation => own.implementation, Some;
         /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
         /// Sets the precision of the matmuls on accelerators. Default:

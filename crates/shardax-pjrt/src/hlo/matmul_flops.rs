@@ -46,10 +46,19 @@ struct WindowDimensionProto {
 /// The element type and dimensions of an array.
 type Array = (ElementType, Vec<i64>);
 
+/// The frontend attribute of a custom call with the operations of its kernel.
+const OF_KERNEL: &str = "matmul_flops";
+
 /// The operations of an instruction: a multiplication and an addition for each element of the result and each
 /// contracted element. Every element of a convolution counts as if it were far from the padding; multiplications with
 /// the gaps of a dilated operand do not count. 0 for other instructions.
 pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &InstructionProto>) -> f64 {
+    // Other instructions, such as those that take a kernel's results apart, inherit the attribute.
+    let is_call = instruction.opcode == "custom-call";
+    let attributes = instruction.frontend_attributes.as_ref().filter(|_| is_call);
+    if let Some(said) = attributes.and_then(|all| all.attributes.get(OF_KERNEL)) {
+        return said.parse().unwrap_or(0.0);
+    }
     let operand = |at: usize| instruction.operand_ids.get(at).and_then(|id| array(all.get(id)?));
     let (Some(left), Some(right), Some(result)) = (operand(0), operand(1), array(instruction)) else { return 0.0 };
     // For gradients, the library call has their operands and the window of the original convolution.
@@ -59,6 +68,7 @@ pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &I
         ("custom-call", "__cudnn$convBackwardInput") => seen(instruction, &right) * size(&left),
         ("custom-call", "__cudnn$convBackwardFilter") => seen(instruction, &result) * size(&right),
         ("custom-call", name) if name.starts_with("__cudnn$conv") => seen(instruction, &right) * size(&result),
+        ("custom-call", name) if name.starts_with("__cudnn$fmha") => of_attention(name, &left, &right),
         ("custom-call", name) if name.starts_with("__cublas$") => of_library(&left, &right, &result),
         _ => 0.0,
     };
@@ -120,6 +130,13 @@ fn of_library(left: &Array, right: &Array, result: &Array) -> f64 {
     let batch: f64 = result.1.iter().rev().skip(2).map(|&n| n as f64).product();
     let contracted = (size(left) * size(right) / (size(result) * batch).max(1.0)).sqrt();
     contracted * size(result)
+}
+
+/// Attention of queries `[batch, queries, heads, depth]` and keys `[batch, keys, …]`: the scores and the output, or for
+/// the gradient the scores again and two matmuls for each of these.
+fn of_attention(name: &str, queries: &Array, keys: &Array) -> f64 {
+    let matmuls = if name.ends_with("Backward") { 5.0 } else { 2.0 };
+    matmuls * size(queries) * keys.1.get(1).map_or(0.0, |&n| n as f64)
 }
 
 #[cfg(test)]
@@ -191,6 +208,27 @@ mod tests {
         assert_eq!(counted(&[4, 5, 1], &[5, 6, 7], &conv(&[4, 6, 7], outer)), 2.0 * f64::from(4 * 5 * 6 * 7));
         let batch = WindowDimensionProto { size: 8, stride: 7, padding_low: 0, window_dilation: 1, base_dilation: 8 };
         assert_eq!(counted(&[4, 5, 8], &[5, 6, 8], &conv(&[4, 6, 8], batch)), 2.0 * f64::from(8 * 4 * 5 * 6));
+    }
+
+    #[test]
+    fn attention_by_a_library_and_kernels() {
+        let call = |target: &str| InstructionProto {
+            custom_call_target: target.to_owned(),
+            ..of(3, "custom-call", &[2, 4, 6, 8], &[1, 2])
+        };
+        // 4 heads of 8 features, 6 queries and 10 keys.
+        let matmul = 2.0 * f64::from(2 * 4 * 6 * 10 * 8);
+        let [queries, keys] = [[2, 6, 4, 8], [2, 10, 2, 8]];
+        assert_eq!(counted(&queries, &keys, &call("__cudnn$fmhaSoftmax")), 2.0 * matmul);
+        assert_eq!(counted(&queries, &keys, &call("__cudnn$fmhaScaleBiasSoftmaxBackward")), 5.0 * matmul);
+        let attributes = HashMap::from([(OF_KERNEL.to_owned(), "123".to_owned())]);
+        let kernel = InstructionProto {
+            frontend_attributes: Some(super::super::FrontendAttributesProto { attributes }),
+            ..call("tpu_custom_call")
+        };
+        assert_eq!(counted(&queries, &keys, &kernel), 123.0);
+        let part = InstructionProto { opcode: "get-tuple-element".to_owned(), ..kernel };
+        assert_eq!(counted(&queries, &keys, &part), 0.0);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //! bfloat16 with float32 parameters, and its layers are one loop.
 
 use shardax_models::{Decoder, DecoderConfig};
+use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
 
+use crate::error::value;
 use crate::{Plan, Setup};
 
 /// The sizes of a [`decoder`].
@@ -67,17 +69,35 @@ impl Sizes {
     }
 }
 
+/// The implementation of attention that the option `attention` names.
+fn attention(setup: &Setup) -> Result<Option<Implementation>> {
+    Ok(match setup.options.get("attention").map(String::as_str) {
+        None => None,
+        Some("xla") => Some(Implementation::Xla),
+        Some("blockwise") => Some(Implementation::Blockwise),
+        Some("cudnn") => Some(Implementation::Cudnn),
+        Some(other) => {
+            return Err(value(
+                format!("option attention must be xla, blockwise or cudnn, got {other:?}"),
+                "leave it out: the implementation is chosen by platform and size",
+            ));
+        }
+    })
+}
+
 /// The configuration of the model.
-fn config(sizes: Sizes, setup: &Setup) -> DecoderConfig {
+#[track_caller]
+fn config(sizes: Sizes, setup: &Setup) -> Result<DecoderConfig> {
     let Sizes { vocabulary, layers, features, heads, kv_heads, hidden, experts, .. } = sizes;
-    DecoderConfig {
+    Ok(DecoderConfig {
+        attention_implementation: attention(setup)?,
         kv_heads,
         hidden,
         experts,
         scan_layers: true,
         checkpoint: setup.remat.policy(),
         ..DecoderConfig::new(vocabulary, layers, features, heads)
-    }
+    })
 }
 
 /// Rules for rows. With experts, the axis `expert` splits experts and sequences.
@@ -92,9 +112,10 @@ type State = Optimizer<Decoder>;
 
 /// A step of AdamW for a language model. `data` and `fsdp` split the sequences; `fsdp` the parameters and optimizer
 /// state; `model` the heads, gated units and the vocabulary; `expert` the experts and the sequences. The micro-batch is
-/// in sequences, by default one for each group of devices that shares rows.
+/// in sequences, by default one for each group of devices that shares rows. The options `length` and `layers` are numbers;
+/// `attention` is `xla`, `blockwise` or `cudnn`.
 ///
-/// Fails if the sizes are not divisible.
+/// Fails if the sizes are not divisible, or for another option of attention.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let sizes =
@@ -107,7 +128,7 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(groups);
     let mesh = setup.mesh()?;
     let over = setup.rules(&mesh, &rules);
-    let (own, config) = (over.clone(), config(sizes, setup));
+    let (own, config) = (over.clone(), config(sizes, setup)?);
     let make = move || {
         let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&own);
         State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3, 0.1))

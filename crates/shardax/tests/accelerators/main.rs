@@ -10,12 +10,16 @@ mod child;
 #[path = "../common/explicit_programs.rs"]
 #[allow(dead_code)]
 mod explicit_programs;
+#[path = "../common/flash.rs"]
+mod flash;
 mod kernels;
 mod layouts;
 mod memory;
 mod narrow;
 mod plugins;
 mod programs;
+mod rust_kernels;
+mod table;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -146,9 +150,37 @@ fn kernels_on_gpus() -> Result<()> {
 }
 
 #[test]
+fn kernels_in_rust_compile_for_gpus() {
+    apart("rust_kernels_on_gpus", &[GPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn rust_kernels_on_gpus() -> Result<()> {
+    rust_kernels::on_gpus(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+fn kernels_in_rust_compile_for_tpus() {
+    apart("rust_kernels_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn rust_kernels_on_tpus() -> Result<()> {
+    rust_kernels::on_tpus(&Topology::tpu("v5e:2x4")?)
+}
+
+#[test]
 #[ignore = "run by other tests, where the plugin is"]
 fn attention_on_gpus() -> Result<()> {
     attention::all(&Topology::gpu(GpuSpec::H100)?)
+}
+
+#[test]
+#[ignore = "run by `cargo xtask attention`"]
+fn attention_table() -> Result<()> {
+    table::attention()
 }
 
 #[test]

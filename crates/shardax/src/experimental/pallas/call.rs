@@ -73,8 +73,9 @@ pub struct PallasCall<K, T> {
 /// can be an accumulator. What was never written is uninitialized; on CPU it reads as NaN or the lowest integer, and so do
 /// the parts of blocks that lie beyond the array.
 ///
-/// On CPU the compiler makes a loop of it. A program for a GPU or a TPU fails to compile, unless
-/// [`interpret`](PallasCall::interpret) makes a loop there too.
+/// On CPU the compiler makes a loop of it. On GPUs it is a kernel of Triton, whose positions run at the same time; on TPUs one
+/// of Mosaic. These have fewer operations and block sizes: lowering a program for them fails otherwise, and says what helps.
+/// Kernels were compiled for both, and have run on neither. [`interpret`](PallasCall::interpret) makes a loop everywhere.
 /// [`vmap`](crate::vmap()) adds a dimension to the grid; for a derivative, wrap the function that calls it in
 /// [`custom_vjp`](crate::custom_vjp()).
 ///

@@ -18,6 +18,7 @@
 //! [Fused kernels](https://github.com/shardax/shardax/blob/main/docs/kernels.md) explains them.
 
 mod call;
+mod device;
 mod grid;
 mod kernel;
 mod primitive;

@@ -1,6 +1,7 @@
 //! The primitive of a kernel on its grid.
 
 use super::call::CostEstimate;
+use super::device;
 use super::spec::BlockDim;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
@@ -96,7 +97,7 @@ impl Kernel {
         let mut written = vec![false; self.prefetch() + self.blocks.len() + self.scratch.len()];
         self.program.for_each_eqn(&mut |eqn| {
             if let Some(swap) = eqn.primitive.as_any().downcast_ref::<Swap>() {
-                written.get_mut(swap.number()).into_iter().for_each(|written| *written = true);
+                written.get_mut(swap.access.number).into_iter().for_each(|written| *written = true);
             }
         });
         written
@@ -160,13 +161,9 @@ impl Primitive for Kernel {
         }
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(cx.platform, Platform::Gpu | Platform::Tpu) && !self.interpret {
-            return Err(cx.platform.lacks(
-                &format!("pallas_call {}", self.name),
-                "give this platform another function with `platform_dependent`, such as plain operations or a kernel \
-                 that JAX exported, or run the kernel as a loop with `.interpret(true)`",
-            ));
+            return device::call(self, cx, args, outs);
         }
         cx.expand(args, |args| self.run(args))
     }

@@ -13,7 +13,7 @@ use crate::ops::numpy::where_;
 
 /// A part of a ref.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// The number of the ref in the state.
     pub number: usize,
     pub place: Place,
@@ -28,7 +28,7 @@ pub(super) struct Access {
 /// Reads a part of a ref. Operands are those of the place, the value where the mask is false, if there is one, and the
 /// mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Get {
+pub(crate) struct Get {
     pub access: Access,
     pub other: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Get {
 /// Replaces a part of a ref, and returns what it was. Operands are the new part, those of the place, and the mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Swap {
-    pub(super) access: Access,
+    pub access: Access,
 }
 
 impl Access {
@@ -67,11 +67,6 @@ impl Get {
 }
 
 impl Swap {
-    /// The number of the ref that it writes.
-    pub(crate) fn number(&self) -> usize {
-        self.access.number
-    }
-
     /// The part that it replaces in the refs' values.
     pub(super) fn discharge(&self, args: &[Array], state: &mut [Array]) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;

@@ -10,8 +10,8 @@ mod place;
 mod ref_index;
 mod refs;
 
-pub(crate) use access::Swap;
-pub(crate) use place::{number, uninitialized};
+pub(crate) use access::{Access, Get, Swap};
+pub(crate) use place::{Entries, number, uninitialized};
 pub use ref_index::{Ds, IntoRefIndex, IntoRefIndexItem, RefIndexItem, ds};
 pub(crate) use refs::with_refs;
 pub use refs::{Ref, RefPart};

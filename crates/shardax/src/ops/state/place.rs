@@ -13,7 +13,7 @@ use crate::shape::Shape;
 
 /// The entries of one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Entries {
+pub(crate) enum Entries {
     /// The one at an operand; the dimension is removed.
     At,
     /// As many from an operand on.
@@ -27,7 +27,7 @@ enum Entries {
 
 /// A part of a ref. The positions of `At`, `From` and `Each` are operands, in the order of the dimensions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place(Vec<Entries>);
+pub(crate) struct Place(Vec<Entries>);
 
 /// The contiguous block of a value that has a part of it, and the rest of the index.
 struct Block {
@@ -59,6 +59,11 @@ impl Place {
             operands.extend(operand);
         }
         Ok((Place(entries), operands))
+    }
+
+    /// The entries of each dimension.
+    pub fn entries(&self) -> &[Entries] {
+        &self.0
     }
 
     /// The number of operands.

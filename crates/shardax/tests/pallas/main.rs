@@ -1,13 +1,16 @@
-//! Kernels in Rust beside their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs.
+//! Kernels in Rust beside their numbers, which `golden.rs` compares with JAX's: errors, transformations, devices, programs,
+//! and their texts for GPUs and TPUs.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod devices;
+#[path = "../common/flash.rs"]
+mod flash;
 
 use std::sync::Mutex;
 
 use common::setup;
-use shardax::control_flow::platform_dependent;
 use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
-use shardax::export::ExportOptions;
 use shardax::prelude::*;
 
 fn of(shape: [usize; 1]) -> Array {
@@ -34,7 +37,7 @@ fn double(x: Array) -> Result<Array> {
 
 fn message<T>(result: Result<T>) -> String {
     let text = result.err().expect("an error").to_string();
-    assert!(text.contains("tests/pallas.rs:"), "no line of this file: {text}");
+    assert!(text.contains("tests/pallas/main.rs:"), "no line of this file: {text}");
     text
 }
 
@@ -131,6 +134,27 @@ fn derivatives_are_those_of_custom_vjp() -> Result<()> {
     Ok(())
 }
 
+/// The kernels that `accelerators/rust_kernels.rs` compiles for GPUs and TPUs.
+#[test]
+fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
+    setup();
+    let x = |n| random::normal(random::key(n), [2, 32, 8]);
+    let plain = |q: Array, k: Array, v: Array| -> Array {
+        let scores = q.matmul(&k.swapaxes(1, 2)) / (8f32).sqrt();
+        let seen = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
+        shardax::nn::softmax(where_(seen, scores, f32::NEG_INFINITY), -1).matmul(v)
+    };
+    let flash = |q: Array, k: Array, v: Array| flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..));
+    let expected = move |q: Array, k: Array, v: Array| plain(q, k, v).sin().sum(..);
+    let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+    let got = jit(value_and_grad(flash).argnums(all)).call((x(0), x(1), x(2)))?;
+    let known = jit(value_and_grad(expected).argnums(all)).call((x(0), x(1), x(2)))?;
+    let close = |a: &Array, b: &Array| allclose(a, b, 1e-4, 1e-5);
+    assert!(close(&got.0, &known.0)? && close(&got.1.0, &known.1.0)?);
+    assert!(close(&got.1.1, &known.1.1)? && close(&got.1.2, &known.1.2)?);
+    Ok(())
+}
+
 #[test]
 fn devices_run_kernels_on_their_shards() -> Result<()> {
     setup();
@@ -147,22 +171,6 @@ fn devices_run_kernels_on_their_shards() -> Result<()> {
     // Split by the compiler.
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["x"]))?;
     assert!(allclose(jit(double).call(&split)?, 2 * &x, 1e-6, 1e-6)?);
-    Ok(())
-}
-
-#[test]
-fn programs_for_accelerators_are_errors_without_another_function() -> Result<()> {
-    setup();
-    let export =
-        |f: fn(Array) -> Result<Array>, platform| ExportOptions::new().platforms([platform]).export(f, ones([8]));
-    for (platform, name) in [("tpu", "TPU"), ("cuda", "GPU")] {
-        let error = export(double, platform).err().expect("an error").to_string();
-        for word in [&format!("is not implemented on {name}"), "platform_dependent", "interpret(true)"] {
-            assert!(error.contains(word), "{error}");
-        }
-        export(|x| platform_dependent(["cpu", "default"], (double, |x: Array| Ok(x * 2)), x), platform)?;
-        export(|x| pl::pallas_call(copy, of([8])).interpret(true).call([x]), platform)?;
-    }
     Ok(())
 }
 
