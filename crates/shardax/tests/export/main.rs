@@ -4,6 +4,9 @@
 mod common;
 
 mod jax;
+mod mutants;
+#[path = "../common/mutants.rs"]
+mod mutating;
 mod sizes;
 
 use std::collections::BTreeMap;

@@ -171,6 +171,18 @@ fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
     Ok(())
 }
 
+/// The largest sizes are traced as types: a gradient at 2³² elements takes no memory for them.
+#[test]
+fn the_largest_open_sizes_take_no_memory() -> Result<()> {
+    setup();
+    let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, s"]);
+    options.export(|x: Array| (x.mean(0), x.reshape([-1]).sin()), types(&[2, 2]))?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    assert!(peak.is_none_or(|kib: u64| kib < 6 << 20), "{peak:?} KiB");
+    Ok(())
+}
+
 /// Files whose sizes or texts were changed are errors: their digest says so, and what is read is checked.
 #[test]
 fn damaged_files_of_open_sizes() -> Result<()> {
