@@ -26,7 +26,7 @@ fn formats(folder: &Path) -> Vec<Format<'_>> {
     let mut all = vec![
         Format::new("npy", npys.clone(), |path| shardax_train::data::npy(path).map(drop)),
         Format::new("npz", npys.iter().map(|x| zipped(x.clone())).collect(), |path| npz(path).map(drop)),
-        Format::new("npy in npz", npys.into_iter().collect(), |path| npz(path).map(drop)).repaired(zipped),
+        Format::new("npy in npz", npys, |path| npz(path).map(drop)).repaired(zipped),
         Format::new("tar", vec![tar.chain([0; 1024]).collect(), gnu], members).repaired(summed),
         Format::new("idx", vec![idx_bytes(8, &[2, 3, 4], &[9; 24]), idx_bytes(0x0d, &[4], &[1; 16])], |path| {
             idx(path).map(drop)

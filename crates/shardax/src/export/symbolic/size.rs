@@ -115,7 +115,7 @@ impl Size {
         let all = 0..count;
         let pairs = all.clone().flat_map(|i| (i..count).map(move |j| vec![i, j]));
         let products = (0..1usize << count).filter(|chosen| chosen.count_ones() > 2);
-        let products = products.map(|chosen| (0..count).filter(|i| chosen >> i & 1 == 1).collect());
+        let products = products.map(|chosen| (0..count).filter(|i| (chosen >> i) & 1 == 1).collect());
         [vec![]].into_iter().chain(all.map(|i| vec![i])).chain(pairs).chain(products).collect()
     }
 
@@ -139,7 +139,7 @@ impl Size {
         for steps in &all {
             let mut difference = 0i64;
             for chosen in 0..1usize << steps.len() {
-                let of = |i: &usize| chosen >> i & 1 == 1;
+                let of = |i: &usize| (chosen >> i) & 1 == 1;
                 let part: Vec<usize> = (0..steps.len()).filter(of).map(|i| steps[i]).collect();
                 let value = values[all.iter().position(|known| *known == part)?];
                 let sign = if (steps.len() - part.len()).is_multiple_of(2) { 1 } else { -1 };
