@@ -1,7 +1,7 @@
 //! Comparison of random programs with JAX: `tools/fuzz` makes them, the test `fuzz` runs them, and failures are
-//! reduced. The sweep runs the committed programs in every way.
+//! reduced. The sweep runs the committed programs in every way. Mutants of files are read by the readers of three crates.
 //!
-//! Both go on where an earlier run ended: the counts so far are in a file of `target/fuzz`.
+//! Reruns resume: the counts so far are in a file of `target/fuzz`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
     let report = progress.file.with_extension("report");
     while progress.done < count {
         let pieces = progress.done..count.min(progress.done + PIECES_AT_ONCE);
-        let mut test = test(root, "programs_are_the_same");
+        let mut test = test(root, FUZZ, "programs_are_the_same");
         test.env("SHARDAX_FUZZ_PIECES", format!("{}..{}", pieces.start, pieces.end));
         let found = reported(test, &report)?;
         progress.add(pieces.len(), found.failures.len(), &found.modes, &found.blamed)?;
@@ -76,6 +76,43 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
     }
     print(&progress.modes);
     progress.end("of these pieces gave programs that differ: `SHARDAX_FUZZ_PIECES=FROM..TO` names them")
+}
+
+/// The packages whose tests read mutants, the test binaries, and the features that add formats.
+const READERS: [(&str, &str, &str); 3] =
+    [("shardax-train", "train", "image,parquet"), ("shardax-models", "huggingface", ""), ("shardax", "export", "")];
+
+/// Mutants of each format in one run of a test binary.
+const MUTANTS_AT_ONCE: usize = 1000;
+
+/// Reads mutants of every format, piece by piece, until there were so many of each.
+pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
+    let (mut count, mut only) = (10_000, None);
+    for pair in options.chunks(2) {
+        match pair {
+            ["--count", n] => count = n.parse().map_err(|e| format!("{n:?}: {e}"))?,
+            ["--package", name] if READERS.iter().any(|(package, ..)| package == name) => only = Some(*name),
+            _ => return Err(crate::USAGE.to_owned()),
+        }
+    }
+    let mut faults = Vec::new();
+    let chosen = READERS.into_iter().filter(|(package, ..)| only.is_none_or(|only| only == *package));
+    for (package, binary, features) in chosen {
+        let mut progress = Progress::of(&root.join("target/fuzz"), &format!("mutants_{package}"))?;
+        let report = progress.file.with_extension("report");
+        while progress.done < count {
+            let size = MUTANTS_AT_ONCE.min(count - progress.done);
+            let mut test = test(root, (package, binary), "mutated_");
+            test.args(["--features", features]);
+            test.env("SHARDAX_MUTANTS_FROM", progress.done.to_string()).env("SHARDAX_MUTANTS", size.to_string());
+            let found = reported(test, &report)?;
+            progress.add(size, found.failures.len(), &found.modes, &found.blamed)?;
+            println!("{} mutants of each format of {package}, {} findings", progress.done, progress.differ);
+        }
+        print(&progress.modes);
+        faults.extend(progress.end("mutants of a format were neither read nor an error").err());
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }
 
 /// Pieces of a sweep in one process.
@@ -168,15 +205,18 @@ struct Found {
 }
 
 fn compare(root: &Path, file: &Path) -> Result<Found, String> {
-    let mut test = test(root, "random_programs_are");
+    let mut test = test(root, FUZZ, "random_programs_are");
     test.env("SHARDAX_FUZZ_FILE", file);
     reported(test, &file.with_extension("report"))
 }
 
-/// The command that runs a test of the binary `fuzz`.
-fn test(root: &Path, name: &str) -> Command {
+/// The package and the test binary of random programs.
+const FUZZ: (&str, &str) = ("shardax", "fuzz");
+
+/// The command that runs the tests with such a name of a binary.
+fn test(root: &Path, (package, binary): (&str, &str), name: &str) -> Command {
     let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    test.current_dir(root).args(["test", "--quiet", "--package", "shardax", "--test", "fuzz", name]);
+    test.current_dir(root).args(["test", "--quiet", "--package", package, "--test", binary, name]);
     test
 }
 

@@ -8,6 +8,7 @@
 //! `cargo xtask fuzz --count N --seed S` compares random programs with JAX; a rerun resumes.
 //! `cargo xtask sweep --pieces N` runs the committed random programs in every way (compiled, batched, split, exported, …); a
 //! rerun resumes.
+//! `cargo xtask mutants --count N` reads so many mutants of every format of files, in bounded time and memory; a rerun resumes.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
@@ -42,6 +43,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask book [--links]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask sweep [--pieces N]
+       cargo xtask mutants [--count N] [--package P]
        cargo xtask accelerators
        cargo xtask attention
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         }
         ["fuzz", options @ ..] => fuzz::run(&root(), options),
         ["sweep", options @ ..] => fuzz::sweep(&root(), options),
+        ["mutants", options @ ..] => fuzz::mutants(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match done {

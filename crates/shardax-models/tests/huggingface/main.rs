@@ -3,6 +3,8 @@
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod fuzz;
+#[path = "../../../shardax/tests/common/mutants.rs"]
+mod mutating;
 #[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;

@@ -9,6 +9,8 @@ mod limits;
 mod logs;
 mod metrics;
 mod mutants;
+#[path = "../../../shardax/tests/common/mutants.rs"]
+mod mutating;
 mod pack;
 mod trainer;
 

@@ -4,7 +4,7 @@ use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
 use crate::core::program::trace::at_caller;
 use crate::core::tree::{Flat, Tree, same_structure};
-use crate::error::Result;
+use crate::error::{AtCaller, Result, err};
 use crate::interpret::flat::flat_fn;
 use crate::ops::numpy::zeros_like;
 use crate::transform::jvp;
@@ -36,6 +36,12 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
     let series: Vec<Flat> = series.into_iter().map(|term| Flat::of_arguments(&term.into_args())).collect();
     at_caller(|| {
         series.iter().try_for_each(|term| same_structure(&primals.def, &term.def))?;
+        for (k, term) in series.iter().enumerate() {
+            if let Some((x, t)) = primals.leaves.iter().zip(&*term.leaves).find(|(x, t)| x.shape() != t.shape()) {
+                return Err(err!(Value, "series[{k}] has {} for an argument of type {}", t.type_name(), x.type_name())
+                    .help("give derivatives of the shapes of the arguments, such as `zeros_like(x)`"));
+            }
+        }
         let flat = flat_fn(&f);
         let def = std::cell::RefCell::new(None);
         let at = |t: Array| -> Result<Vec<Array>> {
@@ -62,9 +68,10 @@ pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
         let def = def.into_inner().unwrap_or_default();
         let build = |leaves: Vec<Array>| Flat { leaves: leaves.into(), def: def.clone() }.build();
         let mut all = derivatives.into_iter().map(build).collect::<Result<Vec<_>>>()?.into_iter();
-        let y = all.next().ok_or_else(|| crate::error::err!(Runtime, "jet gave no result"))?;
+        let y = all.next().ok_or_else(|| err!(Runtime, "jet gave no result"))?;
         Ok((y, all.collect()))
     })
+    .at_caller()
 }
 
 /// The value of a function of a number, and its derivatives up to this order.

@@ -266,10 +266,18 @@ impl Exchanged {
         Exchanged::read(&value["function"], "", &tensors, &digest)
     }
 
-    /// Sets the digest that its file will have.
+    /// Sets the digests that it and its derivatives will have when its file is read.
     pub fn digested(mut self) -> Result<Exchanged> {
-        self.digest = self.parts()?.2;
+        let digest = self.parts()?.2;
+        self.set_digest("", &digest);
         Ok(self)
+    }
+
+    fn set_digest(&mut self, prefix: &str, digest: &str) {
+        self.digest = format!("{prefix}{digest}");
+        if let Some(vjp) = &mut self.vjp {
+            Arc::make_mut(vjp).set_digest(&format!("{prefix}vjp."), digest);
+        }
     }
 }
 

@@ -52,6 +52,7 @@ use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::error::{AtCaller, Error, Result, err};
 use crate::ops::control_flow::custom_vjp;
 use crate::ops::primitive::reshard::reshard;
+use crate::runtime::aot::of_type;
 use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, function_name, jit, vjp};
@@ -180,7 +181,8 @@ impl ExportOptions {
         requests.push(lowered.lowered_fn().request.clone());
         if order > 0 {
             let inexact: Vec<bool> = args.iter().map(|x| x.dtype().is_inexact()).collect();
-            let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact()).map(Array::zeros_of);
+            let cotangents = program.out_avals.iter().filter(|aval| aval.dtype.is_inexact());
+            let cotangents = cotangents.map(|aval| of_type(aval.clone().strip_weak_type()));
             let all: Vec<Array> = args.into_iter().chain(cotangents).collect();
             let pull_back = |all: Vec<Array>| -> Result<Vec<Array>> {
                 let (primals, cts) = all.split_at(inexact.len());

@@ -6,7 +6,7 @@ use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::control_flow::custom_jvp;
 use crate::ops::lax;
 use crate::ops::numpy::{conj, convert, where_};
@@ -41,6 +41,7 @@ pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
         });
         f.call(a)
     })
+    .at_caller()
 }
 
 /// The eigenvalues of square matrices `[..., n, n]`: complex `[..., n]`, in no order. See [`eig`].
@@ -62,6 +63,7 @@ pub fn eigvals(a: impl ArrayLike) -> Result<Array> {
         });
         f.call(a)
     })
+    .at_caller()
 }
 
 /// Matrices in a dtype that has decompositions.

@@ -15,7 +15,7 @@ use crate::ops::operators::ArrayLike;
 ///
 /// The scales are `[b, m, k / size]` and `[b, n, k / size]`; each multiplies a block of `size` elements. The formats are
 /// mxfp8 (float8 with scales of float8_e8m0fnu, blocks of 32) and nvfp4 (float4_e2m1fn with scales of float8_e4m3fn,
-/// blocks of 16), but any dtypes are accepted. It is computed in float32; `None` returns float32.
+/// blocks of 16), but any real dtypes are accepted. It is computed in float32; `None` returns float32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -54,6 +54,10 @@ fn matmul_of(operands: &[&Array; 2], scales: &[Array; 2], dtype: DType) -> Resul
         let ([b, m, k], [sb, sm, blocks]) = (x.shape(), s.shape()) else { return false };
         (b, m) == (sb, sm) && (k == blocks || *blocks > 0 && k.is_multiple_of(*blocks))
     });
+    if let Some(x) = operands.iter().copied().chain(scales).find(|x| x.dtype().is_complex()) {
+        return Err(err!(Type, "scaled_matmul takes real operands and scales, got {}", x.type_name())
+            .help("multiply real and imaginary parts"));
+    }
     let alike = whole && {
         let (l, r) = (operands[0].shape(), operands[1].shape());
         (l[0], l[2]) == (r[0], r[2]) && scales[0].shape()[2] == scales[1].shape()[2]
@@ -143,7 +147,9 @@ impl BlockFormat {
         let (scaled, scales) = match self {
             BlockFormat::Mxfp8 => {
                 let scales = rounded_up(&(blocks.abs().max_keepdims(-1) / max));
-                (&blocks / number(&scales, x.dtype()), bitcast_convert_type(&scales, DType::F8E8M0Fnu))
+                // The reciprocal, which is a normal number: the smallest scale would be flushed to 0.
+                let scaled = blocks.astype(DType::F32) * number(&(254 - &scales));
+                (scaled, bitcast_convert_type(&scales, DType::F8E8M0Fnu))
             }
             BlockFormat::Nvfp4 => {
                 // float16 with the float32 scale is float32.
@@ -166,12 +172,9 @@ fn rounded_up(x: &Array) -> Array {
     where_(up, &exponent + 1, exponent).astype(DType::U8)
 }
 
-/// The powers of two with these exponents.
-fn number(exponents: &Array, dtype: DType) -> Array {
-    let powers = bitcast_convert_type(&(exponents.astype(DType::U32) << 23), DType::F32);
-    // The smallest is subnormal, and would be flushed to 0.
-    let least = if dtype == DType::F16 { 2f64.powi(-15) } else { 2f64.powi(-127) };
-    where_(powers.equal(0), least, powers).astype(dtype)
+/// The powers of two with these exponents, in float32.
+fn number(exponents: &Array) -> Array {
+    bitcast_convert_type(&(exponents.astype(DType::U32) << 23), DType::F32)
 }
 
 /// `dot_general` of operands that are quantized by blocks: their scales are found, and [`scaled_matmul`] multiplies. The

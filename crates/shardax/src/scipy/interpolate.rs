@@ -3,7 +3,7 @@
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
 use crate::ops::operators::{ArrayLike, into_arrays};
@@ -58,6 +58,7 @@ impl RegularGridInterpolator {
             let values = promote_dtypes(&[&values], to_inexact)?.swap_remove(0);
             Ok(RegularGridInterpolator { points, values, method: GridMethod::Linear, fill_value: Some(f64::NAN) })
         })
+        .at_caller()
     }
 
     /// The rule. Default linear.

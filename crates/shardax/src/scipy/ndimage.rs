@@ -127,7 +127,9 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
         }
         let values = pixels.take(place.astype(DType::I32), 0);
         let values = match (mode, valid) {
-            (Boundary::Constant(outside), Some(valid)) => where_(valid, values, outside),
+            (Boundary::Constant(outside), Some(valid)) => {
+                where_(valid, values, Array::from(outside).astype(input.dtype()))
+            }
             _ => values,
         };
         let part = match weight {

@@ -3,7 +3,7 @@
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoOutput};
 use crate::core::program::trace::at_caller;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::control_flow::while_loop;
 use crate::ops::numpy::options::options;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -69,6 +69,11 @@ pub fn minimize<R: IntoOutput<Output = Array>>(
     MinimizeOptions::new().minimize(fun, x0)
 }
 
+/// A number of steps, which are counted in int32.
+fn counted(steps: usize) -> i32 {
+    steps.try_into().unwrap_or(i32::MAX)
+}
+
 /// The point, the value, the gradient, the inverse Hessian, and the counts of steps, evaluations and failures.
 type State = (Array, Array, Array, Array, [Array; 3]);
 
@@ -81,19 +86,22 @@ impl MinimizeOptions {
         x0: impl ArrayLike,
     ) -> Result<OptimizeResults> {
         let x0 = x0.into_array();
-        at_caller(|| self.search(&|x| fun(x).into_output(), &x0))
+        at_caller(|| self.search(&|x| fun(x).into_output(), &x0)).at_caller()
     }
 
     fn search(&self, fun: &dyn Fn(Array) -> Result<Array>, x0: &Array) -> Result<OptimizeResults> {
         let x0 = promote_dtypes(&[x0], to_inexact)?.swap_remove(0);
-        let [n] = *x0.shape() else {
-            return Err(err!(Value, "minimize needs a vector to start from, got {}", x0.type_name())
-                .help("use `ravel_pytree` for other trees"));
+        let n = match *x0.shape() {
+            [n] if x0.dtype().is_float() => n,
+            _ => {
+                return Err(err!(Value, "minimize needs a real vector to start from, got {}", x0.type_name())
+                    .help("use `ravel_pytree` for other trees, and real and imaginary parts for complex numbers"));
+            }
         };
         let slopes = |x: &Array| value_and_grad(|x: Array| fun(x)).call(x);
         let (f, g) = slopes(&x0)?;
-        let limit = self.maxiter.unwrap_or(200 * n) as i64;
-        let is_done = |g: &Array| g.abs().max(..).less(self.gtol);
+        let limit = counted(self.maxiter.unwrap_or(200 * n));
+        let is_done = |g: &Array| g.abs().less(self.gtol).all(..);
         let going =
             |(_, _, g, _, [steps, _, failed]): State| is_done(&g).logical_not() & steps.less(limit) & failed.equal(0);
         let step = |(x, f, g, h, [steps, calls, _]): State| -> Result<State> {
@@ -145,7 +153,7 @@ impl MinimizeOptions {
         slope: &Array,
     ) -> Result<(Array, Array, Array, Array, Array)> {
         type Search = (Array, Array, Array, Array, Array, Array, Array);
-        let going = |(.., tries, done): Search| tries.less(self.line_search_maxiter as i64) & done.logical_not();
+        let going = |(.., tries, done): Search| tries.less(counted(self.line_search_maxiter)) & done.logical_not();
         let step = |(alpha, low, high, _, _, tries, _): Search| -> Result<Search> {
             let (value, gradient) = slopes(&(x + &alpha * p))?;
             let falls = value.less_equal(f + &alpha * slope * 1e-4);

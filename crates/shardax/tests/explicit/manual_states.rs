@@ -122,6 +122,15 @@ fn casts_between_states() -> Result<()> {
             }
         }
     }
+    // Rounded addends are not those of the rounded sum.
+    for (dtype, known) in [(DType::Bf16, true), (DType::Complex64, true), (DType::I32, false), (DType::Bool, false)] {
+        let f = move |x: Array| pcast_to(x, "x", CastTo::Unreduced).astype(dtype);
+        let made = shard_map(f, None).out_specs(u(&["x"])).call(&states[3].1);
+        assert_eq!(made.is_ok(), known, "{dtype}");
+        made.err()
+            .into_iter()
+            .for_each(|e| assert!(e.to_string().contains("unreduced operands are not supported"), "{e}"));
+    }
     let f = shard_map(|x: Array| pcast_to(x, "x", CastTo::Reduced), None).axis_names("x").out_specs(P![]);
     let text = f.call(&states[0].1).unwrap_err().to_string();
     assert!(text.contains("a shard_map over all axes of the mesh"), "{text}");

@@ -4,6 +4,9 @@
 mod common;
 
 mod jax;
+mod mutants;
+#[path = "../common/mutants.rs"]
+mod mutating;
 mod sizes;
 
 use std::collections::BTreeMap;
@@ -268,6 +271,27 @@ fn mistakes_are_told() -> Result<()> {
     assert!(error.contains("calls a host function") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
     told(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
+    Ok(())
+}
+
+/// Derivatives of several functions in one program, of the first and the second order, before and after they were read.
+#[test]
+fn derivatives_of_several_functions_are_their_own() -> Result<()> {
+    setup();
+    type F = Exported<(Array,), Array>;
+    let x = random::normal(random::key(0), [3]);
+    for open in [false, true] {
+        let options = ExportOptions::new().vjp_order(2).symbolic_args_specs(open.then_some("b"));
+        let f = options.clone().export(|x: Array| x.sin(), &x)?;
+        let g = options.export(|x: Array| x.exp(), &x)?;
+        let read = |of: &F| F::deserialize(&of.serialize()?);
+        for (f, g) in [(read(&f)?, read(&g)?), (f, g)] {
+            let sum = |x: Array| Ok::<_, shardax::Error>((f.call(&x)? * g.call(&x)?).sum(..));
+            let slope = |x: Array| Ok::<_, shardax::Error>(grad(sum).call(x)?.sum(..));
+            assert!(allclose(grad(sum).call(&x)?, (x.sin() + x.cos()) * x.exp(), 1e-5, 1e-6)?, "{open}");
+            assert!(allclose(grad(slope).call(&x)?, x.cos() * x.exp() * 2, 1e-4, 1e-5)?, "{open}");
+        }
+    }
     Ok(())
 }
 

@@ -79,6 +79,12 @@ fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
         assert!(allclose(got.0, want.0, 1e-6, 1e-6)?);
         same(&got.1, &want.1);
     }
+    let cube = ExportOptions::new().vjp_order(1).symbolic_args_specs(["a, b, c"]);
+    let cube = cube.export(|x: Array| (x.mean(..), x.reshape([-1])), types(&[2, 2, 2]))?;
+    let x = random::normal(random::key(0), [3, 4, 5]);
+    let (mean, flat) = cube.call(&x)?;
+    assert!(allclose(mean, x.mean(..), 1e-6, 1e-6)?);
+    same(&flat, &x.reshape([60]));
     let error = made.call((types_of(7), types_of(5), zeros([12]).astype(DType::I32))).unwrap_err();
     assert!(error.to_string().contains("7 where the function takes 2*n"), "{error}");
     let error = made.call((types_of(8), types_of(6), zeros([16]).astype(DType::I32))).unwrap_err();
@@ -145,6 +151,9 @@ fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
         (vec!["b"], vec![], "has 1 sizes"),
         (vec!["b, _", "_"], vec![], "2 specs"),
         (vec!["b, 2.5"], vec![], "has the size"),
+        (vec!["(b, _"], vec![], "has the size \"(b\""),
+        (vec!["b, 3"], vec![], "has the size 3 for 4"),
+        (vec!["-b, _"], vec![], "is negative"),
         (vec!["b, c/2"], vec![], "has the size"),
         (vec!["b*c, _"], vec![], "says b and c"),
         (vec!["b, _"], vec!["b > 4"], "no constraint"),
@@ -168,6 +177,18 @@ fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
         let error = made.call(zeros(shape)).unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
     }
+    Ok(())
+}
+
+/// The largest sizes are traced as types: a gradient at 2³² elements takes no memory for them.
+#[test]
+fn the_largest_open_sizes_take_no_memory() -> Result<()> {
+    setup();
+    let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, s"]);
+    options.export(|x: Array| (x.mean(0), x.reshape([-1]).sin()), types(&[2, 2]))?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    assert!(peak.is_none_or(|kib: u64| kib < 6 << 20), "{peak:?} KiB");
     Ok(())
 }
 

@@ -11,6 +11,9 @@ mod golden_support;
 
 mod collectives;
 mod program;
+#[allow(dead_code)]
+#[path = "../common/quick.rs"]
+mod quick;
 mod relations;
 mod source;
 
@@ -110,7 +113,8 @@ fn programs_are_the_same_however_they_are_run() {
         Some(from.parse().ok()?..to.parse().ok()?)
     });
     let cases = relations::programs();
-    let (counts, failures) = relations::check(&cases, pieces.unwrap_or(0..relations::WAYS.len()));
+    let sweep = pieces.is_some();
+    let (counts, failures) = relations::check(&cases, pieces.unwrap_or(0..relations::WAYS.len()), sweep);
     let blamed: Vec<String> = failures.iter().map(|(way, f)| format!("{way:?} of {}", f.operations)).collect();
     write_report(&counts, &count(blamed), failures.iter().map(|(_, f)| f));
     let wrong: Vec<String> = failures

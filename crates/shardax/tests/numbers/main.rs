@@ -12,6 +12,7 @@ mod narrow;
 mod over;
 mod precision;
 mod products;
+mod science;
 mod sets;
 mod sharded;
 mod vectors;

@@ -105,7 +105,10 @@ pub(super) fn arguments(leaves: &[Array], sizes: &[Vec<Size>], values: &[usize])
 fn shape(sizes: &[Size], values: &[usize]) -> Result<Shape> {
     let size = |size: &Size| usize::try_from(size.at(values)?).ok();
     let shape = sizes.iter().map(size).collect::<Option<Shape>>();
-    shape.ok_or_else(|| err!(Value, "a size is negative or beyond 64 bits for the symbols {values:?}"))
+    shape.ok_or_else(|| {
+        err!(Value, "a size is negative or beyond 64 bits where the symbols are {values:?}")
+            .help("write sizes that are positive numbers for all values of the symbols within their bounds")
+    })
 }
 
 /// The error for a function whose programs are not those of one function of all sizes.

@@ -110,42 +110,56 @@ impl Size {
         Some((unknown, with(1)?.checked_sub(offset)?, offset))
     }
 
-    /// The points whose values determine a polynomial of degree two: from a corner one step and two steps up.
-    pub fn grid(corner: &[usize]) -> Vec<Vec<usize>> {
-        let all = 0..corner.len();
-        let up = |steps: &[usize]| {
-            let mut point = corner.to_vec();
-            steps.iter().for_each(|&number| point[number] += 1);
-            point
-        };
-        let pairs = all.clone().flat_map(|i| (i..corner.len()).map(move |j| [i, j]));
-        let mut points = vec![up(&[])];
-        points.extend(all.map(|i| up(&[i])));
-        points.extend(pairs.map(|pair| up(&pair)));
-        points
+    /// The steps up from a corner whose values determine a polynomial: of degree two, and with products of different symbols.
+    fn steps(count: usize) -> Vec<Vec<usize>> {
+        let all = 0..count;
+        let pairs = all.clone().flat_map(|i| (i..count).map(move |j| vec![i, j]));
+        let products = (0..1usize << count).filter(|chosen| chosen.count_ones() > 2);
+        let products = products.map(|chosen| (0..count).filter(|i| (chosen >> i) & 1 == 1).collect());
+        [vec![]].into_iter().chain(all.map(|i| vec![i])).chain(pairs).chain(products).collect()
     }
 
-    /// The polynomial of degree two with these values on the [`grid`](Size::grid); `None` where its coefficients are not whole.
+    /// The points of these [`steps`](Size::steps).
+    pub fn grid(corner: &[usize]) -> Vec<Vec<usize>> {
+        let up = |steps: Vec<usize>| {
+            let mut point = corner.to_vec();
+            steps.into_iter().for_each(|number| point[number] += 1);
+            point
+        };
+        Size::steps(corner.len()).into_iter().map(up).collect()
+    }
+
+    /// The polynomial with these values on the [`grid`](Size::grid); `None` where its coefficients are not whole.
+    ///
+    /// It is Newton's: the sum over all steps of their difference times `x (x - 1) / 2` for two of one symbol, `x y z` for
+    /// different ones, counted from the corner.
     pub fn of_values(corner: &[usize], values: &[i64]) -> Option<Size> {
-        let count = corner.len();
-        let step = |number: usize| Size::symbol(number).plus(Size::constant(-i64::try_from(corner[number]).ok()?));
-        let (base, mut twice) = (values[0], values[1 + count..].iter());
-        let mut all = Size::constant(base);
-        for i in 0..count {
-            let slope = values[1 + i].checked_sub(base)?;
-            all = all.plus(step(i)?.times(&Size::constant(slope))?)?;
-            for j in i..count {
-                let bend = twice.next()?.checked_sub(values[1 + i])?.checked_sub(values[1 + j])?.checked_add(base)?;
-                // A step of a step: x (x - 1) / 2 is whole, but not its coefficients.
-                let (other, bend) = match (i == j, bend % 2) {
-                    (true, 0) => (step(j)?.plus(Size::constant(-1))?, bend / 2),
-                    (true, _) => return None,
-                    (false, _) => (step(j)?, bend),
-                };
-                all = all.plus(step(i)?.times(&other)?.times(&Size::constant(bend))?)?;
+        let all = Size::steps(corner.len());
+        let mut sum = Size::default();
+        for steps in &all {
+            let mut difference = 0i64;
+            for chosen in 0..1usize << steps.len() {
+                let of = |i: &usize| (chosen >> i) & 1 == 1;
+                let part: Vec<usize> = (0..steps.len()).filter(of).map(|i| steps[i]).collect();
+                let value = values[all.iter().position(|known| *known == part)?];
+                let sign = if (steps.len() - part.len()).is_multiple_of(2) { 1 } else { -1 };
+                difference = difference.checked_add(value.checked_mul(sign)?)?;
             }
+            let mut offset = 0;
+            let mut term = match steps[..] {
+                // The product of two steps of one symbol is even.
+                [i, j] if i == j && difference % 2 != 0 => return None,
+                [i, j] if i == j => Size::constant(difference / 2),
+                _ => Size::constant(difference),
+            };
+            for (at, &number) in steps.iter().enumerate() {
+                offset = if at > 0 && steps[at - 1] == number { offset + 1 } else { 0 };
+                let start = i64::try_from(corner[number]).ok()?.checked_add(offset)?;
+                term = term.times(&Size::symbol(number).plus(Size::constant(-start))?)?;
+            }
+            sum = sum.plus(term)?;
         }
-        Some(all)
+        Some(sum)
     }
 }
 
@@ -164,6 +178,12 @@ mod tests {
                 let values: Vec<i64> = Size::grid(&corner).iter().map(|at| size.at(at).expect("small")).collect();
                 assert_eq!(Size::of_values(&corner, &values), Some(size), "{text}");
             }
+        }
+        let names4 = ["a", "b", "c", "d"].map(str::to_owned);
+        for text in ["a*b*c*d + 3*a*b*c - b*c*d", "2*a*b*d + c*c - 7", "a*c*d"] {
+            let size = Size::parse(text, &names4).expect(text);
+            let values: Vec<i64> = Size::grid(&[2, 5, 3, 9]).iter().map(|at| size.at(at).expect("small")).collect();
+            assert_eq!(Size::of_values(&[2, 5, 3, 9], &values), Some(size), "{text}");
         }
         let size = Size::parse("2*b*s + 1", &names).expect("a size");
         assert_eq!((size.text(&names).as_str(), size.at(&[3, 4])), ("2*b*s + 1", Some(25)));

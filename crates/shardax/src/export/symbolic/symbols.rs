@@ -86,7 +86,8 @@ impl Symbols {
                 "write sizes between commas: numbers, symbols, sums and products of both, `_` for the argument's own and at last `...` for all others",
             )
         };
-        let text = spec.trim().trim_start_matches('(').trim_end_matches(')').trim();
+        let text = spec.trim();
+        let text = text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).unwrap_or(text).trim();
         let mut parts: Vec<&str> = text.split(',').map(str::trim).collect();
         if parts.last() == Some(&"") {
             parts.pop();
@@ -104,7 +105,12 @@ impl Symbols {
         let rest = shape[given.len()..].iter().map(|&size| own(size));
         let read =
             |text: &String| Size::parse(text, &self.names).ok_or_else(|| invalid(&format!("has the size {text:?}")));
-        given.iter().cloned().chain(rest).map(|text| read(&text)).collect()
+        let sizes = given.iter().cloned().chain(rest).map(|text| read(&text)).collect::<Result<Vec<_>>>()?;
+        let known = |size: &Size| size.at(&[]).and_then(|size| usize::try_from(size).ok());
+        match sizes.iter().zip(shape).find(|(size, have)| known(size).is_some_and(|known| known != **have)) {
+            Some((size, have)) => Err(invalid(&format!("has the size {} for {have}", size.text(&self.names)))),
+            None => Ok(sizes),
+        }
     }
 
     /// The sizes of all leaves of these arguments.

@@ -511,7 +511,9 @@ impl Primitive for Convert {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        rule.keep_partial()
+        // The sum of rounded addends is not the rounded sum.
+        let rounds = self.dtype == DType::Bool || rule.args()[0].dtype.is_inexact() && !self.dtype.is_inexact();
+        if rounds { rule.keep_reduced() } else { rule.keep_partial() }
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {

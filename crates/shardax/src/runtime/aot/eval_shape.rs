@@ -96,7 +96,8 @@ pub fn eval_shape<Args: Tree, F: Function<Args>, A: IntoArgs<Args>>(f: F, args: 
     Flat { leaves, def }.build()
 }
 
-fn of_type(aval: Aval) -> Array {
+/// An array of this type without values.
+pub(crate) fn of_type(aval: Aval) -> Array {
     of_type_on(aval, None)
 }
 

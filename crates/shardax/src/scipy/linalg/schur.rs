@@ -4,7 +4,7 @@ use super::solve::solve_triangular_left;
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::linalg::eig::checked;
 use crate::linalg::pair;
 use crate::linalg::schur as forms;
@@ -54,6 +54,7 @@ pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
         });
         checked_pair(made, &a)
     })
+    .at_caller()
 }
 
 fn checked_pair(made: Result<Vec<Array>>, like: &Array) -> Result<(Array, Array)> {
@@ -83,6 +84,7 @@ pub fn hessenberg(a: impl ArrayLike) -> Result<(Array, Array)> {
         });
         checked_pair(made, &a)
     })
+    .at_caller()
 }
 
 /// The complex Schur form of a real one: see [`schur`].
@@ -109,6 +111,7 @@ pub fn rsf2csf(t: impl ArrayLike, z: impl ArrayLike) -> Result<(Array, Array)> {
         });
         checked_pair(made, &t)
     })
+    .at_caller()
 }
 
 /// A function of square matrices by their triangular forms: `of` the triangular matrix, turned back; complex.

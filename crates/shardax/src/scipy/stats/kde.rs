@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::error::{Result, err};
+use crate::error::{AtCaller, Result, err};
 use crate::linalg::{cholesky, inv};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{IntoShape, atleast_2d, diag, matmul, promote_dtypes, to_inexact};
@@ -65,7 +65,7 @@ pub fn gaussian_kde<'a>(
     bandwidth: impl Into<Bandwidth>,
     weights: impl Into<Option<&'a Array>>,
 ) -> Result<GaussianKde> {
-    at_caller(|| estimate(&dataset.into_array(), bandwidth.into(), weights.into()))
+    at_caller(|| estimate(&dataset.into_array(), bandwidth.into(), weights.into())).at_caller()
 }
 
 fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> Result<GaussianKde> {

@@ -9,11 +9,14 @@ use shardax_mpi::{self as mpi, KeyValue};
 use shardax_pjrt as pjrt;
 
 use super::{JOINED, Processes, SumOrder, leave_at_end, processes, watch};
-use crate::error::{AtCaller, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::{config, settings, warning};
 
 /// The default timeout for all processes to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The largest number of processes.
+const MOST: usize = 1 << 20;
 
 /// Options of [`initialize`](super::initialize()).
 ///
@@ -236,6 +239,10 @@ impl Options {
         };
         let count = count.ok_or_else(|| unknown("their number", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
         let id = id.ok_or_else(|| unknown("which one this is", "`process_id` or SHARDAX_PROCESS_ID"))?;
+        if count > MOST {
+            return Err(err!(Value, "num_processes is {count}, and at most {MOST} processes join")
+                .help("give the number of processes that were started"));
+        }
         match id < count {
             true => Ok(Some((id, count))),
             false => {
@@ -251,7 +258,10 @@ impl Options {
         }
         let Some(address) = self.address() else { return Ok(None) };
         match address.strip_prefix("file:").map(|path| path.strip_prefix("//").unwrap_or(path)) {
-            Some(path) if path.starts_with('/') => Ok(Some(Arc::new(mpi::Folder::new(path)?))),
+            Some(path) if path.starts_with('/') => match mpi::Folder::new(path) {
+                Ok(folder) => Ok(Some(Arc::new(folder))),
+                Err(error) => Err(Error::from(error).help("name a folder that all hosts see and may write to")),
+            },
             _ => Err(err!(Value, "the coordinator's address is {address:?}, and takes `file:` and the path of a folder that all hosts see")
                 .help("such as `file:/shared/jobs/17`. shardax has no server that listens at a host and port as JAX's does: `Options::store` takes a client of one that you run, such as etcd or Redis")),
         }

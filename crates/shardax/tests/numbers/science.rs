@@ -1,0 +1,78 @@
+//! Arguments at the ends of their ranges: minimizers, Taylor series, interpolation, scaled products.
+
+use shardax::experimental::jet::jet;
+use shardax::nn::{BlockScaleConfig, scaled_dot_general, scaled_matmul};
+use shardax::prelude::*;
+use shardax::scipy::ndimage::{Boundary, map_coordinates};
+use shardax::scipy::optimize::{MinimizeOptions, minimize};
+
+use super::common::setup;
+
+#[track_caller]
+fn says(error: shardax::Error, words: &[&str]) {
+    let text = error.to_string();
+    assert!(text.contains("numbers/science.rs") && text.contains("help:"), "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in: {text}"));
+}
+
+#[test]
+fn minimizers_take_every_number_of_steps() -> Result<()> {
+    setup();
+    let bowl = |x: Array| (x - 3.0).square().sum(..);
+    let most = MinimizeOptions::new().maxiter(usize::MAX).line_search_maxiter(usize::MAX);
+    let found = most.minimize(bowl, zeros([2]))?;
+    assert!(found.success.item::<bool>()? && allclose(found.x, array([3.0f32, 3.0]), 1e-4, 1e-4)?);
+    let found = MinimizeOptions::new().maxiter(1 << 40).minimize(bowl, zeros([2]))?;
+    assert!(found.success.item::<bool>()?);
+    // Nothing to vary, as in JAX.
+    let found = minimize(|x: Array| x.square().sum(..), zeros([0]))?;
+    assert_eq!((found.x.shape(), found.success.item::<bool>()?, found.nit.item::<i32>()?), (&[0][..], true, 0));
+    // NaN is never the end of a search.
+    assert!(!minimize(|x: Array| (x * f32::NAN).sum(..), zeros([2]))?.success.item::<bool>()?);
+    let complex = minimize(|x: Array| x.abs().sum(..), ones([2]).astype(DType::Complex64));
+    says(complex.err().expect("complex"), &["a real vector to start from, got complex64[2]"]);
+    Ok(())
+}
+
+#[test]
+fn terms_of_taylor_series_have_the_shapes_of_arguments() {
+    setup();
+    for (x, term) in [([1], [3]), ([3], [1])] {
+        let made = jet(|x: Array| x.sin(), ones(x), [zeros(x), ones(term)]);
+        says(made.err().expect("another shape"), &["series[1] has", "for an argument of type"]);
+    }
+}
+
+#[test]
+fn values_outside_of_an_image_are_of_its_dtype() -> Result<()> {
+    setup();
+    let outside = [array([-5.0f32, 0.0])];
+    for order in [0, 1] {
+        let y = map_coordinates(array([1, 2]), &outside, order, Boundary::Constant(0.5));
+        assert_eq!(y.to_vec::<i32>()?, [0, 1], "order {order}");
+    }
+    Ok(())
+}
+
+/// A block of zeros has the smallest scale, 2⁻¹²⁷.
+#[test]
+fn scaled_products_of_zeros_are_zero() -> Result<()> {
+    setup();
+    for config in [BlockScaleConfig::mxfp8(), BlockScaleConfig::nvfp4()] {
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            let configs = || Some([config.clone(), config.clone(), config.clone()]);
+            let product = |x: &Array, y: &Array| {
+                scaled_dot_general(x, y, (&[1], &[0]), (&[], &[]), None, configs()).to_vec::<f32>()
+            };
+            let (x, y) = (zeros([1, 64]).astype(dtype), ones([64, 1]).astype(dtype));
+            assert_eq!(product(&x, &y)?, [0.0], "{config:?} of {dtype}");
+            let half = x.at((.., ..32)).set(1);
+            // To the next number of four bits.
+            assert!((product(&half, &y)?[0] - 32.0).abs() < 2.5, "{config:?} of {dtype}");
+        }
+    }
+    let one = ones([1, 1, 1]);
+    let complex = scaled_matmul(ones([1, 1, 2]).astype(DType::Complex64), ones([1, 1, 2]), &one, &one, None);
+    says(complex.check().expect_err("complex"), &["takes real operands and scales, got complex64[1,1,2]"]);
+    Ok(())
+}
