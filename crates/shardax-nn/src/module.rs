@@ -208,7 +208,7 @@ pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
     let keys = keys(&flat.def);
     let unknown = state.keys().find(|key| !keys.iter().any(|known| known == key)).unwrap_or_default();
     Err(Error::new(ErrorKind::Type, format!("the module has no array {unknown:?}"))
-        .help("the state must be that of a module of the same structure"))
+        .help("the state must be that of a module of the same structure; `capture` takes out what `sow` put aside"))
 }
 
 /// Returns the key path of each leaf, without the dot in front.

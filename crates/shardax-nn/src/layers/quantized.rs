@@ -55,8 +55,8 @@ impl QuantizedLinear {
         };
         let groups = layer.kernel.reshape([inputs / group_size, group_size, outputs]);
         let largest = groups.abs().max_keepdims(1);
-        // A group of zeros keeps them with any scale.
-        let scales = where_(largest.greater(0), largest / 7, 1);
+        // A group of zeros keeps them with any scale; one with NaN or infinity becomes NaN.
+        let scales = where_(largest.equal(0), 1, largest / 7);
         let kernel = (groups / &scales).round().clip(-7, 7).astype(DType::I4).reshape([inputs, outputs]);
         let scales = scales.squeeze(1).astype(layer.kernel.dtype());
         Ok(QuantizedLinear {

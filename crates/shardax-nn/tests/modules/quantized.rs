@@ -96,6 +96,12 @@ fn weights_of_four_bits() -> Result<()> {
         1e-5
     )?);
     assert_eq!(small.state_of(Filter::of::<Param>()).keys().collect::<Vec<_>>(), ["bias"]);
+    for lost in [f32::NAN, f32::INFINITY] {
+        let mut broken = layer.clone();
+        broken.kernel = layer.kernel.at((0, 0)).set(lost);
+        let out = QuantizedLinear::new(&broken, 16)?.forward(ones([64])).isnan().to_vec::<bool>()?;
+        assert_eq!(out, [true, false, false, false, false, false, false, false], "{lost}");
+    }
     let error = QuantizedLinear::new(&layer, 24).err().expect("no groups").to_string();
     assert!(error.contains("float32[64,8] are not in groups of 24"), "{error}");
     Ok(())

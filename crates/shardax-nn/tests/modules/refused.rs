@@ -127,3 +127,25 @@ fn rules_for_axes_that_the_mesh_has_not_are_refused() -> Result<()> {
     assert!(found.contains("\"length\" goes over the axis sequnce, which Mesh('sequence': 4"), "{found}");
     Ok(())
 }
+
+/// Values that are put aside in a loss would change the structure of the model.
+#[test]
+fn a_loss_that_leaves_values_aside_names_capture() -> Result<()> {
+    #[derive(Module, Clone)]
+    struct Sower {
+        layer: Linear,
+        seen: Intermediate,
+    }
+    setup();
+    let model = Sower { layer: Linear::new(2, 1, &mut Rngs::new(0)), seen: Intermediate::default() };
+    let mut optimizer = Optimizer::new(model, sgd(0.1))?;
+    let loss = |model: &mut Sower| {
+        let y = model.layer.forward(ones([3, 2]));
+        model.seen.sow(&y);
+        y.square().mean(..)
+    };
+    let said = refusal(optimizer.minimize(loss));
+    assert!(said.contains("no array \"seen[0]\"") && said.contains("`capture` takes out"), "{said}");
+    let captured = |model: &mut Sower| Ok::<_, shardax::Error>(capture(model, loss)?.0);
+    optimizer.minimize(captured).map(drop)
+}
