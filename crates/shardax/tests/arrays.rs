@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::values::{ints, spec};
-use common::{resident_mib, quick::setup};
+use common::{quick::setup, resident_mib};
 use shardax::ErrorKind;
 use shardax::prelude::*;
 

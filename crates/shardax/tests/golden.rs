@@ -1,12 +1,11 @@
 //! shardax against JAX: every reference value under `tests/golden`, with its gradients, tangents and batches.
 
-mod common;
 #[allow(dead_code)]
 mod golden_support;
 
-use common::setup;
 use golden_support::check_family;
 use golden_support::compare::{differ, is_blind};
+use golden_support::quick::eight_devices as setup;
 
 const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares them";
 

@@ -2,8 +2,8 @@
 
 use shardax::prelude::*;
 
-use crate::common::values::ints;
 use crate::common::quick::setup;
+use crate::common::values::ints;
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
     let n: i64 = shape.clone().into_dims().iter().product();

@@ -6,9 +6,10 @@ pub mod quick;
 pub mod snapshot;
 pub mod values;
 
-/// Simulates eight CPU devices; every test calls it first.
+/// Simulates eight CPU devices, for programs that are compiled as users compile them; a test calls this or
+/// [`quick::setup`] first.
 pub fn setup() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+    quick::eight_devices();
 }
 
 /// Resident memory in MiB, without what the allocator has ready for the next call: glibc keeps what a thread gave back in

@@ -14,8 +14,13 @@ pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
     if i % 4 == 3 { Vec::new() } else { QUICK.to_vec() }
 }
 
+/// Simulates eight CPU devices.
+pub fn eight_devices() {
+    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+}
+
 /// Simulates eight CPU devices, and compiles all programs of the process quickly.
 pub fn setup() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+    eight_devices();
     shardax::config::set_compiler_options(QUICK);
 }

@@ -3,17 +3,12 @@
 //!
 //! The committed programs run in `cargo test`, a third of them outside of CI; `cargo xtask fuzz` makes and runs more (`SHARDAX_FUZZ_FILE`).
 
-#[path = "../common/mod.rs"]
-mod common;
 #[path = "../golden_support/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod golden_support;
 
 mod collectives;
 mod program;
-#[allow(dead_code)]
-#[path = "../common/quick.rs"]
-mod quick;
 mod relations;
 mod source;
 
@@ -24,9 +19,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use common::setup;
 use golden_support::compare::{differ, is_blind};
-use golden_support::quick::mostly_quick;
+use golden_support::quick::{eight_devices as setup, mostly_quick};
 use golden_support::read::cases;
 use golden_support::{Case, outside_of_ci};
 use program::Program;

@@ -13,8 +13,8 @@ use shardax::stages::CompilerOption;
 
 use super::program::Program;
 use super::{Case, Failure, committed, known, run_with};
+use crate::golden_support::quick::QUICK;
 use crate::golden_support::read::cases;
-use crate::quick::QUICK;
 
 /// Programs of one piece, which are run as one: in a test, and in a sweep, where they compile quickly.
 const AT_ONCE: [usize; 2] = [8, 24];

@@ -22,10 +22,10 @@ struct Step {
 }
 
 const SIDE: usize = 132;
-/// From one value to the next, in both directions.
+/// From one value to the next.
 const COLUMN: usize = 300;
 const ROW: usize = 216;
-/// What is above a picture: the value's name.
+/// The space above a picture, for the value's name.
 const TOP: usize = 26;
 const MARGIN: usize = 44;
 
@@ -53,7 +53,7 @@ fn layers() -> Result<(Vec<Value>, Vec<Step>)> {
     ];
     let steps = vec![
         Step { operands: vec![0, 1], result: 2, operation: "matmul, maximum", sends: "nothing" },
-        Step { operands: vec![2, 3], result: 4, operation: "matmul, out P[\"data\", None]", sends: "sums over model" },
+        Step { operands: vec![2, 3], result: 4, operation: "matmul\nout P[\"data\", None]", sends: "sums over model" },
         Step { operands: vec![4], result: 5, operation: "mean", sends: "sums over data" },
     ];
     Ok((values, steps))
@@ -66,7 +66,7 @@ fn corner(value: &Value) -> (usize, usize) {
 
 fn text(out: &mut String, (x, y): (usize, usize), class: &str, words: &str) {
     let words = words.replace('"', "&quot;");
-    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" class=\"{class}\">{words}</text>");
+    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" class=\"words {class}\">{words}</text>");
 }
 
 /// The picture of the page on many devices.
@@ -75,7 +75,7 @@ pub fn draw() -> Result<String> {
     let (width, height) = (2 * MARGIN + 3 * COLUMN + SIDE, TOP + ROW + SIDE + 40);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n\
-         <style>text {{ font-family: monospace; font-size: 13px; fill: #222 }} .name {{ font-weight: bold }} \
+         <style>.words {{ font-family: monospace; font-size: 13px }} .name {{ font-weight: bold }} \
          .sends {{ fill: #a03020 }} .nothing {{ fill: #2a7a3a }}</style>\n\
          <defs><marker id=\"end\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" \
          orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"#555\"/></marker></defs>\n\
@@ -87,16 +87,18 @@ pub fn draw() -> Result<String> {
         for operand in &step.operands {
             let from = corner(&values[*operand]);
             let start = (from.0 + SIDE + 6, from.1 + SIDE / 2);
-            // What is below ends at the same point, which it reaches from below.
-            let bend = end.0 - 60;
+            // An operand below joins the one beside the result, left of the result's type.
+            let bend = end.0 - 50;
             let _ = writeln!(
                 out,
-                "<path d=\"M{} {}L{bend} {}L{} {}\" fill=\"none\" stroke=\"#555\" marker-end=\"url(#end)\"/>",
-                start.0, start.1, start.1, end.0, end.1
+                "<path d=\"M{} {}H{bend}V{}H{}\" fill=\"none\" stroke=\"#555\" marker-end=\"url(#end)\"/>",
+                start.0, start.1, end.1, end.0
             );
         }
         let middle = (to.0 + SIDE + to.0 - COLUMN) / 2;
-        text(&mut out, (middle, end.1 - 24), "operation", step.operation);
+        for (line, words) in step.operation.lines().rev().enumerate() {
+            text(&mut out, (middle, end.1 - 24 - 16 * line), "operation", words);
+        }
         let class = if step.sends == "nothing" { "nothing" } else { "sends" };
         text(&mut out, (middle, end.1 - 8), class, step.sends);
     }
@@ -104,8 +106,7 @@ pub fn draw() -> Result<String> {
         let (x, y) = corner(value);
         text(&mut out, (x + SIDE / 2, y - 8), "name", value.name);
         text(&mut out, (x + SIDE / 2, y + SIDE + 18), "type", &value.ty);
-        let picture =
-            visualize_sharding_svg(&[8, 8], &value.sharding)?.replacen("font-size=\"14\"", "font-size=\"40\"", 1);
+        let picture = visualize_sharding_svg(&[8, 8], &value.sharding)?.replace("font-size=\"14\"", "font-size=\"40\"");
         let _ = write!(out, "<svg x=\"{x}\" y=\"{y}\" width=\"{SIDE}\" height=\"{SIDE}\" ");
         out += picture.find("viewBox").map_or(&picture, |at| &picture[at..]);
     }
