@@ -83,7 +83,13 @@ impl KeyValue for Folder {
     }
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        match fs::read(self.file(key)) {
+        let path = self.file(key);
+        // Reading a pipe would wait for a writer.
+        let read = |metadata: fs::Metadata| match metadata.is_file() {
+            true => fs::read(&path),
+            false => Err(io::Error::other(format!("{} is not a regular file", path.display()))),
+        };
+        match fs::metadata(&path).and_then(read) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.error("read a file of", &error)),
@@ -162,6 +168,9 @@ mod tests {
             (store.get("a").unwrap(), store.get("a/b").unwrap(), store.get("a b").unwrap().is_some()),
             (None, None, true)
         );
+        let pipe = std::process::Command::new("mkfifo").arg(store.file("pipe")).status().unwrap();
+        assert!(pipe.success());
+        assert!(store.get("pipe").unwrap_err().message.contains("value-pipe is not a regular file"));
         fs::remove_dir_all(&path).unwrap();
         assert!(store.set("a", b"x", &[]).unwrap_err().message.contains("cannot write to the shared folder"));
         assert!(

@@ -38,9 +38,10 @@ const NAMES: [&str; 19] = [
 ];
 
 /// Beginnings of other names: what `shardax-run` tells a program, and variables of this repository's tests and tools.
-const OTHERS: [&str; 25] = [
+const OTHERS: [&str; 26] = [
     "RESTART",
     "ACCELERATORS",
+    "ATTENTION_OUT",
     "BENCH",
     "CENSUS",
     "ERRORS_CHILD",
