@@ -11,7 +11,7 @@ use shardax::prelude::*;
 use shardax::stages::CompilerOption;
 
 use super::compare::{differ, is_blind};
-use super::quick::mostly_quick;
+use super::quick::{QUICK, mostly_quick};
 use super::read::ints;
 use super::{Case, Fun, Host, family, outside_of_ci};
 
@@ -89,12 +89,16 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     failures.extend(checks.iter().flat_map(blind));
     let (waiting, ready): (Vec<_>, Vec<_>) = checks.into_iter().partition(|c| is_pending(&c.path()));
     let ready = slice(name, ready);
-    // The whole comparison is of programs as users have them. So are two families: without its fusion emitters XLA
-    // (xla-cpu-pjrt 0.0.1) rounds conversions to narrow types otherwise, and with all quick options together a CNN's losses leave
-    // JAX's at the third step, which they do with none of them alone.
-    let whole = std::env::var_os("SHARDAX_GOLDEN_EVERY").is_some() || ["narrow", "nn_train"].contains(&name);
+    // The whole comparison is of programs as users have them. Without its fusion emitters XLA (xla-cpu-pjrt 0.0.1) rounds
+    // conversions to narrow types otherwise; and with all quick options together a CNN's losses leave JAX's at the third step,
+    // which they do with none of them alone.
+    let whole = std::env::var_os("SHARDAX_GOLDEN_EVERY").is_some() || name == "narrow";
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
-        let options = if whole { Vec::new() } else { mostly_quick(i) };
+        let options = match name {
+            _ if whole => Vec::new(),
+            "nn_train" => QUICK[1..].to_vec(),
+            _ => mostly_quick(i),
+        };
         failures.extend(run(chunk, &options));
     }
     for check in &waiting {
