@@ -90,8 +90,8 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     let (waiting, ready): (Vec<_>, Vec<_>) = checks.into_iter().partition(|c| is_pending(&c.path()));
     let ready = slice(name, ready);
     // The whole comparison is of programs as users have them. Without its fusion emitters XLA (xla-cpu-pjrt 0.0.1) rounds
-    // conversions to narrow types otherwise; and with all quick options together a CNN's losses leave JAX's at the third step,
-    // which they do with none of them alone.
+    // conversions to narrow types otherwise; and with all quick options a CNN's losses leave JAX's at the third step, which they
+    // do neither without the fusion emitters alone nor with the other two.
     let whole = std::env::var_os("SHARDAX_GOLDEN_EVERY").is_some() || name == "narrow";
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
         let options = match name {
