@@ -85,7 +85,7 @@ const READERS: [(&str, &str, &str); 3] =
 /// Mutants of each format in one run of a test binary.
 const MUTANTS_AT_ONCE: usize = 1000;
 
-/// Reads mutants of every format, piece by piece, until there were so many of each.
+/// Reads mutants of every format, piece by piece, until each format has had the number asked for.
 pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
     let (mut count, mut only) = (10_000, None);
     for pair in options.chunks(2) {
