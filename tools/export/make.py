@@ -315,6 +315,9 @@ def main():
     in_line = NamedSharding(line, P("all"))
     several = lambda x: jnp.sin(jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(x * 2, over("data", "model")) + 1, in_line))
     values |= write("meshes", jax.jit(several, in_shardings=over("data"), out_shardings=in_line), random(8, 8, seed=30), vjp_order=0)
+    turned = jax.sharding.Mesh(mesh.devices.reshape(2, 4), mesh.axis_names, axis_types=mesh.axis_types)
+    across = lambda x: jnp.sin(jax.lax.with_sharding_constraint(x * 2, NamedSharding(turned, P("data", "model"))) + 1)
+    values |= write("turned", jax.jit(across, in_shardings=over("data"), out_shardings=over(None, "model")), random(8, 8, seed=33))
     values |= write_older("older", "0.9.0", older, random(4, 3, seed=31), random(3, 5, seed=32))
     values |= write_older("middle", "0.14.0", older, random(4, 3, seed=31), random(3, 5, seed=32))
     for name, function in [("sharded", sharded), ("mapped", mapped)]:

@@ -27,8 +27,10 @@ fn identity_jit_out_unreduced() -> Result<()> {
     assert_eq!(shards(&out)[7], [0.0, 0.0, 0.0, 0.0, 4.0, 5.0, 6.0, 7.0]);
     let put = device_put(&data, &NamedSharding::new(&mesh, u(&["x"])))?;
     assert_eq!(typed(&put), "float32[8]{U:x}");
-    let text = put.to_vec::<f32>().unwrap_err().to_string();
-    assert!(text.contains("float32[8]{U:x} has no values yet"), "{text}");
+    for read in [put.to_vec::<f32>().map(drop), put.copy_to_host_async()] {
+        let text = read.unwrap_err().to_string();
+        assert!(text.contains("float32[8]{U:x} has no values yet"), "{text}");
+    }
     assert_eq!(host(&reshard(put, P![])), host(&x));
     Ok(())
 }

@@ -280,7 +280,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for an array without values: deleted, donated, traced, or one that carries an error.
+    /// Fails for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
     #[track_caller]
     pub fn copy_to_host_async(&self) -> Result<()> {
         self.begin_copy(false).at_caller()
@@ -294,6 +294,7 @@ impl Array {
         }
         let c = self.concrete_as(is_explicit)?;
         transfer_guard::check(Direction::DeviceToHost, is_explicit, &c.aval)?;
+        c.check_values()?;
         transfer::begin_to_host(&c)
     }
 

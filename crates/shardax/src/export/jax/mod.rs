@@ -263,26 +263,38 @@ fn sharded(
     [takes, gives]: [Vec<String>; 2],
 ) -> Result<()> {
     let mut all = meshes;
-    for mesh in table.tables(field::MESHES)? {
-        all.push(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect());
-    }
+    let tables = table.tables(field::MESHES)?;
+    let in_tables = tables.iter().map(mesh_axes).collect::<Result<Vec<_>>>()?;
+    all.extend(in_tables.iter().cloned());
     all.retain(|axes| !axes.is_empty());
     if devices <= 1 && all.is_empty() || read.symbolic.is_some() {
         return Ok(());
     }
-    let axes = all.first().cloned().unwrap_or_default();
+    let shardings = table.tables(field::SHARDINGS)?;
     let size = |axes: &[(String, usize)]| axes.iter().try_fold(1usize, |all, (_, size)| all.checked_mul(*size));
-    let differs = |(name, size): &(String, usize)| all.iter().flatten().any(|(axis, n)| axis == name && n != size);
-    if all.iter().any(|axes| size(axes) != Some(devices)) || all.iter().flatten().any(differs) {
+    if all.iter().any(|axes| size(axes) != Some(devices)) {
         return Err(err!(NotImplemented, "{} is for {devices} devices on the meshes {all:?}", read.name)
-            .help("export it for meshes of all its devices, whose axes of one name have one size"));
+            .help("export it for meshes of all its devices"));
     }
+    let differs = |(name, size): &(String, usize)| all.iter().flatten().any(|(axis, n)| axis == name && n != size);
+    let axes = match all.iter().flatten().any(differs) {
+        false => all.first().cloned().unwrap_or_default(),
+        true => {
+            let mut of_each = shardings.iter().filter_map(|sharding| sharding.int(3).ok());
+            let number = of_each.next().filter(|first| of_each.all(|other| other == *first));
+            number.and_then(|number| in_tables.get(number as usize)).cloned().ok_or_else(|| {
+                // Where axes of one name have several sizes, a spec alone does not say which mesh it is over.
+                err!(NotImplemented, "{} has arguments and results on several of the meshes {all:?}", read.name)
+                    .help("give and take arrays on one mesh, or name axes of other sizes otherwise")
+            })?
+        }
+    };
     let named_axes =
         |axes: &Vec<(String, usize)>| axes.iter().map(|(name, size)| (AxisName::new(name), *size)).collect();
     if all.iter().any(|other| *other != axes) {
         read.meshes = all.iter().map(named_axes).collect();
     }
-    let specs = table.tables(field::SHARDINGS)?.iter().map(spec).collect::<Result<Vec<_>>>()?;
+    let specs = shardings.iter().map(spec).collect::<Result<Vec<_>>>()?;
     let named = |number: usize| match number.checked_sub(1) {
         None => Ok(None),
         Some(i) => specs.get(i).cloned().map(Some).ok_or_else(|| damaged("it has no such sharding")),
@@ -309,8 +321,7 @@ fn sharded(
     }
     read.axes = named_axes(&axes);
     // The first mesh with axes is that of arguments and results; later ones are of `auto_axes` inside.
-    let meshes = table.tables(field::MESHES)?;
-    if let Some(mesh) = meshes.iter().find(|mesh| mesh.texts(1).is_ok_and(|names| names.len() == axes.len())) {
+    if let Some(mesh) = tables.iter().zip(&in_tables).find_map(|(mesh, of)| (*of == axes).then_some(mesh)) {
         let types = mesh.bytes(2)?.iter().map(|&ty| if ty == EXPLICIT { AxisType::Explicit } else { AxisType::Auto });
         read.axis_types = explicit_types(&types.collect::<Vec<_>>());
         if !read.axis_types.is_empty() && read.explicit_mesh().is_none() {
@@ -318,6 +329,11 @@ fn sharded(
         }
     }
     Ok(())
+}
+
+/// The axes of a mesh.
+fn mesh_axes(mesh: &Table) -> Result<Vec<(String, usize)>> {
+    Ok(mesh.texts(1)?.into_iter().map(str::to_owned).zip(mesh.ints(0)?).collect())
 }
 
 /// The spec of a sharding as it is written: `{sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}, {}]>}`.
