@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shardax::prelude::*;
 use shardax::shape::{AxisName, AxisSet};
-use shardax::sharding::{DimSpec, IntoDimSpec, Sharding};
+use shardax::sharding::{DimSpec, IntoDimSpec, Sharding, Typed};
 use shardax::stages::LeafTree;
 use shardax::tree::{AxisNames, TreeDef};
 
@@ -208,7 +208,8 @@ impl Rules {
     }
 
     /// Constrains the sharding of `x` and of its gradient, in a compiled function; over mesh axes of type
-    /// [`Explicit`](AxisType::Explicit) it is [`reshard`]. In a `shard_map` over some axes the constraint applies to the
+    /// [`Explicit`](AxisType::Explicit) it is [`reshard`], which leaves a dimension whole that they do not divide, such as the
+    /// batch of one prompt. In a `shard_map` over some axes the constraint applies to the
     /// others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
     #[track_caller]
     pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
@@ -231,7 +232,21 @@ impl Rules {
             };
             PartitionSpec::new(spec.dims().iter().map(own))
         };
-        let x = reshard(x, &NamedSharding::new(mesh, of_type(AxisType::Explicit)));
+        // More entries than dimensions are an error of `reshard`.
+        let divided = |(dim, n): (&DimSpec, &usize)| {
+            let parts = dim.axes().iter().filter_map(|axis| context.axis_size(*axis)).product();
+            if n.is_multiple_of(parts) { dim.clone() } else { DimSpec::None }
+        };
+        let explicit = of_type(AxisType::Explicit);
+        let explicit =
+            PartitionSpec::new(explicit.dims().iter().zip(x.shape().iter().chain(std::iter::repeat(&0))).map(divided));
+        let x = match manual.is_empty() || explicit.len() > x.ndim() {
+            true => reshard(x, &NamedSharding::new(mesh, explicit)),
+            false => {
+                let to = Typed::of_spec(context, &explicit, x.ndim());
+                reshard(x, to)
+            }
+        };
         match of_type(AxisType::Auto) {
             auto if auto.all_axes().next().is_some() => with_sharding_constraint(x, &NamedSharding::new(mesh, auto)),
             _ => x,

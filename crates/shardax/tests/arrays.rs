@@ -13,7 +13,7 @@ use shardax::prelude::*;
 #[test]
 fn shards_of_an_array() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let x = device_put(&arange(0..96).reshape([8, 3, 4]), &NamedSharding::new(&mesh, P!["x"]))?;
     let shards = x.addressable_shards()?;
     assert_eq!(shards.len(), 8);
@@ -34,7 +34,7 @@ fn shards_of_an_array() -> Result<()> {
 #[test]
 fn indexing_keeps_what_it_can() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let x = arange(0..8 * 8 * 4).reshape([8, 8, 4]);
     let put = |spec| device_put(&x, &NamedSharding::new(&mesh, spec));
     let first = ints(&x)[..32].to_vec();
@@ -94,7 +94,7 @@ fn copies_for_devices() -> Result<()> {
 #[test]
 fn arrays_from_parts() -> Result<()> {
     setup();
-    let sharding = NamedSharding::new(&make_mesh([("i", 4), ("j", 2)])?, P!["i"]);
+    let sharding = NamedSharding::new(&make_mesh([("i", 4), ("j", 2)])?.auto(), P!["i"]);
     let calls = AtomicUsize::new(0);
     let x = make_array_from_callback([8], DType::I32, &sharding, |index| {
         calls.fetch_add(1, Ordering::SeqCst);
@@ -145,9 +145,9 @@ fn ten_thousand_reshards() -> Result<()> {
     let mut random = Random(7);
     let all = devices()?;
     let meshes = [
-        make_mesh([("a", 8)])?,
-        make_mesh([("a", 4), ("b", 2)])?,
-        make_mesh([("a", 2), ("b", 2), ("c", 2)])?,
+        make_mesh([("a", 8)])?.auto(),
+        make_mesh([("a", 4), ("b", 2)])?.auto(),
+        make_mesh([("a", 2), ("b", 2), ("c", 2)])?.auto(),
         Mesh::new(all.iter().rev().cloned().collect(), [("a", 2), ("b", 4)])?,
         Mesh::new(all[2..6].to_vec(), [("a", 4)])?,
     ];
@@ -265,7 +265,7 @@ impl Shared {
 #[test]
 fn many_threads_share_arrays() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let x = device_put(&small(), &NamedSharding::new(&mesh, P!["i"]))?;
     let slope = slope(&mesh)?;
     let shared = Shared { mesh, slot: std::sync::Mutex::new(x), rounds: AtomicUsize::new(0), slope };

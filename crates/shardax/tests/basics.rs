@@ -64,7 +64,8 @@ fn settings_by_name() {
 fn meshes_and_shardings() -> Result<()> {
     setup();
     let mesh = Mesh::new(devices()?, [("x", 8)])?;
-    assert_eq!(mesh, make_mesh([("x", 8)])?);
+    assert_eq!(mesh.explicit(), make_mesh([("x", 8)])?);
+    assert_eq!(mesh, mesh.explicit().auto());
     let whole = Sharding::from(NamedSharding::new(&mesh, P![]));
     let gaps = Sharding::from(NamedSharding::new(&mesh, P![None, None]));
     assert_ne!(whole, gaps);
@@ -178,7 +179,7 @@ fn blocks_keep_their_rank() -> Result<()> {
 fn meshes_print_their_kinds() -> Result<()> {
     setup();
     let text = make_mesh([("x", 4), ("y", 2)])?.to_string();
-    assert_eq!(text, "Mesh('x': 4, 'y': 2, axis_types=(Auto, Auto))");
+    assert_eq!(text, "Mesh('x': 4, 'y': 2, axis_types=(Explicit, Explicit))");
     Ok(())
 }
 

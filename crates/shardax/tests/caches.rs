@@ -97,7 +97,7 @@ fn misses_are_explained() -> Result<()> {
     let _one = start();
     let (two, three) = (ones(2), ones(3));
     let whole = array([1, 2, 3]);
-    let split = device_put(&ones(8), &NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]))?;
+    let split = device_put(&ones(8), &NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]))?;
     let eight = ones(8);
     config::set_explain_cache_misses(true);
     let mut told = Vec::new();

@@ -30,7 +30,7 @@ fn program() -> Result<()> {
     let (next, total) = f.call(arange(0..8))?;
     assert_eq!((next.to_vec::<i32>()?, total.to_vec::<i32>()?), ((1..9).collect(), vec![28; 8]));
     // Sharded as the compiler chooses.
-    let x = device_put(&arange(0..8), &NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]))?;
+    let x = device_put(&arange(0..8), &NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]))?;
     let y = jit(|x: Array| x.reshape([4, 2]) * 2).call(&x)?;
     assert_eq!(y.to_vec::<i32>()?, (0..8).map(|i| i * 2).collect::<Vec<_>>());
     Ok(())

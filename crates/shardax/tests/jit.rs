@@ -13,7 +13,7 @@ fn float_range(n: i32) -> Array {
 
 fn mesh() -> Result<Mesh> {
     setup();
-    make_mesh([("i", 8)])
+    make_mesh([("i", 8)]).map(|mesh| mesh.auto())
 }
 
 fn split(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
@@ -34,7 +34,7 @@ struct Params {
 fn incompatible_devices() -> Result<()> {
     let mesh = mesh()?;
     let p = Params { w: device_put(&float_range(100), &devices()?[0])?, b: zeros(()) };
-    let two = make_mesh([("i", 2)])?;
+    let two = make_mesh([("i", 2)])?.auto();
     let x = device_put(&float_range(100), split(&two, P!["i"]))?;
     let wrong = error(jit(step).call((&p, &x)));
     assert_eq!(wrong.kind(), ErrorKind::Value);
@@ -170,7 +170,7 @@ fn result_shardings() -> Result<()> {
         assert_eq!((y.shape(), y.is_fully_replicated()), (&[n as usize, 8][..], true));
         assert_eq!(y.to_vec::<f32>()?[n as usize * 8 - 1], (n as f32 * 8.0 - 1.0) * 2.0);
     }
-    let grid = make_mesh([("a", 4), ("b", 2)])?;
+    let grid = make_mesh([("a", 4), ("b", 2)])?.auto();
     let y = device_put(&float_range(64).reshape([8, 8]), split(&grid, P!["a", "b"]))?;
     assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&y)?)?, "P('b', 'a')");
     assert!(!spec(jit(|x: Array| x.reshape(64)).call(&y)?)?.is_empty());
@@ -178,7 +178,7 @@ fn result_shardings() -> Result<()> {
     let both = jit(|x: Array, y: Array| x + y).call((&x, &y))?;
     assert_eq!(both.to_vec::<f32>()?[63], 126.0);
     // A mesh of one device.
-    let one = make_mesh([("i", 1)])?;
+    let one = make_mesh([("i", 1)])?.auto();
     let x = device_put(&float_range(4), split(&one, P!["i"]))?;
     let y = jit(|x: Array| x * 2).call(&x)?;
     assert_eq!((y.to_vec::<f32>()?, y.devices()?.len()), (vec![0.0, 2.0, 4.0, 6.0], 1));
@@ -257,7 +257,7 @@ fn constraints() -> Result<()> {
 #[test]
 fn constraints_are_transformed() -> Result<()> {
     let mesh = mesh()?;
-    let grid = make_mesh([("a", 4), ("b", 2)])?;
+    let grid = make_mesh([("a", 4), ("b", 2)])?.auto();
     let rows = split(&mesh, P!["i"]);
     let x = float_range(16);
     let to = rows.clone();
@@ -428,7 +428,7 @@ fn the_context_mesh_is_part_of_the_key() -> Result<()> {
     let f = jit(|x: Array| with_sharding_constraint(x, P!["i"]));
     let x = float_range(8);
     for n in [8, 4, 2] {
-        let mesh = make_mesh([("i", n)])?;
+        let mesh = make_mesh([("i", n)])?.auto();
         let _mesh = set_mesh(&mesh)?;
         assert_eq!(f.call(&x)?.devices()?.len(), n);
     }
@@ -439,7 +439,7 @@ fn the_context_mesh_is_part_of_the_key() -> Result<()> {
 #[test]
 fn any_sharding_computes_the_same() -> Result<()> {
     setup();
-    let mesh = make_mesh([("a", 4), ("b", 2)])?;
+    let mesh = make_mesh([("a", 4), ("b", 2)])?.auto();
     let x = (float_range(256).reshape([8, 8, 4]) / 7).sin();
     type Unary = fn(Array) -> Array;
     let functions: [(&str, Unary); 9] = [

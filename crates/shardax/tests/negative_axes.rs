@@ -165,11 +165,11 @@ fn mapped(t: &mut Table) {
         jit(move |x: Array| f.call(x)).call(cube())
     });
     t.row("smap in_axes", 3, |a| {
-        let _mesh = set_mesh(&make_mesh([("i", 8)])?);
+        let _mesh = set_mesh(&make_mesh([("i", 8)])?.auto());
         smap(|x: Array| psum(x.sum(..), "i").expand_dims(0), "i").in_axes(a).out_axes(None).call(cube())
     });
     t.row("smap out_axes", 3, |a| {
-        let _mesh = set_mesh(&make_mesh([("i", 8)])?);
+        let _mesh = set_mesh(&make_mesh([("i", 8)])?.auto());
         smap(|x: Array| x * 2, "i").in_axes(0).out_axes(a).call(cube())
     });
 }
@@ -193,7 +193,7 @@ fn collectives(t: &mut Table) {
         // The results differ from device to device, or not; none loses its place.
         t.row(&format!("{name} in pmap"), axes, move |a| pmap(move |x: Array| f(x, a)).axis_name("i").call(cube()));
         t.row(&format!("{name} in shard_map"), axes, move |a| {
-            let mesh = make_mesh([("i", 8)])?;
+            let mesh = make_mesh([("i", 8)])?.auto();
             let body = move |x: Array| f(x.squeeze(0), a).expand_dims(0);
             shard_map(body, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).call(cube())
         });

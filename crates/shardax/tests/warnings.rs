@@ -67,7 +67,7 @@ fn second(_: Array, y: Array) -> Array {
 #[test]
 fn the_conditions_of_jax() -> Result<()> {
     start();
-    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]);
+    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]);
     let x = device_put(&ones([8, 4]), &sharding)?;
     pmap(rows).donate_argnums([0]).call(&x)?;
     let said = warnings_of("pmap_rows");
@@ -90,7 +90,7 @@ fn elsewhere(x: Array) -> Array {
 #[test]
 fn a_result_that_lies_elsewhere_takes_nothing() -> Result<()> {
     start();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let (split, whole) = (NamedSharding::new(&mesh, P!["i"]), NamedSharding::new(&mesh, P![]));
     let x = device_put(&arange(0..8), &split)?;
     jit(elsewhere).donate_argnums([0]).out_shardings(&whole).call(&x)?;
@@ -128,7 +128,7 @@ fn donations_that_are_moved_first() -> Result<()> {
     ] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
-    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]);
+    let sharding = NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]);
     let f = jit(step).in_shardings(&sharding).out_shardings(&sharding).donate_argnums([0]);
     f.call(ones(16))?;
     assert!(warnings_of("step").iter().any(|text| text.starts_with("Donated jit argument required resharding.")));

@@ -7,6 +7,7 @@ use shardax::shape::AxisName;
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
+use super::typed::{ending_as, resharded_as};
 use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Implementation, Rope};
 use crate::check::{refused, require, value_error};
@@ -197,8 +198,12 @@ impl MultiHeadAttention {
         let input_shape = input_shape.as_ref();
         let heads = self.key.out_features();
         let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
-        self.cached_key = Some(zeros_dtype(shape.as_slice(), dtype).into());
-        self.cached_value = Some(zeros_dtype(shape.as_slice(), dtype).into());
+        let empty = || {
+            let empty = zeros_dtype(shape.as_slice(), dtype);
+            ending_as(empty, &self.key.kernel, heads.len())
+        };
+        let (keys, values) = (empty(), empty());
+        (self.cached_key, self.cached_value) = (Some(keys.into()), Some(values.into()));
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
@@ -225,7 +230,8 @@ impl MultiHeadAttention {
         let axis = key.ndim() as i32 - 3;
         let (new, length) = (key.shape()[axis as usize], keys.shape()[axis as usize]);
         let put = |cache: &Array, new: &Array| {
-            lax::dynamic_update_slice_in_dim(cache, &new.astype(cache.dtype()), &**index, axis)
+            let new = resharded_as(new.astype(cache.dtype()), cache);
+            lax::dynamic_update_slice_in_dim(cache, &new, &**index, axis)
         };
         let (keys, values, next) = (put(keys, &key), put(values, &value), &**index + new as i32);
         let options = options.or(self.own.options()).seen_from(index, new, length);

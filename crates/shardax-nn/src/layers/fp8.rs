@@ -7,6 +7,7 @@ use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
 use super::kernel::{in_dtype, with_bias};
+use super::typed::of_dot;
 use super::{Layer, Linear};
 use crate::OverwriteWithGradient;
 
@@ -134,7 +135,8 @@ fn quantize(x: &Array, to: DType, (scale, history): &(Array, Array)) -> Result<Q
 
 /// The product of two scaled matrices.
 fn product(left: &Quantized, right: &Quantized, dtype: DType) -> Array {
-    let product = DotOptions::new().preferred_element_type(dtype).dot(&left.0, &right.0);
+    let options = of_dot(DotOptions::new().preferred_element_type(dtype), &left.0, &right.0);
+    let product = options.dot(&left.0, &right.0);
     product * (&left.1 * &right.1).astype(dtype)
 }
 

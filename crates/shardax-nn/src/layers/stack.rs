@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use super::Layer;
-use super::typed::resharded_as;
+use super::typed::{in_turn, resharded_as};
 use crate::check::value_error;
 use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
@@ -98,11 +98,12 @@ impl<L: Module> Stack<L> {
         if index >= self.depth() {
             return value_error(format!("Stack: there is no layer {index} of {}", self.depth()));
         }
-        tree::map(|x| x.get(index), self.layers.clone())
+        tree::map(|x| x.get(index), in_turn(self.layers.clone())?)
     }
 
     /// Scans over the layers: `f` takes each layer and the previous carry, and returns the next carry and an output.
-    /// Returns the last carry, and the outputs along a new first dimension.
+    /// Returns the last carry, and the outputs along a new first dimension. Layers that mesh axes split, such as the stages
+    /// of a [`Pipeline`](crate::Pipeline), are gathered.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -133,7 +134,7 @@ impl<L: Module> Stack<L> {
                 None => one(layer, carry),
             }
         };
-        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, self.layers.clone())
+        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, in_turn(self.layers.clone())?)
     }
 
     /// Scans over layers with state, such as running statistics or caches: `f` changes its layer in place.

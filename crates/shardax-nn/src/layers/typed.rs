@@ -123,6 +123,19 @@ pub(crate) fn whole(x: &Array) -> Array {
     }
 }
 
+/// The layers of a stack, which a loop takes one after the other: their first dimension whole, the others as they are.
+pub(super) fn in_turn<T: Tree>(layers: T) -> Result<T> {
+    let each = |x: Array| {
+        let aval = x.aval();
+        let split = |of: &&Typed| x.check().is_ok() && of.dims().first().is_some_and(|first| *first != DimSpec::None);
+        let Some(of) = aval.sharding().filter(split) else { return x };
+        let dims = [DimSpec::None].into_iter().chain(of.dims()[1..].iter().cloned());
+        let spec = PartitionSpec::new(dims).unreduced(of.unreduced().iter()).reduced(of.reduced().iter());
+        resharded_to(x.clone(), &Typed::of_spec(of.mesh(), &spec, x.ndim()), &x)
+    };
+    tree::map(each, layers)
+}
+
 /// The first carry of a loop over the steps of `x`, `[steps, batch, features]`, whose batch is split as that of `x`.
 pub(super) fn carry_of(carry: Array, x: &Array) -> Array {
     let aval = x.aval();
@@ -142,6 +155,18 @@ pub(crate) fn resharded_as(x: Array, like: &Array) -> Array {
         true => resharded_to(x, want, like),
         false => x,
     }
+}
+
+/// `x`, whose last `count` dimensions are split as those of `like`.
+pub(super) fn ending_as(x: Array, like: &Array, count: usize) -> Array {
+    let aval = like.aval();
+    let Some(of) = aval.sharding().filter(|of| like.check().is_ok() && count <= of.rank().min(x.ndim())) else {
+        return x;
+    };
+    let whole = std::iter::repeat_n(DimSpec::None, x.ndim() - count);
+    let spec = PartitionSpec::new(whole.chain(of.dims()[of.rank() - count..].iter().cloned()));
+    let to = Typed::of_spec(of.mesh(), &spec, x.ndim());
+    resharded_to(x, &to, like)
 }
 
 /// `x` as an argument of a `shard_map` over these axes: its first dimensions as `spec` says, and the others split over the

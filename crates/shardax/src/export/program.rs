@@ -240,7 +240,7 @@ impl Exchanged {
         let axes = self.axes.iter().copied();
         let mesh = match known.find(|devices| devices.len() == self.devices()) {
             Some(devices) => Mesh::new(devices, axes),
-            None => make_mesh(axes),
+            None => make_mesh(axes).map(|mesh| mesh.auto()),
         };
         match self.axis_types.as_slice() {
             [] => mesh,

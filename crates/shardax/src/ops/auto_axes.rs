@@ -47,7 +47,7 @@ pub struct ExplicitAxes<F, Args> {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let x = reshard(ones([8, 4]), P!["x"]);
 /// // Along a dimension that is split there is no rule for sorting.
@@ -281,7 +281,7 @@ fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let w = out_sharding(P!["x", None], || random::normal(random::key(0), [16, 4]));
 /// assert_eq!(w.type_name(), "float32[16@x,4]");

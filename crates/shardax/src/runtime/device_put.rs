@@ -143,11 +143,12 @@ impl PutOptions {
         if array.is_traced() {
             check_usable(array)?;
             check_inside(array, to)?;
-            if let Some(typed) = to.and_then(Sharding::as_named).and_then(|named| named.typed(array.ndim())) {
-                return Ok(array.sharded(&typed));
-            }
+            let typed = to.and_then(Sharding::as_named).and_then(|named| named.typed(array.ndim()));
+            let is_typed = typed.is_some();
+            let array = &typed.map_or_else(|| array.clone(), |typed| array.sharded(&typed));
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
                 Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
+                None if is_typed => array.clone(),
                 // A transformation outside of `jit` is one program, of which this is a part.
                 None => match to.filter(|_| runs_at_once()) {
                     Some(to) => bind1(ShardingConstraint { sharding: to.in_layout(None) }, std::slice::from_ref(array)),

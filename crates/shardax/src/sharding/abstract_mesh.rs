@@ -60,6 +60,11 @@ impl AbstractMesh {
         AbstractMesh::of(self.0.axes.clone(), vec![AxisType::Explicit; self.0.axes.len()])
     }
 
+    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto).
+    pub fn auto(&self) -> Self {
+        AbstractMesh::of(self.0.axes.clone(), vec![AxisType::Auto; self.0.axes.len()])
+    }
+
     /// Returns the mesh with these axis types.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {

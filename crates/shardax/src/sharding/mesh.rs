@@ -101,13 +101,28 @@ impl Mesh {
     /// ```
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(8).ok();
-    /// let mesh = make_mesh([("x", 8)])?.explicit();
+    /// let mesh = Mesh::new(devices()?, [("x", 8)])?.explicit();
     /// let x = device_put(&ones(16), &NamedSharding::new(&mesh, P!["x"]))?;
     /// assert_eq!((x * 2).type_name(), "float32[16@x]");
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn explicit(&self) -> Self {
         Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: self.0.shape.explicit() }))
+    }
+
+    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto): types say nothing of shardings, and the compiler
+    /// chooses them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 8)])?.auto();
+    /// let x = device_put(&ones(16), &NamedSharding::new(&mesh, P!["x"]))?;
+    /// assert_eq!((x * 2).type_name(), "float32[16]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn auto(&self) -> Self {
+        Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: self.0.shape.auto() }))
     }
 
     /// Returns the mesh with these axis types.
@@ -311,7 +326,7 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
 }
 
 /// A mesh of the first devices, as many as the axes need. All TPUs of a slice are put in an order that suits their network
-/// ([`mesh_utils`](crate::mesh_utils)).
+/// ([`mesh_utils`](crate::mesh_utils)). Its axes are of type [`Explicit`](AxisType::Explicit); [`Mesh::auto`] changes that.
 ///
 /// Fails when there are fewer devices than the product of the sizes.
 #[track_caller]
@@ -337,7 +352,7 @@ fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
     if count == all.len() && all.first().is_some_and(|device| device.platform() == "tpu") {
         let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
         let options = MeshOptions { allow_split_physical_axes: true };
-        return Mesh::of(create_device_mesh(&sizes, &all, options)?, axes);
+        return Ok(Mesh::of(create_device_mesh(&sizes, &all, options)?, axes)?.explicit());
     }
-    Mesh::of(all[..count].to_vec(), axes)
+    Ok(Mesh::of(all[..count].to_vec(), axes)?.explicit())
 }

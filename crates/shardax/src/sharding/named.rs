@@ -173,7 +173,7 @@ impl NamedSharding {
                         Value,
                         "unreduced and reduced axes must be of type Explicit, and {name:?} of {spec} is of type {ty:?} in {mesh}"
                     )
-                    .help("make the axes Explicit: `make_mesh(..)?.explicit()`"));
+                    .help("make the axes Explicit: `mesh.explicit()`"));
                 }
             }
             let twice = spec.unreduced_axes().contains(name) && spec.reduced_axes().contains(name);

@@ -23,6 +23,7 @@ use crate::runtime::aot::{Lowered, LoweredFn};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::{self, is_jit_disabled};
 use crate::shape::AxisName;
+use crate::sharding::context::adopting;
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
 use crate::transform::grad::gradients_taken;
@@ -300,8 +301,10 @@ impl Options {
                 .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
         }
         let manual = [self.axis_name];
-        let block =
-            |(leaf, spec): (&Array, &PartitionSpec)| ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval(), false);
+        // An argument may be of any mesh: here its slices are on this one.
+        let block = |(leaf, spec): (&Array, &PartitionSpec)| {
+            ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval().with_sharding(None), false)
+        };
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
 
@@ -325,7 +328,8 @@ impl Options {
         };
         let on = Manual { mesh, axes: &[self.axis_name], checked: false };
         let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
-        let mapped = trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs)?;
+        // What the body captures may be of any mesh too: every device has it whole.
+        let mapped = adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs))?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
             if gradients_taken() > gradients && self.axis_name != AxisName::new(DEFAULT_AXIS) {

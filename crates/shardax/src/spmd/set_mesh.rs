@@ -13,7 +13,7 @@ use crate::sharding::{AbstractMesh, get_abstract_mesh};
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let other = AbstractMesh::new([("a", 2), ("b", 4)]).explicit();
 /// let f = jit(move |x: Array| use_abstract_mesh(&other, || reshard(x, P!["a", "b"]).sin()));

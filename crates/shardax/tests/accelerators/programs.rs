@@ -95,7 +95,7 @@ pub fn explicit(topology: &Topology) -> Result<()> {
 /// A training step that names no platform: run on the CPU, and the same lowering compiled for each topology. Parameters
 /// are split over `model`, the batch over `data`; a `shard_map` sums what each device has.
 pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
-    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let mesh = make_mesh([("data", 2), ("model", 4)])?.auto();
     let inner = mesh.clone();
     let loss = move |(w1, w2): (Array, Array), x: Array, y: Array| -> Result<Array> {
         let error = x.dot(w1).tanh().dot(w2) - y;

@@ -14,7 +14,7 @@ fn collectives_of_row(x: &Array) -> Result<Collectives> {
 #[test]
 fn indexing_and_communication() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let x = float_range(256).reshape([8, 8, 4]);
     let replicated = device_put(&x, split(&mesh, P![None, None, None]))?;
     assert!(collectives_of_row(&replicated)?.is_empty());
@@ -59,7 +59,7 @@ fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
     assert_eq!(bytes_of(64)?, (1, text.to_owned()));
 
     // The compiler's own partitioning of the same step.
-    let mesh = make_mesh([("batch", 8)])?;
+    let mesh = make_mesh([("batch", 8)])?.auto();
     let auto = jit(|p: Params, x: Array, y: Array| -> Result<(Params, Array)> {
         let (value, grads) = value_and_grad(loss).call((p.clone(), x, y))?;
         Ok((update(p, grads)?, value))
@@ -106,7 +106,7 @@ fn gradient_accumulation_communicates_once() -> Result<()> {
 #[test]
 fn collectives_name_their_axes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let f = shard_map(
         |x: Array| {
             let gathered = all_gather_tiled(x, "i", 0);
@@ -139,7 +139,7 @@ fn collectives_name_their_axes() -> Result<()> {
 #[test]
 fn shards_are_sliced_without_a_gather() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let x = device_put(&float_range(256).reshape([8, 8, 4]), split(&mesh, P![None, "x"]))?;
     let rows = jit(|x: Array| (0..8).map(|i| x.get(i)).collect::<Vec<_>>());
     let lowered = rows.lower(&x)?;

@@ -86,7 +86,7 @@ struct Params {
 #[test]
 fn wrong_arguments_are_named() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let f = jit(|p: Params, x: Array, scale: f32| (x * p.w + p.b) * scale);
     let p = Params { w: float_range(16), b: zeros(()) };
     let x = device_put(&float_range(16), split(&mesh, P!["i"]))?;
@@ -132,7 +132,7 @@ fn wrong_arguments_are_named() -> Result<()> {
 #[test]
 fn lower_for_types_alone() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let x = shape_dtype_struct([16, 4], DType::F32);
     assert_eq!((x.shape(), x.is_traced()), (&[16, 4][..], false));
     let f = jit(|x: Array, w: Array| x.dot(w).sum(0)).in_shardings((split(&mesh, P!["i"]), P![]));
@@ -152,7 +152,7 @@ fn lower_for_types_alone() -> Result<()> {
 #[test]
 fn shard_map_lowers_too() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let f = shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i", "j"]).out_specs(P![None, "j"]);
     let compiled = f.lower(float_range(16).reshape([4, 4]))?.compile()?;
     assert_eq!(compiled.call(float_range(16).reshape([4, 4]))?.to_vec::<f32>()?, [24.0, 28.0, 32.0, 36.0]);
@@ -186,7 +186,7 @@ fn the_peak_of_memory_holds_all_that_a_call_needs() -> Result<()> {
 #[test]
 fn compiled_programs_describe_themselves() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let x = device_put(&float_range(1024), split(&mesh, P!["i"]))?;
     let f = jit(|x: Array, unused: Array| {
         let _ = unused;
@@ -260,7 +260,7 @@ fn names_of_programs() -> Result<()> {
 #[test]
 fn donation_in_the_lowered_program() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let x = device_put(&float_range(1024), split(&mesh, P!["i"]))?;
     let f = jit(|x: Array, y: Array| (x + 1, y.sum(0))).donate_argnums([0, 1]);
     let lowered = f.lower((&x, ones([2, 8])))?;
@@ -284,7 +284,7 @@ fn text_of_lowered_programs() -> Result<()> {
     let lowered = f.lower(shape_dtype_struct([8, 4], DType::F32))?;
     snapshot("lowered_pmap", &format!("{}\n\n{}", lowered.program(), lowered.as_text()));
 
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let rows = split(&mesh, P!["i"]);
     let f = jit(move |x: Array| grad(|x: Array| with_sharding_constraint(x.tanh(), &rows).sum(..)).call(x))
         .in_shardings(split(&mesh, P!["i", "j"]))
@@ -302,7 +302,7 @@ fn text_of_lowered_programs() -> Result<()> {
 #[test]
 fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let rows = || shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
     let sums = jit(|x: Array| (x.sum(0), &x * 2)).donate_argnums([0]);
     let lowered = sums.lower(rows())?;
@@ -342,7 +342,7 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
 #[test]
 fn a_type_says_how_its_array_lies() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let x = shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
     let lowered = jit(|x: Array, y: Array| (x + y).sum(..)).lower((&x, shape_dtype_struct([4], DType::F32)))?;
     assert!(lowered.as_text().contains("sdy.sharding = #sdy.sharding<@mesh, [{\"i\"}, {}]>"), "{}", lowered.as_text());

@@ -156,7 +156,7 @@ fn steps_of_training_in_a_pmap() -> Result<()> {
 #[test]
 fn scans_over_sharded_arrays() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let (w, xs) = (array([0.5f32, -0.4]), arange(0..64).astype(DType::F32).sin().reshape([8, 4, 2]));
     let run = |w: Array, xs: Array| {
         let step = |c: Array, x: Array| {

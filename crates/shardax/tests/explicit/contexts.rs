@@ -188,7 +188,7 @@ fn eval_shape() -> Result<()> {
 #[test]
 fn error_on_canonicalize_under_auto_mode() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 4), ("y", 2)])?;
+    let mesh = make_mesh([("x", 4), ("y", 2)])?.auto();
     let _mesh = shardax::set_mesh(&mesh)?;
     let (a, b) = (ones([8, 2]), ones([2, 8]));
     let to = DotOptions::new().out_sharding(NamedSharding::new(&mesh, P!["x", "y"]));

@@ -134,7 +134,7 @@ fn casts_between_states() -> Result<()> {
     let f = shard_map(|x: Array| pcast_to(x, "x", CastTo::Reduced), None).axis_names("x").out_specs(P![]);
     let text = f.call(&states[0].1).unwrap_err().to_string();
     assert!(text.contains("a shard_map over all axes of the mesh"), "{text}");
-    let auto = make_mesh([("x", 2), ("y", 4)])?;
+    let auto = make_mesh([("x", 2), ("y", 4)])?.auto();
     let _auto = shardax::set_mesh(&auto)?;
     let f = shard_map(|x: Array| pcast_to(x, "x", CastTo::Unreduced), None).in_specs(P!["x"]).out_specs(P![]);
     let text = f.call(ones(8)).unwrap_err().to_string();

@@ -107,7 +107,7 @@ fn auto_axes_inside_scan() -> Result<()> {
 #[test]
 fn full_explicit_mode() -> Result<()> {
     setup();
-    let auto = make_mesh([("x", 2), ("y", 4)])?;
+    let auto = make_mesh([("x", 2), ("y", 4)])?.auto();
     let _mesh = set_mesh(&auto)?;
     let f = explicit_axes(|x: Array| {
         assert_eq!(x.type_name(), "float32[8@x,8@y]");

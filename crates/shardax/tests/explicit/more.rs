@@ -267,7 +267,7 @@ fn intermediate_einsum() -> Result<()> {
 #[test]
 fn types_of_programs_for_other_axes_cost_nothing() {
     setup();
-    let _mesh = set_mesh(&make_mesh([("x", 8)]).unwrap()).unwrap();
+    let _mesh = set_mesh(&make_mesh([("x", 8)]).unwrap().auto()).unwrap();
     let x = device_put(&array([1.0f32; 8]), P!["x"]).unwrap();
     assert!(x.aval().sharding().is_none() && (x * 2).aval().sharding().is_none());
 }

@@ -109,7 +109,9 @@ fn artifact(name: &str) -> Result<()> {
 
 #[test]
 fn artifacts_of_jax() -> Result<()> {
-    ["mlp", "trees", "net", "steps", "where", "sharded", "mapped", "meshes", "turned"].into_iter().try_for_each(artifact)
+    ["mlp", "trees", "net", "steps", "where", "sharded", "mapped", "meshes", "turned"]
+        .into_iter()
+        .try_for_each(artifact)
 }
 
 #[test]

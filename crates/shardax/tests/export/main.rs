@@ -148,7 +148,7 @@ fn rows_one_after_the_other() -> Result<()> {
 #[test]
 fn programs_over_many_devices() -> Result<()> {
     setup();
-    let mesh = make_mesh([("data", 4), ("model", 2)])?;
+    let mesh = make_mesh([("data", 4), ("model", 2)])?.auto();
     let over = |spec| NamedSharding::new(&mesh, spec);
     let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
     let f = |x: Array, w: Array| with_sharding_constraint(x.matmul(w), &over(P!["data", "model"])).tanh();

@@ -252,7 +252,7 @@ fn accumulating_and_moving() -> Result<()> {
 #[test]
 fn rows_of_sharded_arrays() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let value = arange(0..8 * 8 * 4).reshape([8, 8, 4]);
     for (spec, want) in [(P![], P![]), (P![None, "x", None], P!["x", None]), (P!["x", None, None], P![])] {
         let x = device_put(&value, &NamedSharding::new(&mesh, spec.clone()))?;
@@ -270,7 +270,7 @@ fn rows_of_sharded_arrays() -> Result<()> {
 #[test]
 fn inside_of_shard_map() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let table = (arange(0..20).reshape([5, 4]) % 7).astype(DType::F32) / 3.0;
     let tokens = (arange(0..16) * 3 % 5).reshape([8, 2]);
     let loss = |table: &Array, tokens: &Array| {
@@ -281,7 +281,7 @@ fn inside_of_shard_map() -> Result<()> {
         (changed.square().sum(..) + first.sum(..)) + lax::top_k(&rows, 2).0.sum(..)
     };
     let per_device = |table: Array, tokens: Array| -> Result<Array> {
-        let mesh = make_mesh([("i", 8)])?;
+        let mesh = make_mesh([("i", 8)])?.auto();
         shard_map(|table: Array, tokens: Array| psum(loss(&table, &tokens), "i"), &mesh)
             .in_specs((P![], P!["i"]))
             .out_specs(P![])

@@ -77,7 +77,7 @@ fn elements_come_and_go_as_they_are() -> Result<()> {
     // Large enough to take over a vector's memory.
     let many: Vec<I4> = (0..10_000).map(|i| I4::wrapping((i % 16) as i8)).collect();
     assert_eq!(Array::from_vec(many.clone(), &[100, 100])?.t().t().to_vec::<I4>()?, many);
-    let wide = device_put(&x, &NamedSharding::new(&make_mesh([("x", 4)])?, P!["x"]))?;
+    let wide = device_put(&x, &NamedSharding::new(&make_mesh([("x", 4)])?.auto(), P!["x"]))?;
     assert_eq!(
         (&wide + &wide).to_f64_vec()?,
         x.astype(DType::F32).to_f64_vec()?.iter().map(|v| wrap(2.0 * v)).collect::<Vec<_>>()
@@ -193,7 +193,7 @@ fn products() -> Result<()> {
 #[test]
 fn over_devices() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4)])?;
+    let mesh = make_mesh([("i", 4)])?.auto();
     for dtype in [DType::F8E4M3Fn, DType::F8E5M2, DType::F4E2M1Fn, DType::I4, DType::U4] {
         let x = (arange(0..16) % 3).astype(dtype).reshape([4, 4]);
         let f = |x: Array| {

@@ -12,7 +12,7 @@ use super::floats;
 #[test]
 fn a_convolution_of_split_images_is_the_same() -> Result<()> {
     setup();
-    let mesh = make_mesh([("a", 2), ("b", 3)])?;
+    let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
     let (x, w) = (random::normal(&random::key(0), &[1, 6, 6, 6]), random::normal(&random::key(1), &[3, 3, 6, 6]));
     let all = |x: Array, w: Array| {
         let f = |x: Array, w: Array| nn::conv(x, w, [1, 1], Padding::Valid);
@@ -40,7 +40,7 @@ fn products_whose_batches_change_axes_are_the_same() -> Result<()> {
     let (x, y) = (random::normal(&random::key(0), &[12, 12, 12]), random::normal(&random::key(1), &[12, 12, 12]));
     let want = jit(|x: Array, y: Array| x.matmul(y)).call((x.clone(), y.clone()))?;
     for sizes in [[2, 4], [4, 2], [2, 3], [2, 2]] {
-        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
         let over = |spec: &PartitionSpec| NamedSharding::new(&mesh, spec.clone());
         for (of_x, of_y) in [(P!["a", None, "b"], P!["a", "b"]), (P!["b", None, "a"], P!["b", "a"])] {
             let args = (device_put(&x, &over(&of_x))?, device_put(&y, &over(&of_y))?);
@@ -72,7 +72,7 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
     };
     let want = jit(all).call((x.clone(), at.clone(), u.clone()))?;
     for sizes in [[2, 4], [4, 2], [2, 2]] {
-        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+        let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
         let split = |v: &Array| device_put(v, &NamedSharding::new(&mesh, P!["a", "b"]));
         let got = jit(all).call((split(&x)?, split(&at)?, split(&u)?))?;
         for (got, want) in got.iter().zip(&want) {
@@ -89,7 +89,7 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
 #[test]
 fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
     setup();
-    let mesh = make_mesh([("a", 2), ("b", 3)])?;
+    let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
     let all = |x: Array, w: Array| {
         let at = || x.at([3, 3, 23]);
         [at().add(&w), at().max(&w), at().min(&w), at().unique_indices().multiply(&w)].to_vec()
@@ -135,7 +135,7 @@ fn edges_cut_between_spread_elements_are_the_same() -> Result<()> {
         };
         let (want, slope) = jit(all).call(&x)?;
         for (sizes, spec) in [([2, 4], P!["a", "b"]), ([2, 3], P!["a", "b"]), ([4, 2], P![("a", "b")])] {
-            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
             let (got, its_slope) = jit(all).call(device_put(&x, &NamedSharding::new(&mesh, spec))?)?;
             assert_eq!(floats(&got), floats(&want), "{config:?} over {mesh}");
             assert_eq!(floats(&its_slope), floats(&slope), "{config:?} over {mesh}");
@@ -162,7 +162,7 @@ fn updates_from_unequal_parts_are_the_same() -> Result<()> {
         for (sizes, of_w) in
             [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"]), ([8, 1], P!["a"]), ([2, 4], P![("b", "a")])]
         {
-            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
             let split = |v: &Array, spec: PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec));
             for of_x in [P![], P!["a"]] {
                 let got = jit(all).call((split(&x, of_x.clone())?, split(&w, of_w.clone())?))?;
@@ -216,7 +216,7 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
         };
         let want = jit(all).call(w.clone())?;
         for (sizes, spec) in [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"])] {
-            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?;
+            let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
             let got = jit(all).call(device_put(&w, &NamedSharding::new(&mesh, spec.clone()))?)?;
             for (k, (got, want)) in got.iter().zip(&want).enumerate() {
                 let off = floats(got)
@@ -241,7 +241,7 @@ fn one_position_of_an_array_that_is_split_while_it_runs_is_the_same() -> Result<
     });
     let (a, c) = (arange(1..5).astype(DType::F32), arange(20..24).astype(DType::F32));
     for axes in [&[("a", 2)][..], &[("a", 2), ("b", 4)]] {
-        let mesh = make_mesh(axes.iter().copied())?;
+        let mesh = make_mesh(axes.iter().copied())?.auto();
         let split = device_put(&a, &NamedSharding::new(&mesh, P!["a"]))?;
         for i in [0, 1, 3, 4, 7, 8, -1] {
             let ((set, added), want) = (f.call((&split, &c, array(i)))?, f.call((&a, &c, array(i)))?);

@@ -158,7 +158,7 @@ fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
 #[test]
 fn devices_run_kernels_on_their_shards() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 4), ("y", 2)])?;
+    let mesh = make_mesh([("x", 4), ("y", 2)])?.auto();
     let x = random::normal(random::key(0), [40]);
     for check in [true, false] {
         let mapped = shard_map(double, &mesh).in_specs(P!["x"]).out_specs(P!["x"]).check_vma(check);

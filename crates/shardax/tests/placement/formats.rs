@@ -199,7 +199,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
 fn the_compiler_is_told_as_jax_tells_it() -> Result<()> {
     setup();
     let device = &devices()?[0];
-    let split = NamedSharding::new(&make_mesh([("a", 2), ("b", 4)])?, P!["a"]);
+    let split = NamedSharding::new(&make_mesh([("a", 2), ("b", 4)])?.auto(), P!["a"]);
     let (columns, rows) = (Layout::new(COLUMNS), Layout::new([0, 1, 2]));
     let (given, auto) = (Format::new(&columns, device), Format::new(Layout::AUTO, device));
     let x = shape_dtype_struct([2, 3, 4], DType::F32);

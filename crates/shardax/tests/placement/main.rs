@@ -19,7 +19,7 @@ use shardax::{Error, ErrorKind, ShardingLike};
 /// Split over eight devices, and whole on each.
 fn shardings() -> Result<(NamedSharding, NamedSharding)> {
     setup();
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     Ok((NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![])))
 }
 
@@ -322,7 +322,7 @@ fn waiting_for_values_references_and_trees() -> Result<()> {
 #[test]
 fn which_axes_are_manual() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 4), ("y", 2)])?;
+    let mesh = make_mesh([("x", 4), ("y", 2)])?.auto();
     assert!(manual_axes().is_empty());
     let names = || manual_axes().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
     let seen = std::cell::RefCell::new(Vec::new());
@@ -342,7 +342,7 @@ fn which_axes_are_manual() -> Result<()> {
 #[test]
 fn shards_here_and_everywhere() -> Result<()> {
     let (split, whole) = shardings()?;
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     for sharding in [split.clone(), whole, NamedSharding::new(&mesh, P![None, "i"]), NamedSharding::new(&mesh, P!["j"])]
     {
         let x = device_put(&arange(0..64).reshape([8, 8]), &sharding)?;
@@ -383,7 +383,7 @@ fn what_is_known_of_a_place() -> Result<()> {
     assert_eq!(about(&(&rows + 1)), (true, false, true));
     assert_eq!(about(&(&on_one + 1)), (true, true, false));
     // Replicated over an axis of one device is whole, whatever its spec says.
-    let one = NamedSharding::new(&make_mesh([("x", 1)])?, P!["x"]);
+    let one = NamedSharding::new(&make_mesh([("x", 1)])?.auto(), P!["x"]);
     assert!(device_put(&on_one, &one)?.is_fully_replicated());
     Ok(())
 }
@@ -455,7 +455,7 @@ fn deleting_twice_is_deleting_once() -> Result<()> {
 
 #[test]
 fn donated_arrays_that_are_moved() -> Result<()> {
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let rows = NamedSharding::new(&mesh, P!["i"]);
     let f = jit(|x: Array| x + 1).in_shardings(&rows).out_shardings(&rows).donate_argnums([0]);
     let host = arange(0..1024).astype(DType::F32);
@@ -475,7 +475,7 @@ fn donated_arrays_that_are_moved() -> Result<()> {
 #[test]
 fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let split = NamedSharding::new(&mesh, P!["i"]);
     let x = arange(0..8).astype(DType::F32);
     let put = |x: Array| device_put(&(x * 2), &split);

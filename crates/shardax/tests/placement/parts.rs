@@ -77,7 +77,7 @@ fn parts_make_an_array() -> Result<()> {
         ErrorKind::Type,
         &["must have matching dtypes. Got float32, expected int32"],
     );
-    let few = NamedSharding::new(&make_mesh([("x", 4)])?, P!["x"]);
+    let few = NamedSharding::new(&make_mesh([("x", 4)])?.auto(), P!["x"]);
     fails(
         make_array_from_single_device_arrays([4], &few, &parts()?[2..6]),
         ErrorKind::Value,
@@ -129,7 +129,7 @@ fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
         assert_eq!(ints(&row.data), (d as i32..d as i32 + 3).collect::<Vec<_>>());
     }
     // The fix: replicated without the axis is one logical array, of the size that it had.
-    let whole = device_put(&x, &NamedSharding::new(&make_mesh([("x", 8)])?, P![]))?;
+    let whole = device_put(&x, &NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P![]))?;
     assert_eq!((whole.shape(), whole.is_fully_replicated()), (&[3][..], true));
 
     fails(device_put_sharded(&rows[..3], &all), ErrorKind::Value, &["got 3 values for 8 devices"]);

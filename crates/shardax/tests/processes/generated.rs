@@ -51,7 +51,7 @@ impl Draw {
 
 /// Two axes of all devices.
 fn mesh() -> Result<Mesh> {
-    make_mesh([("a", device_count() / 2), ("b", 2)])
+    make_mesh([("a", device_count() / 2), ("b", 2)]).map(|mesh| mesh.auto())
 }
 
 /// Specs of two dimensions that split over all devices.

@@ -57,7 +57,7 @@ fn captured_arrays() -> Result<()> {
 #[test]
 fn wrong_specs_are_resharded() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     for spec in [P!["j"], P![None, "i"], P![("j", "i")], P![]] {
         let x = device_put(&ramp([8, 8]), NamedSharding::new(&mesh, spec))?;
         let f = || shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i", "j"]).out_specs(P![None, "j"]);

@@ -44,7 +44,7 @@ fn scale_and_add() -> Result<()> {
 #[test]
 fn shard_map_psum() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let f = jit(shard_map(|x: Array| psum(x, ("i", "j")), &mesh).in_specs(P!["i", "j"]).out_specs(P![]));
     let x = arange(0..64).reshape([8, 8]);
     let x = device_put(&x, &NamedSharding::new(&mesh, P!["i", "j"]))?;
@@ -124,7 +124,7 @@ fn train_step_single(p: Params, x: Array, y: Array, lr: Array) -> Result<(Params
 #[test]
 fn partial_manual() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 4), ("j", 2)])?;
+    let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let x = arange(0..8 * 6).reshape([8, 6]);
     let want = (&x * 2).sum(0);
 
@@ -214,7 +214,7 @@ fn one_device_runs_collectives() -> Result<()> {
 #[test]
 fn maxima_keep_nan() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 8)])?;
+    let mesh = make_mesh([("i", 8)])?.auto();
     let mut values: Vec<f32> = (0..64).map(|i| i as f32).collect();
     (values[9], values[60]) = (f32::NAN, f32::NAN);
     let x = Array::from_vec(values, &[8, 8])?;

@@ -21,7 +21,7 @@ fn count(program: &Program, name: &str) -> usize {
 
 pub(crate) fn mesh42() -> Result<Mesh> {
     setup();
-    make_mesh([("i", 4), ("j", 2)])
+    make_mesh([("i", 4), ("j", 2)]).map(|mesh| mesh.auto())
 }
 
 /// JAX: `test_with_static_arg`.
@@ -427,7 +427,7 @@ fn partially_manual_shard_map() -> Result<()> {
 #[test]
 fn other_mesh_inside_partially_manual_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
-    let other = make_mesh([("i", 2), ("j", 4)])?;
+    let other = make_mesh([("i", 2), ("j", 4)])?.auto();
     let inner =
         move |x: Array| shard_map(|x: Array| x, &other).axis_names("j").in_specs(P!["j"]).out_specs(P!["j"]).call(x);
     let f = shard_map(inner, &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);

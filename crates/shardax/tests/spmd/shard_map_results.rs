@@ -148,7 +148,7 @@ fn device_put_inside_shard_map_is_an_error() -> Result<()> {
 #[test]
 fn primitive_with_several_results_of_a_whole_argument() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 2)])?;
+    let mesh = make_mesh([("i", 2)])?.auto();
     let x = arange(0..20).reshape([2, 10]);
     let f = shard_map(|x: Array| x.reshape([4, 5]).split(4, 0), &mesh).in_specs(None).out_specs(P!["i"]);
     let y = f.call(&x)?;
@@ -181,6 +181,7 @@ fn captures() -> Result<()> {
         ramp(2),
         device_put(&ramp(2), NamedSharding::new(&mesh, P![]))?,
         device_put(&ramp(2), NamedSharding::new(&mesh, P!["j"]))?,
+        device_put(&ramp(2), NamedSharding::new(&mesh.explicit(), P![]))?,
     ];
     for w in placed {
         for check in [true, false] {
@@ -280,7 +281,7 @@ fn vmap_inside_a_checked_map() -> Result<()> {
 #[test]
 fn all_gather_within_groups_of_two_axes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([8, 8]);
     let gather = |x: Array| all_gather_tiled(x, axis_index_groups(("y", "z"), [[0, 1], [2, 3]]), -1);
     let f = shard_map(gather, &mesh).in_specs(P!["x", ("y", "z")]).out_specs(P!["x", ("y", "z")]);
@@ -295,7 +296,7 @@ fn all_gather_within_groups_of_two_axes() -> Result<()> {
 #[test]
 fn psum_scatter_within_groups_of_three_axes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([8, 8]);
     let names = ("x", "y", "z");
     let scatter = move |x: Array| psum_scatter_tiled(x, axis_index_groups(names, [[0, 2, 4, 6], [1, 3, 5, 7]]), 0);
@@ -318,7 +319,7 @@ fn sums_in_groups_are_checked() -> Result<()> {
     let f = |x: Array| (psum(x.sin(), groups()) * &x).square();
     let mapped = |check: bool, out: PartitionSpec| {
         move |x: Array| -> Result<Array> {
-            let mesh = make_mesh([("i", 8)])?;
+            let mesh = make_mesh([("i", 8)])?.auto();
             Ok(shard_map(f, &mesh).in_specs(P!["i"]).out_specs(out.clone()).check_vma(check).call(x)?.sum(..))
         }
     };
@@ -336,7 +337,7 @@ fn sums_in_groups_are_checked() -> Result<()> {
 #[test]
 fn ppermute_over_pairs_of_axes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let x = ramp([4, 16]);
     let next = |n: usize| (0..n).map(|j| (j, (j + 1) % n)).collect::<Vec<_>>();
     let f = move |x: Array| -> Result<(Array, Array)> {

@@ -8,12 +8,12 @@ use crate::{close, message, noise, numbers, ramp};
 
 pub(crate) fn mesh42() -> Result<Mesh> {
     setup();
-    make_mesh([("i", 4), ("j", 2)])
+    make_mesh([("i", 4), ("j", 2)]).map(|mesh| mesh.auto())
 }
 
 pub(crate) fn mesh8() -> Result<Mesh> {
     setup();
-    make_mesh([("i", 8)])
+    make_mesh([("i", 8)]).map(|mesh| mesh.auto())
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn one_of_two_results_differentiated() -> Result<()> {
 #[test]
 fn out_specs_error_names_the_missing_axes() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2), ("z", 2)])?.auto();
     let f = shard_map(|x: Array| x * 2, &mesh).in_specs(P!["x", "y", "z"]).out_specs(P!["x"]);
     let text = message(f.call(ramp([4, 2, 2])));
     assert!(text.contains("P('x',)") && text.contains("{y, z}"), "{text}");
@@ -175,7 +175,7 @@ fn out_specs_error_names_the_missing_axes() -> Result<()> {
 #[test]
 fn varying_axes_of_a_loop_carry() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2)])?.auto();
     // The carry is turned around: in the end every part may vary as much as any.
     let turn = |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
         let carry = (Array::from(0), (pcast(x.sum(..), ("x", "y")), pcast(y.sum(..), "y"), z.sum(..)));
@@ -206,7 +206,7 @@ fn varying_axes_of_a_loop_carry() -> Result<()> {
 #[test]
 fn varying_axes_of_a_cond_result() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2)])?.auto();
     type F = fn(Array, Array) -> Result<Array>;
     let mapped = |f: F, out: PartitionSpec| {
         shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(out).call((ramp(4), ramp(4)))
@@ -234,7 +234,7 @@ fn varying_axes_of_a_cond_result() -> Result<()> {
 #[test]
 fn branches_that_vary_over_different_axes_are_an_error() -> Result<()> {
     setup();
-    let mesh = make_mesh([("x", 2), ("y", 2)])?;
+    let mesh = make_mesh([("x", 2), ("y", 2)])?.auto();
     let f = |x: Array, y: Array| cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y));
     let f = shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(P![("x", "y")]);
     let error = f.call((ramp(4), ramp(4))).err().expect("they vary over different axes");
@@ -360,11 +360,11 @@ fn sharding_constraint_on_a_manual_axis_is_an_error() -> Result<()> {
 #[test]
 fn manual_axis_of_size_one() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 1), ("j", 2), ("k", 4)])?;
+    let mesh = make_mesh([("i", 1), ("j", 2), ("k", 4)])?.auto();
     let f = shard_map(|x: Array| &x * &x, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).axis_names("i");
     let v = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P!["i", "j"]))?;
     close(&jit(f).call(&v)?, &(ramp([4, 8]).square()));
-    let mesh = make_mesh([("i", 1), ("j", 2)])?;
+    let mesh = make_mesh([("i", 1), ("j", 2)])?.auto();
     let index = shard_map(|| axis_index("i").reshape([1, 1]), &mesh).in_specs(None).out_specs(P!["i"]).axis_names("i");
     assert_eq!(jit(index).call(())?.to_vec::<i32>()?, [0]);
     Ok(())
@@ -456,7 +456,7 @@ fn dimension_split_over_manual_and_automatic_axes() -> Result<()> {
 #[test]
 fn innermost_shard_map_takes_the_remaining_axes() -> Result<()> {
     let mesh = mesh42()?;
-    let _context = set_mesh(&make_mesh([("i", 4), ("j", 2), ("k", 1)])?)?;
+    let _context = set_mesh(&make_mesh([("i", 4), ("j", 2), ("k", 1)])?.auto())?;
     let h = |x: Array| shard_map(|x: Array| x * 2, None).in_specs(P![]).out_specs(P![]).call(x);
     let g = move |x: Array| shard_map(h, None).in_specs(P![]).out_specs(P![]).axis_names("j").call(x);
     let f = jit(shard_map(g, None).in_specs(P![]).out_specs(P![]).axis_names("i"));

@@ -31,7 +31,7 @@ const MARGIN: usize = 44;
 
 /// The two layers of "Shardings in types" in `docs/many-devices.md`.
 fn layers() -> Result<(Vec<Value>, Vec<Step>)> {
-    let mesh = make_mesh([("data", 2), ("model", 4)])?.explicit();
+    let mesh = make_mesh([("data", 2), ("model", 4)])?;
     let _mesh = set_mesh(&mesh)?;
     let x = device_put(&ones([8, 16]), P!["data"])?;
     let w1 = device_put(&ones([16, 32]), P![None, "model"])?;

@@ -91,7 +91,7 @@ impl Aval {
     /// ```
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(8).ok();
-    /// let mesh = make_mesh([("x", 8)])?.explicit();
+    /// let mesh = make_mesh([("x", 8)])?;
     /// let x = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["x"]))?;
     /// assert_eq!(x.aval().to_string(), "int32[16@x]");
     /// assert_eq!(x.aval().sharding().map(|s| s.spec()), Some(P!["x"]));

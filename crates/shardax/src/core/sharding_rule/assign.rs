@@ -27,12 +27,14 @@ pub(crate) fn check_context(name: &str, args: &[Aval]) -> Result<()> {
 
 /// Fails for operands of another mesh than this one, that of the context or of the first operand.
 fn check_mesh(name: &str, args: &[Aval], mesh: &AbstractMesh, of_context: bool) -> Result<()> {
-    let other = |a: &&Aval| a.sharding().is_some_and(|t| t.mesh() != mesh);
+    // A value that every device has whole is the same where all axes are manual.
+    let manual = of_context && mesh.is_all(AxisType::Manual);
+    let other = |a: &&Aval| a.sharding().is_some_and(|t| t.mesh() != mesh && !(manual && t.is_replicated()));
     let Some((other, typed)) = args.iter().find(other).and_then(|a| Some((a, a.sharding()?))) else { return Ok(()) };
     let (whose, help) = match of_context {
-        true if mesh.is_all(AxisType::Manual) => (
+        true if manual => (
             "the context mesh",
-            "pass it to the function of `shard_map` as an argument: what is captured keeps the mesh outside",
+            "pass it to the mapped function as an argument: what is captured keeps the mesh outside",
         ),
         true => ("the context mesh", "pass it as an argument, or move it with `reshard(x, spec)`"),
         false => ("that of another operand", "put the operands on one mesh, or set it with `set_mesh(&mesh)`"),

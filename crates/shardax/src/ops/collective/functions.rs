@@ -354,7 +354,7 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// use shardax::lax::{CastTo, pcast_to};
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let f = shard_map(|x: Array| {
 ///     let sums = pcast_to(x.sum(0), "x", CastTo::Unreduced);
@@ -420,5 +420,5 @@ fn explicit_outside(axes: &Axes) -> Result<()> {
         "pcast to unreduced or reduced over {:?}: the axes must be of type Explicit outside of a shard_map over all axes of the mesh {mesh}",
         axes.names
     )
-    .help("make the axes Explicit: `make_mesh(..)?.explicit()`, and leave axis_names out"))
+    .help("make the axes Explicit: `mesh.explicit()`, and leave axis_names out"))
 }

@@ -122,7 +122,7 @@ impl Over {
     /// ```
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(8).ok();
-    /// let mesh = make_mesh([("x", 8)])?.explicit();
+    /// let mesh = make_mesh([("x", 8)])?;
     /// let _mesh = set_mesh(&mesh)?;
     /// let x = reshard(ones([16, 4]), P!["x", None]);
     /// let parts = x.sum(over(0).out_sharding(P![].unreduced(["x"])));

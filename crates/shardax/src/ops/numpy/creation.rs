@@ -212,7 +212,7 @@ pub fn ones(shape: impl IntoShape) -> Array {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// assert_eq!(full_sharded([16, 2], array(0.0f32), P!["x"]).type_name(), "float32[16@x,2]");
 /// # Ok::<(), shardax::Error>(())

@@ -79,11 +79,14 @@ pub use unary::{
 
 use super::primitive::binary::Convert;
 use crate::core::array::{Array, Repr};
+use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind1};
 use crate::core::sharding_rule::check_context;
 use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
-use crate::shape::{AxisSet, broadcast_shapes};
+use crate::shape::{AxisName, AxisSet, broadcast_shapes};
+use crate::sharding::abstract_mesh::any_explicit;
+use crate::sharding::{DimSpec, Typed};
 
 /// Converts `x` to `dtype`; `weak` makes the result weakly typed.
 #[track_caller]
@@ -167,11 +170,51 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
     };
     // The cast precedes the broadcast: then its gradient is summed over devices after it has been reduced to its size.
     let vma = args.iter().fold(AxisSet::default(), |all, a| all.union(&a.vma()));
+    let split = split_dims(args, &shape);
     let grown = |a: &Array| match a.shape() == shape.as_slice() {
         true => a.clone(),
-        false => a.varying_over(&vma).broadcast_to(shape.as_slice()),
+        false => grown(&a.varying_over(&vma), &shape, split.as_ref()),
     };
     Ok(args.iter().map(|a| if a.ndim() == 0 { a.clone() } else { grown(a) }).collect())
+}
+
+/// The sharding that the operands of a broadcast have between them, in the dimensions of its `shape`.
+fn split_dims(args: &[Array], shape: &[usize]) -> Option<Typed> {
+    let types = || args.iter().filter_map(|a| Some((a, a.aval_ref()?.sharding()?)));
+    let mesh = any_explicit().then(types)?.next()?.1.mesh().clone();
+    let entry = |d: usize| {
+        let own = |(a, typed): (&Array, &Typed)| {
+            let own = (d + a.ndim()).checked_sub(shape.len())?;
+            Some(typed.dims()[own].clone()).filter(|entry| a.shape()[own] == shape[d] && *entry != DimSpec::None)
+        };
+        types().find_map(own).unwrap_or_default()
+    };
+    Some(Typed::of_dims(&mesh, (0..shape.len()).map(entry).collect())).filter(|typed| !typed.is_replicated())
+}
+
+/// Broadcasts `a` to the sharding of the other operands: each device makes its part, and sums its part of the cotangent.
+#[track_caller]
+fn grown(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
+    let of = a.aval_ref().and_then(Aval::sharding);
+    let Some(split) = split.filter(|split| of.is_none_or(|of| of.mesh() == split.mesh() && !of.is_partial())) else {
+        return a.broadcast_to(shape);
+    };
+    let first = shape.len() - a.ndim();
+    let repeats = |d: usize| d < first || a.shape()[d - first] != shape[d];
+    let own = |d: usize| of.filter(|_| !repeats(d)).map_or(DimSpec::None, |of| of.dims()[d - first].clone());
+    let taken: Vec<AxisName> = (0..shape.len()).flat_map(|d| own(d).axes().to_vec()).collect();
+    let entry = |d: usize| match (own(d), &split.dims()[d]) {
+        (DimSpec::None, other) if !other.axes().iter().any(|axis| taken.contains(axis)) => other.clone(),
+        (own, _) => own,
+    };
+    let kept = |d: usize| if repeats(d) { DimSpec::None } else { entry(d) };
+    let part = Typed::of_dims(split.mesh(), (first..shape.len()).map(kept).collect());
+    let a = match of {
+        Some(of) if *of != part => a.sharded(&part),
+        _ => a.clone(),
+    };
+    let out = Typed::of_dims(split.mesh(), (0..shape.len()).map(entry).collect());
+    a.broadcast_in_dim_as(shape, (first..shape.len()).collect(), out)
 }
 
 /// The floating point dtype for arithmetic that needs it: float64 for 64-bit integers, float32 for others and booleans.

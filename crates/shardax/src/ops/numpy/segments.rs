@@ -54,7 +54,7 @@ pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::segment_sum_sharded;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 4)])?.explicit();
+/// let mesh = make_mesh([("x", 4)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let (data, ids) = (reshard(arange(0..8), P!["x"]), reshard(array([0, 0, 1, 1, 1, 2, 2, 3]), P!["x"]));
 /// let sums = segment_sum_sharded(&data, &ids, 4, P![].unreduced(["x"]));

@@ -39,7 +39,7 @@ impl Array {
     /// ```
     /// # use shardax::prelude::*;
     /// # shardax::config::set_num_cpu_devices(8).ok();
-    /// let mesh = make_mesh([("x", 2), ("y", 4)])?.explicit();
+    /// let mesh = make_mesh([("x", 2), ("y", 4)])?;
     /// let _mesh = set_mesh(&mesh)?;
     /// let x = reshard(ones([6, 8]), P![None, "y"]);
     /// assert_eq!(x.reshape_sharded([48], P!["x"]).type_name(), "float32[48@x]");

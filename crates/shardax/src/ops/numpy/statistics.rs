@@ -205,7 +205,7 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::bincount_sharded;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 8)])?.explicit();
+/// let mesh = make_mesh([("x", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let x = reshard(array([1, 1, 0, 3, 1, 2, 2, 1]), P!["x"]);
 /// let counts = bincount_sharded(&x, 4, P![].unreduced(["x"]));

@@ -262,7 +262,7 @@ impl Primitive for Reshard {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let mesh = make_mesh([("x", 2), ("y", 4)])?.explicit();
+/// let mesh = make_mesh([("x", 2), ("y", 4)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let x = reshard(ones([8, 8]), P!["x", "y"]);
 /// assert_eq!(x.type_name(), "float32[8@x,8@y]");
