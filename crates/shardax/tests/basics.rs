@@ -89,7 +89,7 @@ fn results_of_pmap_meet_jit() -> Result<()> {
 #[test]
 fn host_data_in_and_out() -> Result<()> {
     setup();
-    let sharding = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let sharding = NamedSharding::new(&make_mesh([("x", 8)])?.auto(), P!["x"]);
     let x = device_put(&array(vec![1.5f32; 16]), &sharding)?;
     let host = device_get(&x)?;
     assert_eq!((host.devices()?.len(), host.to_vec::<f32>()?), (1, vec![1.5; 16]));

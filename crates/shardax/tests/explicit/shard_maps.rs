@@ -88,7 +88,7 @@ fn captured_values_and_modes_are_refused_inside() {
     let text = jit(f).call(&x).unwrap_err().to_string();
     assert!(
         text.contains("the mesh of an operand of type float32[8@x]")
-            && text.contains("function of `shard_map` as an argument"),
+            && text.contains("pass it to the mapped function as an argument"),
         "{text}"
     );
     let f = |x: Array| {

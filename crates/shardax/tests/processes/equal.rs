@@ -8,8 +8,8 @@ use crate::*;
 /// What programs of many kinds give on these devices, which are all there are.
 fn results() -> Result<Vec<(String, Array)>> {
     let n = device_count();
-    let mesh = make_mesh([("x", n)])?;
-    let two = make_mesh([("a", n / 2), ("b", 2)])?;
+    let mesh = make_mesh([("x", n)])?.auto();
+    let two = make_mesh([("a", n / 2), ("b", 2)])?.auto();
     let on = |mesh: &Mesh, spec: PartitionSpec| NamedSharding::new(mesh, spec);
     let random = |seed: u32, shape: &[usize], sharding: &NamedSharding| {
         let whole = random::normal(&random::key(seed), shape.to_vec());
@@ -89,7 +89,7 @@ fn results() -> Result<Vec<(String, Array)>> {
 /// A network trained on the devices of all processes: the loss of each step, and the weights at the end.
 fn training() -> Result<Vec<(String, Array)>> {
     let n = device_count();
-    let mesh = make_mesh([("batch", n)])?;
+    let mesh = make_mesh([("batch", n)])?.auto();
     let (split, whole) = (NamedSharding::new(&mesh, P!["batch"]), NamedSharding::new(&mesh, P![]));
     let data = random::normal(&random::key(0), [16 * n, 12]).to_vec::<f32>()?;
     let batch = make_array_from_callback([16 * n, 12], DType::F32, &split, |index| {

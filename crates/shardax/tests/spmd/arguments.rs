@@ -74,7 +74,7 @@ fn pmap_under_a_context_mesh() -> Result<()> {
     setup();
     let f = pmap(|x: Array| psum(x, "i")).axis_name("i");
     let before = f.call(ramp(8))?;
-    let _mesh = set_mesh(&make_mesh([("a", 4), ("b", 2)])?)?;
+    let _mesh = set_mesh(&make_mesh([("a", 4), ("b", 2)])?.auto())?;
     close(&f.call(ramp(8))?, &before);
     close(&jit(f).call(ramp(8))?, &before);
     Ok(())

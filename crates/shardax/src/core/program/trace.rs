@@ -22,7 +22,7 @@ use crate::error::{Error, Result, bail, err};
 use crate::local::{Stack, StackKey};
 use crate::scope;
 use crate::shape::AxisSet;
-use crate::sharding::context::abstract_mesh_of_trace;
+use crate::sharding::context::{abstract_mesh_of_trace, adopts};
 use crate::source;
 pub(crate) use crate::source::with_source;
 use crate::stack::grow;
@@ -110,7 +110,8 @@ impl Frame {
         if let Some(&var) = self.capture_vars.get(&key) {
             return Atom::Var(var);
         }
-        let var = self.new_var(array.aval());
+        let aval = array.aval();
+        let var = self.new_var(if adopts() { aval.with_sharding(None) } else { aval });
         self.captures.push(array.clone());
         self.capture_vars.insert(key, var);
         self.program.inputs.push(var);

@@ -165,6 +165,7 @@ impl Positions<'_> {
             let row: Vec<i32> = values.into_iter().map(|v| v.min(i32::MAX as usize) as i32).collect();
             row
         };
+        let positions = positions.whole();
         let last = positions.ndim() - 1;
         // Constants are built from plain numbers: a rule captures no arrays.
         let column = lax::iota(DType::I32, positions.shape(), last);

@@ -165,6 +165,16 @@ impl Array {
         Reshard { to: to.clone(), mesh: None, from: None }.apply(self)
     }
 
+    /// Gathers it, where its type says that it is split: every device has it whole.
+    #[track_caller]
+    pub(crate) fn whole(&self) -> Array {
+        let aval = self.aval_ref();
+        match aval.and_then(Aval::sharding).filter(|typed| !typed.is_replicated()) {
+            Some(typed) => self.sharded(&Typed::replicated(typed.mesh(), self.ndim())),
+            None => self.clone(),
+        }
+    }
+
     /// Reshards an array made while `from` was the context mesh.
     #[track_caller]
     pub(crate) fn sharded_from(&self, from: &AbstractMesh, to: &Typed) -> Array {
