@@ -53,7 +53,7 @@ fn child() {
 
 /// Twelve steps of a loop whose weights are split over all devices, or as many as there are left after a checkpoint.
 fn train(folder: &Path, steps: u64) -> Result<()> {
-    let mesh = make_mesh([("x", device_count())])?;
+    let mesh = make_mesh([("x", device_count())])?.auto();
     let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
     let weights = make_array_from_callback([8], DType::F32, &split, |index| Ok(zeros([index[0].len()])))?;
     // Data of the host is the whole, on each process; a batch is of each process's part where that is asked for.

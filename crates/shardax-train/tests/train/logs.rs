@@ -77,7 +77,7 @@ fn a_report_is_one_page() -> Result<()> {
         values: [("loss".to_owned(), loss), ("test/loss".to_owned(), 2.0 * loss)].into(),
     };
     let (a, b) = ([line(10, 2.0), line(20, 1.0)], [line(10, f64::NAN)]);
-    let mesh = make_mesh([("x", 8)])?;
+    let mesh = make_mesh([("x", 8)])?.auto();
     let tree = (device_put(&ones([16, 4]), &NamedSharding::new(&mesh, P!["x"]))?, array(1.0f32));
     let mean = shard_map(|x: Array| pmean(x, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]);
     let step = jit(mean).lower(&tree.0)?.compile()?;
@@ -105,7 +105,7 @@ fn a_report_is_one_page() -> Result<()> {
 #[test]
 fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
     super::setup();
-    let mesh = make_mesh([("data", 2), ("model", 4)])?;
+    let mesh = make_mesh([("data", 2), ("model", 4)])?.auto();
     let put = |x: Array, spec: PartitionSpec| device_put(&x, &NamedSharding::new(&mesh, spec));
     let layer = || -> Result<(Array, Array)> { Ok((put(ones([32, 64]), P![None, "model"])?, put(ones([64]), P![])?)) };
     let layers = (0..12).map(|_| layer()).collect::<Result<Vec<_>>>()?;
