@@ -33,7 +33,7 @@ fn step_of(state: Array, x: Array) -> (Array, MultiMetric) {
 }
 
 fn begin() -> Result<(Array, NamedSharding)> {
-    let split = NamedSharding::new(&make_mesh([("x", device_count())])?, P!["x"]);
+    let split = NamedSharding::new(&make_mesh([("x", device_count())])?.auto(), P!["x"]);
     let state = make_array_from_callback([8], DType::I32, &split, |index| {
         Ok(arange(index[0].start as i32..index[0].end as i32))
     })?;
