@@ -67,8 +67,13 @@ fn a_default_that_is_named_is_the_default() -> Result<()> {
 #[test]
 fn programs_put_values_into_other_memory() -> Result<()> {
     let (split, _) = shardings()?;
+    put_into_other_memory(&split)?;
+    put_into_other_memory(&NamedSharding::new(&split.mesh().explicit(), P!["x"]))
+}
+
+fn put_into_other_memory(split: &NamedSharding) -> Result<()> {
     let host = split.with_memory_kind("pinned_host");
-    let x = device_put(&arange(0..8), &split)?;
+    let x = device_put(&arange(0..8), split)?;
     let put = jit({
         let host = host.clone();
         move |x: Array| device_put(&(x * 2), &host)

@@ -91,7 +91,8 @@ pub(super) fn last_failed(group: &mut [Array]) {
         return;
     }
     let n: usize = batch.iter().product();
-    let flat: Vec<Array> = group.iter().map(|x| x.whole().reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
+    let flat: Vec<Array> =
+        group.iter().map(|x| x.whole().reshape([&[n], &x.shape()[batch.len()..]].concat())).collect();
     let index = crate::ops::lax::iota(DType::I32, &[n], 0);
     let last = where_(&flat[0], index, -1).max(..);
     let at = where_(last.less(0), n as i32 - 1, last);
