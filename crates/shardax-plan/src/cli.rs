@@ -19,6 +19,8 @@ plans a step for hardware you do not have
     --remat WHAT        none, dots or full: which residuals of layers are stored   (full)
     --micro-batch N     sequences, images or rows per step on all devices together   (the step's own)
   --set NAME=VALUE    an option of the step's own
+    --xla NAME=VALUE    an option of XLA, for GPUs or TPUs
+    --xla training      those of `config::gpu_training` and `config::tpu_training`
     --json FILE         writes the report as JSON; of a search all compiled setups, with meshes and rules
     --svg FILE          writes the report as a picture
     --search            tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given)
@@ -91,6 +93,16 @@ fn parse(args: &[String]) -> Result<Request> {
                 let refused = || value(format!("--set {given:?} is no option"), "write --set name=value");
                 let (key, to) = given.split_once('=').ok_or_else(refused)?;
                 options.insert(key.to_owned(), to.to_owned());
+            }
+            "--xla" if given == "training" => {
+                config::set_compiler_options(config::gpu_training());
+                config::set_compiler_options(config::tpu_training());
+            }
+            "--xla" => {
+                let (name, to) = given.split_once('=').filter(|(name, _)| name.starts_with("xla_")).ok_or_else(|| {
+                    value(format!("--xla {given:?} is no option of XLA"), "write --xla xla_name=value")
+                })?;
+                config::update(name, to)?;
             }
             "--json" => json = Some(given.clone()),
             "--svg" => svg = Some(given.clone()),

@@ -7,8 +7,8 @@ use super::text::{Dialect, Text, Val};
 use super::{HELP, check_block, escaped, symbol};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
-use crate::experimental::pallas::primitive::{Block, Kernel};
-use crate::experimental::pallas::spec::BlockDim;
+use crate::ops::pallas::primitive::{Block, Kernel};
+use crate::ops::pallas::spec::BlockDim;
 use crate::ops::state::{Access, Entries};
 
 /// The warps of a block of threads, and the stages of a pipelined loop: Pallas' defaults.

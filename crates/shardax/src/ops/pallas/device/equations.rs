@@ -6,7 +6,7 @@ use crate::core::primitive::Primitive;
 use crate::core::program::{Atom, Env, Eqn, Program};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Error, Result, err};
-use crate::experimental::pallas::kernel::ProgramId;
+use crate::ops::pallas::kernel::ProgramId;
 use crate::ops::primitive::binary::{Convert, IntegerPow, Select};
 use crate::ops::primitive::cond::Cond;
 use crate::ops::primitive::dot::DotGeneral;

@@ -6,7 +6,8 @@ use super::kernel::{is_in_kernel, on_grid};
 use super::primitive::{Block, Kernel};
 use super::spec::BlockSpec;
 use crate::core::array::Array;
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoOutput, function_name};
+use crate::core::primitive::Outputs;
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree};
@@ -19,7 +20,6 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::state::{Ref, with_refs};
 use crate::sharding::context::with_abstract_mesh;
 use crate::source;
-use crate::transform::function_name;
 
 /// Statistics of a kernel, for the compiler's schedule and [`Program::flops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ pub struct PallasCall<K, T> {
     grid: Vec<usize>,
     in_specs: Option<Vec<BlockSpec>>,
     out_specs: Option<Vec<BlockSpec>>,
-    scratch_shapes: Vec<Array>,
+    scratch: Vec<Result<Aval>>,
     num_scalar_prefetch: usize,
     aliases: Vec<(usize, usize)>,
     cost: Option<CostEstimate>,
@@ -111,23 +111,28 @@ where
         Ok(refs) => kernel(refs).into_output(),
         Err(all) => Err(err!(Runtime, "a kernel of {N} refs was given {}", all.len())),
     };
-    PallasCall {
-        kernel,
-        num_refs: N,
-        out_shape,
-        grid: Vec::new(),
-        in_specs: None,
-        out_specs: None,
-        scratch_shapes: Vec::new(),
-        num_scalar_prefetch: 0,
-        aliases: Vec::new(),
-        cost: None,
-        name: function_name::<K>().to_owned(),
-        interpret: false,
-    }
+    PallasCall::new(N, kernel, out_shape, function_name::<K>())
 }
 
 impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
+    /// Like [`pallas_call`], for a kernel of a number of refs that is only known at run time.
+    pub(crate) fn new(num_refs: usize, kernel: K, out_shape: T, name: &str) -> Self {
+        PallasCall {
+            kernel,
+            num_refs,
+            out_shape,
+            grid: Vec::new(),
+            in_specs: None,
+            out_specs: None,
+            scratch: Vec::new(),
+            num_scalar_prefetch: 0,
+            aliases: Vec::new(),
+            cost: None,
+            name: name.to_owned(),
+            interpret: false,
+        }
+    }
+
     /// The sizes of the grid. Default: none; the kernel runs once.
     pub fn grid(mut self, grid: impl IntoIterator<Item = usize>) -> Self {
         self.grid = grid.into_iter().collect();
@@ -148,7 +153,14 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
 
     /// The types of scratch memory, which lasts from one position of the grid to the next.
     pub fn scratch_shapes(mut self, shapes: impl IntoIterator<Item = Array>) -> Self {
-        self.scratch_shapes = shapes.into_iter().collect();
+        let of = |x: Array| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone()));
+        self.scratch = shapes.into_iter().map(of).collect();
+        self
+    }
+
+    /// Like [`scratch_shapes`](Self::scratch_shapes), of these types.
+    pub(crate) fn scratch(mut self, types: impl IntoIterator<Item = Aval>) -> Self {
+        self.scratch = types.into_iter().map(Ok).collect();
         self
     }
 
@@ -199,9 +211,12 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         let operands: Vec<Array> = operands.iter().map(|x| convert(x, x.dtype(), false)).collect();
         let out = Flat::of(&self.out_shape);
         let outs: Vec<Aval> = types_of(&out)?.into_iter().map(plain).collect();
-        let kernel = self.traced(&operands, outs)?;
-        let leaves = bind_checked(kernel, &operands)?;
-        Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
+        Flat { leaves: self.on(&operands, outs)?.into_iter().collect(), def: out.def }.build()
+    }
+
+    /// The results, of these types.
+    pub(crate) fn on(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Outputs> {
+        bind_checked(self.traced(operands, outs)?, operands)
     }
 
     /// The primitive for operands of these types.
@@ -214,8 +229,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         if prefetch > operands.len() {
             return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len()));
         }
-        let scratch = self.scratch_shapes.iter().map(|x| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone())));
-        let scratch: Vec<Aval> = scratch.collect::<Result<_>>()?;
+        let scratch: Vec<Aval> = self.scratch.iter().cloned().collect::<Result<_>>()?;
         let (scalars, inputs): (Vec<Aval>, Vec<Aval>) = {
             let mut types = operands.iter().map(|x| plain(x.aval()));
             (types.by_ref().take(prefetch).collect(), types.collect())
