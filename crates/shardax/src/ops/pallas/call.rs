@@ -13,6 +13,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
+use crate::interpret::eval::eval;
 use crate::interpret::flat::types_of;
 use crate::interpret::higher_order::bind_checked;
 use crate::ops::numpy::convert;
@@ -30,6 +31,35 @@ pub struct CostEstimate {
     pub transcendentals: u64,
     /// Bytes read and written.
     pub bytes_accessed: u64,
+}
+
+/// Parameters of the compiler for GPUs. `Default` is that of Pallas: four warps, three stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompilerParams {
+    /// The warps, of 32 threads each, that run one position of the grid: a power of two, at most 32.
+    pub num_warps: usize,
+    /// The number of iterations of a loop whose loads are under way at the same time: between 1 and 16.
+    pub num_stages: usize,
+}
+
+impl Default for CompilerParams {
+    fn default() -> Self {
+        CompilerParams { num_warps: 4, num_stages: 3 }
+    }
+}
+
+impl CompilerParams {
+    fn check(self) -> Result<()> {
+        let CompilerParams { num_warps, num_stages } = self;
+        if !num_warps.is_power_of_two() || num_warps > 32 || !(1..=16).contains(&num_stages) {
+            return Err(err!(
+                Value,
+                "num_warps must be a power of two up to 32, and num_stages between 1 and 16, got {num_warps} and {num_stages}"
+            )
+            .help("`CompilerParams::default()` has 4 and 3"));
+        }
+        Ok(())
+    }
 }
 
 impl CostEstimate {
@@ -59,6 +89,7 @@ pub struct PallasCall<K, T> {
     num_scalar_prefetch: usize,
     aliases: Vec<(usize, usize)>,
     cost: Option<CostEstimate>,
+    params: CompilerParams,
     name: String,
     interpret: bool,
 }
@@ -128,6 +159,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             num_scalar_prefetch: 0,
             aliases: Vec::new(),
             cost: None,
+            params: CompilerParams::default(),
             name: name.to_owned(),
             interpret: false,
         }
@@ -180,6 +212,22 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
     /// The cost of the kernel. Default: that of its operations, times the size of the grid.
     pub fn cost_estimate(mut self, cost: CostEstimate) -> Self {
         self.cost = Some(cost);
+        self
+    }
+
+    /// The parameters of the compiler for GPUs; other platforms ignore them.
+    ///
+    /// ```
+    /// use shardax::experimental::pallas::{self as pl, CompilerParams};
+    /// use shardax::prelude::*;
+    ///
+    /// let copy = pl::pallas_call(|[x, o]| o.set(x.get()), shape_dtype_struct([256], DType::F32));
+    /// let y = copy.compiler_params(CompilerParams { num_warps: 8, num_stages: 2 }).call([ones([256])])?;
+    /// assert_eq!(y.sum(..).item::<f32>()?, 256.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn compiler_params(mut self, params: CompilerParams) -> Self {
+        self.params = params;
         self
     }
 
@@ -248,6 +296,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             .help("a kernel takes a ref for each operand, each result and each scratch shape, in this order"));
         }
         self.check_aliases(operands, &outs)?;
+        self.params.check()?;
 
         let inputs = self.blocks("input", &self.in_specs, &inputs, &scalars)?;
         let results = self.blocks("output", &self.out_specs, &outs, &scalars)?;
@@ -269,6 +318,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             scratch,
             aliases: self.aliases.clone(),
             cost: self.cost,
+            params: self.params,
             interpret: self.interpret,
         })
     }
@@ -338,11 +388,22 @@ fn closed(
     refs: &[Aval],
     f: impl FnOnce(&[Array], &[Ref]) -> Result<Vec<Array>>,
 ) -> Result<Program> {
-    let trace = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
-    let Traced { program, captures } = with_abstract_mesh(None, trace)?;
-    match captures.first() {
+    let traced = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
+    let Traced { program, captures } = with_abstract_mesh(None, traced)?;
+    // A scalar whose value is known is a plain number.
+    let number = |x: &Array| {
+        let value = if x.ndim() == 0 && !x.is_traced() { x.to_scalars().ok()?.pop() } else { None };
+        Some(Array::literal(value?, x.dtype(), false))
+    };
+    if let Some(numbers) = captures.iter().map(number).collect::<Option<Vec<Array>>>()
+        && !numbers.is_empty()
+    {
+        let with_numbers = |args: &[Array]| eval(&program, &[&numbers[..], args].concat());
+        return Ok(with_abstract_mesh(None, || trace(args, with_numbers))?.program.simplified());
+    }
+    match captures.iter().find(|x| number(x).is_none()) {
         Some(array) => Err(err!(Value, "{what} captures an array of type {}", array.type_name())
-            .help("pass it as an operand: a kernel only sees its refs and plain numbers")),
+            .help("pass it as an operand: a kernel only sees its refs and numbers")),
         None => Ok(program.simplified()),
     }
 }
