@@ -48,11 +48,11 @@ pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
     flags.into_iter().chain(thresholds.map(|name| (name, COMBINED.into()))).collect()
 }
 
-/// Options of training on many TPUs, as public training programs set them: gathers and reductions run beside matmuls, in
-/// several steps, and reductions of gradients over several iterations.
+/// Options of training on many TPUs of any kind, as public training programs set them: asynchronous gathers and reductions
+/// beside matmuls, and reductions of gradients over several iterations.
 ///
 /// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
-/// is compiled for v5e. Nobody has measured their time here.
+/// is compiled for v5p. Nobody has measured their time here.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -65,13 +65,32 @@ pub fn tpu_training() -> Vec<(&'static str, CompilerOption)> {
         "xla_enable_async_all_gather",
         "xla_enable_async_all_reduce",
         "xla_tpu_data_parallel_opt_different_sized_ops",
-        "xla_tpu_enable_async_collective_fusion",
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
-        "xla_tpu_enable_async_collective_fusion_multiple_steps",
         "xla_tpu_enable_data_parallel_all_reduce_opt",
         "xla_tpu_overlap_compute_collective_tc",
     ];
     flags.map(|name| (name, true.into())).into()
+}
+
+/// Options of training on many TPUs v5e: those of [`tpu_training`], and collectives that run inside of fusions with other
+/// work, in several steps.
+///
+/// The compilers of other TPUs refuse them with an error that says so.
+/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
+/// is compiled for v5e. Nobody has measured their time here.
+///
+/// ```
+/// use shardax::prelude::*;
+/// let step = jit(|x: Array| x * 2).compiler_options(config::v5e_training());
+/// # let _ = step;
+/// ```
+pub fn v5e_training() -> Vec<(&'static str, CompilerOption)> {
+    let flags = [
+        "xla_tpu_enable_async_collective_fusion",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
+        "xla_tpu_enable_async_collective_fusion_multiple_steps",
+    ];
+    tpu_training().into_iter().chain(flags.map(|name| (name, true.into()))).collect()
 }
 
 static OF_PROCESS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());

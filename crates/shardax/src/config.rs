@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 use crate::client_options;
 pub use crate::client_options::{Allocator, ClientOptions};
 use crate::compiler_options::{self, CompilerOption};
-pub use crate::compiler_options::{gpu_training, tpu_training};
+pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
 use crate::settings;
@@ -287,7 +287,7 @@ pub fn set_debug_infs(debug: bool) {
 /// function. Options set earlier remain, unless they are named again.
 ///
 /// Names that begin with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` are left out on other platforms, so one program can set
-/// options for all platforms; [`gpu_training`] and [`tpu_training`] are the ones that training programs set. A name unknown to XLA is an error of the compilation. Compiled functions are not
+/// options for all platforms; [`gpu_training`], [`tpu_training`] and [`v5e_training`] are the ones that training programs set. A name unknown to XLA is an error of the compilation. Compiled functions are not
 /// affected.
 ///
 /// ```

@@ -201,7 +201,8 @@ impl CallFile for ExportedFile {
             let program = Arc::new(Exchanged::from_bytes(&bytes)?);
             let kept: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
             let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
-            let kept = kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
+            let kept =
+                kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
             let call = CallExported { program, mesh: None };
             let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
             call.lower(cx, &kept, &outs)

@@ -177,8 +177,12 @@ impl BlockSpec {
         let size = dims.iter().try_fold(1usize, |size, dim| size.checked_mul(dim.size()));
         if size.is_none_or(|size| size > i32::MAX as usize) {
             let count: f64 = dims.iter().map(|dim| dim.size() as f64).product();
-            return Err(err!(Value, "a block of {dims:?} has {count:.3e} elements, and at most {} are possible", i32::MAX)
-                .help("a block lies in the memory of one core: make it smaller, and the grid larger"));
+            return Err(err!(
+                Value,
+                "a block of {dims:?} has {count:.3e} elements, and at most {} are possible",
+                i32::MAX
+            )
+            .help("a block lies in the memory of one core: make it smaller, and the grid larger"));
         }
         Ok(dims.clone())
     }

@@ -64,7 +64,8 @@ impl<'a> Traffic<'a> {
     pub fn bytes(&self, i: &HloInstruction) -> usize {
         let own = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
         let inside = || i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
-        let sum = |(_, sequence): &(&str, Vec<&HloInstruction>)| -> usize { sequence.iter().map(|i| self.bytes(i)).sum() };
+        let sum =
+            |(_, sequence): &(&str, Vec<&HloInstruction>)| -> usize { sequence.iter().map(|i| self.bytes(i)).sum() };
         let times = usize::try_from(i.trip_count.unwrap_or(1)).unwrap_or(usize::MAX);
         let called: usize = if is_control(&i.opcode) { inside().map(sum).sum() } else { 0 };
         own.saturating_add(called.saturating_mul(times))

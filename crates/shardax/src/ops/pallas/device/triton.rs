@@ -35,6 +35,15 @@ pub(super) fn call(kernel: &Kernel) -> Result<String> {
 /// Fails for what positions that run at the same time, without common memory, cannot do.
 fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
     let written = kernel.written();
+    let steps = kernel.grid[carried.axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
+    if i32::try_from(steps).is_err() {
+        return Err(err!(
+            NotImplemented,
+            "the loop over the last axes of the grid {:?} has {steps} steps",
+            kernel.grid
+        )
+        .help("give each position a larger block"));
+    }
     for (number, block) in kernel.blocks.iter().enumerate() {
         check_block(block)?;
         if block.array.size() > i32::MAX as usize {
@@ -125,10 +134,12 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
     let last = &kernel.grid[carried.axis..];
     let zero = text.number(0)?;
     let refs = |text: &mut Text, position: &[Val]| -> Result<Vec<Box<dyn Memory>>> {
-        let prefetched = || scalars.iter().map(|(block, pointer)| {
-            let starts = vec![zero.clone(); block.dims.len()];
-            Box::new(Pointer { pointer: pointer.clone(), block: block.clone(), starts }) as Box<dyn Memory>
-        });
+        let prefetched = || {
+            scalars.iter().map(|(block, pointer)| {
+                let starts = vec![zero.clone(); block.dims.len()];
+                Box::new(Pointer { pointer: pointer.clone(), block: block.clone(), starts }) as Box<dyn Memory>
+            })
+        };
         let (index_refs, mut all): (Vec<_>, Vec<_>) = (prefetched().collect(), prefetched().collect());
         for (block, pointer) in &blocks {
             let index = Body { text: &mut *text, refs: &index_refs, ids: &[] }.program(&block.index, position)?;
@@ -210,9 +221,7 @@ fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
 fn uninitialized(text: &mut Text, aval: &Aval) -> Result<Val> {
     let value = match aval.dtype.category() {
         Category::Float => Scalar::float(f64::NAN),
-        Category::Signed | Category::Unsigned => {
-            Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low))
-        }
+        Category::Signed | Category::Unsigned => Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low)),
         _ => Scalar::Int(0),
     };
     let value = text.constant(value.converted(aval.dtype), aval.dtype)?;

@@ -223,9 +223,7 @@ impl Attention {
     /// Returns `true` if the kernel in Rust computes it, given the chance.
     #[cfg(feature = "cpu-kernels")]
     fn fits_cpu_kernel(&self) -> bool {
-        !self.given.bias
-            && self.soft_cap.is_none()
-            && matches!(self.implementation, None | Some(Implementation::Cudnn))
+        !self.given.bias && self.soft_cap.is_none() && matches!(self.implementation, None | Some(Implementation::Cudnn))
     }
 
     /// The results of the kernel in Rust, which takes scaled queries in float32, and one mask.

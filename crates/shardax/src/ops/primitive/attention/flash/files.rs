@@ -54,10 +54,7 @@ fn find(of: &Attention, cx: &Lowering, args: &[Value], suffix: &str) -> Option<(
         return None;
     }
     let Sizes { batch, queries, keys, heads, key_heads, depth } = sizes;
-    let name = format!(
-        "attention_{}_{batch}x{queries}x{heads}x{depth}_{keys}x{key_heads}{masks}{suffix}.jax",
-        q.dtype
-    );
+    let name = format!("attention_{}_{batch}x{queries}x{heads}x{depth}_{keys}x{key_heads}{masks}{suffix}.jax", q.dtype);
     let path = folder.join(name);
     path.is_file().then_some((path, sizes))
 }
@@ -105,7 +102,6 @@ pub(super) fn backward(
     })?;
     let made = ExportedFile::call(&path, cx, &operands)?;
     let shapes: Vec<_> = outs.iter().map(|out| out.shape.clone()).collect();
-    let after =
-        cx.expand(&made, |made| Ok(made.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect()));
+    let after = cx.expand(&made, |made| Ok(made.iter().zip(&shapes).map(|(x, shape)| x.reshape(&shape[..])).collect()));
     after.map(Some)
 }
