@@ -364,7 +364,7 @@ fn cumulated(text: &mut Text, cumulative: &Cumulative, x: &Val) -> Result<Val> {
         Ok(())
     })?;
     let attrs = format!("axis = {} : i32, reverse = {}", cumulative.axis, cumulative.reverse);
-    let out = text.write("tt.scan", &[x], &[region], &attrs, &[x.clone()]).swap_remove(0);
+    let out = text.write("tt.scan", &[x], &[region], &attrs, std::slice::from_ref(x)).swap_remove(0);
     text.convert(&out, dtype)
 }
 
