@@ -27,8 +27,9 @@ const COMBINED: i64 = 512 << 20;
 /// ```
 /// use shardax::prelude::*;
 /// config::set_compiler_options(config::gpu_training());
-/// let step = jit(|x: Array| x * 2).compiler_options(config::gpu_training());
-/// # let _ = step;
+/// // Or for one function.
+/// let y = jit(|x: Array| x * 2).compiler_options(config::gpu_training()).call(ones([3]))?;
+/// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
     let flags = [
@@ -74,14 +75,14 @@ pub fn tpu_training() -> Vec<(&'static str, CompilerOption)> {
 /// Options of training on many TPUs v5e: those of [`tpu_training`], and collectives that run inside of fusions with other
 /// work, in several steps.
 ///
-/// The compilers of other TPUs refuse them with an error that says so.
+/// The compilers of other TPUs reject them with an error that says so.
 /// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
 /// is compiled for v5e. Nobody has measured their time here.
 ///
 /// ```
 /// use shardax::prelude::*;
-/// let step = jit(|x: Array| x * 2).compiler_options(config::v5e_training());
-/// # let _ = step;
+/// let y = jit(|x: Array| x * 2).compiler_options(config::v5e_training()).call(ones([3]))?;
+/// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn v5e_training() -> Vec<(&'static str, CompilerOption)> {
     let flags = [

@@ -6,7 +6,7 @@ use shardax_pjrt::HloInstruction;
 
 use super::traffic::Traffic;
 
-/// What a device does between the start and the end of a collective, each time.
+/// The work of a device between the start and the end of a collective, each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Between {
     /// FLOPs of matmuls.
