@@ -82,3 +82,19 @@ pub fn masks(topology: &Topology) -> Result<()> {
     }
     Ok(())
 }
+
+/// A kernel that JAX exported for the shapes takes the place of the kernels in Rust; other shapes have these.
+pub fn files(topology: &Topology) -> Result<()> {
+    config::set_attention_kernels(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exported/attention/splash"));
+    let causal = Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(1.0 / 128f64.sqrt());
+    let gradient = jit(grad(loss(causal)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    for (heads, is_jax) in [(32, true), (8, false)] {
+        let x = shape_dtype_struct_on([8, 4096, heads, 128], DType::Bf16, &topology.devices()[0]);
+        let text = gradient.lower((&x, &x, &x))?.as_text().to_string();
+        // The gradient of splash attention is one kernel.
+        assert_eq!(text.matches("tpu_custom_call").count(), if is_jax { 2 } else { 3 }, "{text}");
+        assert_eq!(text.contains("kernel_flash_attention"), !is_jax, "{text}");
+    }
+    config::set_attention_kernels("");
+    Ok(())
+}

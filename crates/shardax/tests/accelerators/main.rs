@@ -187,7 +187,8 @@ fn attention_on_gpus() -> Result<()> {
 fn attention_on_tpus() -> Result<()> {
     let topology = Topology::tpu("v5p:2x2x2")?;
     attention::all(&topology, "tpu_custom_call", 3)?;
-    attention::masks(&topology)
+    attention::masks(&topology)?;
+    attention::files(&topology)
 }
 
 #[test]

@@ -128,7 +128,8 @@ impl Call {
         let [back, forth] = if of_keys { [self.window[1], self.window[0]] } else { self.window };
         let (size, last) = (self.blocks[other], number(self.counts()[other] - 1));
         let start = block * self.blocks[own] as i32;
-        let low = back.map(|n| lax::div(&(&start - n).maximum(0), &number(size)));
+        // A block that sees nothing has the last one: an index beyond the array must not be loaded.
+        let low = back.map(|n| lax::div(&(&start - n).maximum(0), &number(size)).minimum(&last));
         let high = forth.map(|n| lax::div(&(start + (self.blocks[own] as i32 - 1 + n)), &number(size)).minimum(&last));
         [low.unwrap_or_else(|| number(0)), high.unwrap_or(last)]
     }
