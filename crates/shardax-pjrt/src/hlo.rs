@@ -121,7 +121,7 @@ pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
     Ok(WithConfigProto::decode(bytes.as_slice()).map_err(bad_proto)?.module)
 }
 
-/// All instructions of a module, computation by computation.
+/// All instructions of a module, computation by computation; those of a scheduled one in the order of the schedule.
 pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     let module = ModuleProto::decode(module).map_err(bad_proto)?;
     let mut all = Vec::new();
@@ -131,9 +131,15 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
         names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
     };
     for computation in &module.computations {
+        let schedule = module.schedule.as_ref().and_then(|s| s.sequences.get(&computation.id));
         let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.name.as_str())).collect();
         let by_id: HashMap<i64, &InstructionProto> = computation.instructions.iter().map(|i| (i.id, i)).collect();
-        for proto in &computation.instructions {
+        let mut sequence: Vec<&InstructionProto> = computation.instructions.iter().collect();
+        if let Some(schedule) = schedule {
+            let position: HashMap<i64, usize> = schedule.ids.iter().enumerate().map(|(at, id)| (*id, at)).collect();
+            sequence.sort_by_key(|i| position.get(&i.id).copied().unwrap_or(usize::MAX));
+        }
+        for proto in sequence {
             let mut shapes = Vec::new();
             if let Some(shape) = &proto.shape {
                 shape.leaves(&mut shapes);
@@ -235,8 +241,23 @@ struct ModuleProto {
     computations: Vec<ComputationProto>,
     #[prost(int64, tag = "6")]
     entry_computation_id: i64,
+    #[prost(message, optional, tag = "7")]
+    schedule: Option<ScheduleProto>,
     #[prost(message, optional, tag = "25")]
     frames: Option<FramesProto>,
+}
+
+/// The order in which the instructions of a computation run.
+#[derive(Clone, PartialEq, Message)]
+struct ScheduleProto {
+    #[prost(map = "int64, message", tag = "1")]
+    sequences: HashMap<i64, SequenceProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SequenceProto {
+    #[prost(int64, repeated, tag = "1")]
+    ids: Vec<i64>,
 }
 
 /// Source locations, to which instructions refer by number. All numbers count from 1.

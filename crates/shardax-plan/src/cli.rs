@@ -19,6 +19,8 @@ plans a step for hardware you do not have
     --remat WHAT        none, dots or full: which residuals of layers are stored   (full)
     --micro-batch N     sequences, images or rows per step on all devices together   (the step's own)
   --set NAME=VALUE    an option of the step's own
+    --xla NAME=VALUE    an option of XLA, for GPUs or TPUs
+    --xla training      those of `config::gpu_training`, `tpu_training` or `v5e_training`
     --json FILE         writes the report as JSON; of a search all compiled setups, with meshes and rules
     --svg FILE          writes the report as a picture
     --search            tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given)
@@ -51,10 +53,11 @@ pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
 }
 
 fn parse(args: &[String]) -> Result<Request> {
-    let (mut name, mut axes, mut by_cpu, mut searches) = ("cpu:8".to_owned(), None, false, false);
+    let (mut name, mut axes, mut by_cpu, mut searches, mut trains) = ("cpu:8".to_owned(), None, false, false, false);
     let mut search = Search::default();
     let (mut remat, mut micro_batch, mut json, mut svg) = (Remat::Full, None, None, None);
     let mut options = std::collections::BTreeMap::new();
+    let mut xla = Vec::new();
     // Arguments before the first option name the step; the binary reads them.
     let mut rest = args.iter().filter(|arg| *arg != "--").skip_while(|arg| !arg.starts_with('-'));
     while let Some(option) = rest.next() {
@@ -92,12 +95,26 @@ fn parse(args: &[String]) -> Result<Request> {
                 let (key, to) = given.split_once('=').ok_or_else(refused)?;
                 options.insert(key.to_owned(), to.to_owned());
             }
+            "--xla" if given == "training" => trains = true,
+            "--xla" => {
+                let (name, to) =
+                    given.split_once('=').filter(|(name, _)| name.starts_with("xla_")).ok_or_else(|| {
+                        value(format!("--xla {given:?} is no option of XLA"), "write --xla xla_name=value")
+                    })?;
+                xla.push((name, to));
+            }
             "--json" => json = Some(given.clone()),
             "--svg" => svg = Some(given.clone()),
             _ => return Err(value(format!("there is no option {option}"), "`--help` lists the options")),
         }
     }
     let target = Target::new(&name)?;
+    if trains {
+        config::set_compiler_options(config::gpu_training());
+        let is_v5e = name.split_once(':').is_some_and(|(kind, _)| kind.ends_with("v5e"));
+        config::set_compiler_options(if is_v5e { config::v5e_training() } else { config::tpu_training() });
+    }
+    xla.into_iter().try_for_each(|(name, to)| config::update(name, to))?;
     let target = if by_cpu { target.by_cpu() } else { target };
     let mut setup = Setup { remat, micro_batch, options, ..Setup::new(target) };
     if let Some(axes) = axes {

@@ -174,8 +174,18 @@ impl Estimator {
             if group.size > 1 {
                 let runs = runs.max(1);
                 let bytes = (bytes / runs as f64) as usize;
-                let (participants, runs_said, in_loop) = (group.size, Some(runs), false);
-                let one = Collective { kind, axes, participants, bytes, count: runs, runs: runs_said, in_loop };
+                let one = Collective {
+                    kind,
+                    axes,
+                    participants: group.size,
+                    bytes,
+                    count: runs,
+                    runs: Some(runs),
+                    in_loop: false,
+                    asynchronous: 0,
+                    flops_between: 0,
+                    bytes_between: 0,
+                };
                 all.extend(network::traffic(&setup.target, Some(&mesh), &[one]));
             }
         };

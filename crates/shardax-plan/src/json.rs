@@ -28,7 +28,7 @@ impl Report {
             json!({
                 "axes": t.axes, "kind": t.kind.to_string(), "participants": t.participants, "runs": t.runs,
                 "bytes": t.bytes, "sent": t.sent, "link": t.link.to_string(), "seconds": t.seconds,
-                "at_least": t.at_least,
+                "at_least": t.at_least, "count": t.count, "asynchronous": t.asynchronous, "hidden": t.hidden,
             })
         };
         let roofline = self.roofline.as_ref().map(|r| {
@@ -52,6 +52,7 @@ impl Report {
             "bytes_accessed": self.bytes_accessed,
             "memory": {
                 "held": memory, "total": self.memory.total(), "limit": self.memory.limit, "fits": self.memory.fits(),
+                "donated": self.memory.donated, "aliased": self.memory.aliased,
                 "helps": self.helps.iter().map(helps).collect::<Vec<_>>(),
             },
             "collectives": self.traffic.iter().map(traffic).collect::<Vec<_>>(),

@@ -42,6 +42,10 @@ pub struct Memory {
     pub by: Vec<(Holder, f64)>,
     /// The memory of the device for programs; `None` if unknown.
     pub limit: Option<f64>,
+    /// The bytes of arguments that the step donates.
+    pub donated: f64,
+    /// The bytes of those that results take over.
+    pub aliased: f64,
 }
 
 impl Memory {
@@ -61,7 +65,9 @@ impl Memory {
             (Holder::ActivationsAndTemporaries, of(Holder::ActivationsAndTemporaries) + m.temporaries as f64),
             (Holder::ProgramAndPadding, of(Holder::ProgramAndPadding) + rest),
         ];
-        Memory { by: by.into_iter().filter(|(_, bytes)| *bytes > 0.0).collect(), limit }
+        let donated = facts.arguments.iter().filter(|a| a.donated).map(|a| a.bytes).sum();
+        let by = by.into_iter().filter(|(_, bytes)| *bytes > 0.0).collect();
+        Memory { by, limit, donated, aliased: m.aliased as f64 }
     }
 
     /// The sum.

@@ -123,10 +123,21 @@ pub struct Traffic {
     pub seconds: Option<f64>,
     /// Some are in loops with unknown trip counts, and are counted once.
     pub at_least: bool,
+    /// The number of collectives in the program, whose runs these are.
+    pub count: usize,
+    /// The number of those that are asynchronous.
+    pub asynchronous: usize,
+    /// The seconds of the work between the starts and the ends of all runs, as far as the collectives take: what the
+    /// compiler's schedule hides. `None` if the speeds are unknown.
+    pub hidden: Option<f64>,
 }
 
 /// The collectives grouped by axes and kind.
 pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Collective]) -> Vec<Traffic> {
+    let work = |c: &Collective| {
+        let spec = target.spec()?;
+        Some((c.flops_between as f64 / spec.flops).max(c.bytes_between as f64 / spec.memory_bandwidth))
+    };
     let mut all: BTreeMap<(Vec<String>, CollectiveKind), Traffic> = BTreeMap::new();
     for c in collectives {
         let group = match mesh {
@@ -146,7 +157,14 @@ pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Colle
             link,
             seconds: seconds.map(|_| 0.0),
             at_least: false,
+            count: 0,
+            asynchronous: 0,
+            hidden: seconds.map(|_| 0.0),
         });
+        one.count += c.count;
+        one.asynchronous += c.asynchronous;
+        let hidden = work(c).zip(seconds).map(|(work, each)| work.min(each * runs as f64));
+        one.hidden = one.hidden.zip(hidden).map(|(sum, more)| sum + more);
         one.runs += runs;
         one.bytes += (c.bytes * runs) as f64;
         one.sent += volume(c.kind, c.bytes as f64, c.participants.max(1)) * runs as f64;
@@ -174,6 +192,9 @@ mod tests {
             count: 1,
             runs: Some(1),
             in_loop: false,
+            asynchronous: 0,
+            flops_between: 0,
+            bytes_between: 0,
         };
         let (link, time) = time(&target, &group, &one);
         (link, time.expect("speeds are published"))

@@ -142,6 +142,15 @@ impl fmt::Display for Report {
             }
         }
 
+        if self.memory.donated > 0.0 || self.memory.aliased > 0.0 {
+            writeln!(
+                f,
+                "  {} of arguments are donated, and results take over {}",
+                bytes(self.memory.donated),
+                bytes(self.memory.aliased)
+            )?;
+        }
+
         writeln!(f, "\nFLOPs of one step: {}", self.flops)?;
         let all = self.flops.matmuls;
         writeln!(
@@ -160,8 +169,14 @@ impl fmt::Display for Report {
         } else {
             writeln!(
                 f,
-                "  {:<22}{:<20}{:>7}{:>12}{:>12}  {:<12}{:>10}",
-                "axes", "kind", "runs", "data", "sent", "link", "time"
+                "  {:<22}{:<20}{:>7}{:>12}{:>12}  {:<12}{:>10}{:>10}{:>12}",
+                "axes", "kind", "runs", "data", "sent", "link", "time", "async", "hidden"
+            )?;
+        }
+        if self.traffic.iter().any(|t| t.hidden.is_some()) {
+            writeln!(
+                f,
+                "  async: collectives of the program that start and end; hidden: work that is scheduled in between, as far as the collectives take"
             )?;
         }
         for t in &self.traffic {
@@ -171,9 +186,11 @@ impl fmt::Display for Report {
             };
             let time = t.seconds.map_or("".to_owned(), seconds);
             let runs = format!("{}{}", t.runs, if t.at_least { "+" } else { "" });
+            let asynchronous = format!("{}/{}", t.asynchronous, t.count);
+            let hidden = t.hidden.map_or("".to_owned(), seconds);
             writeln!(
                 f,
-                "  {axes:<22}{:<20}{runs:>7}{:>12}{:>12}  {:<12}{time:>10}",
+                "  {axes:<22}{:<20}{runs:>7}{:>12}{:>12}  {:<12}{time:>10}{asynchronous:>10}{hidden:>12}",
                 t.kind,
                 bytes(t.bytes),
                 bytes(t.sent),

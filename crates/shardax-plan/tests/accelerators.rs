@@ -66,10 +66,20 @@ fn an_mlp_on_tpus() {
     }
 }
 
+/// Also with the options of training: collectives start and end apart, with work between them, and all of the donated state
+/// is taken over.
 #[test]
 fn an_mlp_on_gpus() {
-    if let Some(report) = planned(GPU.0, GPU.1, "h100:8", &MLP) {
+    let step = [&MLP[..], &["--xla", "training"]].concat();
+    if let Some(report) = planned(GPU.0, GPU.1, "h100:8", &step) {
         check(&report, "XLA's cuda compiler", "NVLink");
+        let collectives = report["collectives"].as_array().expect("a list");
+        assert!(collectives.iter().all(|c| c["asynchronous"] == c["count"]), "{report:#}");
+        let hidden = |c: &serde_json::Value| Some(c["hidden"].as_f64()? <= c["seconds"].as_f64()?);
+        assert!(collectives.iter().all(|c| hidden(c) == Some(true)), "{report:#}");
+        assert!(collectives.iter().any(|c| c["hidden"].as_f64() > Some(0.0)), "{report:#}");
+        let memory = |what: &str| report["memory"][what].as_f64().expect("a number");
+        assert!(memory("donated") > 0.0 && memory("aliased") >= memory("donated"), "{report:#}");
     }
 }
 

@@ -64,6 +64,7 @@ fn invalid_options_are_errors() {
         (&["mlp", "--remat", "some"], "none of none, dots, full"),
         (&["mlp", "--micro-batch", "0"], "no number above 0"),
         (&["mlp", "--set", "hidden=many"], "must be a number"),
+        (&["mlp", "--xla", "fast"], "is no option of XLA"),
         (&["mlp", "--json"], "needs a value"),
         (&["mlp", "--what", "1"], "there is no option --what"),
     ] {

@@ -8,8 +8,91 @@ pub use shardax_pjrt::Value as CompilerOption;
 use crate::error::{Result, err};
 
 /// The prefixes of XLA's option names, and the platforms that know them; other names are for all platforms.
-const OF_PLATFORMS: [(&str, &[&str]); 3] =
-    [("xla_cpu_", &["cpu"]), ("xla_gpu_", &["cuda", "rocm", "gpu"]), ("xla_tpu_", &["tpu"])];
+const OF_PLATFORMS: [(&str, &[&str]); 4] = [
+    ("xla_cpu_", &["cpu"]),
+    ("xla_gpu_", &["cuda", "rocm", "gpu"]),
+    ("xla_tpu_", &["tpu"]),
+    ("xla_enable_async_", &["tpu"]),
+];
+
+/// The size up to which collectives of one kind are combined, in bytes.
+const COMBINED: i64 = 512 << 20;
+
+/// Options of training on many GPUs, as public training programs set them: collectives are scheduled early, combined up to
+/// 512 MiB, moved to the iteration of a loop before the one that needs them, and loops are unrolled twice for that.
+///
+/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
+/// is compiled for H100. Nobody has measured their time here.
+///
+/// ```
+/// use shardax::prelude::*;
+/// config::set_compiler_options(config::gpu_training());
+/// // Or for one function.
+/// let y = jit(|x: Array| x * 2).compiler_options(config::gpu_training()).call(ones([3]))?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
+    let flags = [
+        "xla_gpu_enable_latency_hiding_scheduler",
+        "xla_gpu_enable_pipelined_all_gather",
+        "xla_gpu_enable_pipelined_all_reduce",
+        "xla_gpu_enable_pipelined_reduce_scatter",
+        "xla_gpu_enable_while_loop_double_buffering",
+        "xla_gpu_enable_highest_priority_async_stream",
+    ];
+    let thresholds = [
+        "xla_gpu_all_gather_combine_threshold_bytes",
+        "xla_gpu_all_reduce_combine_threshold_bytes",
+        "xla_gpu_reduce_scatter_combine_threshold_bytes",
+    ];
+    let flags = flags.map(|name| (name, true.into()));
+    flags.into_iter().chain(thresholds.map(|name| (name, COMBINED.into()))).collect()
+}
+
+/// Options of training on many TPUs of any kind, as public training programs set them: asynchronous gathers and reductions
+/// beside matmuls, and reductions of gradients over several iterations.
+///
+/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
+/// is compiled for v5p. Nobody has measured their time here.
+///
+/// ```
+/// use shardax::prelude::*;
+/// // Options of other platforms are left out, so a program may set both.
+/// config::set_compiler_options(config::gpu_training());
+/// config::set_compiler_options(config::tpu_training());
+/// ```
+pub fn tpu_training() -> Vec<(&'static str, CompilerOption)> {
+    let flags = [
+        "xla_enable_async_all_gather",
+        "xla_enable_async_all_reduce",
+        "xla_tpu_data_parallel_opt_different_sized_ops",
+        "xla_tpu_enable_data_parallel_all_reduce_opt",
+        "xla_tpu_overlap_compute_collective_tc",
+    ];
+    flags.map(|name| (name, true.into())).into()
+}
+
+/// Options of training on many TPUs v5e: those of [`tpu_training`], and collectives that run inside of fusions with other
+/// work, in several steps.
+///
+/// The compilers of other TPUs reject them with an error that says so.
+/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
+/// is compiled for v5e. Nobody has measured their time here.
+///
+/// ```
+/// use shardax::prelude::*;
+/// let y = jit(|x: Array| x * 2).compiler_options(config::v5e_training()).call(ones([3]))?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn v5e_training() -> Vec<(&'static str, CompilerOption)> {
+    let flags = [
+        "xla_tpu_enable_async_collective_fusion",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_reduce",
+        "xla_tpu_enable_async_collective_fusion_multiple_steps",
+    ];
+    tpu_training().into_iter().chain(flags.map(|name| (name, true.into()))).collect()
+}
 
 static OF_PROCESS: Mutex<BTreeMap<String, CompilerOption>> = Mutex::new(BTreeMap::new());
 

@@ -7,14 +7,20 @@ use std::sync::{Mutex, OnceLock};
 use crate::client_options;
 pub use crate::client_options::{Allocator, ClientOptions};
 use crate::compiler_options::{self, CompilerOption};
+pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
 use crate::settings;
 use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
 
-static CONFIG: Mutex<Config> =
-    Mutex::new(Config { num_cpu_devices: None, platform: None, cache_dir: None, cache_max_size: None });
+static CONFIG: Mutex<Config> = Mutex::new(Config {
+    num_cpu_devices: None,
+    platform: None,
+    cache_dir: None,
+    cache_max_size: None,
+    attention_kernels: None,
+});
 
 static MAX_PROGRAMS: AtomicUsize = AtomicUsize::new(4096);
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(2 << 30);
@@ -44,6 +50,8 @@ struct Config {
     /// An empty path disables the cache.
     cache_dir: Option<PathBuf>,
     cache_max_size: Option<u64>,
+    /// An empty path is none.
+    attention_kernels: Option<PathBuf>,
 }
 
 fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
@@ -135,6 +143,16 @@ pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     }
     with(|c| c.cache_dir = Some(dir));
     Ok(())
+}
+
+/// Sets the folder with kernels of attention that JAX exported for TPUs (the environment variable
+/// `SHARDAX_ATTENTION_KERNELS`). `tools/export/attention.py` writes them for the shapes of a model, and names them so that
+/// attention of these shapes, on each device, finds them. An empty path turns this off.
+///
+/// Set it before the programs are traced: compiled ones are not affected.
+pub fn set_attention_kernels(folder: impl Into<PathBuf>) {
+    let folder = folder.into();
+    with(|c| c.attention_kernels = Some(folder));
 }
 
 /// Sets a hook for warnings, which are lines on standard error otherwise: `hook` receives the text of each, with the
@@ -269,7 +287,7 @@ pub fn set_debug_infs(debug: bool) {
 /// function. Options set earlier remain, unless they are named again.
 ///
 /// Names that begin with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` are left out on other platforms, so one program can set
-/// options for all platforms. A name unknown to XLA is an error of the compilation. Compiled functions are not
+/// options for all platforms; [`gpu_training`], [`tpu_training`] and [`v5e_training`] are the ones that training programs set. A name unknown to XLA is an error of the compilation. Compiled functions are not
 /// affected.
 ///
 /// ```
@@ -391,6 +409,13 @@ pub(crate) fn compilation_cache_dir() -> Option<PathBuf> {
         .or_else(|| std::env::var_os("SHARDAX_COMPILATION_CACHE_DIR").map(PathBuf::from))
         .or_else(|| DEFAULT.get_or_init(of_user).clone())
         .filter(|dir| !dir.as_os_str().is_empty())
+}
+
+/// The folder with kernels of attention, if there is one.
+pub(crate) fn attention_kernels() -> Option<PathBuf> {
+    with(|c| c.attention_kernels.clone())
+        .or_else(|| std::env::var_os("SHARDAX_ATTENTION_KERNELS").map(PathBuf::from))
+        .filter(|folder| !folder.as_os_str().is_empty())
 }
 
 /// The size limit of the compilation cache in bytes.

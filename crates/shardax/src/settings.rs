@@ -15,7 +15,8 @@ use crate::warning;
 const PREFIX: &str = "SHARDAX_";
 
 /// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
+    "ATTENTION_KERNELS",
     "COLLECTIVE_PATIENCE",
     "COLLECTIVE_TIMEOUT",
     "COMPILATION_CACHE_DIR",

@@ -8,12 +8,12 @@ use shardax::export::{Exported, export};
 use shardax::prelude::*;
 use shardax::{Format, Layout, profiler};
 
-use super::reference;
+use super::{kernels, reference};
 
 type Check = fn() -> Result<String>;
 
 /// The checks by their names.
-pub const CHECKS: [(&str, Check); 16] = [
+pub const CHECKS: [(&str, Check); 18] = [
     ("plugin", plugin),
     ("devices", devices_found),
     ("arithmetic", arithmetic),
@@ -21,6 +21,8 @@ pub const CHECKS: [(&str, Check); 16] = [
     ("matmul", matmul),
     ("functions", || reference::FUNCTIONS.run()),
     ("products", || reference::PRODUCTS.run()),
+    ("attention", kernels::attention),
+    ("kernels", kernels::kernels),
     ("collectives", collectives),
     ("donation", donation),
     ("memories", memories),

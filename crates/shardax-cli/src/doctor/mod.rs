@@ -4,6 +4,7 @@
 //! alone.
 
 mod checks;
+mod kernels;
 mod reference;
 
 use std::fmt::Write as _;

@@ -173,9 +173,10 @@ impl AttentionOptions {
     }
 
     /// Sets the implementation. By default it is chosen by platform, dtypes and size: on NVIDIA GPUs cuDNN's kernels for
-    /// bfloat16 and float16, [`Blockwise`](Implementation::Blockwise) where the scores of a device are larger than 4 GiB,
-    /// and otherwise operations of XLA, or a kernel in Rust on CPU. A warning says where cuDNN does not apply, and why;
-    /// with [`Cudnn`](Implementation::Cudnn) that is an error of the compilation for a GPU.
+    /// bfloat16 and float16, on TPUs [`Flash`](Implementation::Flash) from 1,024 queries and keys on,
+    /// [`Blockwise`](Implementation::Blockwise) where the scores of a device are larger than 4 GiB, and otherwise operations
+    /// of XLA, or a kernel in Rust on CPU. A warning says where cuDNN or flash attention does not apply, and why; with
+    /// [`Cudnn`](Implementation::Cudnn) or [`Flash`](Implementation::Flash) that is an error of the compilation.
     ///
     /// ```
     /// use shardax_nn::Implementation;
@@ -193,7 +194,7 @@ impl AttentionOptions {
     }
 
     /// Sets the sharding of the result, and so of the queries, over batch and heads. A program that the compiler splits
-    /// over devices calls cuDNN's kernels only if it is known: the compiler would gather their operands. Positions and
+    /// over devices calls the kernels of GPUs and TPUs only if it is known: the compiler would gather their operands. Positions and
     /// depths must be whole.
     pub fn out_sharding(mut self, sharding: &NamedSharding) -> Self {
         self.out_sharding = Some(sharding.clone());

@@ -76,9 +76,10 @@ fn attention(setup: &Setup) -> Result<Option<Implementation>> {
         Some("xla") => Some(Implementation::Xla),
         Some("blockwise") => Some(Implementation::Blockwise),
         Some("cudnn") => Some(Implementation::Cudnn),
+        Some("flash") => Some(Implementation::Flash),
         Some(other) => {
             return Err(value(
-                format!("option attention must be xla, blockwise or cudnn, got {other:?}"),
+                format!("option attention must be xla, blockwise, cudnn or flash, got {other:?}"),
                 "leave it out: the implementation is chosen by platform and size",
             ));
         }
@@ -113,7 +114,7 @@ type State = Optimizer<Decoder>;
 /// A step of AdamW for a language model. `data` and `fsdp` split the sequences; `fsdp` the parameters and optimizer
 /// state; `model` the heads, gated units and the vocabulary; `expert` the experts and the sequences. The micro-batch is
 /// in sequences, by default one for each group of devices that shares rows. The options `length` and `layers` are numbers;
-/// `attention` is `xla`, `blockwise` or `cudnn`.
+/// `attention` is `xla`, `blockwise`, `cudnn` or `flash`.
 ///
 /// Fails if the sizes are not divisible, or for another option of attention.
 #[track_caller]

@@ -56,6 +56,30 @@ pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Optio
     function.map(|function| hash_of((typeid::of::<T>(), options, function)))
 }
 
+/// The name of a function, for programs and errors; for a transformed function that of the function inside.
+pub(crate) fn function_name<F>() -> &'static str {
+    let mut name = std::any::type_name::<F>().trim_start_matches('&');
+    while let Some((transformed, inner)) = name.split_once('<')
+        && transformed.starts_with("shardax::")
+    {
+        name = inner.trim_start_matches('&');
+    }
+    // A trait method: `<Type as Trait>::method`.
+    if name.starts_with('<') {
+        let mut depth = 0;
+        let end = name.find(|c| {
+            depth += i32::from(c == '<') - i32::from(c == '>');
+            depth == 0
+        });
+        name = &name[end.map_or(0, |end| end + 1)..];
+    }
+    let path = name.split(['<', '>', ',', '(']).next().unwrap_or(name);
+    match path.rsplit("::").next() {
+        Some(last) if !last.is_empty() && last != "fn" && !last.starts_with('{') => last,
+        _ => "lambda",
+    }
+}
+
 /// The return types of functions that can be transformed: a tree, or a `Result` of one.
 pub trait IntoOutput {
     /// The tree.

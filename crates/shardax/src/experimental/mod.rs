@@ -3,5 +3,6 @@
 
 pub mod jet;
 pub mod ode;
-pub mod pallas;
 pub mod sparse;
+
+pub use crate::ops::pallas;

@@ -1,5 +1,6 @@
 //! The primitive that calls an exported program.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::program::Exchanged;
@@ -8,8 +9,9 @@ use crate::core::lower::imported::Imported;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
 use crate::core::program::Aval;
-use crate::error::{Result, bail, err};
+use crate::error::{Error, Result, bail, err};
 use crate::ops::control_flow::map;
+use crate::ops::primitive::attention::{CallFile, ExportedFile};
 use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
 use crate::warning;
 
@@ -189,5 +191,22 @@ impl Primitive for CallExported {
 
     fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
         self.program.out_sharding(result, self.mesh.as_ref()?)
+    }
+}
+
+impl CallFile for ExportedFile {
+    fn call(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
+        let mut call = || {
+            let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{e}"))?;
+            let program = Arc::new(Exchanged::from_bytes(&bytes)?);
+            let kept: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
+            let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
+            let kept =
+                kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
+            let call = CallExported { program, mesh: None };
+            let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
+            call.lower(cx, &kept, &outs)
+        };
+        call().map_err(|e: Error| e.context(path.display()))
     }
 }

@@ -45,7 +45,7 @@ use program::{Exchanged, type_of};
 use symbolic::{Symbols, Traced};
 
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgs};
+use crate::core::function::{Function, IntoArgs, function_name};
 use crate::core::primitive::bind;
 use crate::core::program::Aval;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
@@ -55,7 +55,7 @@ use crate::ops::primitive::reshard::reshard;
 use crate::runtime::aot::of_type;
 use crate::runtime::load::Request;
 use crate::source;
-use crate::transform::{Arg, function_name, jit, vjp};
+use crate::transform::{Arg, jit, vjp};
 
 /// Exports a function for arguments of these types ([`shape_dtype_struct`](crate::shape_dtype_struct) can replace
 /// arrays), for the platform of the default devices, without its derivative.

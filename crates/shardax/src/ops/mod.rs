@@ -11,6 +11,7 @@ pub mod lax;
 mod ndarray;
 pub mod numpy;
 pub(crate) mod operators;
+pub mod pallas;
 pub mod platform_dependent;
 pub(crate) mod primitive;
 pub(crate) mod shard_map;

@@ -10,7 +10,7 @@ use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
+use crate::core::function::{Function, IntoArgnums, IntoArgs, function_name, identity_of};
 use crate::core::prefix::{Axes, IntoPrefix, Prefix, mapped_size};
 use crate::core::program::Aval;
 use crate::core::program::trace::{check_usable, is_tracing};
@@ -27,7 +27,7 @@ use crate::sharding::context::adopting;
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
 use crate::transform::grad::gradients_taken;
-use crate::transform::jit::{check_argnums, function_name};
+use crate::transform::jit::check_argnums;
 
 /// The name of the mapped axis when none is given.
 const DEFAULT_AXIS: &str = "_internal_pmap_axis_name";

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::compiler_options::{CompilerOption, CompilerOptions};
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoArgnums, IntoArgs, identity_of};
+use crate::core::function::{Function, IntoArgnums, IntoArgs, function_name, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::Program;
 use crate::core::program::trace::{bind, check_usable, is_recording, is_tracing, scoped};
@@ -62,30 +62,6 @@ pub(crate) struct Options {
 /// ```
 pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
     Jit { options: Options::new(function_name::<F>()), f, cache: OnceLock::new(), args: PhantomData }
-}
-
-/// The name of a function, for programs and errors; for a transformed function that of the function inside.
-pub(crate) fn function_name<F>() -> &'static str {
-    let mut name = std::any::type_name::<F>().trim_start_matches('&');
-    while let Some((transformed, inner)) = name.split_once('<')
-        && transformed.starts_with("shardax::")
-    {
-        name = inner.trim_start_matches('&');
-    }
-    // A trait method: `<Type as Trait>::method`.
-    if name.starts_with('<') {
-        let mut depth = 0;
-        let end = name.find(|c| {
-            depth += i32::from(c == '<') - i32::from(c == '>');
-            depth == 0
-        });
-        name = &name[end.map_or(0, |end| end + 1)..];
-    }
-    let path = name.split(['<', '>', ',', '(']).next().unwrap_or(name);
-    match path.rsplit("::").next() {
-        Some(last) if !last.is_empty() && last != "fn" && !last.starts_with('{') => last,
-        _ => "lambda",
-    }
 }
 
 impl<F, Args> Jit<F, Args> {

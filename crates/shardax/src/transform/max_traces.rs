@@ -3,8 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::jit::function_name;
-use crate::core::function::Function;
+use crate::core::function::{Function, function_name};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::Tree;
 use crate::error::{Result, err};

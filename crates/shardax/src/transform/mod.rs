@@ -20,7 +20,6 @@ pub use checkpoint::{Checkpoint, checkpoint, checkpoint_name};
 pub use derivative::{LinearFn, VjpFn, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
 pub use grad::{Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jacobian::{Hessian, Jacobian, hessian, jacfwd, jacrev};
-pub(crate) use jit::function_name;
 pub use jit::{IntoJit, Jit, jit};
 pub use map::MapOptions;
 pub use max_traces::{MaxTraces, assert_max_traces};

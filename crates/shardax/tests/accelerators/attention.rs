@@ -1,4 +1,4 @@
-//! Attention by cuDNN's kernels, compiled for GPUs.
+//! Attention by cuDNN's kernels, compiled for GPUs, and by flash attention, compiled for TPUs.
 
 use shardax::nn::attention::{Attention, Implementation, Operands, Window, attention};
 use shardax::prelude::*;
@@ -11,15 +11,16 @@ fn loss(of: Attention) -> impl Fn(Array, Array, Array) -> Array + Clone {
     move |q, k, v| attention(&of, &Operands::new(&q, &k, &v))[0].astype(DType::F32).square().sum(..)
 }
 
-pub fn all(topology: &Topology) -> Result<()> {
+/// `target` is that of the platform's kernels, of which a gradient has `calls`.
+pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
     let causal = || Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088);
     let all = (Arg::<0>, Arg::<1>, Arg::<2>);
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on(SHAPE, DType::Bf16, &device);
 
-    // A gradient without a wish for an implementation: two calls, and nothing of the scores' size.
+    // A gradient without a wish for an implementation: kernels, and nothing of the scores' size.
     let fused = jit(grad(loss(causal())).argnums(all)).lower((&x, &x, &x))?;
-    assert_eq!(fused.as_text().matches("__cudnn$fmhaSoftmax").count(), 2, "{}", fused.as_text());
+    assert_eq!(fused.as_text().matches(target).count(), calls, "{}", fused.as_text());
     let memory = fused.compile_for(topology)?.memory_analysis()?;
     assert!((memory.temporaries as u64) < SCORES / 8, "{memory:?}");
 
@@ -28,11 +29,12 @@ pub fn all(topology: &Topology) -> Result<()> {
         let chosen = causal().implementation(Some(implementation));
         jit(grad(loss(chosen)).argnums(all)).lower((&x, &x, &x))?.compile_for(topology)?.memory_analysis()
     };
-    let (blocks, plain) = (of(Implementation::Blockwise)?, of(Implementation::Xla)?);
+    let blocks = of(Implementation::Blockwise)?;
     assert!((blocks.temporaries as u64) < SCORES / 4, "{blocks:?}");
+    let plain = of(Implementation::Xla)?;
     assert!((plain.temporaries as u64) > SCORES / 2, "{plain:?}");
     eprintln!(
-        "temporaries of a gradient: cuDNN {}, blocks {}, plain {}",
+        "temporaries of a gradient: {target} {}, blocks {}, plain {}",
         memory.temporaries, blocks.temporaries, plain.temporaries
     );
 
@@ -42,7 +44,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let x = shape_dtype_struct_on(SHAPE, DType::Bf16, &spec);
     let known = causal().sharding(Some(spec.clone()));
     let lowered = jit(grad(loss(known)).argnums(all)).lower((&x, &x, &x))?;
-    assert_eq!(lowered.as_text().matches("__cudnn$fmhaSoftmax").count(), 2, "{}", lowered.as_text());
+    assert_eq!(lowered.as_text().matches(target).count(), calls, "{}", lowered.as_text());
     let compiled = lowered.compile_for(topology)?;
     let report = compiled.collectives()?;
     assert_eq!(report.count(), 0, "{report}");
@@ -50,6 +52,49 @@ pub fn all(topology: &Topology) -> Result<()> {
 
     // Where it is not known how they are split, the compiler has operations that it can split.
     let unknown = jit(grad(loss(causal())).argnums(all)).lower((&x, &x, &x))?;
-    assert!(!unknown.as_text().contains("__cudnn"), "{}", unknown.as_text());
+    assert!(!unknown.as_text().contains(target), "{}", unknown.as_text());
+    Ok(())
+}
+
+/// The masks and sizes of flash attention: grouped heads, heads that are not packed, padding, lengths, segments, a window, a
+/// soft cap, float32.
+pub fn masks(topology: &Topology) -> Result<()> {
+    let device = topology.devices().swap_remove(0);
+    let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
+    let of = |q: Array, k: Array, lengths: Array, segments: Array| -> Result<Array> {
+        let keys = segments.get((.., ..1100));
+        let near = Window { before: 700, after: 0 };
+        let chosen = Attention::default().window(near).soft_cap(Some(30.0)).implementation(Some(Implementation::Flash));
+        let operands = Operands {
+            query_lengths: Some(lengths.clone()),
+            key_lengths: Some(lengths),
+            segments: Some([segments, keys]),
+            ..Operands::new(&q, &k, &k)
+        };
+        Ok(attention(&chosen, &operands)[0].astype(DType::F32).square().sum(..))
+    };
+    for (depth, dtype) in [(64, DType::Bf16), (128, DType::F32)] {
+        let (q, k) = (on(&[2, 1200, 4, depth], dtype), on(&[2, 1100, 2, depth], dtype));
+        let (lengths, segments) = (on(&[2], DType::I32), on(&[2, 1200], DType::I32));
+        let lowered = jit(grad(of).argnums((Arg::<0>, Arg::<1>))).lower((&q, &k, &lengths, &segments))?;
+        assert_eq!(lowered.as_text().matches("tpu_custom_call").count(), 3, "{}", lowered.as_text());
+        lowered.compile_for(topology)?;
+    }
+    Ok(())
+}
+
+/// A kernel that JAX exported for the shapes takes the place of the kernels in Rust; other shapes have these.
+pub fn files(topology: &Topology) -> Result<()> {
+    config::set_attention_kernels(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exported/attention/splash"));
+    let causal = Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(1.0 / 128f64.sqrt());
+    let gradient = jit(grad(loss(causal)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
+    for (heads, is_jax) in [(32, true), (8, false)] {
+        let x = shape_dtype_struct_on([8, 4096, heads, 128], DType::Bf16, &topology.devices()[0]);
+        let text = gradient.lower((&x, &x, &x))?.as_text().to_string();
+        // The gradient of splash attention is one kernel.
+        assert_eq!(text.matches("tpu_custom_call").count(), if is_jax { 2 } else { 3 }, "{text}");
+        assert_eq!(text.contains("kernel_flash_attention"), !is_jax, "{text}");
+    }
+    config::set_attention_kernels("");
     Ok(())
 }

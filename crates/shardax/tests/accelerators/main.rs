@@ -98,6 +98,11 @@ fn attention_of_gpus_is_cudnns() {
 }
 
 #[test]
+fn attention_of_tpus_is_flash() {
+    apart("attention_on_tpus", &[TPU], &[NO_CPU]);
+}
+
+#[test]
 fn kernels_of_pallas_compile_for_tpus() {
     apart("kernels_on_tpus", &[TPU], &[NO_CPU]);
 }
@@ -174,7 +179,16 @@ fn rust_kernels_on_tpus() -> Result<()> {
 #[test]
 #[ignore = "run by other tests, where the plugin is"]
 fn attention_on_gpus() -> Result<()> {
-    attention::all(&Topology::gpu(GpuSpec::H100)?)
+    attention::all(&Topology::gpu(GpuSpec::H100)?, "__cudnn$fmhaSoftmax", 2)
+}
+
+#[test]
+#[ignore = "run by other tests, where the plugin is"]
+fn attention_on_tpus() -> Result<()> {
+    let topology = Topology::tpu("v5p:2x2x2")?;
+    attention::all(&topology, "tpu_custom_call", 3)?;
+    attention::masks(&topology)?;
+    attention::files(&topology)
 }
 
 #[test]
@@ -246,6 +260,14 @@ fn on_tpus() -> Result<()> {
     assert_eq!(of, [0, 0, 0, 0, 1, 1, 1, 1]);
     programs::data_parallel(&slices, &mesh)?;
 
+    // The options of training programs, those of other platforms left out.
+    config::set_compiler_options(config::gpu_training());
+    config::set_compiler_options(config::tpu_training());
+    let v5p = Topology::tpu("v5p:2x2x2")?;
+    programs::data_parallel(&v5p, &v5p.mesh([("data", 8)])?)?;
+    config::set_compiler_options(config::v5e_training());
+    programs::data_parallel(&topology, &topology.mesh([("data", 8)])?)?;
+
     for (name, words) in [
         ("v5e:0x4", "must have between 1 and"),
         ("v5e:3x3", "is not divisible by"),
@@ -292,6 +314,11 @@ fn on_gpus() -> Result<()> {
     let unknown = unknown.lower(shape_dtype_struct_on([4], DType::F32, &topology.devices()[0]))?.compile_for(&topology);
     let unknown = unknown.err().expect("an option that nobody knows");
     assert!(unknown.to_string().contains("xla_gpu_no_such_option"), "{unknown}");
+
+    // The options of training programs, those of other platforms left out.
+    config::set_compiler_options(config::gpu_training());
+    config::set_compiler_options(config::tpu_training());
+    programs::data_parallel(&topology, &topology.mesh([("data", 8)])?)?;
 
     // A thousand of them, without a thousand of anything.
     let many = Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })?;

@@ -1,7 +1,7 @@
 //! Kernels written in Rust, compiled for GPUs as Triton's and for TPUs as Mosaic's.
 
 use shardax::control_flow::fori_loop;
-use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
+use shardax::experimental::pallas::{self as pl, BlockSpec, CompilerParams, CostEstimate, Ref, SQUEEZED, ds};
 use shardax::prelude::*;
 
 use super::flash;
@@ -86,8 +86,28 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
     compiles(topology, TRITON, "matmul", jit(matmul).lower(args)?)?;
     flash_attention::<64>(topology, TRITON)?;
     compiles(topology, TRITON, "masked", jit(masked).lower(on(&[16], f32))?)?;
+    // Scratch memory, and a result that positions share: the last axis of the grid is a loop.
+    let args = (on(&[256, 256], bf16), on(&[256, 256], bf16), on(&[1, 256], bf16));
+    compiles(topology, TRITON, "matmul on a grid", jit(matmul_on_grid).lower(args)?)?;
+    compiles(topology, TRITON, "cumulative", jit(cumulative).lower((on(&[64, 128], bf16), on(&[64, 128], f32)))?)?;
+    let args = (on(&[4], DType::I32), on(&[512, 128], f32), on(&[8, 128, 128], f32));
+    compiles(topology, TRITON, "ragged_matmul", jit(ragged_matmul).lower(args)?)?;
 
     on_parts(topology)
+}
+
+/// Sums over the blocks of rows of cumulative sums, plus a result that starts with the second operand.
+fn cumulative(x: Array, y: Array) -> Result<Array> {
+    let kernel = |[x, _, o]: [Ref; 3]| o.add((x.get().cumsum(0) + x.get().cummax(1)).astype(DType::F32));
+    let rows = || BlockSpec::new([16, 128], |[i]| (i, 0));
+    let first = || BlockSpec::new([16, 128], |[_]| (0, 0));
+    pl::pallas_call(kernel, out([64, 128], DType::F32))
+        .grid([4])
+        .in_specs([rows(), first()])
+        .out_specs([first()])
+        .compiler_params(CompilerParams { num_warps: 8, num_stages: 2 })
+        .input_output_aliases([(1, 0)])
+        .call([x, y])
 }
 
 fn compiles<A: Tree, R: Tree>(topology: &Topology, target: &str, name: &str, lowered: Lowered<A, R>) -> Result<()> {

@@ -13,8 +13,21 @@ const SHAPE: [usize; 4] = [8, 4096, 32, 128];
 type Attend = fn(Array, Array, Array) -> Result<Array>;
 
 fn by(implementation: Implementation, q: Array, k: Array, v: Array) -> Result<Array> {
-    let causal = Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088);
+    let scale = 1.0 / (SHAPE[3] as f64).sqrt();
+    let causal = Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(scale);
     Ok(attend(&causal.implementation(Some(implementation)), &Operands::new(&q, &k, &v))[0].clone())
+}
+
+/// The kernel that JAX exported, of this name.
+fn by_jax(name: &str, q: Array, k: Array, v: Array) -> Result<Array> {
+    config::set_attention_kernels(format!("{}/tests/exported/attention/{name}", env!("CARGO_MANIFEST_DIR")));
+    by(Implementation::Flash, q, k, v)
+}
+
+/// The kernels in Rust that are the default of TPUs.
+fn by_default_of_tpus(q: Array, k: Array, v: Array) -> Result<Array> {
+    config::set_attention_kernels("");
+    by(Implementation::Flash, q, k, v)
 }
 
 /// The kernel takes heads before positions.
@@ -32,12 +45,16 @@ pub fn attention() -> Result<()> {
         ("v5p", Topology::tpu("v5p:2x2x1")?),
     ];
     // Of blockwise attention the loops over keys have unknown trip counts, and count once.
-    let rows: [(&str, &str, [Option<Attend>; 3]); 4] = [
+    let on_tpus = |call: Attend| [None, Some(call), Some(call)];
+    let rows: [(&str, &str, [Option<Attend>; 3]); 7] = [
         ("XLA's operations", "", [Some(|q, k, v| by(Implementation::Xla, q, k, v)); 3]),
         ("blockwise", "> ", [Some(|q, k, v| by(Implementation::Blockwise, q, k, v)); 3]),
         ("cuDNN", "", [Some(|q, k, v| by(Implementation::Cudnn, q, k, v)), None, None]),
+        ("flash attention in Rust", "", on_tpus(by_default_of_tpus)),
+        ("flash attention of JAX", "", on_tpus(|q, k, v| by_jax("flash", q, k, v))),
+        ("splash attention of JAX", "", on_tpus(|q, k, v| by_jax("splash", q, k, v))),
         (
-            "flash attention, a kernel in Rust",
+            "a kernel of an example, in Rust",
             "",
             [Some(by_kernel::<64>), Some(by_kernel::<512>), Some(by_kernel::<512>)],
         ),

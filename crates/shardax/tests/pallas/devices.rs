@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use shardax::control_flow::{platform_dependent, scan, switch};
 use shardax::experimental::pallas::{self as pl, BlockDim, BlockSpec, Ref, ds};
 use shardax::export::ExportOptions;
-use shardax::numpy::integer_pow;
+use shardax::numpy::{integer_pow, sort};
 use shardax::prelude::*;
 
 use super::common::setup;
@@ -43,6 +43,21 @@ fn kernels_are_texts_of_triton_and_mosaic() -> Result<()> {
     for word in ["tpu_custom_call", "custom_call_config", "serialization_format"] {
         assert!(mosaic.contains(word), "{word} is missing in {mosaic}");
     }
+    // Positions that share a result, and scratch memory, are a loop on GPUs.
+    let sum: Call = |x| {
+        let kernel = |[x, o, s]: [Ref; 3]| {
+            let i = pl::program_id(1);
+            pl::when(i.equal(0), || s.set(0.0))?;
+            s.add(x.get())?;
+            pl::when(i.equal(3), || o.set(s.get()))
+        };
+        let call = pl::pallas_call(kernel, shape_dtype_struct([16, 128], DType::F32)).grid([2, 4]);
+        let call = call.in_specs([BlockSpec::new([8, 128], |[i, j]| (i * 4 + j, 0))]);
+        let call = call.out_specs([BlockSpec::new([8, 128], |[i, _]| (i, 0))]);
+        call.scratch_shapes([shape_dtype_struct([8, 128], DType::F32)]).call([x])
+    };
+    let looped = text("cuda", sum, &ones([64, 128]))?;
+    assert!(looped.contains("grid_x = 2") && looped.contains("scf.for"), "{looped}");
     let looped = text("tpu", |x| pl::pallas_call(copy, of([8])).interpret(true).call([x]), &ones([8]))?;
     assert!(!looped.contains("custom_call"), "{looped}");
     text("tpu", |x| platform_dependent(["cpu", "default"], (double, |x: Array| Ok(x * 2)), x), &ones([8]))?;
@@ -57,7 +72,7 @@ fn once(x: Array, kernel: impl Fn(&Ref, &Ref) -> Result<()>) -> Result<Array> {
 
 /// Kernels that neither platform has.
 const ON_BOTH: [(&str, [usize; 2], Call); 8] = [
-    ("an operation", [8, 128], |x| once(x, |x, o| o.set(x.get().cumsum(0)))),
+    ("an operation", [8, 128], |x| once(x, |x, o| o.set(sort(x.get(), 0)))),
     ("a power", [8, 128], |x| once(x, |x, o| o.set(integer_pow(x.get(), 100)))),
     ("a product of batches", [8, 128], |x| {
         once(x, |x, o| o.set(x.get().expand_dims(0).matmul(ones([1, 128, 128])).sum(0)))
@@ -82,12 +97,19 @@ const ON_BOTH: [(&str, [usize; 2], Call); 8] = [
 
 const ON_GPUS: [(&str, [usize; 2], Call); 6] = [
     ("sizes", [12, 128], |x| once(x, |x, o| o.set(x.get()))),
-    ("scratch memory", [8, 128], |x| {
-        let call = pl::pallas_call(|[x, o, _s]: [Ref; 3]| o.set(x.get()), like(&x));
-        call.scratch_shapes([like(&x)]).call([x])
+    ("a part of scratch memory", [8, 128], |x| {
+        let kernel = |[x, o, s]: [Ref; 3]| {
+            s.at(0).set(x.at(0).get())?;
+            o.set(s.get())
+        };
+        pl::pallas_call(kernel, like(&x)).scratch_shapes([like(&x)]).call([x])
     }),
-    ("prefetched operands", [8, 128], |x| pl::pallas_call(copy, like(&x)).num_scalar_prefetch(1).call([x])),
-    ("a shared block", [8, 128], |x| pl::pallas_call(|[x, o]: [Ref; 2]| o.add(x.get()), like(&x)).grid([4]).call([x])),
+    ("a shared block", [16, 128], |x| {
+        let spec = || BlockSpec::new([8, 128], |[_, i]| (i, 0));
+        let call = pl::pallas_call(|[x, o]: [Ref; 2]| o.add(x.get()), like(&x)).grid([4, 2]);
+        call.in_specs([spec()]).out_specs([spec()]).call([x])
+    }),
+    ("a large value", [1 << 14, 128], |x| once(x, |x, o| o.set(x.get()))),
     ("a large grid", [8, 128], |x| {
         let spec = || BlockSpec::new([1, 1], |[_, i]| (i, 0));
         pl::pallas_call(copy, like(&x)).grid([1, 1 << 16]).in_specs([spec()]).out_specs([spec()]).call([x])
@@ -99,7 +121,8 @@ const ON_GPUS: [(&str, [usize; 2], Call); 6] = [
     }),
 ];
 
-const ON_TPUS: [(&str, [usize; 2], Call); 8] = [
+const ON_TPUS: [(&str, [usize; 2], Call); 9] = [
+    ("a cumulative sum", [8, 128], |x| once(x, |x, o| o.set(x.get().cumsum(0)))),
     ("a block's sizes", [64, 256], |x| {
         let spec = || BlockSpec::new([4, 128], |[i]| (i, 0));
         pl::pallas_call(copy, like(&x)).grid([16]).in_specs([spec()]).out_specs([spec()]).call([x])

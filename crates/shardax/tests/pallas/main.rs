@@ -10,7 +10,7 @@ mod flash;
 use std::sync::Mutex;
 
 use common::setup;
-use shardax::experimental::pallas::{self as pl, BlockSpec, CostEstimate, Ref, SQUEEZED, ds};
+use shardax::experimental::pallas::{self as pl, BlockSpec, CompilerParams, CostEstimate, Ref, SQUEEZED, ds};
 use shardax::prelude::*;
 
 fn of(shape: [usize; 1]) -> Array {
@@ -90,12 +90,31 @@ fn kernels_that_are_wrong_are_errors() {
     let outside = array([1.0f32; 8]);
     says(run(&x, |x, o| o.set(x.get() + &outside)), &["captures an array of type float32[8]", "pass it as an operand"]);
     says(run(&x, |x, o| o.set(double(x.get())?)), &["was called in a kernel"]);
+    let huge = BlockSpec::new([1 << 40], |[i]| [i]);
+    let call = pl::pallas_call(copy, of([8])).grid([1]).in_specs([huge]);
+    says(call.call([&x]), &["copy, input 0", "1.100e12 elements", "help:"]);
+    let params = CompilerParams { num_warps: 3, num_stages: 2 };
+    says(pl::pallas_call(copy, of([8])).compiler_params(params).call([&x]), &["num_warps must be", "got 3 and 2"]);
     // An error whose value nobody uses.
     let unused = |x: &Ref, o: &Ref| {
         let _ = o.set(zeros([3]));
         o.set(x.get())
     };
     says(run(&x, unused), &["set of type float32[3]"]);
+}
+
+#[test]
+fn scalars_that_a_kernel_captures_are_numbers() -> Result<()> {
+    setup();
+    let x = arange(0.0f32..8.0);
+    let two = array(2.0f32);
+    let kernel = |[x, o]: [Ref; 2]| o.set(x.get() * &two + array(1.0f32));
+    let y = pl::pallas_call(kernel, of([8])).call([&x])?;
+    assert!(allclose(y, 2 * &x + 1, 0.0, 0.0)?);
+    // Of a traced one the value is not known.
+    let traced = |x: Array, n: Array| pl::pallas_call(|[x, o]: [Ref; 2]| o.set(x.get() * &n), of([8])).call([x]);
+    says(jit(traced).call((&x, &two)), &["captures an array of type float32", "pass it as an operand"]);
+    Ok(())
 }
 
 #[test]

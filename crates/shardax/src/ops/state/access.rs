@@ -40,6 +40,11 @@ pub(crate) struct Swap {
 }
 
 impl Access {
+    /// All of a ref of this type.
+    pub fn whole(number: usize, of: &Aval) -> Access {
+        Access { number, place: Place::whole(&of.shape), part: of.clone(), padded: false, masked: false }
+    }
+
     fn print(&self) -> String {
         let masked = if self.masked { " masked" } else { "" };
         format!("ref={} place={:?}{masked}", self.number, self.place)

@@ -61,6 +61,11 @@ impl Place {
         Ok((Place(entries), operands))
     }
 
+    /// All entries of each dimension.
+    pub fn whole(shape: &[usize]) -> Place {
+        Place(shape.iter().map(|&size| Entries::Range(0, size)).collect())
+    }
+
     /// The entries of each dimension.
     pub fn entries(&self) -> &[Entries] {
         &self.0

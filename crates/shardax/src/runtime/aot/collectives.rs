@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use shardax_pjrt::{ElementType, HloInstruction};
 
+use super::overlap::Overlap;
 use crate::shape::AxisName;
 use crate::sharding::Mesh;
 
@@ -85,6 +86,13 @@ pub struct Collective {
     pub runs: Option<usize>,
     /// `true` if they are inside a loop.
     pub in_loop: bool,
+    /// The number of these that are asynchronous: a device works between their start and their end.
+    pub asynchronous: usize,
+    /// The FLOPs of matmuls between the starts and the ends of all of them, in one call; those in a loop with an unknown
+    /// number of iterations count once.
+    pub flops_between: u64,
+    /// The bytes of memory traffic there, likewise.
+    pub bytes_between: u64,
 }
 
 /// `all-reduce over 'i', 4 bytes on each device, ×1`
@@ -95,6 +103,11 @@ impl fmt::Display for Collective {
             write!(f, "{}{axis:?}", if i == 0 { " over " } else { ", " })?;
         }
         write!(f, ", {} bytes on each device, ×{}", self.bytes, self.count)?;
+        match self.asynchronous {
+            0 => {}
+            n if n == self.count => f.write_str(", asynchronous")?,
+            n => write!(f, ", {n} of them asynchronous")?,
+        }
         match (self.in_loop, self.runs) {
             (false, _) => Ok(()),
             (true, Some(runs)) => write!(f, " in a loop, {runs} runs"),
@@ -112,6 +125,7 @@ pub struct Collectives(Vec<Collective>);
 impl Collectives {
     pub(crate) fn of(instructions: &[HloInstruction], mesh: Option<&Mesh>) -> Self {
         let runs = Runs::of(instructions);
+        let overlap = Overlap::of(instructions);
         let scattering = fused_reduce_scatters(instructions);
         let continuing = continued(instructions);
         let sizes: HashMap<(&str, &str), usize> =
@@ -134,14 +148,21 @@ impl Collectives {
                 results = if results > operands { results - operands } else { results };
             }
             let groups = groups(instruction, mesh);
+            let of_computation = runs.of_computation(computation);
+            let between = overlap.with(instruction);
+            let times = of_computation.unwrap_or(1);
+            let work = between.unwrap_or_default();
             let one = Collective {
                 kind: if scattering.contains(computation) { ReduceScatter } else { kind },
                 axes: axes(&groups, mesh),
                 participants: groups.iter().map(Vec::len).max().unwrap_or(0),
                 bytes: operands.max(results),
                 count: 1,
-                runs: runs.of_computation(computation),
+                runs: of_computation,
                 in_loop: runs.looped.contains(computation),
+                asynchronous: usize::from(between.is_some()),
+                flops_between: (work.flops * times as f64) as u64,
+                bytes_between: work.bytes.saturating_mul(times) as u64,
             };
             let same = |c: &Collective| {
                 (c.kind, &c.axes, c.participants, c.bytes, c.in_loop, c.runs.is_none())
@@ -151,6 +172,9 @@ impl Collectives {
                 Some(known) => {
                     known.count += 1;
                     known.runs = known.runs.zip(one.runs).map(|(a, b)| a.saturating_add(b));
+                    known.asynchronous += one.asynchronous;
+                    known.flops_between = known.flops_between.saturating_add(one.flops_between);
+                    known.bytes_between = known.bytes_between.saturating_add(one.bytes_between);
                 }
                 None => found.push(one),
             }

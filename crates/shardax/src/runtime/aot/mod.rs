@@ -7,6 +7,7 @@ mod eval_shape;
 mod formats;
 mod leaves;
 pub(crate) mod lower;
+mod overlap;
 mod report;
 mod traffic;
 

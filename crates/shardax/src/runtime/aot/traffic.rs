@@ -14,34 +14,85 @@ struct Computation<'a> {
 
 type Computations<'a> = HashMap<&'a str, Computation<'a>>;
 
+/// The computations of a program, for the traffic and the operations of its instructions.
+pub(super) struct Traffic<'a> {
+    runs: Runs<'a>,
+    all: Computations<'a>,
+    sequences: Vec<(&'a str, Vec<&'a HloInstruction>)>,
+    /// The FLOPs of each computation, once.
+    flops: HashMap<&'a str, f64>,
+}
+
+impl<'a> Traffic<'a> {
+    pub fn of(instructions: &'a [HloInstruction]) -> Self {
+        let mut all = Computations::new();
+        let mut members: HashMap<&str, Vec<&HloInstruction>> = HashMap::new();
+        for i in instructions {
+            let computation =
+                all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
+            computation.by_name.insert(&i.name, i);
+            // Instructions come after their operands.
+            computation.root = i;
+            members.entry(&i.computation).or_default().push(i);
+        }
+        // The computations whose instructions run one after another: the entry, and those of loops, branches and calls.
+        let mut in_order: Vec<&str> =
+            instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
+        let mut at = 0;
+        while let Some(computation) = in_order.get(at).and_then(|name| members.get(name)) {
+            at += 1;
+            for called in computation.iter().filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
+                if !in_order.contains(&called.as_str()) {
+                    in_order.push(called);
+                }
+            }
+        }
+        let sequences = in_order.into_iter().filter_map(|name| Some((name, members.remove(name)?))).collect();
+        let mut flops: HashMap<&str, f64> = HashMap::new();
+        for i in instructions {
+            *flops.entry(&i.computation).or_default() += i.matmul_flops;
+        }
+        Traffic { runs: Runs::of(instructions), all, sequences, flops }
+    }
+
+    /// The computations whose instructions run one after another, with these, in order.
+    pub fn in_order(&self) -> impl Iterator<Item = (&'a str, &[&'a HloInstruction])> {
+        self.sequences.iter().map(|(name, sequence)| (*name, sequence.as_slice()))
+    }
+
+    /// The bytes that an instruction reads and writes each time, of a loop with those of its body.
+    pub fn bytes(&self, i: &HloInstruction) -> usize {
+        let own = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
+        let inside = || i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
+        let sum =
+            |(_, sequence): &(&str, Vec<&HloInstruction>)| -> usize { sequence.iter().map(|i| self.bytes(i)).sum() };
+        let times = usize::try_from(i.trip_count.unwrap_or(1)).unwrap_or(usize::MAX);
+        let called: usize = if is_control(&i.opcode) { inside().map(sum).sum() } else { 0 };
+        own.saturating_add(called.saturating_mul(times))
+    }
+
+    /// The matmul FLOPs of an instruction each time, with those of what it calls.
+    pub fn flops(&self, i: &HloInstruction) -> f64 {
+        let called: f64 = match is_control(&i.opcode) {
+            true => {
+                let inside = i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
+                inside.flat_map(|(_, sequence)| sequence).map(|i| self.flops(i)).sum()
+            }
+            false => i.calls.iter().filter_map(|name| self.flops.get(name.as_str())).sum(),
+        };
+        i.matmul_flops + called * i.trip_count.unwrap_or(1) as f64
+    }
+}
+
 /// The bytes that one call reads and writes on one device: operands and results of every top-level instruction,
 /// once per execution; of a sliced operand, the slice. Loops with an unknown number of iterations count once.
 pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
-    let runs = Runs::of(instructions);
-    let mut all = Computations::new();
-    for i in instructions {
-        let computation = all.entry(&i.computation).or_insert_with(|| Computation { by_name: HashMap::new(), root: i });
-        computation.by_name.insert(&i.name, i);
-        // Instructions come after their operands.
-        computation.root = i;
-    }
-    // The computations whose instructions run one after another: the entry, and those of loops, branches and calls.
-    let mut in_order: Vec<&str> =
-        instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
-    let mut at = 0;
-    while let Some(computation) = in_order.get(at).and_then(|name| all.get(name)) {
-        at += 1;
-        for called in computation.by_name.values().filter(|i| is_control(&i.opcode)).flat_map(|i| &i.calls) {
-            if !in_order.contains(&called.as_str()) {
-                in_order.push(called);
-            }
-        }
-    }
+    let traffic = Traffic::of(instructions);
     let mut sum = 0usize;
-    for name in in_order {
-        let times = runs.of_computation(name).unwrap_or(1);
-        let Some(computation) = all.get(name) else { continue };
-        let once: usize = computation.by_name.values().map(|i| accessed(i, computation, &all)).sum();
+    for (name, sequence) in traffic.in_order() {
+        let times = traffic.runs.of_computation(name).unwrap_or(1);
+        let Some(computation) = traffic.all.get(name) else { continue };
+        let once: usize = sequence.iter().map(|i| accessed(i, computation, &traffic.all)).sum();
         sum = sum.saturating_add(once.saturating_mul(times));
     }
     sum

@@ -30,7 +30,7 @@ pub(super) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     match of.implementation {
         Some(Implementation::Blockwise) => rows > 0.0,
         Some(Implementation::Xla) => false,
-        Some(Implementation::Cudnn) | None => bytes > LIMIT,
+        Some(Implementation::Cudnn | Implementation::Flash) | None => bytes > LIMIT,
     }
 }
 
@@ -46,7 +46,7 @@ struct Blocks<'a> {
 }
 
 /// `x` with `value` after dimension `axis`, so that its size, if it is `size`, becomes `to`.
-fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
+pub(super) fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
     let dim = (x.ndim() as i32 + axis) as usize;
     if x.shape()[dim] != size || size == to {
         return x.clone();
@@ -130,7 +130,7 @@ impl<'a> Blocks<'a> {
 }
 
 /// `[..., heads, queries]` as `[..., queries, heads, 1]`.
-fn of_output(x: &Array) -> Array {
+pub(super) fn of_output(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }
 
@@ -175,13 +175,13 @@ pub(super) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
 }
 
 /// An array of the key heads, `[..., n, key heads, depth]`, for the heads of queries in `like`.
-fn repeated(x: &Array, like: &Array) -> Array {
+pub(super) fn repeated(x: &Array, like: &Array) -> Array {
     let heads = like.shape()[like.ndim() - 2] / x.shape()[x.ndim() - 2].max(1);
     if heads == 1 { x.clone() } else { repeat(x, heads, -2) }
 }
 
 /// The queries that saw no key: 1 for these, and 0 for others.
-fn blind(max: &Array) -> Array {
+pub(super) fn blind(max: &Array) -> Array {
     max.less_equal(HIDDEN).astype(DType::F32)
 }
 

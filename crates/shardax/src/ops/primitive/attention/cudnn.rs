@@ -1,21 +1,19 @@
 //! cuDNN's fused attention on NVIDIA GPUs: XLA's custom calls, as JAX writes them for
 //! `dot_product_attention(implementation="cudnn")`.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-
 use super::derivative::AttentionGradient;
-use super::sharded::{self, Form, forms};
+use super::sharded::Fused;
 use super::unfused::reduced;
 use super::{Attention, Given, HIDDEN, Implementation, Operands};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
-use crate::error::{Result, err};
+use crate::error::Result;
 use crate::ops::lax::iota;
 use crate::ops::numpy::{full_dtype, where_, zeros_dtype};
-use crate::warning::warn;
+
+const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
 
 /// The largest depth of a head that cuDNN takes on all GPUs with fused attention; from Hopper on it is 256.
 const MAX_DEPTH: usize = 128;
@@ -26,12 +24,10 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
         return Ok(None);
     }
     if let Some(reason) = Call::reason_against(of, cx, args) {
-        return otherwise(of, cx, args, &reason);
+        return CUDNN.lacks(of, cx, args, &reason);
     }
     if !cx.is_local() {
-        let alone = Attention { sharding: None, implementation: Some(Implementation::Cudnn), ..of.clone() };
-        let out_forms = [Form::Output, Form::PerQuery, Form::PerQuery];
-        return split(of, alone, cx, args, &forms(of), (outs, &out_forms[..outs.len()]));
+        return CUDNN.forward_of_parts(of, cx, args, outs);
     }
     let call = Call::new(of, cx, args);
     let operands = cx.expand(args, |args| Ok(call.operands(&Operands::of(of.given, args), None)))?;
@@ -80,15 +76,10 @@ pub(super) fn backward(
         sums.or_else(|| (added && is_odd).then(|| format!("with a bias or mask {queries} x {keys} must be even")))
     });
     if let Some(reason) = reason {
-        return otherwise(of, cx, args, &reason);
+        return CUDNN.lacks(of, cx, args, &reason);
     }
     if !cx.is_local() {
-        let of = Attention { sharding: None, implementation: Some(Implementation::Cudnn), ..of.clone() };
-        let alone = AttentionGradient { of, ..*gradient };
-        let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
-        let forms: Vec<Form> = forms(&alone.of).into_iter().chain(more).collect();
-        let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
-        return split(&gradient.of, alone, cx, args, &forms, (outs, &out_forms[..outs.len()]));
+        return CUDNN.backward_of_parts(gradient, cx, args, outs);
     }
     let call = Call::new(of, cx, args);
     let operands = cx.expand(args, |args| {
@@ -118,45 +109,10 @@ fn is_wanted(of: &Attention, cx: &Lowering) -> bool {
     let is_chosen = match of.implementation {
         Some(Implementation::Cudnn) => true,
         // A text for others may be run without cuDNN.
-        None => !cx.portable,
+        None | Some(Implementation::Flash) => !cx.portable,
         Some(Implementation::Xla | Implementation::Blockwise) => false,
     };
     cx.platform == Platform::Gpu && is_chosen
-}
-
-/// Says why cuDNN does not compute it, once for each reason; an error where cuDNN was asked for.
-fn otherwise(of: &Attention, cx: &Lowering, args: &[Value], reason: &str) -> Result<Option<Vec<Value>>> {
-    let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
-    let message = format!("cuDNN does not compute attention of {}: {reason}", types.join(", "));
-    if of.implementation == Some(Implementation::Cudnn) {
-        return Err(
-            err!(NotImplemented, "{message}").help("leave `implementation` to the library, or change what it says")
-        );
-    }
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
-        warn(&message, "XLA's operations compute it, with more memory and time; `Implementation::Xla` chooses these");
-    }
-    Ok(None)
-}
-
-/// Lowers a primitive of a program that the compiler splits.
-fn split(
-    of: &Attention,
-    alone: impl crate::core::primitive::Primitive + Clone + 'static,
-    cx: &mut Lowering,
-    args: &[Value],
-    forms: &[Form],
-    outs: (&[Aval], &[Form]),
-) -> Result<Option<Vec<Value>>> {
-    let Some(sharding) = sharded::known(of, cx, args[0]) else {
-        let reason = "the sharding of batch and heads is not known: set `out_sharding`, or call it in a shard_map";
-        return otherwise(of, cx, args, reason);
-    };
-    match sharded::lower(alone, &sharding, cx, (args, forms), outs)? {
-        Ok(made) => Ok(Some(made)),
-        Err(reason) => otherwise(of, cx, args, &reason),
-    }
 }
 
 impl Given {

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::unfused::Block;
-use super::{Attention, Given, Operands, blockwise, cudnn, depth, products, sharding_of, with_batch};
+use super::{Attention, Given, Operands, blockwise, cudnn, depth, flash, products, sharding_of, with_batch};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -197,6 +197,9 @@ impl Primitive for AttentionGradient {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if let Some(made) = cudnn::backward(self, cx, args, outs)? {
+            return Ok(made);
+        }
+        if let Some(made) = flash::backward(self, cx, args, outs)? {
             return Ok(made);
         }
         #[cfg(feature = "cpu-kernels")]

@@ -1,9 +1,9 @@
 //! Fused attention, which does not store the scores of all queries and keys: the gradient recomputes them from each
 //! query's logsumexp ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 //!
-//! It has several lowerings: cuDNN's kernels on GPUs ([`cudnn`]), a kernel in Rust on CPU
-//! (`cpu_kernels/attention.rs`), a loop over blocks where the scores would not fit ([`blockwise`]), and
-//! plain operations ([`unfused`]).
+//! It has several lowerings: cuDNN's kernels on GPUs ([`cudnn`]), kernels for TPUs ([`flash`]), a kernel in Rust on CPU
+//! (`cpu_kernels/attention.rs`), a loop over blocks where the scores would not fit ([`blockwise`]), and plain operations
+//! ([`unfused`]).
 //!
 //! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each key head
 //! serves several query heads; per-query values of the softmax are `[..., heads, queries]`, in float32.
@@ -11,12 +11,14 @@
 mod blockwise;
 mod cudnn;
 mod derivative;
+mod flash;
 mod operands;
 mod sharded;
 mod unfused;
 
 use smallvec::{SmallVec, smallvec};
 
+pub(crate) use self::flash::{CallFile, ExportedFile};
 pub use self::operands::{Given, Operands};
 use self::unfused::Block;
 use crate::core::array::Array;
@@ -40,6 +42,9 @@ pub enum Implementation {
     Xla,
     /// cuDNN's kernels on NVIDIA GPUs, an error where these do not apply. Other platforms choose for themselves.
     Cudnn,
+    /// Flash attention on TPUs, an error where it does not apply: a kernel that JAX exported for these shapes, or else one
+    /// in Rust. On CPU it is a loop over the blocks of the kernel, for tests; GPUs choose for themselves.
+    Flash,
     /// A loop over blocks of keys, with a running maximum and sum: the memory of one block of scores, and more time.
     Blockwise,
 }
@@ -218,9 +223,7 @@ impl Attention {
     /// Returns `true` if the kernel in Rust computes it, given the chance.
     #[cfg(feature = "cpu-kernels")]
     fn fits_cpu_kernel(&self) -> bool {
-        !self.given.bias
-            && self.soft_cap.is_none()
-            && !matches!(self.implementation, Some(Implementation::Xla | Implementation::Blockwise))
+        !self.given.bias && self.soft_cap.is_none() && matches!(self.implementation, None | Some(Implementation::Cudnn))
     }
 
     /// The results of the kernel in Rust, which takes scaled queries in float32, and one mask.
@@ -340,6 +343,9 @@ impl Primitive for Attention {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if let Some(made) = cudnn::forward(self, cx, args, outs)? {
+            return Ok(made);
+        }
+        if let Some(made) = flash::forward(self, cx, args, outs)? {
             return Ok(made);
         }
         #[cfg(feature = "cpu-kernels")]

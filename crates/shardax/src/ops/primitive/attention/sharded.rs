@@ -1,23 +1,106 @@
 //! Attention in programs that the compiler splits over devices: the compiler cannot look into a fused kernel, and would
 //! gather its operands. So each device runs the kernel on its part of the batch and of the heads.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Attention;
+use super::derivative::AttentionGradient;
+use super::{Attention, Implementation};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Primitive, bind};
 use crate::core::program::Aval;
 use crate::core::program::trace::trace;
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::ops::collective::psum;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
+use crate::warning::warn;
+
+/// An implementation by fused kernels.
+pub(super) struct Fused {
+    /// The kernels, in messages.
+    pub name: &'static str,
+    pub implementation: Implementation,
+}
+
+impl Fused {
+    /// Says why these kernels do not compute it, once for each reason; an error where they were asked for.
+    pub fn lacks(&self, of: &Attention, cx: &Lowering, args: &[Value], reason: &str) -> Result<Option<Vec<Value>>> {
+        let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
+        let message = format!("{} does not compute attention of {}: {reason}", self.name, types.join(", "));
+        if of.implementation == Some(self.implementation) {
+            return Err(
+                err!(NotImplemented, "{message}").help("leave `implementation` to the library, or change what it says")
+            );
+        }
+        static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
+            warn(
+                &message,
+                "XLA's operations compute it, with more memory and time; `Implementation::Xla` chooses these",
+            );
+        }
+        Ok(None)
+    }
+
+    /// Lowers attention in a program that the compiler splits.
+    pub fn forward_of_parts(
+        &self,
+        of: &Attention,
+        cx: &mut Lowering,
+        args: &[Value],
+        outs: &[Aval],
+    ) -> Result<Option<Vec<Value>>> {
+        let out_forms = [Form::Output, Form::PerQuery, Form::PerQuery];
+        self.of_parts(of, self.alone(of), cx, (args, &forms(of)), (outs, &out_forms[..outs.len()]))
+    }
+
+    /// Lowers the gradient of attention in a program that the compiler splits.
+    pub fn backward_of_parts(
+        &self,
+        gradient: &AttentionGradient,
+        cx: &mut Lowering,
+        args: &[Value],
+        outs: &[Aval],
+    ) -> Result<Option<Vec<Value>>> {
+        let of = &gradient.of;
+        let alone = AttentionGradient { of: self.alone(of), ..*gradient };
+        let more = [Form::Output, Form::PerQuery, Form::PerQuery, Form::Output];
+        let of_sum = gradient.of_sum.then_some(Form::PerQuery);
+        let all: Vec<Form> = forms(of).into_iter().chain(more).chain(of_sum).collect();
+        let out_forms = [Form::Output, Form::Output, Form::Output, Form::Scores];
+        self.of_parts(of, alone, cx, (args, &all), (outs, &out_forms[..outs.len()]))
+    }
+
+    /// The attention of a device's part.
+    fn alone(&self, of: &Attention) -> Attention {
+        Attention { sharding: None, implementation: Some(self.implementation), ..of.clone() }
+    }
+
+    fn of_parts(
+        &self,
+        of: &Attention,
+        alone: impl Primitive + Clone + 'static,
+        cx: &mut Lowering,
+        args: (&[Value], &[Form]),
+        outs: (&[Aval], &[Form]),
+    ) -> Result<Option<Vec<Value>>> {
+        let Some(sharding) = known(of, cx, args.0[0]) else {
+            let reason = "the sharding of batch and heads is not known: set `out_sharding`, or call it in a shard_map";
+            return self.lacks(of, cx, args.0, reason);
+        };
+        match lower(alone, &sharding, cx, args, outs)? {
+            Ok(made) => Ok(Some(made)),
+            Err(reason) => self.lacks(of, cx, args.0, &reason),
+        }
+    }
+}
 
 /// An operand's or a result's relation to batch and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+enum Form {
     /// `[..., positions, heads, depth]`.
     Output,
     /// `[..., heads, queries]`.
@@ -29,7 +112,7 @@ pub(super) enum Form {
 }
 
 /// The forms of the operands of attention.
-pub(super) fn forms(of: &Attention) -> Vec<Form> {
+fn forms(of: &Attention) -> Vec<Form> {
     let given = of.given;
     let scores = [given.bias, given.mask].map(|given| (given, Form::Scores));
     let batch = [given.query_lengths, given.key_lengths, given.segments, given.segments].map(|g| (g, Form::Batch));
@@ -38,7 +121,7 @@ pub(super) fn forms(of: &Attention) -> Vec<Form> {
 }
 
 /// The sharding of the queries of an attention whose operands are these, if it is known.
-pub(super) fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
+fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
     let typed = || {
         let typed = cx.typed(q)?;
         let mesh = cx.auto_mesh.as_ref().filter(|mesh| mesh.axes() == typed.mesh().axes())?;
@@ -48,7 +131,7 @@ pub(super) fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedShar
 }
 
 /// Lowers `primitive` as a manual computation over batch and heads. `Err` has the reason why that cannot be, for people.
-pub(super) fn lower(
+fn lower(
     primitive: impl Primitive + Clone + 'static,
     sharding: &NamedSharding,
     cx: &mut Lowering,

@@ -24,7 +24,7 @@ mod kernel;
 mod primitive;
 mod spec;
 
-pub use call::{CostEstimate, PallasCall, pallas_call};
+pub use call::{CompilerParams, CostEstimate, PallasCall, pallas_call};
 pub use kernel::{cdiv, dot, num_programs, program_id, when};
 pub use spec::{BlockDim, BlockSpec, IntoBlockIndex, IntoBlockShape, SQUEEZED};
 

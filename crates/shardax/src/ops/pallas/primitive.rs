@@ -1,6 +1,6 @@
 //! The primitive of a kernel on its grid.
 
-use super::call::CostEstimate;
+use super::call::{CompilerParams, CostEstimate};
 use super::device;
 use super::spec::BlockDim;
 use crate::core::array::Array;
@@ -36,6 +36,7 @@ pub(super) struct Kernel {
     /// Pairs of an operand and the output that starts with its value.
     pub aliases: Vec<(usize, usize)>,
     pub cost: Option<CostEstimate>,
+    pub params: CompilerParams,
     /// It is a loop on every platform.
     pub interpret: bool,
 }

@@ -12,8 +12,8 @@ use super::{check_block, symbol};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::experimental::pallas::primitive::{Block, Kernel};
-use crate::experimental::pallas::spec::BlockDim;
+use crate::ops::pallas::primitive::{Block, Kernel};
+use crate::ops::pallas::spec::BlockDim;
 use crate::ops::state::{Access, Entries};
 
 /// The version of the stable form of Mosaic's dialect that JAX 0.10.2 writes; newer compilers read older versions.

@@ -1,6 +1,7 @@
 //! Kernels as functions of the dialects that XLA compiles for GPUs (Triton's) and TPUs (Mosaic's): custom calls with
 //! their text.
 
+mod carried;
 mod equations;
 mod mosaic;
 mod text;

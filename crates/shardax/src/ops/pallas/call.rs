@@ -6,12 +6,14 @@ use super::kernel::{is_in_kernel, on_grid};
 use super::primitive::{Block, Kernel};
 use super::spec::BlockSpec;
 use crate::core::array::Array;
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoOutput, function_name};
+use crate::core::primitive::Outputs;
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
+use crate::interpret::eval::eval;
 use crate::interpret::flat::types_of;
 use crate::interpret::higher_order::bind_checked;
 use crate::ops::numpy::convert;
@@ -19,7 +21,6 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::state::{Ref, with_refs};
 use crate::sharding::context::with_abstract_mesh;
 use crate::source;
-use crate::transform::function_name;
 
 /// Statistics of a kernel, for the compiler's schedule and [`Program::flops`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,6 +31,35 @@ pub struct CostEstimate {
     pub transcendentals: u64,
     /// Bytes read and written.
     pub bytes_accessed: u64,
+}
+
+/// Parameters of the compiler for GPUs. `Default` is that of Pallas: four warps, three stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompilerParams {
+    /// The warps, of 32 threads each, that run one position of the grid: a power of two, at most 32.
+    pub num_warps: usize,
+    /// The number of iterations of a loop whose loads are under way at the same time: between 1 and 16.
+    pub num_stages: usize,
+}
+
+impl Default for CompilerParams {
+    fn default() -> Self {
+        CompilerParams { num_warps: 4, num_stages: 3 }
+    }
+}
+
+impl CompilerParams {
+    fn check(self) -> Result<()> {
+        let CompilerParams { num_warps, num_stages } = self;
+        if !num_warps.is_power_of_two() || num_warps > 32 || !(1..=16).contains(&num_stages) {
+            return Err(err!(
+                Value,
+                "num_warps must be a power of two up to 32, and num_stages between 1 and 16, got {num_warps} and {num_stages}"
+            )
+            .help("`CompilerParams::default()` has 4 and 3"));
+        }
+        Ok(())
+    }
 }
 
 impl CostEstimate {
@@ -55,10 +85,11 @@ pub struct PallasCall<K, T> {
     grid: Vec<usize>,
     in_specs: Option<Vec<BlockSpec>>,
     out_specs: Option<Vec<BlockSpec>>,
-    scratch_shapes: Vec<Array>,
+    scratch: Vec<Result<Aval>>,
     num_scalar_prefetch: usize,
     aliases: Vec<(usize, usize)>,
     cost: Option<CostEstimate>,
+    params: CompilerParams,
     name: String,
     interpret: bool,
 }
@@ -111,23 +142,29 @@ where
         Ok(refs) => kernel(refs).into_output(),
         Err(all) => Err(err!(Runtime, "a kernel of {N} refs was given {}", all.len())),
     };
-    PallasCall {
-        kernel,
-        num_refs: N,
-        out_shape,
-        grid: Vec::new(),
-        in_specs: None,
-        out_specs: None,
-        scratch_shapes: Vec::new(),
-        num_scalar_prefetch: 0,
-        aliases: Vec::new(),
-        cost: None,
-        name: function_name::<K>().to_owned(),
-        interpret: false,
-    }
+    PallasCall::new(N, kernel, out_shape, function_name::<K>())
 }
 
 impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
+    /// Like [`pallas_call`], for a kernel of a number of refs that is only known at run time.
+    pub(crate) fn new(num_refs: usize, kernel: K, out_shape: T, name: &str) -> Self {
+        PallasCall {
+            kernel,
+            num_refs,
+            out_shape,
+            grid: Vec::new(),
+            in_specs: None,
+            out_specs: None,
+            scratch: Vec::new(),
+            num_scalar_prefetch: 0,
+            aliases: Vec::new(),
+            cost: None,
+            params: CompilerParams::default(),
+            name: name.to_owned(),
+            interpret: false,
+        }
+    }
+
     /// The sizes of the grid. Default: none; the kernel runs once.
     pub fn grid(mut self, grid: impl IntoIterator<Item = usize>) -> Self {
         self.grid = grid.into_iter().collect();
@@ -148,7 +185,14 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
 
     /// The types of scratch memory, which lasts from one position of the grid to the next.
     pub fn scratch_shapes(mut self, shapes: impl IntoIterator<Item = Array>) -> Self {
-        self.scratch_shapes = shapes.into_iter().collect();
+        let of = |x: Array| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone()));
+        self.scratch = shapes.into_iter().map(of).collect();
+        self
+    }
+
+    /// Like [`scratch_shapes`](Self::scratch_shapes), of these types.
+    pub(crate) fn scratch(mut self, types: impl IntoIterator<Item = Aval>) -> Self {
+        self.scratch = types.into_iter().map(Ok).collect();
         self
     }
 
@@ -168,6 +212,22 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
     /// The cost of the kernel. Default: that of its operations, times the size of the grid.
     pub fn cost_estimate(mut self, cost: CostEstimate) -> Self {
         self.cost = Some(cost);
+        self
+    }
+
+    /// The parameters of the compiler for GPUs; other platforms ignore them.
+    ///
+    /// ```
+    /// use shardax::experimental::pallas::{self as pl, CompilerParams};
+    /// use shardax::prelude::*;
+    ///
+    /// let copy = pl::pallas_call(|[x, o]| o.set(x.get()), shape_dtype_struct([256], DType::F32));
+    /// let y = copy.compiler_params(CompilerParams { num_warps: 8, num_stages: 2 }).call([ones([256])])?;
+    /// assert_eq!(y.sum(..).item::<f32>()?, 256.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn compiler_params(mut self, params: CompilerParams) -> Self {
+        self.params = params;
         self
     }
 
@@ -199,9 +259,12 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         let operands: Vec<Array> = operands.iter().map(|x| convert(x, x.dtype(), false)).collect();
         let out = Flat::of(&self.out_shape);
         let outs: Vec<Aval> = types_of(&out)?.into_iter().map(plain).collect();
-        let kernel = self.traced(&operands, outs)?;
-        let leaves = bind_checked(kernel, &operands)?;
-        Flat { leaves: leaves.into_iter().collect(), def: out.def }.build()
+        Flat { leaves: self.on(&operands, outs)?.into_iter().collect(), def: out.def }.build()
+    }
+
+    /// The results, of these types.
+    pub(crate) fn on(&self, operands: &[Array], outs: Vec<Aval>) -> Result<Outputs> {
+        bind_checked(self.traced(operands, outs)?, operands)
     }
 
     /// The primitive for operands of these types.
@@ -214,8 +277,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         if prefetch > operands.len() {
             return Err(err!(Value, "num_scalar_prefetch is {prefetch}, and there are {} operands", operands.len()));
         }
-        let scratch = self.scratch_shapes.iter().map(|x| x.error().map_or(Ok(plain(x.aval())), |e| Err(e.clone())));
-        let scratch: Vec<Aval> = scratch.collect::<Result<_>>()?;
+        let scratch: Vec<Aval> = self.scratch.iter().cloned().collect::<Result<_>>()?;
         let (scalars, inputs): (Vec<Aval>, Vec<Aval>) = {
             let mut types = operands.iter().map(|x| plain(x.aval()));
             (types.by_ref().take(prefetch).collect(), types.collect())
@@ -234,6 +296,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             .help("a kernel takes a ref for each operand, each result and each scratch shape, in this order"));
         }
         self.check_aliases(operands, &outs)?;
+        self.params.check()?;
 
         let inputs = self.blocks("input", &self.in_specs, &inputs, &scalars)?;
         let results = self.blocks("output", &self.out_specs, &outs, &scalars)?;
@@ -255,6 +318,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
             scratch,
             aliases: self.aliases.clone(),
             cost: self.cost,
+            params: self.params,
             interpret: self.interpret,
         })
     }
@@ -324,11 +388,22 @@ fn closed(
     refs: &[Aval],
     f: impl FnOnce(&[Array], &[Ref]) -> Result<Vec<Array>>,
 ) -> Result<Program> {
-    let trace = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
-    let Traced { program, captures } = with_abstract_mesh(None, trace)?;
-    match captures.first() {
+    let traced = || trace(args, |args| with_refs(refs, |refs| f(args, refs)));
+    let Traced { program, captures } = with_abstract_mesh(None, traced)?;
+    // A scalar whose value is known is a plain number.
+    let number = |x: &Array| {
+        let value = if x.ndim() == 0 && !x.is_traced() { x.to_scalars().ok()?.pop() } else { None };
+        Some(Array::literal(value?, x.dtype(), false))
+    };
+    if let Some(numbers) = captures.iter().map(number).collect::<Option<Vec<Array>>>()
+        && !numbers.is_empty()
+    {
+        let with_numbers = |args: &[Array]| eval(&program, &[&numbers[..], args].concat());
+        return Ok(with_abstract_mesh(None, || trace(args, with_numbers))?.program.simplified());
+    }
+    match captures.iter().find(|x| number(x).is_none()) {
         Some(array) => Err(err!(Value, "{what} captures an array of type {}", array.type_name())
-            .help("pass it as an operand: a kernel only sees its refs and plain numbers")),
+            .help("pass it as an operand: a kernel only sees its refs and numbers")),
         None => Ok(program.simplified()),
     }
 }

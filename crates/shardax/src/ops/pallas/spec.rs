@@ -174,6 +174,16 @@ impl BlockSpec {
         if let Some(at) = dims.iter().position(|dim| dim.size() == 0) {
             return Err(err!(Value, "dimension {at} of the block {dims:?} is empty"));
         }
+        let size = dims.iter().try_fold(1usize, |size, dim| size.checked_mul(dim.size()));
+        if size.is_none_or(|size| size > i32::MAX as usize) {
+            let count: f64 = dims.iter().map(|dim| dim.size() as f64).product();
+            return Err(err!(
+                Value,
+                "a block of {dims:?} has {count:.3e} elements, and at most {} are possible",
+                i32::MAX
+            )
+            .help("a block lies in the memory of one core: make it smaller, and the grid larger"));
+        }
         Ok(dims.clone())
     }
 

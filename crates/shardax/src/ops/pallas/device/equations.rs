@@ -6,9 +6,10 @@ use crate::core::primitive::Primitive;
 use crate::core::program::{Atom, Env, Eqn, Program};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Error, Result, err};
-use crate::experimental::pallas::kernel::ProgramId;
+use crate::ops::pallas::kernel::ProgramId;
 use crate::ops::primitive::binary::{Convert, IntegerPow, Select};
 use crate::ops::primitive::cond::Cond;
+use crate::ops::primitive::cumulative::Cumulative;
 use crate::ops::primitive::dot::DotGeneral;
 use crate::ops::primitive::reduce::Reduce;
 use crate::ops::primitive::scan::Scan;
@@ -195,6 +196,9 @@ fn operation(text: &mut Text, primitive: &dyn Primitive, args: &[Val], shape: &[
     if let Some(reduce) = any.downcast_ref::<Reduce>() {
         return reduced(text, reduce, &args[0]);
     }
+    if let Some(cumulative) = any.downcast_ref::<Cumulative>() {
+        return cumulated(text, cumulative, &args[0]);
+    }
     match (primitive.name(), args) {
         ("reshape", [x]) => return text.reshape(x, shape),
         ("stop_gradient", [x]) => return Ok(x.clone()),
@@ -217,13 +221,13 @@ fn operation(text: &mut Text, primitive: &dyn Primitive, args: &[Val], shape: &[
 /// The operation of two values of a kind: of floats, signed integers, unsigned ones, booleans.
 fn binary(primitive: &dyn Primitive, dtype: DType) -> Option<&'static str> {
     let [float, signed, unsigned, bool] = match primitive.name() {
-        "add" | "reduce_sum" => ["arith.addf", "arith.addi", "arith.addi", "arith.ori"],
+        "add" | "reduce_sum" | "cumsum" => ["arith.addf", "arith.addi", "arith.addi", "arith.ori"],
         "sub" => ["arith.subf", "arith.subi", "arith.subi", ""],
-        "mul" | "reduce_prod" => ["arith.mulf", "arith.muli", "arith.muli", "arith.andi"],
+        "mul" | "reduce_prod" | "cumprod" => ["arith.mulf", "arith.muli", "arith.muli", "arith.andi"],
         "div" => ["arith.divf", "arith.divsi", "arith.divui", ""],
         "rem" => ["arith.remf", "arith.remsi", "arith.remui", ""],
-        "max" | "reduce_max" => ["arith.maximumf", "arith.maxsi", "arith.maxui", "arith.ori"],
-        "min" | "reduce_min" => ["arith.minimumf", "arith.minsi", "arith.minui", "arith.andi"],
+        "max" | "reduce_max" | "cummax" => ["arith.maximumf", "arith.maxsi", "arith.maxui", "arith.ori"],
+        "min" | "reduce_min" | "cummin" => ["arith.minimumf", "arith.minsi", "arith.minui", "arith.andi"],
         "and" | "reduce_and" => ["", "arith.andi", "arith.andi", "arith.andi"],
         "or" | "reduce_or" => ["", "arith.ori", "arith.ori", "arith.ori"],
         "xor" => ["", "arith.xori", "arith.xori", "arith.xori"],
@@ -345,6 +349,23 @@ fn reduced(text: &mut Text, reduce: &Reduce, x: &Val) -> Result<Val> {
         out = text.write("tt.reduce", &[&out], &[region], &attrs, &[to]).swap_remove(0);
     }
     Ok(out)
+}
+
+fn cumulated(text: &mut Text, cumulative: &Cumulative, x: &Val) -> Result<Val> {
+    let op = binary(cumulative, x.dtype).filter(|_| text.dialect == Dialect::Triton);
+    let op = op.ok_or_else(|| unsupported(cumulative).help("loop over the axis with `fori_loop`"))?;
+    // Half-precision sums are those of float32, as on CPU.
+    let (dtype, is_narrow) = (x.dtype, x.dtype.is_float() && x.dtype.byte_size() < 4);
+    let x = &text.convert(x, if is_narrow { DType::F32 } else { dtype })?;
+    let two = [text.fresh(x.dtype, &[])?, text.fresh(x.dtype, &[])?];
+    let region = text.region(&two, |text| {
+        let both = text.same(op, &[&two[0], &two[1]]);
+        text.write("tt.scan.return", &[&both], &[], "", &[]);
+        Ok(())
+    })?;
+    let attrs = format!("axis = {} : i32, reverse = {}", cumulative.axis, cumulative.reverse);
+    let out = text.write("tt.scan", &[x], &[region], &attrs, std::slice::from_ref(x)).swap_remove(0);
+    text.convert(&out, dtype)
 }
 
 fn product(text: &mut Text, dot: &DotGeneral, x: &Val, y: &Val) -> Result<Val> {

@@ -16,6 +16,9 @@ pub(super) enum Dialect {
     Mosaic,
 }
 
+/// The elements of Triton's largest tensor.
+const MAX_ELEMENTS: usize = 1 << 20;
+
 /// A value of the text.
 #[derive(Clone, Debug)]
 pub(super) struct Val {
@@ -71,6 +74,14 @@ impl Text {
                 "sizes of blocks and values must be powers of two on GPUs, and a value has shape {shape:?} with {size}"
             )
             .help("make the blocks larger: what lies beyond an array is neither read nor written"));
+        }
+        let count: f64 = shape.iter().map(|&size| size as f64).product();
+        if self.dialect == Dialect::Triton && count > MAX_ELEMENTS as f64 {
+            return Err(err!(
+                NotImplemented,
+                "a value of shape {shape:?} has {count} elements, and at most {MAX_ELEMENTS} are possible on GPUs"
+            )
+            .help("make the blocks smaller, and the grid larger"));
         }
         let sizes: String = shape.iter().map(|size| format!("{size}x")).collect();
         Ok(format!("{container}<{sizes}{element}>"))

@@ -1,0 +1,73 @@
+//! Checks of fused kernels, beside plain operations on the same device.
+
+use shardax::error::Result;
+use shardax::experimental::pallas::{self as pl, BlockSpec, Ref};
+use shardax::prelude::*;
+use shardax_nn::{AttentionOptions, Implementation};
+
+use super::checks::close;
+
+/// The implementation of attention by the platform's kernels.
+fn fused() -> Result<Option<Implementation>> {
+    Ok(match shardax::devices()?.first().map(Device::platform) {
+        Some("cuda") => Some(Implementation::Cudnn),
+        Some("tpu") => Some(Implementation::Flash),
+        _ => None,
+    })
+}
+
+/// Causal attention in bfloat16 with its gradient, by the platform's kernels.
+pub fn attention() -> Result<String> {
+    let fused = fused()?;
+    let x = |seed| random::normal(random::key(seed), [2, 1024, 4, 64]).astype(DType::Bf16);
+    let by = |implementation: Option<Implementation>| -> Result<Vec<f32>> {
+        let options = AttentionOptions::new().is_causal(true).implementation(implementation);
+        let loss = move |q: Array, k: Array, v: Array| {
+            let y = options.dot_product_attention(q, k, v).astype(DType::F32);
+            (y.square().sum(..), y)
+        };
+        let all = (Arg::<0>, Arg::<1>, Arg::<2>);
+        let ((_, y), (dq, dk, dv)) = jit(value_and_grad(loss).argnums(all).has_aux()).call((x(0), x(1), x(2)))?;
+        let mut flat = Vec::new();
+        for part in [y, dq, dk, dv] {
+            flat.extend(part.astype(DType::F32).to_vec::<f32>()?);
+        }
+        Ok(flat)
+    };
+    let plain = by(Some(Implementation::Xla))?;
+    let worst = close(&by(fused)?, plain.iter().map(|&x| f64::from(x)), 5e-2)?;
+    let name = fused.map_or_else(|| "the default".to_owned(), |fused| format!("{fused:?}"));
+    Ok(format!("by {name}, with gradient: {worst:.1e} from plain operations"))
+}
+
+fn rows() -> BlockSpec {
+    BlockSpec::new([64, 128], |[i]| (i, 0))
+}
+
+fn softmax([x, o]: [Ref; 2]) -> Result<()> {
+    let x = x.get();
+    let exponentials = (&x - x.max_keepdims(1)).exp();
+    o.set(&exponentials / exponentials.sum_keepdims(1))
+}
+
+fn matmul([x, y, o]: [Ref; 3]) -> Result<()> {
+    o.set(pl::dot(&x.get(), &y.get()).maximum(0))
+}
+
+/// Kernels in Rust.
+pub fn kernels() -> Result<String> {
+    let like = || shape_dtype_struct([256, 128], DType::F32);
+    let (x, y) = (random::normal(random::key(0), [256, 128]), random::normal(random::key(1), [128, 128]));
+    let of = |name: &str, found: Array, want: Array, tolerance: f64| -> Result<String> {
+        let want = want.to_vec::<f32>()?;
+        let worst = close(&found.to_vec::<f32>()?, want.iter().map(|&x| f64::from(x)), tolerance)?;
+        Ok(format!("{name} {worst:.1e}"))
+    };
+    let call = pl::pallas_call(softmax, like()).grid([4]).in_specs([rows()]).out_specs([rows()]);
+    let first = of("softmax", call.call([&x])?, shardax::nn::softmax(&x, -1), 1e-5)?;
+    let whole = BlockSpec::new([128, 128], |[_]| (0, 0));
+    let call = pl::pallas_call(matmul, like()).grid([4]).in_specs([rows(), whole]).out_specs([rows()]);
+    // Matmuls of float32 are not exact on GPUs and TPUs.
+    let second = of("matmul", call.call([&x, &y])?, x.dot(&y).maximum(0), 1e-1)?;
+    Ok(format!("{first}, {second} from plain operations"))
+}

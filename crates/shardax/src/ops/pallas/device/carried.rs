@@ -1,0 +1,135 @@
+//! Kernels for GPUs whose last grid axes are a loop: positions of a grid run at the same time there, and have no memory
+//! in common. Along these axes scratch memory, and results that a kernel also reads, are values that the loop carries.
+
+use crate::core::array::Array;
+use crate::core::primitive::{Outputs, Primitive, ThreadState};
+use crate::core::program::trace::{bind_at, check_usable, trace};
+use crate::core::program::{Atom, Aval, Eqn, Program};
+use crate::error::{Result, err};
+use crate::interpret::thread_state::thread_eval;
+use crate::ops::pallas::primitive::Kernel;
+use crate::ops::state::{Access, Entries, Get, Swap};
+
+/// The parts of a kernel that run one after the other.
+pub(super) struct Carried {
+    /// The first grid axis that is a loop.
+    pub axis: usize,
+    /// The numbers of the refs whose values are carried.
+    pub refs: Vec<usize>,
+    /// Their types.
+    pub types: Vec<Aval>,
+    /// The kernel as a function from the values of these refs to their new values.
+    pub program: Program,
+}
+
+impl Carried {
+    /// Fails where a carried ref is not read and written as a whole.
+    pub fn of(kernel: &Kernel) -> Result<Carried> {
+        let (written, read) = (kernel.written(), read(&kernel.program, kernel.written().len()));
+        let first = kernel.prefetch();
+        let block = |number: usize| first + number;
+        let results = kernel.num_inputs()..kernel.blocks.len();
+        // The last axes along which no result has another block.
+        let moves = |axis: usize| {
+            let uses = |number: usize| written[block(number)] && kernel.blocks[number].index.used_inputs()[axis];
+            results.clone().any(uses)
+        };
+        let axis = (0..kernel.grid.len()).rev().take_while(|&axis| !moves(axis)).last().unwrap_or(kernel.grid.len());
+        let shared = kernel.grid[axis..].iter().product::<usize>() > 1;
+        let is_carried = |number: &usize| shared && written[block(*number)] && read[block(*number)];
+        let scratch = first + kernel.blocks.len()..first + kernel.blocks.len() + kernel.scratch.len();
+        let refs: Vec<usize> = results.filter(is_carried).map(block).chain(scratch).collect();
+        let of = |&number: &usize| match kernel.blocks.get(number - first) {
+            Some(block) => block.ref_aval(),
+            None => kernel.scratch[number - first - kernel.blocks.len()].clone(),
+        };
+        let types: Vec<Aval> = refs.iter().map(of).collect();
+        let values = Values { refs: &refs };
+        let traced = trace(&types, |values_of| {
+            let mut state = values_of.to_vec();
+            thread_eval(&kernel.program, &values, &[], &mut state)?;
+            Ok(state)
+        })?;
+        // Without carried refs nothing changes, and locations stay as they are.
+        let program = if refs.is_empty() { kernel.program.clone() } else { traced.program };
+        Ok(Carried { axis, refs, types, program })
+    }
+}
+
+/// Marks the refs that a kernel reads, or replaces and uses what they were.
+fn read(program: &Program, count: usize) -> Vec<bool> {
+    let mut found = vec![false; count];
+    mark(program, &mut found);
+    found
+}
+
+fn mark(program: &Program, found: &mut [bool]) {
+    let used: Vec<_> = program.eqns.iter().flat_map(|eqn| &eqn.inputs).chain(&program.outputs).collect();
+    for eqn in &program.eqns {
+        let any = eqn.primitive.as_any();
+        let is_used = || used.iter().any(|atom| matches!(atom, Atom::Var(var) if eqn.outputs.contains(var)));
+        let number = match (any.downcast_ref::<Get>(), any.downcast_ref::<Swap>()) {
+            (Some(get), _) => Some(get.access.number),
+            (_, Some(swap)) if is_used() || swap.access.masked => Some(swap.access.number),
+            _ => None,
+        };
+        number.and_then(|number| found.get_mut(number)).into_iter().for_each(|read| *read = true);
+        for inner in eqn.primitive.programs() {
+            crate::stack::grow(|| mark(inner, found));
+        }
+    }
+}
+
+/// The values of some refs as a state; other refs stay.
+struct Values<'a> {
+    refs: &'a [usize],
+}
+
+impl Values<'_> {
+    /// The position in the state of the ref of an access, if it is one of these.
+    fn position(&self, primitive: &dyn Primitive) -> Option<(usize, Access)> {
+        let any = primitive.as_any();
+        let access = any.downcast_ref::<Get>().map(|get| &get.access);
+        let access = access.or_else(|| any.downcast_ref::<Swap>().map(|swap| &swap.access))?;
+        let at = self.refs.iter().position(|number| *number == access.number)?;
+        Some((at, access.clone()))
+    }
+}
+
+impl ThreadState for Values<'_> {
+    fn concerns(&self, program: &Program) -> bool {
+        let mut found = false;
+        program.for_each_eqn(&mut |eqn| found |= self.position(&*eqn.primitive).is_some());
+        found
+    }
+
+    fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        let Some((at, access)) = self.position(&*eqn.primitive) else {
+            return Ok(bind_at(eqn.primitive.clone(), args, eqn.source));
+        };
+        let whole = |(entry, size): (&Entries, &usize)| matches!(entry, Entries::Range(0, n) if n == size);
+        let is_whole = access.place.entries().iter().zip(state[at].shape()).all(whole);
+        if !is_whole || access.masked || access.padded {
+            return Err(err!(
+                NotImplemented,
+                "a part of scratch memory, or of a result that positions share, cannot be read or written on GPUs: its type is {}",
+                state[at].type_name()
+            )
+            .help("read and write it as a whole, with `where_` for a part; or give each part a ref of its own"));
+        }
+        let old = state[at].clone();
+        if eqn.primitive.as_any().is::<Swap>() {
+            check_usable(&args[0])?;
+            state[at] = args[0].clone();
+        }
+        Ok(smallvec::smallvec![old])
+    }
+
+    fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
+        Ok(())
+    }
+
+    fn gather(&self, _state: &mut Vec<Array>) -> Result<()> {
+        Ok(())
+    }
+}

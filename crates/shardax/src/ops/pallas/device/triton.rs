@@ -1,0 +1,324 @@
+//! Kernels for GPUs: refs are pointers, and positions of the grid run at the same time.
+
+use std::fmt::Write as _;
+
+use super::carried::Carried;
+use super::equations::{Body, Memory};
+use super::text::{Dialect, Text, Val};
+use super::{HELP, check_block, escaped, symbol};
+use crate::core::program::Aval;
+use crate::core::program::trace::trace;
+use crate::dtype::{Category, DType, Scalar};
+use crate::error::{Result, err};
+use crate::ops::pallas::primitive::{Block, Kernel};
+use crate::ops::pallas::spec::BlockDim;
+use crate::ops::state::{Access, Entries};
+
+/// The attributes of the call.
+pub(super) fn call(kernel: &Kernel) -> Result<String> {
+    let carried = Carried::of(kernel)?;
+    check(kernel, &carried)?;
+    let [x, y, z] = grid(&kernel.grid[..carried.axis])?;
+    let name = symbol(kernel);
+    let params = kernel.params;
+    let attrs = format!(
+        "call_target_name = \"__gpu$xla.gpu.triton\", backend_config = \"\", \
+         mhlo.backend_config = {{name = \"{name}\", ir = \"{}\", num_warps = {} : i32, \
+         num_stages = {} : i32, grid_x = {x} : i32, grid_y = {y} : i32, grid_z = {z} : i32, debug = false}}",
+        escaped(&module(kernel, &carried, &name)?),
+        params.num_warps,
+        params.num_stages
+    );
+    Ok(attrs)
+}
+
+/// Fails for what positions that run at the same time, without common memory, cannot do.
+fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
+    let written = kernel.written();
+    let steps = kernel.grid[carried.axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
+    if i32::try_from(steps).is_err() {
+        return Err(err!(
+            NotImplemented,
+            "the loop over the last axes of the grid {:?} has {steps} steps",
+            kernel.grid
+        )
+        .help("give each position a larger block"));
+    }
+    for (number, block) in kernel.blocks.iter().enumerate() {
+        check_block(block)?;
+        if block.array.size() > i32::MAX as usize {
+            return Err(err!(NotImplemented, "an array of type {} has too many elements for int32", block.array)
+                .help(format!("call the kernel on parts of it; or {HELP}")));
+        }
+        let used = block.index.used_inputs();
+        match kernel.grid[..carried.axis].iter().zip(used).position(|(size, used)| *size > 1 && !used) {
+            Some(axis) if written[kernel.prefetch() + number] => {
+                return Err(err!(
+                    NotImplemented,
+                    "positions along axis {axis} of the grid {:?} write to one block of array {number}, and run at the same time",
+                    kernel.grid
+                )
+                .help(format!("make it one of the last axes, along which no result has another block: they are a loop; or {HELP}")));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The grid as one of three dimensions: all but the last two are one.
+fn grid(axes: &[usize]) -> Result<[usize; 3]> {
+    let mut grid = axes.to_vec();
+    while grid.len() > 3 {
+        let first = grid.remove(0);
+        grid[0] = grid[0].saturating_mul(first);
+    }
+    grid.resize(3, 1);
+    let [x, y, z] = [grid[0], grid[1], grid[2]];
+    if x > i32::MAX as usize || y > 65535 || z > 65535 || [x, y, z].contains(&0) {
+        return Err(err!(
+            NotImplemented,
+            "the grid {axes:?} is empty or too large: its last two dimensions have at most 65,535 positions"
+        )
+        .help("put the largest dimension first"));
+    }
+    Ok([x, y, z])
+}
+
+/// The position in a grid of these axes.
+fn position(axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
+    let mut ids = Vec::new();
+    for axis in ["x", "y", "z"].into_iter().take(axes.len()) {
+        let id = text.fresh(DType::I32, &[])?;
+        text.line(&format!("{} = tt.get_program_id {axis} : i32", id.name));
+        ids.push(id);
+    }
+    if axes.len() <= 3 {
+        return Ok(ids);
+    }
+    let rest = ids[0].clone();
+    let mut all = unraveled(&rest, &axes[..axes.len() - 2], text)?;
+    all.extend(ids.split_off(1));
+    Ok(all)
+}
+
+/// The position on these axes of a number that counts along all of them.
+fn unraveled(number: &Val, axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
+    let (mut rest, mut all) = (number.clone(), Vec::new());
+    for &size in axes[axes.len().min(1)..].iter().rev() {
+        let size = text.number(size)?;
+        all.insert(0, text.same("arith.remsi", &[&rest, &size]));
+        rest = text.same("arith.divsi", &[&rest, &size]);
+    }
+    if !axes.is_empty() {
+        all.insert(0, rest);
+    }
+    Ok(all)
+}
+
+/// The module with one function: the kernel.
+fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
+    let mut text = Text::new(Dialect::Triton);
+    let mut arguments = Vec::new();
+    let mut pointer = |array: &Aval, text: &Text| -> Result<Val> {
+        let element = format!("!tt.ptr<{}>", text.ty(array.dtype, &[])?);
+        let pointer = Val::other(format!("%arg{}", arguments.len()), element);
+        arguments.push(format!("{}: {} {{tt.divisibility = 16 : i32}}", pointer.name, pointer.ty));
+        Ok(pointer)
+    };
+    let scalars = kernel.scalars.iter().map(|aval| Ok((whole(aval)?, pointer(aval, &text)?)));
+    let scalars: Vec<(Block, Val)> = scalars.collect::<Result<_>>()?;
+    let blocks = kernel.blocks.iter().map(|block| Ok((block, pointer(&block.array, &text)?)));
+    let blocks: Vec<(&Block, Val)> = blocks.collect::<Result<_>>()?;
+    let position = position(&kernel.grid[..carried.axis], &mut text)?;
+    let last = &kernel.grid[carried.axis..];
+    let zero = text.number(0)?;
+    let refs = |text: &mut Text, position: &[Val]| -> Result<Vec<Box<dyn Memory>>> {
+        let prefetched = || {
+            scalars.iter().map(|(block, pointer)| {
+                let starts = vec![zero.clone(); block.dims.len()];
+                Box::new(Pointer { pointer: pointer.clone(), block: block.clone(), starts }) as Box<dyn Memory>
+            })
+        };
+        let (index_refs, mut all): (Vec<_>, Vec<_>) = (prefetched().collect(), prefetched().collect());
+        for (block, pointer) in &blocks {
+            let index = Body { text: &mut *text, refs: &index_refs, ids: &[] }.program(&block.index, position)?;
+            let starts = starts(block, &index, text)?;
+            all.push(Box::new(Pointer { pointer: pointer.clone(), block: (*block).clone(), starts }));
+        }
+        Ok(all)
+    };
+    let run = |text: &mut Text, position: &[Val], state: &[Val]| -> Result<Vec<Val>> {
+        let refs = refs(text, position)?;
+        Body { text, refs: &refs, ids: &position[kernel.vmapped..] }.program(&carried.program, state)
+    };
+
+    // The values before the first position: an alias of an operand has those of the operand.
+    let of_first = [position.clone(), vec![zero.clone(); last.len()]].concat();
+    let first = refs(&mut text, &of_first)?;
+    // The block of a carried ref, unless it is scratch memory.
+    let block_of = |number: usize| first.get(number).filter(|_| number < kernel.prefetch() + kernel.blocks.len());
+    let mut state = Vec::new();
+    for (&number, aval) in carried.refs.iter().zip(&carried.types) {
+        let output = number.checked_sub(kernel.prefetch() + kernel.num_inputs());
+        let is_alias = output.is_some_and(|output| kernel.aliases.iter().any(|(_, to)| *to == output));
+        state.push(match block_of(number).filter(|_| is_alias) {
+            Some(block) => block.load(&mut text, &Access::whole(number, aval), &[], None)?,
+            None => uninitialized(&mut text, aval)?,
+        });
+    }
+    let steps: usize = last.iter().product();
+    let end = match steps {
+        1 => run(&mut text, &of_first, &state)?,
+        _ => {
+            let [zero, steps, one] = [0, steps, 1].map(|n| text.number(n));
+            let (zero, steps, one) = (zero?, steps?, one?);
+            let inner = text.fresh_like(&state);
+            let step = text.fresh(DType::I32, &[])?;
+            let region = text.region(&[std::slice::from_ref(&step), &inner].concat(), |text| {
+                let ids = unraveled(&step, last, text)?;
+                let outs = run(text, &[position.clone(), ids].concat(), &inner)?;
+                text.write("scf.yield", &outs.iter().collect::<Vec<_>>(), &[], "", &[]);
+                Ok(())
+            })?;
+            let operands: Vec<&Val> = [&zero, &steps, &one].into_iter().chain(&state).collect();
+            text.write("scf.for", &operands, &[region], "", &state)
+        }
+    };
+    for ((&number, aval), value) in carried.refs.iter().zip(&carried.types).zip(&end) {
+        if let Some(block) = block_of(number) {
+            block.store(&mut text, &Access::whole(number, aval), value, &[], None)?;
+        }
+    }
+    let mut module = String::from("module {\n");
+    // Writing to a string cannot fail.
+    let _ = writeln!(module, "  tt.func public @{name}({}) {{", arguments.join(", "));
+    Ok(module + &text.finish() + "    tt.return\n  }\n}\n")
+}
+
+/// A prefetched operand as one block.
+fn whole(aval: &Aval) -> Result<Block> {
+    let dims = aval.shape.iter().map(|&size| BlockDim::Blocked(size)).collect();
+    Ok(Block { dims, array: aval.clone(), index: trace(&[], |_| Ok(Vec::new()))?.program })
+}
+
+/// The first entry of a block in each dimension.
+fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
+    let start = |(dim, index): (&BlockDim, &Val)| {
+        let index = text.convert(index, DType::I32)?;
+        Ok(match dim {
+            BlockDim::Blocked(size) => {
+                let size = text.number(*size)?;
+                text.same("arith.muli", &[&index, &size])
+            }
+            _ => index,
+        })
+    };
+    block.dims.iter().zip(index).map(start).collect()
+}
+
+/// The value of memory that nothing was written to.
+fn uninitialized(text: &mut Text, aval: &Aval) -> Result<Val> {
+    let value = match aval.dtype.category() {
+        Category::Float => Scalar::float(f64::NAN),
+        Category::Signed | Category::Unsigned => Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low)),
+        _ => Scalar::Int(0),
+    };
+    let value = text.constant(value.converted(aval.dtype), aval.dtype)?;
+    text.broadcast(&value, &[], &aval.shape)
+}
+
+/// A ref: a pointer to the array, and the first entry of the block in each of its dimensions.
+struct Pointer {
+    pointer: Val,
+    block: Block,
+    starts: Vec<Val>,
+}
+
+impl Pointer {
+    /// The addresses of a part, and which of them lie in the array and are not masked; `None` if all do.
+    fn addresses(
+        &self,
+        text: &mut Text,
+        access: &Access,
+        place: &[Val],
+        mask: Option<&Val>,
+    ) -> Result<(Val, Option<Val>)> {
+        let shape = access.part.shape.clone();
+        let (mut entries, mut place, mut out) = (access.place.entries().iter(), place.iter(), 0);
+        let mut next = || place.next().cloned().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));
+        let mut stride: usize = self.block.array.shape.iter().product();
+        let (mut offset, mut mask) = (text.number(0)?, mask.cloned());
+        offset = text.broadcast(&offset, &[], &shape)?;
+        for (d, (dim, &size)) in self.block.dims.iter().zip(&self.block.array.shape).enumerate() {
+            stride /= size.max(1);
+            let mut position = text.broadcast(&self.starts[d], &[], &shape)?;
+            if !matches!(dim, BlockDim::Squeezed) {
+                let (first, count, computed) = match entries.next() {
+                    Some(Entries::At) => (next()?, None, true),
+                    Some(Entries::From(n)) => (next()?, Some(*n), true),
+                    Some(Entries::Range(start, n)) => (text.number(*start)?, Some(*n), false),
+                    _ => return Err(err!(NotImplemented, "an index of a ref that is an array is not supported")),
+                };
+                let mut first = text.convert(&first, DType::I32)?;
+                if computed && !access.padded {
+                    // A computed range is moved to lie inside of the block.
+                    let last = text.number(dim.size().saturating_sub(count.unwrap_or(1)))?;
+                    let zero = text.number(0)?;
+                    first = text.same("arith.minsi", &[&first, &last]);
+                    first = text.same("arith.maxsi", &[&first, &zero]);
+                }
+                let first = text.broadcast(&first, &[], &shape)?;
+                position = text.same("arith.addi", &[&position, &first]);
+                if count.is_some() {
+                    let range = text.range(&shape, out)?;
+                    position = text.same("arith.addi", &[&position, &range]);
+                    out += 1;
+                }
+            }
+            if size % dim.size() != 0 || access.padded {
+                let size = text.full_like(&position, Scalar::Int(size as i128))?;
+                let inside = text.compare("lt", &position, &size)?;
+                mask = Some(match mask {
+                    Some(mask) => text.same("arith.andi", &[&mask, &inside]),
+                    None => inside,
+                });
+            }
+            let step = text.full_like(&position, Scalar::Int(stride as i128))?;
+            let part = text.same("arith.muli", &[&position, &step]);
+            offset = text.same("arith.addi", &[&offset, &part]);
+        }
+        let ty = text.type_of(&self.pointer.ty, &shape)?;
+        let mut base = self.pointer.clone();
+        if !shape.is_empty() {
+            base = text.write("tt.splat", &[&base], &[], "", &[Val::other("", ty.as_str())]).swap_remove(0);
+        }
+        Ok((text.write("tt.addptr", &[&base, &offset], &[], "", &[Val::other("", ty)]).swap_remove(0), mask))
+    }
+}
+
+impl Memory for Pointer {
+    fn load(&self, text: &mut Text, access: &Access, place: &[Val], masked: Option<(&Val, &Val)>) -> Result<Val> {
+        let (pointers, mask) = self.addresses(text, access, place, masked.map(|(_, mask)| mask))?;
+        let out = text.fresh(access.part.dtype, &access.part.shape)?;
+        let mask = match mask {
+            None => String::new(),
+            Some(mask) => {
+                let other = match masked {
+                    Some((other, _)) => other.clone(),
+                    None => text.full_like(&out, Scalar::Int(0))?,
+                };
+                format!(", {}, {}", mask.name, other.name)
+            }
+        };
+        text.line(&format!("{} = tt.load {}{mask} : {}", out.name, pointers.name, pointers.ty));
+        Ok(out)
+    }
+
+    fn store(&self, text: &mut Text, access: &Access, value: &Val, place: &[Val], mask: Option<&Val>) -> Result<()> {
+        let (pointers, mask) = self.addresses(text, access, place, mask)?;
+        let mask = mask.map_or_else(String::new, |mask| format!(", {}", mask.name));
+        text.line(&format!("tt.store {}, {}{mask} : {}", pointers.name, value.name, pointers.ty));
+        Ok(())
+    }
+}

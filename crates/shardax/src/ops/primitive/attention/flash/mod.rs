@@ -1,0 +1,247 @@
+//! Flash attention on TPUs ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)): scores and weights stay on the chip. A
+//! kernel that JAX exported for the shapes computes it, or else kernels in Rust.
+
+mod files;
+mod kernels;
+
+pub use self::files::{CallFile, ExportedFile};
+
+use self::kernels::Call;
+use super::blockwise::{blind, of_output, padded, repeated};
+use super::derivative::AttentionGradient;
+use super::sharded::Fused;
+use super::unfused::Block;
+use super::{Attention, HIDDEN, Implementation, Operands};
+use crate::config;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::lax;
+use crate::ops::numpy::{full_dtype, where_};
+
+const FLASH: Fused = Fused { name: "flash attention", implementation: Implementation::Flash };
+
+/// The numbers of queries and of keys in a block, of which the first is taken that adds little padding.
+const BLOCKS: [usize; 3] = [512, 256, 128];
+
+/// The largest depth of a head.
+const MAX_DEPTH: usize = 256;
+
+/// The number of queries, and of keys, from which on it is the default: scores then are many times larger than what the
+/// kernels read and write.
+const LONG: usize = 1024;
+
+/// Lowers attention to the kernel, where that applies.
+pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+    if !is_wanted(of, cx, args) {
+        return Ok(None);
+    }
+    if let Some(reason) = reason_against(of, cx, args) {
+        return FLASH.lacks(of, cx, args, &reason);
+    }
+    if !cx.is_local() {
+        return FLASH.forward_of_parts(of, cx, args, outs);
+    }
+    if let Some(made) = files::forward(of, cx, args, outs)? {
+        return Ok(Some(made));
+    }
+    let made = cx.expand(args, |args| {
+        let sized = Sized::new(of, Operands::of(of.given, args));
+        let mut made = sized.forward()?;
+        made.truncate(outs.len());
+        Ok(made)
+    });
+    made.map(Some)
+}
+
+/// Lowers the gradient of attention to the kernels, where that applies.
+pub(super) fn backward(
+    gradient: &AttentionGradient,
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+) -> Result<Option<Vec<Value>>> {
+    let of = &gradient.of;
+    if !is_wanted(of, cx, args) {
+        return Ok(None);
+    }
+    if let Some(reason) = reason_against(of, cx, args) {
+        return FLASH.lacks(of, cx, args, &reason);
+    }
+    if !cx.is_local() {
+        return FLASH.backward_of_parts(gradient, cx, args, outs);
+    }
+    if !gradient.of_sum
+        && let Some(made) = files::backward(of, of.given.count(), cx, args, outs)?
+    {
+        return Ok(Some(made));
+    }
+    let made = cx.expand(args, |args| Sized::new(of, Operands::of(of.given, args)).backward(gradient, args));
+    made.map(Some)
+}
+
+/// Returns `true` if the program may use the kernels.
+fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
+    match of.implementation {
+        Some(Implementation::Flash) => matches!(cx.platform, Platform::Tpu | Platform::Cpu),
+        None => {
+            let is_long = |x: Value| cx.shape(x).iter().nth_back(2).is_some_and(|&n| n >= LONG);
+            let is_worthwhile = is_long(args[0]) && is_long(args[1]) || config::attention_kernels().is_some();
+            cx.platform == Platform::Tpu && !cx.portable && is_worthwhile
+        }
+        Some(_) => false,
+    }
+}
+
+/// The reason why the kernels cannot compute this, for people.
+fn reason_against(of: &Attention, cx: &Lowering, args: &[Value]) -> Option<String> {
+    let [q, v] = [0, 2].map(|i| cx.aval(args[i]));
+    let depths = [&q, &v].map(|x| x.shape[x.rank() - 1]);
+    let checks = [
+        (!matches!(q.dtype, DType::Bf16 | DType::F32), "it takes bfloat16 and float32".to_owned()),
+        (
+            depths.iter().any(|&depth| depth == 0 || depth > MAX_DEPTH || !depth.is_multiple_of(8)),
+            format!("the depth of a head must be a multiple of 8 of at most {MAX_DEPTH}, not {depths:?}"),
+        ),
+        (of.given.bias, "it has no bias".to_owned()),
+        (of.given.mask, "it has no mask, but lengths, segments and windows".to_owned()),
+        (q.size() == 0, "there are no queries".to_owned()),
+    ];
+    checks.into_iter().find(|(fails, _)| *fails).map(|(_, reason)| reason)
+}
+
+/// Attention of operands of certain sizes.
+struct Sized<'a> {
+    of: &'a Attention,
+    x: Operands,
+    call: Call,
+    /// The numbers of queries and keys without padding.
+    sizes: [usize; 2],
+}
+
+impl<'a> Sized<'a> {
+    fn new(of: &'a Attention, x: Operands) -> Self {
+        let (q, k, v) = (x.q.shape(), x.k.shape(), x.v.shape());
+        let rank = q.len();
+        let sizes = [q[rank - 3], k[rank - 3]];
+        let least = |n: usize| n.next_multiple_of(BLOCKS[2]);
+        let block = |n: usize| {
+            let is_full = |block: &&usize| n.next_multiple_of(**block) <= least(n) + least(n) / 8;
+            *BLOCKS.iter().find(is_full).unwrap_or(&BLOCKS[2])
+        };
+        let blocks = sizes.map(block);
+        let padded = [0, 1].map(|i| sizes[i].next_multiple_of(blocks[i]));
+        let call = Call {
+            batch: q[..rank - 3].iter().product(),
+            heads: q[rank - 2],
+            key_heads: k[rank - 2],
+            depths: [q[rank - 1], v[rank - 1]],
+            sizes: padded,
+            blocks,
+            end: (padded[1] != sizes[1]).then_some(sizes[1]),
+            window: of.window.limits(),
+            scale: of.factor(),
+            cap: of.cap(),
+            precision: of.precision,
+            dtype: x.q.dtype(),
+            lengths: [x.query_lengths.is_some(), x.key_lengths.is_some()],
+            segments: x.segments.is_some(),
+        };
+        Sized { of, x, call, sizes }
+    }
+
+    /// Returns `true` if there may be a query that sees no key.
+    fn may_be_blind(&self) -> bool {
+        let [before, _] = self.call.window;
+        let reach = before.map_or(usize::MAX, |n| self.sizes[1].saturating_add(n as usize));
+        self.call.segments || self.call.lengths != [false; 2] || self.sizes[0] > reach
+    }
+
+    /// `[..., positions, heads, depth]` as the kernels take it; `side` is 0 for queries, and 1 for keys.
+    fn positions(&self, x: &Array, side: usize) -> Array {
+        let last = &x.shape()[x.ndim() - 3..];
+        let x = x.reshape([&[self.call.batch], last].concat());
+        let x = padded(&x, -3, 0.0, [self.sizes[side], self.call.sizes[side]]);
+        match Call::is_packed(last[2]) {
+            true => x.reshape([self.call.batch, self.call.sizes[side], last[1] * last[2]]),
+            false => x.transpose([0, 2, 1, 3]),
+        }
+    }
+
+    /// A result of the kernels as `[..., positions, heads, depth]`, like `like`.
+    fn of_positions(&self, x: &Array, side: usize, like: &[usize]) -> Array {
+        let [heads, depth] = [like[like.len() - 2], like[like.len() - 1]];
+        let x = match Call::is_packed(depth) {
+            true => x.reshape([self.call.batch, self.call.sizes[side], heads, depth]),
+            false => x.transpose([0, 2, 1, 3]),
+        };
+        lax::slice_in_dim(&x, 0, self.sizes[side], 1).reshape(like)
+    }
+
+    /// A per-query array, `[..., heads, queries]`, as the kernels take it.
+    fn per_query(&self, x: &Array) -> Array {
+        let x = x.astype(DType::F32).reshape([self.call.batch, self.call.heads, 1, self.sizes[0]]);
+        padded(&x, -1, 0.0, [self.sizes[0], self.call.sizes[0]])
+    }
+
+    /// The operands of masks. Queries are dimension `dim` of the scores.
+    fn masks(&self, dim: usize) -> Vec<Array> {
+        let given = [&self.x.query_lengths, &self.x.key_lengths];
+        let lengths = given.into_iter().flatten().map(|x| x.astype(DType::I32).reshape([self.call.batch]));
+        let segments = self.x.segments.iter().flatten().enumerate().map(|(side, ids)| {
+            let [from, to] = [self.sizes[side], self.call.sizes[side]];
+            let ids = padded(&ids.astype(DType::I32).reshape([self.call.batch, from]), -1, 0.0, [from, to]);
+            ids.expand_dims(if dim == side { 2 } else { 1 })
+        });
+        lengths.chain(segments).collect()
+    }
+
+    fn operands(&self, dim: usize) -> Vec<Array> {
+        let mut all = self.masks(dim);
+        all.extend([self.positions(&self.x.q, 0), self.positions(&self.x.k, 1), self.positions(&self.x.v, 1)]);
+        all
+    }
+
+    /// The output, the logsumexp of each query's scores, and ones.
+    fn forward(&self) -> Result<Vec<Array>> {
+        let [y, lse] = self.call.forward(&self.operands(0))?;
+        let (q, v) = (self.x.q.shape(), self.x.v.shape());
+        let (batch, last) = q.split_at(q.len() - 3);
+        let mut y = self.of_positions(&y, 0, &[batch, &last[..2], &v[v.len() - 1..]].concat());
+        let rows = [batch, &[last[1], last[0]]].concat();
+        let lse = lax::slice_in_dim(&lse, 0, self.sizes[0], -1).reshape(rows.as_slice());
+        let mut sum = full_dtype(rows.as_slice(), 1.0, DType::F32);
+        if self.may_be_blind() {
+            // A query that sees no key attends to all equally.
+            let is_blind = lse.less_equal(HIDDEN);
+            let mean = self.x.v.astype(DType::F32).mean_keepdims(-3).astype(y.dtype());
+            y = where_(of_output(&is_blind), repeated(&mean, &y), &y);
+            sum = where_(is_blind, self.sizes[1] as f64, sum);
+        }
+        Ok(vec![y, lse, sum])
+    }
+
+    /// The cotangents of queries, keys and values.
+    fn backward(&self, gradient: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
+        let n = self.of.given.count();
+        let (ct, mean) = gradient.cotangent(args);
+        let (max, sum) = (&args[n + 1], &args[n + 2]);
+        let is_blind = blind(max);
+        let lse = max + sum.log();
+        let lse = if self.may_be_blind() { where_(is_blind.greater(0.0), 0.0, lse) } else { lse };
+        let mut operands = self.operands(1);
+        operands.extend([self.positions(ct, 0), self.per_query(&lse), self.per_query(&mean)]);
+        let dq = self.of_positions(&self.call.of_queries(&operands)?, 0, self.x.q.shape());
+        let [dk, dv] = self.call.of_keys(&operands)?;
+        let dk = self.of_positions(&dk, 1, self.x.k.shape());
+        let mut dv = self.of_positions(&dv, 1, self.x.v.shape());
+        if self.may_be_blind() {
+            let whole = Block::whole(self.of, self.x.clone());
+            let of_blind = whole.of_keys(&(is_blind / self.sizes[1] as f64).expand_dims(-1), ct);
+            dv = (dv.astype(DType::F32) + of_blind).astype(dv.dtype());
+        }
+        Ok(vec![dq, dk, dv])
+    }
+}
