@@ -11,7 +11,13 @@ pub fn run(root: &Path) -> Result<(), String> {
     let page = root.join("docs/kernels.md");
     let text = crate::read(&page)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let out = target.join("attention.md");
+    let folder = target.join("attention");
+    for kernel in ["flash", "splash"] {
+        let out = crate::fuzz::path(&folder.join(kernel));
+        let sizes = ["--batch", "8", "--length", "4096", "--heads", "32", "--depth", "128", "--causal"];
+        crate::fuzz::python(root, "tools/export/attention.py", &[&[kernel, &out][..], &sizes[..]].concat())?;
+    }
+    let out = folder.join("table.md");
     let status = Command::new(env!("CARGO"))
         .args(["test", "--package", "shardax", "--test", "accelerators", "--"])
         .args(["--ignored", "--exact", "attention_table", "--nocapture"])

@@ -34,7 +34,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         let (size_text, out) = (size.to_string(), path(&file));
         let mut args = vec!["--count", &size_text, "--seed", &part, "--out", &out];
         args.extend(mode.iter().flat_map(|mode| ["--mode", mode]));
-        python(root, &args)?;
+        python(root, FUZZ_PROGRAM, &args)?;
         let found = compare(root, &file)?;
         let mut blamed = BTreeMap::new();
         if found.failures.is_empty() {
@@ -45,7 +45,7 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
             let (of, to) = (path(&file), path(&parts));
             let mut args = vec!["--reduce", of.as_str(), "--out", to.as_str()];
             args.extend(found.failures.iter().map(String::as_str));
-            python(root, &args)?;
+            python(root, FUZZ_PROGRAM, &args)?;
             let reduced = compare(root, &parts)?;
             blamed = if reduced.blamed.is_empty() { found.blamed } else { reduced.blamed };
         }
@@ -172,7 +172,7 @@ impl Progress {
     }
 }
 
-fn path(path: &Path) -> String {
+pub fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
@@ -184,12 +184,12 @@ fn add(to: &mut BTreeMap<String, usize>, more: &BTreeMap<String, usize>) {
     more.iter().for_each(|(name, n)| *to.entry(name.clone()).or_default() += n);
 }
 
-fn python(root: &Path, args: &[&str]) -> Result<(), String> {
+pub fn python(root: &Path, program: &str, args: &[&str]) -> Result<(), String> {
     let python = std::env::var_os(PYTHON).map_or_else(|| root.join(".venv/golden/bin/python"), PathBuf::from);
     let mut command = Command::new(&python);
-    match command.arg(root.join("tools/fuzz/fuzz.py")).args(args).status() {
+    match command.arg(root.join(program)).args(args).status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("tools/fuzz/fuzz.py: {status}")),
+        Ok(status) => Err(format!("{program}: {status}")),
         Err(e) => Err(format!("{}: {e}. Install it as tools/golden/README.md says, or set {PYTHON}", python.display())),
     }
 }
@@ -209,6 +209,9 @@ fn compare(root: &Path, file: &Path) -> Result<Found, String> {
     test.env("SHARDAX_FUZZ_FILE", file);
     reported(test, &file.with_extension("report"))
 }
+
+/// What makes random programs, and computes them with JAX.
+const FUZZ_PROGRAM: &str = "tools/fuzz/fuzz.py";
 
 /// The package and the test binary of random programs.
 const FUZZ: (&str, &str) = ("shardax", "fuzz");

@@ -1,6 +1,7 @@
 //! The table of attention in docs/kernels.md: memory and traffic of its implementations on each platform.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use shardax::nn::attention::{Attention, Implementation, Operands, Window, attention as attend};
 use shardax::prelude::*;
@@ -18,9 +19,10 @@ fn by(implementation: Implementation, q: Array, k: Array, v: Array) -> Result<Ar
     Ok(attend(&causal.implementation(Some(implementation)), &Operands::new(&q, &k, &v))[0].clone())
 }
 
-/// The kernel that JAX exported, of this name.
+/// The kernel that JAX exported, of this name, beside the file of the table.
 fn by_jax(name: &str, q: Array, k: Array, v: Array) -> Result<Array> {
-    config::set_attention_kernels(format!("{}/tests/exported/attention/{name}", env!("CARGO_MANIFEST_DIR")));
+    let out = std::env::var_os("SHARDAX_ATTENTION_OUT").map(PathBuf::from).unwrap_or_default();
+    config::set_attention_kernels(out.with_file_name(name));
     by(Implementation::Flash, q, k, v)
 }
 
