@@ -15,7 +15,7 @@ use shardax::{ShardingLike, process_count};
 use shardax_nn::{Filter, is_mode};
 
 use super::fault::Fault;
-use super::format::{Entry, Manifest, dtype_named, number_of, number_text};
+use super::format::{Entry, Manifest, number_of, number_text};
 use super::parallel::each;
 use super::read::{Files, Wanted};
 use crate::data::file::room;
@@ -290,7 +290,7 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
 
 /// Returns the saved dtype. Fails if converting it to the given one would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
-    let saved = dtype_named(&entry.dtype).unwrap_or(like.dtype());
+    let saved = DType::of_name(&entry.dtype).unwrap_or(like.dtype());
     let has = || format!("`{}` was saved as {saved}{:?} in {}", entry.path, entry.shape, folder.display());
     if entry.shape != like.shape() {
         let what = format!("{}, and the tree has {}", has(), like.type_name());

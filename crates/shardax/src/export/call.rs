@@ -90,6 +90,10 @@ impl Primitive for CallExported {
         format!("name={}", self.program.name)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
         let program = &self.program;
         let captured = program.captures.iter().map(Array::aval);
