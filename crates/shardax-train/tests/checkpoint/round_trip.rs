@@ -31,7 +31,7 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     let shapes: [&[usize]; 6] = [&[], &[0], &[3], &[2, 0, 3], &[5, 7], &[1, 2, 3, 4]];
     let all: BTreeMap<String, Array> = DType::ALL
         .into_iter()
-        .chain([DType::Float0])
+        .chain([DType::Float0, DType::Key])
         .flat_map(|dtype| shapes.map(|shape| (format!("{dtype} {shape:?}"), odd(dtype, shape, shape.len()))))
         .collect();
     checkpoint::save(folder.join("all"), &all)?;
@@ -52,6 +52,9 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     let tensor = tensors.tensor("[\"complex64 [5, 7]\"]").expect("the tensor");
     assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::F32, &[5, 7, 2][..]));
     assert_eq!(tensor.data(), all["complex64 [5, 7]"].to_bytes()?);
+    let tensor = tensors.tensor("[\"key<fry> [3]\"]").expect("the tensor");
+    assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::U32, &[3, 2][..]));
+    assert_eq!(tensor.data(), random::key_data(&all["key<fry> [3]"]).to_bytes()?);
     assert_eq!(tensors.len(), all.len());
     Ok(())
 }

@@ -202,7 +202,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
     (
-        "random::key_data random::wrap_key_data random::key_impl",
+        "random::clone random::key_data random::wrap_key_data random::key_impl",
         "keys are their words: the examples in the documentation",
     ),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
@@ -1071,6 +1071,7 @@ table! {
         random::ChoiceOptions::default().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
         random::ChoiceOptions::default().p(&c.x).choice(&c.key, c.n, [2])
     );
+    "random::clone" => |c| same!(c; random::clone(&c.key), random::clone(&c.x));
     "random::dirichlet" => |c| random::dirichlet(&c.key, &c.x, c.x.shape());
     "random::dirichlet_dtype" => |c| random::dirichlet_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::double_sided_maxwell" => |c| random::double_sided_maxwell(&c.key, &c.x, &c.y, c.x.shape());
