@@ -104,11 +104,13 @@ fn programs_over_keys() -> Result<()> {
     let program = make_program(|k: Array| random::key_data(k), &k)?.to_string();
     assert!(program.contains("key<fry>[]") && program.contains("random_unwrap"), "{program}");
     assert_eq!(words(jit(|k: Array| random::split(k, [2, 2])).call(&k)?), WORDS.as_flattened());
-    let close = |x: Array, want: &[f32]| Ok::<_, shardax::Error>(assert!(allclose(&x, array(want), 1e-6, 1e-6)?, "{x}"));
+    let close =
+        |x: Array, want: &[f32]| Ok::<_, shardax::Error>(assert!(allclose(&x, array(want), 1e-6, 1e-6)?, "{x}"));
     close(vmap(|k: Array| random::normal(k, ())).call(&ks)?, &[0.07592554, 0.60576403, 0.4323065, -0.2818947])?;
     let (_, carried): (Array, Array) = scan_n(|k: Array| (random::split(&k, 2).get(0), k), k.clone(), 2)?;
     assert_eq!(numbers(carried), [4, 0]);
-    let (_, same): (Array, Array) = scan(|n: Array, k: Array| (n + random::uniform(&k, ()), k), array(0.0f32), ks.clone())?;
+    let (_, same): (Array, Array) =
+        scan(|n: Array, k: Array| (n + random::uniform(&k, ()), k), array(0.0f32), ks.clone())?;
     assert_eq!(numbers(same), [0, 1, 2, 3]);
     let twice = |k: Array| -> Result<Array> {
         let (k, _): (Array, Array) = scan_n(|k: Array| (random::fold_in(&k, 1), random::bits(&k, ())), k, 2)?;
@@ -166,12 +168,14 @@ fn keys_on_many_devices() -> Result<()> {
     assert_eq!(numbers(placed.addressable_data(1)?), [2, 3]);
     assert_eq!(numbers(placed.clone()), [0, 1, 2, 3]);
     let over = |f: fn(Array) -> Array| shard_map(f, &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
-    let drawn = over(|k| vmap(|k: Array| random::normal(k, ())).call(k).unwrap_or_else(|e| panic!("{e}"))).call(&placed)?;
+    let drawn =
+        over(|k| vmap(|k: Array| random::normal(k, ())).call(k).unwrap_or_else(|e| panic!("{e}"))).call(&placed)?;
     assert!(allclose(drawn, array([0.07592554f32, 0.60576403, 0.4323065, -0.2818947]), 1e-6, 1e-6)?);
     assert_eq!(numbers(over(|k| k).call(&ks)?), [0, 1, 2, 3]);
     assert_eq!(numbers(over(|k| ppermute(k, "x", [(0, 1), (1, 0)])).call(&ks)?), [2, 3, 0, 1]);
     assert_eq!(numbers(over(|k| all_to_all(k, "x", 0, 0)).call(&ks)?), [0, 2, 1, 3]);
-    let whole = shard_map(|k: Array| all_gather_tiled(k, "x", 0), &mesh).in_specs(P!["x"]).out_specs(P![]).check_vma(false);
+    let whole =
+        shard_map(|k: Array| all_gather_tiled(k, "x", 0), &mesh).in_specs(P!["x"]).out_specs(P![]).check_vma(false);
     assert_eq!(numbers(whole.call(&ks)?), [0, 1, 2, 3]);
     let own = |k: Array| random::split(random::fold_in(k, axis_index("x")), 1);
     let own = shard_map(own, &mesh).in_specs(P![]).out_specs(P!["x"]).call(&k)?;

@@ -15,7 +15,8 @@ const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
-/// The values, as NumPy prints them; random keys as their type and their words. Waits for the values. An array without values prints its type or its error.
+/// The values, as NumPy prints them; of random keys the type and the words. Waits for them. An array without values
+/// prints its type or its error.
 impl fmt::Display for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match values(self) {
