@@ -201,10 +201,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
-    (
-        "random::clone random::key_data random::wrap_key_data random::key_impl",
-        "keys are their words: the examples in the documentation",
-    ),
+    ("random::key_impl", "a name: the examples in the documentation"),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),
     ("nn::constant array::array_of", "constants: the examples in the documentation"),

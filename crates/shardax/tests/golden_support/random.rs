@@ -41,7 +41,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
             Some(data) => one(move |k| random::fold_in(k, data)),
             None => many(|xs| Ok(vec![random::fold_in(&xs[0], &xs[1])])),
         },
-        ("clone", _) => one(Array::clone),
+        ("clone", _) => one(|k| random::clone(k)),
         ("uniform", _) => match (number("minval"), number("maxval")) {
             (Some(min), Some(max)) => one(move |k| random::uniform_dtype(k, shape.clone(), dtype, min, max)),
             _ if case.count("ins") == 3 => {
