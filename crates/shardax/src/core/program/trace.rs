@@ -362,7 +362,7 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
 }
 
 /// Fails for operands that are random keys, of a primitive that does not accept them.
-fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()> {
+pub(crate) fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()> {
     match args.iter().find(|aval| aval.dtype.is_key()) {
         Some(key) if !primitive.accepts_keys() => {
             Err(err!(Type, "{} does not accept dtype {}, got {key}", primitive.name(), key.dtype).help(

@@ -92,10 +92,6 @@ impl Primitive for HostCall {
         format!("function={:?}{}", self.function, if self.ordered { " ordered=true" } else { "" })
     }
 
-    fn accepts_keys(&self) -> bool {
-        true
-    }
-
     fn infer(&self, _args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let token = self.token.then(|| Aval::scalar(TOKEN));
         let results = self.results.iter().map(|(dtype, shape)| Aval::new(*dtype, shape.clone()));
