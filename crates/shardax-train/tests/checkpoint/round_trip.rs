@@ -132,6 +132,25 @@ fn models_optimizers_and_keys_come_back() -> Result<()> {
     Ok(())
 }
 
+/// A checkpoint that has words of keys, as those written when keys were no dtype, is restored into a tree of keys.
+#[test]
+fn words_are_restored_as_keys() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let raw = device_put(&random::split(random::PRNGKey(5), 16), &rows)?;
+    checkpoint::save(folder.join("words"), &(random::PRNGKey(3), raw.clone()))?;
+    let like = (random::key(0), device_put(&random::split(random::key(0), 16), &rows)?);
+    let (key, keys) = checkpoint::restore(folder.join("words"), &like)?;
+    assert_eq!((key.type_name(), random::key_data(key).to_vec::<u32>()?), ("key<fry>[]".to_owned(), vec![0, 3]));
+    assert_eq!(random::key_data(&keys).to_vec::<u32>()?, raw.to_vec::<u32>()?);
+    assert_eq!(keys.sharding()?, like.1.sharding()?);
+    // Numbers that are no words stay what they are.
+    checkpoint::save(folder.join("numbers"), &(array([1i32, 2]), raw))?;
+    fails(checkpoint::restore(folder.join("numbers"), &like), &["`[0]` was saved as int32[2]", "key<fry>[]"]);
+    Ok(())
+}
+
 #[test]
 fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     setup();
