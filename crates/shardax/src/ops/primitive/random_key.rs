@@ -2,8 +2,8 @@
 //!
 //! An element of dtype `key<fry>` is a uint64 on the device, with the first word in its low half. So an array of keys has
 //! one shape everywhere, operations that move elements need no rule for keys, and its bytes on the host (little-endian)
-//! are those of the uint32 array of words. Shifts and conversions, unlike bitcasts, are also compiled where 64-bit
-//! integers are emulated (TPUs).
+//! are those of the uint32 array of words. Words are taken and joined by shifts: unlike bitcasts they are elementwise, and
+//! need no dimension of two.
 
 use smallvec::{SmallVec, smallvec};
 
