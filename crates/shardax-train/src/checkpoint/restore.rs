@@ -304,7 +304,8 @@ fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
     let mut keys = Entry { dtype: DType::Key.to_string(), ..entry.clone() };
     keys.shape.pop();
     for part in &mut keys.parts {
-        (part.shape.pop(), part.start.pop());
+        part.shape.pop();
+        part.start.pop();
     }
     Cow::Owned(keys)
 }
