@@ -68,8 +68,11 @@ def _written(exported, prefix, vjp_order, tensors):
         tensors[f"{prefix}stablehlo.{platform}"] = ("U8", [len(text)], text)
     mesh = _mesh(exported, text.decode())
     spec = lambda sharding: sharding and mesh and [[a] if isinstance(a, str) else list(a or ()) for a in sharding.spec]
-    inexact = [np.issubdtype(a.dtype, np.inexact) or a.dtype == jax.numpy.bfloat16 for a in exported.in_avals]
-    aval = lambda a: {"dtype": str(a.dtype), "shape": list(a.shape), "weak_type": False}
+    inexact = [jax.dtypes.issubdtype(a.dtype, np.inexact) or a.dtype == jax.numpy.bfloat16 for a in exported.in_avals]
+    # Its programs take and give random keys as their words.
+    is_key = lambda a: jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key)
+    typed = lambda a: ("uint32", [*a.shape, 2]) if is_key(a) else (str(a.dtype), list(a.shape))
+    aval = lambda a: {"dtype": typed(a)[0], "shape": typed(a)[1], "weak_type": False}
     arguments, keywords = jax.tree.unflatten(exported.in_tree, [None] * len(exported.in_avals)), {}
     if len(arguments) == 2 and isinstance(arguments[1], dict):
         arguments, keywords = arguments
@@ -216,6 +219,8 @@ def _at(said, prefix, tensors, values):
 
 
 def _sized(said, prefix, tensors):
+    if any(a["dtype"].startswith("key<") for a in said["in_avals"] + said["out_avals"]):
+        raise ValueError(f"{said['name']}: random keys are uint64 in its program; export a function of their `random::key_data`")
     avals = lambda avals: tuple(jax.core.ShapedArray(a["shape"], a["dtype"]) for a in avals)
     names, sizes = zip(*said["mesh"]) if said["mesh"] else ((), ())
     types = [getattr(AxisType, name) for name in said.get("axis_types", ["Auto"] * len(names))]

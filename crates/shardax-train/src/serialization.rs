@@ -13,7 +13,8 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! The bytes are those that Flax writes for the same tree of dicts, and Flax reads them. Lists are maps from `0`, `1`, … as
+//! The bytes are those that Flax writes for the same tree of dicts, and Flax reads them. Random keys, which Flax does not
+//! write, are written as their words. Lists are maps from `0`, `1`, … as
 //! there. Key paths are joined by dots: `layers.0.kernel`.
 
 use rmpv::Value;
@@ -96,6 +97,11 @@ pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
     let keys: Vec<String> = flat.def.paths().iter().map(|path| segments(path).join(".")).collect();
     for (leaf, key) in flat.leaves.iter_mut().zip(&keys) {
         let array = state.get(key).ok_or_else(|| fail(format!("the state dict has no array {key:?}")))?;
+        let array = match leaf.dtype().is_key() && !array.dtype().is_key() {
+            true => &random::wrap_key_data(array),
+            false => array,
+        };
+        array.check()?;
         if array.shape() != leaf.shape() {
             return Err(fail(format!(
                 "the array {key:?} is {} in the state dict, and {} in the tree",
@@ -183,6 +189,9 @@ fn numbered(values: impl Iterator<Item = Value>) -> Value {
 }
 
 fn of_array(array: &Array, chunk: usize) -> Result<Value> {
+    if array.dtype().is_key() {
+        return of_array(&random::key_data(array), chunk);
+    }
     let (bytes, dtype) = (array.to_bytes()?, array.dtype());
     let extension = |shape: &[usize], bytes: &[u8]| -> Result<Value> {
         let shape = Value::Array(shape.iter().map(|n| Value::from(*n as u64)).collect());

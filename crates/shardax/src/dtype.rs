@@ -78,6 +78,9 @@ pub enum DType {
     /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
     /// boolean `false` an element on the device.
     Float0,
+    /// A random key (JAX's `key<fry>`), made by [`random::key`](crate::random::key()): the two words of a Threefry-2x32 key.
+    /// On the device an element is a uint64, whose low half is the first word.
+    Key,
 }
 
 /// The arithmetic category of a dtype.
@@ -93,10 +96,12 @@ pub enum Category {
     Float,
     /// Complex floating point.
     Complex,
+    /// Random keys, which are no numbers.
+    Key,
 }
 
 impl DType {
-    /// All dtypes with values: every dtype but `float0`.
+    /// All dtypes of numbers and booleans: every dtype but `float0` and that of random keys.
     pub const ALL: [DType; 28] = [
         DType::Bool,
         DType::I8,
@@ -146,6 +151,7 @@ impl DType {
             DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => Category::Unsigned,
             DType::I2 | DType::I4 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => Category::Signed,
             DType::Complex64 | DType::Complex128 => Category::Complex,
+            DType::Key => Category::Key,
             _ => Category::Float,
         }
     }
@@ -162,7 +168,19 @@ impl DType {
 
     /// Returns `true` if it is real or complex floating point, and so differentiable.
     pub fn is_inexact(self) -> bool {
-        self.category() >= Category::Float
+        matches!(self.category(), Category::Float | Category::Complex)
+    }
+
+    /// Returns `true` for the dtype of random keys (JAX's `issubdtype(dtype, dtypes.prng_key)`).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let key = random::key(0);
+    /// assert!(key.dtype().is_key() && !random::key_data(&key).dtype().is_key());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn is_key(self) -> bool {
+        self == DType::Key
     }
 
     /// Returns `true` for floating point of 64 bits per part. Rust's literals have this type, JAX's do not: host data
@@ -220,6 +238,7 @@ impl DType {
         match self {
             DType::Bool => "bool",
             DType::Float0 => "float0",
+            DType::Key => "key<fry>",
             DType::U8 => "u8",
             DType::U16 => "u16",
             DType::U32 => "u32",
@@ -256,7 +275,7 @@ impl DType {
             DType::U8 => ElementType::U8,
             DType::U16 => ElementType::U16,
             DType::U32 => ElementType::U32,
-            DType::U64 => ElementType::U64,
+            DType::U64 | DType::Key => ElementType::U64,
             DType::F16 => ElementType::F16,
             DType::Bf16 => ElementType::Bf16,
             DType::F32 => ElementType::F32,
@@ -313,6 +332,7 @@ impl fmt::Display for DType {
             DType::F8E5M2Fnuz => "float8_e5m2fnuz",
             DType::F8E8M0Fnu => "float8_e8m0fnu",
             DType::Float0 => "float0",
+            DType::Key => "key<fry>",
         })
     }
 }
@@ -494,7 +514,7 @@ impl Scalar {
             DType::U8 => (i as u8).write(out),
             DType::U16 => (i as u16).write(out),
             DType::U32 => (i as u32).write(out),
-            DType::U64 => (i as u64).write(out),
+            DType::U64 | DType::Key => (i as u64).write(out),
             DType::F16 => f16::from_f64(f).write(out),
             DType::Bf16 => bf16::from_f64(f).write(out),
             DType::F32 => (f as f32).write(out),
@@ -525,7 +545,7 @@ impl Scalar {
             DType::U8 => u8::read(bytes).to_scalar(),
             DType::U16 => u16::read(bytes).to_scalar(),
             DType::U32 => u32::read(bytes).to_scalar(),
-            DType::U64 => u64::read(bytes).to_scalar(),
+            DType::U64 | DType::Key => u64::read(bytes).to_scalar(),
             DType::F16 => f16::read(bytes).to_scalar(),
             DType::Bf16 => bf16::read(bytes).to_scalar(),
             DType::F32 => f32::read(bytes).to_scalar(),

@@ -16,18 +16,25 @@ fn moments(x: &Array) -> Result<(f64, f64)> {
     Ok((mean, values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / values.len() as f64))
 }
 
+fn words(keys: impl std::borrow::Borrow<Array>) -> Result<Vec<u32>> {
+    random::key_data(keys).to_vec()
+}
+
 #[test]
 fn keys_and_values_of_jax() -> Result<()> {
     setup();
-    let key = random::PRNGKey(42);
-    assert_eq!((key.shape(), key.dtype(), key.to_vec::<u32>()?), (&[2][..], DType::U32, vec![0, 42]));
-    assert_eq!(random::key(-1).to_vec::<u32>()?, [0, u32::MAX]);
-    assert_eq!(random::key(7u64 + (1 << 32)).to_vec::<u32>()?, [0, 7]);
-    assert_eq!(jit(|s: Array| random::key(s)).call(array(-1))?.to_vec::<u32>()?, [0, u32::MAX]);
+    let raw = random::PRNGKey(42);
+    assert_eq!((raw.shape(), raw.dtype(), raw.to_vec::<u32>()?), (&[2][..], DType::U32, vec![0, 42]));
+    let key = random::key(42);
+    assert_eq!((key.type_name(), words(&key)?), ("key<fry>[]".to_owned(), vec![0, 42]));
+    assert_eq!(words(random::key(-1))?, [0, u32::MAX]);
+    assert_eq!(words(random::key(7u64 + (1 << 32)))?, [0, 7]);
+    assert_eq!(words(jit(|s: Array| random::key(s)).call(array(-1))?)?, [0, u32::MAX]);
+    assert_eq!(jit(|s: Array| random::PRNGKey(s)).call(array(-1))?.to_vec::<u32>()?, [0, u32::MAX]);
     assert_eq!(random::bits(&key, [2]).to_vec::<u32>()?, [2098992034, 2919706841]);
     let keys = random::split(&key, 2);
-    assert_eq!(keys.to_vec::<u32>()?, [1832780943, 270669613, 64467757, 2916123636]);
-    assert_eq!(random::fold_in(&key, 5).to_vec::<u32>()?, [2765691542, 824333390]);
+    assert_eq!(words(&keys)?, [1832780943, 270669613, 64467757, 2916123636]);
+    assert_eq!(words(random::fold_in(&key, 5))?, [2765691542, 824333390]);
     let normal = random::normal(&key, [2]).to_vec::<f32>()?;
     assert!((normal[0] + 0.028304616).abs() < 1e-7 && (normal[1] - 0.46713185).abs() < 1e-6, "{normal:?}");
     assert_eq!(random::normal(&key, ()).shape(), [0usize; 0]);
@@ -56,10 +63,10 @@ fn values_do_not_depend_on_how_they_are_computed() -> Result<()> {
         assert_eq!(batch.get(i).to_vec::<f32>()?, random::uniform(&keys.get(i), [3]).to_vec::<f32>()?);
     }
     let folded = vmap(|k: Array, i: Array| random::fold_in(&k, i)).in_axes((None, 0)).call((&key, arange(0..3)))?;
-    assert_eq!(folded.get(2).to_vec::<u32>()?, random::fold_in(&key, 2).to_vec::<u32>()?);
+    assert_eq!(words(folded.get(2))?, words(random::fold_in(&key, 2))?);
     // One key for each device, which stays what it is.
     let (same, drawn) = pmap(|k: Array| (k.clone(), random::uniform(&k, [2]))).call(random::split(&key, 8))?;
-    assert_eq!((same.dtype(), same.shape()), (DType::U32, &[8, 2][..]));
+    assert_eq!((same.dtype(), same.shape()), (DType::Key, &[8][..]));
     assert_eq!(drawn.get(5).to_vec::<f32>()?, random::uniform(&random::split(&key, 8).get(5), [2]).to_vec::<f32>()?);
     Ok(())
 }

@@ -208,7 +208,7 @@ fn split_by_the_compiler() -> Result<Waiting> {
         let noisy = x + noise;
         Ok((noisy.sort(-1), lax::top_k(&noisy, 4).0, noisy.cumsum(0)))
     });
-    let key = shape_dtype_struct([2], DType::U32);
+    let key = shape_dtype_struct((), DType::Key);
     let x = shape_dtype_struct_on([64, 128], DType::F32, NamedSharding::new(&mesh, P!["x"]));
     Ok(waiting(f.lower((x, key))?))
 }

@@ -68,12 +68,12 @@ fn layer(case: &Case) -> Option<Fun> {
 fn weights(case: &Case) -> Option<Fun> {
     let made: fn() -> Vec<Array> = match case.op.as_str() {
         "nnx_rngs" => || {
-            let four = |mut r: Rngs| [r.params(), r.params(), r.dropout(), r.params()];
+            let four = |mut r: Rngs| [r.params(), r.params(), r.dropout(), r.params()].map(random::key_data);
             [four(Rngs::new(0)), four(Rngs::new(42))].concat()
         },
         "nnx_rngs_named" => || {
             let mut r = Rngs::new(1).with("params", 2).with("dropout", 3);
-            vec![r.params(), r.dropout(), r.dropout(), r.next("other")]
+            [r.params(), r.dropout(), r.dropout(), r.next("other")].map(random::key_data).to_vec()
         },
         "nnx_linear_init" => || tree::leaves(&Linear::new(3, 4, &mut Rngs::new(0))),
         "nnx_conv_init" => || tree::leaves(&Conv::new(2, 3, [3, 3], &mut Rngs::new(0))),

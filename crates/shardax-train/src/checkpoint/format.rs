@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use shardax::DType;
 use shardax::dtype::Scalar;
 
 pub(super) const FORMAT: &str = "shardax checkpoint";
@@ -80,11 +79,6 @@ pub(super) struct File {
 pub(super) enum Index {
     Written { files: Vec<File>, arrays: Vec<Entry>, host_local: Vec<(String, u32)>, numbers: Vec<(String, String)> },
     Failed(String),
-}
-
-/// The dtype of this name, as `float32`.
-pub(super) fn dtype_named(name: &str) -> Option<DType> {
-    DType::ALL.into_iter().chain([DType::Float0]).find(|dtype| dtype.to_string() == name)
 }
 
 /// The name of an array in a safetensors file: its key path, without the leading dot.

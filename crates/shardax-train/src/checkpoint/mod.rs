@@ -47,7 +47,7 @@ pub use options::{BestMode, CheckpointManagerOptions};
 pub use restore::RestoreOptions;
 
 use fault::Fault;
-use format::{Manifest, dtype_named};
+use format::Manifest;
 use snapshot::{Keep, Snapshot};
 use write::Job;
 
@@ -249,7 +249,7 @@ impl Checkpoint {
         let info = |entry: &format::Entry| ArrayInfo {
             path: entry.path.clone(),
             shape: entry.shape.clone(),
-            dtype: dtype_named(&entry.dtype).unwrap_or(DType::Float0),
+            dtype: DType::of_name(&entry.dtype).unwrap_or(DType::Float0),
             sharding: entry.sharding.clone(),
         };
         self.manifest.arrays.iter().map(info).collect()

@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use shardax::DType;
 use shardax::array::HostBuffer;
 use shardax::error::{Error, ErrorKind};
 
 use super::fault::{Fault, damaged, failed};
-use super::format::{COMMIT, Entry, FORMAT, MANIFEST, Manifest, Part, VERSION, dtype_named};
+use super::format::{COMMIT, Entry, FORMAT, MANIFEST, Manifest, Part, VERSION};
 use super::slices::{Block, Run, Runs};
 use super::write::{replaced, unfinished};
 use crate::data::file;
@@ -108,7 +109,7 @@ fn check_places(path: &Path, manifest: &Manifest) -> Result<(), Fault> {
         if !paths.insert(&entry.path) {
             return Err(damaged(path, format!("it has `{}` twice", entry.path)));
         }
-        let dtype = dtype_named(&entry.dtype)
+        let dtype = DType::of_name(&entry.dtype)
             .ok_or_else(|| damaged(path, format!("`{}` has the dtype {:?}", entry.path, entry.dtype)))?;
         let elements = |shape: &[usize]| shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
         let parts = entry.parts.iter().try_fold(0usize, |n, part| n.checked_add(elements(&part.shape)?));
@@ -235,7 +236,7 @@ impl<'a> Files<'a> {
 
     /// Reads all of an array and checks it.
     pub fn verify(&mut self, entry: &Entry) -> Result<(), Fault> {
-        let element = dtype_named(&entry.dtype).map_or(1, |dtype| dtype.byte_size());
+        let element = DType::of_name(&entry.dtype).map_or(1, |dtype| dtype.byte_size());
         for part in &entry.parts {
             let size = part.shape.iter().product::<usize>() * element;
             let mut buffer = vec![0; size.min(self.manifest.chunk)];

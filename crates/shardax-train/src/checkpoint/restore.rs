@@ -1,5 +1,6 @@
 //! Restores trees from checkpoints: on any devices, in any sharding, whole or in part.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use shardax::{ShardingLike, process_count};
 use shardax_nn::{Filter, is_mode};
 
 use super::fault::Fault;
-use super::format::{Entry, Manifest, dtype_named, number_of, number_text};
+use super::format::{Entry, Manifest, number_of, number_text};
 use super::parallel::each;
 use super::read::{Files, Wanted};
 use crate::data::file::room;
@@ -156,12 +157,14 @@ fn read_all(
     // Shardings are resolved on this thread: a mesh in context is thread-local.
     let work = chosen.into_iter().map(|(at, entry)| {
         let like = &flat.leaves[at];
+        let entry = as_keys(entry, like);
         let place = place(like, places[at].as_ref()).map_err(|e| e.context(format!("restoring `{}`", entry.path)))?;
-        Ok((at, entry, check(folder, entry, like)?, place))
+        let dtype = check(folder, &entry, like)?;
+        Ok((at, entry, dtype, place))
     });
     let work = work.collect::<Result<Vec<_>>>()?;
-    let leaf = |files: &mut Files<'_>, (at, entry, dtype, place): (usize, &Entry, DType, Option<Sharding>)| {
-        Ok::<_, Fault>((at, read(files, entry, dtype, place)?.with_weak_type(entry.weak)))
+    let leaf = |files: &mut Files<'_>, (at, entry, dtype, place): (usize, Cow<'_, Entry>, DType, Option<Sharding>)| {
+        Ok::<_, Fault>((at, read(files, &entry, dtype, place)?.with_weak_type(entry.weak)))
     };
     let mut converts = Vec::new();
     for (at, array) in each(work, || Files::new(folder, manifest), leaf)? {
@@ -288,9 +291,28 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
     }
 }
 
+/// The words of random keys, where the tree has keys, as keys: their bytes are the same. Keys were words when they had no
+/// dtype of their own, and still are if they are made by [`random::PRNGKey`].
+fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
+    let of_words = |shape: &[usize]| shape.last() == Some(&2);
+    let is_words = DType::of_name(&entry.dtype) == Some(DType::U32)
+        && entry.shape.split_last() == Some((&2, like.shape()))
+        && entry.parts.iter().all(|part| of_words(&part.shape));
+    if !(like.dtype().is_key() && is_words) {
+        return Cow::Borrowed(entry);
+    }
+    let mut keys = Entry { dtype: DType::Key.to_string(), ..entry.clone() };
+    keys.shape.pop();
+    for part in &mut keys.parts {
+        part.shape.pop();
+        part.start.pop();
+    }
+    Cow::Owned(keys)
+}
+
 /// Returns the saved dtype. Fails if converting it to the given one would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
-    let saved = dtype_named(&entry.dtype).unwrap_or(like.dtype());
+    let saved = DType::of_name(&entry.dtype).unwrap_or(like.dtype());
     let has = || format!("`{}` was saved as {saved}{:?} in {}", entry.path, entry.shape, folder.display());
     if entry.shape != like.shape() {
         let what = format!("{}, and the tree has {}", has(), like.type_name());

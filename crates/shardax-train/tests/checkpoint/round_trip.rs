@@ -31,7 +31,7 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     let shapes: [&[usize]; 6] = [&[], &[0], &[3], &[2, 0, 3], &[5, 7], &[1, 2, 3, 4]];
     let all: BTreeMap<String, Array> = DType::ALL
         .into_iter()
-        .chain([DType::Float0])
+        .chain([DType::Float0, DType::Key])
         .flat_map(|dtype| shapes.map(|shape| (format!("{dtype} {shape:?}"), odd(dtype, shape, shape.len()))))
         .collect();
     checkpoint::save(folder.join("all"), &all)?;
@@ -52,6 +52,9 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
     let tensor = tensors.tensor("[\"complex64 [5, 7]\"]").expect("the tensor");
     assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::F32, &[5, 7, 2][..]));
     assert_eq!(tensor.data(), all["complex64 [5, 7]"].to_bytes()?);
+    let tensor = tensors.tensor("[\"key<fry> [3]\"]").expect("the tensor");
+    assert_eq!((tensor.dtype(), tensor.shape()), (safetensors::Dtype::U32, &[3, 2][..]));
+    assert_eq!(tensor.data(), random::key_data(&all["key<fry> [3]"]).to_bytes()?);
     assert_eq!(tensors.len(), all.len());
     Ok(())
 }
@@ -126,6 +129,25 @@ fn models_optimizers_and_keys_come_back() -> Result<()> {
     found.verify()?;
     let paths: Vec<String> = found.arrays().into_iter().map(|array| array.path).collect();
     assert!(paths.contains(&"[0].model.layers[1].kernel".to_owned()), "{paths:?}");
+    Ok(())
+}
+
+/// A checkpoint that has words of keys, as those written when keys were no dtype, is restored into a tree of keys.
+#[test]
+fn words_are_restored_as_keys() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let raw = device_put(&random::split(random::PRNGKey(5), 16), &rows)?;
+    checkpoint::save(folder.join("words"), &(random::PRNGKey(3), raw.clone()))?;
+    let like = (random::key(0), device_put(&random::split(random::key(0), 16), &rows)?);
+    let (key, keys) = checkpoint::restore(folder.join("words"), &like)?;
+    assert_eq!((key.type_name(), random::key_data(key).to_vec::<u32>()?), ("key<fry>[]".to_owned(), vec![0, 3]));
+    assert_eq!(random::key_data(&keys).to_vec::<u32>()?, raw.to_vec::<u32>()?);
+    assert_eq!(keys.sharding()?, like.1.sharding()?);
+    // Numbers that are no words stay what they are.
+    checkpoint::save(folder.join("numbers"), &(array([1i32, 2]), raw))?;
+    fails(checkpoint::restore(folder.join("numbers"), &like), &["`[0]` was saved as int32[2]", "key<fry>[]"]);
     Ok(())
 }
 

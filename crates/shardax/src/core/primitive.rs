@@ -135,6 +135,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The `vma` of the results is set by [`vary`](Primitive::vary).
     fn infer(&self, args: &[Aval]) -> Result<Avals>;
 
+    /// Returns `true` if operands and results may be random keys: it moves or compares elements, whatever they are. By
+    /// default only primitives with sub-programs, whose own operations are checked.
+    fn accepts_keys(&self) -> bool {
+        !self.programs().is_empty()
+    }
+
     /// Writes its StableHLO, and returns its results: values of types `outs`.
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
 

@@ -22,6 +22,15 @@ use crate::error::{Result, err};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn promote(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
+    if a.0 != b.0 && (a.0.is_key() || b.0.is_key()) {
+        return Err(err!(
+            Type,
+            "dtypes {} and {} have no implicit promotion: random keys take part in none (TypePromotionError)",
+            a.0,
+            b.0
+        )
+        .help("read the words of keys with `random::key_data`, and make keys of words with `random::wrap_key_data`"));
+    }
     if a.0 != b.0 && (a.0.is_narrow() || b.0.is_narrow()) {
         return promote_narrow(a, b);
     }
@@ -45,7 +54,7 @@ fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
             Category::Bool => true,
             Category::Unsigned | Category::Signed => weak || narrow.is_float(),
             Category::Float => weak && narrow.is_float(),
-            Category::Complex => false,
+            Category::Complex | Category::Key => false,
         };
     if fits {
         return Ok((narrow, false));

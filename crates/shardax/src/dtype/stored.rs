@@ -6,7 +6,7 @@ use super::DType;
 
 impl DType {
     /// The element type in a safetensors file, and the number of those that make an element. Complex numbers are pairs,
-    /// since few readers know them; what the format has no name for is stored as bytes.
+    /// since few readers know them, and so are random keys; what the format has no name for is stored as bytes.
     #[doc(hidden)]
     pub fn stored(self) -> (Dtype, usize) {
         match self {
@@ -22,6 +22,8 @@ impl DType {
             DType::Bf16 => (Dtype::BF16, 1),
             DType::F32 => (Dtype::F32, 1),
             DType::F64 => (Dtype::F64, 1),
+            // The words of a key, as `random::key_data` gives them.
+            DType::Key => (Dtype::U32, 2),
             DType::Complex64 => (Dtype::F32, 2),
             DType::Complex128 => (Dtype::F64, 2),
             DType::F8E4M3Fn => (Dtype::F8_E4M3, 1),
@@ -38,6 +40,12 @@ impl DType {
             | DType::F8E5M2Fnuz
             | DType::F4E2M1Fn => (Dtype::U8, 1),
         }
+    }
+
+    /// The dtype of this name, as `float32`, in a file.
+    #[doc(hidden)]
+    pub fn of_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().chain([DType::Float0, DType::Key]).find(|dtype| dtype.to_string() == name)
     }
 
     /// The dtype that such an element type names.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::jax::in_program;
 use super::program::Exchanged;
 use crate::core::array::Array;
 use crate::core::lower::imported::Imported;
@@ -12,6 +13,7 @@ use crate::core::program::Aval;
 use crate::error::{Error, Result, bail, err};
 use crate::ops::control_flow::map;
 use crate::ops::primitive::attention::{CallFile, ExportedFile};
+use crate::random::{key_data, wrap_key_data};
 use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
 use crate::warning;
 
@@ -79,6 +81,22 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Calls a program whose `main` takes and gives the words of random keys.
+fn call_with_words(cx: &mut Lowering, program: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+    let each = |cx: &mut Lowering, v: Value, is_key: bool, f: fn(&Array) -> Array| match is_key {
+        true => Ok(cx.expand(&[v], |x| Ok(vec![f(&x[0])]))?[0]),
+        false => Ok(v),
+    };
+    let words = args.iter().map(|&v| {
+        let is_key = cx.dtype(v).is_key();
+        each(cx, v, is_key, |keys| key_data(keys))
+    });
+    let words: Vec<Value> = words.collect::<Result<_>>()?;
+    let made = cx.call_imported(program, &words, &outs.iter().map(in_program).collect::<Vec<_>>())?;
+    let keys = made.into_iter().zip(outs).map(|(v, out)| each(cx, v, out.dtype.is_key(), |words| wrap_key_data(words)));
+    keys.collect()
+}
+
 impl Primitive for CallExported {
     fn name(&self) -> &'static str {
         "call_exported"
@@ -90,6 +108,10 @@ impl Primitive for CallExported {
 
     fn print_params(&self) -> String {
         format!("name={}", self.program.name)
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
@@ -144,7 +166,10 @@ impl Primitive for CallExported {
         let key = format!("{} {:?}", program.digest, cx.platform);
         let meshes = self.mesh.as_ref().map_or_else(|| Ok(Vec::new()), |mesh| program.text_meshes(mesh))?;
         let foreign = Imported { key: &key, text: &text, meshes: &meshes };
-        let made = cx.call_imported(&foreign, &args, outs)?;
+        let made = match program.keys_are_words {
+            true => call_with_words(cx, &foreign, &args, outs)?,
+            false => cx.call_imported(&foreign, &args, outs)?,
+        };
         Ok(made
             .into_iter()
             .enumerate()

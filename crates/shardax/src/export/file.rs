@@ -32,8 +32,7 @@ fn aval_json(aval: &Aval) -> Value {
 }
 
 fn aval_of(value: &Value) -> Option<Aval> {
-    let name = value["dtype"].as_str()?;
-    let dtype = DType::ALL.into_iter().chain([DType::Float0]).find(|dtype| dtype.to_string() == name)?;
+    let dtype = DType::of_name(value["dtype"].as_str()?)?;
     let shape =
         value["shape"].as_array()?.iter().map(|n| usize::try_from(n.as_u64()?).ok()).collect::<Option<Vec<_>>>()?;
     let mut aval = Aval::new(dtype, shape.as_slice());
@@ -172,6 +171,7 @@ impl Exchanged {
             in_avals: each(&value["in_avals"], aval_of).ok_or_else(|| field("arguments"))?,
             kept: each(&value["kept"], |n| usize::try_from(n.as_u64()?).ok()).ok_or_else(|| field("arguments"))?,
             out_avals: each(&value["out_avals"], aval_of).ok_or_else(|| field("results"))?,
+            keys_are_words: false,
             in_specs: each(&value["in_specs"], spec_of).ok_or_else(|| field("shardings"))?,
             out_specs: each(&value["out_specs"], spec_of).ok_or_else(|| field("shardings"))?,
             axes: each(&value["mesh"], axis).ok_or_else(|| field("mesh"))?,

@@ -29,6 +29,8 @@ pub(super) struct Exchanged {
     pub in_avals: Vec<Aval>,
     pub kept: Vec<usize>,
     pub out_avals: Vec<Aval>,
+    /// True if random keys are their words in `main`, as in JAX's files.
+    pub keys_are_words: bool,
     /// The shardings of the inputs and results of `main`; empty in a program for one device.
     pub in_specs: Vec<Option<PartitionSpec>>,
     pub out_specs: Vec<Option<PartitionSpec>>,
@@ -160,6 +162,7 @@ impl Exchanged {
             in_avals: lowered.in_avals.clone(),
             kept: lowered.convention.kept.clone(),
             out_avals: request.program.out_avals(),
+            keys_are_words: false,
             in_specs: request.in_shardings.iter().map(spec).collect(),
             out_specs: request.out_shardings.iter().map(|s| s.as_ref().map(|named| named.spec().clone())).collect(),
             axes,

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use super::continuous::{Float, check_broadcast, unit_uniform};
+use super::keys::key_at;
 use super::parameters::parameter_samplers;
 use super::{sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
@@ -18,18 +19,14 @@ use crate::ops::primitive::unary::{ABS, CEIL, FLOOR, LGAMMA, LOG, LOG1P, SQRT};
 /// Rejection ends much earlier: each round accepts most of the remaining samples.
 const MOST_ROUNDS: i32 = 10_000;
 
-fn key_of(keys: &Array, i: usize) -> Array {
-    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
-}
-
 /// The first accepted sample of each element; `draw` makes a sample for all, from two keys, and marks the accepted
 /// ones.
 fn accepted(key: &Array, like: &Array, draw: impl Fn(&Array, &Array) -> Result<(Array, Array)>) -> Result<Array> {
     let zero = zero_of(key, like);
     let round = |(n, open, found, key): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
         let keys = split_traced(&key, &[3]);
-        let (drawn, accept) = draw(&key_of(&keys, 1), &key_of(&keys, 2))?;
-        Ok((n + 1, &open & !&accept, where_(&accept, drawn, found), key_of(&keys, 0)))
+        let (drawn, accept) = draw(&key_at(&keys, 1), &key_at(&keys, 2))?;
+        Ok((n + 1, &open & !&accept, where_(&accept, drawn, found), key_at(&keys, 0)))
     };
     let going = |(n, open, ..): (Array, Array, Array, Array)| open.any(..) & n.less(MOST_ROUNDS);
     // As in JAX, a later round may replace a sample that an earlier one accepted.

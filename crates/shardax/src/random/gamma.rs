@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
+use super::keys::key_at;
 use super::parameters::parameter_samplers;
 use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
@@ -18,11 +19,6 @@ use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
 use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
 use crate::shape::size;
 use crate::transform::vmap;
-
-/// Key `i` of `keys`.
-fn key_of(keys: &Array, i: usize) -> Array {
-    lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &[2])
-}
 
 /// One sample, or its logarithm, by rejection
 /// ([Marsaglia and Tsang, A simple method for generating gamma variables](https://doi.org/10.1145/358407.358414)).
@@ -49,10 +45,10 @@ fn one(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
             let v = number(1.0) + &x * &c;
             Ok((key, x, v))
         };
-        let start = (key_of(&keys, 1), zero.clone(), &zero - 1);
+        let start = (key_at(&keys, 1), zero.clone(), &zero - 1);
         let (_, x, v) = while_loop(|(_, _, v): (Array, Array, Array)| v.less_equal(0), positive, start)?;
-        let u = unit_uniform(&key_of(&keys, 2), &[], dtype)?;
-        Ok((key_of(&keys, 0), &x * &x, &v * &v * &v, u))
+        let u = unit_uniform(&key_at(&keys, 2), &[], dtype)?;
+        Ok((key_at(&keys, 0), &x * &x, &v * &v * &v, u))
     };
     // The initial state is a rejected one.
     let (_, _, v, _) = while_loop(rejected, draw, (loop_key, zero.clone(), &zero + 1, &zero + 2))?;

@@ -1,7 +1,12 @@
 //! Random numbers, bit for bit those of JAX: Threefry-2x32 keys that are split, never advanced.
 //!
-//! A key is a uint32 array of shape `[2]`; `split` makes keys of shape `[n, 2]`. Every function is a pure function of
-//! its key: use each key once, and split it for more. Values do not depend on how arrays are sharded.
+//! A key is a scalar of dtype `key<fry>`; `split` makes an array of `n` keys. Every function is a pure function of its key:
+//! use each key once, and split it for more. Values do not depend on how arrays are sharded.
+//!
+//! Arrays of keys are moved like others: indexed, stacked, sharded, mapped over, selected, compared for equality.
+//! They are no numbers: arithmetic on them is an error. [`key_data`] gives their words, two uint32 a key, and
+//! [`wrap_key_data`] makes keys of words. Every function also takes words as a key, as JAX's older programs use them
+//! ([`PRNGKey`]).
 //!
 //! Functions named `_dtype` take all parameters of JAX's function of that name; the others use its defaults.
 //!
@@ -27,15 +32,16 @@ pub use counts::*;
 pub use derived::*;
 pub use discrete::*;
 pub use gamma::*;
-pub use keys::*;
+pub use keys::{clone, key_data, key_impl, wrap_key_data};
 
 use std::borrow::Borrow;
+
+use keys::{check_key, key_at, of_words, words};
 
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -48,43 +54,62 @@ use crate::shape::Shape;
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// assert_eq!(random::key(42).to_vec::<u32>()?, [0, 42]);
+/// let key = random::key(42);
+/// assert_eq!(key.type_name(), "key<fry>[]");
+/// assert_eq!(random::key_data(&key).to_vec::<u32>()?, [0, 42]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
 pub fn key(seed: impl ArrayLike) -> Array {
     let seed = seed.into_array();
-    made(|| key_of(&seed), || like([2], DType::U32))
+    made(|| seeded(&seed, DType::Key), || like([], DType::Key))
 }
 
-/// JAX's older name of [`key`].
+/// The words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use. Every function takes it like a
+/// typed key, and makes raw keys of it. Nothing distinguishes it from numbers: prefer [`key`].
+///
+/// Fails like [`key`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let raw = random::PRNGKey(42);
+/// assert_eq!(raw.to_vec::<u32>()?, [0, 42]);
+/// assert_eq!(random::split(&raw, 3).type_name(), "uint32[3,2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[allow(non_snake_case)]
 #[track_caller]
 pub fn PRNGKey(seed: impl ArrayLike) -> Array {
-    key(seed)
+    let seed = seed.into_array();
+    made(|| seeded(&seed, DType::U32), || like([2], DType::U32))
 }
 
-fn key_of(seed: &Array) -> Result<Array> {
+/// The key of a seed, typed or raw.
+fn seeded(seed: &Array, kind: DType) -> Result<Array> {
     seed.check()?;
     if seed.ndim() != 0 || !seed.dtype().is_integer() {
         return Err(err!(Type, "PRNG key seed must be an integer scalar; got {}", seed.type_name())
             .help("convert it with `as i32`, or `astype(DType::I32)`"));
     }
     if let Repr::Literal(l) = &seed.0 {
-        return Array::from_slice(&[0, l.value.to_i128() as u32], &[2]);
+        let seed = l.value.to_i128() as u32;
+        return match kind {
+            DType::Key => Array::from_bytes(&(u64::from(seed) << 32).to_ne_bytes(), DType::Key, &[]),
+            _ => Array::from_slice(&[0, seed], &[2]),
+        };
     }
-    composite1("key", (), std::slice::from_ref(seed), |(), args| {
-        let low = args[0].astype(DType::U32).reshape([1]);
-        Ok(vec![lax::concatenate(&[word(0).broadcast_to([1]), low], 0)])
+    composite1("key", kind, std::slice::from_ref(seed), |kind, args| {
+        Ok(vec![of_words(*kind, &word(0), &args[0].astype(DType::U32))])
     })
 }
 
-/// Splits a key into `num` new keys (or an array of them, for a shape): uint32 of shape `[num, 2]`.
+/// Splits a key into an array of `num` new keys (or of a shape).
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// let keys = random::split(&random::key(42), 2);
-/// assert_eq!(keys.to_vec::<u32>()?, [1832780943, 270669613, 64467757, 2916123636]);
+/// assert_eq!(keys.shape(), [2]);
+/// assert_eq!(random::key_data(&keys).to_vec::<u32>()?, [1832780943, 270669613, 64467757, 2916123636]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
@@ -103,7 +128,7 @@ pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
 /// ```
 /// # use shardax::prelude::*;
 /// let [params, dropout] = random::split_n(&random::key(42));
-/// assert_eq!(params.to_vec::<u32>()?, [1832780943, 270669613]);
+/// assert_eq!(random::key_data(params).to_vec::<u32>()?, [1832780943, 270669613]);
 /// assert_eq!(random::split_n::<5>(&dropout).len(), 5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -119,7 +144,8 @@ pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// assert_eq!(random::fold_in(&random::key(42), 5).to_vec::<u32>()?, [2765691542, 824333390]);
+/// let key = random::fold_in(&random::key(42), 5);
+/// assert_eq!(random::key_data(key).to_vec::<u32>()?, [2765691542, 824333390]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
@@ -143,7 +169,7 @@ pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
         composite1("fold_in", (), &[key.clone(), data], |(), args| {
             let [k0, k1] = words(&args[0]);
             let out = Threefry2x32.apply(&[k0, k1, word(0), args[1].clone()]);
-            Ok(vec![pairs(&out[0], &out[1])])
+            Ok(vec![of_words(args[0].dtype(), &out[0], &out[1])])
         })
     };
     made(fold_in, || key.clone())
@@ -216,31 +242,9 @@ fn sample(
     }
 }
 
-fn check_key(name: &str, key: &Array) -> Result<()> {
-    key.check()?;
-    if key.dtype() == DType::U32 && key.shape() == [2] {
-        return Ok(());
-    }
-    if key.dtype() == DType::U32 && key.shape().last() == Some(&2) {
-        return Err(err!(
-            Value,
-            "{name} accepts a single key, but was given a key array of shape {:?}",
-            &key.shape()[..key.ndim() - 1]
-        )
-        .help("use `vmap` for batching, or take one key with `keys.get(i)`"));
-    }
-    Err(err!(Type, "{name}: unexpected PRNG key type {}", key.type_name())
-        .help("a key is a uint32 array of shape [2], made by `random::key(seed)` or `random::split`"))
-}
-
 /// A uint32 literal.
 fn word(v: u32) -> Array {
     Array::literal(Scalar::Int(v as i128), DType::U32, false)
-}
-
-/// The two words of a key, as scalars.
-fn words(key: &Array) -> [Array; 2] {
-    [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(key, i, i + 1, 0), &[]))
 }
 
 /// Zeros for each element of `like`, varying over the manual axes of both: the types of a loop's carry must not change.
@@ -250,19 +254,13 @@ fn zero_of(key: &Array, like: &Array) -> Array {
     zero(like) + zero(&word)
 }
 
-/// Stacks two arrays along a new last dimension.
-fn pairs(first: &Array, second: &Array) -> Array {
-    let last = first.ndim() as i32;
-    lax::concatenate(&[first.expand_dims(last), second.expand_dims(last)], first.ndim())
-}
-
 fn split_traced(key: &Array, shape: &[usize]) -> Array {
     let [first, second] = bits::blocks(key, shape);
-    pairs(&first, &second)
+    of_words(key.dtype(), &first, &second)
 }
 
 /// Splits a key into two.
 fn split_two(key: &Array) -> [Array; 2] {
     let keys = split_traced(key, &[2]);
-    [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(&keys, i, i + 1, 0), &[2]))
+    [0, 1].map(|i| key_at(&keys, i))
 }

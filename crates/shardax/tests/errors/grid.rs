@@ -16,6 +16,7 @@ fn arrays() -> Vec<Array> {
             out.push((ones_dtype(shape, DType::I32)).astype(dtype));
         }
     }
+    out.extend([random::key(0), random::split(random::key(0), 3)]);
     out
 }
 

@@ -1,6 +1,7 @@
 //! Random numbers.
 
 use shardax::ErrorKind::{Type, Value};
+use shardax::lax;
 use shardax::prelude::*;
 
 use crate::{Table, at};
@@ -9,6 +10,41 @@ pub(crate) fn rows(t: &mut Table) {
     t.row("normal: no key", Type, &["normal", "unexpected PRNG key type"], || at!(random::normal(&ones(2), [3])));
     t.row("split: several keys", Value, &["accepts a single key"], || {
         at!(random::split(&random::split(&random::key(0), 2), 2))
+    });
+    let keys = || random::split(&random::key(0), 2);
+    let refused: &[&'static str] = &["does not accept dtype key<fry>", "random::key_data"];
+    t.row("key + key", Type, refused, move || at!(keys() + keys()));
+    t.row("sum of keys", Type, refused, move || at!(keys().sum(0)));
+    t.row("argmax of keys", Type, refused, move || at!(keys().argmax(0)));
+    t.row("sorted keys", Type, refused, move || at!(keys().sort(0)));
+    t.row("key < key", Type, refused, move || at!(keys().less(keys())));
+    t.row("sin of keys", Type, refused, move || at!(keys().sin()));
+    t.row("key matmul", Type, refused, move || at!(keys().matmul(keys())));
+    t.row("keys to float32", Type, refused, move || at!(keys().astype(DType::F32)));
+    t.row("bits of keys", Type, refused, move || at!(lax::bitcast_convert_type(&keys(), DType::U32)));
+    t.row("keys added at", Type, refused, move || at!(keys().at(0).add(random::key(1))));
+    t.row("key in a callback", Type, refused, || {
+        let printed = |key: Array| -> Array {
+            at!(shardax::debug_print!("{}", key));
+            key
+        };
+        jit(printed).call(random::key(0))
+    });
+    t.row("numbers to keys", Type, &["key<fry>", "random::key"], || at!(arange(0..3).astype(DType::Key)));
+    t.row("a number among keys", Type, &["key<fry> and", "no implicit promotion"], move || at!(keys() + 1));
+    t.row("words among keys", Type, &["key<fry> and uint32", "random::wrap_key_data"], move || {
+        at!(concatenate([keys(), random::PRNGKey(0)], 0))
+    });
+    t.row("key == number", Type, &["key<fry> and", "random::key_data"], move || at!(keys().equal(1)));
+    t.row("ones of keys", Type, &["key<fry>", "cannot be filled"], || at!(ones_dtype([2], DType::Key)));
+    t.row("host numbers as keys", Type, &["no random key"], || at!(array_of([1], DType::Key)));
+    t.row("keys read as numbers", Type, &["key<fry>[2]", "random::key_data"], move || at!(keys().to_vec::<u32>()))
+        .at_once_only();
+    t.row("wrap_key_data: floats", Type, &["invalid PRNG key data", "float32[2]"], || {
+        at!(random::wrap_key_data(ones([2])))
+    });
+    t.row("grad with respect to a key", Type, &["grad requires real- or complex-valued inputs", "key<fry>"], || {
+        at!(grad(|key: Array| random::normal(key, ())).call(random::key(0)))
     });
     t.row("key: float seed", Type, &["seed must be an integer scalar"], || at!(random::key(0.5f32)));
     t.row("uniform: integers", Type, &["must be a float dtype"], || {

@@ -197,12 +197,32 @@ fn artifacts_of_jax_that_are_refused() -> Result<()> {
     for (name, parts) in [
         ("custom", ["the type \"Box\" has no place in Rust", "dictionaries, named tuples, tuples and lists"]),
         ("lapack", ["lapack_sgeev_ffi", "`triangular_solve`"]),
-        ("keys", ["element type key<fry>", "key_data"]),
+        ("keys_rbg", ["element type key<rbg>", "key_data"]),
     ] {
         let file = exported(&format!("{name}.jax"));
         let error = Exported::<(Array,), Array>::load(file).err().expect(name).to_string();
         parts.iter().for_each(|part| assert!(error.contains(part), "{name}: {error}"));
     }
+    Ok(())
+}
+
+/// JAX's programs take and give keys as their words: the functions, keys.
+#[test]
+fn functions_of_keys() -> Result<()> {
+    setup();
+    let read = Exported::<(Array,), (Array, Array)>::load(exported("keys.jax"))?;
+    assert_eq!(read.in_avals().next().map(|(_, aval)| aval.to_string()).as_deref(), Some("key<fry>[]"));
+    let (drawn, keys) = read.call(random::key(7))?;
+    same(&drawn, &random::normal(random::key(7), [2]));
+    same(&random::key_data(keys), &random::key_data(random::split(random::key(7), 3)));
+    let rows = vmap(|k: Array| read.call(k)).call(random::split(random::key(7), 2))?;
+    same(&rows.1, &vmap(|k: Array| random::split(k, 3)).call(random::split(random::key(7), 2))?);
+    // And back from a file of this library.
+    let f = |k: Array| (random::fold_in(&k, 1), random::uniform(k, ()));
+    let read = Exported::<(Array,), (Array, Array)>::deserialize(&export(f, random::key(0))?.serialize()?)?;
+    let (next, drawn) = read.call(random::key(3))?;
+    same(&next, &f(random::key(3)).0);
+    same(&drawn, &f(random::key(3)).1);
     Ok(())
 }
 

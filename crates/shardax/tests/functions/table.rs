@@ -201,10 +201,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
          Array::nbytes Array::to_f64_vec Array::unstack Array::vma lax::optimization_barrier numpy::allclose",
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
-    (
-        "random::key_data random::wrap_key_data random::key_impl",
-        "keys are their words: the examples in the documentation",
-    ),
+    ("random::key_impl", "a name: the examples in the documentation"),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),
     ("nn::constant array::array_of", "constants: the examples in the documentation"),
@@ -1071,6 +1068,7 @@ table! {
         random::ChoiceOptions::default().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
         random::ChoiceOptions::default().p(&c.x).choice(&c.key, c.n, [2])
     );
+    "random::clone" => |c| same!(c; random::clone(&c.key), random::clone(&c.x));
     "random::dirichlet" => |c| random::dirichlet(&c.key, &c.x, c.x.shape());
     "random::dirichlet_dtype" => |c| random::dirichlet_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::double_sided_maxwell" => |c| random::double_sided_maxwell(&c.key, &c.x, &c.y, c.x.shape());

@@ -5,7 +5,20 @@ use shardax::prelude::*;
 
 use super::{Case, Fun, many, one};
 
+/// The function with typed keys for JAX's words; those of `random_more` have the words themselves.
 pub fn function(case: &Case) -> Option<Fun> {
+    let f = with_keys(case)?;
+    Some(Box::new(move |xs| {
+        let mut xs = xs.to_vec();
+        if let Some(key) = xs.first_mut().filter(|x| x.dtype() == DType::U32) {
+            *key = random::wrap_key_data(&*key);
+        }
+        let words = |x: Array| if x.dtype().is_key() { random::key_data(x) } else { x };
+        Ok(f(&xs)?.into_iter().map(words).collect())
+    }))
+}
+
+fn with_keys(case: &Case) -> Option<Fun> {
     let sizes = |name: &str| -> Vec<usize> { case.ints(name).into_iter().map(|i| i as usize).collect() };
     let shape = sizes("shape");
     let dtype = case.dtype("dtype").unwrap_or(DType::F32);
@@ -28,7 +41,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             Some(data) => one(move |k| random::fold_in(k, data)),
             None => many(|xs| Ok(vec![random::fold_in(&xs[0], &xs[1])])),
         },
-        ("clone", _) => one(Array::clone),
+        ("clone", _) => one(|k| random::clone(k)),
         ("uniform", _) => match (number("minval"), number("maxval")) {
             (Some(min), Some(max)) => one(move |k| random::uniform_dtype(k, shape.clone(), dtype, min, max)),
             _ if case.count("ins") == 3 => {

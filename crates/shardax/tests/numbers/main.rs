@@ -7,6 +7,7 @@ mod common;
 mod convolutions;
 mod edges;
 mod half;
+mod keys;
 mod limits;
 mod narrow;
 mod over;

@@ -142,7 +142,7 @@ pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
         let mut bytes = Vec::with_capacity(elements.len() * dtype.byte_size());
         for element in elements {
             let value = element.to_scalar();
-            Literal { value, dtype, weak: false }.check_fits(dtype)?;
+            Literal { value, dtype: T::Element::DTYPE, weak: false }.check_fits(dtype)?;
             value.write(dtype, &mut bytes);
         }
         Array::from_bytes(&bytes, dtype, shape.as_slice())
@@ -300,10 +300,12 @@ impl Array {
 
     /// Returns the elements in row-major order. Waits for the values.
     ///
-    /// Fails when `T` is not the array's dtype.
+    /// Fails when `T` is not the array's dtype, and for random keys, whose words are
+    /// [`random::key_data`](crate::random::key_data).
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check()?;
+        self.check_no_key().at_caller()?;
         if T::DTYPE != self.dtype() {
             let wrong = err!(Type, "an array of type {} cannot be read as {}", self.type_name(), T::DTYPE)
                 .help(format!("read it as {}, or convert it with `astype(DType::{:?})`", self.dtype(), T::DTYPE));
@@ -328,14 +330,24 @@ impl Array {
     /// Returns the elements as host numbers of any dtype.
     #[track_caller]
     pub(crate) fn to_scalars(&self) -> Result<Vec<Scalar>> {
+        self.check_no_key()?;
         let dtype = self.dtype();
         Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
+    }
+
+    /// Fails for random keys, which are no numbers.
+    fn check_no_key(&self) -> Result<()> {
+        match self.dtype().is_key() {
+            true => Err(err!(Type, "an array of type {} cannot be read as numbers", self.type_name())
+                .help("read the words of keys, which are uint32, with `random::key_data(&key)`")),
+            false => Ok(()),
+        }
     }
 
     /// Returns the elements as `f64`, whatever the dtype; the real parts of complex numbers. Waits for the values.
     #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
-        Ok(self.to_scalars()?.into_iter().map(Scalar::to_f64).collect())
+        Ok(self.to_scalars().at_caller()?.into_iter().map(Scalar::to_f64).collect())
     }
 
     /// Returns the only element as `f64`, whatever the dtype. Waits for the value.

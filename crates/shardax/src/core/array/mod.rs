@@ -69,6 +69,10 @@ impl Literal {
     /// Fails for a plain number that does not fit `dtype`, instead of wrapping it.
     pub fn check_fits(&self, dtype: DType) -> Result<()> {
         match self.value {
+            _ if dtype.is_key() && !self.dtype.is_key() => {
+                Err(err!(Type, "the number {:?} is no random key", self.value)
+                    .help("make keys with `random::key` or `random::split`"))
+            }
             Scalar::Int(value) if dtype.is_integer() && self.value.converted(dtype) != self.value => {
                 Err(err!(Value, "integer {value} is out of bounds for {dtype} (OverflowError)")
                     .help("convert the array to a wider type first, or the number to a floating point one"))

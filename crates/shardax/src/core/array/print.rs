@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Array, Repr, Tracer, transfer};
 use crate::core::program::concretize;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{Category, DType, Element, Scalar};
 use crate::shape::size;
 
 /// Arrays with more elements are summarized with `...`.
@@ -15,7 +15,8 @@ const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
-/// The values, as NumPy prints them. Waits for them. An array without values prints its type or its error.
+/// The values, as NumPy prints them; of random keys the type and the words. Waits for them. An array without values
+/// prints its type or its error.
 impl fmt::Display for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match values(self) {
@@ -29,6 +30,7 @@ impl fmt::Display for Array {
 impl fmt::Debug for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match values(self) {
+            Ok(text) if self.dtype().is_key() => f.write_str(&text),
             Ok(text) => {
                 let pad = format!("\n{}", " ".repeat("Array(".len()));
                 write!(f, "Array({}, dtype={})", text.replace('\n', &pad), self.dtype())
@@ -47,8 +49,8 @@ fn values(array: &Array) -> Result<String, String> {
     {
         return Err(format!("Array(shape={:?}, dtype={})", array.shape(), array.dtype()));
     }
-    let scalars = array.to_scalars().map_err(|e| format!("<{e}>"))?;
-    Ok(format_values(&scalars, array.shape(), array.dtype()))
+    let bytes = array.to_bytes().map_err(|e| format!("<{e}>"))?;
+    Ok(of_bytes(&bytes, array.dtype(), array.shape()))
 }
 
 /// The text of a traced array: its type, and its value where the function runs eagerly, per shard
@@ -71,7 +73,18 @@ pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     format_values(&scalars, shape, dtype)
 }
 
+/// The words of a key, of which the first is the low half of its element.
+fn key_words(key: Scalar) -> [Scalar; 2] {
+    let key = key.to_i128() as u64;
+    [key as u32, (key >> 32) as u32].map(Element::to_scalar)
+}
+
 fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+    if dtype.is_key() {
+        let words: Vec<Scalar> = scalars.iter().flat_map(|key| key_words(*key)).collect();
+        let words = format_values(&words, &[shape, &[2]].concat(), DType::U32);
+        return format!("Array(shape={shape:?}, dtype={dtype}) overlaying:\n{words}");
+    }
     if size(shape) == 0 {
         return "[]".into();
     }
@@ -149,7 +162,9 @@ fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String
         Category::Bool => {
             scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
         }
-        Category::Signed | Category::Unsigned => scalars.iter().map(|s| s.to_i128().to_string()).collect(),
+        Category::Signed | Category::Unsigned | Category::Key => {
+            scalars.iter().map(|s| s.to_i128().to_string()).collect()
+        }
         Category::Float if scalar => scalars.iter().map(|s| format_scalar(s.to_f64(), dtype)).collect(),
         Category::Float => format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype),
         Category::Complex => {

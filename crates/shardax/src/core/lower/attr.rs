@@ -39,7 +39,7 @@ fn list<T: Display>(ty: &str, values: &[T]) -> String {
 pub(crate) fn constant_text(value: Scalar, dtype: DType) -> String {
     match dtype.category() {
         Category::Bool => (!value.is_zero()).to_string(),
-        Category::Signed | Category::Unsigned => {
+        Category::Signed | Category::Unsigned | Category::Key => {
             // Wraps as a conversion does: prints the value of the element.
             let mut bytes = Vec::new();
             value.write(dtype, &mut bytes);

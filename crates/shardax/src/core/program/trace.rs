@@ -361,8 +361,21 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
     }
 }
 
+/// Fails for operands that are random keys, of a primitive that does not accept them.
+pub(crate) fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()> {
+    match args.iter().find(|aval| aval.dtype.is_key()) {
+        Some(key) if !primitive.accepts_keys() => {
+            Err(err!(Type, "{} does not accept dtype {}, got {key}", primitive.name(), key.dtype).help(
+                "give keys to the functions of `random`; `random::key_data` reads their words, as uint32 of [..., 2]",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Infers the result types, whose sizes must be addressable.
 pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+    check_keys(primitive, args)?;
     let mut outs = primitive.infer(args).map_err(Error::anywhere)?;
     if outs.len() != primitive.output_count() {
         bail!(
@@ -372,6 +385,10 @@ pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec
             primitive.output_count(),
             outs.len()
         );
+    }
+    if let Some(key) = outs.iter().find(|aval| aval.dtype.is_key() && !primitive.accepts_keys()) {
+        return Err(err!(Type, "{} cannot make random keys, asked for {key}", primitive.name())
+            .help("make keys with `random::key` or `random::split`, or of uint32 words with `random::wrap_key_data`"));
     }
     assign(primitive, args, &mut outs).map_err(Error::anywhere)?;
     for out in &outs {

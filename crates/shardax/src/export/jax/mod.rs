@@ -104,13 +104,14 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
             texts.insert(platform.to_owned(), Arc::from(""));
             continue;
         }
-        let sizes = |i: &usize| in_avals[*i].shape.iter().map(|&size| size as i64).collect();
+        let sizes = |i: &usize| in_program(&in_avals[*i]).shape.iter().map(|&size| size as i64).collect();
         let empty = kept.iter().map(|&i| in_avals[i].dtype == DType::Float0).collect();
         let module = Module::of(&code, &kept.iter().map(sizes).collect::<Vec<_>>(), empty, number)
             .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
         if symbolic && module.result_shapes.len() == out_avals.len() {
             for (aval, shape) in out_avals.iter_mut().zip(&module.result_shapes) {
-                let sizes = shape.iter().map(|&size| usize::try_from(size).map_err(damaged));
+                // Of keys, without the dimension of their words.
+                let sizes = shape.iter().take(aval.rank()).map(|&size| usize::try_from(size).map_err(damaged));
                 *aval = Aval::new(aval.dtype, sizes.collect::<Result<Vec<_>>>()?.as_slice());
             }
         }
@@ -134,6 +135,7 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         in_avals,
         kept,
         out_avals,
+        keys_are_words: true,
         texts,
         captures: Vec::new(),
         digest: digest.to_owned(),
@@ -161,10 +163,21 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     Ok(read)
 }
 
+/// The type of a value in JAX's programs, where keys are their words.
+pub(super) fn in_program(aval: &Aval) -> Aval {
+    if !aval.dtype.is_key() {
+        return aval.clone();
+    }
+    let mut shape = aval.shape.clone();
+    shape.push(2);
+    Aval::new(DType::U32, shape)
+}
+
 /// Checks that the types of its `main` match the metadata.
 fn check<'a>(types: &[String], avals: impl Iterator<Item = &'a Aval>, what: &str) -> Result<()> {
     let text = |aval: &Aval| {
         let mut text = String::new();
+        let aval = in_program(aval);
         write_type(&mut text, aval.dtype, &aval.shape);
         text
     };
@@ -197,7 +210,7 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
 }
 
 /// The element types, in the order of their numbers.
-const DTYPES: [DType; 27] = [
+const DTYPES: [DType; 28] = [
     DType::Bool,
     DType::I8,
     DType::I16,
@@ -225,10 +238,11 @@ const DTYPES: [DType; 27] = [
     DType::F8E3M4,
     DType::F8E8M0Fnu,
     DType::F4E2M1Fn,
+    DType::Key,
 ];
 
 /// JAX's names of the numbers after those.
-const KEYS: [&str; 3] = ["key<fry>", "key<rbg>", "key<urbg>"];
+const KEYS: [&str; 2] = ["key<rbg>", "key<urbg>"];
 
 /// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
 fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
@@ -237,9 +251,8 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
         let number = usize::from(table.byte(2)?);
         let dtype = DTYPES.get(number).copied().ok_or_else(|| {
             let of = KEYS.get(number - DTYPES.len()).unwrap_or(&"of an unknown number");
-            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here").help(
-                "keys of random numbers travel as their data: export a function of `jax.random.key_data`, and wrap it within",
-            )
+            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here")
+                .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")
         })?;
         let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
         let bytes = shape.iter().try_fold(dtype.byte_size(), |all, &size| all.checked_mul(size));

@@ -18,7 +18,7 @@ pub use views::{DeviceArg, DeviceCall, HostArg, HostResult};
 
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
-use crate::core::program::trace::{check_usable, runs_now};
+use crate::core::program::trace::{check_keys, check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::operators::ArrayLike;
@@ -191,6 +191,8 @@ impl<T: Tree> HostCallback<T> {
         // A result type may itself carry an error.
         self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
         args.iter().try_for_each(check_usable)?;
+        // A host function reads elements, and keys have none that it could read.
+        check_keys(&self.call, &args.iter().chain(&self.results.leaves).map(Array::aval).collect::<Vec<_>>())?;
         if self.call.ordered && !self.call.has_effects() {
             return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
                 .help("use `io_callback`"));

@@ -62,6 +62,10 @@ impl Primitive for ShardingConstraint {
         format!("sharding={}", self.sharding)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if let Sharding::Named(named) = &self.sharding {
             named.check_rank(args[0].rank()).map_err(|e| {

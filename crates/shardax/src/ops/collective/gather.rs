@@ -46,6 +46,10 @@ impl Primitive for AllGather {
         self.axes.names.contains(&name)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let mut out = args[0].clone();
         match out.shape.get_mut(self.dim) {

@@ -46,6 +46,10 @@ impl Primitive for Ppermute {
         self.axes.names.contains(&name)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![args[0].clone()])
     }
@@ -161,6 +165,10 @@ impl Primitive for AllToAll {
 
     fn uses_axis(&self, name: AxisName) -> bool {
         self.axes.names.contains(&name)
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

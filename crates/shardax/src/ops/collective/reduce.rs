@@ -111,6 +111,10 @@ impl Primitive for Pcast {
         format!("axes=({}) to={to}", self.axes.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(","))
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![args[0].clone()])
     }

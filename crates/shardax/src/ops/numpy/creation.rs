@@ -104,6 +104,11 @@ pub(crate) fn filled(shape: &[usize], value: Scalar, dtype: DType) -> Array {
 /// A constant array of `value`, of this type.
 #[track_caller]
 fn full_of(aval: &Aval, value: Scalar) -> Array {
+    if aval.dtype.is_key() && !value.is_zero() {
+        let e = err!(Type, "an array of {aval} cannot be filled with the number {value:?}")
+            .help("repeat a key with `full` or `full_like`");
+        return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), aval.dtype, false));
+    }
     let element = scalar_bytes(value, aval.dtype);
     let number = Array::literal(Scalar::read(aval.dtype, &element), aval.dtype, aval.weak);
     if aval.shape.is_empty() {

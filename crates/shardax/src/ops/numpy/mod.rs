@@ -94,7 +94,10 @@ pub(crate) fn convert(x: &Array, dtype: DType, weak: bool) -> Array {
     if x.dtype() == dtype && x.weak_type() == weak {
         return x.clone();
     }
-    if let Repr::Literal(l) = &x.0 {
+    if let Repr::Literal(l) = &x.0
+        && !dtype.is_key()
+        && !l.dtype.is_key()
+    {
         return Array::literal(l.value.converted(dtype), dtype, weak);
     }
     bind1(Convert { dtype, weak }, std::slice::from_ref(x))
@@ -221,6 +224,7 @@ fn grown(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
 pub(crate) fn to_inexact(dtype: DType) -> DType {
     match dtype {
         DType::I64 | DType::U64 => DType::F64,
+        // Operations refuse keys themselves, by their names.
         d if d.category() >= Category::Float => d,
         _ => DType::F32,
     }

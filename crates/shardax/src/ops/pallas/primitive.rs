@@ -137,6 +137,10 @@ impl Primitive for Kernel {
         self.has_other_effects()
     }
 
+    fn accepts_keys(&self) -> bool {
+        false
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<Avals> {
         let inputs = &self.blocks[..self.num_inputs()];
         if args.len() != self.prefetch() + inputs.len() {

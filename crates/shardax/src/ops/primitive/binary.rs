@@ -363,6 +363,10 @@ impl Primitive for Compare {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        matches!(self, Compare::Eq | Compare::Ne)
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let accepts = if matches!(self, Compare::Eq | Compare::Ne) { Accepts::Any } else { Accepts::Real };
         elementwise::dtype_of(self.name(), accepts, args)?;
@@ -382,7 +386,7 @@ impl Primitive for Compare {
         let kind = match cx.dtype(args[0]).category() {
             Category::Float | Category::Complex => "FLOAT",
             Category::Signed => "SIGNED",
-            Category::Unsigned | Category::Bool => "UNSIGNED",
+            Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
         };
         let attrs = format!(
             "comparison_direction = #stablehlo<comparison_direction {}>, compare_type = #stablehlo<comparison_type {kind}>",
@@ -417,6 +421,10 @@ impl Primitive for Select {
     }
 
     fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
         true
     }
 

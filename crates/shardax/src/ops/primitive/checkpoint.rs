@@ -217,6 +217,10 @@ impl Primitive for Name {
         format!("name={}", self.name)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(args.into())
     }

@@ -97,6 +97,10 @@ where
         format!("{:?}", self.params)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(trace(args, |args| (self.body)(&self.params, args))?.program.out_avals().into())
     }

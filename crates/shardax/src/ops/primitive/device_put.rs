@@ -58,6 +58,10 @@ impl Primitive for DevicePut {
         format!("memory_kind={}{split}", self.kind)
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![args[0].clone()])
     }

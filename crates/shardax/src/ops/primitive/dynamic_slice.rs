@@ -93,6 +93,10 @@ impl Primitive for DynamicSlice {
         format!("slice_sizes={}", super::shape_ops::list(&self.sizes))
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         check_block("dynamic_slice", &args[0], &self.sizes)?;
         check_starts("dynamic_slice", &args[0], &args[1..])?;
@@ -168,6 +172,10 @@ impl Primitive for DynamicSlice {
 impl Primitive for DynamicUpdateSlice {
     fn name(&self) -> &'static str {
         "dynamic_update_slice"
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

@@ -14,7 +14,7 @@ use crate::core::primitive::{
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
 use crate::dtype::{Category, DType, Scalar};
-use crate::error::{Result, bail};
+use crate::error::{Result, bail, err};
 use crate::shape::Shape;
 use crate::sharding::DimSpec;
 
@@ -189,6 +189,8 @@ impl Gather {
             Category::Float | Category::Complex => Scalar::float(f64::NAN),
             Category::Signed => lowest(dtype),
             Category::Unsigned | Category::Bool => highest(dtype),
+            // All bits of both words, as in JAX.
+            Category::Key => highest(DType::U64),
         })
     }
 
@@ -230,10 +232,18 @@ impl Primitive for Gather {
         )
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (x, indices) = (&args[0], &args[1]);
         let out_rank = (self.dims.offset_dims.len() + indices.rank()).saturating_sub(1);
         self.dims.check("gather", x, indices, &self.slice_sizes, out_rank)?;
+        if let Some(value) = self.fill_value.filter(|_| x.dtype.is_key()) {
+            return Err(err!(Type, "gather cannot fill {x} with the number {value:?}")
+                .help("select keys for the indices outside with `where_`"));
+        }
         let mut block = (0..x.rank()).filter(|d| !self.dims.missing(*d)).map(|d| self.slice_sizes[d]);
         let mut rows = indices.shape[..indices.rank() - 1].iter().copied();
         let shape: Shape = (0..out_rank)

@@ -40,6 +40,10 @@ impl Primitive for LayoutConstraint {
         format!("layout={}", self.layout.get())
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let layout = self.layout.get();
         layout.check(&args[0].shape).map_err(|e| {

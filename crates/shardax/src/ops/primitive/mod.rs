@@ -35,6 +35,7 @@ pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;
 pub(crate) mod qr;
+pub(crate) mod random_key;
 pub(crate) mod reduce;
 pub(crate) mod reduce_precision;
 pub(crate) mod reduce_window;

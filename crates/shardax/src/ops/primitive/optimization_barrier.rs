@@ -49,6 +49,10 @@ impl Primitive for OptimizationBarrier {
         false
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(args.into())
     }

@@ -218,6 +218,10 @@ impl Primitive for Reshard {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         Ok(smallvec![args[0].clone()])
     }

@@ -175,6 +175,10 @@ impl Primitive for Scatter {
         )
     }
 
+    fn accepts_keys(&self) -> bool {
+        self.kind == ScatterKind::Set
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (x, indices, updates) = (&args[0], &args[1], &args[2]);
         if x.dtype != updates.dtype {

@@ -60,7 +60,7 @@ impl SelectAndGather {
         let kind = match dtype.category() {
             Category::Float | Category::Complex => "FLOAT",
             Category::Signed => "SIGNED",
-            Category::Unsigned | Category::Bool => "UNSIGNED",
+            Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
         };
         let direction = if self.min { "LE" } else { "GE" };
         format!(

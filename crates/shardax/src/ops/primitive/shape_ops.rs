@@ -55,6 +55,10 @@ impl Primitive for Reshape {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if size(&self.shape) != args[0].size() {
             return Err(err!(
@@ -133,6 +137,10 @@ impl Primitive for Transpose {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
@@ -200,6 +208,10 @@ impl Primitive for BroadcastInDim {
     }
 
     fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
         true
     }
 

@@ -36,6 +36,10 @@ impl Primitive for Slice {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let x = &args[0];
         let rank = x.rank();
@@ -124,6 +128,10 @@ impl Primitive for Pad {
     }
 
     fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
         true
     }
 
@@ -228,6 +236,10 @@ impl Primitive for Concatenate {
         true
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let Some(first) = args.first() else {
             return Err(err!(Value, "concatenate needs at least one array").help("give the arrays to join"));
@@ -316,6 +328,10 @@ impl Primitive for Reverse {
     }
 
     fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
         true
     }
 

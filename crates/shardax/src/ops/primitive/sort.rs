@@ -114,7 +114,7 @@ fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
         let kind = match cx.dtype(x).category() {
             Category::Float | Category::Complex => "TOTALORDER",
             Category::Signed => "SIGNED",
-            Category::Unsigned | Category::Bool => "UNSIGNED",
+            Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
         };
         let less = compare(cx, "LT", kind, x, y, &flag);
         result = Some(match result {

@@ -103,6 +103,10 @@ impl Primitive for Get {
         self.access.print()
     }
 
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
     fn infer(&self, _args: &[Aval]) -> Result<Avals> {
         Ok(smallvec![self.access.part.clone()])
     }
@@ -123,6 +127,10 @@ impl Primitive for Swap {
 
     fn print_params(&self) -> String {
         self.access.print()
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
     }
 
     fn infer(&self, args: &[Aval]) -> Result<Avals> {

@@ -207,7 +207,7 @@ pub(crate) fn uninitialized(aval: &Aval) -> Array {
     let value = match aval.dtype.category() {
         Category::Float | Category::Complex => Scalar::Float(f64::NAN.to_bits()),
         Category::Signed | Category::Unsigned => Scalar::Int(aval.dtype.integer_range().map_or(0, |(low, _)| low)),
-        Category::Bool => Scalar::Int(0),
+        Category::Bool | Category::Key => Scalar::Int(0),
     };
     filled(&aval.shape, value.converted(aval.dtype), aval.dtype)
 }

@@ -1,0 +1,123 @@
+//! Random keys of two words, and the words of keys: the only operations that know how a key is stored.
+//!
+//! An element of dtype `key<fry>` is a uint64 on the device, with the first word in its low half. So an array of keys has
+//! one shape everywhere, operations that move elements need no rule for keys, and its bytes on the host (little-endian)
+//! are those of the uint32 array of words. Words are taken and joined by shifts: unlike bitcasts they are elementwise, and
+//! need no dimension of two.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::elementwise::{self, Accepts, spread};
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, TypedOuts};
+use crate::core::program::Aval;
+use crate::core::program::trace::{bind, bind1};
+use crate::dtype::{DType, Scalar};
+use crate::error::{Result, err};
+
+/// `random_wrap(first, second)`: the keys of these words, which are uint32 of one shape, or scalars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RandomWrap;
+
+/// `random_unwrap(keys)`: the first and the second words of keys, as uint32 of their shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RandomUnwrap;
+
+impl RandomWrap {
+    #[track_caller]
+    pub fn apply(self, first: &Array, second: &Array) -> Array {
+        bind1(self, &[first.clone(), second.clone()])
+    }
+}
+
+impl RandomUnwrap {
+    #[track_caller]
+    pub fn apply(self, keys: &Array) -> Outputs {
+        bind(std::sync::Arc::new(self), std::slice::from_ref(keys))
+    }
+}
+
+/// Half of the bits of a key, for each element of a value of this type.
+fn half(cx: &mut Lowering, wide: &Aval) -> Value {
+    cx.constant(Scalar::Int(32), wide)
+}
+
+impl Primitive for RandomWrap {
+    fn name(&self) -> &'static str {
+        "random_wrap"
+    }
+
+    fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if elementwise::dtype_of("random_wrap", Accepts::Any, args)? != DType::U32 {
+            return Err(err!(Type, "random_wrap takes uint32 words, got {}", args[0]));
+        }
+        Ok(smallvec![elementwise::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(DType::Key)])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let wide = outs[0].with_dtype(DType::U64);
+        let words = spread(cx, args, &outs[0].shape);
+        let [first, second] = [0, 1].map(|i| cx.op("stablehlo.convert", &[words[i]], "", &wide));
+        let half = half(cx, &wide);
+        let high = cx.op("stablehlo.shift_left", &[second, half], "", &wide);
+        Ok(vec![cx.op("stablehlo.or", &[first, high], "", &outs[0])])
+    }
+
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        elementwise::batch(axis, args, dims, |args| self.apply(&args[0], &args[1]))
+    }
+}
+
+impl Primitive for RandomUnwrap {
+    fn name(&self) -> &'static str {
+        "random_unwrap"
+    }
+
+    fn output_count(&self) -> usize {
+        2
+    }
+
+    fn is_fused(&self) -> bool {
+        true
+    }
+
+    fn accepts_keys(&self) -> bool {
+        true
+    }
+
+    fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
+        if !args[0].dtype.is_key() {
+            return Err(err!(Type, "random_unwrap takes random keys, got {}", args[0]));
+        }
+        let words = args[0].with_dtype(DType::U32);
+        Ok(smallvec![words.clone(), words])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.join()
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let wide = outs[0].with_dtype(DType::U64);
+        let half = half(cx, &wide);
+        let high = cx.op("stablehlo.shift_right_logical", &[args[0], half], "", &wide);
+        Ok([args[0], high].map(|word| cx.op("stablehlo.convert", &[word], "", &outs[0])).to_vec())
+    }
+
+    fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Ok((self.apply(&args[0]), vec![dims[0]; 2]))
+    }
+}
