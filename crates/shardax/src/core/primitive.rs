@@ -277,6 +277,9 @@ pub trait ThreadState {
     /// Applies an equation without sub-programs, and updates the state.
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
+    /// Applies an equation some of whose sub-programs concern the state, and updates the state.
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
+
     /// Casts the state to the types that it has everywhere: those of a loop's carry.
     fn cast_state(&self, state: &mut Vec<Array>) -> Result<()>;
 

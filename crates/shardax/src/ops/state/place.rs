@@ -61,6 +61,11 @@ impl Place {
         Ok((Place(entries), operands))
     }
 
+    /// All of a value of this shape.
+    pub fn whole(shape: &[usize]) -> Place {
+        Place(shape.iter().map(|&n| Entries::Range(0, n)).collect())
+    }
+
     /// The entries of each dimension.
     pub fn entries(&self) -> &[Entries] {
         &self.0
