@@ -77,6 +77,25 @@ family.case("fftconvolve_complex", lambda x, y: signal.fftconvolve(x, y), normal
 for name, more in (("constant", {"type": "constant"}), ("linear", {}), ("broken", {"bp": [4, 7]})):
     fn = lambda x, more=more: signal.detrend(x, axis=0, **more)
     family.case(f"detrend_{name}", fn, normal(11, 2), op="detrend", params={"trend": name}, batch=False, tol=3e-5, grad_tol=3e-5)
+spectral = [
+    ("stft", {}, (2, 40), {"nperseg": 8}),
+    ("stft_odd", {}, (37,), {"nperseg": 9, "noverlap": 6, "nfft": 16, "boundary": "odd", "fs": 10.0}),
+    ("stft_both", {}, (30, 2), {"nperseg": 6, "return_onesided": False, "axis": 0, "boundary": "even", "detrend": "linear"}),
+    ("welch", {}, (2, 50), {"nperseg": 16, "fs": 4.0}),
+    ("welch_median", {}, (50,), {"nperseg": 9, "average": "median", "scaling": "spectrum", "detrend": False}),
+    ("csd", {}, (40,), {"nperseg": 8}),
+    ("csd_median", {}, (3, 40), {"nperseg": 8, "noverlap": 2, "average": "median"}),
+]
+for name, _, shape, options in spectral:
+    op = name.split("_")[0]
+    fn = lambda *xs, op=op, options=options: getattr(signal, op)(*xs, **options)
+    xs = [normal(*shape)] if op != "csd" else [normal(*shape), normal(*shape[:-1], shape[-1] - 5)]
+    family.case(name, fn, *xs, op=op, params=options, batch=[(0,)] if name == "welch_median" else False, tol=3e-5, grad=name in ("welch", "welch_median"), grad_tol=1e-4)
+family.case("welch_f64", lambda x: signal.welch(x, nperseg=8), normal(30, dtype="f64"), op="welch", params={"nperseg": 8}, batch=False, grad=False, tol=1e-6)
+family.case("stft_complex", lambda x: signal.stft(x, nperseg=8), normal(30, dtype="c64"), op="stft", params={"nperseg": 8}, batch=False, grad=False, tol=3e-5)
+family.case("istft", lambda z: signal.istft(z), normal(5, 8, dtype="c64"), op="istft", params={}, batch=False, grad=False, tol=3e-5)
+family.case("istft_whole", lambda z: signal.istft(z, nfft=10, nperseg=7, noverlap=5, boundary=False, fs=2.0), normal(6, 9, dtype="c64"), op="istft", params={"nfft": 10, "nperseg": 7, "noverlap": 5, "boundary": False, "fs": 2.0}, batch=False, grad=False, tol=3e-5)
+family.case("istft_both", lambda z: signal.istft(z, input_onesided=False), normal(8, 6, dtype="c64"), op="istft", params={"return_onesided": False}, batch=False, grad=False, tol=3e-5)
 family.case("trapezoid", lambda y, x: scipy.integrate.trapezoid(y, x, axis=0), normal(5, 3), values([0, 1, 1.5, 3, 4]), batch=False)
 family.case("trapezoid_places", lambda y, x: scipy.integrate.trapezoid(y, x, axis=0), normal(5, 3), normal(5, 3), op="trapezoid", batch=False)
 
