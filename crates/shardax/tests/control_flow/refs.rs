@@ -73,6 +73,50 @@ fn parts_of_refs() -> Result<()> {
 }
 
 #[test]
+fn refs_beside_other_transformations() -> Result<()> {
+    setup();
+    // A condition that reads, and one that writes.
+    let count = |x: Array| -> Result<(Array, Array)> {
+        let (r, tests) = (new_ref(x)?, new_ref(0)?);
+        let test = |_: Array| tests.add(1).map(|()| r.get().less(10.0));
+        let n = while_loop(test, |n: Array| r.set(r.get() * 2.0).map(|()| n + 1), Array::from(0))?;
+        Ok((n, tests.freeze()))
+    };
+    let (n, tests) = jit(count).call(array(1.0f32))?;
+    assert_eq!((n.item::<i32>()?, tests.item::<i32>()?), (4, 5));
+    // A recomputed part, whose reads and writes are its values.
+    let f = |x: Array| -> Result<Array> {
+        let r = new_ref(&x)?;
+        checkpoint(|y: Array| r.set(r.get() * &y).map(|()| y)).call(x.sin())?;
+        Ok(r.freeze().sum(..))
+    };
+    let x = array([0.5f32, 2.0]);
+    close(&grad(f).call(&x)?, &(x.sin() + &x * x.cos()).to_f64_vec()?);
+    // Values that are read while an eager derivative is traced.
+    let g = |x: Array| -> Result<Array> {
+        let r = new_ref(&x)?;
+        r.at(0).add(1.0)?;
+        let power = if r.get().get(0).item::<f32>()? > 1.0 { 2.0 } else { 3.0 };
+        Ok(r.freeze().pow(power).sum(..))
+    };
+    close(&grad(g).call(&x)?, &[3.0, 4.0]);
+    close(&grad(g).call(array([-0.5f32, 2.0]))?, &[0.75, 12.0]);
+    // Checks, and a jitted function that many calls share.
+    let checked = checkify(|x: Array| -> Result<Array> {
+        let r = new_ref(0.0f32)?;
+        let add = jit(|x: Array| r.add(&x).map(|()| x));
+        add.apply((x.clone(),))?;
+        add.apply((x,))?;
+        check!(r.get().less(3.0), "the sum is {}", r.get())?;
+        Ok(r.freeze())
+    });
+    let (error, sum) = checked.call(array(1.0f32))?;
+    assert_eq!((error.get()?, sum.item::<f32>()?), (None, 2.0));
+    assert!(checked.call(array(2.0f32))?.0.get()?.is_some_and(|text| text.contains("the sum is 4")));
+    Ok(())
+}
+
+#[test]
 fn refs_from_outside() -> Result<()> {
     setup();
     let r = new_ref(array([0.0f32, 1.0, 2.0]))?;
@@ -182,6 +226,11 @@ fn wrong_uses_of_refs() -> Result<()> {
         f.call(x)
     });
     says(rule.call(&x), ErrorKind::Value, &["from outside of custom_jvp is written inside"]);
+    // The backward pass would write again.
+    let recomputed = |x: Array, r: &Ref| {
+        grad(|x: Array| checkpoint(|x: Array| r.at(0).add(1.0).map(|()| x.sin().sum(..))).call(x)).call(x)
+    };
+    fails(&recomputed, ErrorKind::Value, &["from outside of checkpoint and its derivative is written inside"])?;
     let kernel = |x: Array, r: &Ref| {
         let copy = |[_, out]: [Ref; 2]| out.set(r.get());
         pl::pallas_call(copy, shape_dtype_struct([3], DType::F32)).call([x])
