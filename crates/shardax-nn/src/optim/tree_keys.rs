@@ -51,8 +51,7 @@ pub fn get<T: Tree>(tree: &T, key: &str) -> Result<Array> {
 fn missing<T: Tree>(tree: &T, key: &str) -> Error {
     let paths: Vec<String> = tree::leaves_with_path(tree).into_iter().map(|(path, _)| path).collect();
     let what = format!("no entry of the tree is named {key:?}: its arrays are {}", paths.join(", "));
-    Error::new(ErrorKind::Value, what)
-        .help("a name is a field, a key of a map or an index, as in these paths")
+    Error::new(ErrorKind::Value, what).help("a name is a field, a key of a map or an index, as in these paths")
 }
 
 /// The tree with `value` for each array at or below an entry of this name.

@@ -259,7 +259,11 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// Its results, with a state threaded through its sub-programs, which may change it.
     #[doc(hidden)]
     fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
-        Err(err!(NotImplemented, "checks, ordered effects, and refs from outside are not supported inside of '{}'", self.name()))
+        Err(err!(
+            NotImplemented,
+            "checks, ordered effects, and refs from outside are not supported inside of '{}'",
+            self.name()
+        ))
     }
 
     /// Returns `true` if it must not be dropped when no result is used, nor merged with an equal one.

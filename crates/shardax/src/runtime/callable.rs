@@ -66,7 +66,8 @@ impl CallConvention {
         let mut sent = sent.iter().map(Arc::as_ref);
         let refs: Vec<Arc<Concrete>> = self.refs.values().map(|value| value.concrete()).collect::<Result<_>>()?;
         let captured = self.captures.len() - refs.len();
-        let mut args: SmallVec<[&Concrete; 32]> = self.captures[..captured].iter().chain(&refs).map(Arc::as_ref).collect();
+        let mut args: SmallVec<[&Concrete; 32]> =
+            self.captures[..captured].iter().chain(&refs).map(Arc::as_ref).collect();
         args.extend(self.kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
         let mut outs: SmallVec<[Array; 8]> = loaded.run(&args, self.committed)?;
         let own = outs.len() - self.refs.results();

@@ -173,6 +173,15 @@ fn refs_on_several_devices() -> Result<()> {
         shard_map(|x: Array| x * r.get(), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x)
     });
     close(&scaled.call(&x)?, &(&x * 3.0).to_f64_vec()?);
+    // Shardings in types.
+    let typed = device_put(&x, &NamedSharding::new(&mesh.explicit(), P!["i"]))?;
+    let doubled = jit(|x: Array| -> Result<Array> {
+        let r = new_ref(&x)?;
+        fori_loop(0, 2, |_, ()| r.set(r.get() + &x), ())?;
+        assert_eq!(r.get().type_name(), "float32[16@i]");
+        Ok(r.freeze())
+    });
+    close(&doubled.call(&typed)?, &(&x * 3.0).to_f64_vec()?);
     let written = jit(|x: Array| -> Result<Array> {
         let r = new_ref(2.0f32)?;
         shard_map(|x: Array| r.set(5.0).map(|()| x), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(x)

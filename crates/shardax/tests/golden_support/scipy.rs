@@ -63,6 +63,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         "spence" => one(|x| sp::spence(x)),
         "erfcx" => one(|x| sp::erfcx(x)),
         "dawsn" => one(|x| sp::dawsn(x)),
+        "sici" => many(|x| Ok([sp::sici(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
+        "fresnel" => many(|x| Ok([sp::fresnel(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
+        "owens_t" => two(|h, a| sp::owens_t(h, a)),
         "expn" => two(|n, x| sp::expn(n, x)),
         "comb" => {
             let repetition = case.flag("repetition");

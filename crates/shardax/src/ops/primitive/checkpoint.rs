@@ -19,10 +19,10 @@ use crate::error::{Result, err};
 use crate::interpret::ad::{backward, jvp_program};
 use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
-use crate::ops::state::check_unwritten;
 use crate::interpret::higher_order::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::ops::state::check_unwritten;
 use crate::scope::{self, Part, RECOMPUTED};
 
 /// Operands and results are those of the program.

@@ -28,7 +28,9 @@ pub(crate) fn accesses(primitive: &dyn Primitive) -> bool {
 
 fn value<'a>(access: &Access, state: &'a mut [Array]) -> Result<&'a mut Array> {
     let count = state.len();
-    state.get_mut(access.number).ok_or_else(|| err!(Runtime, "ref {} is none of the {count} of the state", access.number))
+    state
+        .get_mut(access.number)
+        .ok_or_else(|| err!(Runtime, "ref {} is none of the {count} of the state", access.number))
 }
 
 impl ThreadState for Discharge<'_> {

@@ -25,20 +25,19 @@ pub(crate) struct Lifted {
 /// it uses none.
 pub(crate) fn lift(traced: &Traced) -> Result<Option<(Traced, Lifted)>> {
     let mut found: Vec<(Access, bool)> = Vec::new();
-    for_each_access(&traced.program, &mut |access, written| {
-        match found.iter_mut().find(|(known, _)| known.number == access.number) {
-            Some(known) => known.1 |= written,
-            None => found.push((access.clone(), written)),
-        }
+    for_each_access(&traced.program, &mut |access, written| match found
+        .iter_mut()
+        .find(|(known, _)| known.number == access.number)
+    {
+        Some(known) => known.1 |= written,
+        None => found.push((access.clone(), written)),
     });
     found.retain(|(access, _)| access.number >= FIRST);
     if found.is_empty() {
         return Ok(None);
     }
-    let cells: Vec<Cell> = found
-        .iter()
-        .map(|(access, _)| access.cell.clone().ok_or_else(|| gone(&access.of)))
-        .collect::<Result<_>>()?;
+    let cells: Vec<Cell> =
+        found.iter().map(|(access, _)| access.cell.clone().ok_or_else(|| gone(&access.of))).collect::<Result<_>>()?;
     let values: Vec<Array> = cells.iter().map(Cell::get).collect();
     let written: Vec<bool> = found.iter().map(|(_, written)| *written).collect();
     let refs = Threaded {

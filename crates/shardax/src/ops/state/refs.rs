@@ -175,8 +175,12 @@ impl Ref {
             Home::Trace(trace, frozen) if recording_trace() == Some(*trace) => frozen,
             Home::Cell(_, frozen) if recording_trace().is_none() => frozen,
             Home::Trace(..) | Home::Cell(..) => {
-                return Err(err!(Value, "a ref of type {} was frozen inside of another function than the one that made it", self.aval)
-                    .help("read it with `get()`, and freeze it where it was made"));
+                return Err(err!(
+                    Value,
+                    "a ref of type {} was frozen inside of another function than the one that made it",
+                    self.aval
+                )
+                .help("read it with `get()`, and freeze it where it was made"));
             }
         };
         frozen.set(at).map_err(|_| self.used_after(frozen))
@@ -198,10 +202,12 @@ impl Ref {
             }
             Home::Kernel => Ok(()),
             Home::Trace(_, frozen) | Home::Cell(_, frozen) if frozen.get().is_some() => Err(self.used_after(frozen)),
-            Home::Trace(trace, _) if !is_live(*trace) => {
-                Err(err!(Leak, "a ref of type {} was used after the function that made it had returned, or on another thread", self.aval)
-                    .help("return its value from the function, `r.freeze()`, instead of storing the ref outside"))
-            }
+            Home::Trace(trace, _) if !is_live(*trace) => Err(err!(
+                Leak,
+                "a ref of type {} was used after the function that made it had returned, or on another thread",
+                self.aval
+            )
+            .help("return its value from the function, `r.freeze()`, instead of storing the ref outside")),
             Home::Trace(..) | Home::Cell(..) if foreign => {
                 Err(err!(Leak, "a ref of type {} from outside of a kernel was used in it", self.aval)
                     .help("make its value an operand of the kernel, or make the ref inside of the kernel"))

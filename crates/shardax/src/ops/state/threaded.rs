@@ -151,8 +151,11 @@ impl ThreadState for Threaded {
 
     fn gather(&self, state: &mut Vec<Array>) -> Result<()> {
         match (state.is_empty(), self.numbers.borrow().first()) {
-            (false, Some((_, aval))) => Err(err!(Value, "a ref of type {aval} from outside of shard_map is written inside of it")
-                .help("make the ref inside of the function, or return the value from the function and write it outside")),
+            (false, Some((_, aval))) => {
+                Err(err!(Value, "a ref of type {aval} from outside of shard_map is written inside of it").help(
+                    "make the ref inside of the function, or return the value from the function and write it outside",
+                ))
+            }
             _ => Ok(()),
         }
     }

@@ -131,8 +131,13 @@ impl LowerOptions<'_> {
             compiler_options: CompilerOptions::of_process().and(&self.compiler_options),
         };
         request.check_donated_layouts()?;
-        let convention =
-            CallConvention { captures: captures.clone(), refs: refs.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
+        let convention = CallConvention {
+            captures: captures.clone(),
+            refs: refs.clone(),
+            kept: kept.clone(),
+            out_def: out_def.clone(),
+            committed,
+        };
         Ok(LoweredFn {
             request,
             convention,

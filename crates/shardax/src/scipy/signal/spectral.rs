@@ -251,7 +251,9 @@ impl SpectralOptions {
         }
         let length = args.iter().map(last).max().unwrap_or(0);
         if let Some(x) = args.iter().find(|x| x.size() == 0) {
-            return Err(err!(Value, "{name} of an empty array of type {}", x.type_name()).help("leave empty arrays out"));
+            return Err(
+                err!(Value, "{name} of an empty array of type {}", x.type_name()).help("leave empty arrays out")
+            );
         }
         for x in &mut args {
             let mut widths = vec![(0, 0); x.ndim()];
@@ -263,8 +265,7 @@ impl SpectralOptions {
         let (step, nfft) = self.steps(name, nperseg, nperseg)?;
         let two_sided = !self.onesided || args.iter().any(|x| x.dtype().is_complex());
         let fs = self.fs.to_bits();
-        let params =
-            Segments { length: nperseg, step, nfft, trend, two_sided, scaling, boundary, padded, average, fs };
+        let params = Segments { length: nperseg, step, nfft, trend, two_sided, scaling, boundary, padded, average, fs };
         args.push(window);
         Ok((params, args, axis))
     }
@@ -328,7 +329,9 @@ impl SpectralOptions {
             let window = self.window_of("istft", given, nperseg, real)?;
             let boundary = !matches!(self.boundary, Some(None));
             let params = (nperseg, step, nfft, self.onesided, boundary);
-            let x = composite1("istft", params, &[z, window], |params, args| Ok(vec![inverse(*params, &args[0], &args[1])]))?;
+            let x = composite1("istft", params, &[z, window], |params, args| {
+                Ok(vec![inverse(*params, &args[0], &args[1])])
+            })?;
             let times = counted(last(&x)).astype(DType::F32) / self.fs;
             Ok((times, x))
         })
@@ -413,9 +416,7 @@ impl Segments {
             Some(Boundary::Zeros) => pad(half, half, PadMode::Constant(0.0), PadOptions::new()),
             Some(Boundary::Constant) => pad(half, half, PadMode::Edge, PadOptions::new()),
             Some(Boundary::Even) => pad(half, half, PadMode::Reflect, PadOptions::new()),
-            Some(Boundary::Odd) => {
-                pad(half, half, PadMode::Reflect, PadOptions::new().reflect_type(ReflectType::Odd))
-            }
+            Some(Boundary::Odd) => pad(half, half, PadMode::Reflect, PadOptions::new().reflect_type(ReflectType::Odd)),
         };
         if self.padded {
             let rest = (length - self.length) % self.step;
@@ -439,7 +440,11 @@ fn median_bias(n: usize) -> f64 {
 }
 
 /// The signal whose segments have these spectra, `[.., frequencies, segments]`.
-fn inverse((length, step, nfft, onesided, boundary): (usize, usize, usize, bool, bool), z: &Array, window: &Array) -> Array {
+fn inverse(
+    (length, step, nfft, onesided, boundary): (usize, usize, usize, bool, bool),
+    z: &Array,
+    window: &Array,
+) -> Array {
     let z = z.swapaxes(-1, -2);
     let options = FftOptions::new().n(nfft);
     let segments = if onesided { options.irfft(z) } else { options.ifft(z) };
