@@ -50,7 +50,7 @@ struct Frame {
     known: Option<Rc<dyn ConcreteInputs>>,
     /// The number of named scopes when it began.
     depth: usize,
-    /// What the finished program goes through, once something in it asked for it.
+    /// The pass that the finished program goes through, if something in it asked for one.
     finish: Option<Finish>,
 }
 

@@ -91,7 +91,7 @@ impl Default for SpectralOptions {
     }
 }
 
-/// What distinguishes the programs of a spectrum of segments.
+/// The parameters that identify the composite of a spectrum.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Segments {
     length: usize,
