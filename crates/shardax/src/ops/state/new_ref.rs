@@ -65,11 +65,12 @@ impl Primitive for NewRef {
 ///     let product = new_ref(1.0f32)?;
 ///     let above = new_ref(0)?;
 ///     let all = new_ref(zeros([4]))?;
-///     fori_loop(0, 4, (), |i, ()| -> Result<()> {
+///     let step = |i: Array, ()| -> Result<()> {
 ///         product.set(product.get() * x.get(&i))?;
 ///         all.at(&i).set(product.get())?;
 ///         above.add(product.get().greater(10.0).astype(DType::I32))
-///     })?;
+///     };
+///     fori_loop(0, 4, step, ())?;
 ///     Ok((all.freeze(), above.freeze()))
 /// });
 /// let (all, above) = f.call(array([2.0f32, 3.0, 4.0, 5.0]))?;
