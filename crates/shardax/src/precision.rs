@@ -30,11 +30,75 @@ pub enum Precision {
     High,
     /// Float32: six bfloat16 products on TPU.
     Highest,
+    /// An algorithm of matrix multiplications; convolutions have none.
+    Algorithm(DotAlgorithmPreset),
+}
+
+macro_rules! presets {
+    ($($(#[$doc:meta])* $variant:ident $name:literal;)*) => {
+        /// The algorithm of a matrix multiplication: the types of the operands' parts and of the sums, and the number of
+        /// products (JAX's `DotAlgorithmPreset`).
+        ///
+        /// Operands of other types are converted. Which algorithms there are depends on the device; another is an error when
+        /// a program is lowered for CPU, and when it is compiled elsewhere. On CPU those of bfloat16 parts compute with
+        /// whole float32 operands, as in JAX.
+        ///
+        /// ```
+        /// # use shardax::prelude::*;
+        /// # use shardax::lax::{DotAlgorithmPreset, DotOptions, Precision};
+        /// let x = full([2, 2], 0.1f32);
+        /// let half = DotOptions::new().precision(Precision::Algorithm(DotAlgorithmPreset::F16F16F16)).matmul(&x, &x);
+        /// assert_eq!(half.dtype(), DType::F32);
+        /// assert!((half.max(..).item::<f32>()? - 0.02).abs() > 1e-7);
+        /// # Ok::<(), shardax::Error>(())
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum DotAlgorithmPreset {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl DotAlgorithmPreset {
+            const ALL: &[DotAlgorithmPreset] = &[$(DotAlgorithmPreset::$variant),*];
+
+            /// JAX's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(DotAlgorithmPreset::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+presets! {
+    /// Float16 products, summed in float16.
+    F16F16F16 "F16_F16_F16";
+    /// Float16 products, summed in float32.
+    F16F16F32 "F16_F16_F32";
+    /// Bfloat16 products, summed in bfloat16.
+    Bf16Bf16Bf16 "BF16_BF16_BF16";
+    /// Bfloat16 products, summed in float32.
+    Bf16Bf16F32 "BF16_BF16_F32";
+    /// Three bfloat16 products for each of float32.
+    Bf16Bf16F32X3 "BF16_BF16_F32_X3";
+    /// Six bfloat16 products for each of float32.
+    Bf16Bf16F32X6 "BF16_BF16_F32_X6";
+    /// Nine bfloat16 products for each of float32.
+    Bf16Bf16F32X9 "BF16_BF16_F32_X9";
+    /// TensorFloat-32 products, summed in float32.
+    Tf32Tf32F32 "TF32_TF32_F32";
+    /// Three TensorFloat-32 products for each of float32.
+    Tf32Tf32F32X3 "TF32_TF32_F32_X3";
+    /// Float32.
+    F32F32F32 "F32_F32_F32";
+    /// Float64.
+    F64F64F64 "F64_F64_F64";
 }
 
 impl Precision {
     /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or
-    /// `tensorfloat32`; `highest` or `float32`.
+    /// `tensorfloat32`; `highest` or `float32`; or that of an algorithm, such as `BF16_BF16_F32_X3`.
     ///
     /// Fails for any other.
     pub fn from_name(name: &str) -> Result<Precision> {
@@ -42,15 +106,18 @@ impl Precision {
             "default" | "bfloat16" | "fastest" => Ok(Precision::Default),
             "high" | "bfloat16_3x" | "tensorfloat32" => Ok(Precision::High),
             "highest" | "float32" => Ok(Precision::Highest),
+            other if let Some(preset) = DotAlgorithmPreset::ALL.iter().find(|p| p.name().eq_ignore_ascii_case(other)) => {
+                Ok(Precision::Algorithm(*preset))
+            }
             _ => Err(err!(Value, "Precision value must be one of default, high and highest, got {name:?}")
-                .help("other names of theirs are fastest, bfloat16, bfloat16_3x, tensorfloat32 and float32")),
+                .help("other names of theirs are fastest, bfloat16, bfloat16_3x, tensorfloat32 and float32; algorithms are named as BF16_BF16_F32_X3 is")),
         }
     }
 
     /// The name in StableHLO.
     fn mlir(self) -> &'static str {
         match self {
-            Precision::Default => "DEFAULT",
+            Precision::Default | Precision::Algorithm(_) => "DEFAULT",
             Precision::High => "HIGH",
             Precision::Highest => "HIGHEST",
         }
@@ -105,7 +172,17 @@ pub fn default_matmul_precision(precision: Precision) -> PrecisionGuard {
 
 /// Sets the precision of the process.
 pub(crate) fn set_of_process(precision: Option<Precision>) {
-    PROCESS.store(precision.map_or(0, |p| p as u8 + 1), Relaxed);
+    PROCESS.store(precision.map_or(0, number), Relaxed);
+}
+
+/// A number from 1 on for each precision.
+fn number(precision: Precision) -> u8 {
+    match precision {
+        Precision::Default => 1,
+        Precision::High => 2,
+        Precision::Highest => 3,
+        Precision::Algorithm(preset) => 4 + preset as u8,
+    }
 }
 
 /// The default precision.
@@ -114,7 +191,7 @@ pub(crate) fn current() -> Option<Precision> {
         1 => Some(Precision::Default),
         2 => Some(Precision::High),
         3 => Some(Precision::Highest),
-        _ => None,
+        n => DotAlgorithmPreset::ALL.get(usize::from(n).checked_sub(4)?).copied().map(Precision::Algorithm),
     };
     THREAD.with_borrow(|all| all.last().map(|(_, precision)| *precision)).or_else(process)
 }

@@ -24,6 +24,14 @@ for op, make, edges in [
     family.case(f"{op}_f32", fn, make("f32"), op=op, tol=2e-5, grad_tol=1e-4, batch=op == "expi")
     family.case(f"{op}_f64", fn, make("f64"), op=op, tol=1e-10, grad_tol=1e-10, batch=False)
     family.case(f"{op}_edges", fn, values(edges), op=op, tol=2e-5, grad=False, batch=False)
+for op, edges in (("sici", [0, -0.0, 1e-4, -2, 3.99, 4.01, -6, 8.5, 50, 1e10, INF, -INF, NAN]), ("fresnel", [0, 1e-3, -0.5, 1.59, 1.6, -2.5, 4, 9, INF, -INF, NAN])):
+    fn = getattr(jsp, op)
+    family.case(f"{op}_f32", fn, positive("f32"), op=op, tol=2e-5, grad_tol=1e-4, batch=op == "sici")
+    family.case(f"{op}_f64", fn, uniform(8, lo=0.2, hi=9.0, dtype="f64"), op=op, tol=1e-10, grad_tol=1e-10, batch=False)
+    family.case(f"{op}_edges", fn, values(edges), op=op, tol=3e-5, grad=False, batch=False)
+family.case("owens_t", jsp.owens_t, normal(6), normal(6, scale=2.0), tol=2e-5, grad_tol=1e-4)
+family.case("owens_t_f64", jsp.owens_t, normal(6, dtype="f64"), normal(6, scale=2.0, dtype="f64"), op="owens_t", tol=1e-10, grad_tol=1e-10, batch=False)
+family.case("owens_t_edges", jsp.owens_t, values([0, 0, 1, 1, -2, 5, 0, 20, INF, NAN]), values([0, 1, 1, -1, 0.3, 8, -50, 2, 1, 1]), op="owens_t", tol=2e-5, grad=False, batch=False)
 family.case("expn", jsp.expn, integers(6, lo=0, hi=5), positive("f32"), grad=False, batch=False, tol=2e-5)
 family.case("expn_grid", jsp.expn, values([[0], [1], [2], [7], [50]]), values([0.0, 1e-3, 0.9, 1.0, 1.1, 3.0, 20.0]), op="expn", grad=False, batch=False, tol=2e-5)
 family.case("expn_f64", jsp.expn, values([1, 2, 3, 4], "f64"), uniform(4, lo=0.2, hi=4, dtype="f64"), op="expn", wrt=(1,), batch=False, tol=1e-11, grad_tol=1e-10)
@@ -77,6 +85,25 @@ family.case("fftconvolve_complex", lambda x, y: signal.fftconvolve(x, y), normal
 for name, more in (("constant", {"type": "constant"}), ("linear", {}), ("broken", {"bp": [4, 7]})):
     fn = lambda x, more=more: signal.detrend(x, axis=0, **more)
     family.case(f"detrend_{name}", fn, normal(11, 2), op="detrend", params={"trend": name}, batch=False, tol=3e-5, grad_tol=3e-5)
+spectral = [
+    ("stft", {}, (2, 40), {"nperseg": 8}),
+    ("stft_odd", {}, (37,), {"nperseg": 9, "noverlap": 6, "nfft": 16, "boundary": "odd", "fs": 10.0}),
+    ("stft_both", {}, (30, 2), {"nperseg": 6, "return_onesided": False, "axis": 0, "boundary": "even", "detrend": "linear"}),
+    ("welch", {}, (2, 50), {"nperseg": 16, "fs": 4.0}),
+    ("welch_median", {}, (50,), {"nperseg": 9, "average": "median", "scaling": "spectrum", "detrend": False}),
+    ("csd", {}, (40,), {"nperseg": 8}),
+    ("csd_median", {}, (3, 40), {"nperseg": 8, "noverlap": 2, "average": "median"}),
+]
+for name, _, shape, options in spectral:
+    op = name.split("_")[0]
+    fn = lambda *xs, op=op, options=options: getattr(signal, op)(*xs, **options)
+    xs = [normal(*shape)] if op != "csd" else [normal(*shape), normal(*shape[:-1], shape[-1] - 5)]
+    family.case(name, fn, *xs, op=op, params=options, batch=[(0,)] if name == "welch_median" else False, tol=3e-5, grad=name in ("welch", "welch_median"), grad_tol=1e-4)
+family.case("welch_f64", lambda x: signal.welch(x, nperseg=8), normal(30, dtype="f64"), op="welch", params={"nperseg": 8}, batch=False, grad=False, tol=1e-6)
+family.case("stft_complex", lambda x: signal.stft(x, nperseg=8), normal(30, dtype="c64"), op="stft", params={"nperseg": 8}, batch=False, grad=False, tol=3e-5)
+family.case("istft", lambda z: signal.istft(z), normal(5, 8, dtype="c64"), op="istft", params={}, batch=False, grad=False, tol=3e-5)
+family.case("istft_whole", lambda z: signal.istft(z, nfft=10, nperseg=7, noverlap=5, boundary=False, fs=2.0), normal(6, 9, dtype="c64"), op="istft", params={"nfft": 10, "nperseg": 7, "noverlap": 5, "boundary": False, "fs": 2.0}, batch=False, grad=False, tol=3e-5)
+family.case("istft_both", lambda z: signal.istft(z, input_onesided=False), normal(8, 6, dtype="c64"), op="istft", params={"return_onesided": False}, batch=False, grad=False, tol=3e-5)
 family.case("trapezoid", lambda y, x: scipy.integrate.trapezoid(y, x, axis=0), normal(5, 3), values([0, 1, 1.5, 3, 4]), batch=False)
 family.case("trapezoid_places", lambda y, x: scipy.integrate.trapezoid(y, x, axis=0), normal(5, 3), normal(5, 3), op="trapezoid", batch=False)
 

@@ -60,6 +60,7 @@ mod sam;
 mod schedule;
 mod schedule_free;
 mod train_state;
+mod tree_keys;
 pub mod tree_utils;
 
 pub use adam::*;

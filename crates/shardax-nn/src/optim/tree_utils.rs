@@ -17,6 +17,7 @@ use shardax::prelude::*;
 use crate::layers::common_dtype;
 
 pub use super::clipping::global_norm as norm;
+pub use super::tree_keys::{get, get_all_with_path, set};
 
 /// `x + y`, leaf by leaf.
 pub fn add<P: Tree>(x: &P, y: &P) -> Result<P> {

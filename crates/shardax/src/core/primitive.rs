@@ -265,7 +265,11 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// Its results, with a state threaded through its sub-programs, which may change it.
     #[doc(hidden)]
     fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
-        Err(err!(NotImplemented, "checks and ordered effects inside of '{}' are not supported", self.name()))
+        Err(err!(
+            NotImplemented,
+            "checks, ordered effects, and refs from outside are not supported inside of '{}'",
+            self.name()
+        ))
     }
 
     /// Returns `true` if it must not be dropped when no result is used, nor merged with an equal one.
@@ -282,6 +286,9 @@ pub trait ThreadState {
 
     /// Applies an equation without sub-programs, and updates the state.
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
+
+    /// Applies an equation some of whose sub-programs concern the state, and updates the state.
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
     /// Casts the state to the types that it has everywhere: those of a loop's carry.
     fn cast_state(&self, state: &mut Vec<Array>) -> Result<()>;

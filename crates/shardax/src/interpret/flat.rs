@@ -95,11 +95,11 @@ pub(crate) fn record(
     flat: &Flat,
     f: FlatFn<'_>,
     at: &'static Location<'static>,
-    primitive: impl FnOnce(Program, usize, &TreeDef) -> Arc<dyn Primitive>,
+    primitive: impl FnOnce(Program, usize, &TreeDef) -> Result<Arc<dyn Primitive>>,
 ) -> Result<Flat> {
     let (traced, def) = trace_flat(&flat.def, &avals_of(flat)?, f)?;
     let traced = drop_unused_captures(traced);
-    let primitive = primitive(traced.program, traced.captures.len(), &def);
+    let primitive = primitive(traced.program, traced.captures.len(), &def)?;
     let operands = [&traced.captures[..], &flat.leaves].concat();
     let outs = bind_at(primitive, &operands, at);
     outs.iter().try_for_each(check_usable)?;

@@ -29,7 +29,7 @@ pub(crate) fn thread_eval(
             let args = env.arrays(&eqn.inputs)?;
             let outs = match held.is_empty() {
                 true => thread.apply(eqn, &args, state)?,
-                false => eqn.primitive.thread_state(thread, &args, state).map_err(|e| e.at(eqn.source))?,
+                false => thread.apply_nested(eqn, &args, state).map_err(|e| e.at(eqn.source))?,
             };
             for (var, out) in eqn.outputs.iter().zip(outs) {
                 check_usable(&out)?;

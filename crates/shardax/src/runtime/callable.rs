@@ -12,11 +12,14 @@ use crate::core::program::trace::check_usable;
 use crate::core::tree::{Flat, TreeDef};
 use crate::error::{Error, ErrorKind, Result, err};
 use crate::ops::checkify::Errors;
+use crate::ops::state::lift::Lifted;
 
 /// The correspondence of a function's arguments and results to those of its program.
 pub(crate) struct CallConvention {
     /// Arrays that the function captured: the program's first inputs.
     pub captures: Vec<Arc<Concrete>>,
+    /// The refs from outside that it uses. Their values are the last captures, and their new values the last results.
+    pub refs: Lifted,
     /// The arguments that the program uses.
     pub kept: Vec<usize>,
     pub out_def: TreeDef,
@@ -61,9 +64,15 @@ impl CallConvention {
         let numbers = self.kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
         let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
         let mut sent = sent.iter().map(Arc::as_ref);
-        let mut args: SmallVec<[&Concrete; 32]> = self.captures.iter().map(Arc::as_ref).collect();
+        let refs: Vec<Arc<Concrete>> = self.refs.values().map(|value| value.concrete()).collect::<Result<_>>()?;
+        let captured = self.captures.len() - refs.len();
+        let mut args: SmallVec<[&Concrete; 32]> =
+            self.captures[..captured].iter().chain(&refs).map(Arc::as_ref).collect();
         args.extend(self.kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
-        loaded.run(&args, self.committed)
+        let mut outs: SmallVec<[Array; 8]> = loaded.run(&args, self.committed)?;
+        let own = outs.len() - self.refs.results();
+        self.refs.store(outs.drain(own..));
+        Ok(outs)
     }
 
     /// Explains an execution that failed because of a donation, in the caller's terms.

@@ -13,10 +13,12 @@ use super::program_cache::{CachedProgram, Table, register};
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::{Array, Concrete};
 use crate::core::primitive::{Outputs, Primitive, Run};
-use crate::core::program::trace::{Traced, infer};
+use crate::core::program::trace::{Traced, bind, infer, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
+use crate::ops::primitive::call::Call;
+use crate::ops::state::lift::lift;
 use crate::scope::Scope;
 use crate::sharding::abstract_mesh::any_explicit;
 use crate::sharding::context;
@@ -87,6 +89,12 @@ impl<P: Primitive + Hash + Eq + 'static> Run for P {
 
 /// Applies a primitive to concrete arrays.
 fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
+    if !primitive.programs().is_empty()
+        && primitive.has_effects()
+        && let Some(outs) = run_with_refs(&primitive, args)?
+    {
+        return Ok(outs);
+    }
     let args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
     let committed = args.iter().any(|a| a.committed);
     let hash = hash(primitive.as_ref(), &args);
@@ -108,6 +116,18 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     };
     let loaded = &found.loaded;
     loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
+}
+
+/// Applies a primitive whose sub-programs use refs from outside. `None` if they use none.
+fn run_with_refs(primitive: &Arc<dyn Primitive>, args: &[Array]) -> Result<Option<Outputs>> {
+    let types: Vec<Aval> = args.iter().map(Array::aval).collect();
+    let traced = trace(&types, |args| Ok(bind(primitive.clone(), args).into_vec()))?;
+    let Some((Traced { program, captures }, refs)) = lift(&traced)? else { return Ok(None) };
+    let call = Call { name: primitive.name().to_owned(), program };
+    let mut outs = run(Arc::new(call), &[&captures, args].concat())?;
+    let own = outs.len() - refs.results();
+    refs.store(outs.drain(own..));
+    Ok(Some(outs))
 }
 
 /// A program of one equation.

@@ -20,6 +20,7 @@ use crate::error::{Result, err};
 use crate::interpret::flat::with_arguments;
 use crate::interpret::flat::{FlatFn, avals_of, trace_concrete};
 use crate::ops::checkify::{Checks, Errors, discharge};
+use crate::ops::state::lift::{Lifted, lift};
 
 thread_local! {
     static JIT_DISABLED: Cell<usize> = const { Cell::new(0) };
@@ -145,6 +146,7 @@ fn build(
     };
     let (traced, out_def) = with_arguments(&flat.leaves, || trace_concrete(known, &flat.def, &avals, traced))?;
     counts::traced(name, begun);
+    let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
     // In eager execution, checks fail immediately.
     let (traced, errors) = match discharge(&traced, Checks::USER)? {
         Some(checked) => (checked.traced, checked.errors),
@@ -152,7 +154,7 @@ fn build(
     };
     let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
-    let convention = CallConvention { captures, kept: (0..flat.leaves.len()).collect(), out_def, committed };
+    let convention = CallConvention { captures, refs, kept: (0..flat.leaves.len()).collect(), out_def, committed };
     let (loaded, reusable) = (load(request)?, values_read() == read);
     Ok(Callable { loaded, convention, errors, reusable, aux: left.into_inner() })
 }

@@ -1,4 +1,4 @@
-//! Convolution, correlation and trends of signals, as in
+//! Convolution, correlation, trends and spectra of signals, as in
 //! [`jax.scipy.signal`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.signal).
 //!
 //! ```
@@ -8,6 +8,10 @@
 //! assert_eq!(y.to_vec::<f32>()?, [1.0, 3.0, 5.0, 3.0]);
 //! # Ok::<(), shardax::Error>(())
 //! ```
+
+mod spectral;
+
+pub use spectral::*;
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;

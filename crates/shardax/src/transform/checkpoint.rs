@@ -76,7 +76,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
         }
         let (policy, prevent_cse) = (self.policy.clone(), self.prevent_cse);
         let out = record(&Flat::of_arguments(&args), &flat_fn(&self.f), Location::caller(), |program, _, _| {
-            Arc::new(primitive::Checkpoint { program, policy, prevent_cse })
+            Ok(Arc::new(primitive::Checkpoint { program, policy, prevent_cse }))
         })?;
         out.build()
     }

@@ -14,6 +14,7 @@ use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
 use crate::interpret::batching::{batch_eval, bound};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_flat};
+use crate::ops::state::check_unwritten;
 use crate::runtime::implicit_jit;
 use crate::scope;
 use crate::shape::{AxisName, IntoAxisNames, normalize_axis};
@@ -160,6 +161,7 @@ impl<F, Args> Vmap<F, Args> {
             .collect();
         let (traced, out_def) =
             with_spmd(&axis.spmd_names, || with_axes(bound(&axis), || trace_flat(&flat.def, &inner, f)))?;
+        check_unwritten(&traced.program, "vmap")?;
         for captured in &traced.captures {
             check_free(&captured.aval(), &axis.explicit)?;
         }

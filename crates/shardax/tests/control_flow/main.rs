@@ -8,6 +8,7 @@ mod common;
 mod errors;
 mod nested;
 mod platform_dependent;
+mod refs;
 mod spmd;
 
 use shardax::prelude::*;

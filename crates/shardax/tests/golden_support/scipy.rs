@@ -4,7 +4,7 @@ use shardax::control_flow::{custom_root, fori_loop};
 use shardax::fft::{FftNorm, FftOptions};
 use shardax::prelude::*;
 use shardax::scipy::linalg::{self as la, AssumeA, DftScale, PolarSide, Trans};
-use shardax::scipy::signal::{self, ConvolveMode, Trend};
+use shardax::scipy::signal::{self, Average, Boundary, ConvolveMode, Scaling, SpectralOptions, Trend};
 use shardax::scipy::sparse::linalg::IterativeSolve;
 use shardax::scipy::{integrate, special as sp};
 
@@ -63,6 +63,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         "spence" => one(|x| sp::spence(x)),
         "erfcx" => one(|x| sp::erfcx(x)),
         "dawsn" => one(|x| sp::dawsn(x)),
+        "sici" => many(|x| Ok([sp::sici(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
+        "fresnel" => many(|x| Ok([sp::fresnel(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
+        "owens_t" => two(|h, a| sp::owens_t(h, a)),
         "expn" => two(|n, x| sp::expn(n, x)),
         "comb" => {
             let repetition = case.flag("repetition");
@@ -117,6 +120,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             };
             one(move |x| signal::detrend(x, 0, trend.clone()))
         }
+        "stft" | "istft" | "welch" | "csd" => spectra(case),
         "trapezoid" => two(|y, x| integrate::trapezoid(y, x, 0)),
         "cg" | "bicgstab" | "gmres" => solver(case),
         "root" => many(|xs| Ok(vec![root(&xs[0], &xs[1])?])),
@@ -179,5 +183,35 @@ pub fn function(case: &Case) -> Option<Fun> {
             })
         }
         _ => None,
+    }
+}
+
+/// The spectra of segments, with the options of a case.
+fn spectra(case: &Case) -> Option<Fun> {
+    let mut options = SpectralOptions::new();
+    for (name, value) in case.meta["params"].as_object().into_iter().flatten() {
+        let n = value.as_u64().unwrap_or(0) as usize;
+        options = match (name.as_str(), value.as_str()) {
+            ("nperseg", _) => options.nperseg(n),
+            ("noverlap", _) => options.noverlap(n),
+            ("nfft", _) => options.nfft(n),
+            ("fs", _) => options.fs(value.as_f64().unwrap_or(1.0)),
+            ("axis", _) => options.axis(n as i32),
+            ("return_onesided", _) => options.return_onesided(false),
+            ("detrend", Some(_)) => options.detrend(Some(Trend::Linear)),
+            ("detrend", _) => options.detrend(None),
+            ("boundary", Some("odd")) => options.boundary(Some(Boundary::Odd)),
+            ("boundary", Some(_)) => options.boundary(Some(Boundary::Even)),
+            ("boundary", _) => options.boundary(None),
+            ("scaling", _) => options.scaling(Scaling::Spectrum),
+            ("average", _) => options.average(Average::Median),
+            other => panic!("{other:?}"),
+        };
+    }
+    match case.op.as_str() {
+        "stft" => many(move |xs| options.stft(&xs[0]).map(|(f, t, z)| vec![f, t, z])),
+        "istft" => many(move |xs| options.istft(&xs[0]).map(|(t, x)| vec![t, x])),
+        "csd" => many(move |xs| options.csd(&xs[0], &xs[1]).map(|(f, p)| vec![f, p])),
+        _ => many(move |xs| options.welch(&xs[0]).map(|(f, p)| vec![f, p])),
     }
 }

@@ -450,3 +450,23 @@ fn positions_out_of_bounds_of_a_slice_stay_in_it() -> Result<()> {
     }
     Ok(())
 }
+
+/// The plugin would fail when these run.
+#[test]
+fn booleans_are_clamped_and_bits_of_few_counted() -> Result<()> {
+    setup();
+    let x = array([true, false]);
+    for (low, high, want) in [(false, true, [1.0, 0.0]), (true, true, [1.0; 2]), (true, false, [0.0; 2])] {
+        assert_eq!(lax::clamp(low, &x, high).to_f64_vec()?, want);
+    }
+    let counts = [(DType::I4, [1.0, 0.0, 4.0], [3.0, 4.0, 0.0]), (DType::U2, [1.0, 0.0, 2.0], [1.0, 2.0, 0.0])];
+    for (dtype, ones, zeros) in counts {
+        let x = array([1, 0, -1]).astype(dtype);
+        let bits = shardax::numpy::population_count(&x);
+        assert_eq!((bits.dtype(), bits.to_f64_vec()?), (dtype, ones.to_vec()));
+        assert_eq!(lax::clz(&x).to_f64_vec()?, zeros);
+    }
+    let error = lax::reduce_min(&ones([1, 1]), &[0, 0]).check().expect_err("an axis named twice").to_string();
+    assert!(error.contains("duplicate axis 0 in the axes [0, 0] of reduce_min, for float32[1,1]"), "{error}");
+    Ok(())
+}

@@ -113,3 +113,35 @@ fn what_products_accumulate_in_holds_their_operands() {
     assert!(made(DType::I32, DType::I8).is_err_and(|e| e.contains("must not be narrower")));
     assert!(made(DType::Complex64, DType::F32).is_err());
 }
+
+/// Numbers of JAX 0.10.2 on CPU.
+#[test]
+fn algorithms_of_products() -> Result<()> {
+    super::common::quick::setup();
+    let x = linspace(0.1, 1.7, 12).reshape([3, 4]);
+    let y = linspace(-1.3, 0.9, 8).reshape([4, 2]);
+    let want = [0.0025975481, 0.4025974571, -0.8285710812, 0.30285725, -1.6597397327, 0.2031171471];
+    for (name, tol) in [("F16_F16_F16", 2e-3), ("BF16_BF16_F32_X3", 1e-6), ("f64_f64_f64", 1e-6)] {
+        let precision = Precision::from_name(name)?;
+        let product = |x: Array| DotOptions::new().precision(precision).matmul(&x, &y);
+        let z = product(x.clone());
+        assert_eq!(z.dtype(), DType::F32);
+        assert!(allclose(z.ravel(), array(want), tol, tol)?, "{name}: {z}");
+        let rounded = z.astype(DType::F16).astype(DType::F32);
+        assert_eq!(z.equal(rounded).all(..).item::<bool>()?, name == "F16_F16_F16", "{name}");
+        let slope = grad(|x: Array| product(x).sum(..)).call(&x)?;
+        let row = array([-2.285714, -1.0285714, 0.2285716, 1.4857144]);
+        assert!(allclose(slope.get(0), row, tol, tol)?, "{name}: {slope}");
+    }
+    let tf32 = Precision::Algorithm(lax::DotAlgorithmPreset::Tf32Tf32F32X3);
+    let product = move |x: Array| DotOptions::new().precision(tf32).matmul(&x, x.t());
+    let error = product(x.clone()).check().expect_err("no such algorithm on CPU").to_string();
+    assert!(error.contains("The precision 'TF32_TF32_F32_X3' is not supported by dot_general on CPU"), "{error}");
+    let integers = DotOptions::new().precision(Precision::Algorithm(lax::DotAlgorithmPreset::F32F32F32));
+    let error = integers.matmul(array([[1]]), array([[1]])).check().expect_err("integers").to_string();
+    assert!(error.contains("is for floating-point operands, got int32[1,1]"), "{error}");
+    let convolution = ConvOptions::new().precision(tf32);
+    let error = lax::conv_general_dilated(&ones([1, 1, 3]), &ones([1, 1, 2]), &[1], Padding::Valid, convolution);
+    assert!(error.check().expect_err("no algorithms").to_string().contains("convolutions have no algorithms"));
+    Ok(())
+}

@@ -21,10 +21,10 @@ fn wide(aval: &Aval) -> Option<Aval> {
 }
 
 /// Functions of the bits, which have other ones in a byte.
-const OF_BITS: [&str; 4] = ["shift_right_logical", "population_count", "clz", "nextafter"];
+const OF_BITS: [&str; 2] = ["shift_right_logical", "nextafter"];
 
-/// Conversions, and calls of text that has types of its own.
-const AS_IS: [&str; 4] = ["convert", "bitcast_convert_type", "iota", "call_exported"];
+/// Conversions, calls of text that has types of its own, and functions that widen their operands themselves.
+const AS_IS: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
 
 impl Lowering {
     /// Writes an operation; on CPU, if elements are packed, between conversions.

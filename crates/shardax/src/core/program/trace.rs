@@ -50,7 +50,12 @@ struct Frame {
     known: Option<Rc<dyn ConcreteInputs>>,
     /// The number of named scopes when it began.
     depth: usize,
+    /// The pass that the finished program goes through, if something in it asked for one.
+    finish: Option<Finish>,
 }
+
+/// A pass over a finished trace, which keeps its captures, arguments and outputs.
+pub(crate) type Finish = fn(Traced) -> Result<Traced>;
 
 /// Concrete arguments of a function traced for eager execution: traced values can
 /// be evaluated eagerly.
@@ -85,6 +90,7 @@ impl Frame {
             args: Vec::new(),
             known: None,
             depth: scope::depth(),
+            finish: None,
         }
     }
 
@@ -176,8 +182,22 @@ pub(crate) fn is_recording() -> bool {
 }
 
 /// Returns `true` if `trace` is still being recorded on this thread.
-fn is_live(trace: u64) -> bool {
+pub(crate) fn is_live(trace: u64) -> bool {
     STACK.with_borrow(|stack| stack.iter().any(|f| f.id == trace))
+}
+
+/// Makes the innermost recording trace go through `finish` when it ends. Returns the trace, or `None` if there is none.
+pub(crate) fn finish_with(finish: Finish) -> Option<u64> {
+    STACK.with_borrow_mut(|stack| {
+        let frame = stack.iter_mut().rev().find(|frame| !frame.linear)?;
+        frame.finish = Some(finish);
+        Some(frame.id)
+    })
+}
+
+/// The innermost recording trace.
+pub(crate) fn recording_trace() -> Option<u64> {
+    STACK.with_borrow(|stack| stack.iter().rev().find(|frame| !frame.linear).map(|frame| frame.id))
 }
 
 /// The active traces of all threads.
@@ -244,15 +264,18 @@ pub(crate) fn trace_with_concrete(
 /// The trace so far of the function that `tracer` belongs to, as a function of its captures and arguments
 /// that returns this value, with the concrete arguments. `None` if the arguments are abstract.
 pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
-    STACK.with_borrow(|stack| {
+    let (traced, finish, known) = STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
         let known = frame.known.clone()?;
         READ.set(READ.get() + 1);
         let mut program = frame.program.clone();
         program.inputs.extend(&frame.args);
         program.outputs = vec![Atom::Var(tracer.var)];
-        Some((Traced { program, captures: frame.captures.clone() }, known))
-    })
+        Some((Traced { program, captures: frame.captures.clone() }, frame.finish, known))
+    })?;
+    // A pass that fails here fails again, and says why, when the trace ends.
+    let traced = finish.and_then(|finish| finish(traced.clone()).ok()).unwrap_or(traced);
+    Some((traced, known))
 }
 
 /// True if the outermost function that is traced on this thread runs at once, with arguments that are known: outside of
@@ -306,7 +329,11 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result
     frame.program.outputs = outputs;
     // Captures were appended to the inputs during tracing.
     frame.program.inputs.extend(args);
-    Ok(Traced { program: frame.program, captures: frame.captures })
+    let traced = Traced { program: frame.program, captures: frame.captures };
+    match frame.finish {
+        Some(finish) => finish(traced),
+        None => Ok(traced),
+    }
 }
 
 /// Applies a primitive at the caller's line. A failure gives arrays that carry the error.

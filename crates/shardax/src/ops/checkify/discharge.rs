@@ -157,6 +157,10 @@ impl ThreadState for Discharge {
         Ok(outs)
     }
 
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        eqn.primitive.thread_state(self, args, state)
+    }
+
     fn cast_state(&self, state: &mut Vec<Array>) -> Result<()> {
         self.groups().for_each(|range| last_failed(&mut state[range]));
         Ok(())
@@ -181,6 +185,10 @@ impl ThreadState for Counting {
             args[0] = &args[0] & &state[0];
         }
         Ok(bind_at(eqn.primitive.clone(), &args, eqn.source))
+    }
+
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        eqn.primitive.thread_state(self, args, state)
     }
 
     fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {

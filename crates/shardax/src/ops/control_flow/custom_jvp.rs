@@ -13,6 +13,7 @@ use crate::interpret::flat::{flat_fn, record};
 use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
+use crate::ops::state::check_unwritten;
 
 /// A function with a custom forward-mode derivative; see [`custom_jvp`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -152,7 +153,8 @@ where
         };
         let id = RuleId::of(&self.rule, &flat.def);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
-            Arc::new(jvp::CustomJvp { program, num_consts, id, rule: Arc::new(erased) })
+            check_unwritten(&program, "custom_jvp")?;
+            Ok(Arc::new(jvp::CustomJvp { program, num_consts, id, rule: Arc::new(erased) }))
         })?;
         out.build()
     }

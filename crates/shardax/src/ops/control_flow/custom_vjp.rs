@@ -13,6 +13,7 @@ use crate::interpret::flat::{flat_fn, record};
 use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
+use crate::ops::state::check_unwritten;
 
 /// A function with a custom reverse-mode derivative; see [`custom_vjp`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -93,7 +94,8 @@ where
         let flat = Flat::of_arguments(&args);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
             let rules = self.erased(&flat, out_def.clone());
-            Arc::new(vjp::CustomVjp { program, num_consts, rules })
+            check_unwritten(&program, "custom_vjp")?;
+            Ok(Arc::new(vjp::CustomVjp { program, num_consts, rules }))
         })?;
         out.build()
     }

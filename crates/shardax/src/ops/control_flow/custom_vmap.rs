@@ -12,6 +12,7 @@ use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vmap::{BatchFn, CustomVmap as Primitive, VmapRule};
+use crate::ops::state::check_unwritten;
 
 /// A function with a custom batching rule; see [`custom_vmap`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -98,6 +99,7 @@ where
         let flat = Flat::of_arguments(&args);
         let id = RuleId::of(&self.rule, &flat.def);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, out_def| {
+            check_unwritten(&program, "custom_vmap")?;
             let (rule, def, out_def) = (self.rule.clone(), flat.def.clone(), out_def.clone());
             let erased = move |size: usize, batched: &[bool], args: &[Array]| {
                 let args = Flat { leaves: args.into(), def: def.clone() }.build::<Args>()?;
@@ -119,7 +121,7 @@ where
                 Ok((out.leaves.into_vec(), flags))
             };
             let rule: Arc<BatchFn> = Arc::new(erased);
-            Arc::new(Primitive { program, num_consts, rule: VmapRule::Given(id, rule) })
+            Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Given(id, rule) }))
         })?;
         out.build()
     }
@@ -156,7 +158,8 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for SequentialVmap<F, Args> {
         }
         let flat = Flat::of_arguments(&args);
         let out = record(&flat, &flat_fn(&self.f), Location::caller(), |program, num_consts, _| {
-            Arc::new(Primitive { program, num_consts, rule: VmapRule::Sequential })
+            check_unwritten(&program, "sequential_vmap")?;
+            Ok(Arc::new(Primitive { program, num_consts, rule: VmapRule::Sequential }))
         })?;
         out.build()
     }

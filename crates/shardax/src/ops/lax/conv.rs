@@ -246,6 +246,11 @@ impl ConvOptions {
                 window_dilation: rhs_dilation[i],
             })
             .collect();
+        if let Some(Precision::Algorithm(preset)) = self.precision {
+            return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
+                .help("give `Precision::Default`, `High` or `Highest`"));
+        }
+        let default = || precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)));
         let conv = ConvGeneralDilated {
             window,
             lhs: lhs_spec,
@@ -254,7 +259,7 @@ impl ConvOptions {
             feature_group_count: self.feature_group_count.unwrap_or(1),
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
-            precision: self.precision.or_else(precision::current),
+            precision: self.precision.or_else(default),
             out_sharding: None,
         };
         let Some(like) = &self.out_sharding else { return Ok(conv) };

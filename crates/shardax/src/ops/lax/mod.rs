@@ -38,7 +38,7 @@ pub use reduce::{reduce, reduce_window};
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 pub use select::*;
 
-pub use crate::precision::Precision;
+pub use crate::precision::{DotAlgorithmPreset, Precision};
 
 use super::numpy::IntoShape;
 use super::operators::ArrayLike;

@@ -22,6 +22,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     Residual, Split, bind_checked, marked, marked_tangents, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::ops::state::check_unwritten;
 use crate::scope::{self, Part, RECOMPUTED};
 
 /// Operands and results are those of the program.
@@ -139,6 +140,8 @@ impl Primitive for Checkpoint {
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let count = self.output_count();
+        // The backward pass would write again.
+        check_unwritten(&self.program, "checkpoint and its derivative")?;
         let Split { known, linear, residuals, .. } = Split::of(&self.fit(args)?, &nonzero, |_| true)?;
         let parts = Recomputed::of(&known.program, count, &self.policy);
 

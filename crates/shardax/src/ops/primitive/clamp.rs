@@ -8,6 +8,7 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::numpy::where_;
 
@@ -53,6 +54,11 @@ impl Primitive for Clamp {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        // XLA has no clamp of booleans.
+        if outs[0].dtype == DType::Bool {
+            let raised = elementwise::lower_op(cx, "stablehlo.or", &args[..2], "", &outs[0]);
+            return Ok(elementwise::lower_op(cx, "stablehlo.and", &[raised[0], args[2]], "", &outs[0]));
+        }
         Ok(elementwise::lower_op(cx, "stablehlo.clamp", args, "", &outs[0]))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{add_tangents, dot_vector};
+use super::{add_tangents, dot_algorithm, dot_vector};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -152,6 +152,19 @@ impl DotGeneral {
             }
         }
         rule.dims(dims)
+    }
+
+    /// The attributes in StableHLO: the roles of the dimensions, and the precision.
+    pub(super) fn attributes(&self) -> String {
+        let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
+        format!(
+            "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, {}",
+            list(&self.lhs_batch),
+            list(&self.rhs_batch),
+            list(&self.lhs_contract),
+            list(&self.rhs_contract),
+            Precision::config(self.precision)
+        )
     }
 
     #[track_caller]
@@ -312,15 +325,10 @@ impl Primitive for DotGeneral {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
-        let attrs = format!(
-            "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, {}",
-            list(&self.lhs_batch),
-            list(&self.rhs_batch),
-            list(&self.lhs_contract),
-            list(&self.rhs_contract),
-            Precision::config(self.precision)
-        );
+        if let Some(Precision::Algorithm(preset)) = self.precision {
+            return Ok(vec![dot_algorithm::lower(self, preset, cx, args, &outs[0])?]);
+        }
+        let attrs = self.attributes();
         // The CPU computes in 32 bits, which have the numbers of two kinds of float8.
         if outs[0].dtype.is_narrow() && cx.on_cpu() {
             let dtype = if outs[0].dtype.is_float() { DType::F32 } else { DType::I32 };

@@ -22,6 +22,7 @@ pub(crate) mod custom_vmap;
 pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
+mod dot_algorithm;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 pub(crate) mod eigh;

@@ -116,6 +116,14 @@ impl Primitive for Unary {
         match (self.0.name, outs[0].dtype.is_complex()) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
+            // XLA (xla-cpu-pjrt 0.0.1) cannot count bits in elements of less than a byte.
+            ("population_count" | "clz", _) if outs[0].dtype.bits() < 8 => cx.expand(args, |x| {
+                let bits = outs[0].dtype.bits() as i32;
+                let byte = x[0].astype(DType::U8) & ((1 << bits) - 1);
+                let counted = self.apply(&byte);
+                let counted = if self.0.name == "clz" { counted - (8 - bits) } else { counted };
+                Ok(vec![counted.astype(outs[0].dtype)])
+            }),
             (name, false) if cx.on_cpu() && BY_EXPONENT.contains(&name) => {
                 Ok(vec![self.propagating_nan(cx, args[0], &outs[0])])
             }

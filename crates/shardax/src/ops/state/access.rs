@@ -1,22 +1,30 @@
 //! The primitives that read and write refs.
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
+use super::cell::Cell;
 use super::place::Place;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::{Avals, Primitive};
+use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
+use crate::core::program::trace::{bind1, trace};
 use crate::error::{Error, Result, bail, err};
+use crate::interpret::batching::batch_eval;
 use crate::ops::lax;
 use crate::ops::numpy::where_;
+use crate::shape::AxisSet;
 
 /// A part of a ref.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Access {
-    /// The number of the ref in the state.
+    /// The number of the ref: of a kernel's its position, from [`FIRST`](super::FIRST) on one made by `new_ref`.
     pub number: usize,
+    /// The value of a ref that was made outside of every trace.
+    pub cell: Option<Cell>,
     pub place: Place,
+    /// The type of the ref.
+    pub of: Aval,
     /// The type of the part.
     pub part: Aval,
     /// Ranges that reach beyond the end are not moved to lie inside.
@@ -50,48 +58,57 @@ impl Access {
         format!("ref={} place={:?}{masked}", self.number, self.place)
     }
 
-    /// The value in a state, with room after the end where ranges may reach there.
-    fn value(&self, state: &[Array]) -> Result<Array> {
-        let value = state
-            .get(self.number)
-            .ok_or_else(|| err!(Runtime, "ref {} is none of the {} of the state", self.number, state.len()))?;
-        Ok(if self.padded { self.place.padded(value) } else { value.clone() })
+    /// All of the ref.
+    fn whole(&self) -> Access {
+        let place = Place::whole(&self.of.shape);
+        Access { place, part: self.of.clone(), padded: false, masked: false, ..self.clone() }
+    }
+
+    /// The value of the ref, with room after the end where ranges may reach there.
+    fn roomy(&self, value: &Array) -> Array {
+        if self.padded { self.place.padded(value) } else { value.clone() }
     }
 }
 
 impl Get {
-    /// The part that it reads of the refs' values.
-    pub fn discharge(&self, args: &[Array], state: &[Array]) -> Result<Array> {
+    /// The part that it reads of the ref's value.
+    pub fn read(&self, args: &[Array], value: &Array) -> Array {
         let (place, rest) = args.split_at(self.access.place.operand_count());
-        let part = self.access.place.read(&self.access.value(state)?, place);
-        Ok(match rest {
+        let part = self.access.place.read(&self.access.roomy(value), place);
+        match rest {
             [other, mask] => where_(mask, &part, other),
             _ => part,
-        })
+        }
     }
 }
 
 impl Swap {
-    /// The part that it replaces in the refs' values.
-    pub(super) fn discharge(&self, args: &[Array], state: &mut [Array]) -> Result<Array> {
+    /// Replaces a part of the ref's value, and returns what it was.
+    pub fn write(&self, args: &[Array], value: &mut Array) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;
-        let value = self.access.value(state)?;
+        let roomy = self.access.roomy(value);
         let (new, operands) = args.split_first().ok_or_else(|| err!(Type, "swap takes a value"))?;
         let (positions, mask) = operands.split_at(place.operand_count());
-        let old = place.read(&value, positions);
+        let old = place.read(&roomy, positions);
         let new = if *masked { where_(&mask[0], new, &old) } else { new.clone() };
-        let mut value = place.write(&value, positions, &new);
-        let slot = &mut state[self.access.number];
+        let mut written = place.write(&roomy, positions, &new);
         if *padded {
-            value = lax::slice(&value, &vec![0; slot.ndim()], slot.shape(), None);
+            written = lax::slice(&written, &vec![0; value.ndim()], value.shape(), None);
         }
-        *slot = value;
+        *value = written;
         Ok(old)
     }
 }
 
 fn outside() -> Error {
-    err!(Leak, "a ref is read or written outside of its kernel")
+    err!(Leak, "a ref was read or written outside of the function or kernel that it belongs to")
+        .help("make the ref where it is used, or give the function its value and return the new one")
+}
+
+/// The error of a write where each entry of a batch, or each device, would write at once.
+pub(super) fn written_inside(function: &str, access: &Access) -> Error {
+    err!(Value, "a ref of type {} from outside of {function} is written inside of it", access.of)
+        .help("make the ref inside of the function, or return the value from the function and write it outside")
 }
 
 impl Primitive for Get {
@@ -109,6 +126,26 @@ impl Primitive for Get {
 
     fn infer(&self, _args: &[Aval]) -> Result<Avals> {
         Ok(smallvec![self.access.part.clone()])
+    }
+
+    /// The part varies as its ref does, and as the position.
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args.iter().fold(self.access.part.vma.clone(), |a, b| a.union(b))])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    /// Each entry of the batch reads the same ref at its own position.
+    fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        let whole = bind1(Get { access: self.access.whole(), other: false }, &[]);
+        let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));
+        let types: Vec<Aval> = [whole.aval()].into_iter().chain(entries).collect();
+        let read = trace(&types, |args| Ok(vec![self.read(&args[1..], &args[0])]))?;
+        let args = [&[whole], args].concat();
+        let (outs, dims) = batch_eval(&read.program, axis, &args, &[&[None], dims].concat())?;
+        Ok((outs.into(), dims))
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
@@ -139,6 +176,23 @@ impl Primitive for Swap {
             Some(new) if (new.dtype, &new.shape) == (part.dtype, &part.shape) => Ok(smallvec![part.clone()]),
             new => bail!(Type, "swap of a part of type {part} takes a value of its type, got {new:?}"),
         }
+    }
+
+    fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
+        Ok(smallvec![args.iter().fold(self.access.part.vma.clone(), |a, b| a.union(b))])
+    }
+
+    fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
+        rule.own()
+    }
+
+    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        Err(err!(Value, "a value that is differentiated was written to a ref of type {} from outside of the differentiated function", self.access.of)
+            .help("make the ref inside of the function, or write `stop_gradient(value)`"))
+    }
+
+    fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
+        Err(written_inside("vmap", &self.access))
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {

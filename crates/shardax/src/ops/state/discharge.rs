@@ -1,16 +1,16 @@
-//! Discharge: a program with refs as a function of their values.
+//! Discharge of a kernel: a program of refs as a function of their values.
 
 use smallvec::smallvec;
 
-use super::access::{Get, Swap};
+use super::access::{Access, Get, Swap};
 use crate::core::array::Array;
 use crate::core::primitive::{Outputs, Primitive, ThreadState};
 use crate::core::program::trace::{bind_at, check_usable};
 use crate::core::program::{Eqn, Program};
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::interpret::thread_state::thread_eval;
 
-/// The values of refs as a state: each read is of the state, and each write changes it. The function gives the values of
+/// The values of a kernel's refs as a state: each read is of the state, and each write changes it. The function gives the values of
 /// primitives that depend on the context, such as the position in a grid.
 pub(crate) struct Discharge<'a>(pub &'a dyn Fn(&dyn Primitive) -> Option<Array>);
 
@@ -26,6 +26,13 @@ pub(crate) fn accesses(primitive: &dyn Primitive) -> bool {
     primitive.as_any().is::<Get>() || primitive.as_any().is::<Swap>()
 }
 
+fn value<'a>(access: &Access, state: &'a mut [Array]) -> Result<&'a mut Array> {
+    let count = state.len();
+    state
+        .get_mut(access.number)
+        .ok_or_else(|| err!(Runtime, "ref {} is none of the {count} of the state", access.number))
+}
+
 impl ThreadState for Discharge<'_> {
     fn concerns(&self, program: &Program) -> bool {
         let mut found = false;
@@ -36,9 +43,9 @@ impl ThreadState for Discharge<'_> {
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let any = eqn.primitive.as_any();
         let outs = if let Some(get) = any.downcast_ref::<Get>() {
-            smallvec![get.discharge(args, state)?]
+            smallvec![get.read(args, value(&get.access, state)?)]
         } else if let Some(swap) = any.downcast_ref::<Swap>() {
-            smallvec![swap.discharge(args, state)?]
+            smallvec![swap.write(args, value(&swap.access, state)?)?]
         } else if let Some(value) = (self.0)(&*eqn.primitive) {
             smallvec![value]
         } else {
@@ -46,6 +53,10 @@ impl ThreadState for Discharge<'_> {
         };
         outs.iter().chain(state.iter()).try_for_each(check_usable)?;
         Ok(outs)
+    }
+
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        eqn.primitive.thread_state(self, args, state)
     }
 
     fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {

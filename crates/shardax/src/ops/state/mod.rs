@@ -2,16 +2,28 @@
 //!
 //! A ref is a numbered place of a state. Each read and write is an equation of its own, in order, with the ref's number
 //! as a parameter, so that a ref can be used in loops and branches without being one of their operands.
-//! [`Discharge`](discharge::Discharge) turns a program with refs into a function of their values.
+//! [`Discharge`](discharge::Discharge) turns a kernel with refs into a function of their values, and
+//! [`Threaded`](threaded::Threaded) does so for the refs that a function makes itself ([`new_ref`]), when its trace ends:
+//! transformations, lowering and export see no refs. A ref made outside of every trace has a cell with its value; a
+//! compiled function takes the cell's value as a captured array, and returns the new one ([`lift`](lift::lift)).
 
 mod access;
+mod cell;
 pub(crate) mod discharge;
+pub(crate) mod lift;
+mod new_ref;
 mod place;
 mod ref_index;
 mod refs;
+mod threaded;
+
+/// The first number of refs made by `new_ref`; those of a kernel are numbered from 0.
+const FIRST: usize = usize::MAX / 2;
 
 pub(crate) use access::{Access, Get, Swap};
+pub use new_ref::new_ref;
 pub(crate) use place::{Entries, number, uninitialized};
 pub use ref_index::{Ds, IntoRefIndex, IntoRefIndexItem, RefIndexItem, ds};
 pub(crate) use refs::with_refs;
 pub use refs::{Ref, RefPart};
+pub(crate) use threaded::check_unwritten;

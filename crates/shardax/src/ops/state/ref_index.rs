@@ -58,6 +58,13 @@ impl<T: IntoRefIndexItem> IntoRefIndex for T {
     }
 }
 
+/// An index made with `s!`.
+impl IntoRefIndex for Vec<IndexItem> {
+    fn into_ref_index(self) -> Vec<RefIndexItem> {
+        self.into_iter().map(RefIndexItem::Item).collect()
+    }
+}
+
 macro_rules! tuple_indices {
     ($(($($t:ident $i:tt),*))*) => {$(
         impl<$($t: IntoRefIndexItem),*> IntoRefIndex for ($($t,)*) {

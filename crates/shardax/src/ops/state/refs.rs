@@ -1,14 +1,16 @@
-//! The handles of refs that functions being traced receive.
+//! The handles of refs.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::access::{Access, Get, Swap};
+use super::cell::Cell;
 use super::place::Place;
 use super::ref_index::{IntoRefIndex, RefIndexItem};
 use crate::core::array::Array;
 use crate::core::program::Aval;
-use crate::core::program::trace::{bind1, record_error};
+use crate::core::program::trace::{bind1, is_linear, is_live, record_error, recording_trace, runs_now};
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::local::{Stack, StackKey};
@@ -35,24 +37,45 @@ impl Drop for Scope {
 
 /// Runs `f`, which traces a function of refs of these types: no other refs may be used in it, and these nowhere else.
 pub(crate) fn with_refs<R>(avals: &[Aval], f: impl FnOnce(&[Ref]) -> R) -> R {
-    let scope = NEXT.fetch_add(1, Ordering::Relaxed);
-    let refs: Vec<Ref> =
-        avals.iter().enumerate().map(|(number, aval)| Ref { number, aval: aval.clone(), scope }).collect();
+    let scope = Some(NEXT.fetch_add(1, Ordering::Relaxed));
+    let make = |(number, aval): (usize, &Aval)| Ref { number, aval: aval.clone(), scope, home: Home::Kernel };
+    let refs: Vec<Ref> = avals.iter().enumerate().map(make).collect();
     let _scope = SCOPES.with_borrow_mut(|scopes| {
-        scopes.push(scope);
+        scopes.extend(scope);
         Scope(scopes.len() - 1)
     });
     f(&refs)
 }
 
-/// An array that a kernel reads and writes in place.
+/// The scope in effect: the kernel that is being traced.
+fn current_scope() -> Option<u64> {
+    SCOPES.with_borrow(|scopes| scopes.last().copied())
+}
+
+/// Where a ref has its value.
+#[derive(Clone, Debug)]
+pub(super) enum Home {
+    Kernel,
+    /// In the trace with this number, until it was frozen.
+    Trace(u64, Frozen),
+    /// In a cell: it was made outside of every trace.
+    Cell(Cell, Frozen),
+}
+
+/// The line at which a ref was frozen.
+pub(super) type Frozen = Arc<OnceLock<&'static Location<'static>>>;
+
+/// An array that is read and written in place: made by [`new_ref`](crate::new_ref), or given to a kernel.
 ///
-/// [`get`](Ref::get) reads all of it, [`set`](Ref::set) writes it, and [`at`](Ref::at) names a part of it.
+/// [`get`](Ref::get) reads all of it, [`set`](Ref::set) writes it, and [`at`](Ref::at) names a part of it. Clones are the
+/// same ref.
 #[derive(Clone, Debug)]
 pub struct Ref {
     number: usize,
     aval: Aval,
-    scope: u64,
+    /// The kernel in which it may be used, if any.
+    scope: Option<u64>,
+    home: Home,
 }
 
 /// A part of a [`Ref`], to be read or written; see [`Ref::at`].
@@ -64,7 +87,12 @@ pub struct RefPart {
 }
 
 impl Ref {
-    /// The shape of the block that it holds.
+    /// A ref with this number and type.
+    pub(super) fn new(number: usize, aval: Aval, home: Home) -> Self {
+        Ref { number, aval, scope: current_scope(), home }
+    }
+
+    /// The shape of its value; in a kernel that of the block.
     pub fn shape(&self) -> &[usize] {
         &self.aval.shape
     }
@@ -112,13 +140,87 @@ impl Ref {
         self.at(Ellipsis).swap(value)
     }
 
+    /// Its last value: it cannot be used afterwards (JAX's `freeze`).
+    ///
+    /// Fails for a ref that was frozen before, that another function made, or that was given to a kernel.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let r = new_ref(zeros([2]))?;
+    /// r.at(1).set(3.0)?;
+    /// assert_eq!(r.freeze().to_vec::<f32>()?, [0.0, 3.0]);
+    /// assert!(r.set(1.0).is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn freeze(&self) -> Array {
+        let at = Location::caller();
+        let value = self.get();
+        if value.error().is_some() {
+            return value;
+        }
+        match self.mark_frozen(source::user_line(at).unwrap_or(at)) {
+            Ok(()) => value,
+            Err(error) => self.at(Ellipsis).failed(error, at),
+        }
+    }
+
+    /// Marks it frozen. Fails unless it is in the function that made it.
+    fn mark_frozen(&self, at: &'static Location<'static>) -> Result<()> {
+        let frozen = match &self.home {
+            Home::Kernel => {
+                return Err(err!(Value, "a kernel's ref of type {} cannot be frozen", self.aval)
+                    .help("read it with `get()`, and write what is to leave the kernel to the ref of an output"));
+            }
+            Home::Trace(trace, frozen) if recording_trace() == Some(*trace) => frozen,
+            Home::Cell(_, frozen) if recording_trace().is_none() => frozen,
+            Home::Trace(..) | Home::Cell(..) => {
+                return Err(err!(
+                    Value,
+                    "a ref of type {} was frozen inside of another function than the one that made it",
+                    self.aval
+                )
+                .help("read it with `get()`, and freeze it where it was made"));
+            }
+        };
+        frozen.set(at).map_err(|_| self.used_after(frozen))
+    }
+
+    fn used_after(&self, frozen: &Frozen) -> Error {
+        let at = frozen.get().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+        err!(Value, "a ref of type {} was used after it was frozen{at}", self.aval)
+            .help("freeze a ref last, and compute with the array that `freeze()` returned")
+    }
+
     fn check(&self) -> Result<()> {
-        match SCOPES.with_borrow(|scopes| scopes.last() == Some(&self.scope)) {
-            true => Ok(()),
-            false => Err(err!(Leak, "a ref of type {} was used outside of the kernel that it was given to", self.aval)
-                .help(
+        let foreign = current_scope() != self.scope;
+        match &self.home {
+            Home::Kernel if foreign => {
+                Err(err!(Leak, "a ref of type {} was used outside of the kernel that it was given to", self.aval).help(
                     "use it inside of that kernel only: what is to leave a kernel is written to the ref of an output",
-                )),
+                ))
+            }
+            Home::Kernel => Ok(()),
+            Home::Trace(_, frozen) | Home::Cell(_, frozen) if frozen.get().is_some() => Err(self.used_after(frozen)),
+            Home::Trace(trace, _) if !is_live(*trace) => Err(err!(
+                Leak,
+                "a ref of type {} was used after the function that made it had returned, or on another thread",
+                self.aval
+            )
+            .help("return its value from the function, `r.freeze()`, instead of storing the ref outside")),
+            Home::Trace(..) | Home::Cell(..) if foreign => {
+                Err(err!(Leak, "a ref of type {} from outside of a kernel was used in it", self.aval)
+                    .help("make its value an operand of the kernel, or make the ref inside of the kernel"))
+            }
+            Home::Trace(..) | Home::Cell(..) => Ok(()),
+        }
+    }
+
+    /// The cell of its value, if an operation on these operands runs now.
+    fn cell(&self, operands: &[Array]) -> Option<&Cell> {
+        match &self.home {
+            Home::Cell(cell, _) if runs_now(operands) => Some(cell),
+            _ => None,
         }
     }
 }
@@ -167,11 +269,35 @@ impl RefPart {
     /// The access and its operands: those of the place.
     fn access(&self, padded: bool, masked: bool) -> Result<(Access, Vec<Array>)> {
         self.of.check()?;
-        let Ref { number, aval, .. } = &self.of;
+        let Ref { number, aval, home, .. } = &self.of;
+        let cell = if let Home::Cell(cell, _) = home { Some(cell.clone()) } else { None };
         let (place, operands) = Place::of(&aval.shape, self.index.clone(), padded)?;
         let padded = padded && place.is_block();
         let part = place.part(aval, &operands, padded)?;
-        Ok((Access { number: *number, place, part, padded, masked }, operands))
+        Ok((Access { number: *number, cell, of: aval.clone(), place, part, padded, masked }, operands))
+    }
+
+    /// Fails for operands of a write that a ref of its type cannot take.
+    fn check_written(&self, access: &Access, operands: &[Array]) -> Result<()> {
+        let Ref { aval, .. } = &self.of;
+        if operands.iter().any(is_linear) {
+            return Err(err!(Value, "a tangent was written to a ref of type {aval}")
+                .help("make refs inside of the function that is differentiated, not in the rule of its derivative"));
+        }
+        if let Some(operand) = operands.iter().find(|operand| !operand.vma().is_subset(&aval.vma)) {
+            return Err(err!(
+                Type,
+                "a value of type {} was written to a ref of type {aval}, which is the same on all devices",
+                operand.type_name()
+            )
+            .help("make the ref of a value that varies over the axes too: `new_ref(&pcast(&x, axes))`"));
+        }
+        let (value, part) = (operands[0].aval(), &access.part);
+        if value.sharding() != part.sharding() {
+            return Err(err!(Sharding, "a value of type {value} was written to a part of type {part} of a ref")
+                .help("give the value the sharding of the part with `reshard`"));
+        }
+        Ok(())
     }
 
     /// An array of the type of the part, for an error.
@@ -192,7 +318,11 @@ impl RefPart {
                 operands.push(fitted("load", &other, &access.part)?);
                 operands.push(mask_of(&mask, &access.part)?);
             }
-            Ok(bind1(Get { access, other }, &operands))
+            let get = Get { access, other };
+            match self.of.cell(&operands) {
+                Some(cell) => Ok(get.read(&operands, &cell.get())),
+                None => Ok(bind1(get, &operands)),
+            }
         };
         read().unwrap_or_else(|e| self.failed(e, at))
     }
@@ -206,7 +336,12 @@ impl RefPart {
             let mut operands = vec![fitted("set", &value, &access.part)?];
             operands.extend(place);
             operands.extend(mask.map(|mask| mask_of(&mask, &access.part)).transpose()?);
-            Ok(bind1(Swap { access }, &operands))
+            self.check_written(&access, &operands)?;
+            let swap = Swap { access };
+            match self.of.cell(&operands) {
+                Some(cell) => cell.update(|value| swap.write(&operands, value)),
+                None => Ok(bind1(swap, &operands)),
+            }
         };
         write().unwrap_or_else(|e| self.failed(e, at))
     }

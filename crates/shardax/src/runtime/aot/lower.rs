@@ -11,8 +11,9 @@ use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::core::sharding_like::RequestedSharding;
 use crate::core::tree::{Flat, TreeDef};
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
+use crate::ops::state::lift::{Lifted, lift};
 use crate::precision::{self, Precision};
 use crate::runtime::callable::CallConvention;
 use crate::runtime::counts;
@@ -73,8 +74,9 @@ impl LowerOptions<'_> {
     /// Traces `f` and decides its placement.
     pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let trace = self.trace(flat, f)?;
-        let Trace { in_avals, pruned: Pruned { program, captures, kept }, out_def, .. } = &*trace;
-        let asked = (self.out_shardings)(out_def, program)?;
+        let Trace { in_avals, pruned: Pruned { program, captures, refs, kept }, out_def, .. } = &*trace;
+        let mut asked = (self.out_shardings)(out_def, program)?;
+        asked.resize_with(asked.len() + refs.results(), Default::default);
         let outputs: Vec<Option<Sharding>> = asked.iter().map(|asked| asked.sharding.clone()).collect();
         let output_name =
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
@@ -129,8 +131,13 @@ impl LowerOptions<'_> {
             compiler_options: CompilerOptions::of_process().and(&self.compiler_options),
         };
         request.check_donated_layouts()?;
-        let convention =
-            CallConvention { captures: captures.clone(), kept: kept.clone(), out_def: out_def.clone(), committed };
+        let convention = CallConvention {
+            captures: captures.clone(),
+            refs: refs.clone(),
+            kept: kept.clone(),
+            out_def: out_def.clone(),
+            committed,
+        };
         Ok(LoweredFn {
             request,
             convention,
@@ -159,7 +166,12 @@ impl LowerOptions<'_> {
         let (begun, asked, devices) = (Instant::now(), argument_meshes_asked(), devices_asked());
         let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
         counts::traced(self.function, begun);
-        let pruned = Pruned::new(&traced, self.keep_unused)?;
+        let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
+        if !refs.is_empty() && self.captured.is_some() {
+            return Err(err!(Value, "{} uses a ref that was made outside of it", self.function)
+                .help("make the ref inside of the function, or pass its value as an argument and return the new one"));
+        }
+        let pruned = Pruned::new(&traced, refs, self.keep_unused)?;
         let trace = Arc::new(Trace {
             mesh,
             asked_devices: devices_asked() != devices,
@@ -203,24 +215,26 @@ impl Traces {
 struct Pruned {
     program: Program,
     captures: Vec<Arc<Concrete>>,
+    refs: Lifted,
     /// The remaining arguments.
     kept: Vec<usize>,
 }
 
 impl Pruned {
     /// With `keep_unused` all arguments remain.
-    fn new(traced: &Traced, keep_unused: bool) -> Result<Self> {
+    fn new(traced: &Traced, refs: Lifted, keep_unused: bool) -> Result<Self> {
         let mut program = traced.program.simplified();
         let mut used = program.used_inputs();
         let count = traced.captures.len();
         if keep_unused {
             used[count..].fill(true);
         }
+        used[count - refs.len()..count].fill(true);
         let captures = traced.captures.iter().zip(&used).filter(|(_, u)| **u).map(|(c, _)| c.concrete());
         let captures = captures.collect::<Result<Vec<_>>>()?;
         let kept = used[count..].iter().enumerate().filter(|(_, u)| **u).map(|(i, _)| i).collect();
         let mut flags = used.iter();
         program.inputs.retain(|_| *flags.next().unwrap_or(&true));
-        Ok(Pruned { program, captures, kept })
+        Ok(Pruned { program, captures, refs, kept })
     }
 }

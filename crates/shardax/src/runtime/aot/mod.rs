@@ -121,6 +121,14 @@ pub struct Lowered<Args, Out> {
 
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(lowered: LoweredFn) -> Result<Self> {
+        if !lowered.convention.refs.is_empty() {
+            return Err(err!(
+                Value,
+                "{} uses a ref that was made outside of it, and cannot be lowered ahead of time",
+                lowered.request.name
+            )
+            .help("make the ref inside of the function, or pass its value as an argument and return the new one"));
+        }
         let text = lowered.request.lower(false)?.into();
         lowered.warn_of_donations();
         Ok(Lowered { lowered: Arc::new(lowered), text, types: PhantomData })

@@ -3,7 +3,7 @@
 use super::real_elementwise;
 use crate::core::array::Array;
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::special::{DAWSON, ERFCX, EXPI, EXPN, SPENCE};
+use crate::ops::primitive::special::{CI, DAWSON, ERFCX, EXPI, EXPN, FRESNEL_C, FRESNEL_S, OWENS_T, SI, SPENCE};
 
 /// The exponential integral `Ei(x)`, the principal value of `∫ exp(t) / t` over t up to `x`.
 ///
@@ -53,4 +53,46 @@ pub fn erfcx(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn dawsn(x: impl ArrayLike) -> Array {
     real_elementwise("dawsn", &[x.into_array()], |x| DAWSON.apply(x))
+}
+
+/// The sine and cosine integrals, `Si(x) = ∫ sin(t) / t` over t from 0 to `x`, and
+/// `Ci(x) = γ + log|x| + ∫ (cos(t) - 1) / t`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (si, ci) = shardax::scipy::special::sici(array([1.0f32]));
+/// assert!(allclose(si, array([0.9460831f32]), 1e-5, 1e-6)? && allclose(ci, array([0.3374039f32]), 1e-5, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn sici(x: impl ArrayLike) -> (Array, Array) {
+    let x = &[x.into_array()];
+    (real_elementwise("sici", x, |x| SI.apply(x)), real_elementwise("sici", x, |x| CI.apply(x)))
+}
+
+/// The Fresnel integrals, `S(x) = ∫ sin(π t² / 2)` over t from 0 to `x`, and `C(x) = ∫ cos(π t² / 2)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (s, c) = shardax::scipy::special::fresnel(array([1.0f32]));
+/// assert!(allclose(s, array([0.4382591f32]), 1e-5, 1e-6)? && allclose(c, array([0.7798934f32]), 1e-5, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn fresnel(x: impl ArrayLike) -> (Array, Array) {
+    let x = &[x.into_array()];
+    (real_elementwise("fresnel", x, |x| FRESNEL_S.apply(x)), real_elementwise("fresnel", x, |x| FRESNEL_C.apply(x)))
+}
+
+/// Owen's T function: the probability that `X > h` and `0 < Y < a X` for independent standard normal numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let t = shardax::scipy::special::owens_t(0.0, 1.0).item::<f32>()?;
+/// assert!((t - 0.125).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn owens_t(h: impl ArrayLike, a: impl ArrayLike) -> Array {
+    real_elementwise("owens_t", &[h.into_array(), a.into_array()], |a| OWENS_T.apply(a))
 }

@@ -10,6 +10,8 @@ mod expint;
 mod gamma;
 mod gamma_uniform;
 mod normal;
+mod oscillating;
+mod owens;
 mod zeta;
 
 pub(crate) use bessel::bessel_i1e_slope;
@@ -18,7 +20,7 @@ pub(crate) use zeta::zeta_slope;
 
 use super::binary::ZETA;
 use super::expanded::expanded;
-use super::unary::{BESSEL_I1E, EXP, LGAMMA, LOG, LOG1P, SIGN};
+use super::unary::{BESSEL_I1E, COS, EXP, LGAMMA, LOG, LOG1P, SIGN};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -114,6 +116,16 @@ expanded! {
     ERFCX "erfcx" Float, |x| widened(x, |x| Ok(error::erfcx(&x[0]))),
         |x, y, _, t| t * (&x[0] * y * 2 - std::f64::consts::FRAC_2_SQRT_PI);
     DAWSON "dawsn" Float, |x| widened(x, |x| Ok(error::dawson(&x[0]))), |x, y, _, t| t * (1 - &x[0] * y * 2);
+    SI "sine_integral" Float, |x| widened(x, |x| Ok(oscillating::si(&x[0]))),
+        |x, _, _, t| t * oscillating::sine_ratio(&x[0]);
+    CI "cosine_integral" Float, |x| widened(x, |x| Ok(oscillating::ci(&x[0]))),
+        |x, _, _, t| t * (COS.apply(&x[0]) / &x[0]);
+    FRESNEL_S "fresnel_sine" Float, |x| widened(x, |x| Ok(oscillating::fresnel(&x[0], true))),
+        |x, _, _, t| t * oscillating::fresnel_slope(&x[0], true);
+    FRESNEL_C "fresnel_cosine" Float, |x| widened(x, |x| Ok(oscillating::fresnel(&x[0], false))),
+        |x, _, _, t| t * oscillating::fresnel_slope(&x[0], false);
+    OWENS_T "owens_t" Float, |a| widened(a, |a| Ok(owens::owens_t(&a[0], &a[1]))),
+        |a, _, i, t| t * owens::slope(&a[0], &a[1], i);
     LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))), |x, _, _, t| t / (&x[0] * (1 - &x[0]));
     XLOGY "xlogy" Inexact, |a| or_zero(a, &a[0] * LOG.apply(&a[1])),
         |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * (&a[0] / &a[1]) };

@@ -1,0 +1,122 @@
+//! Sine, cosine and Fresnel integrals: series close to 0, and auxiliary functions without oscillation elsewhere.
+
+use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
+
+use super::constant;
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::ops::numpy::where_;
+use crate::ops::primitive::unary::{ABS, COS, LOG, SIGN, SIN, SQRT};
+
+/// Up to this argument the series lose less than a digit, and from it on the sums of [`laplace`] are exact.
+const NEAR: f64 = 4.0;
+
+/// `∫ exp(-u) uᵖ / (1 + z u²)` over positive u, for `z` up to 1 / 16.
+///
+/// The trapezoidal rule after `u = exp(t - exp(-t))`, whose ends vanish twice exponentially: its error is that of the
+/// poles, which lie `π / 2` off the line.
+fn laplace(power: f64, z: &Array) -> Array {
+    let (step, first) = if z.dtype() == DType::F64 { (0.25, -18) } else { (0.5, -9) };
+    let terms = (first..).map(|j| f64::from(j) * step).take_while(|t| *t < 3.8).map(|t| {
+        let u = (t - (-t).exp()).exp();
+        let weight = step * (1.0 + (-t).exp()) * u.powf(power + 1.0) * (-u).exp();
+        weight / (1 + z * (u * u))
+    });
+    terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, z))
+}
+
+/// `Σ (-square)ᵏ cₖ`, for coefficients that are quotients of the previous ones.
+fn alternating(square: &Array, ratio: impl Fn(f64) -> f64) -> Array {
+    let terms = if square.dtype() == DType::F64 { 20 } else { 13 };
+    (1..terms).rev().fold(constant(1.0, square), |sum, k| 1 - sum * square * ratio(f64::from(k)))
+}
+
+/// `x` where a mask is false, and a safe number elsewhere.
+fn unless(mask: &Array, x: &Array, safe: f64) -> Array {
+    where_(mask, safe, x)
+}
+
+/// The auxiliary functions `f` and `g` of `Si` and `Ci` ([DLMF 6.7.13](https://dlmf.nist.gov/6.7.E13)), at least
+/// [`NEAR`].
+fn trigonometric(x: &Array) -> [Array; 2] {
+    let inverse = 1 / x;
+    let z = &inverse * &inverse;
+    [laplace(0.0, &z) * inverse, laplace(1.0, &z) * &z]
+}
+
+/// The sine integral, `∫ sin(t) / t` from 0.
+pub(super) fn si(x: &Array) -> Array {
+    let size = ABS.apply(x);
+    let near = size.less_equal(NEAR);
+    let small = where_(&near, &size, 0);
+    let series = alternating(&(&small * &small), |k| (2.0 * k - 1.0) / ((2.0 * k + 1.0) * 2.0 * k * (2.0 * k + 1.0)));
+    let infinite = size.equal(f64::INFINITY);
+    let large = unless(&(&near | &infinite), &size, NEAR);
+    let [f, g] = trigonometric(&large);
+    let far = FRAC_PI_2 - f * COS.apply(&large) - g * SIN.apply(&large);
+    SIGN.apply(x) * where_(infinite, FRAC_PI_2, where_(near, series * small, far))
+}
+
+/// The cosine integral, `γ + log(x) + ∫ (cos(t) - 1) / t` from 0, of `|x|`; NaN at negative infinity.
+pub(super) fn ci(x: &Array) -> Array {
+    const GAMMA: f64 = 0.577_215_664_901_532_9;
+    let size = ABS.apply(x);
+    let near = size.less_equal(NEAR);
+    let small = where_(&near, &size, 1);
+    let square = &small * &small;
+    let ratio = |k: f64| 2.0 * k / ((2.0 * k + 2.0) * (2.0 * k + 1.0) * (2.0 * k + 2.0));
+    let series = GAMMA + LOG.apply(&small) - alternating(&square, ratio) * &square * 0.25;
+    let infinite = size.equal(f64::INFINITY);
+    let large = unless(&(&near | &infinite), &size, NEAR);
+    let [f, g] = trigonometric(&large);
+    let far = f * SIN.apply(&large) - g * COS.apply(&large);
+    let value = where_(&infinite, 0, where_(near, series, far));
+    where_(infinite & x.less(0), f64::NAN, value)
+}
+
+/// The phase, `π x² / 2`.
+fn phase(x: &Array) -> Array {
+    x * x * FRAC_PI_2
+}
+
+/// The Fresnel integral of the sine, or the cosine, of `π t² / 2` from 0
+/// ([DLMF 7.5.3, 7.7.10](https://dlmf.nist.gov/7.5.E3)).
+pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
+    let size = ABS.apply(x);
+    let near = phase(&size).less_equal(NEAR);
+    let small = where_(&near, &size, 0);
+    let a = phase(&small);
+    let square = &a * &a;
+    // (4k + 1) (2k)! for the cosine, (4k + 3) (2k + 1)! for the sine.
+    let series = match sine {
+        true => {
+            let ratio = |k: f64| (4.0 * k - 1.0) / ((4.0 * k + 3.0) * 2.0 * k * (2.0 * k + 1.0));
+            alternating(&square, ratio) * a / 3.0
+        }
+        false => alternating(&square, |k| (4.0 * k - 3.0) / ((4.0 * k + 1.0) * 2.0 * k * (2.0 * k - 1.0))),
+    };
+    // Beyond it the integrals are 1/2 to the last digit.
+    let infinite = size.greater(1e18);
+    let large = unless(&(&near | &infinite), &size, 2.0);
+    let a = phase(&large);
+    let inverse = 1 / &a;
+    let z = &inverse * &inverse;
+    let f = laplace(-0.5, &z) * SQRT.apply(&inverse) / (PI * SQRT_2);
+    let g = laplace(0.5, &z) * &inverse * SQRT.apply(&inverse) / (PI * SQRT_2);
+    let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
+    let far = if sine { 0.5 - f * cos - g * sin } else { f * sin - g * cos + 0.5 };
+    SIGN.apply(x) * where_(infinite, 0.5, where_(near, series * small, far))
+}
+
+/// The derivative of a Fresnel integral.
+pub(super) fn fresnel_slope(x: &Array, sine: bool) -> Array {
+    let phase = phase(x);
+    if sine { SIN.apply(&phase) } else { COS.apply(&phase) }
+}
+
+/// `sin(x) / x`.
+pub(super) fn sine_ratio(x: &Array) -> Array {
+    let zero = x.equal(0);
+    let safe = unless(&zero, x, 1.0);
+    where_(zero, 1, SIN.apply(&safe) / &safe)
+}

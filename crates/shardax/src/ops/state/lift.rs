@@ -1,0 +1,91 @@
+//! Refs made outside of every trace, in a function that is compiled.
+
+use std::cell::RefCell;
+
+use super::FIRST;
+use super::access::Access;
+use super::cell::Cell;
+use super::threaded::{Threaded, for_each_access};
+use crate::core::array::Array;
+use crate::core::program::Aval;
+use crate::core::program::trace::{Traced, trace};
+use crate::error::{Result, err};
+use crate::interpret::thread_state::thread_eval;
+
+/// The refs that a compiled function reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lifted {
+    /// The refs: their values are the last captures.
+    cells: Vec<Cell>,
+    /// Marks the written ones: their new values are the last results.
+    written: Vec<bool>,
+}
+
+/// The function with the values of its outer refs as captured arrays, and their new values as further results. `None` if
+/// it uses none.
+pub(crate) fn lift(traced: &Traced) -> Result<Option<(Traced, Lifted)>> {
+    let mut found: Vec<(Access, bool)> = Vec::new();
+    for_each_access(&traced.program, &mut |access, written| match found
+        .iter_mut()
+        .find(|(known, _)| known.number == access.number)
+    {
+        Some(known) => known.1 |= written,
+        None => found.push((access.clone(), written)),
+    });
+    found.retain(|(access, _)| access.number >= FIRST);
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let cells: Vec<Cell> =
+        found.iter().map(|(access, _)| access.cell.clone().ok_or_else(|| gone(&access.of))).collect::<Result<_>>()?;
+    let values: Vec<Array> = cells.iter().map(Cell::get).collect();
+    let written: Vec<bool> = found.iter().map(|(_, written)| *written).collect();
+    let refs = Threaded {
+        numbers: RefCell::new(found.iter().map(|(access, _)| (access.number, access.of.clone())).collect()),
+        fixed: Vec::new(),
+    };
+    let at = traced.captures.len();
+    let mut avals: Vec<Aval> = traced.program.in_avals().cloned().collect();
+    avals.splice(at..at, values.iter().map(Array::aval));
+    let inner = trace(&avals, |args| {
+        let mut args = args.to_vec();
+        let mut state: Vec<Array> = args.drain(at..at + values.len()).collect();
+        let mut outs = thread_eval(&traced.program, &refs, &args, &mut state)?;
+        outs.extend(state.into_iter().zip(&written).filter(|(_, written)| **written).map(|(value, _)| value));
+        Ok(outs)
+    })?;
+    let captures = [&traced.captures[..], &values].concat();
+    Ok(Some((Traced { program: inner.program, captures }, Lifted { cells, written })))
+}
+
+fn gone(aval: &Aval) -> crate::error::Error {
+    err!(Leak, "a ref of type {aval} was used after the function that made it had returned")
+        .help("return its value from the function, `r.freeze()`, instead of storing the ref outside")
+}
+
+impl Lifted {
+    /// The number of refs.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// The number of results that are new values.
+    pub fn results(&self) -> usize {
+        self.written.iter().filter(|written| **written).count()
+    }
+
+    /// The values now.
+    pub fn values(&self) -> impl Iterator<Item = Array> + '_ {
+        self.cells.iter().map(Cell::get)
+    }
+
+    /// Stores the new values, in the order of the results.
+    pub fn store(&self, new: impl IntoIterator<Item = Array>) {
+        let written = self.cells.iter().zip(&self.written).filter(|(_, written)| **written);
+        written.zip(new).for_each(|((cell, _), value)| cell.set(value));
+    }
+}
