@@ -50,7 +50,8 @@ pub(crate) struct Swap {
 impl Access {
     /// All of a ref of this type.
     pub fn whole(number: usize, of: &Aval) -> Access {
-        Access { number, place: Place::whole(&of.shape), part: of.clone(), padded: false, masked: false }
+        let place = Place::whole(&of.shape);
+        Access { number, cell: None, place, of: of.clone(), part: of.clone(), padded: false, masked: false }
     }
 
     fn print(&self) -> String {
@@ -59,9 +60,8 @@ impl Access {
     }
 
     /// All of the ref.
-    fn whole(&self) -> Access {
-        let place = Place::whole(&self.of.shape);
-        Access { place, part: self.of.clone(), padded: false, masked: false, ..self.clone() }
+    fn of_all(&self) -> Access {
+        Access { cell: self.cell.clone(), ..Access::whole(self.number, &self.of) }
     }
 
     /// The value of the ref, with room after the end where ranges may reach there.
@@ -139,7 +139,7 @@ impl Primitive for Get {
 
     /// Each entry of the batch reads the same ref at its own position.
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let whole = bind1(Get { access: self.access.whole(), other: false }, &[]);
+        let whole = bind1(Get { access: self.access.of_all(), other: false }, &[]);
         let entries = args.iter().zip(dims).map(|(arg, dim)| dim.map_or(arg.aval(), |d| arg.aval().without_dim(d)));
         let types: Vec<Aval> = [whole.aval()].into_iter().chain(entries).collect();
         let read = trace(&types, |args| Ok(vec![self.read(&args[1..], &args[0])]))?;

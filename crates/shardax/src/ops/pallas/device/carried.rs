@@ -125,6 +125,10 @@ impl ThreadState for Values<'_> {
         Ok(smallvec::smallvec![old])
     }
 
+    fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
+        eqn.primitive.thread_state(self, args, state)
+    }
+
     fn cast_state(&self, _state: &mut Vec<Array>) -> Result<()> {
         Ok(())
     }
