@@ -159,7 +159,7 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
             Exported::<(Vec<Array>,), Vec<Array>>::deserialize(&bytes)?.call(inputs)
         }
         Way::Split => {
-            let mesh = make_mesh(MESHES[random.below(MESHES.len())].iter().copied())?;
+            let mesh = make_mesh(MESHES[random.below(MESHES.len())].iter().copied())?.auto();
             let split = inputs.iter().map(|x| split(x, &mesh, random)).collect::<Result<Vec<_>>>()?;
             jit(all).call(split)
         }

@@ -38,7 +38,7 @@ pub fn check_split(families: &[Family], every: usize, known: &[(String, String)]
     let mut counts = Vec::new();
     let mut differ: Vec<String> = Vec::new();
     for (m, axes) in MESHES.iter().enumerate() {
-        let mesh = make_mesh(axes.iter().copied()).expect("a mesh");
+        let mesh = make_mesh(axes.iter().copied()).expect("a mesh").auto();
         let label = axes.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join("x");
         let mut count = 0;
         for (name, function) in families {
