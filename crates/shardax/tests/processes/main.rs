@@ -181,12 +181,12 @@ fn each() -> usize {
 
 /// A mesh of one axis over all devices.
 fn line() -> Result<Mesh> {
-    make_mesh([("x", device_count())])
+    make_mesh([("x", device_count())]).map(|mesh| mesh.auto())
 }
 
 /// A mesh of processes and the devices of each.
 fn grid() -> Result<Mesh> {
-    make_mesh([("p", process_count()), ("d", each())])
+    make_mesh([("p", process_count()), ("d", each())]).map(|mesh| mesh.auto())
 }
 
 /// `0, 1, 2, …` split over all devices.
