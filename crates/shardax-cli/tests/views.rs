@@ -82,7 +82,7 @@ fn the_doctor_finds_a_cpu_in_order() {
         report.contains("| collectives | ok | psum, ppermute, all_gather, psum_scatter, all_to_all over 4 devices |"),
         "{report}"
     );
-    assert_eq!(report.matches("| ok |").count(), 16, "{report}");
+    assert_eq!(report.matches("| ok |").count(), 18, "{report}");
     assert!(report.contains("| functions | ok | 26 of 26 cases are JAX's"), "{report}");
     assert!(report.contains("| products | ok | 17 of 17 cases are JAX's"), "{report}");
     assert!(report.contains("\n| cpu | 4 × cpu | PJRT 0."), "{report}");

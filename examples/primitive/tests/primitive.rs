@@ -120,7 +120,7 @@ fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
 #[test]
 fn it_is_split_over_devices_by_the_compiler() -> Result<()> {
     setup();
-    let mesh = make_mesh([("i", 2), ("j", 4)])?;
+    let mesh = make_mesh([("i", 2), ("j", 4)])?.auto();
     let (x, w) = values();
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["i", "j"]))?;
     let y = jit(ours).call((&split, &w))?;
