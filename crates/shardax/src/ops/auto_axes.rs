@@ -67,7 +67,7 @@ pub fn auto_axes<Args: Tree, F: Function<Args>>(f: F) -> AutoAxes<F, Args> {
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
-/// let _mesh = set_mesh(&make_mesh([("x", 8)])?)?;
+/// let _mesh = set_mesh(&make_mesh([("x", 8)])?.auto())?;
 /// let f = explicit_axes(|x: Array| {
 ///     assert_eq!(x.type_name(), "float32[8@x]");
 ///     x * 2

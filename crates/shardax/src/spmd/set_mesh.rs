@@ -45,7 +45,8 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
 /// let mesh = make_mesh([("i", 8)])?;
 /// let _mesh = set_mesh(&mesh)?;
 /// let total = shard_map(|x: Array| psum(x, "i"), None).in_specs(P!["i"]).out_specs(P![]);
-/// assert_eq!(total.call(arange(0..8))?.to_vec::<i32>()?, [28]);
+/// let x = device_put(&arange(0..8), P!["i"])?;
+/// assert_eq!(total.call(x)?.to_vec::<i32>()?, [28]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn set_mesh(mesh: impl IntoMesh) -> Result<MeshGuard> {

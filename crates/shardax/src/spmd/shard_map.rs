@@ -257,7 +257,7 @@ pub struct Smapped<F, Args> {
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// let _mesh = set_mesh(&make_mesh([("i", 8)])?)?;
 /// let f = smap(|x: Array| psum(x, "i"), "i").in_axes(0).out_axes(None);
-/// assert_eq!(f.call(arange(0..8))?.to_vec::<i32>()?, [28]);
+/// assert_eq!(f.call(device_put(&arange(0..8), P!["i"])?)?.to_vec::<i32>()?, [28]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>) -> Smapped<F, Args> {
