@@ -13,7 +13,8 @@ fn names(path: &str, key: &str) -> bool {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax_nn::optim::tree_utils;
-/// let state = (array(3), vec![("mu", array(1.0f32))].into_iter().collect::<std::collections::BTreeMap<_, _>>());
+/// # use std::collections::BTreeMap;
+/// let state = (array(3), BTreeMap::from([("mu".to_owned(), array(1.0f32))]));
 /// let found = tree_utils::get_all_with_path(&state, "mu");
 /// assert_eq!(found[0].0, r#"[1]["mu"]"#);
 /// # Ok::<(), shardax::Error>(())
