@@ -110,7 +110,7 @@ pub fn gpt_pmap_8() -> Result<Timing> {
 
 /// Parameters and batch split over four devices; heads and hidden features over two.
 pub fn gpt_fsdp_tp_8() -> Result<Timing> {
-    let mesh = make_mesh([("fsdp", 4), ("model", 2)])?;
+    let mesh = make_mesh([("fsdp", 4), ("model", 2)])?.auto();
     let rules = Rules::new(&mesh, [("batch", "fsdp"), ("embed", "fsdp")]).and("heads", "model").and("mlp", "model");
     let state = rules.device_put(&start(LAYERS, &rules)?)?;
     let batch = device_put(&batch()?, NamedSharding::new(&mesh, P!["fsdp"]))?;

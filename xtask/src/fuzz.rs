@@ -210,7 +210,7 @@ fn compare(root: &Path, file: &Path) -> Result<Found, String> {
     reported(test, &file.with_extension("report"))
 }
 
-/// What makes random programs, and computes them with JAX.
+/// The program that makes random programs and computes them with JAX.
 const FUZZ_PROGRAM: &str = "tools/fuzz/fuzz.py";
 
 /// The package and the test binary of random programs.

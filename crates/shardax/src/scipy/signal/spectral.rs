@@ -201,9 +201,10 @@ impl SpectralOptions {
                 self.prepared("stft", &[x], (trend, scaling, boundary, self.padded.unwrap_or(true)), None)?;
             let y = params.of(&args, axis)?;
             let middle = if params.boundary.is_some() { 0.0 } else { params.length as f64 / 2.0 };
-            let count = counted(last(&y)).astype(DType::F32);
+            let real = y.dtype().real();
+            let count = counted(last(&y)).astype(real);
             let times = (count * params.step as f64 + middle) / self.fs;
-            Ok((params.frequencies(self.fs), times, y))
+            Ok((params.frequencies(self.fs, real), times, y))
         })
     }
 
@@ -227,7 +228,8 @@ impl SpectralOptions {
             let boundary = self.boundary.flatten();
             let options = (trend, scaling, boundary, self.padded.unwrap_or(false));
             let (params, args, axis) = self.prepared(name, signals, options, Some(self.average))?;
-            Ok((params.frequencies(self.fs), params.of(&args, axis)?))
+            let y = params.of(&args, axis)?;
+            Ok((params.frequencies(self.fs, y.dtype().real()), y))
         })
     }
 
@@ -332,7 +334,7 @@ impl SpectralOptions {
             let x = composite1("istft", params, &[z, window], |params, args| {
                 Ok(vec![inverse(*params, &args[0], &args[1])])
             })?;
-            let times = counted(last(&x)).astype(DType::F32) / self.fs;
+            let times = counted(last(&x)).astype(real) / self.fs;
             Ok((times, x))
         })
     }
@@ -357,8 +359,11 @@ fn places(count: usize, length: usize, step: usize) -> Array {
 }
 
 impl Segments {
-    fn frequencies(&self, fs: f64) -> Array {
-        if self.two_sided { fftfreq(self.nfft, 1.0 / fs) } else { rfftfreq(self.nfft, 1.0 / fs) }
+    fn frequencies(&self, fs: f64, dtype: DType) -> Array {
+        let spacing = 1.0 / self.nfft as f64;
+        let places = if self.two_sided { fftfreq(self.nfft, spacing) } else { rfftfreq(self.nfft, spacing) };
+        // Of spacing 1 / n they are whole numbers.
+        places.round().astype(dtype) / (self.nfft as f64 / fs)
     }
 
     /// The spectra of the segments, or their average, with frequencies at `axis`.
