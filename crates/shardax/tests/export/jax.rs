@@ -459,7 +459,7 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     std::fs::create_dir_all(&folder).unwrap();
     ExportOptions::new().vjp_order(1).export(f, (&x, &n))?.save(folder.join("f"))?;
     // For eight devices: by the compiler, and by `shard_map`.
-    let mesh = make_mesh([("data", 4), ("model", 2)])?;
+    let mesh = make_mesh([("data", 4), ("model", 2)])?.auto();
     let over = |spec| NamedSharding::new(&mesh, spec);
     let (y, w) = (random::normal(random::key(2), [8, 4]), random::normal(random::key(3), [4, 6]));
     let sharded = jit(|y: Array, w: Array| with_sharding_constraint(y.matmul(w), &over(P!["data", "model"])).tanh())
