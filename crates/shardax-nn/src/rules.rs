@@ -209,8 +209,7 @@ impl Rules {
 
     /// Constrains the sharding of `x` and of its gradient, in a compiled function; over mesh axes of type
     /// [`Explicit`](AxisType::Explicit) it is [`reshard`], which leaves a dimension whole that they do not divide, such as the
-    /// batch of one prompt. In a `shard_map` over some axes the constraint applies to the
-    /// others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
+    /// batch of one prompt. In a `shard_map` over some axes the constraint applies to the others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
     #[track_caller]
     pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();

@@ -109,7 +109,8 @@ thread_local! {
     static ADOPTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`: it may use arrays of types that do.
+/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`: it may use arrays of types that do, and
+/// what it captures has no sharding in its type there.
 pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
