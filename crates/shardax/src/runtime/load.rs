@@ -154,8 +154,9 @@ fn forget(option: &'static str) {
     }
 }
 
-/// The XLA options of all programs on CPU; see `docs/plugin.md`.
-fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
+/// The XLA options of all programs on CPU, with sums by YNNPACK or without; see `docs/plugin.md`.
+fn cpu_options(effort: Effort, ynnpack: bool) -> Vec<(&'static str, pjrt::Value)> {
+    let sums = if ynnpack { "LIBRARY_FUSION_TYPE_REDUCE" } else { "" };
     let mut options = vec![
         // By default `maximum` and `minimum` may drop a NaN (xla-cpu-pjrt 0.0.1).
         ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
@@ -165,7 +166,7 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
         ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
         // Sums of f32 by YNNPACK, which vectorizes where XLA's own loops add element by element. Checked by
         // `large_sums_are_left_to_ynnpack`.
-        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String("LIBRARY_FUSION_TYPE_REDUCE".to_owned())),
+        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String(sums.to_owned())),
     ];
     if effort == Effort::Unfused {
         options.push(("xla_disable_hlo_passes", pjrt::Value::String("fusion".to_owned())));
@@ -258,6 +259,13 @@ impl Request {
         let tiny = || self.program.avals.iter().all(|aval| aval.size() <= TINY);
         let many = operations * self.program.outputs.len() >= MANY_PAIRS;
         if self.effort == Effort::Full && many && !loops && tiny() { Effort::Unfused } else { self.effort }
+    }
+
+    fn cpu_options(&self) -> Vec<(&'static str, pjrt::Value)> {
+        // On several devices, sums by YNNPACK must be written as `Reduce` writes them.
+        let mut imported = false;
+        self.program.for_each_eqn(&mut |eqn| imported |= eqn.primitive.name() == "call_exported");
+        cpu_options(self.effort(), !(imported && self.place.devices().len() > 1))
     }
 
     /// The donation of each input's memory: the first free output of the same type and sharding reuses it.
@@ -385,7 +393,7 @@ impl Request {
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
-                match cpu_options(self.effort()).iter().filter(|_| client.platform_name == "cpu").find(|(name, _)| {
+                match self.cpu_options().iter().filter(|_| client.platform_name == "cpu").find(|(name, _)| {
                     let given = xla_options.iter().map(|(given, _)| *given).chain(self.compiler_options.names());
                     error.message.contains(name) && !given.into_iter().any(|given| given == *name)
                 }) {
@@ -477,7 +485,7 @@ impl Request {
     /// The compile options for its devices, which must be present.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
         let platform = &client()?.platform_name;
-        let ours = if platform == "cpu" { cpu_options(self.effort()) } else { Vec::new() };
+        let ours = if platform == "cpu" { self.cpu_options() } else { Vec::new() };
         let overrides = self.overrides(platform, ours, xla_options);
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }

@@ -145,3 +145,27 @@ fn large_sums_are_left_to_ynnpack() -> Result<()> {
     }
     Ok(())
 }
+
+/// Devices that run a program for the first time append the constants of its YNNPACK sums to one list without a lock.
+#[test]
+fn sums_on_several_devices_own_no_constants() -> Result<()> {
+    setup();
+    let owns_no_constants = |text: &str| {
+        let sums: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("ynn_fusion")).collect();
+        assert!(!sums.is_empty() && sums.iter().all(|line| line.contains(", constant")), "{text}");
+    };
+    let images = ones([8, 16, 32, 32, 3]);
+    owns_no_constants(&pmap(|x: Array| x.mean([1, 2])).lower(&images)?.compile()?.as_text()?);
+    for mesh in [make_mesh([("a", 8)])?, make_mesh([("a", 8)])?.auto()] {
+        let x = device_put(&ones([4096, 1024]), NamedSharding::new(&mesh, P!["a"]))?;
+        for axes in [&[0, 1][..], &[0], &[1]] {
+            let sum = jit(move |x: Array| x.sum(axes));
+            owns_no_constants(&sum.lower(&x)?.compile()?.as_text()?);
+        }
+    }
+    // The text of an exported program stays as it is.
+    let exported = shardax::export::export(pmap(|x: Array| x.sum([1, 2])), &images)?;
+    let text = jit(move |x: Array| exported.call(x)).lower(&images)?.compile()?.as_text()?;
+    assert!(!text.contains("ynn_fusion"), "{text}");
+    Ok(())
+}

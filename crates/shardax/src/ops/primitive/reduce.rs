@@ -134,6 +134,9 @@ pub(super) fn accumulated(
     Ok(cx.op("stablehlo.convert", &[sum], "", out))
 }
 
+/// The number of elements from which on YNNPACK makes a sum.
+const LARGE: usize = 1 << 15;
+
 /// A reduction over `axes` (sorted).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
@@ -160,7 +163,20 @@ impl Reduce {
             true => self.reducer.local_region(cx, out.dtype)?,
             false => self.reducer.region(cx, out.dtype)?,
         };
-        Ok(cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0])
+        let reduced = cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0];
+        let by_ynnpack = self.reducer == Reducer::Sum && out.dtype == DType::F32 && cx.on_cpu();
+        if !by_ynnpack || !cx.many_devices || (!sizes_are_open() && crate::shape::size(&cx.aval(x).shape) < LARGE) {
+            return Ok(reduced);
+        }
+        // Several devices that run a sum by YNNPACK for the first time append its constants to one list without a lock
+        // (xla-cpu-pjrt 0.0.1): the process crashes, or a sum starts from freed memory. A constant with a second use is
+        // passed to the sum instead, and this selection, which changes no sum, is one. Checked by
+        // `sums_on_several_devices_own_no_constants`.
+        let zero = cx.constant(Scalar::Int(0), out);
+        let flag = Aval::new(DType::Bool, out.shape.clone());
+        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
+        let is_not_zero = cx.op("stablehlo.compare", &[reduced, zero], attrs, &flag);
+        Ok(cx.op("stablehlo.select", &[is_not_zero, reduced, zero], "", out))
     }
 
     /// A large sum of half precision on CPU, in two steps: 32 parts of one dimension are added, then their sums. In
@@ -168,7 +184,6 @@ impl Reduce {
     /// lets YNNPACK compute the second. bf16[4096,1024] is summed in 1.3 ms, to rows in 0.7, instead of 3.6 and 3.3.
     fn in_blocks(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
         const PARTS: usize = 32;
-        const LARGE: usize = 1 << 15;
         let (aval, wide) = (cx.aval(x), accumulator(out.dtype));
         let fits = |d: &usize| aval.shape[*d] > PARTS && aval.shape[*d].is_multiple_of(PARTS);
         let axis = self.axes.iter().copied().find(|d| fits(d));
