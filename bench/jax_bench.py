@@ -300,6 +300,177 @@ def conv(kernel, stride=1, groups=1, gradient=False):
     return waiting(jax.jit(jax.grad(lambda x, w: (f(x, w) ** 2).sum(), (0, 1)) if gradient else f), x, w)
 
 
+# Single operations
+
+
+def operation(name, *shapes):
+    """Registers the row of a function of arrays of these shapes."""
+
+    def register(f):
+        def setup():
+            import jax
+
+            return waiting(jax.jit(f), *(uniform(shape, seed) for seed, shape in enumerate(shapes)))
+
+        ROWS[name] = (setup, {})
+        return f
+
+    return register
+
+
+LONG = (16 << 20,)
+IMAGES = (32, 32, 32, 64)
+
+
+@operation("cumsum_16m", LONG)
+def cumsum(x):
+    return x.cumsum(0)
+
+
+@operation("sort_16m", LONG)
+def sort(x):
+    return x.sort()
+
+
+@operation("argsort_16m", LONG)
+def argsort(x):
+    return x.argsort()
+
+
+@operation("top_k_16m", LONG)
+def top_k(x):
+    import jax
+
+    return jax.lax.top_k(x, 64)[0]
+
+
+@row("normal_16m")
+def normal():
+    import jax
+
+    return waiting(jax.jit(lambda key: jax.random.normal(key, LONG)), jax.random.key(0))
+
+
+def rows_1m():
+    import jax.numpy as jnp
+
+    # The product wraps around on both sides.
+    return jnp.arange(1 << 20) * 7919 % (1 << 18)
+
+
+@row("gather_1m")
+def gather():
+    import jax
+
+    return waiting(jax.jit(lambda table, rows: table[rows]), uniform((1 << 18, 16)), rows_1m())
+
+
+@row("scatter_add_1m")
+def scatter_add():
+    import jax
+
+    f = jax.jit(lambda table, rows, x: table.at[rows].add(x))
+    return waiting(f, uniform((1 << 18, 16)), rows_1m(), uniform((1 << 20, 16), 1))
+
+
+@operation("einsum_scores", (8, 16, 256, 64), (8, 16, 256, 64))
+def einsum_scores(q, k):
+    import jax.numpy as jnp
+
+    return jnp.einsum("bhqd,bhkd->bhqk", q, k)
+
+
+@operation("fft_1m", (1 << 20,))
+def fft(x):
+    import jax.numpy as jnp
+
+    return jnp.abs(jnp.fft.fft(x))
+
+
+@operation("dct_1m", (1024, 1024))
+def dct(x):
+    import jax
+
+    return jax.scipy.fft.dct(x)
+
+
+def definite(x):
+    import jax.numpy as jnp
+
+    return x @ x.T / 512 + jnp.eye(512)
+
+
+@operation("cholesky_512", (512, 512))
+def cholesky(x):
+    import jax.numpy as jnp
+
+    return jnp.linalg.cholesky(definite(x))
+
+
+@operation("qr_512", (512, 512))
+def qr(x):
+    import jax.numpy as jnp
+
+    return jnp.linalg.qr(x)[1]
+
+
+@operation("svd_512", (512, 512))
+def svd(x):
+    import jax.numpy as jnp
+
+    return jnp.linalg.svd(x)[1]
+
+
+@operation("eigh_512", (512, 512))
+def eigh(x):
+    import jax.numpy as jnp
+
+    return jnp.linalg.eigh(definite(x))[0]
+
+
+@row("bcoo_matmul")
+def bcoo_matmul():
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import sparse
+
+    dense = uniform((4096, 4096))
+    a = sparse.BCOO.fromdense(jnp.where(jnp.abs(dense) < 0.01, dense, 0))
+    return waiting(jax.jit(lambda a, x: a @ x), a, uniform((4096, 64), 1))
+
+
+@operation("max_pool_grad", IMAGES)
+def max_pool_grad(x):
+    import jax
+    from flax import nnx
+
+    return jax.grad(lambda x: (nnx.max_pool(x, (2, 2), (2, 2)) ** 2).sum())(x)
+
+
+@operation("avg_pool_3x3", IMAGES)
+def avg_pool(x):
+    from flax import nnx
+
+    return nnx.avg_pool(x, (3, 3), (1, 1), "SAME")
+
+
+@row("conv_grouped", groups=4)
+@row("conv_dilated", dilation=2)
+@row("conv_transposed", transposed=True)
+def other_conv(groups=1, dilation=1, transposed=False):
+    import jax
+
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def f(x, w):
+        if transposed:
+            return jax.lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=numbers)
+        options = {"rhs_dilation": (dilation, dilation), "dimension_numbers": numbers, "feature_group_count": groups}
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", **options)
+
+    return waiting(jax.jit(f), uniform(IMAGES), uniform((3, 3, 64 // groups, 64), 1))
+
+
 # Training steps
 
 
@@ -1052,6 +1223,26 @@ NAMES = [
     "embedding_grad",
     "scan_1000",
     *(f"conv_{kind}_{what}" for kind in ("3x3", "1x1", "strided", "depthwise") for what in ("fwd", "grad")),
+    "cumsum_16m",
+    "sort_16m",
+    "argsort_16m",
+    "top_k_16m",
+    "normal_16m",
+    "gather_1m",
+    "scatter_add_1m",
+    "einsum_scores",
+    "fft_1m",
+    "dct_1m",
+    "cholesky_512",
+    "qr_512",
+    "svd_512",
+    "eigh_512",
+    "bcoo_matmul",
+    "max_pool_grad",
+    "avg_pool_3x3",
+    "conv_grouped",
+    "conv_dilated",
+    "conv_transposed",
     "cnn_step_1",
     "cnn_step_2",
     "cnn_step_8",

@@ -9,6 +9,7 @@ mod data;
 mod dispatch;
 mod gpt;
 mod kernels;
+mod operations;
 mod planning;
 mod processes;
 mod resnet;
@@ -56,6 +57,26 @@ const ROWS: &[Row] = &[
     ("conv_strided_grad", || arithmetic::conv(3, 2, 1, true)),
     ("conv_depthwise_fwd", || arithmetic::conv(3, 1, 64, false)),
     ("conv_depthwise_grad", || arithmetic::conv(3, 1, 64, true)),
+    ("cumsum_16m", operations::cumsum_16m),
+    ("sort_16m", operations::sort_16m),
+    ("argsort_16m", operations::argsort_16m),
+    ("top_k_16m", operations::top_k_16m),
+    ("normal_16m", operations::normal_16m),
+    ("gather_1m", operations::gather_1m),
+    ("scatter_add_1m", operations::scatter_add_1m),
+    ("einsum_scores", operations::einsum_scores),
+    ("fft_1m", operations::fft_1m),
+    ("dct_1m", operations::dct_1m),
+    ("cholesky_512", operations::cholesky_512),
+    ("qr_512", operations::qr_512),
+    ("svd_512", operations::svd_512),
+    ("eigh_512", operations::eigh_512),
+    ("bcoo_matmul", operations::bcoo_matmul),
+    ("max_pool_grad", operations::max_pool_grad),
+    ("avg_pool_3x3", operations::avg_pool_3x3),
+    ("conv_grouped", || operations::conv(4, 1, false)),
+    ("conv_dilated", || operations::conv(1, 2, false)),
+    ("conv_transposed", || operations::conv(1, 1, true)),
     ("cnn_step_1", || cnn::cnn_step(1)),
     ("cnn_step_2", || cnn::cnn_step(2)),
     ("cnn_step_8", || cnn::cnn_step(8)),

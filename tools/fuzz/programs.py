@@ -185,7 +185,7 @@ class Builder:
             dtypes = [short(p.avals[i].dtype) for i in operands]
             if operation.op == "avg_pool" and any(name in ("f16", "bf16") for name in dtypes):
                 raise Refused("an average of half precision")
-            if operation.op == "dot_general" and any(name in COMPLEX for name in dtypes) and "_to_" in operation.name:
+            if operation.family == "dot" and any(name in COMPLEX for name in dtypes) and (operation.params or {}).get("preferred"):
                 raise Refused("a complex product with a preferred dtype")
 
     def dtype(self, like):

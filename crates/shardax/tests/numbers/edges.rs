@@ -470,3 +470,23 @@ fn booleans_are_clamped_and_bits_of_few_counted() -> Result<()> {
     assert!(error.contains("duplicate axis 0 in the axes [0, 0] of reduce_min, for float32[1,1]"), "{error}");
     Ok(())
 }
+
+/// XLA rewrites the logarithm of a power as a product with the logarithm of the absolute value.
+#[test]
+fn logarithms_of_powers_keep_nan() -> Result<()> {
+    setup();
+    let x = array([-2.0f32, -0.5, 2.0]);
+    for (y, want) in [(0.5, [f64::NAN, f64::NAN, 0.34657359]), (3.0, [f64::NAN, f64::NAN, 2.07944154])] {
+        let f = jit(|x: Array, y: Array| x.pow(y).log());
+        for got in [f.call((&x, array(y as f32)))?, jit(move |x: Array| x.pow(y).log()).call(&x)?] {
+            let same = |(g, w): (f64, f64)| if w.is_nan() { g.is_nan() } else { (g - w).abs() < 1e-6 };
+            assert!(got.to_f64_vec()?.into_iter().zip(want).all(same), "{got:?} for {y}");
+        }
+    }
+    // The imaginary part of a complex logarithm is between -π and π.
+    let z = shardax::numpy::complex(array([-1.0f32]), array([1.0f32]));
+    let f = jit(|z: Array, y: Array| shardax::numpy::imag(z.pow(y).log()));
+    let got = f.call((&z, shardax::numpy::complex(array([3.0f32]), array([0.0f32]))))?.item::<f32>()?;
+    assert!((got - std::f32::consts::FRAC_PI_4).abs() < 1e-5, "{got}");
+    Ok(())
+}

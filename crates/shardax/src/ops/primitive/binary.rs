@@ -110,7 +110,17 @@ impl Primitive for Binary {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        Ok(elementwise::lower_op(cx, self.0.op, args, "", &outs[0]))
+        let made = elementwise::lower_op(cx, self.0.op, args, "", &outs[0]);
+        if *self != POW {
+            return Ok(made);
+        }
+        // XLA rewrites log(power(x, y)) as y log(|x|), which is a number where the power is NaN (in JAX too). A selection
+        // between them, which changes no value, prevents it. Noticed by `logarithms_of_powers_keep_nan`.
+        let (out, power) = (&outs[0], made[0]);
+        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
+        let is_nan = cx.op("stablehlo.compare", &[power, power], attrs, &Aval::new(DType::Bool, out.shape.clone()));
+        let nan = cx.op("stablehlo.add", &[power, power], "", out);
+        Ok(vec![cx.op("stablehlo.select", &[is_nan, nan, power], "", out)])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
