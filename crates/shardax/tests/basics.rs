@@ -111,6 +111,7 @@ fn the_usual_functions() -> Result<()> {
     setup();
     let x = arange(0..6).reshape([2, 3]);
     assert_eq!(stack(&[x.clone(), x.clone()], 0).shape(), [2, 2, 3]);
+    assert_eq!(stack(&[&x, &x], 0).shape(), [2, 2, 3]);
     assert_eq!(x.expand_dims(0).squeeze(0).broadcast_to([4, 2, 3]).shape(), [4, 2, 3]);
     assert_eq!((&x + 1 - 1).to_vec::<i32>()?, x.to_vec::<i32>()?);
     assert_eq!((x.pow(2).sum(..).item::<i32>()?, x.argmax(1).to_vec::<i32>()?), (55, vec![2, 2]));

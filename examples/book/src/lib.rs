@@ -29,6 +29,7 @@ pages! {
     SharpBits "../../../docs/sharp-bits.md"
     Parallelism "../../../docs/parallelism.md"
     MigratingFromPmap "../../../docs/migrating-from-pmap.md"
+    Ports "../../../docs/ports.md"
     Training "../../../docs/training.md"
     Operations "../../../docs/operations.md"
     Models "../../../docs/models.md"

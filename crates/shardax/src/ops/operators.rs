@@ -24,6 +24,13 @@ impl ArrayLike for &Array {
     }
 }
 
+/// An element of `&[&a, &b]`.
+impl ArrayLike for &&Array {
+    fn into_array(self) -> Array {
+        (*self).clone()
+    }
+}
+
 /// The operands of a function that takes several.
 pub(crate) fn into_arrays(operands: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
     operands.into_iter().map(ArrayLike::into_array).collect()
