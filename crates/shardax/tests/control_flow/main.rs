@@ -10,6 +10,7 @@ mod nested;
 mod platform_dependent;
 mod refs;
 mod spmd;
+mod symbolic_zeros;
 
 use shardax::prelude::*;
 

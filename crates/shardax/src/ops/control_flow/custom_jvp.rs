@@ -15,12 +15,14 @@ use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::state::check_unwritten;
 
+use super::symbolic_zeros::{JvpRule, SymbolicJvp};
+
 /// A function with a custom forward-mode derivative; see [`custom_jvp`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomJvp<F, Args, R = ()> {
-    f: F,
-    rule: Arc<R>,
-    args: PhantomData<fn(Args)>,
+    pub(super) f: F,
+    pub(super) rule: Arc<R>,
+    pub(super) args: PhantomData<fn(Args)>,
 }
 
 /// Defines a custom derivative for both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
@@ -64,6 +66,27 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
     /// ```
     pub fn nondiff_argnums<N: Argnums<Args>>(self, _argnums: N) -> NondiffJvp<F, Args, N> {
         NondiffJvp { f: self.f, types: PhantomData }
+    }
+
+    /// Gives the rule an `Option` of each tangent, which is `None` where it is zero whatever the values are, so that it can
+    /// leave out what it would multiply by zero (JAX's `symbolic_zeros=True`). In a struct of tangents they are found by
+    /// key path: see [`Composed`](crate::tree::Composed).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let product = custom_jvp(|x: Array, y: Array| x * y).symbolic_zeros().defjvp(
+    ///     |(x, y): (Array, Array), (dx, dy): (Option<Array>, Option<Array>)| {
+    ///         let terms = [dx.map(|dx| dx * &y), dy.map(|dy| dy * &x)];
+    ///         let tangent = terms.into_iter().flatten().reduce(|a, b| a + b);
+    ///         (x.clone() * y, tangent.unwrap_or(zeros_like(x)))
+    ///     },
+    /// );
+    /// let slope = grad(move |x: Array| product.call((x, 3.0))); // only the first term
+    /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 3.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn symbolic_zeros(self) -> SymbolicJvp<F, Args> {
+        SymbolicJvp { f: self.f, args: self.args }
     }
 
     /// Sets the rule.
@@ -129,7 +152,7 @@ impl<F, Args, R> Function<Args> for CustomJvp<F, Args, R>
 where
     F: Function<Args>,
     Args: Tree,
-    R: Function<(Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
+    R: JvpRule<Args, F::Output>,
 {
     type Output = F::Output;
 
@@ -140,9 +163,9 @@ where
         }
         let flat = Flat::of_arguments(&args);
         let (rule, def) = (self.rule.clone(), flat.def.clone());
-        let erased = move |primals: &[Array], tangents: &[Array]| {
+        let erased = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
             let tree = |leaves: &[Array]| Flat { leaves: leaves.into(), def: def.clone() }.build::<Args>();
-            let (out, tangent) = rule.apply((tree(primals)?, tree(tangents)?))?;
+            let (out, tangent) = rule.run(tree(primals)?, tree(tangents)?, zeros)?;
             let (out, tangent) = (Flat::of(&out), Flat::of(&tangent));
             same_structure(&out.def, &tangent.def).map_err(|e| {
                 e.context(

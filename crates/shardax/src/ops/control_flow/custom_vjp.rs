@@ -15,12 +15,14 @@ use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::primitive::custom_vjp as vjp;
 use crate::ops::state::check_unwritten;
 
+use super::symbolic_zeros::{SymbolicVjp, VjpRules};
+
 /// A function with a custom reverse-mode derivative; see [`custom_vjp`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct CustomVjp<F, Args, Rules = ()> {
-    f: F,
-    rules: Arc<Rules>,
-    args: PhantomData<fn(Args)>,
+    pub(super) f: F,
+    pub(super) rules: Arc<Rules>,
+    pub(super) args: PhantomData<fn(Args)>,
 }
 
 /// Defines a custom reverse-mode derivative: set its two rules with [`defvjp`](CustomVjp::defvjp).
@@ -63,6 +65,33 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
         NondiffVjp { f: self.f, types: PhantomData }
     }
 
+    /// Tells the rules what is zero whatever the values are (JAX's `symbolic_zeros=True`): `fwd` takes a
+    /// [`CustomVjpPrimal`] in place of each array, which says whether it is differentiated, and `bwd` an `Option` in place
+    /// of each cotangent, which is `None` for a result that does not count. In a struct they are found by key path: see
+    /// [`Composed`](crate::tree::Composed).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::control_flow::CustomVjpPrimal as Primal;
+    /// let product = custom_vjp(|x: Array, y: Array| x * y).symbolic_zeros().defvjp(
+    ///     |x: Primal, y: Primal| {
+    ///         let kept = (y.perturbed.then(|| x.value.clone()), x.perturbed.then(|| y.value.clone()));
+    ///         (x.value * y.value, kept)
+    ///     },
+    ///     |(x, y): (Option<Array>, Option<Array>), ct: Option<Array>| {
+    ///         let ct = ct.unwrap_or(zeros(()));
+    ///         let by = |factor: Option<Array>| factor.map_or(zeros(()), |factor| factor * &ct);
+    ///         (by(y), by(x))
+    ///     },
+    /// );
+    /// let slope = grad(move |x: Array| product.call((x, 3.0))); // keeps `y` alone for the backward pass
+    /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 3.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn symbolic_zeros(self) -> SymbolicVjp<F, Args> {
+        SymbolicVjp { f: self.f, args: self.args }
+    }
+
     /// Sets the rules.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(self, fwd: Fwd, bwd: Bwd) -> CustomVjp<F, Args, (Fwd, Bwd)>
     where
@@ -75,14 +104,11 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
     }
 }
 
-impl<F, Args, Fwd, Bwd, Res, Cts> Function<Args> for CustomVjp<F, Args, (Fwd, Bwd)>
+impl<F, Args, R> Function<Args> for CustomVjp<F, Args, R>
 where
     F: Function<Args>,
     Args: Tree,
-    Fwd: Function<Args, Output = (F::Output, Res)> + Send + Sync + 'static,
-    Bwd: Function<(Res, F::Output), Output = Cts> + Send + Sync + 'static,
-    Res: Tree,
-    Cts: Tree,
+    R: VjpRules<Args, F::Output>,
 {
     type Output = F::Output;
 
@@ -101,32 +127,29 @@ where
     }
 }
 
-impl<F, Args, Fwd, Bwd, Res, Cts> CustomVjp<F, Args, (Fwd, Bwd)>
+impl<F, Args, R> CustomVjp<F, Args, R>
 where
     F: Function<Args>,
     Args: Tree,
-    Fwd: Function<Args, Output = (F::Output, Res)> + Send + Sync + 'static,
-    Bwd: Function<(Res, F::Output), Output = Cts> + Send + Sync + 'static,
-    Res: Tree,
-    Cts: Tree,
+    R: VjpRules<Args, F::Output>,
 {
     /// The rules on flattened trees, for arguments and a result of these structures.
     fn erased(&self, args: &Flat, out_def: TreeDef) -> vjp::VjpRules {
         let (rules, def, result) = (self.rules.clone(), args.def.clone(), out_def.clone());
-        let fwd = move |args: &[Array]| {
+        let fwd = move |args: &[Array], perturbed: &[bool]| {
             let args = Flat { leaves: args.into(), def: def.clone() }.build::<Args>()?;
-            let (out, residuals) = rules.0.apply(args)?;
-            let (out, residuals) = (Flat::of(&out), Flat::of(&residuals));
+            let (out, residuals) = rules.fwd(args, perturbed)?;
+            let out = Flat::of(&out);
             same_structure(&result, &out.def).map_err(|e| {
                 e.context("Custom VJP fwd rule must produce a pair whose first element is the primal function's output")
             })?;
             Ok((out.leaves.into_vec(), residuals.leaves.into_vec(), residuals.def))
         };
         let (rules, count) = (self.rules.clone(), args.leaves.len());
-        let bwd = move |def: &TreeDef, residuals: &[Array], cts: &[Array]| {
-            let residuals = Flat { leaves: residuals.into(), def: def.clone() }.build::<Res>()?;
+        let bwd = move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
+            let residuals = Flat { leaves: residuals.into(), def: def.clone() };
             let cts = Flat { leaves: cts.into(), def: out_def.clone() }.build::<F::Output>()?;
-            let in_cts = Flat::of(&rules.1.apply((residuals, cts))?);
+            let in_cts = rules.bwd(residuals, cts, zeros)?;
             if in_cts.leaves.len() != count {
                 return Err(err!(
                     Type,

@@ -201,7 +201,7 @@ fn root<T: Tree>(
     let (program, operands) = program;
     let out_avals = program.out_avals();
     let solution = program.clone();
-    let rule = move |primals: &[Array], tangents: &[Array]| {
+    let rule = move |primals: &[Array], tangents: &[Array], _zeros: &[bool]| {
         let roots = eval(&solution, primals)?;
         let (own_primals, own_tangents) = (&primals[b..b + own], &tangents[b..b + own]);
         let point = [own_primals, &roots].concat();

@@ -10,6 +10,7 @@ mod custom_vmap;
 mod linear_solve;
 mod loops;
 mod scan;
+mod symbolic_zeros;
 
 pub use super::platform_dependent::platform_dependent;
 pub(crate) use conditionals::choose;
@@ -21,6 +22,7 @@ pub use linear_solve::{MatVec, TransposeSolve, custom_linear_solve, custom_root}
 pub use loops::{fori_loop, while_loop};
 pub(crate) use scan::each;
 pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
+pub use symbolic_zeros::{CustomVjpPrimal, JvpRule, SymbolicJvp, SymbolicVjp, VjpRules, WithZeros};
 
 use crate::core::array::Array;
 use crate::core::program::Aval;

@@ -54,8 +54,9 @@ impl RuleId {
     }
 }
 
-/// Maps the arguments and their tangents to the results and theirs.
-pub(crate) type JvpFn = dyn Fn(&[Array], &[Array]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
+/// Maps the arguments and their tangents to the results and theirs. The marks say which tangents are zero whatever the
+/// values are.
+pub(crate) type JvpFn = dyn Fn(&[Array], &[Array], &[bool]) -> Result<(Vec<Array>, Vec<Array>)> + Send + Sync;
 
 /// A program with its own forward-mode rule. Operands are captured values, then the arguments.
 #[derive(Clone)]
@@ -189,8 +190,8 @@ impl Primitive for CustomJvp {
     /// The rule does not cover the state, which is passed through.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         let (rule, count) = (self.rule.clone(), state.len());
-        let past = move |primals: &[Array], tangents: &[Array]| {
-            let (outs, out_tangents) = rule(&primals[count..], &tangents[count..])?;
+        let past = move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
+            let (outs, out_tangents) = rule(&primals[count..], &tangents[count..], &zeros[count..])?;
             Ok(([&primals[..count], &outs].concat(), [&tangents[..count], &out_tangents].concat()))
         };
         let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
@@ -217,8 +218,9 @@ impl Primitive for CustomJvp {
             .zip(primals)
             .map(|(t, primal)| tangent_or_zeros(t, &primal.aval()))
             .collect();
+        let zeros: Vec<bool> = tangents[self.num_consts..].iter().map(Option::is_none).collect();
         let (outs, out_tangents) = in_rule("custom_jvp", || {
-            let (outs, out_tangents) = (self.rule)(primals, &given)?;
+            let (outs, out_tangents) = (self.rule)(primals, &given, &zeros)?;
             outs.iter().chain(&out_tangents).try_for_each(check_usable)?;
             Ok((outs, out_tangents))
         })?;
@@ -254,12 +256,12 @@ impl Primitive for CustomJvp {
         let (rule, batch_axis) = (self.rule.clone(), axis.clone());
         let batched = {
             let own = own.clone();
-            move |primals: &[Array], tangents: &[Array]| {
+            move |primals: &[Array], tangents: &[Array], zeros: &[bool]| {
                 let both = [primals, tangents].concat();
                 let dims = [&own[..], &own].concat();
                 let traced = trace_entry(&batch_axis, &both, &dims, |args| {
                     let (primals, tangents) = args.split_at(args.len() / 2);
-                    let (outs, out_tangents) = rule(primals, tangents)?;
+                    let (outs, out_tangents) = rule(primals, tangents, zeros)?;
                     Ok([outs, out_tangents].concat())
                 })?;
                 let mut outs = eval_batched(&batch_axis, &traced, &both, &dims)?;

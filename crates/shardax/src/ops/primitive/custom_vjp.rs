@@ -22,10 +22,12 @@ use crate::interpret::batching::batch_program;
 use crate::interpret::higher_order::{bind_checked, marked_tangents, tangent_or_zeros};
 use crate::shape::AxisSet;
 
-/// The results of the forward rule, its residuals, and the residuals' structure.
-pub(crate) type FwdFn = dyn Fn(&[Array]) -> Result<(Vec<Array>, Vec<Array>, TreeDef)> + Send + Sync;
-/// Maps the residuals and the cotangents of the results to a cotangent for each argument.
-pub(crate) type BwdFn = dyn Fn(&TreeDef, &[Array], &[Array]) -> Result<Vec<Array>> + Send + Sync;
+/// The results of the forward rule, its residuals, and the residuals' structure. The marks say which arguments are
+/// differentiated.
+pub(crate) type FwdFn = dyn Fn(&[Array], &[bool]) -> Result<(Vec<Array>, Vec<Array>, TreeDef)> + Send + Sync;
+/// Maps the residuals and the cotangents of the results to a cotangent for each argument. The marks say which cotangents
+/// are zero whatever the values are.
+pub(crate) type BwdFn = dyn Fn(&TreeDef, &[Array], &[Array], &[bool]) -> Result<Vec<Array>> + Send + Sync;
 
 /// The two rules of a function.
 #[derive(Clone)]
@@ -60,10 +62,10 @@ impl VjpRules {
     fn batched(&self, axis: &BatchAxis, dims: &[Option<usize>]) -> VjpRules {
         let fwd = {
             let (axis, dims, fwd) = (axis.clone(), dims.to_vec(), self.fwd.clone());
-            move |args: &[Array]| {
+            move |args: &[Array], perturbed: &[bool]| {
                 let mut structure = None;
                 let traced = trace_entry(&axis, args, &dims, |args| {
-                    let (outs, residuals, def) = fwd(args)?;
+                    let (outs, residuals, def) = fwd(args, perturbed)?;
                     structure = Some((outs.len(), def));
                     Ok([outs, residuals].concat())
                 })?;
@@ -75,12 +77,12 @@ impl VjpRules {
         };
         let bwd = {
             let (axis, dims, bwd) = (axis.clone(), dims.to_vec(), self.bwd.clone());
-            move |def: &TreeDef, residuals: &[Array], cts: &[Array]| {
+            move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
                 let both = [residuals, cts].concat();
                 let all = vec![Some(0); both.len()];
                 let traced = trace_entry(&axis, &both, &all, |args| {
                     let (residuals, cts) = args.split_at(residuals.len());
-                    bwd(def, residuals, cts)
+                    bwd(def, residuals, cts, zeros)
                 })?;
                 let cts = eval_batched(&axis, &traced, &both, &all)?;
                 // An argument shared by all entries gets the sum of their cotangents.
@@ -98,12 +100,12 @@ impl VjpRules {
     /// The rules with `count` additional values, which are passed through.
     fn passing_through(&self, count: usize) -> VjpRules {
         let (fwd, bwd) = (self.fwd.clone(), self.bwd.clone());
-        let forward = move |args: &[Array]| {
-            let (outs, residuals, def) = fwd(&args[count..])?;
+        let forward = move |args: &[Array], perturbed: &[bool]| {
+            let (outs, residuals, def) = fwd(&args[count..], &perturbed[count..])?;
             Ok(([&args[..count], &outs].concat(), residuals, def))
         };
-        let backward = move |def: &TreeDef, residuals: &[Array], cts: &[Array]| {
-            Ok([&cts[..count], &bwd(def, residuals, &cts[count..])?].concat())
+        let backward = move |def: &TreeDef, residuals: &[Array], cts: &[Array], zeros: &[bool]| {
+            Ok([&cts[..count], &bwd(def, residuals, &cts[count..], &zeros[count..])?].concat())
         };
         let id = RuleId::Threaded { of: Box::new(self.id.clone()), count };
         VjpRules { id, fwd: Arc::new(forward), bwd: Arc::new(backward) }
@@ -148,14 +150,14 @@ impl Primitive for CustomVjp {
         let (captured, tangents) = tangents.split_at(self.num_consts);
         check_captured("custom_vjp", captured)?;
         let primals = &args[self.num_consts..];
+        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let (outs, residuals, def) = in_rule("custom_vjp", || {
-            let (outs, residuals, def) = (self.rules.fwd)(primals)?;
+            let (outs, residuals, def) = (self.rules.fwd)(primals, &nonzero)?;
             outs.iter().chain(&residuals).try_for_each(check_usable)?;
             Ok((outs, residuals, def))
         })?;
         let out_avals = self.program.out_avals();
         check_types("Custom VJP fwd rule must produce the primal function's output and residuals", &outs, &out_avals)?;
-        let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let pullback = Pullback {
             rules: self.rules.clone(),
             structure: def,
@@ -255,16 +257,16 @@ impl Primitive for Pullback {
         let residuals: Vec<Array> =
             args[..self.num_residuals].iter().map(|a| a.value().cloned()).collect::<Result<_>>()?;
         let mut given = cts.iter();
-        let out_cts: Vec<Array> = self
+        let (out_cts, zeros): (Vec<Array>, Vec<bool>) = self
             .outs
             .iter()
             .map(|aval| {
                 let ct = if aval.dtype.is_inexact() { given.next().cloned().flatten() } else { None };
-                tangent_or_zeros(&ct, &aval.cotangent())
+                (tangent_or_zeros(&ct, &aval.cotangent()), ct.is_none())
             })
-            .collect();
+            .unzip();
         let in_cts = in_rule("custom_vjp", || {
-            let cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts)?;
+            let cts = (self.rules.bwd)(&self.structure, &residuals, &out_cts, &zeros)?;
             cts.iter().try_for_each(check_usable)?;
             Ok(cts)
         })?;

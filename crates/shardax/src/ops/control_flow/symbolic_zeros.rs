@@ -1,0 +1,156 @@
+//! Rules of custom derivatives, and those that are told which tangents and cotangents are zero whatever the values are.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::{CustomJvp, CustomVjp};
+use crate::core::array::Array;
+use crate::core::function::Function;
+use crate::core::tree::{Compose, Flat, Tree};
+use crate::error::{Result, err};
+
+/// The rule of a [`custom_jvp`](super::custom_jvp): a function of the arguments and their tangents, or one that is told
+/// which are zero.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the rule of a custom_jvp function of the arguments `{Args}`",
+    note = "set one with `defjvp`: it takes the tuple of arguments and that of their tangents, and returns the result and its tangent"
+)]
+pub trait JvpRule<Args: Tree, Out: Tree>: Send + Sync + 'static {
+    /// Runs the rule; `zeros` marks the leaves of `tangents` that are zero whatever the values are.
+    fn run(&self, args: Args, tangents: Args, zeros: &[bool]) -> Result<(Out, Out)>;
+}
+
+impl<R, Args: Tree, Out: Tree> JvpRule<Args, Out> for R
+where
+    R: Function<(Args, Args), Output = (Out, Out)> + Send + Sync + 'static,
+{
+    fn run(&self, args: Args, tangents: Args, _zeros: &[bool]) -> Result<(Out, Out)> {
+        self.apply((args, tangents))
+    }
+}
+
+/// The rules of a [`custom_vjp`](super::custom_vjp): the pair of functions, or one that is told what is zero.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` are not the rules of a custom_vjp function of the arguments `{Args}`",
+    note = "set them with `defvjp(fwd, bwd)`"
+)]
+pub trait VjpRules<Args: Tree, Out: Tree>: Send + Sync + 'static {
+    /// The result and the residuals; `perturbed` marks the leaves of `args` that are differentiated.
+    fn fwd(&self, args: Args, perturbed: &[bool]) -> Result<(Out, Flat)>;
+    /// The cotangents of the arguments; `zeros` marks the leaves of `ct` that are zero whatever the values are.
+    fn bwd(&self, residuals: Flat, ct: Out, zeros: &[bool]) -> Result<Flat>;
+}
+
+impl<Fwd, Bwd, Args, Out, Res, Cts> VjpRules<Args, Out> for (Fwd, Bwd)
+where
+    Fwd: Function<Args, Output = (Out, Res)> + Send + Sync + 'static,
+    Bwd: Function<(Res, Out), Output = Cts> + Send + Sync + 'static,
+    Args: Tree,
+    Out: Tree,
+    Res: Tree,
+    Cts: Tree,
+{
+    fn fwd(&self, args: Args, _perturbed: &[bool]) -> Result<(Out, Flat)> {
+        let (out, residuals) = self.0.apply(args)?;
+        Ok((out, Flat::of(&residuals)))
+    }
+
+    fn bwd(&self, residuals: Flat, ct: Out, _zeros: &[bool]) -> Result<Flat> {
+        Ok(Flat::of(&self.1.apply((residuals.build()?, ct))?))
+    }
+}
+
+/// Rules that are told which tangents and cotangents are zero.
+pub struct WithZeros<R>(R);
+
+/// A function whose rule is told which tangents are zero; see [`CustomJvp::symbolic_zeros`].
+#[must_use = "the rule is set with `defjvp`"]
+pub struct SymbolicJvp<F, Args> {
+    pub(super) f: F,
+    pub(super) args: PhantomData<fn(Args)>,
+}
+
+impl<F: Function<Args>, Args: Compose<Option<Array>>> SymbolicJvp<F, Args> {
+    /// Sets the rule: of the arguments, and an `Option` for each array of their tangents.
+    pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, WithZeros<R>>
+    where
+        R: Function<(Args, Args::Composed), Output = (F::Output, F::Output)> + Send + Sync + 'static,
+    {
+        CustomJvp { f: self.f, rule: Arc::new(WithZeros(rule)), args: self.args }
+    }
+}
+
+impl<R, Args, Out> JvpRule<Args, Out> for WithZeros<R>
+where
+    R: Function<(Args, Args::Composed), Output = (Out, Out)> + Send + Sync + 'static,
+    Args: Compose<Option<Array>>,
+    Out: Tree,
+{
+    fn run(&self, args: Args, tangents: Args, zeros: &[bool]) -> Result<(Out, Out)> {
+        self.0.apply((args, options(tangents, zeros)?))
+    }
+}
+
+/// An argument of a forward rule that is told what is differentiated; see [`CustomVjp::symbolic_zeros`].
+#[derive(Clone, Debug, shardax_macros::Tree)]
+pub struct CustomVjpPrimal {
+    /// The argument.
+    pub value: Array,
+    /// True if it is differentiated; otherwise its cotangent is not used.
+    pub perturbed: bool,
+}
+
+/// A function whose rules are told what is zero; see [`CustomVjp::symbolic_zeros`].
+#[must_use = "the rules are set with `defvjp`"]
+pub struct SymbolicVjp<F, Args> {
+    pub(super) f: F,
+    pub(super) args: PhantomData<fn(Args)>,
+}
+
+impl<F, Args> SymbolicVjp<F, Args>
+where
+    F: Function<Args, Output: Compose<Option<Array>>>,
+    Args: Compose<CustomVjpPrimal>,
+{
+    /// Sets the rules: `fwd` of a [`CustomVjpPrimal`] for each array of the arguments, and `bwd` of the residuals and an
+    /// `Option` for each array of the cotangent.
+    pub fn defvjp<Fwd, Bwd, Res, Cts>(self, fwd: Fwd, bwd: Bwd) -> CustomVjp<F, Args, WithZeros<(Fwd, Bwd)>>
+    where
+        Fwd: Function<Args::Composed, Output = (F::Output, Res)> + Send + Sync + 'static,
+        Bwd: Function<(Res, <F::Output as Compose<Option<Array>>>::Composed), Output = Cts> + Send + Sync + 'static,
+        Res: Tree,
+        Cts: Tree,
+    {
+        CustomVjp { f: self.f, rules: Arc::new(WithZeros((fwd, bwd))), args: self.args }
+    }
+}
+
+impl<Fwd, Bwd, Args, Out, Res, Cts> VjpRules<Args, Out> for WithZeros<(Fwd, Bwd)>
+where
+    Fwd: Function<Args::Composed, Output = (Out, Res)> + Send + Sync + 'static,
+    Bwd: Function<(Res, Out::Composed), Output = Cts> + Send + Sync + 'static,
+    Args: Compose<CustomVjpPrimal>,
+    Out: Compose<Option<Array>>,
+    Res: Tree,
+    Cts: Tree,
+{
+    fn fwd(&self, args: Args, perturbed: &[bool]) -> Result<(Out, Flat)> {
+        let primal = |value, perturbed| CustomVjpPrimal { value, perturbed };
+        let (out, residuals) = self.0.0.apply(composed(args, perturbed, primal)?)?;
+        Ok((out, Flat::of(&residuals)))
+    }
+
+    fn bwd(&self, residuals: Flat, ct: Out, zeros: &[bool]) -> Result<Flat> {
+        Ok(Flat::of(&self.0.1.apply((residuals.build()?, options(ct, zeros)?))?))
+    }
+}
+
+/// The tree with `None` at the marked leaves.
+fn options<T: Compose<Option<Array>>>(tree: T, zeros: &[bool]) -> Result<T::Composed> {
+    composed(tree, zeros, |value, zero: bool| (!zero).then_some(value))
+}
+
+fn composed<X: Tree, T: Compose<X>>(tree: T, marks: &[bool], f: impl Fn(Array, bool) -> X) -> Result<T::Composed> {
+    let mut parts = Flat::of(&tree).leaves.into_iter().zip(marks).map(|(leaf, &mark)| f(leaf, mark));
+    tree.compose(&mut || parts.next().ok_or_else(|| err!(Runtime, "a tree has more leaves than marks")))
+}

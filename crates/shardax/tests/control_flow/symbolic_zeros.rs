@@ -1,0 +1,135 @@
+//! Rules that are told which tangents and cotangents are zero: told what JAX 0.10.2 tells them, with its derivatives.
+
+use std::sync::{Arc, Mutex};
+
+use shardax::Arg;
+use shardax::control_flow::CustomVjpPrimal as Primal;
+use shardax::prelude::*;
+
+use crate::close;
+use crate::common::quick::setup;
+
+/// What a rule was told, in order, and forgotten when read.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<[bool; 2]>>>);
+
+impl Told {
+    fn push(&self, flags: [bool; 2]) {
+        self.0.lock().expect("no panic").push(flags);
+    }
+    fn take(&self) -> Vec<[bool; 2]> {
+        std::mem::take(&mut *self.0.lock().expect("no panic"))
+    }
+}
+
+#[test]
+fn tangents_that_are_zero() -> Result<()> {
+    setup();
+    let told = Told::default();
+    let seen = told.clone();
+    let wave = |x: &Array, y: &Array| (x * y.sin(), x.clone());
+    let f = custom_jvp(move |x: Array, y: Array| wave(&x, &y)).symbolic_zeros().defjvp(
+        move |(x, y): (Array, Array), (dx, dy): (Option<Array>, Option<Array>)| {
+            seen.push([dx.is_none(), dy.is_none()]);
+            let terms = [dx.as_ref().map(|dx| dx * y.sin()), dy.map(|dy| &x * y.cos() * dy)];
+            let slope = terms.into_iter().flatten().reduce(|a, b| a + b).expect("one is differentiated");
+            (wave(&x, &y), (slope, dx.unwrap_or(zeros_like(&x))))
+        },
+    );
+    let f = |x: Array, y: Array| -> Result<Array> { Ok(f.call((x, y))?.0) };
+    let (x, y) = (array(2.0f32), array(0.5f32));
+    let (of_x, of_y) = ([false, true], [true, false]);
+
+    close(&grad(f).call((&x, &y))?, &[0.47942555]);
+    assert_eq!(told.take(), [of_x]);
+    close(&grad(f).argnums(Arg::<1>).call((&x, &y))?, &[1.7551651]);
+    assert_eq!(told.take(), [of_y]);
+    grad(f).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
+    assert_eq!(told.take(), [[false; 2]]);
+    close(&jvp(|x| f(x, y.clone()), &x, ones(()))?.1, &[0.47942555]);
+    assert_eq!(told.take(), [of_x]);
+    close(&jit(grad(f)).call((&x, &y))?, &[0.47942555]);
+    assert_eq!(told.take(), [of_x]);
+
+    // Under `vmap`, in a compiled function, in a loop, and twice.
+    let pair = stack(&[&x, &x], 0);
+    close(&vmap(grad(f)).in_axes((0, None)).call((&pair, &y))?, &[0.47942555; 2]);
+    assert_eq!(told.take(), [of_x]);
+    let sum = |x: Array| -> Result<Array> { Ok(vmap(f).in_axes((0, None)).call((x, &y))?.sum(..)) };
+    close(&grad(sum).call(&pair)?, &[0.47942555; 2]);
+    assert_eq!(told.take(), [of_x]);
+    close(&grad(jit(f)).call((&x, &y))?, &[0.47942555]);
+    assert_eq!(told.take(), [of_x]);
+    close(&grad(|x: Array| fori_loop(0, 2, |_: Array, c: Array| f(c, y.clone()), x)).call(&x)?, &[0.22984886]);
+    assert_eq!(told.take(), [of_x]);
+    let second = grad(grad(f).argnums(Arg::<1>)).argnums(Arg::<1>);
+    close(&second.call((&x, &y))?, &[-0.9588511]);
+    assert!(told.take().iter().all(|flags| *flags == of_y));
+    Ok(())
+}
+
+#[test]
+fn cotangents_that_are_zero() -> Result<()> {
+    setup();
+    let told = Told::default();
+    let (forward, backward) = (told.clone(), told.clone());
+    let h = custom_vjp(|x: Array, y: Array| (&x * &y, x + y)).symbolic_zeros().defvjp(
+        move |x: Primal, y: Primal| {
+            forward.push([x.perturbed, y.perturbed]);
+            ((&x.value * &y.value, &x.value + &y.value), (x.value, y.value))
+        },
+        move |(x, y): (Array, Array), (a, b): (Option<Array>, Option<Array>)| {
+            backward.push([a.is_none(), b.is_none()]);
+            let [a, b] = [a, b].map(|ct| ct.unwrap_or(zeros_like(&x)));
+            (&a * y + &b, a * x + b)
+        },
+    );
+    let product = |x: Array, y: Array| -> Result<Array> { Ok(h.call((x, y))?.0) };
+    let sum = |x: Array, y: Array| -> Result<Array> { Ok(h.call((x, y))?.1) };
+    let (x, y) = (array(2.0f32), array(0.5f32));
+    let first = [[true, false], [false, true]];
+
+    close(&grad(product).call((&x, &y))?, &[0.5]);
+    assert_eq!(told.take(), first);
+    close(&grad(sum).argnums(Arg::<1>).call((&x, &y))?, &[1.0]);
+    assert_eq!(told.take(), [[false, true], [true, false]]);
+    let both = |x: Array, y: Array| -> Result<Array> {
+        let (a, b) = h.call((x, y))?;
+        Ok(a + b)
+    };
+    let (dx, dy) = grad(both).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
+    close(&stack(&[dx, dy], 0), &[1.5, 3.0]);
+    assert_eq!(told.take(), [[true; 2], [false; 2]]);
+    close(&jit(grad(product)).call((&x, &y))?, &[0.5]);
+    assert_eq!(told.take(), first);
+
+    let pair = stack(&[&x, &x], 0);
+    close(&vmap(grad(product)).in_axes((0, None)).call((&pair, &y))?, &[0.5; 2]);
+    assert_eq!(told.take(), first);
+    let mapped = |x: Array| -> Result<Array> { Ok(vmap(product).in_axes((0, None)).call((x, &y))?.sum(..)) };
+    close(&grad(mapped).call(&pair)?, &[0.5; 2]);
+    assert_eq!(told.take(), first);
+    Ok(())
+}
+
+/// In structs, tangents are found by key path; a rule without a tangent returns zeros.
+#[test]
+fn tangents_of_structs() -> Result<()> {
+    #[derive(Tree, Clone)]
+    struct Point {
+        x: Array,
+        n: Array,
+    }
+
+    setup();
+    let scaled = custom_jvp(|p: Point| p.x * p.n).symbolic_zeros().defjvp(
+        |(p,): (Point,), (dp,): (shardax::tree::Composed<Point, Option<Array>>,)| -> Result<(Array, Array)> {
+            let dx = dp.get(".x")?.clone();
+            assert!(dp.get(".n")?.is_none(), "integers have no tangent");
+            Ok((&p.x * &p.n, dx.map_or(zeros_like(&p.x), |dx| dx * p.n)))
+        },
+    );
+    let slope = grad(|x: Array| scaled.call(Point { x, n: array(3) })).call(2.0f32)?;
+    close(&slope, &[3.0]);
+    Ok(())
+}
