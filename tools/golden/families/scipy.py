@@ -29,6 +29,10 @@ for op, edges in (("sici", [0, -0.0, 1e-4, -2, 3.99, 4.01, -6, 8.5, 50, 1e10, IN
     family.case(f"{op}_f32", fn, positive("f32"), op=op, tol=2e-5, grad_tol=1e-4, batch=op == "sici")
     family.case(f"{op}_f64", fn, uniform(8, lo=0.2, hi=9.0, dtype="f64"), op=op, tol=1e-10, grad_tol=1e-10, batch=False)
     family.case(f"{op}_edges", fn, values(edges), op=op, tol=3e-5, grad=False, batch=False)
+for dtype, v, n_iter in (("f32", 3, 50), ("f64", 0, 30)):
+    fn = lambda z, v=v, n_iter=n_iter: jsp.bessel_jn(z, v=v, n_iter=n_iter)
+    family.case(f"bessel_jn_{dtype}", fn, uniform(2, 3, lo=0.5, hi=9.0, dtype=dtype), op="bessel_jn", params={"v": v, "n_iter": n_iter}, tol=2e-5 if dtype == "f32" else 1e-11, grad_tol=2e-4 if dtype == "f32" else 1e-10, batch=v == 0)
+family.case("bessel_jn_edges", lambda z: jsp.bessel_jn(z, v=2), values([0, -2, 20, INF, NAN]), op="bessel_jn", params={"v": 2, "n_iter": 50}, tol=2e-5, grad=False, batch=False)
 family.case("owens_t", jsp.owens_t, normal(6), normal(6, scale=2.0), tol=2e-5, grad_tol=1e-4)
 family.case("owens_t_f64", jsp.owens_t, normal(6, dtype="f64"), normal(6, scale=2.0, dtype="f64"), op="owens_t", tol=1e-10, grad_tol=1e-10, batch=False)
 family.case("owens_t_edges", jsp.owens_t, values([0, 0, 1, 1, -2, 5, 0, 20, INF, NAN]), values([0, 1, 1, -1, 0.3, 8, -50, 2, 1, 1]), op="owens_t", tol=2e-5, grad=False, batch=False)

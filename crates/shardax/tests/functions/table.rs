@@ -1138,6 +1138,7 @@ table! {
     "random::weibull_min_dtype" => |c| random::weibull_min_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::wrap_key_data" => |c| random::wrap_key_data(&c.places);
     "special::bernoulli" => |c| special::bernoulli(c.n.min(64));
+    "special::bessel_jn" => |c| special::bessel_jn(&c.x, 2, 20);
     "special::beta" => |c| special::beta(&c.x, &c.y);
     "special::betainc" => |c| special::betainc(&c.x, &c.y, c.f);
     "special::betaln" => |c| special::betaln(&c.x, &c.y);

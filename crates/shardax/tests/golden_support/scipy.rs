@@ -65,6 +65,10 @@ pub fn function(case: &Case) -> Option<Fun> {
         "dawsn" => one(|x| sp::dawsn(x)),
         "sici" => many(|x| Ok([sp::sici(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
         "fresnel" => many(|x| Ok([sp::fresnel(&x[0])].into_iter().flat_map(|(s, c)| [s, c]).collect())),
+        "bessel_jn" => {
+            let (v, n_iter) = (case.param("v").as_u64()? as usize, case.param("n_iter").as_u64()? as usize);
+            one(move |z| sp::bessel_jn(z, v, n_iter))
+        }
         "owens_t" => two(|h, a| sp::owens_t(h, a)),
         "expn" => two(|n, x| sp::expn(n, x)),
         "comb" => {
