@@ -774,7 +774,7 @@ table! {
     "numpy::column_stack" => |c| np::column_stack(&c.both());
     "numpy::complex" => |c| np::complex(&c.x, &c.y);
     "numpy::compress" => |c| np::CompressOptions::new().size(c.n).fill_value(c.f).compress(&c.places, &c.x, c.i);
-    "numpy::concatenate" => |c| same!(c; np::concatenate(&c.both(), c.i), np::concatenate(&[], c.i));
+    "numpy::concatenate" => |c| same!(c; np::concatenate(&c.both(), c.i), np::concatenate(&[] as &[Array], c.i));
     "numpy::conj" => |c| np::conj(&c.x);
     "numpy::convolve" => |c| np::convolve(&c.x, &c.y, np::ConvolveMode::Same);
     "numpy::copysign" => |c| np::copysign(&c.x, &c.y);
@@ -998,7 +998,7 @@ table! {
     "numpy::sqrt" => |c| np::sqrt(&c.x);
     "numpy::square" => |c| np::square(&c.x);
     "numpy::squeeze" => |c| np::squeeze(&c.x, c.i);
-    "numpy::stack" => |c| same!(c; np::stack(&c.both(), c.i), np::stack(&[], 0));
+    "numpy::stack" => |c| same!(c; np::stack(&c.both(), c.i), np::stack(&[] as &[Array], 0));
     "numpy::std" => |c| np::std(&c.x, ..);
     "numpy::subtract" => |c| same!(c; &c.x - &c.y, c.i - &c.x);
     "numpy::sum" => |c| np::sum(&c.x, c.i);

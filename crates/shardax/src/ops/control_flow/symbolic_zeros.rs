@@ -107,15 +107,12 @@ pub struct SymbolicVjp<F, Args> {
     pub(super) args: PhantomData<fn(Args)>,
 }
 
-impl<F, Args> SymbolicVjp<F, Args>
-where
-    F: Function<Args, Output: Compose<Option<Array>>>,
-    Args: Compose<CustomVjpPrimal>,
-{
+impl<F: Function<Args>, Args: Compose<CustomVjpPrimal>> SymbolicVjp<F, Args> {
     /// Sets the rules: `fwd` of a [`CustomVjpPrimal`] for each array of the arguments, and `bwd` of the residuals and an
     /// `Option` for each array of the cotangent.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(self, fwd: Fwd, bwd: Bwd) -> CustomVjp<F, Args, WithZeros<(Fwd, Bwd)>>
     where
+        F::Output: Compose<Option<Array>>,
         Fwd: Function<Args::Composed, Output = (F::Output, Res)> + Send + Sync + 'static,
         Bwd: Function<(Res, <F::Output as Compose<Option<Array>>>::Composed), Output = Cts> + Send + Sync + 'static,
         Res: Tree,
