@@ -220,7 +220,7 @@ fn products(t: &mut Table) {
 }
 
 fn joins(t: &mut Table) {
-    t.row("concatenate: nothing", Value, &["Need at least one array to concatenate"], || at!(concatenate(&[], 0)));
+    t.row("concatenate: nothing", Value, &["Need at least one array to concatenate"], || at!(concatenate(&[] as &[Array], 0)));
     t.row("concatenate: ranks", Type, &["concatenate", "float32[2]", "float32[2,2]"], || {
         at!(concatenate(&[ones(2), ones([2, 2])], 0))
     });
@@ -229,7 +229,7 @@ fn joins(t: &mut Table) {
     });
     t.row("concatenate: axis", Index, &["axis 1 is out of bounds"], || at!(concatenate(&[ones(2), ones(2)], 1)));
     t.row("concatenate: scalars", Value, &["Zero-dimensional arrays cannot be concatenated"], || {
-        at!(concatenate(&[1.0f32.into(), 2.0f32.into()], 0))
+        at!(concatenate(&[Array::from(1.0f32), 2.0f32.into()], 0))
     });
     t.row("stack: shapes", Value, &["All input arrays must have the same shape", "[2]", "[3]"], || {
         at!(stack(&[ones(2), ones(3)], 0))
