@@ -47,6 +47,15 @@
 //! assert_eq!((ones([2]) * array_of([0.25, 0.75], DType::F64)).dtype(), DType::F64);
 //! # Ok::<(), shardax::Error>(())
 //! ```
+//!
+//! # Cargo features
+//!
+//! Both are on by default and independent of each other.
+//!
+//! | feature | with it | without it |
+//! |---|---|---|
+//! | `cpu-kernels` | release builds compute large matmuls, gradients of convolution filters and attention on CPU by the crate `shardax-cpu-kernels` | XLA computes them: slower where XLA is, the same within rounding; `SHARDAX_CPU_KERNELS=all` is rejected. Compiled programs that were serialized with kernels do not load |
+//! | `ndarray` | arrays of the crate `ndarray` in and out (`Array::from_ndarray`, `to_ndarray`) | those methods do not exist |
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

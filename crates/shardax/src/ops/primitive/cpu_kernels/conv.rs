@@ -3,7 +3,9 @@
 //! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
 //! each position of the window gives an element of the filter. Other convolutions are XLA's.
 
-use super::{depthwise, filter_gradient, filter_window, is_enabled, is_worth, limits, reshape, transpose};
+use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL};
+
+use super::{filter_window, is_enabled, is_worth, limits, reshape, transpose};
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
@@ -12,9 +14,6 @@ use crate::error::Result;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::dot::DotGeneral;
 use crate::shape::size;
-
-/// The maximum number of spatial dimensions.
-pub(super) const SPATIAL: usize = 3;
 
 /// A convolution, and the types of its operands and its result.
 pub(super) struct Conv<'a> {
@@ -39,9 +38,8 @@ pub(in super::super) fn lower(
         return Ok(None);
     }
     if of.is_depthwise_gradient() {
-        return Ok(
-            is_worth(of.work(), limits::DEPTHWISE).then(|| filter_window::lower(depthwise::TARGET, &of, cx, args))
-        );
+        return Ok(is_worth(of.work(), limits::DEPTHWISE)
+            .then(|| filter_window::lower(filter_window::DEPTHWISE, &of, cx, args)));
     }
     if conv.batch_group_count > 1 || conv.feature_group_count > 1 {
         return Ok(None);
@@ -50,10 +48,9 @@ pub(in super::super) fn lower(
         return of.matmul(cx, args).map(Some);
     }
     let patches = of.lhs.shape[conv.lhs[1]].saturating_mul(of.window());
-    let is_filter_gradient = of.positions() < of.window()
-        && is_worth(of.work(), limits::FILTER_GRADIENT)
-        && is_worth(patches, limits::PATCHES);
-    Ok(is_filter_gradient.then(|| filter_window::lower(filter_gradient::TARGET, &of, cx, args)))
+    let is_filter_gradient =
+        of.positions() < of.window() && is_worth(of.work(), limits::FILTER_GRADIENT) && is_worth(patches, MIN_PATCHES);
+    Ok(is_filter_gradient.then(|| filter_window::lower(filter_window::TARGET, &of, cx, args)))
 }
 
 impl Conv<'_> {

@@ -3,14 +3,23 @@
 //! Operands are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`; missing
 //! spatial dimensions have size 1.
 
+use shardax_cpu_kernels::{self as kernels, FilterWindow, SPATIAL, ShapeError, View};
 use shardax_pjrt::ffi::CallFrame;
 
-use super::conv::{Conv, SPATIAL, order};
-use super::{call, number, reshape, sizes, transpose};
+use super::conv::{Conv, order};
+use super::{call, number, numbers_mut, reshape, sizes, transpose, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::ops::primitive::conv::Spec;
 use crate::shape::Shape;
+
+/// The target of gradients by matmuls. XLA (xla-cpu-pjrt 0.0.1) computes them as convolutions with a window as large as
+/// the image, which takes up to five times as long.
+pub(super) const TARGET: &str = "shardax_filter_gradient";
+
+/// The target of gradients of one filter for each feature. XLA computes them element by element, which takes fourteen
+/// times as long.
+pub(super) const DEPTHWISE: &str = "shardax_depthwise_filter_gradient";
 
 /// Lowers the convolution to a call of `target`.
 pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
@@ -41,56 +50,32 @@ const STRIDE: [&str; SPATIAL] = ["stride_0", "stride_1", "stride_2"];
 const DILATION: [&str; SPATIAL] = ["dilation_0", "dilation_1", "dilation_2"];
 const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
 
-/// The window of a call, and the sizes of its operand, itself and its result along three dimensions.
-#[derive(Clone, Copy)]
-pub(super) struct Window {
-    pub stride: [usize; SPATIAL],
-    pub dilation: [usize; SPATIAL],
-    pub low: [i64; SPATIAL],
-    pub operand: [usize; SPATIAL],
-    pub window: [usize; SPATIAL],
-    pub positions: [usize; SPATIAL],
+/// A kernel: the window, its operand and itself, the result, and the number of threads.
+type Kernel = fn(&FilterWindow, View<'_, f32>, View<'_, f32>, &mut [f32], usize) -> Result<(), ShapeError>;
+
+/// Handles a call of [`TARGET`].
+pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    run(kernels::filter_gradient, frame)
 }
 
-impl Window {
-    /// Reads the window of a call.
-    pub fn read(frame: &mut CallFrame<'_>) -> Result<Self, String> {
-        let ([x, window], [out]) = frame.split() else {
-            return Err("not two operands and a result".into());
-        };
-        let middle = |dims: &[i64]| match sizes(dims)[..] {
-            [_, a, b, c, _] => Ok([a, b, c]),
-            _ => Err(format!("not five dimensions: {dims:?}")),
-        };
-        let positions = match sizes(out.dims)[..] {
-            [a, b, c, _, _] => [a, b, c],
-            _ => return Err(format!("not five dimensions: {:?}", out.dims)),
-        };
-        let mut of = Window {
-            stride: [1; SPATIAL],
-            dilation: [1; SPATIAL],
-            low: [0; SPATIAL],
-            operand: middle(x.dims)?,
-            window: middle(window.dims)?,
-            positions,
-        };
-        for d in 0..SPATIAL {
-            of.stride[d] = number(frame, STRIDE[d])?;
-            of.dilation[d] = number(frame, DILATION[d])?;
-            of.low[d] = frame.attr(LOW[d]).and_then(|a| a.as_i64()).ok_or("the call has no padding")?;
-        }
-        Ok(of)
-    }
+/// Handles a call of [`DEPTHWISE`], whose result is `[positions.., 1, features]`.
+pub(super) fn handle_depthwise(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    run(kernels::depthwise_filter_gradient, frame)
+}
 
-    /// The operand's index that an element of the window meets at a position along a dimension; `None` for padding.
-    pub fn meets(&self, d: usize, element: usize, position: usize) -> Option<usize> {
-        let at = (element * self.dilation[d] + position * self.stride[d]) as i64 - self.low[d];
-        usize::try_from(at).ok().filter(|&at| at < self.operand[d])
+fn run(kernel: Kernel, frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let mut of =
+        FilterWindow { stride: [1; SPATIAL], dilation: [1; SPATIAL], low: [0; SPATIAL], positions: [1; SPATIAL] };
+    for d in 0..SPATIAL {
+        of.stride[d] = number(frame, STRIDE[d])?;
+        of.dilation[d] = number(frame, DILATION[d])?;
+        of.low[d] = frame.attr(LOW[d]).and_then(|a| a.as_i64()).ok_or("the call has no padding")?;
     }
-
-    /// The first two indices of a line of the window, and what comes before them.
-    pub fn line(&self, line: usize) -> (usize, [usize; 2]) {
-        let [d, h, _] = self.window;
-        (line / (d * h), [line / h % d, line % h])
-    }
+    let (args, results) = frame.split();
+    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
+    let positions = sizes(out.dims);
+    of.positions = *positions.first_chunk().ok_or_else(|| format!("too few dimensions: {positions:?}"))?;
+    let (x_shape, window_shape) = (sizes(x.dims), sizes(window.dims));
+    Ok(kernel(&of, view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
 }

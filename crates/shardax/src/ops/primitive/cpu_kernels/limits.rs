@@ -9,9 +9,8 @@ pub(super) const MATMUL_SIDE: usize = 8;
 
 pub(super) const ATTENTION: usize = 1 << 20;
 
-/// Filter gradients as products of patches, and the minimum number of patches.
+/// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
-pub(super) const PATCHES: usize = 256;
 
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;

@@ -1,15 +1,12 @@
 //! Matmuls of f32 and f64 by the crate `matrixmultiply`. XLA's (xla-cpu-pjrt 0.0.1) take up to three times as long: of
 //! f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
 
-use ndarray::linalg::general_mat_mul;
-use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
+use shardax_cpu_kernels::{self as kernels, Float};
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{
-    call, is_always_used, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, run_tasks, transpose,
-};
+use super::{call, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, transpose, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -17,15 +14,6 @@ use crate::ops::primitive::dot::{DotGeneral, free};
 use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
-
-/// The minimum number of rows in a task.
-const MIN_ROWS: usize = 32;
-
-/// The approximate number of tasks per thread.
-const BLOCKS: usize = 2;
-
-/// Some rows of one matmul: of the left operand, the right one, and the result.
-type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
 /// Lowers the matmul to a kernel, if that is worthwhile.
 pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
@@ -71,57 +59,21 @@ fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, dep
 /// Handles a call: `lhs` and `rhs` are the contracted dimensions of the operands.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let dims = [number(frame, "lhs")?, number(frame, "rhs")?];
-    let threads = number(frame, "threads")?.max(1);
+    let threads = number(frame, "threads")?;
     let (args, results) = frame.split();
     let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
     match c.ty {
-        ElementType::F64 => product::<f64>([a, b], dims, c, threads),
-        _ => product::<f32>([a, b], dims, c, threads),
+        ElementType::F64 => multiply::<f64>([a, b], dims, c, threads),
+        _ => multiply::<f32>([a, b], dims, c, threads),
     }
 }
 
-fn product<T: LinalgScalar + FromBytes + IntoBytes + Immutable + Send + Sync>(
-    args: [&Arg<'_>; 2],
+fn multiply<T: Float + FromBytes + IntoBytes + Immutable>(
+    [a, b]: [&Arg<'_>; 2],
     dims: [usize; 2],
     c: &mut Ret<'_>,
     threads: usize,
 ) -> Result<(), String> {
-    let shape = |dims: &[i64]| match *dims {
-        [batch, rows, columns] => Ok((batch as usize, rows as usize, columns as usize)),
-        _ => Err(format!("no batch of matrices: {dims:?}")),
-    };
-    let view = |i: usize| {
-        let mut view =
-            ArrayView3::from_shape(shape(args[i].dims)?, numbers::<T>(args[i])?).map_err(|e| e.to_string())?;
-        // The left operand needs the contracted dimension last, the right one first.
-        if dims[i] != if i == 0 { 2 } else { 1 } {
-            view.swap_axes(1, 2);
-        }
-        Ok::<_, String>(view)
-    };
-    let (a, b, to) = (view(0)?, view(1)?, shape(c.dims)?);
-    multiply(a, b, ArrayViewMut3::from_shape(to, numbers_mut(c)?).map_err(|e| e.to_string())?, threads);
-    Ok(())
-}
-
-/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less.
-fn multiply<T: LinalgScalar + Send + Sync>(
-    a: ArrayView3<'_, T>,
-    b: ArrayView3<'_, T>,
-    mut c: ArrayViewMut3<'_, T>,
-    threads: usize,
-) {
-    let (batch, rows, _) = c.dim();
-    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
-    let block = rows.div_ceil(blocks);
-    let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
-    for ((mut a, b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
-        while a.nrows() > block {
-            let ((first, rest), (first_c, rest_c)) = (a.split_at(Axis(0), block), c.split_at(Axis(0), block));
-            tasks.push((first, b, first_c));
-            (a, c) = (rest, rest_c);
-        }
-        tasks.push((a, b, c));
-    }
-    run_tasks(tasks, threads, || (), |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c));
+    let (lhs, rhs) = (sizes(a.dims), sizes(b.dims));
+    Ok(kernels::matmul::<T>(view(a, &lhs)?, view(b, &rhs)?, dims, numbers_mut(c)?, threads)?)
 }

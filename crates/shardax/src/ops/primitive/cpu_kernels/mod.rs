@@ -1,7 +1,7 @@
-//! CPU kernels: matmuls, gradients of convolutions and attention that the crate `matrixmultiply` computes instead of XLA's
-//! compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from shapes, never
-//! from the number of threads or devices. One file each; this one decides whether programs may call them, and has what
-//! they share. `limits` says from which size on they are used.
+//! Calls of CPU kernels: matmuls, gradients of convolutions and attention that the crate `shardax-cpu-kernels` computes
+//! instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
+//! shapes, never from the number of threads or devices. One file for each family has its lowering and its handler; this
+//! one decides whether programs may call them, and has what they share. `limits` says from which size on they are used.
 //!
 //! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
 //! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
@@ -9,14 +9,13 @@
 
 pub(super) mod attention;
 pub(super) mod conv;
-mod depthwise;
-mod filter_gradient;
 mod filter_window;
 mod limits;
 pub(super) mod matmul;
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
+use shardax_cpu_kernels::View;
 use shardax_pjrt::ffi::{self, Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -56,8 +55,8 @@ pub(crate) fn register() -> Result<()> {
         let client = client()?;
         let plugin = client.pjrt.plugin();
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
-        ffi::register(plugin, filter_gradient::TARGET, filter_gradient::handle)?;
-        ffi::register(plugin, depthwise::TARGET, depthwise::handle)?;
+        ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;
+        ffi::register(plugin, filter_window::DEPTHWISE, filter_window::handle_depthwise)?;
         ffi::register(plugin, attention::TARGET, attention::handle)?;
         Ok(ffi::register(plugin, attention::GRADIENT, attention::handle_gradient)?)
     });
@@ -109,6 +108,11 @@ fn number(frame: &CallFrame<'_>, name: &str) -> std::result::Result<usize, Strin
     usize::try_from(number).map_err(|e| format!("{name} is {number}: {e}"))
 }
 
+/// Views an argument of these dimensions.
+fn view<'a, T: FromBytes + Immutable>(arg: &Arg<'a>, shape: &'a [usize]) -> std::result::Result<View<'a, T>, String> {
+    Ok(View::new(shape, numbers(arg)?)?)
+}
+
 /// The elements of an argument.
 fn numbers<'a, T: FromBytes + Immutable>(arg: &Arg<'a>) -> std::result::Result<&'a [T], String> {
     <[T]>::ref_from_bytes(arg.data).map_err(|e| e.to_string())
@@ -119,32 +123,7 @@ fn numbers_mut<'a, T: FromBytes + IntoBytes>(ret: &'a mut Ret<'_>) -> std::resul
     <[T]>::mut_from_bytes(ret.data_to_overwrite()).map_err(|e| e.to_string())
 }
 
-/// The sizes of an array.
-fn sizes(dims: &[i64]) -> Vec<usize> {
+/// The dimensions of an argument or a result.
+fn sizes(dims: &[i64]) -> Shape {
     dims.iter().map(|&d| d as usize).collect()
-}
-
-/// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
-/// runs fewer.
-fn run_tasks<T: Send, Own>(
-    tasks: Vec<T>,
-    threads: usize,
-    own: impl Fn() -> Own + Sync,
-    work: impl Fn(&mut Own, T) + Sync,
-) {
-    let helpers = threads.min(tasks.len()).saturating_sub(1);
-    let tasks = Mutex::new(tasks);
-    let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let run = || {
-        let mut own = own();
-        while let Some(task) = next() {
-            work(&mut own, task);
-        }
-    };
-    std::thread::scope(|scope| {
-        (0..helpers).for_each(|_| {
-            scope.spawn(run);
-        });
-        run();
-    });
 }

@@ -8,12 +8,13 @@ use std::ops::Range;
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
-use shardax_pjrt::ffi::{Arg, CallFrame};
 
-use super::filter_window::Window;
-use super::{limits, number, numbers, numbers_mut, run_tasks};
+use crate::filter_window::Operands;
+use crate::tasks::run_tasks;
+use crate::{FilterWindow, Result, View};
 
-pub(super) const TARGET: &str = "shardax_filter_gradient";
+/// The number of elements of the window, in all images, that are multiplied together: with fewer, the kernel saves nothing.
+pub const MIN_PATCHES: usize = 256;
 
 /// The number of columns of patches built together, at most, unless the features alone are more.
 const COLUMNS: usize = 1024;
@@ -35,50 +36,59 @@ struct Task<'a> {
     out: &'a mut [f32],
 }
 
-/// Handles a call: the operand is `[images, spatial.., features]`, the window `[images, spatial.., outputs]`, the result
-/// `[positions.., features, outputs]`.
-pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
-    let threads = number(frame, "threads")?.max(1);
-    let of = Window::read(frame)?;
-    let (args, results) = frame.split();
-    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
-    let last = |arg: &Arg<'_>| arg.dims.last().map_or(0, |&n| n as usize);
-    let kernel = Kernel { of, x: numbers(x)?, window: numbers(window)?, features: last(x), outputs: last(window) };
-    kernel.run(numbers_mut(out)?, threads);
+/// Computes the gradient of a convolution with respect to its filter.
+///
+/// The operand `x` is `[images, depth, height, width, features]`, the cotangent `window` is
+/// `[images, depth, height, width, outputs]`, the result `[positions.., features, outputs]`. Padding is multiplied with
+/// the cotangent: an infinite one gives NaN there. Without images the result is 0.
+///
+/// Each thread allocates [`MIN_PATCHES`] rows of at most 1,024 columns, or of one position's features; for results of fewer
+/// than 2¹⁶ elements the call allocates up to seven more.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn filter_gradient(
+    of: &FilterWindow,
+    x: View<'_, f32>,
+    window: View<'_, f32>,
+    out: &mut [f32],
+    threads: usize,
+) -> Result<()> {
+    let kernel = Kernel(of.operands(x, window)?);
+    kernel.0.check_out(out, kernel.0.features.saturating_mul(kernel.0.outputs))?;
+    if window.data().is_empty() {
+        out.fill(0.0);
+    } else if !out.is_empty() {
+        kernel.run(out, threads.max(1));
+    }
     Ok(())
 }
 
-struct Kernel<'a> {
-    of: Window,
-    x: &'a [f32],
-    window: &'a [f32],
-    features: usize,
-    outputs: usize,
-}
+struct Kernel<'a>(Operands<'a>);
 
 impl Kernel<'_> {
     fn run(&self, out: &mut [f32], threads: usize) {
-        let patches = self.window.len() / self.outputs;
-        let positions: usize = self.of.positions.iter().product();
+        let patches = self.0.window.len() / self.0.outputs;
+        let positions: usize = self.0.of.positions.iter().product();
         // The parts follow from the shapes, for equal bits whatever the number of threads. How positions are divided
         // changes no sum.
-        let count = if out.len() < SMALL { PARTS.min(patches.div_ceil(limits::PATCHES)) } else { 1 };
-        let block = patches.div_ceil(count).next_multiple_of(limits::PATCHES);
-        let many = (COLUMNS / self.features).max(1);
-        let few = MIN_COLUMNS.div_ceil(self.features);
+        let count = if out.len() < SMALL { PARTS.min(patches.div_ceil(MIN_PATCHES)) } else { 1 };
+        let block = patches.div_ceil(count).next_multiple_of(MIN_PATCHES);
+        let many = (COLUMNS / self.0.features).max(1);
+        let few = MIN_COLUMNS.div_ceil(self.0.features);
         let each = if threads == 1 { many } else { positions.div_ceil(4 * threads).clamp(few.min(many), many) };
         let mut parts = vec![0.0; (count - 1) * out.len()];
-        let all = std::iter::once(&mut *out).chain(parts.chunks_mut(positions * self.features * self.outputs));
+        let all = std::iter::once(&mut *out).chain(parts.chunks_mut(positions * self.0.features * self.0.outputs));
         let mut tasks = Vec::new();
         for (part, out) in all.enumerate() {
             let patches = (part * block).min(patches)..((part + 1) * block).min(patches);
-            for (i, out) in out.chunks_mut(each * self.features * self.outputs).enumerate() {
+            for (i, out) in out.chunks_mut(each * self.0.features * self.0.outputs).enumerate() {
                 let positions = i * each..((i + 1) * each).min(positions);
                 tasks.push(Task { patches: patches.clone(), positions, out });
             }
         }
-        let columns = each.min(positions) * self.features;
-        let room = || vec![0.0; limits::PATCHES.min(patches) * columns];
+        let columns = each.min(positions) * self.0.features;
+        let room = || vec![0.0; MIN_PATCHES.min(patches) * columns];
         run_tasks(tasks, threads, room, |room, task| self.add_up(room, task));
         for part in parts.chunks(out.len()) {
             out.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
@@ -87,18 +97,18 @@ impl Kernel<'_> {
 
     /// Computes a task, some patches at a time.
     fn add_up(&self, room: &mut [f32], task: Task<'_>) {
-        let columns = task.positions.len() * self.features;
-        let Ok(mut out) = ArrayViewMut2::from_shape((columns, self.outputs), task.out) else { return };
+        let columns = task.positions.len() * self.0.features;
+        let Ok(mut out) = ArrayViewMut2::from_shape((columns, self.0.outputs), task.out) else { return };
         if task.patches.is_empty() {
             out.fill(0.0);
         }
-        for start in task.patches.clone().step_by(limits::PATCHES) {
-            let patches = start..(start + limits::PATCHES).min(task.patches.end);
+        for start in task.patches.clone().step_by(MIN_PATCHES) {
+            let patches = start..(start + MIN_PATCHES).min(task.patches.end);
             let room = &mut room[..patches.len() * columns];
             self.build(&patches, &task.positions, room);
-            let window = &self.window[patches.start * self.outputs..patches.end * self.outputs];
+            let window = &self.0.window[patches.start * self.0.outputs..patches.end * self.0.outputs];
             let a = ArrayView2::from_shape((patches.len(), columns), &*room);
-            let b = ArrayView2::from_shape((patches.len(), self.outputs), window);
+            let b = ArrayView2::from_shape((patches.len(), self.0.outputs), window);
             let (Ok(a), Ok(b)) = (a, b) else { return };
             let before = if start == task.patches.start { 0.0 } else { 1.0 };
             general_mat_mul(1.0, &a.t(), &b, before, &mut out);
@@ -107,7 +117,7 @@ impl Kernel<'_> {
 
     /// Writes patches as rows: for each position, the features of the operand's element there.
     fn build(&self, patches: &Range<usize>, positions: &Range<usize>, room: &mut [f32]) {
-        let (of, features, columns) = (&self.of, self.features, positions.len() * self.features);
+        let (of, features, columns) = (&self.0.of, self.0.features, positions.len() * self.0.features);
         let [_, height, width] = of.positions;
         let length = of.window[2];
         let mut patch = patches.start;
@@ -126,7 +136,7 @@ impl Kernel<'_> {
                 let line = of.meets(0, element[0], depth).zip(of.meets(1, element[1], row));
                 let line = line.map(|(d, h)| {
                     let start = ((image * of.operand[0] + d) * of.operand[1] + h) * of.operand[2] * features;
-                    &self.x[start..start + of.operand[2] * features]
+                    &self.0.x[start..start + of.operand[2] * features]
                 });
                 let offset = (position - positions.start) * features;
                 for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
@@ -144,7 +154,7 @@ impl Kernel<'_> {
 
     /// Copies what an element of the window meets at consecutive positions of a line, from `first`.
     fn copy(&self, line: &[f32], element: usize, first: usize, row: &mut [f32]) {
-        let (of, features) = (&self.of, self.features);
+        let (of, features) = (&self.0.of, self.0.features);
         let count = row.len() / features;
         let start = (element * of.dilation[2] + first * of.stride[2]) as i64 - of.low[2];
         // Neighbours lie next to each other.

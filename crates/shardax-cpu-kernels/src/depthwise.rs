@@ -5,12 +5,10 @@
 
 use std::ops::Range;
 
-use shardax_pjrt::ffi::CallFrame;
-
-use super::filter_window::Window;
-use super::{number, numbers, numbers_mut, run_tasks};
-
-pub(super) const TARGET: &str = "shardax_depthwise_filter_gradient";
+use crate::filter_window::Operands;
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{FilterWindow, Result, View};
 
 /// The maximum number of parts: each adds up some lines of the cotangent.
 const PARTS: usize = 16;
@@ -18,29 +16,38 @@ const PARTS: usize = 16;
 /// The number of features processed together, for vectorization.
 const TOGETHER: usize = 16;
 
-/// Handles a call: the operand and the window are `[images, spatial.., features]`, the result `[positions.., 1,
-/// features]`.
-pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
-    let threads = number(frame, "threads")?.max(1);
-    let of = Window::read(frame)?;
-    let (args, results) = frame.split();
-    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
-    let features = x.dims.last().map_or(0, |&n| n as usize);
-    let kernel = Kernel { of, x: numbers(x)?, window: numbers(window)?, features };
-    kernel.run(numbers_mut(out)?, threads);
+/// Computes the gradient of a depthwise convolution with respect to its filter.
+///
+/// The operand `x` is `[images, depth, height, width, features]`, the cotangent `window` has as many images and features,
+/// the result is `[positions.., features]`. Padding is multiplied with the cotangent: an infinite one gives NaN there.
+/// Without images the result is 0. Allocates up to 16 times the result, and a line of the operand for each of these parts.
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn depthwise_filter_gradient(
+    of: &FilterWindow,
+    x: View<'_, f32>,
+    window: View<'_, f32>,
+    out: &mut [f32],
+    threads: usize,
+) -> Result<()> {
+    let kernel = Kernel(of.operands(x, window)?);
+    check("the features of the window", kernel.0.outputs, kernel.0.features)?;
+    kernel.0.check_out(out, kernel.0.features)?;
+    if window.data().is_empty() {
+        out.fill(0.0);
+    } else if !out.is_empty() {
+        kernel.run(out, threads);
+    }
     Ok(())
 }
 
-struct Kernel<'a> {
-    of: Window,
-    x: &'a [f32],
-    window: &'a [f32],
-    features: usize,
-}
+struct Kernel<'a>(Operands<'a>);
 
 impl Kernel<'_> {
     fn run(&self, out: &mut [f32], threads: usize) {
-        let lines = self.window.len() / (self.of.window[2] * self.features);
+        let Operands { of, window, features, .. } = self.0;
+        let lines = window.len() / (of.window[2] * features);
         // The parts follow from the shapes, for equal bits whatever the number of threads.
         let block = lines.div_ceil(PARTS);
         let mut parts = vec![0.0; lines.div_ceil(block) * out.len()];
@@ -55,23 +62,24 @@ impl Kernel<'_> {
 
     /// Adds the products of some lines of the window.
     fn add_up(&self, lines: Range<usize>, sums: &mut [f32]) {
-        let (of, features) = (&self.of, self.features);
+        let Operands { of, x, window: all, features, .. } = &self.0;
+        let features = *features;
         // Padding is multiplied too: an infinite cotangent there gives NaN.
         let padding = vec![0.0; of.operand[2] * features];
         for line in lines {
             let (image, element) = of.line(line);
             let length = of.window[2] * features;
-            let window = &self.window[line * length..(line + 1) * length];
+            let window = &all[line * length..(line + 1) * length];
             let [depths, rows, _] = of.positions;
             for (depth, row) in (0..depths).flat_map(|depth| (0..rows).map(move |row| (depth, row))) {
                 let met = of.meets(0, element[0], depth).zip(of.meets(1, element[1], row));
-                let x = met.map_or(&padding[..], |(d, h)| {
+                let met = met.map_or(&padding[..], |(d, h)| {
                     let start = ((image * of.operand[0] + d) * of.operand[1] + h) * of.operand[2] * features;
-                    &self.x[start..start + of.operand[2] * features]
+                    &x[start..start + of.operand[2] * features]
                 });
                 for position in 0..of.positions[2] {
                     let at = ((depth * rows + row) * of.positions[2] + position) * features;
-                    self.add_line(x, window, position, &mut sums[at..at + features]);
+                    self.add_line(met, window, position, &mut sums[at..at + features]);
                 }
             }
         }
@@ -79,7 +87,7 @@ impl Kernel<'_> {
 
     /// Adds the products of a line of the window at a position.
     fn add_line(&self, x: &[f32], window: &[f32], position: usize, sums: &mut [f32]) {
-        let (of, features) = (&self.of, self.features);
+        let (of, features) = (&self.0.of, self.0.features);
         let mut first = 0;
         while first < features {
             let count = TOGETHER.min(features - first);

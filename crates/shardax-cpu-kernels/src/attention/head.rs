@@ -1,0 +1,158 @@
+//! Attention of one head.
+
+use std::ops::Range;
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Slice};
+
+use super::exp::{exp, exponentials, largest};
+use super::{MASKED_SCORE, Window};
+
+/// The number of queries in a block.
+pub(super) const BLOCK: usize = 64;
+
+impl Window {
+    /// The positions of the keys that the query at a position attends to, of `keys`.
+    fn seen_from(self, query: usize, keys: usize) -> Range<usize> {
+        let end = query.saturating_add(self.after).saturating_add(1).min(keys);
+        query.saturating_sub(self.before).min(end)..end
+    }
+}
+
+/// One query head with its key head, and the mask.
+pub(super) struct Head<'a> {
+    pub of: Window,
+    pub q: ArrayView2<'a, f32>,
+    pub k: ArrayView2<'a, f32>,
+    pub v: ArrayView2<'a, f32>,
+    pub mask: Option<ArrayView2<'a, u8>>,
+}
+
+impl Head<'_> {
+    fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let queries = self.q.nrows();
+        (0..queries).step_by(BLOCK).map(move |i| i..(i + BLOCK).min(queries))
+    }
+
+    /// The keys in the window of the query's position.
+    fn near(&self, query: usize) -> Range<usize> {
+        self.of.seen_from(query, self.k.nrows())
+    }
+
+    fn mask_of(&self, query: usize) -> Option<ArrayView1<'_, u8>> {
+        self.mask.as_ref().map(|mask| mask.row(query))
+    }
+
+    /// The keys that the queries of a block attend to: all if one attends to none, because it then attends to all
+    /// equally.
+    fn keys(&self, block: &Range<usize>) -> Range<usize> {
+        let sees = |query: usize| {
+            let near = self.near(query);
+            self.mask_of(query).map_or(!near.is_empty(), |mask| {
+                mask.slice_axis(Axis(0), Slice::from(near)).iter().any(|seen| *seen != 0)
+            })
+        };
+        match block.clone().all(sees) {
+            true => self.near(block.start).start..self.near(block.end - 1).end,
+            false => 0..self.k.nrows(),
+        }
+    }
+
+    /// Sets the entries of masked keys to `value`; `row` starts with key `first`.
+    fn hide(&self, query: usize, first: usize, row: &mut [f32], value: f32) {
+        let near = self.near(query);
+        let [start, end] = [near.start, near.end].map(|key| key.saturating_sub(first).min(row.len()));
+        row[..start].fill(value);
+        row[end..].fill(value);
+        if let Some(mask) = self.mask_of(query) {
+            let seen = mask.slice_axis_move(Axis(0), Slice::from(first + start..first + end));
+            row[start..end].iter_mut().zip(seen).filter(|(_, seen)| **seen == 0).for_each(|(x, _)| *x = value);
+        }
+    }
+
+    /// The scores of a block of queries with these keys.
+    fn scores<'s>(
+        &self,
+        block: &Range<usize>,
+        keys: &Range<usize>,
+        room: &'s mut Array2<f32>,
+    ) -> ArrayViewMut2<'s, f32> {
+        let mut scores = corner(room, block.len(), keys.len());
+        let (q, k) = (rows(&self.q, block), rows(&self.k, keys));
+        general_mat_mul(1.0, &q, &k.t(), 0.0, &mut scores);
+        for (query, row) in block.clone().zip(each(&mut scores)) {
+            self.hide(query, keys.start, row, MASKED_SCORE);
+        }
+        scores
+    }
+
+    /// Computes the output, and each query's largest score and sum.
+    pub fn forward(&self, room: &mut Array2<f32>, mut y: ArrayViewMut2<'_, f32>, max: &mut [f32], sum: &mut [f32]) {
+        for block in self.blocks() {
+            let keys = self.keys(&block);
+            let mut scores = self.scores(&block, &keys, room);
+            for (query, row) in block.clone().zip(each(&mut scores)) {
+                max[query] = largest(row);
+                sum[query] = exponentials(row, max[query]);
+                let part = 1.0 / sum[query];
+                row.iter_mut().for_each(|x| *x *= part);
+            }
+            general_mat_mul(1.0, &scores, &rows(&self.v, &keys), 0.0, &mut rows_mut(&mut y, &block));
+        }
+    }
+
+    /// Computes the gradient of the queries, and adds to those of keys and values.
+    pub fn backward(
+        &self,
+        room: &mut [Array2<f32>; 2],
+        of: &Softmax<'_>,
+        [mut dq, mut dk, mut dv]: [ArrayViewMut2<'_, f32>; 3],
+    ) {
+        let [weights, slopes] = room;
+        for block in self.blocks() {
+            let keys = self.keys(&block);
+            let mut weights = self.scores(&block, &keys, weights);
+            let mut slopes = corner(slopes, block.len(), keys.len());
+            let (q, ct) = (rows(&self.q, &block), rows(&of.ct, &block));
+            let (k, v) = (rows(&self.k, &keys), rows(&self.v, &keys));
+            general_mat_mul(1.0, &ct, &v.t(), 0.0, &mut slopes);
+            for ((query, weights), slopes) in block.clone().zip(each(&mut weights)).zip(each(&mut slopes)) {
+                let (max, part, mean) = (of.max[query], 1.0 / of.sum[query], of.mean[query]);
+                for (weight, slope) in weights.iter_mut().zip(slopes.iter_mut()) {
+                    *weight = exp(*weight - max) * part;
+                    *slope = *weight * (*slope - mean);
+                }
+                self.hide(query, keys.start, slopes, 0.0);
+            }
+            general_mat_mul(1.0, &slopes, &k, 0.0, &mut rows_mut(&mut dq, &block));
+            general_mat_mul(1.0, &slopes.t(), &q, 1.0, &mut rows_mut(&mut dk, &keys));
+            general_mat_mul(1.0, &weights.t(), &ct, 1.0, &mut rows_mut(&mut dv, &keys));
+        }
+    }
+}
+
+/// Inputs of the gradient for the queries of a head: largest scores, sums, the output's cotangent, and the softmax's
+/// correction.
+pub(super) struct Softmax<'a> {
+    pub max: ArrayView1<'a, f32>,
+    pub sum: ArrayView1<'a, f32>,
+    pub ct: ArrayView2<'a, f32>,
+    pub mean: ArrayView1<'a, f32>,
+}
+
+fn corner(room: &mut Array2<f32>, rows: usize, columns: usize) -> ArrayViewMut2<'_, f32> {
+    room.slice_axis_mut(Axis(0), Slice::from(..rows)).slice_axis_move(Axis(1), Slice::from(..columns))
+}
+
+fn rows<'a>(matrix: &ArrayView2<'a, f32>, range: &Range<usize>) -> ArrayView2<'a, f32> {
+    matrix.slice_axis_move(Axis(0), Slice::from(range.clone()))
+}
+
+fn rows_mut<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>, range: &Range<usize>) -> ArrayViewMut2<'a, f32> {
+    matrix.slice_axis_mut(Axis(0), Slice::from(range.clone()))
+}
+
+/// The elements of each row.
+fn each<'a>(matrix: &'a mut ArrayViewMut2<'_, f32>) -> impl Iterator<Item = &'a mut [f32]> {
+    matrix.outer_iter_mut().filter_map(|row| row.into_slice())
+}

@@ -1,0 +1,96 @@
+//! The window of a filter's gradient, and what it meets.
+
+use crate::view::check;
+use crate::{Result, ShapeError, View};
+
+/// The number of spatial dimensions: depth, height, width. Missing ones have size 1.
+pub const SPATIAL: usize = 3;
+
+/// Where the window lies: the cotangent of a convolution moves over its operand, and each position gives an element of
+/// the filter's gradient.
+///
+/// Along a dimension, the window's element `i` at position `p` meets the operand's index
+/// `i * dilation + p * stride - low`, or padding if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterWindow {
+    /// The distance of neighbouring positions.
+    pub stride: [usize; SPATIAL],
+    /// The distance of neighbouring elements of the window.
+    pub dilation: [usize; SPATIAL],
+    /// The padding before the operand; negative if positions start inside.
+    pub low: [i64; SPATIAL],
+    /// The number of positions, which is the size of the filter.
+    pub positions: [usize; SPATIAL],
+}
+
+/// A window, and the sizes of its operand and itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Window {
+    pub stride: [usize; SPATIAL],
+    pub dilation: [usize; SPATIAL],
+    pub low: [i64; SPATIAL],
+    pub operand: [usize; SPATIAL],
+    pub window: [usize; SPATIAL],
+    pub positions: [usize; SPATIAL],
+}
+
+/// Operands `[images, depth, height, width, features]` and `[images, depth, height, width, outputs]`.
+pub(crate) struct Operands<'a> {
+    pub of: Window,
+    pub x: &'a [f32],
+    pub window: &'a [f32],
+    pub features: usize,
+    pub outputs: usize,
+}
+
+impl FilterWindow {
+    /// Checks the operands.
+    pub(crate) fn operands<'a>(&self, x: View<'a, f32>, window: View<'a, f32>) -> Result<Operands<'a>> {
+        let [images, a, b, c, features] = x.dims("the operand")?;
+        let [window_images, d, e, f, outputs] = window.dims("the window")?;
+        check("the images of the window", window_images, images)?;
+        let FilterWindow { stride, dilation, low, positions } = *self;
+        // Without elements everything is padding, whatever the other sizes.
+        let operand = if x.data().is_empty() { [0; SPATIAL] } else { [a, b, c] };
+        let of = Window { stride, dilation, low, operand, window: [d, e, f], positions };
+        (0..SPATIAL).try_for_each(|d| of.check(d))?;
+        Ok(Operands { of, x: x.data(), window: window.data(), features, outputs })
+    }
+}
+
+impl Operands<'_> {
+    /// Checks the number of elements of a result with this many for each position.
+    pub fn check_out(&self, out: &[f32], each: usize) -> Result<()> {
+        let size = self.of.positions.iter().fold(each, |n, &d| n.saturating_mul(d));
+        check("the elements of the result", out.len(), size)
+    }
+}
+
+impl Window {
+    /// Checks that no index along a dimension overflows.
+    fn check(&self, d: usize) -> Result<()> {
+        let last = |n: usize, step: usize| n.saturating_sub(1).checked_mul(step);
+        let farthest = last(self.window[d], self.dilation[d])
+            .zip(last(self.positions[d], self.stride[d]))
+            .and_then(|(a, b)| i64::try_from(a.checked_add(b)?).ok()?.checked_sub(self.low[d]));
+        let is_in_range = farthest.is_some() && self.low[d].checked_neg().is_some();
+        is_in_range.then_some(()).ok_or_else(|| {
+            ShapeError(format!(
+                "the window reaches too far along dimension {d}: stride {}, dilation {}, low {}",
+                self.stride[d], self.dilation[d], self.low[d]
+            ))
+        })
+    }
+
+    /// The operand's index that an element of the window meets at a position along a dimension; `None` for padding.
+    pub fn meets(&self, d: usize, element: usize, position: usize) -> Option<usize> {
+        let at = (element * self.dilation[d] + position * self.stride[d]) as i64 - self.low[d];
+        usize::try_from(at).ok().filter(|&at| at < self.operand[d])
+    }
+
+    /// The first two indices of a line of the window, and what comes before them.
+    pub fn line(&self, line: usize) -> (usize, [usize; 2]) {
+        let [d, h, _] = self.window;
+        (line / (d * h), [line / h % d, line % h])
+    }
+}

@@ -1,0 +1,51 @@
+//! Matmuls, gradients of convolution filters, and attention on CPU, as functions on slices.
+//!
+//! | function | computes | of |
+//! |---|---|---|
+//! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
+//! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
+//! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
+//! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
+//!
+//! Operands are row-major arrays ([`View`]). Results are slices that are overwritten. Each function takes the number of
+//! threads that it may run on, at least one of which is the caller's; the others live as long as the call. How sums are
+//! divided follows from shapes, never from the number of threads, so bits do not depend on it.
+//!
+//! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. Memory beside operands
+//! and results is allocated by the call; the functions say how much.
+//!
+//! Without optimization these functions are many times slower. `shardax` therefore leaves all work to XLA in debug
+//! builds.
+//!
+//! ```
+//! use shardax_cpu_kernels::{View, matmul};
+//!
+//! let a = View::new(&[1, 2, 3], &[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+//! let mut product = [0.0; 4];
+//! // `a aᵀ`: both operands are summed over their last dimension.
+//! matmul(a, a, [2, 2], &mut product, 1)?;
+//! assert_eq!(product, [14.0, 32.0, 32.0, 77.0]);
+//! # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod attention;
+mod depthwise;
+mod filter_gradient;
+mod filter_window;
+mod matmul;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use attention::{Attention, Backward, MASKED_SCORE, Window};
+pub use depthwise::depthwise_filter_gradient;
+pub use filter_gradient::{MIN_PATCHES, filter_gradient};
+pub use filter_window::{FilterWindow, SPATIAL};
+pub use matmul::{Float, matmul};
+pub use view::{ShapeError, View};
+
+/// A result, or the shapes that do not fit.
+pub(crate) type Result<T> = std::result::Result<T, ShapeError>;

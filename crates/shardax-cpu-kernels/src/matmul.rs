@@ -1,0 +1,96 @@
+//! Matmuls of f32 and f64 by the crate `matrixmultiply`.
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
+
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{ShapeError, View};
+
+/// The minimum number of rows in a task.
+const MIN_ROWS: usize = 32;
+
+/// The approximate number of tasks per thread.
+const BLOCKS: usize = 2;
+
+/// Some rows of one matmul: of the left operand, the right one, and the result.
+type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
+
+mod sealed {
+    pub trait Sealed: ndarray::LinalgScalar + Send + Sync {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// An element of the matrices of [`matmul`]: f32 or f64.
+pub trait Float: sealed::Sealed {}
+impl Float for f32 {}
+impl Float for f64 {}
+
+/// Multiplies batches of matrices.
+///
+/// `lhs` and `rhs` have three dimensions, the first of which is the batch. `contracted` are the dimensions (1 or 2) of
+/// `lhs` and `rhs` that are summed over; the others are the rows and the columns of the result, `[batch, rows, columns]`.
+/// Sums over no elements are 0. Allocates a few words for each task, and `matrixmultiply` its packed blocks.
+///
+/// # Errors
+/// The batches, the contracted dimensions or the size of the result do not fit.
+pub fn matmul<T: Float>(
+    lhs: View<'_, T>,
+    rhs: View<'_, T>,
+    contracted: [usize; 2],
+    out: &mut [T],
+    threads: usize,
+) -> Result<(), ShapeError> {
+    let a = matrices(lhs, "the left operand", contracted[0], 2)?;
+    let b = matrices(rhs, "the right operand", contracted[1], 1)?;
+    let ((batch, rows, depth), (rhs_batch, rhs_depth, columns)) = (a.dim(), b.dim());
+    check("the batch of the right operand", rhs_batch, batch)?;
+    check("the contracted dimension of the right operand", rhs_depth, depth)?;
+    let size = [batch, rows, columns].into_iter().fold(1, usize::saturating_mul);
+    check("the elements of the result", out.len(), size)?;
+    if !out.is_empty() {
+        multiply(a, b, ArrayViewMut3::from_shape((batch, rows, columns), out)?, threads.max(1));
+    }
+    Ok(())
+}
+
+/// Views matrices with the contracted dimension at this place.
+fn matrices<'a, T>(
+    view: View<'a, T>,
+    name: &str,
+    contracted: usize,
+    place: usize,
+) -> Result<ArrayView3<'a, T>, ShapeError> {
+    if !(1..=2).contains(&contracted) {
+        return Err(ShapeError(format!("{name} is contracted over dimension {contracted}: 1 or 2 expected")));
+    }
+    let [batch, rows, columns] = view.dims(name)?;
+    let mut matrices = ArrayView3::from_shape((batch, rows, columns), view.data())?;
+    if contracted != place {
+        matrices.swap_axes(1, 2);
+    }
+    Ok(matrices)
+}
+
+/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less.
+fn multiply<T: LinalgScalar + Send + Sync>(
+    a: ArrayView3<'_, T>,
+    b: ArrayView3<'_, T>,
+    mut c: ArrayViewMut3<'_, T>,
+    threads: usize,
+) {
+    let (batch, rows, _) = c.dim();
+    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
+    let block = rows.div_ceil(blocks);
+    let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
+    for ((mut a, b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
+        while a.nrows() > block {
+            let ((first, rest), (first_c, rest_c)) = (a.split_at(Axis(0), block), c.split_at(Axis(0), block));
+            tasks.push((first, b, first_c));
+            (a, c) = (rest, rest_c);
+        }
+        tasks.push((a, b, c));
+    }
+    run_tasks(tasks, threads, || (), |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c));
+}

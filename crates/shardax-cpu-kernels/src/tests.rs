@@ -1,0 +1,348 @@
+//! The kernels beside sums written out in f64.
+
+use crate::{
+    Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, depthwise_filter_gradient,
+    filter_gradient, matmul,
+};
+
+/// Numbers from -1 to 1, from a linear congruential generator.
+fn noise(n: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..n).map(next).collect()
+}
+
+fn view<'a, T>(shape: &'a [usize], data: &'a [T]) -> View<'a, T> {
+    View::new(shape, data).unwrap()
+}
+
+fn size(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], want: &[f64]) {
+    assert_eq!(found.len(), want.len());
+    for (i, (found, want)) in found.iter().zip(want).enumerate() {
+        assert!((f64::from(*found) - want).abs() <= 2e-5 * want.abs().max(1.0), "{i}: {found}, not {want}");
+    }
+}
+
+#[track_caller]
+fn assert_error<T>(found: Result<T, ShapeError>, text: &str) {
+    assert_eq!(found.err().expect("an error").to_string(), text);
+}
+
+#[test]
+fn matmuls_with_either_operand_transposed() {
+    let [batch, rows, columns, depth] = [3, 70, 40, 33];
+    for dims in [[2, 1], [1, 1], [2, 2], [1, 2]] {
+        let a_shape = if dims[0] == 2 { [batch, rows, depth] } else { [batch, depth, rows] };
+        let b_shape = if dims[1] == 1 { [batch, depth, columns] } else { [batch, columns, depth] };
+        let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
+        let at = |x: &[f32], shape: [usize; 3], i: usize, free: usize, d: usize, contracted: usize| {
+            let (r, c) = if contracted == 2 { (free, d) } else { (d, free) };
+            f64::from(x[(i * shape[1] + r) * shape[2] + c])
+        };
+        let want: Vec<f64> = (0..batch * rows * columns)
+            .map(|e| {
+                let (i, r, c) = (e / (rows * columns), e / columns % rows, e % columns);
+                (0..depth).map(|d| at(&a, a_shape, i, r, d, dims[0]) * at(&b, b_shape, i, c, d, dims[1])).sum()
+            })
+            .collect();
+        let mut one = vec![f32::NAN; want.len()];
+        matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut one, 1).unwrap();
+        assert_close(&one, &want);
+        let mut four = vec![f32::NAN; want.len()];
+        matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut four, 4).unwrap();
+        assert_eq!(one, four, "threads change no bits");
+        let [a, b] = [a, b].map(|x| x.into_iter().map(f64::from).collect::<Vec<_>>());
+        let mut wide = vec![f64::NAN; want.len()];
+        matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut wide, 2).unwrap();
+        assert!(wide.iter().zip(&want).all(|(x, want)| (x - want).abs() < 1e-12));
+    }
+}
+
+#[test]
+fn matmuls_without_elements() {
+    let mut out = [f32::NAN; 4];
+    matmul(view(&[1, 2, 0], &[]), view(&[1, 0, 2], &[]), [2, 1], &mut out, 3).unwrap();
+    assert_eq!(out, [0.0; 4], "sums over nothing");
+    matmul::<f32>(view(&[0, 2, 3], &[]), view(&[0, 3, 2], &[]), [2, 1], &mut [], 3).unwrap();
+    matmul::<f32>(view(&[2, 0, 3], &[]), view(&[2, 3, 1], &[0.0; 6]), [2, 1], &mut [], 0).unwrap();
+}
+
+/// An element of a five-dimensional array; 0 outside of its spatial dimensions.
+fn element(x: &[f32], shape: [usize; 5], image: usize, at: [i64; SPATIAL], last: usize) -> f64 {
+    let inside = (0..SPATIAL).all(|d| (0..shape[d + 1] as i64).contains(&at[d]));
+    let at = at.map(|i| i as usize);
+    let place = || (((image * shape[1] + at[0]) * shape[2] + at[1]) * shape[3] + at[2]) * shape[4] + last;
+    if inside { f64::from(x[place()]) } else { 0.0 }
+}
+
+fn indices(sizes: [usize; SPATIAL]) -> impl Iterator<Item = [usize; SPATIAL]> {
+    let [_, height, width] = sizes;
+    (0..size(&sizes)).map(move |i| [i / (height * width), i / width % height, i % width])
+}
+
+/// A gradient as sums; `outputs` is `None` for one filter for each feature.
+fn sums(of: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], outputs: Option<usize>) -> Vec<f64> {
+    let mut out = Vec::new();
+    for p in indices(of.positions) {
+        for feature in 0..xs[4] {
+            for output in 0..outputs.unwrap_or(1) {
+                let output = if outputs.is_some() { output } else { feature };
+                let pairs = (0..xs[0]).flat_map(|image| indices([ws[1], ws[2], ws[3]]).map(move |e| (image, e)));
+                out.push(
+                    pairs
+                        .map(|(image, e)| {
+                            let step = |d: usize| (e[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
+                            let here = [step(0), step(1), step(2)];
+                            element(x, xs, image, here, feature) * element(w, ws, image, e.map(|i| i as i64), output)
+                        })
+                        .sum(),
+                );
+            }
+        }
+    }
+    out
+}
+
+/// Padding, strides, dilations and three dimensions; more patches than are multiplied together.
+const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
+    (
+        FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 3] },
+        [2, 1, 16, 17, 5],
+        [1, 16, 17],
+    ),
+    (
+        FilterWindow { stride: [1, 2, 1], dilation: [1, 1, 2], low: [0, -1, 2], positions: [1, 2, 4] },
+        [3, 1, 9, 12, 18],
+        [1, 7, 6],
+    ),
+    (
+        FilterWindow { stride: [1; 3], dilation: [2, 1, 1], low: [1, 0, 0], positions: [2, 2, 1] },
+        [1, 4, 3, 5, 2],
+        [2, 3, 5],
+    ),
+];
+
+#[test]
+fn filter_gradients_are_sums_of_products() {
+    for (of, xs, spatial) in WINDOWS {
+        let ws = [xs[0], spatial[0], spatial[1], spatial[2], 3];
+        let (x, w) = (noise(size(&xs), 3), noise(size(&ws), 4));
+        let want = sums(&of, [&x, &w], [xs, ws], Some(3));
+        let run = |threads| {
+            let mut out = vec![f32::NAN; want.len()];
+            filter_gradient(&of, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
+            out
+        };
+        assert_close(&run(1), &want);
+        assert_eq!(run(1), run(5), "threads change no bits");
+    }
+    let [(_, xs, spatial), ..] = WINDOWS;
+    assert!(xs[0] * size(&spatial) > 2 * MIN_PATCHES);
+}
+
+#[test]
+fn depthwise_filter_gradients_are_sums_of_products() {
+    for (of, xs, spatial) in WINDOWS {
+        let ws = [xs[0], spatial[0], spatial[1], spatial[2], xs[4]];
+        let (x, w) = (noise(size(&xs), 5), noise(size(&ws), 6));
+        let want = sums(&of, [&x, &w], [xs, ws], None);
+        let run = |threads| {
+            let mut out = vec![f32::NAN; want.len()];
+            depthwise_filter_gradient(&of, view(&xs, &x), view(&ws, &w), &mut out, threads).unwrap();
+            out
+        };
+        assert_close(&run(1), &want);
+        assert_eq!(run(1), run(5), "threads change no bits");
+    }
+}
+
+#[test]
+fn filter_gradients_without_elements() {
+    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+    let gradients = [filter_gradient, depthwise_filter_gradient];
+    for gradient in gradients {
+        let mut out = [f32::NAN; 2];
+        gradient(&of, view(&[0, 1, 1, 4, 1], &[]), view(&[0, 1, 1, 3, 1], &[]), &mut out, 2).unwrap();
+        assert_eq!(out, [0.0; 2], "no images");
+        out = [f32::NAN; 2];
+        gradient(&of, view(&[1, 0, 1, 1 << 40, 1], &[]), view(&[1, 1, 1, 3, 1], &[1.0; 3]), &mut out, 2).unwrap();
+        assert_eq!(out, [0.0; 2], "padding alone");
+        gradient(&of, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 1, 3, 0], &[]), &mut [], 0).unwrap();
+    }
+}
+
+/// Sizes of an example: queries, keys, heads, heads of keys, depth, features.
+struct Sizes([usize; 6]);
+
+/// Output, and gradients, of two examples as sums over all keys.
+fn attention_sums(of: &Attention<'_>, ct: &[f32], s: &Sizes) -> [Vec<f64>; 4] {
+    let Sizes([queries, keys, heads, key_heads, depth, features]) = *s;
+    let [q, k, v] = [of.q, of.k, of.v].map(|x| x.data());
+    let mut out = [vec![0.0; ct.len()], vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]];
+    for (i, h, query) in (0..2 * heads * queries).map(|n| (n / (heads * queries), n / queries % heads, n % queries)) {
+        let row = ((i * queries + query) * heads + h) * depth;
+        let out_row = row / depth * features;
+        let key_row = |key: usize| (i * keys + key) * key_heads + h / (heads / key_heads);
+        let seen = |key: usize| {
+            let near = key.saturating_add(of.window.before) >= query && key <= query.saturating_add(of.window.after);
+            // The mask of these tests is `[queries, keys]`.
+            near && of.mask.is_none_or(|mask| mask.data()[query * keys + key] != 0)
+        };
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let none = !(0..keys).any(seen);
+        let weights: Vec<f64> = (0..keys)
+            .map(|key| match (none, seen(key)) {
+                (true, _) => 1.0,
+                (_, false) => 0.0,
+                _ => dot(&q[row..row + depth], &k[key_row(key) * depth..][..depth]).exp(),
+            })
+            .collect();
+        let sum: f64 = weights.iter().sum();
+        let slopes: Vec<f64> =
+            (0..keys).map(|key| dot(&ct[out_row..][..features], &v[key_row(key) * features..][..features])).collect();
+        let mean: f64 = weights.iter().zip(&slopes).map(|(w, x)| w / sum * x).sum();
+        for key in 0..keys {
+            let weight = weights[key] / sum;
+            for f in 0..features {
+                out[0][out_row + f] += weight * f64::from(v[key_row(key) * features + f]);
+                out[3][key_row(key) * features + f] += weight * f64::from(ct[out_row + f]);
+            }
+            for d in (0..depth).filter(|_| !none) {
+                let slope = weight * (slopes[key] - mean);
+                out[1][row + d] += slope * f64::from(k[key_row(key) * depth + d]);
+                out[2][key_row(key) * depth + d] += slope * f64::from(q[row + d]);
+            }
+        }
+    }
+    out
+}
+
+/// Output and gradients by the kernel.
+fn attention(of: &Attention<'_>, ct: &[f32], s: &Sizes, threads: usize) -> [Vec<f32>; 4] {
+    let Sizes([queries, _, heads, _, _, features]) = *s;
+    let mut y = vec![f32::NAN; ct.len()];
+    let [mut max, mut sum] = [(); 2].map(|()| vec![f32::NAN; 2 * heads * queries]);
+    of.forward(&mut y, &mut max, &mut sum, threads).unwrap();
+    let mut mean = vec![0.0; max.len()];
+    for (row, (y, ct)) in y.chunks(features).zip(ct.chunks(features)).enumerate() {
+        let (i, query, h) = (row / (queries * heads), row / heads % queries, row % heads);
+        mean[(i * heads + h) * queries + query] = y.iter().zip(ct).map(|(y, ct)| y * ct).sum();
+    }
+    let [mut dq, mut dk, mut dv] = [of.q, of.k, of.v].map(|x| vec![f32::NAN; x.data().len()]);
+    let backward = Backward { max: &max, sum: &sum, ct, mean: &mean };
+    of.gradient(&backward, [&mut dq, &mut dk, &mut dv], threads).unwrap();
+    [y, dq, dk, dv]
+}
+
+#[test]
+fn attention_and_its_gradient() {
+    let all = Window { before: usize::MAX, after: usize::MAX };
+    // Shared heads of keys, causal, a narrow window, queries that see no key, a mask.
+    let cases = [
+        (Sizes([70, 70, 4, 2, 8, 6]), Window { after: 0, ..all }, false),
+        (Sizes([90, 20, 2, 2, 4, 4]), Window { before: 3, after: 2 }, false),
+        (Sizes([65, 33, 2, 1, 3, 5]), all, true),
+    ];
+    for (s, window, masked) in cases {
+        let Sizes([queries, keys, heads, key_heads, depth, features]) = s;
+        let shapes = [[2, queries, heads, depth], [2, keys, key_heads, depth], [2, keys, key_heads, features]];
+        let [q, k, v] = [0, 1, 2].map(|i| noise(size(&shapes[i]), 7 + i as u64));
+        let mask: Vec<u8> = noise(queries * keys, 10).iter().map(|x| u8::from(*x > 0.0)).collect();
+        let mask_shape = [queries, keys];
+        let of = Attention {
+            q: view(&shapes[0], &q),
+            k: view(&shapes[1], &k),
+            v: view(&shapes[2], &v),
+            mask: masked.then(|| view(&mask_shape, &mask)),
+            window,
+        };
+        let ct = noise(2 * queries * heads * features, 11);
+        let found = attention(&of, &ct, &s, 1);
+        for (found, want) in found.iter().zip(attention_sums(&of, &ct, &s)) {
+            assert_close(found, &want);
+        }
+        assert_eq!(found, attention(&of, &ct, &s, 3), "threads change no bits");
+    }
+}
+
+#[test]
+fn attention_without_elements() {
+    let window = Window { before: 0, after: 0 };
+    let (q, empty) = ([1.0; 2], []);
+    let of = Attention {
+        q: view(&[2, 1, 1], &q),
+        k: view(&[0, 1, 1], &empty),
+        v: view(&[0, 1, 1], &empty),
+        mask: None,
+        window,
+    };
+    let (mut y, mut max, mut sum) = ([f32::NAN; 2], [0.0; 2], [0.0; 2]);
+    of.forward(&mut y, &mut max, &mut sum, 2).unwrap();
+    assert_eq!(y, [0.0; 2]);
+    let backward = Backward { max: &max, sum: &sum, ct: &q, mean: &q };
+    of.gradient(&backward, [&mut y, &mut [], &mut []], 2).unwrap();
+    assert_eq!(y, [0.0; 2]);
+    let none = view(&[1 << 40, 0, 1, 1], &empty);
+    let of = Attention { q: none, k: none, v: none, mask: None, window };
+    of.forward(&mut [], &mut [], &mut [], 2).unwrap();
+    let backward = Backward { max: &[], sum: &[], ct: &[], mean: &[] };
+    of.gradient(&backward, [&mut [], &mut [], &mut []], 2).unwrap();
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_errors() {
+    assert_error(View::new(&[2, 3], &[0.0; 5]), "5 elements for the shape [2, 3]");
+    assert_error(View::new(&[usize::MAX, 2], &[0.0; 5]), &format!("5 elements for the shape [{}, 2]", usize::MAX));
+    let x = [0.0f32; 12];
+    let (a, b) = (view(&[1, 3, 4], &x), view(&[3, 4], &x));
+    assert_error(matmul(a, b, [2, 1], &mut [], 1), "the right operand has 2 dimensions, not 3: [3, 4]");
+    assert_error(matmul(a, a, [2, 1], &mut [], 1), "the contracted dimension of the right operand: 3, expected 4");
+    assert_error(matmul(a, a, [0, 1], &mut [], 1), "the left operand is contracted over dimension 0: 1 or 2 expected");
+    assert_error(matmul(a, a, [2, 2], &mut [], 1), "the elements of the result: 0, expected 9");
+
+    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1; 3] };
+    let x5 = view(&[1, 1, 2, 2, 3], &x);
+    for gradient in [filter_gradient, depthwise_filter_gradient] {
+        assert_error(gradient(&of, a, x5, &mut [], 1), "the operand has 3 dimensions, not 5: [1, 3, 4]");
+        let two = view(&[2, 1, 2, 1, 3], &x);
+        assert_error(gradient(&of, x5, two, &mut [], 1), "the images of the window: 2, expected 1");
+        let far = FilterWindow { dilation: [1, 1, usize::MAX], low: [0, 0, i64::MIN], ..of };
+        let text = format!(
+            "the window reaches too far along dimension 2: stride 1, dilation {}, low {}",
+            usize::MAX,
+            i64::MIN
+        );
+        assert_error(gradient(&far, x5, x5, &mut [], 1), &text);
+    }
+    assert_error(filter_gradient(&of, x5, x5, &mut [], 1), "the elements of the result: 0, expected 9");
+    assert_error(depthwise_filter_gradient(&of, x5, x5, &mut [], 1), "the elements of the result: 0, expected 3");
+    let one = view(&[1, 1, 2, 2, 1], &x[..4]);
+    let text = "the features of the window: 1, expected 3";
+    assert_error(depthwise_filter_gradient(&of, x5, one, &mut [], 1), text);
+
+    let window = Window { before: 0, after: 0 };
+    let of = Attention { q: a, k: a, v: a, mask: None, window };
+    let (mut y, mut rows) = ([0.0; 12], [0.0; 3]);
+    let mut run = |of: Attention<'_>| of.forward(&mut y, &mut rows, &mut [], 1);
+    assert_error(run(of), "the elements of the sums: 0, expected 3");
+    assert_error(run(Attention { q: b, ..of }), "the queries have too few dimensions: [3, 4]");
+    let text = "queries [1, 3, 4], keys [1, 3, 4] and values [1, 1, 3, 4] have different batches";
+    assert_error(run(Attention { v: view(&[1, 1, 3, 4], &x), ..of }), text);
+    let text = "3 heads of queries cannot share 2 heads of keys";
+    let two = [0.0; 8];
+    let keys = view(&[1, 2, 4], &two);
+    assert_error(run(Attention { k: keys, v: keys, ..of }), text);
+    let mask = Some(view(&[2, 1, 1], &[1, 1]));
+    assert_error(run(Attention { mask, ..of }), "a mask of [2, 1, 1] for scores of [3, 1, 1]");
+    let backward = Backward { max: &x[..3], sum: &x[..3], ct: &x, mean: &x };
+    let found = of.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
+    assert_error(found, "the elements of the products: 12, expected 3");
+}
