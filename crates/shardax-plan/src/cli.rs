@@ -2,48 +2,85 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser as _;
 use shardax::prelude::*;
 
 use crate::error::value;
 use crate::memory::Advice;
 use crate::{Plan, Remat, Report, Search, Setup, Target, target};
 
-const HELP: &str = "\
-plans a step for hardware you do not have
+/// Plans a step for hardware you do not have.
+#[derive(clap::Parser)]
+struct Options {
+    /// The devices: v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8, or FILE.json:4x8 for
+    /// devices that a file describes.
+    #[arg(long, value_name = "NAME", default_value = "cpu:8")]
+    target: String,
+    /// The mesh, as data=2,fsdp=16,model=4. By default all devices are along data.
+    #[arg(long, value_name = "AXES", value_parser = target::parse_axes)]
+    mesh: Option<target::Axes>,
+    /// The residuals of layers that are stored: none, dots or full.
+    #[arg(long, value_name = "WHAT", value_parser = remat, default_value = Remat::Full.name())]
+    remat: Remat,
+    /// Sequences, images or rows per step on all devices together. By default the step's own.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    micro_batch: Option<usize>,
+    /// An option of the step's own.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<Assignment>,
+    /// An option of XLA for GPUs or TPUs, or `training`: those of `config::gpu_training`, `tpu_training` or `v5e_training`.
+    #[arg(long, value_name = "NAME=VALUE|training")]
+    xla: Vec<String>,
+    /// Writes the report as JSON; of a search all compiled setups, with meshes and rules.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Writes the report as a picture.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given).
+    #[arg(long)]
+    search: bool,
+    /// The number of the fastest setups of a search to compile, and half as many of the smallest.
+    #[arg(long, value_name = "N", value_parser = positive, default_value = "4")]
+    compile: usize,
+    /// Compiles with the CPU's compiler, even if the platform's own is installed.
+    #[arg(long)]
+    cpu: bool,
+}
 
-  --target NAME       v5e:4x8, v5p:8x8x16, 2*v5p:4x4x4, h100:8, h100:128x8, h200, a100, b200, cpu:8   (cpu:8),
-                                            or FILE.json:4x8: devices that a file describes
-  --mesh AXES         data=2,fsdp=16,model=4   (all devices along data)
-    --remat WHAT        none, dots or full: which residuals of layers are stored   (full)
-    --micro-batch N     sequences, images or rows per step on all devices together   (the step's own)
-  --set NAME=VALUE    an option of the step's own
-    --xla NAME=VALUE    an option of XLA, for GPUs or TPUs
-    --xla training      those of `config::gpu_training`, `tpu_training` or `v5e_training`
-    --json FILE         writes the report as JSON; of a search all compiled setups, with meshes and rules
-    --svg FILE          writes the report as a picture
-    --search            tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given)
-    --compile N         compiles the N fastest setups of a search, and half as many of the smallest   (4)
-    --cpu               compiles with the CPU's compiler, even if the platform's own is installed
-";
+fn positive(text: &str) -> std::result::Result<usize, &'static str> {
+    text.parse().ok().filter(|n| *n > 0).ok_or("this is no number above 0")
+}
 
-/// A parsed command line.
-struct Request {
-    setup: Setup,
-    json: Option<String>,
-    svg: Option<String>,
-    search: Option<Search>,
+fn remat(text: &str) -> std::result::Result<Remat, &'static str> {
+    Remat::ALL.into_iter().find(|remat| remat.name() == text).ok_or("choose none, dots or full")
+}
+
+/// A name and its value.
+type Assignment = (String, String);
+
+fn assignment(text: &str) -> std::result::Result<Assignment, &'static str> {
+    let (name, to) = text.split_once('=').ok_or("write name=value")?;
+    Ok((name.to_owned(), to.to_owned()))
 }
 
 /// Parses the command line, plans, and prints the report. [`main!`](crate::main!) calls this.
 pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        print(HELP.trim_end());
-        return ExitCode::SUCCESS;
-    }
-    match parse(&args).and_then(|request| report(plan, &request)) {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    // Arguments before the first option name the step; the binary reads them.
+    let rest = args.filter(|arg| arg != "--").skip_while(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+    let options = match Options::try_parse_from(std::iter::once(program).chain(rest)) {
+        Ok(options) => options,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match options.setup().and_then(|setup| report(plan, &options, &setup)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -52,76 +89,29 @@ pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
     }
 }
 
-fn parse(args: &[String]) -> Result<Request> {
-    let (mut name, mut axes, mut by_cpu, mut searches, mut trains) = ("cpu:8".to_owned(), None, false, false, false);
-    let mut search = Search::default();
-    let (mut remat, mut micro_batch, mut json, mut svg) = (Remat::Full, None, None, None);
-    let mut options = std::collections::BTreeMap::new();
-    let mut xla = Vec::new();
-    // Arguments before the first option name the step; the binary reads them.
-    let mut rest = args.iter().filter(|arg| *arg != "--").skip_while(|arg| !arg.starts_with('-'));
-    while let Some(option) = rest.next() {
-        if option == "--cpu" {
-            by_cpu = true;
-            continue;
+impl Options {
+    fn setup(&self) -> Result<Setup> {
+        let target = Target::new(&self.target)?;
+        if self.xla.iter().any(|option| option == "training") {
+            config::set_compiler_options(config::gpu_training());
+            let is_v5e = self.target.split_once(':').is_some_and(|(kind, _)| kind.ends_with("v5e"));
+            config::set_compiler_options(if is_v5e { config::v5e_training() } else { config::tpu_training() });
         }
-        if option == "--search" {
-            searches = true;
-            continue;
+        for option in self.xla.iter().filter(|option| *option != "training") {
+            let set = option.split_once('=').filter(|(name, _)| name.starts_with("xla_"));
+            let rejected = || value(format!("--xla {option:?} is no option of XLA"), "write --xla xla_name=value");
+            let (name, to) = set.ok_or_else(rejected)?;
+            config::update(name, to)?;
         }
-        let wanted = || value(format!("{option} needs a value"), "`--help` lists the options");
-        let given = rest.next().ok_or_else(wanted)?;
-        match option.as_str() {
-            "--target" => name = given.clone(),
-            "--mesh" => axes = Some(target::parse_axes(given)?),
-            "--remat" => {
-                let known = Remat::ALL.into_iter().find(|r| r.name() == given);
-                remat = known
-                    .ok_or_else(|| value(format!("--remat {given:?} is none of none, dots, full"), "choose one"))?;
-            }
-            "--micro-batch" => {
-                let count = given.parse().ok().filter(|n| *n > 0);
-                let refused =
-                    || value(format!("--micro-batch {given:?} is no number above 0"), "write --micro-batch 64");
-                micro_batch = Some(count.ok_or_else(refused)?);
-            }
-            "--compile" => {
-                let count = given.parse().ok().filter(|n| *n > 0);
-                let refused = || value(format!("--compile {given:?} is no number above 0"), "write --compile 4");
-                search.compile = count.ok_or_else(refused)?;
-            }
-            "--set" => {
-                let refused = || value(format!("--set {given:?} is no option"), "write --set name=value");
-                let (key, to) = given.split_once('=').ok_or_else(refused)?;
-                options.insert(key.to_owned(), to.to_owned());
-            }
-            "--xla" if given == "training" => trains = true,
-            "--xla" => {
-                let (name, to) =
-                    given.split_once('=').filter(|(name, _)| name.starts_with("xla_")).ok_or_else(|| {
-                        value(format!("--xla {given:?} is no option of XLA"), "write --xla xla_name=value")
-                    })?;
-                xla.push((name, to));
-            }
-            "--json" => json = Some(given.clone()),
-            "--svg" => svg = Some(given.clone()),
-            _ => return Err(value(format!("there is no option {option}"), "`--help` lists the options")),
-        }
+        let mut setup = Setup::new(if self.cpu { target.by_cpu() } else { target });
+        setup.axes = self.mesh.clone().unwrap_or(setup.axes);
+        Ok(Setup {
+            remat: self.remat,
+            micro_batch: self.micro_batch,
+            options: self.set.iter().cloned().collect(),
+            ..setup
+        })
     }
-    let target = Target::new(&name)?;
-    if trains {
-        config::set_compiler_options(config::gpu_training());
-        let is_v5e = name.split_once(':').is_some_and(|(kind, _)| kind.ends_with("v5e"));
-        config::set_compiler_options(if is_v5e { config::v5e_training() } else { config::tpu_training() });
-    }
-    xla.into_iter().try_for_each(|(name, to)| config::update(name, to))?;
-    let target = if by_cpu { target.by_cpu() } else { target };
-    let mut setup = Setup { remat, micro_batch, options, ..Setup::new(target) };
-    if let Some(axes) = axes {
-        setup.axes = axes;
-    }
-    let search = searches.then_some(search);
-    Ok(Request { setup, json, svg, search })
 }
 
 /// Prints a line; a closed pipe is not an error.
@@ -129,24 +119,24 @@ fn print(line: impl Display) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, request: &Request) -> Result<()> {
+fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, options: &Options, setup: &Setup) -> Result<()> {
     let begun = std::time::Instant::now();
-    let (report, found) = match &request.search {
-        None => (planned(plan, &request.setup)?, None),
-        Some(search) => {
-            let found = search.run(plan, &request.setup)?;
+    let (report, found) = match options.search {
+        false => (planned(plan, setup)?, None),
+        true => {
+            let found = Search { compile: options.compile, ..Search::default() }.run(plan, setup)?;
             print(&found);
             (found.best().clone(), Some(found))
         }
     };
     print(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
-    let write = |file: &Option<String>, text: &dyn Fn() -> String| match file {
+    let write = |file: &Option<PathBuf>, text: &dyn Fn() -> String| match file {
         None => Ok(()),
         Some(file) => std::fs::write(file, text())
-            .map_err(|e| value(format!("{file} cannot be written: {e}"), "choose another place")),
+            .map_err(|e| value(format!("{} cannot be written: {e}", file.display()), "choose another place")),
     };
-    write(&request.json, &|| found.as_ref().map_or_else(|| report.to_json(), |found| found.to_json()))?;
-    write(&request.svg, &|| report.to_svg())
+    write(&options.json, &|| found.as_ref().map_or_else(|| report.to_json(), |found| found.to_json()))?;
+    write(&options.svg, &|| report.to_svg())
 }
 
 /// The report for a setup. If the step does not fit, it includes changed setups that need less memory.

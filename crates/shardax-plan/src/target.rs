@@ -215,11 +215,14 @@ impl fmt::Display for Target {
     }
 }
 
+/// The axes of a mesh with their sizes, major first.
+pub(crate) type Axes = Vec<(AxisName, usize)>;
+
 /// Parses a mesh in the format of the command line: `data=2,fsdp=4`.
 ///
 /// Fails if a part is not a name with a size.
 #[track_caller]
-pub(crate) fn parse_axes(text: &str) -> Result<Vec<(AxisName, usize)>> {
+pub(crate) fn parse_axes(text: &str) -> Result<Axes> {
     let one = |part: &str| {
         let (name, size) = part.split_once('=')?;
         Some((AxisName::from(name.trim().to_owned()), size.trim().parse::<usize>().ok().filter(|n| *n > 0)?))

@@ -61,12 +61,17 @@ fn invalid_options_are_errors() {
         (&["mlp", "--target", "v9:1"], "none of cpu, v5e"),
         (&["mlp", "--mesh", "data"], "write a mesh as data=2,fsdp=4"),
         (&["mlp", "--mesh", "data=3"], "the mesh data=3 has 3 devices, and cpu:8 has 8"),
-        (&["mlp", "--remat", "some"], "none of none, dots, full"),
-        (&["mlp", "--micro-batch", "0"], "no number above 0"),
+        (&["mlp", "--remat", "some"], "'some' for '--remat <WHAT>': choose none, dots or full"),
+        (&["mlp", "--micro-batch", "0"], "'0' for '--micro-batch <N>': this is no number above 0"),
+        (&["mlp", "--compile", "few"], "'few' for '--compile <N>': this is no number above 0"),
         (&["mlp", "--set", "hidden=many"], "must be a number"),
-        (&["mlp", "--xla", "fast"], "is no option of XLA"),
-        (&["mlp", "--json"], "needs a value"),
-        (&["mlp", "--what", "1"], "there is no option --what"),
+        (&["mlp", "--set", "hidden"], "'hidden' for '--set <NAME=VALUE>': write name=value"),
+        (&["mlp", "--xla", "fast"], "--xla \"fast\" is no option of XLA"),
+        (&["mlp", "--json"], "a value is required for '--json <FILE>'"),
+        (&["mlp", "--targets", "cpu:8"], "unexpected argument '--targets' found"),
+        (&["mlp", "--targets", "cpu:8"], "a similar argument exists: '--target'"),
+        (&["mlp", "--cpu", "extra"], "unexpected argument 'extra' found"),
+        (&["mlp", "--mesh", "data=8", "--mesh", "data=4"], "'--mesh <AXES>' cannot be used multiple times"),
     ] {
         let output = run(args);
         let error = String::from_utf8_lossy(&output.stderr);
