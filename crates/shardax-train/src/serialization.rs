@@ -30,24 +30,6 @@ const CHUNKED: &str = "__msgpack_chunked_array__";
 const NDARRAY: i8 = 1;
 const SCALAR: i8 = 3;
 
-const DTYPES: [DType; 15] = [
-    DType::Bool,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::F16,
-    DType::Bf16,
-    DType::F32,
-    DType::F64,
-    DType::Complex64,
-    DType::Complex128,
-];
-
 fn fail(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Value, what.into())
         .help("the bytes are those of `to_bytes`, or of `flax.serialization.to_bytes`")
@@ -247,7 +229,8 @@ fn restored(bytes: &[u8], path: &str) -> Result<Array> {
     let sizes = shape.as_array().ok_or_else(wrong)?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
     let sizes: Vec<usize> = sizes.ok_or_else(wrong)?.into_iter().map(|n| n as usize).collect();
     let name = name.as_str().ok_or_else(wrong)?;
-    let dtype = DTYPES.into_iter().find(|dtype| dtype.to_string() == name);
+    // Keys are written as their words, and NumPy has no dtype of the name `float0`.
+    let dtype = DType::of_name(name).filter(|dtype| DType::ALL.contains(dtype));
     let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the dtype {name}, which is not there")))?;
     Array::from_bytes(data.as_slice().ok_or_else(wrong)?, dtype, &sizes)
         .map_err(|e| e.context(format!("the array {path:?}")))
@@ -298,6 +281,23 @@ mod tests {
         let restored = from_bytes(&tree(), OF_FLAX)?;
         assert_eq!(restored["second"][0].to_vec::<f32>()?, tree()["second"][0].to_vec::<f32>()?);
         assert_eq!(msgpack_serialize(&msgpack_restore(OF_FLAX)?)?, OF_FLAX);
+        Ok(())
+    }
+
+    #[test]
+    fn narrow_types_are_read() -> Result<()> {
+        // `flax.serialization.msgpack_serialize` (flax 0.12.8) of int4 and float8_e4m3fn.
+        let of_flax = b"\x82\xa1a\xc7\r\x01\x93\x91\x03\xa4int4\xc4\x03\x08\x0f\x07\xa1b\xc7\x15\x01\x93\x91\x02\xadfloat8_e4m3fn\xc4\x020\xfe";
+        let state = msgpack_restore(of_flax)?;
+        assert_eq!([state["a"].dtype(), state["b"].dtype()], [DType::I4, DType::F8E4M3Fn]);
+        assert_eq!(state["a"].astype(DType::I32).to_vec::<i32>()?, [-8, -1, 7]);
+        assert_eq!(state["b"].astype(DType::F32).to_vec::<f32>()?, [0.5, -448.0]);
+        // Only the low bits of an int4 count; Flax leaves the others empty.
+        let again = msgpack_restore(&msgpack_serialize(&state)?)?;
+        assert_eq!(again["a"].astype(DType::I32).to_vec::<i32>()?, [-8, -1, 7]);
+        let mut of_key = of_flax.to_vec();
+        of_key.splice(10..14, *b"key<");
+        assert!(msgpack_restore(&of_key).is_err());
         Ok(())
     }
 

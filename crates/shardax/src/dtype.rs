@@ -2,7 +2,7 @@
 
 mod narrow;
 mod promotion;
-mod stored;
+mod table;
 
 use std::fmt;
 
@@ -13,75 +13,8 @@ pub use narrow::{
 };
 use num_complex::Complex;
 pub use promotion::promote;
-use shardax_pjrt::ElementType;
+pub use table::DType;
 use zerocopy::{FromBytes, IntoBytes};
-
-/// The type of an array's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DType {
-    /// One byte, 0 or 1.
-    Bool,
-    /// Signed, 8 bits.
-    I8,
-    /// Signed, 16 bits.
-    I16,
-    /// Signed, 32 bits.
-    I32,
-    /// Signed, 64 bits.
-    I64,
-    /// Unsigned, 8 bits.
-    U8,
-    /// Unsigned, 16 bits.
-    U16,
-    /// Unsigned, 32 bits.
-    U32,
-    /// Unsigned, 64 bits.
-    U64,
-    /// IEEE half precision: 11 bits of precision, up to 65504.
-    F16,
-    /// The upper half of a float32: 8 bits of precision, the range of float32.
-    Bf16,
-    /// Single precision.
-    F32,
-    /// Double precision.
-    F64,
-    /// A complex number of two float32.
-    Complex64,
-    /// A complex number of two float64.
-    Complex128,
-    /// Signed, 2 bits: -2 to 1. Elements narrower than a byte take one byte on the host.
-    I2,
-    /// Signed, 4 bits: -8 to 7.
-    I4,
-    /// Unsigned, 2 bits: 0 to 3.
-    U2,
-    /// Unsigned, 4 bits: 0 to 15.
-    U4,
-    /// 4 bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
-    F4E2M1Fn,
-    /// 8 bits: 5 bits of precision, up to 15.5.
-    F8E3M4,
-    /// 8 bits: 4 bits of precision, up to 240, with infinities.
-    F8E4M3,
-    /// 8 bits: 4 bits of precision, up to 30, without infinities and -0.
-    F8E4M3B11Fnuz,
-    /// 8 bits: 4 bits of precision, up to 448, without infinities: the format for values in training.
-    F8E4M3Fn,
-    /// 8 bits: 4 bits of precision, up to 240, without infinities and -0.
-    F8E4M3Fnuz,
-    /// 8 bits: 3 bits of precision, up to 57344, with infinities: the format for gradients in training.
-    F8E5M2,
-    /// 8 bits: 3 bits of precision, up to 57344, without infinities and -0.
-    F8E5M2Fnuz,
-    /// 8 bits: the powers of two from 2⁻¹²⁷ to 2¹²⁷ and NaN, for the scales of blocks.
-    F8E8M0Fnu,
-    /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
-    /// boolean `false` an element on the device.
-    Float0,
-    /// A random key (JAX's `key<fry>`), made by [`random::key`](crate::random::key()): the two words of a Threefry-2x32 key.
-    /// On the device an element is a uint64, whose low half is the first word.
-    Key,
-}
 
 /// The arithmetic category of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,38 +34,6 @@ pub enum Category {
 }
 
 impl DType {
-    /// All dtypes of numbers and booleans: every dtype but `float0` and that of random keys.
-    pub const ALL: [DType; 28] = [
-        DType::Bool,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::F16,
-        DType::Bf16,
-        DType::F32,
-        DType::F64,
-        DType::Complex64,
-        DType::Complex128,
-        DType::I2,
-        DType::I4,
-        DType::U2,
-        DType::U4,
-        DType::F4E2M1Fn,
-        DType::F8E3M4,
-        DType::F8E4M3,
-        DType::F8E4M3B11Fnuz,
-        DType::F8E4M3Fn,
-        DType::F8E4M3Fnuz,
-        DType::F8E5M2,
-        DType::F8E5M2Fnuz,
-        DType::F8E8M0Fnu,
-    ];
-
     /// The size of an element in bytes on the host. Devices may pack several elements of fewer than 8 [`bits`](DType::bits)
     /// into a byte.
     pub fn byte_size(self) -> usize {
@@ -142,18 +43,6 @@ impl DType {
     /// The size of an element in bits.
     pub fn bits(self) -> usize {
         self.element_type().bits()
-    }
-
-    /// The category, which decides promotion.
-    pub fn category(self) -> Category {
-        match self {
-            DType::Bool | DType::Float0 => Category::Bool,
-            DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => Category::Unsigned,
-            DType::I2 | DType::I4 | DType::I8 | DType::I16 | DType::I32 | DType::I64 => Category::Signed,
-            DType::Complex64 | DType::Complex128 => Category::Complex,
-            DType::Key => Category::Key,
-            _ => Category::Float,
-        }
     }
 
     /// Returns `true` if it is real floating point.
@@ -231,109 +120,6 @@ impl DType {
     /// The name in StableHLO text.
     pub fn mlir(self) -> &'static str {
         self.element_type().mlir_name()
-    }
-
-    /// The short name in a printed program: `f32`, `i32`, `bool`, `c64`, `f8_e4m3fn`.
-    pub fn short(self) -> &'static str {
-        match self {
-            DType::Bool => "bool",
-            DType::Float0 => "float0",
-            DType::Key => "key<fry>",
-            DType::U8 => "u8",
-            DType::U16 => "u16",
-            DType::U32 => "u32",
-            DType::U64 => "u64",
-            DType::Complex64 => "c64",
-            DType::Complex128 => "c128",
-            DType::U2 => "u2",
-            DType::U4 => "u4",
-            DType::F4E2M1Fn => "f4_e2m1fn",
-            DType::F8E3M4 => "f8_e3m4",
-            DType::F8E4M3 => "f8_e4m3",
-            DType::F8E4M3B11Fnuz => "f8_e4m3b11fnuz",
-            DType::F8E4M3Fn => "f8_e4m3fn",
-            DType::F8E4M3Fnuz => "f8_e4m3fnuz",
-            DType::F8E5M2 => "f8_e5m2",
-            DType::F8E5M2Fnuz => "f8_e5m2fnuz",
-            DType::F8E8M0Fnu => "f8_e8m0fnu",
-            other => other.mlir(),
-        }
-    }
-
-    /// The dtype of this element type, if there is one.
-    pub(crate) fn of_element(ty: ElementType) -> Option<DType> {
-        DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
-    }
-
-    pub(crate) fn element_type(self) -> ElementType {
-        match self {
-            DType::Bool | DType::Float0 => ElementType::Pred,
-            DType::I8 => ElementType::S8,
-            DType::I16 => ElementType::S16,
-            DType::I32 => ElementType::S32,
-            DType::I64 => ElementType::S64,
-            DType::U8 => ElementType::U8,
-            DType::U16 => ElementType::U16,
-            DType::U32 => ElementType::U32,
-            DType::U64 | DType::Key => ElementType::U64,
-            DType::F16 => ElementType::F16,
-            DType::Bf16 => ElementType::Bf16,
-            DType::F32 => ElementType::F32,
-            DType::F64 => ElementType::F64,
-            DType::Complex64 => ElementType::C64,
-            DType::Complex128 => ElementType::C128,
-            DType::I2 => ElementType::S2,
-            DType::I4 => ElementType::S4,
-            DType::U2 => ElementType::U2,
-            DType::U4 => ElementType::U4,
-            DType::F4E2M1Fn => ElementType::F4E2M1Fn,
-            DType::F8E3M4 => ElementType::F8E3M4,
-            DType::F8E4M3 => ElementType::F8E4M3,
-            DType::F8E4M3B11Fnuz => ElementType::F8E4M3B11Fnuz,
-            DType::F8E4M3Fn => ElementType::F8E4M3Fn,
-            DType::F8E4M3Fnuz => ElementType::F8E4M3Fnuz,
-            DType::F8E5M2 => ElementType::F8E5M2,
-            DType::F8E5M2Fnuz => ElementType::F8E5M2Fnuz,
-            DType::F8E8M0Fnu => ElementType::F8E8M0Fnu,
-        }
-    }
-}
-
-/// The name in NumPy and JAX: `float32`.
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DType::Bool => "bool",
-            DType::I8 => "int8",
-            DType::I16 => "int16",
-            DType::I32 => "int32",
-            DType::I64 => "int64",
-            DType::U8 => "uint8",
-            DType::U16 => "uint16",
-            DType::U32 => "uint32",
-            DType::U64 => "uint64",
-            DType::F16 => "float16",
-            DType::Bf16 => "bfloat16",
-            DType::F32 => "float32",
-            DType::F64 => "float64",
-            DType::Complex64 => "complex64",
-            DType::Complex128 => "complex128",
-            DType::I2 => "int2",
-            DType::I4 => "int4",
-            DType::U2 => "uint2",
-            DType::U4 => "uint4",
-            DType::F4E2M1Fn => "float4_e2m1fn",
-            DType::F8E3M4 => "float8_e3m4",
-            DType::F8E4M3 => "float8_e4m3",
-            DType::F8E4M3B11Fnuz => "float8_e4m3b11fnuz",
-            DType::F8E4M3Fn => "float8_e4m3fn",
-            DType::F8E4M3Fnuz => "float8_e4m3fnuz",
-            DType::F8E5M2 => "float8_e5m2",
-            DType::F8E5M2Fnuz => "float8_e5m2fnuz",
-            DType::F8E8M0Fnu => "float8_e8m0fnu",
-            DType::Float0 => "float0",
-            DType::Key => "key<fry>",
-        })
     }
 }
 

@@ -209,48 +209,16 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The element types, in the order of their numbers.
-const DTYPES: [DType; 28] = [
-    DType::Bool,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::F16,
-    DType::F32,
-    DType::F64,
-    DType::Complex64,
-    DType::Complex128,
-    DType::Bf16,
-    DType::I4,
-    DType::U4,
-    DType::F8E4M3B11Fnuz,
-    DType::F8E4M3Fn,
-    DType::F8E4M3Fnuz,
-    DType::F8E5M2,
-    DType::F8E5M2Fnuz,
-    DType::Float0,
-    DType::F8E4M3,
-    DType::F8E3M4,
-    DType::F8E8M0Fnu,
-    DType::F4E2M1Fn,
-    DType::Key,
-];
-
-/// JAX's names of the numbers after those.
-const KEYS: [&str; 2] = ["key<rbg>", "key<urbg>"];
+/// The numbers and JAX's names of element types that arrays have not here.
+const KEYS: [(u8, &str); 2] = [(28, "key<rbg>"), (29, "key<urbg>")];
 
 /// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
 fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<String>>)> {
     let aval = |table: &Table| {
         let sizes = table.texts(1)?;
-        let number = usize::from(table.byte(2)?);
-        let dtype = DTYPES.get(number).copied().ok_or_else(|| {
-            let of = KEYS.get(number - DTYPES.len()).unwrap_or(&"of an unknown number");
+        let number = table.byte(2)?;
+        let dtype = DType::of_jax_number(number).ok_or_else(|| {
+            let of = KEYS.iter().find(|(key, _)| *key == number).map_or("of an unknown number", |(_, name)| name);
             err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here")
                 .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")
         })?;
