@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The folders or files whose functions compute, and the name that they have here.
-const MODULES: [(&str, &str); 14] = [
+const MODULES: [(&str, &str); 15] = [
     ("numpy", "numpy"),
+    ("select", "numpy"),
     ("lax", "lax"),
     ("linalg", "linalg"),
     ("nn", "nn"),

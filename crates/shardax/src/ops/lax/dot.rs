@@ -6,8 +6,8 @@ use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType};
 use crate::error::Result;
-use crate::ops::numpy::promote_factors;
 use crate::ops::primitive::dot::DotGeneral;
+use crate::ops::promotion::promote_factors;
 use crate::precision::{self, Precision};
 use crate::sharding::Typed;
 

@@ -347,7 +347,7 @@ pub(crate) fn trunc(x: &Array) -> Array {
             .help("take `real(..)` or `imag(..)` first");
         return Array::from_result(Err(e), x);
     }
-    super::numpy::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
+    super::select::where_(x.less(0), CEIL.apply(x), FLOOR.apply(x))
 }
 
 /// A complex array of a real and an imaginary part.
@@ -399,6 +399,6 @@ pub(crate) fn polygamma(n: i32, x: &Array) -> Array {
     if n == 0 {
         return DIGAMMA.apply(x);
     }
-    let order = super::numpy::filled(x.shape(), Scalar::Int(n as i128), x.dtype());
+    let order = super::constants::filled(x.shape(), Scalar::Int(n as i128), x.dtype());
     super::primitive::binary::POLYGAMMA.apply(&order, x)
 }

@@ -5,8 +5,9 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::{Result, bail, err};
 use crate::ops::lax::{self, Precision};
-use crate::ops::numpy::{convert, eye_offset};
+use crate::ops::numpy::eye_offset;
 use crate::ops::operators::ArrayLike;
+use crate::ops::promotion::convert;
 
 /// Extracts the elements under a window of this shape at each position, as features: `NCHW` inputs with `C` features
 /// give `C · product of filter_shape` of them, grouped by input feature. [`ConvOptions`] are those of

@@ -6,7 +6,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 
 impl DotOptions {
     /// See [`ragged_dot`](ragged_dot()).

@@ -1,16 +1,17 @@
 //! Elementwise functions: arithmetic, comparison, selection.
 
 use super::unary::*;
-use super::{convert, promote_args, promote_args_to, to_inexact};
+use super::{convert, promote_args_to, to_inexact};
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow, Select};
+use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow};
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
+use crate::ops::select::where_;
 use crate::source;
 
 #[track_caller]
@@ -247,22 +248,6 @@ comparisons! {
     greater => Gt;
     /// `x >= y` elementwise, as booleans.
     greater_equal => Ge;
-}
-
-/// `x` where `condition` is true, else `y`; broadcast and promoted.
-#[track_caller]
-pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
-    let _line = source::enter();
-    let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
-    let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
-        let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
-        let mut all = super::broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
-        if all.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
-            all = sharded_alike(&all);
-        }
-        Ok(Select.apply(&all[0], &all[2], &all[1]))
-    });
-    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
 }
 
 /// Clamps `x` to between `min` and `max`.

@@ -14,7 +14,8 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Format, Scalar};
 use crate::error::{Result, err};
-use crate::ops::numpy::{convert, where_};
+use crate::ops::promotion::convert;
+use crate::ops::select::where_;
 use crate::shape::AxisSet;
 use crate::sharding::Typed;
 

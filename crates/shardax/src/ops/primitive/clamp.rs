@@ -10,7 +10,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 
 /// `clamp(min, x, max)`: the bounds are scalars or have the shape of `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

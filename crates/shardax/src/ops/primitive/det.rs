@@ -12,7 +12,8 @@ use crate::core::program::trace::bind1;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::numpy::{convert, where_};
+use crate::ops::promotion::convert;
+use crate::ops::select::where_;
 
 /// The determinants of square matrices, from the LU decomposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

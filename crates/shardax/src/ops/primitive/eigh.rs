@@ -12,7 +12,8 @@ use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::{real, where_};
+use crate::ops::numpy::real;
+use crate::ops::select::where_;
 
 /// The eigendecomposition `a v = v w`: eigenvectors as columns, and eigenvalues in ascending order, of Hermitian
 /// matrices.

@@ -14,7 +14,8 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::numpy::{fmod, where_};
+use crate::ops::numpy::fmod;
+use crate::ops::select::where_;
 
 pub(crate) struct Def {
     pub(super) name: &'static str,

@@ -11,7 +11,7 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 use crate::shape::Shape;
 
 /// The kind of a transform.

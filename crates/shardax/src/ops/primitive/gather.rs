@@ -208,7 +208,7 @@ impl Gather {
                 None => ok,
             });
         }
-        inside.unwrap_or_else(|| crate::ops::numpy::filled(&indices.shape()[..n], Scalar::Bool(true), DType::Bool))
+        inside.unwrap_or_else(|| crate::ops::constants::filled(&indices.shape()[..n], Scalar::Bool(true), DType::Bool))
     }
 }
 
@@ -408,7 +408,7 @@ pub(super) fn clipped(
 pub(crate) fn take_along(x: &Array, indices: &Array, axis: usize, mode: GatherScatterMode, unique: bool) -> Array {
     if indices.shape().contains(&0) {
         // The operand may be empty, too.
-        return crate::ops::numpy::filled(indices.shape(), Scalar::Int(0), x.dtype());
+        return crate::ops::constants::filled(indices.shape(), Scalar::Int(0), x.dtype());
     }
     let others: Vec<usize> = (0..x.ndim()).filter(|&d| d != axis).collect();
     let mut shape = indices.shape_owned();

@@ -16,7 +16,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
-use crate::ops::numpy::{imag, real, where_};
+use crate::ops::numpy::{imag, real};
+use crate::ops::select::where_;
 
 /// The decomposition `a[permutation] = l u`: both triangles in one matrix (without the unit diagonal of `l`), the row
 /// that each row was exchanged with, and the permutation of the rows that is the product of all exchanges.

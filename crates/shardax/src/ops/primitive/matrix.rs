@@ -11,7 +11,8 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::{conj, convert, eye_offset};
+use crate::ops::numpy::{conj, eye_offset};
+use crate::ops::promotion::convert;
 use crate::precision::Precision;
 use crate::shape::Shape;
 

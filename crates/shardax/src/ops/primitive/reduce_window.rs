@@ -134,7 +134,7 @@ impl ReduceWindow {
         let slices = self.slices(padded, y.shape());
         let last = slices.len() - 1;
         let number = |k: usize| Array::literal(Scalar::Int(k as i128), DType::I32, false);
-        let start = crate::ops::numpy::filled(y.shape(), Scalar::Int(last as i128), DType::I32);
+        let start = crate::ops::constants::filled(y.shape(), Scalar::Int(last as i128), DType::I32);
         slices[..last]
             .iter()
             .enumerate()

@@ -14,7 +14,7 @@ use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
 use crate::ops::collective::axis_index;
 use crate::ops::lax;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;

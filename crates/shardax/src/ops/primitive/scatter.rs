@@ -113,7 +113,7 @@ impl Scatter {
         let count = shape.iter().product::<usize>();
         let numbers = (crate::ops::lax::iota(DType::I32, &[count], 0) + 1).reshape(shape.as_slice());
         let numbers = numbers.broadcast_in_dim(updates.shape(), &rows);
-        let none = crate::ops::numpy::filled(operand.shape(), Scalar::Int(0), DType::I32);
+        let none = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), DType::I32);
         let kept = self.apply(&none, indices, &numbers);
         let untouched = Compare::Eq.apply(&kept, &Array::literal(Scalar::Int(0), DType::I32, false));
         let won = Compare::Eq.apply(&gather.apply(&kept, indices), &numbers);

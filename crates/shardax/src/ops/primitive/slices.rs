@@ -210,7 +210,7 @@ impl Primitive for Pad {
         debug_assert_eq!(d, 0);
         let zero = Array::literal(Scalar::Int(0), x.dtype(), false);
         let padded = bind1(Pad { config: config.clone() }, &[x.clone(), zero]);
-        let inside = crate::ops::numpy::filled(x.shape(), Scalar::Bool(true), DType::Bool);
+        let inside = crate::ops::constants::filled(x.shape(), Scalar::Bool(true), DType::Bool);
         let inside = bind1(Pad { config }, &[inside, Array::literal(Scalar::Bool(false), DType::Bool, false)]);
         let value = args[1].broadcast_in_dim(padded.shape(), &[0]);
         Ok((smallvec![super::binary::Select.apply(&inside, &value, &padded)], vec![Some(0)]))

@@ -20,7 +20,8 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{fori_loop, while_loop};
 use crate::ops::lax;
-use crate::ops::numpy::{real, where_};
+use crate::ops::numpy::real;
+use crate::ops::select::where_;
 
 /// The decomposition `a = u diag(s) vᴴ`, with the singular values `s` in descending order. With `full`, all columns of
 /// `u` and `v`.

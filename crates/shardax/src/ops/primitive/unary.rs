@@ -13,7 +13,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 
 /// The derivative of an operation.
 enum Derivative {

@@ -11,8 +11,9 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::control_flow::{fori_loop, scan};
 use crate::ops::lax::{self, dynamic_slice_in_dim, dynamic_update_slice_in_dim, iota};
-use crate::ops::numpy::{floor_divide, full_dtype, maximum, minimum, repeat, where_, zeros_dtype};
+use crate::ops::numpy::{floor_divide, full_dtype, maximum, minimum, repeat, zeros_dtype};
 use crate::ops::operators::ArrayLike;
+use crate::ops::select::where_;
 
 /// The number of queries, and of keys, in a block.
 const BLOCK: usize = 512;

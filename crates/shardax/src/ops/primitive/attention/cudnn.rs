@@ -11,7 +11,8 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax::iota;
-use crate::ops::numpy::{full_dtype, where_, zeros_dtype};
+use crate::ops::numpy::{full_dtype, zeros_dtype};
+use crate::ops::select::where_;
 
 const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
 

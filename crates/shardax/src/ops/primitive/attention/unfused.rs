@@ -4,7 +4,7 @@ use super::{Attention, HIDDEN, Operands};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::ops::lax::{DotOptions, iota};
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 
 /// The positions of queries, `[queries, 1]`, and of keys, `[1, keys]`.
 pub(super) fn positions(queries: usize, keys: usize) -> [Array; 2] {

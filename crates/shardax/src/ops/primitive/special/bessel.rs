@@ -3,8 +3,8 @@
 use super::{BESSEL_I0E, constant, eps};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, EXP, SIGN, SQRT};
+use crate::ops::select::where_;
 
 /// Below it the integral is summed, above it the asymptotic series.
 const LARGE: f64 = 20.0;

@@ -5,8 +5,8 @@ use super::{constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, EXP, LGAMMA, LOG, LOG1P};
+use crate::ops::select::where_;
 
 /// `I(x; a, b)`.
 pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {

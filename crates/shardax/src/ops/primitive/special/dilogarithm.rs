@@ -5,8 +5,8 @@ use std::f64::consts::PI;
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::LOG;
+use crate::ops::select::where_;
 
 /// The series of powers of `1 - x` ([DLMF 25.12.1](https://dlmf.nist.gov/25.12.E1)) close to 1, where the reflections
 /// [25.12.4 and 25.12.6](https://dlmf.nist.gov/25.12.E4) bring all other numbers.

@@ -5,8 +5,8 @@ use std::f64::consts::PI;
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, ERFC, EXP};
+use crate::ops::select::where_;
 
 /// `exp(x²) erfc(x)`; the asymptotic series ([DLMF 7.12.1](https://dlmf.nist.gov/7.12.E1)) where the factors would
 /// overflow and underflow.

@@ -3,8 +3,8 @@
 use super::{constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::error::Result;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LGAMMA, LOG};
+use crate::ops::select::where_;
 
 const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
 

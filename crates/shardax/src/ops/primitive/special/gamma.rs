@@ -6,8 +6,8 @@ use super::{constant, eps, gamma_uniform, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LGAMMA, LOG};
+use crate::ops::select::where_;
 
 /// A sum and its derivative with respect to `a`.
 struct Dual {

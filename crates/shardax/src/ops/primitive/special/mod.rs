@@ -25,7 +25,7 @@ use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::while_loop;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 
 /// The distance from 1 to the next float32 or float64.
 fn eps(dtype: DType) -> f64 {

@@ -5,8 +5,8 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI, SQRT_2};
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, ERFC, EXP, LOG, LOG1P, SQRT};
+use crate::ops::select::where_;
 
 /// The logarithm of the probability density.
 pub(crate) fn log_density(x: &Array) -> Array {

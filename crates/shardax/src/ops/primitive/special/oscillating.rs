@@ -5,8 +5,8 @@ use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, COS, LOG, SIGN, SIN, SQRT};
+use crate::ops::select::where_;
 
 /// Up to this argument the series lose less than a digit, and from it on the sums of [`laplace`] are exact.
 const NEAR: f64 = 4.0;

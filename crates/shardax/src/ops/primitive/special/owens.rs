@@ -4,8 +4,8 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use super::constant;
 use crate::core::array::Array;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::unary::{ABS, ERF, ERFC, EXP, SIGN};
+use crate::ops::select::where_;
 
 /// The number of points of the quadrature.
 const POINTS: usize = 32;

@@ -12,9 +12,9 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax::{self, DotOptions, iota};
-use crate::ops::numpy::where_;
 use crate::ops::pallas::{BlockDim, BlockSpec, CostEstimate, PallasCall, Ref, SQUEEZED, program_id, when};
 use crate::ops::primitive::attention::HIDDEN;
+use crate::ops::select::where_;
 use crate::ops::state::number;
 use crate::precision::Precision;
 

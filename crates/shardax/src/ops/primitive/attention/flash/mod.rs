@@ -19,7 +19,8 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::lax;
-use crate::ops::numpy::{full_dtype, where_};
+use crate::ops::numpy::full_dtype;
+use crate::ops::select::where_;
 
 const FLASH: Fused = Fused { name: "flash attention", implementation: Implementation::Flash };
 

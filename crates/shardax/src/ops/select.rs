@@ -1,0 +1,25 @@
+//! Selection by a condition: NumPy's `where`, which the rules of primitives use too.
+
+use super::operators::ArrayLike;
+use super::primitive::binary::Select;
+use super::primitive::reshard::sharded_alike;
+use super::promotion::{broadcast_args, promote_args};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::source;
+
+/// `x` where `condition` is true, else `y`; broadcast and promoted.
+#[track_caller]
+pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let _line = source::enter();
+    let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
+    let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
+        let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
+        let mut all = broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
+        if all.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {
+            all = sharded_alike(&all);
+        }
+        Ok(Select.apply(&all[0], &all[2], &all[1]))
+    });
+    Array::from_result(made, if x.ndim() >= y.ndim() { &x } else { &y })
+}
