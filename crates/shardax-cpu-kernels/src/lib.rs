@@ -6,6 +6,7 @@
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
+//! | `cholesky`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //!
 //! Operands are row-major arrays ([`View`]). Results are slices that are overwritten. Each function takes the number of
 //! threads that it may run on, at least one of which is the caller's; the others live as long as the call. How sums are
@@ -31,6 +32,8 @@
 #![warn(missing_docs)]
 
 mod attention;
+#[cfg(feature = "decompositions")]
+mod decompositions;
 mod depthwise;
 mod filter_gradient;
 mod filter_window;
@@ -41,6 +44,8 @@ mod tests;
 mod view;
 
 pub use attention::{Attention, Backward, MASKED_SCORE, Window};
+#[cfg(feature = "decompositions")]
+pub use decompositions::{Real, cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};

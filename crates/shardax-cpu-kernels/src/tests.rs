@@ -346,3 +346,53 @@ fn shapes_that_do_not_fit_are_errors() {
     let found = of.gradient(&backward, [&mut [0.0; 12], &mut [0.0; 12], &mut [0.0; 12]], 1);
     assert_error(found, "the elements of the products: 12, expected 3");
 }
+
+#[cfg(feature = "decompositions")]
+#[test]
+fn decompositions_multiply_to_the_matrices() {
+    use crate::{cholesky, eigh, qr, svd};
+    let [batch, m, n] = [3, 9, 6];
+    let (a, shape) = (noise(batch * m * n, 5), [batch, m, n]);
+    // `l r` of each matrix of the batch.
+    let product = |l: &[f32], r: &[f32], [m, k, n]: [usize; 3]| -> Vec<f64> {
+        let at = |x: &[f32], i: usize| f64::from(x[i]);
+        (0..batch * m * n)
+            .map(|e| {
+                let (b, i, j) = (e / (m * n), e / n % m, e % n);
+                (0..k).map(|d| at(l, (b * m + i) * k + d) * at(r, (b * k + d) * n + j)).sum()
+            })
+            .collect()
+    };
+    let scaled = |x: &[f32], s: &[f32], k: usize| -> Vec<f32> {
+        let rows = x.len() / k / batch;
+        x.iter().enumerate().map(|(e, x)| x * s[e / (rows * k) * k + e % k]).collect()
+    };
+    for threads in [1, 2] {
+        for k in [n, m] {
+            let (mut q, mut r) = (vec![0.0; batch * m * k], vec![0.0; batch * k * n]);
+            qr(view(&shape, &a), k == m, &mut q, &mut r, threads).unwrap();
+            assert_close(&a, &product(&q, &r, [m, k, n]));
+        }
+        let (mut u, mut s, mut vt) = (vec![0.0; batch * m * n], vec![0.0; batch * n], vec![0.0; batch * n * n]);
+        svd(view(&shape, &a), false, &mut u, &mut s, &mut vt, threads).unwrap();
+        assert_close(&a, &product(&scaled(&u, &s, n), &vt, [m, n, n]));
+        assert!(s.chunks(n).all(|s| s.is_sorted_by(|a, b| a >= b)));
+
+        let transposed = |x: &[f32], [m, n]: [usize; 2]| -> Vec<f32> {
+            (0..x.len()).map(|e| x[e / (m * n) * m * n + e % m * n + e / m % n]).collect()
+        };
+        let square: Vec<f32> = product(&transposed(&a, [m, n]), &a, [n, m, n]).iter().map(|x| *x as f32).collect();
+        let (shape, mut l) = ([batch, n, n], vec![0.0; batch * n * n]);
+        cholesky(view(&shape, &square), &mut l, threads).unwrap();
+        assert_close(&square, &product(&l, &transposed(&l, [n, n]), [n, n, n]));
+        let (mut v, mut w) = (vec![0.0; batch * n * n], vec![0.0; batch * n]);
+        eigh(view(&shape, &square), &mut v, &mut w, threads).unwrap();
+        assert_close(&square, &product(&scaled(&v, &w, n), &transposed(&v, [n, n]), [n, n, n]));
+    }
+    let negative = [-1.0f32, f32::NAN, 0.0, -1.0];
+    let mut l = [0.0; 4];
+    cholesky(view(&[1, 2, 2], &negative), &mut l, 1).unwrap();
+    assert!(l[0].is_nan() && l[1] == 0.0);
+    assert_error(cholesky(view(&[1, 1, 4], &negative), &mut l, 1), "the columns of a square matrix: 4, expected 1");
+    assert_error(cholesky(view(&[1, 2, 2], &negative), &mut l[..3], 1), "the elements of a result: 3, expected 4");
+}

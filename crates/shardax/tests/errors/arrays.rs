@@ -220,7 +220,9 @@ fn products(t: &mut Table) {
 }
 
 fn joins(t: &mut Table) {
-    t.row("concatenate: nothing", Value, &["Need at least one array to concatenate"], || at!(concatenate(&[] as &[Array], 0)));
+    t.row("concatenate: nothing", Value, &["Need at least one array to concatenate"], || {
+        at!(concatenate(&[] as &[Array], 0))
+    });
     t.row("concatenate: ranks", Type, &["concatenate", "float32[2]", "float32[2,2]"], || {
         at!(concatenate(&[ones(2), ones([2, 2])], 0))
     });

@@ -5,6 +5,7 @@ mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod convolutions;
+mod decompositions;
 mod edges;
 mod half;
 mod keys;

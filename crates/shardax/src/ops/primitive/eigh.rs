@@ -3,7 +3,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{adjoint, batch_first, eye_like, matrices, product, square, widened, with_last};
+use super::matrix::{
+    Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, product, square, widened, with_last,
+};
 use super::unary::{ABS, SQRT};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -86,6 +88,9 @@ impl Primitive for Eigh {
             return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real_of(&a[0].last_diagonal(0))]));
         }
         let found = widened(cx, args, outs, |cx, args, outs| {
+            if let Some(found) = by_kernel(Decomposition::Eigh, true, cx, args[0], outs) {
+                return Ok(found);
+            }
             // Jacobi's method; reads the lower triangle, sorts the eigenvalues, at most 100 sweeps, with this
             // tolerance.
             let attrs = "call_target_name = \"Eigh\", backend_config = \"1,1,100,1e-6\"";

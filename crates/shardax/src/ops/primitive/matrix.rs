@@ -86,6 +86,33 @@ pub(crate) fn widened(
     Ok(made.into_iter().zip(outs).map(narrow).collect())
 }
 
+/// A decomposition that there is a CPU kernel for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Decomposition {
+    Cholesky,
+    Qr,
+    Eigh,
+    Svd,
+}
+
+/// Lowers a decomposition to a CPU kernel, where there is one and it is worthwhile. `full` is that of [`Qr`](super::qr::Qr)
+/// and [`Svd`](super::svd::Svd).
+pub(crate) fn by_kernel(
+    of: Decomposition,
+    full: bool,
+    cx: &mut Lowering,
+    arg: Value,
+    outs: &[Aval],
+) -> Option<Vec<Value>> {
+    #[cfg(feature = "decompositions")]
+    return super::cpu_kernels::decompositions::lower(of, full, cx, arg, outs);
+    #[cfg(not(feature = "decompositions"))]
+    {
+        let _ = (of, full, cx, arg, outs);
+        None
+    }
+}
+
 /// The conjugate transpose.
 pub(crate) fn adjoint(x: &Array) -> Array {
     let x = x.mt();

@@ -163,7 +163,8 @@ impl Reduce {
             true => self.reducer.local_region(cx, out.dtype)?,
             false => self.reducer.region(cx, out.dtype)?,
         };
-        let reduced = cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0];
+        let reduced =
+            cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0];
         let by_ynnpack = self.reducer == Reducer::Sum && out.dtype == DType::F32 && cx.on_cpu();
         if !by_ynnpack || !cx.many_devices || (!sizes_are_open() && crate::shape::size(&cx.aval(x).shape) < LARGE) {
             return Ok(reduced);

@@ -14,3 +14,7 @@ pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
+
+/// Decompositions of matrices: the minimum number of rows and of columns. From 16 on all are faster than XLA's.
+#[cfg(feature = "decompositions")]
+pub(super) const DECOMPOSITION_SIDE: usize = 16;

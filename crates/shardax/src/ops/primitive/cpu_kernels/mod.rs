@@ -1,4 +1,4 @@
-//! Calls of CPU kernels: matmuls, gradients of convolutions and attention that the crate `shardax-cpu-kernels` computes
+//! Calls of CPU kernels: matmuls, gradients of convolutions, attention and decompositions of matrices that the crate `shardax-cpu-kernels` computes
 //! instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
 //! shapes, never from the number of threads or devices. One file for each family has its lowering and its handler; this
 //! one decides whether programs may call them, and has what they share. `limits` says from which size on they are used.
@@ -9,6 +9,8 @@
 
 pub(super) mod attention;
 pub(super) mod conv;
+#[cfg(feature = "decompositions")]
+pub(super) mod decompositions;
 mod filter_window;
 mod limits;
 pub(super) mod matmul;
@@ -57,6 +59,13 @@ pub(crate) fn register() -> Result<()> {
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
         ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;
         ffi::register(plugin, filter_window::DEPTHWISE, filter_window::handle_depthwise)?;
+        #[cfg(feature = "decompositions")]
+        {
+            ffi::register(plugin, decompositions::CHOLESKY, decompositions::handle_cholesky)?;
+            ffi::register(plugin, decompositions::QR, decompositions::handle_qr)?;
+            ffi::register(plugin, decompositions::EIGH, decompositions::handle_eigh)?;
+            ffi::register(plugin, decompositions::SVD, decompositions::handle_svd)?;
+        }
         ffi::register(plugin, attention::TARGET, attention::handle)?;
         Ok(ffi::register(plugin, attention::GRADIENT, attention::handle_gradient)?)
     });

@@ -1,0 +1,190 @@
+//! Decompositions of real matrices by the crate `faer`.
+
+use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
+use faer::traits::RealField;
+use faer::{MatRef, Side};
+
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{Float, Result, View};
+
+/// An element of the matrices that are decomposed: f32 or f64.
+pub trait Real: Float + RealField + Copy {
+    #[doc(hidden)]
+    const NAN: Self;
+    #[doc(hidden)]
+    const ZERO: Self;
+    #[doc(hidden)]
+    fn is_finite(self) -> bool;
+}
+
+macro_rules! real {
+    ($($t:ident)*) => { $(
+        impl Real for $t {
+            const NAN: $t = $t::NAN;
+            const ZERO: $t = 0.0;
+            fn is_finite(self) -> bool {
+                $t::is_finite(self)
+            }
+        }
+    )* };
+}
+real!(f32 f64);
+
+/// The lower triangular `l` of `a = l lᵀ`, for a batch of symmetric matrices `[batch, n, n]`, of which the lower triangles are
+/// read. A matrix that is not finite or not positive definite gives NaN.
+///
+/// Allocates two matrices for each thread.
+///
+/// # Errors
+/// The matrices are not square, or `l` has another size.
+pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<()> {
+    let [batch, n] = square(a)?;
+    each(a, [l], [n * n], batch, threads, |a, [l]| {
+        let made = if is_lower_finite(a, n) { Llt::new(matrix(a, n, n), Side::Lower).ok() } else { None };
+        match made {
+            Some(made) => write(made.L(), l),
+            None => (0..n * n).for_each(|at| l[at] = if at % n <= at / n { T::NAN } else { T::ZERO }),
+        }
+    })
+}
+
+/// The orthonormal columns `q` and the upper triangular `r` of `a = q r`, for a batch of matrices `[batch, m, n]`.
+///
+/// `q` is `[batch, m, k]` and `r` is `[batch, k, n]`, where `k` is `m` if `is_full`, and else the smaller of `m` and `n`.
+/// The signs are LAPACK's. A matrix that is not finite gives NaN. Allocates three matrices for each thread.
+///
+/// # Errors
+/// A result has another size.
+pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], threads: usize) -> Result<()> {
+    let [batch, m, n] = a.dims("the operand")?;
+    let k = if is_full { m } else { m.min(n) };
+    each(a, [q, r], [m * k, k * n], batch, threads, |a, [q, r]| {
+        if !is_finite(a) {
+            q.fill(T::NAN);
+            return r.fill(T::NAN);
+        }
+        let made = Qr::new(matrix(a, m, n));
+        match is_full {
+            true => write(made.compute_Q().as_ref(), q),
+            false => write(made.compute_thin_Q().as_ref(), q),
+        }
+        r.fill(T::ZERO);
+        write(made.thin_R(), &mut r[..m.min(n) * n]);
+    })
+}
+
+/// The eigenvectors, as columns, and the eigenvalues, in ascending order, of a batch of symmetric matrices `[batch, n, n]`,
+/// of which the lower triangles are read.
+///
+/// `vectors` is `[batch, n, n]` and `values` is `[batch, n]`. A matrix that is not finite gives NaN. Allocates four matrices
+/// for each thread.
+///
+/// # Errors
+/// The matrices are not square, or a result has another size.
+pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], threads: usize) -> Result<()> {
+    let [batch, n] = square(a)?;
+    each(a, [vectors, values], [n * n, n], batch, threads, |a, [vectors, values]| {
+        let made = match is_lower_finite(a, n) {
+            true => SelfAdjointEigen::new(matrix(a, n, n), Side::Lower).ok(),
+            false => None,
+        };
+        let Some(made) = made else {
+            vectors.fill(T::NAN);
+            return values.fill(T::NAN);
+        };
+        write(made.U(), vectors);
+        values.iter_mut().zip(made.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+    })
+}
+
+/// `u`, the singular values `s` in descending order, and the transposed `v` of `a = u diag(s) vᵀ`, for a batch of matrices
+/// `[batch, m, n]`.
+///
+/// With `k` the smaller of `m` and `n`, `s` is `[batch, k]`. `u` is `[batch, m, m]` and `vt` is `[batch, n, n]` if `is_full`,
+/// and else `[batch, m, k]` and `[batch, k, n]`. A matrix that is not finite gives NaN. Allocates six matrices for each
+/// thread.
+///
+/// # Errors
+/// A result has another size.
+pub fn svd<T: Real>(
+    a: View<'_, T>,
+    is_full: bool,
+    u: &mut [T],
+    s: &mut [T],
+    vt: &mut [T],
+    threads: usize,
+) -> Result<()> {
+    let [batch, m, n] = a.dims("the operand")?;
+    let k = m.min(n);
+    let [columns, rows] = if is_full { [m, n] } else { [k, k] };
+    each(a, [u, s, vt], [m * columns, k, rows * n], batch, threads, |a, [u, s, vt]| {
+        let made = match is_full {
+            _ if !is_finite(a) => None,
+            true => Svd::new(matrix(a, m, n)).ok(),
+            false => Svd::new_thin(matrix(a, m, n)).ok(),
+        };
+        let Some(made) = made else {
+            u.fill(T::NAN);
+            s.fill(T::NAN);
+            return vt.fill(T::NAN);
+        };
+        write(made.U(), u);
+        write(made.V().transpose(), vt);
+        s.iter_mut().zip(made.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+    })
+}
+
+/// The batch and the number of rows of square matrices.
+fn square<T>(a: View<'_, T>) -> Result<[usize; 2]> {
+    let [batch, m, n] = a.dims("the operand")?;
+    check("the columns of a square matrix", n, m)?;
+    Ok([batch, n])
+}
+
+/// Calls a function of each matrix and its part of each result, whose sizes these are.
+fn each<T: Real, const N: usize>(
+    a: View<'_, T>,
+    results: [&mut [T]; N],
+    sizes: [usize; N],
+    batch: usize,
+    threads: usize,
+    f: impl Fn(&[T], [&mut [T]; N]) + Sync,
+) -> Result<()> {
+    for (result, size) in results.iter().zip(sizes) {
+        check("the elements of a result", result.len(), batch * size)?;
+    }
+    let [_, m, n] = a.dims("the operand")?;
+    if batch * m * n == 0 {
+        results.into_iter().for_each(|result| result.fill(T::ZERO));
+        return Ok(());
+    }
+    let mut parts =
+        results.into_iter().zip(sizes).map(|(result, size)| result.chunks_exact_mut(size)).collect::<Vec<_>>();
+    let mut tasks = Vec::with_capacity(batch);
+    for a in a.data().chunks_exact(m * n) {
+        let own: Vec<&mut [T]> = parts.iter_mut().filter_map(Iterator::next).collect();
+        tasks.extend(<[&mut [T]; N]>::try_from(own).ok().map(|own| (a, own)));
+    }
+    run_tasks(tasks, threads.max(1), || (), |(), (a, own)| f(a, own));
+    Ok(())
+}
+
+fn matrix<T>(a: &[T], m: usize, n: usize) -> MatRef<'_, T> {
+    MatRef::from_row_major_slice(a, m, n)
+}
+
+fn is_finite<T: Real>(a: &[T]) -> bool {
+    a.iter().all(|x| x.is_finite())
+}
+
+fn is_lower_finite<T: Real>(a: &[T], n: usize) -> bool {
+    a.chunks_exact(n).enumerate().all(|(i, row)| is_finite(&row[..=i]))
+}
+
+/// Copies a matrix to memory.
+fn write<T: Real>(from: MatRef<'_, T>, to: &mut [T]) {
+    for (i, row) in to.chunks_exact_mut(from.ncols().max(1)).enumerate() {
+        row.iter_mut().enumerate().for_each(|(j, x)| *x = from[(i, j)]);
+    }
+}

@@ -1,0 +1,68 @@
+//! Decompositions of matrices that the library computes for XLA: their products are the matrices.
+
+use shardax::linalg;
+
+use super::common::child;
+use super::*;
+
+const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
+
+fn matrices(shape: &[usize], dtype: DType) -> Array {
+    random::normal(random::key(0), shape).astype(dtype)
+}
+
+fn same(found: &Array, want: &Array, tolerance: f64) -> Result<()> {
+    assert_eq!((found.dtype(), found.shape()), (want.dtype(), want.shape()));
+    let worst = (found - want).astype(DType::F64).abs().max(over(..).initial(0)).item::<f64>()?;
+    assert!(worst <= tolerance, "{} is {worst} off", found.type_name());
+    Ok(())
+}
+
+/// Run in a process of its own, where the library computes them whatever the build.
+#[test]
+#[ignore = "the test below runs it"]
+fn in_a_process_with_the_library() -> Result<()> {
+    common::quick::setup();
+    let text = jit(|a: Array| linalg::svd(a).1).lower(ones([2, 40, 50]))?.as_text().to_string();
+    assert!(text.contains("shardax_svd"), "{text}");
+    let shapes: [&[usize]; 5] = [&[40, 40], &[2, 3, 33, 50], &[50, 33], &[3, 1, 1], &[0, 4, 4]];
+    for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F64, 1e-12), (DType::F16, 0.05)] {
+        for shape in shapes {
+            let a = matrices(shape, dtype);
+            for full in [false, true] {
+                let (q, r) = jit(move |a: Array| if full { linalg::qr_complete(a) } else { linalg::qr(a) }).call(&a)?;
+                same(&q.matmul(&r), &a, tolerance)?;
+                same(&r, &r.triu(0), 0.0)?;
+                let (u, s, vt) =
+                    jit(move |a: Array| if full { linalg::svd_full(a) } else { linalg::svd(a) }).call(&a)?;
+                let k = s.shape()[s.ndim() - 1];
+                let left = lax::slice_in_dim(&u, 0, k, -1);
+                let vt_part = lax::slice_in_dim(&vt, 0, k, -2);
+                same(&(left * s.expand_dims(-2)).matmul(vt_part), &a, tolerance)?;
+            }
+            let definite = a.matmul(a.mt()) + eye(a.shape()[a.ndim() - 2]).astype(dtype);
+            let l = jit(|a: Array| linalg::cholesky(a)).call(&definite)?;
+            same(&l.matmul(l.mt()), &definite, 10.0 * tolerance)?;
+            let (w, v) = jit(|a: Array| linalg::eigh(a)).call(&definite)?;
+            same(&(&v * w.expand_dims(-2)).matmul(v.mt()), &definite, 10.0 * tolerance)?;
+        }
+    }
+    // What is not finite, and what is not positive definite.
+    for (a, what) in [(array([[1.0f32, f32::NAN], [0.0, 1.0]]), "not finite"), (-eye(2), "negative")] {
+        let (q, r) = linalg::qr(&a);
+        let (u, s, vt) = linalg::svd(&a);
+        let (w, v) = linalg::eigh(&a);
+        let others = [q, r, u, s, vt, w, v].map(|x| x.isnan().all(..));
+        for x in others {
+            assert_eq!(x.item::<bool>()?, what == "not finite");
+        }
+        assert!(linalg::cholesky(&a).at(s![1]).get().isnan().any(..).item::<bool>()?, "{what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn decompositions_by_the_library() {
+    let mut command = child::command("decompositions::in_a_process_with_the_library");
+    child::run(command.env(VARIABLE, "all"));
+}
