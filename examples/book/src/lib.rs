@@ -41,4 +41,5 @@ pages! {
     WhereIsX "../../../docs/where-is-x.md"
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
+    ReadmeOfCpuKernels "../../../crates/shardax-cpu-kernels/README.md"
 }

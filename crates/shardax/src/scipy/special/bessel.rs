@@ -37,13 +37,15 @@ pub fn i1e(x: impl ArrayLike) -> Array {
 /// The Bessel functions of the first kind of the orders 0 to `v`, along a new first axis, by a recurrence that begins
 /// at order `n_iter` (50 in JAX). The dtype is that of `z`; NaN at 0, as in JAX.
 ///
+/// The recurrence overflows if it begins far above `|z|`: in float32 the result for 1.0 is NaN from order 50, also in JAX.
+///
 /// Fails for `v` above `n_iter`.
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let j = shardax::scipy::special::bessel_jn(array([1.0f32, 2.5]), 1, 50);
+/// let j = shardax::scipy::special::bessel_jn(array([1.0f32, 2.5]), 1, 20);
 /// assert_eq!(j.shape(), [2, 2]);
-/// assert!(allclose(j.get(1), array([0.44005059f32, 0.49709410]), 1e-6, 0.0)?);
+/// assert!(allclose(j.get(1), array([0.44005059f32, 0.49709410]), 1e-5, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
