@@ -106,7 +106,7 @@ pub(crate) const NUM_CPU_DEVICES: Setting<usize> =
 pub(crate) const PLATFORM: Setting<String> = Setting::new("SHARDAX_PLATFORM", "`cpu`, `cuda` or `tpu`", |text| {
     PluginSpec::for_platform(text.trim()).is_ok().then(|| text.trim().to_lowercase())
 });
-/// The matrix multiplications and attentions that run on the CPU kernels instead of XLA.
+/// The operations that run on the CPU kernels instead of XLA.
 pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
     Setting::new("SHARDAX_CPU_KERNELS", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`", |text| match text {
         "auto" => Some(CpuKernels::Auto),

@@ -9,7 +9,7 @@ use shardax::prelude::*;
 use crate::close;
 use crate::common::quick::setup;
 
-/// What a rule was told, in order, and forgotten when read.
+/// The flags that a rule got, in order; reading removes them.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<[bool; 2]>>>);
 

@@ -16,6 +16,18 @@ pub(crate) fn write_type(text: &mut String, dtype: DType, shape: &[usize]) {
     text.push('>');
 }
 
+/// The attributes of a comparison of elements of this dtype; `direction` is `EQ`, `NE`, `LT`, `LE`, `GT` or `GE`.
+pub(crate) fn comparison(direction: &str, dtype: DType) -> String {
+    let kind = match dtype.category() {
+        Category::Float | Category::Complex => "FLOAT",
+        Category::Signed => "SIGNED",
+        Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
+    };
+    format!(
+        "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
+    )
+}
+
 /// An attribute of integers: `array<i64: 1, 2>`.
 pub fn ints<T: Display>(values: &[T]) -> String {
     list("i64", values)

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 pub use attr::{bools, ints};
-pub(crate) use attr::{constant_text, write_type};
+pub(crate) use attr::{comparison, constant_text, write_type};
 use location::Locations;
 pub(crate) use location::{source_on, without_locations};
 pub(crate) use platform::Platform;
@@ -375,6 +375,12 @@ impl Lowering {
         const FORWARD: &str = "allowed_direction = 1 : i32";
         let aval = self.aval(v);
         self.op("sdy.propagation_barrier", &[v], FORWARD, &aval)
+    }
+
+    /// Compares two values of one type element by element; `direction` is `EQ`, `NE`, `LT`, `LE`, `GT` or `GE`.
+    pub(crate) fn compare(&mut self, direction: &str, a: Value, b: Value) -> Value {
+        let flags = Aval::new(DType::Bool, self.shape(a).clone());
+        self.op("stablehlo.compare", &[a, b], &comparison(direction, self.dtype(a)), &flags)
     }
 
     /// Broadcasts the value to the type `out`; its dimension `i` becomes `dims[i]`.

@@ -17,8 +17,8 @@ pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &
         64 => DType::I64,
         bits => return Err(err!(NotImplemented, "{} of numbers of {bits} bits", reducer.op())),
     };
-    let (ints, flags) = (out.with_dtype(dtype), out.with_dtype(DType::Bool));
-    let nan = cx.op("stablehlo.compare", &[x, x], &comparison("NE", "FLOAT"), &flags);
+    let ints = out.with_dtype(dtype);
+    let nan = cx.compare("NE", x, x);
     let last = if reducer == Reducer::Max { highest(dtype) } else { lowest(dtype) };
     let last = cx.constant(last, &ints);
     let bits = cx.op("stablehlo.bitcast_convert", &[x], "", &ints);
@@ -35,14 +35,7 @@ pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &
 fn flipped(cx: &mut Lowering, bits: Value, ints: &Aval) -> Value {
     let mask = cx.constant(highest(ints.dtype), ints);
     let zero = cx.constant(Scalar::Int(0), ints);
-    let negative =
-        cx.op("stablehlo.compare", &[bits, zero], &comparison("LT", "SIGNED"), &ints.with_dtype(DType::Bool));
+    let negative = cx.compare("LT", bits, zero);
     let turned = cx.op("stablehlo.xor", &[bits, mask], "", ints);
     cx.op("stablehlo.select", &[negative, turned, bits], "", ints)
-}
-
-fn comparison(direction: &str, of: &str) -> String {
-    format!(
-        "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {of}>"
-    )
 }

@@ -9,8 +9,8 @@ use crate::core::function::Function;
 use crate::core::tree::{Compose, Flat, Tree};
 use crate::error::{Result, err};
 
-/// The rule of a [`custom_jvp`](super::custom_jvp): a function of the arguments and their tangents, or one that is told
-/// which are zero.
+/// The rule of a [`custom_jvp`](super::custom_jvp): a function of the arguments and their tangents, those that are
+/// zero as `None` or as arrays.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the rule of a custom_jvp function of the arguments `{Args}`",
     note = "set one with `defjvp`: it takes the tuple of arguments and that of their tangents, and returns the result and its tangent"
@@ -29,7 +29,7 @@ where
     }
 }
 
-/// The rules of a [`custom_vjp`](super::custom_vjp): the pair of functions, or one that is told what is zero.
+/// The rules of a [`custom_vjp`](super::custom_vjp): the pair of functions, with symbolic zeros or without.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are not the rules of a custom_vjp function of the arguments `{Args}`",
     note = "set them with `defvjp(fwd, bwd)`"
@@ -63,7 +63,7 @@ where
 /// Rules that are told which tangents and cotangents are zero.
 pub struct WithZeros<R>(R);
 
-/// A function whose rule is told which tangents are zero; see [`CustomJvp::symbolic_zeros`].
+/// A function whose rule takes tangents that are zero as `None`; see [`CustomJvp::symbolic_zeros`].
 #[must_use = "the rule is set with `defjvp`"]
 pub struct SymbolicJvp<F, Args> {
     pub(super) f: F,
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// An argument of a forward rule that is told what is differentiated; see [`CustomVjp::symbolic_zeros`].
+/// An argument of a forward rule, with a flag whether it is differentiated; see [`CustomVjp::symbolic_zeros`].
 #[derive(Clone, Debug, shardax_macros::Tree)]
 pub struct CustomVjpPrimal {
     /// The argument.

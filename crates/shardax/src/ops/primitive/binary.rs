@@ -6,7 +6,7 @@ use super::elementwise::{self, Accepts, unspread};
 use super::reshard::with_addends;
 use super::unary::LOG;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Value, comparison};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -118,8 +118,7 @@ impl Primitive for Binary {
         // XLA rewrites log(power(x, y)) as y log(|x|), which is a number where the power is NaN (in JAX too). A selection
         // between them, which changes no value, prevents it. Noticed by `logarithms_of_powers_keep_nan`.
         let (out, power) = (&outs[0], made[0]);
-        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
-        let is_nan = cx.op("stablehlo.compare", &[power, power], attrs, &Aval::new(DType::Bool, out.shape.clone()));
+        let is_nan = cx.compare("NE", power, power);
         let nan = cx.op("stablehlo.add", &[power, power], "", out);
         Ok(vec![cx.op("stablehlo.select", &[is_nan, nan, power], "", out)])
     }
@@ -393,16 +392,7 @@ impl Primitive for Compare {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        use crate::dtype::Category;
-        let kind = match cx.dtype(args[0]).category() {
-            Category::Float | Category::Complex => "FLOAT",
-            Category::Signed => "SIGNED",
-            Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
-        };
-        let attrs = format!(
-            "comparison_direction = #stablehlo<comparison_direction {}>, compare_type = #stablehlo<comparison_type {kind}>",
-            self.name().to_uppercase()
-        );
+        let attrs = comparison(&self.name().to_uppercase(), cx.dtype(args[0]));
         Ok(elementwise::lower_op(cx, "stablehlo.compare", args, &attrs, &outs[0]))
     }
 

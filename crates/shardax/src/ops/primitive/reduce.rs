@@ -65,14 +65,9 @@ impl Reducer {
             Reducer::Min if out.dtype.is_float() && cx.on_cpu() => "LE",
             _ => return cx.op(self.op(), &[a, b], "", out),
         };
-        let attrs = |direction: &str| {
-            format!(
-                "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type FLOAT>"
-            )
-        };
         let flag = Aval::new(DType::Bool, out.shape.clone());
-        let better = cx.op("stablehlo.compare", &[a, b], &attrs(direction), &flag);
-        let nan = cx.op("stablehlo.compare", &[a, a], &attrs("NE"), &flag);
+        let better = cx.compare(direction, a, b);
+        let nan = cx.compare("NE", a, a);
         let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);
         cx.op("stablehlo.select", &[keep, a, b], "", out)
     }
@@ -174,9 +169,7 @@ impl Reduce {
         // passed to the sum instead, and this selection, which changes no sum, is one. Checked by
         // `sums_on_several_devices_own_no_constants`.
         let zero = cx.constant(Scalar::Int(0), out);
-        let flag = Aval::new(DType::Bool, out.shape.clone());
-        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
-        let is_not_zero = cx.op("stablehlo.compare", &[reduced, zero], attrs, &flag);
+        let is_not_zero = cx.compare("NE", reduced, zero);
         Ok(cx.op("stablehlo.select", &[is_not_zero, reduced, zero], "", out))
     }
 
@@ -427,24 +420,14 @@ impl Primitive for ArgMax {
         let init_value = cx.constant(identity, &value);
         let init_index = cx.constant(Scalar::Int(0), &index);
         let flag = Aval::scalar(DType::Bool);
-        let compare = |direction: &str, kind: &str| {
-            format!(
-                "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
-            )
-        };
-        let kind = match dtype.category() {
-            Category::Float | Category::Complex => "FLOAT",
-            Category::Signed => "SIGNED",
-            _ => "UNSIGNED",
-        };
         let region = cx.region(&[value.clone(), index.clone(), value.clone(), index.clone()], |cx, a| {
             let (x, i, y, j) = (a[0], a[1], a[2], a[3]);
             // Keeps x if it is better, or NaN; among equals the lower index.
-            let better = cx.op("stablehlo.compare", &[x, y], &compare(if self.min { "LT" } else { "GT" }, kind), &flag);
-            let nan = cx.op("stablehlo.compare", &[x, x], &compare("NE", kind), &flag);
+            let better = cx.compare(if self.min { "LT" } else { "GT" }, x, y);
+            let nan = cx.compare("NE", x, x);
             let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);
-            let equal = cx.op("stablehlo.compare", &[x, y], &compare("EQ", kind), &flag);
-            let first = cx.op("stablehlo.compare", &[i, j], &compare("LT", "SIGNED"), &flag);
+            let equal = cx.compare("EQ", x, y);
+            let first = cx.compare("LT", i, j);
             let tie = cx.op("stablehlo.and", &[equal, first], "", &flag);
             let keep_index = cx.op("stablehlo.or", &[keep, tie], "", &flag);
             let v = cx.op("stablehlo.select", &[keep, x, y], "", &value);

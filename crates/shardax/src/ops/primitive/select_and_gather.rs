@@ -9,11 +9,11 @@ use super::reduce::Reducer;
 use super::reduce_window::windows;
 use super::window::WindowDim;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Region, Value, ints};
+use crate::core::lower::{Lowering, Region, Value, comparison, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
-use crate::dtype::{Category, DType, Scalar};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
 use crate::shape::Shape;
 
@@ -57,15 +57,7 @@ impl SelectAndGather {
 
     /// The comparison that keeps the first of two elements, as attributes.
     fn compare(&self, dtype: DType) -> String {
-        let kind = match dtype.category() {
-            Category::Float | Category::Complex => "FLOAT",
-            Category::Signed => "SIGNED",
-            Category::Unsigned | Category::Bool | Category::Key => "UNSIGNED",
-        };
-        let direction = if self.min { "LE" } else { "GE" };
-        format!(
-            "comparison_direction = #stablehlo<comparison_direction {direction}>, compare_type = #stablehlo<comparison_type {kind}>"
-        )
+        comparison(if self.min { "LE" } else { "GE" }, dtype)
     }
 
     /// Adds a leading batch axis.

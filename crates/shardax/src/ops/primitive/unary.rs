@@ -78,8 +78,7 @@ impl Unary {
     /// `exp_of_a_chosen_nan_is_nan`.
     fn propagating_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
         let y = cx.op(self.0.op, &[x], "", out);
-        let attrs = "comparison_direction = #stablehlo<comparison_direction NE>, compare_type = #stablehlo<comparison_type FLOAT>";
-        let is_nan = cx.op("stablehlo.compare", &[x, x], attrs, &Aval::new(DType::Bool, out.shape.clone()));
+        let is_nan = cx.compare("NE", x, x);
         cx.op("stablehlo.select", &[is_nan, x, y], "", out)
     }
 }

@@ -238,7 +238,7 @@ impl Primitive for Scan {
             let (at_xs, at_counter) = (consts.len(), consts.len() + xs.len());
             let condition = cx.region(&types, |cx, v| {
                 let limit = cx.constant(Scalar::Int(done as i128), &index);
-                Ok(vec![less_than(cx, v[at_counter], limit)])
+                Ok(vec![cx.compare("LT", v[at_counter], limit)])
             })?;
             let body = cx.region(&types, |cx, v| {
                 let mut counter = v[at_counter];
@@ -441,12 +441,6 @@ fn indices(cx: &mut Lowering, operands: &[Value], at: Value, rank: usize) -> Vec
         all.resize(all.len() + rank, zero);
     }
     all
-}
-
-fn less_than(cx: &mut Lowering, a: Value, b: Value) -> Value {
-    let attrs = "comparison_direction = #stablehlo<comparison_direction LT>, \
-                 compare_type = #stablehlo<comparison_type SIGNED>";
-    cx.op("stablehlo.compare", &[a, b], attrs, &Aval::scalar(DType::Bool))
 }
 
 #[cfg(test)]
