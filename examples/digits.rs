@@ -1,6 +1,6 @@
 //! Trains a small convolutional network on handwritten digits, data-parallel over eight CPU devices.
 //!
-//!     cargo run --release --example digits
+//!     cargo run -p shardax-examples --example digits
 //!     cargo run --release --example digits -- --devices 4 --epochs 5 --plot digits.svg
 //!     cargo run --release --example digits -- --checkpoints digits.run     # rerun to resume
 

@@ -19,6 +19,7 @@
 
 use rmpv::Value;
 use shardax::prelude::*;
+use shardax::random::PrngImpl;
 use shardax::tree::Flat;
 use shardax::{Error, ErrorKind};
 use shardax_nn::State;
@@ -79,9 +80,9 @@ pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
     let keys: Vec<String> = flat.def.paths().iter().map(|path| segments(path).join(".")).collect();
     for (leaf, key) in flat.leaves.iter_mut().zip(&keys) {
         let array = state.get(key).ok_or_else(|| fail(format!("the state dict has no array {key:?}")))?;
-        let array = match leaf.dtype().is_key() && !array.dtype().is_key() {
-            true => &random::wrap_key_data(array),
-            false => array,
+        let array = match PrngImpl::of(leaf.dtype()).filter(|_| !array.dtype().is_key()) {
+            Some(prng) => &prng.wrap_key_data(array),
+            None => array,
         };
         array.check()?;
         if array.shape() != leaf.shape() {

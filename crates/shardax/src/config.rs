@@ -10,6 +10,7 @@ use crate::compiler_options::{self, CompilerOption};
 pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
+use crate::random::PrngImpl;
 use crate::settings;
 use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
@@ -256,6 +257,29 @@ pub fn set_default_matmul_precision(precision: Option<Precision>) {
     precision::set_of_process(precision);
 }
 
+/// Sets the algorithm of keys whose algorithm is not named (JAX's `jax_default_prng_impl`): those of
+/// [`random::key`](crate::random::key()), [`random::PRNGKey`](crate::random::PRNGKey) and of models' streams.
+///
+/// Keys that exist keep theirs. Set it at the start: functions that are compiled are traced again after a change, and compiled
+/// programs that were lowered ahead of time keep the algorithm of their trace.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::random::PrngImpl;
+/// config::set_default_prng_impl(PrngImpl::Rbg);
+/// assert_eq!(random::key(0).type_name(), "key<rbg>[]");
+/// # let seeded = jit(|seed: Array| random::key(seed));
+/// # assert_eq!(seeded.call(array(0))?.type_name(), "key<rbg>[]");
+/// # config::update("jax_default_prng_impl", "threefry2x32")?;
+/// # assert_eq!(seeded.call(array(0))?.type_name(), "key<fry>[]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_default_prng_impl(prng: PrngImpl) {
+    if prng.set_default() != prng {
+        crate::runtime::program_cache::clear_caches();
+    }
+}
+
 /// Makes a NaN in any result an error (JAX's `jax_debug_nans`), which names the operation that produced it, and
 /// its source line: inside `jit`, loops, branches and `pmap` too.
 ///
@@ -303,7 +327,7 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
 }
 
 /// Sets an option by name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
-/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`,
+/// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`, `default_prng_impl`,
 /// `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
 /// whose name begins with `xla_`.
 #[track_caller]
@@ -346,7 +370,10 @@ pub fn update(name: &str, value: &str) -> Result<()> {
         // These have one value here: Threefry's bits do not depend on the split, Shardy partitions, shapes broadcast.
         "threefry_partitionable" | "use_shardy_partitioner" if flag(name, value).is_ok_and(|on| on) => Ok(()),
         "numpy_rank_promotion" if value == "allow" => Ok(()),
-        "default_prng_impl" if value == "threefry2x32" => Ok(()),
+        "default_prng_impl" => {
+            set_default_prng_impl(PrngImpl::from_name(value).at_caller()?);
+            Ok(())
+        }
         "platform" | "platform_name" | "platforms" => set_platform(value),
         "compilation_cache_dir" => set_compilation_cache_dir(value),
         "compilation_cache_max_size" => {

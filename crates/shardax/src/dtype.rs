@@ -69,7 +69,7 @@ impl DType {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn is_key(self) -> bool {
-        self == DType::Key
+        self.category() == Category::Key
     }
 
     /// Returns `true` for floating point of 64 bits per part. Rust's literals have this type, JAX's do not: host data
@@ -300,7 +300,7 @@ impl Scalar {
             DType::U8 => (i as u8).write(out),
             DType::U16 => (i as u16).write(out),
             DType::U32 => (i as u32).write(out),
-            DType::U64 | DType::Key => (i as u64).write(out),
+            DType::U64 | DType::Key | DType::KeyRbg => (i as u64).write(out),
             DType::F16 => f16::from_f64(f).write(out),
             DType::Bf16 => bf16::from_f64(f).write(out),
             DType::F32 => (f as f32).write(out),
@@ -331,7 +331,7 @@ impl Scalar {
             DType::U8 => u8::read(bytes).to_scalar(),
             DType::U16 => u16::read(bytes).to_scalar(),
             DType::U32 => u32::read(bytes).to_scalar(),
-            DType::U64 | DType::Key => u64::read(bytes).to_scalar(),
+            DType::U64 | DType::Key | DType::KeyRbg => u64::read(bytes).to_scalar(),
             DType::F16 => f16::read(bytes).to_scalar(),
             DType::Bf16 => bf16::read(bytes).to_scalar(),
             DType::F32 => f32::read(bytes).to_scalar(),

@@ -262,3 +262,99 @@ fn rejection_runs_on_each_device() -> Result<()> {
     assert!(allclose(&apart, &together, 1e-5, 1e-5)?, "{apart}\n{together}");
     Ok(())
 }
+
+/// Keys of the device's generator, with JAX's values (0.10.2, on CPU).
+#[test]
+fn keys_of_the_device_s_generator() -> Result<()> {
+    setup();
+    let key = random::PrngImpl::Rbg.key(42);
+    let keys = random::split(&key, [2, 2]);
+    assert_eq!((key.type_name(), words(&key)?), ("key<rbg>[]".to_owned(), vec![0, 42, 0, 42]));
+    assert_eq!(random::key_impl(&key)?, "rbg");
+    assert_eq!(words(random::PrngImpl::Rbg.key(-1))?, [0, u32::MAX, 0, u32::MAX]);
+    assert_eq!((keys.type_name(), random::key_data(&keys).shape()), ("key<rbg>[2,2]".to_owned(), &[2, 2, 4][..]));
+    let third = words(keys.get(1).get(0))?;
+    assert_eq!(third, [2465931498, 255383827, 2465931498, 255383827]);
+    assert_eq!(words(random::fold_in(&key, 5))?, [2765691542, 824333390, 2765691542, 824333390]);
+    assert_eq!(format!("{key}"), "Array(shape=[], dtype=key<rbg>) overlaying:\n[ 0 42  0 42]");
+
+    assert_eq!(random::bits_dtype(&key, [5], DType::U8).to_vec::<u8>()?, [210, 89, 227, 186, 234]);
+    assert_eq!(random::bits_dtype(&key, [3], DType::U16).to_vec::<u16>()?, [14546, 58969, 995]);
+    let all = [2620864722, 2991908441, 282133475, 2589630650, 1779689962, 1069940430];
+    assert_eq!(random::bits(&key, [2, 3]).to_vec::<u32>()?, all);
+    assert_eq!(
+        random::bits_dtype(&key, [3], DType::U64).to_vec::<u64>()?,
+        [12850148909342210258, 11122378950751355875, 4595359157297867242]
+    );
+    let near = |x: Array, want: &[f32]| -> Result<()> {
+        let x = x.to_vec::<f32>()?;
+        assert!(x.iter().zip(want).all(|(x, w)| (x - w).abs() < 2e-6), "{x:?} is not {want:?}");
+        Ok(())
+    };
+    near(random::normal(&key, [3]), &[0.279_886_22, 0.514_669_5, -1.508_688_2])?;
+    near(random::uniform(&key, [3]), &[0.610_217_6, 0.696_607_95, 0.065_689_206])?;
+    near(random::gamma(&key, 2.0, [3]), &[0.562_835, 2.062_191, 0.437_543_03])?;
+    assert_eq!(random::randint(&key, [4], 3, 17).to_vec::<i32>()?, [8, 5, 12, 14]);
+    assert_eq!(random::permutation(&key, 8).to_vec::<i32>()?, [2, 1, 3, 6, 4, 5, 0, 7]);
+    assert_eq!(random::choice(&key, 10, [4]).to_vec::<i32>()?, [1, 0, 5, 1]);
+
+    // Each key of a batch draws its own; JAX does so in `lax.map`, and draws all with the first key in `vmap`.
+    let keys = random::split(&key, 3);
+    let draw = |k: Array| random::bits(&k, [2]);
+    let each = [1826589366, 4083436224, 4032995965, 691517416, 3001746292, 1410656114];
+    assert_eq!(vmap(draw).call(&keys)?.to_vec::<u32>()?, each);
+    assert_eq!(shardax::control_flow::map(draw, keys.clone())?.to_vec::<u32>()?, each);
+    // The same whole, split, and on the devices of a mesh each with its own key.
+    let mesh = make_mesh([("x", 8)])?;
+    let split = jit(|k: Array| random::normal(&k, [16])).out_shardings(NamedSharding::new(&mesh, P!["x"]));
+    assert_eq!(split.call(&key)?.to_vec::<f32>()?, random::normal(&key, [16]).to_vec::<f32>()?);
+    let keys = random::split(&key, 8);
+    let own =
+        shard_map(|k: Array| random::bits(k.get(0), [2]), &mesh).in_specs(P!["x"]).out_specs(P!["x"]).call(&keys)?;
+    let one_by_one = shardax::control_flow::map(draw, keys.clone())?;
+    assert_eq!(own.to_vec::<u32>()?, one_by_one.to_vec::<u32>()?);
+    // Loops, branches and the moves of keys.
+    let last = fori_loop(0, 3, |i: Array, k: Array| random::fold_in(&k, i), key.clone())?;
+    assert_eq!(last.type_name(), "key<rbg>[]");
+    assert!(shardax::numpy::flip(&keys, 0).get(7).equal(keys.get(0)).item::<bool>()?);
+    Ok(())
+}
+
+#[test]
+fn words_of_the_device_s_generator() -> Result<()> {
+    setup();
+    let prng = random::PrngImpl::Rbg;
+    assert_eq!(prng.raw_key(7).to_vec::<u32>()?, [0, 7, 0, 7]);
+    assert!(prng.wrap_key_data(prng.raw_key(7)).equal(prng.key(7)).item::<bool>()?);
+    let raw = array([1u32, 2, 3, 4]);
+    let split = [629071667, 2343584484, 1144503774, 142997786, 629003988, 1317161160, 1441834994, 695621559];
+    assert_eq!(random::split(&raw, 2).to_vec::<u32>()?, split);
+    assert_eq!(random::fold_in(&raw, 3).to_vec::<u32>()?, [2052595727, 1880214352, 1746439729, 307540736]);
+    assert_eq!(random::bits(&raw, [3]).to_vec::<u32>()?, [512747620, 1298009047, 1267190206]);
+    let (state, bits) = lax::rng_bit_generator(&raw, &[3], DType::U32, lax::RandomAlgorithm::Default);
+    assert_eq!(
+        (state.to_vec::<u32>()?, bits.to_vec::<u32>()?),
+        (vec![1, 2, 4, 4], vec![512747620, 1298009047, 1267190206])
+    );
+    let (state, bits) = lax::rng_bit_generator(&raw, &[3], DType::U32, lax::RandomAlgorithm::ThreeFry);
+    assert_eq!(
+        (state.to_vec::<u32>()?, bits.to_vec::<u32>()?),
+        (vec![1, 2, 5, 4], vec![1576285164, 2249660814, 740599976])
+    );
+    let states = array([1u32, 2, 3, 4, 5, 6, 7, 8]).reshape([2, 4]);
+    let draw = |s: Array| lax::rng_bit_generator(&s, &[2], DType::U32, lax::RandomAlgorithm::Default);
+    let (states, bits) = vmap(draw).call(&states)?;
+    assert_eq!(states.to_vec::<u32>()?, [1, 2, 4, 4, 5, 6, 8, 8]);
+    assert_eq!(bits.get(0).to_vec::<u32>()?, [512747620, 1298009047]);
+
+    let refused = error_of(prng.wrap_key_data(&raw));
+    assert!(refused.message().contains("the words [1, 2, 3, 4] of rbg are not twice the same two"), "{refused}");
+    let traced =
+        jit(move |w: Array| prng.wrap_key_data(&w)).call(prng.raw_key(1)).expect_err("a typed key of traced words");
+    assert!(traced.message().contains("in a traced function"), "{traced}");
+    let mixed = error_of(lax::select(&array(true), &random::key(0), &prng.key(0)));
+    assert!(mixed.message().contains("key<rbg>"), "{mixed}");
+    let short = error_of(lax::rng_bit_generator(&array([1u32]), &[2], DType::U32, lax::RandomAlgorithm::Default).1);
+    assert!(short.message().contains("uint32[4] or uint64[2], got uint32[1]"), "{short}");
+    Ok(())
+}

@@ -132,6 +132,10 @@ dtypes! {
         /// A random key (JAX's `key<fry>`), made by [`random::key`](crate::random::key()): the two words of a Threefry-2x32 key.
         /// On the device an element is a uint64, whose low half is the first word.
         Key: Key, U64, "key<fry>", "key<fry>", U32 x 2, Some(27);
+        /// A random key of the device's own generator (JAX's `key<rbg>`), made by
+        /// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg). Its four words are twice the same two, which are stored like those of
+        /// a Threefry key.
+        KeyRbg: Key, U64, "key<rbg>", "key<rbg>", U32 x 2, None;
     }
 }
 

@@ -1,6 +1,9 @@
-//! Random bits: the cipher applied to the index of each element, so that any part can be computed alone.
+//! Random bits: the cipher applied to the index of each element, so that any part can be computed alone; or those of the
+//! device's generator.
 
-use super::{word, words};
+use super::keys::{Kind, of_pairs, pairs};
+use super::prng::PrngImpl;
+use super::{pair, word};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::ops::lax;
@@ -8,20 +11,17 @@ use crate::ops::primitive::binary::{ADD, MUL, OR, SHIFT_LEFT, SHIFT_RIGHT_LOGICA
 use crate::ops::primitive::threefry::Threefry2x32;
 
 /// The encrypted index of each element (64 bits, row-major), as high and low words.
-pub(crate) fn blocks(key: &Array, shape: &[usize]) -> [Array; 2] {
-    let [k0, k1] = words(key);
+pub(super) fn blocks([k0, k1]: [Array; 2], shape: &[usize]) -> [Array; 2] {
     let [high, low] = numbers(shape);
-    let mut out = Threefry2x32.apply(&[k0, k1, high, low]);
-    match (out.pop(), out.pop()) {
-        (Some(second), Some(first)) => [first, second],
-        // The cipher has two results.
-        _ => [word(0), word(0)],
-    }
+    pair(Threefry2x32.apply(&[k0, k1, high, low]))
 }
 
 /// Random bits as unsigned integers of this width.
 pub(crate) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
-    let [first, second] = blocks(key, shape);
+    if Kind::of(key).prng() == PrngImpl::Rbg {
+        return of_generator(key, shape, width);
+    }
+    let [first, second] = blocks(pairs(key).remove(0), shape);
     let narrow = |dtype| XOR.apply(&first, &second).astype(dtype);
     match width {
         8 => narrow(DType::U8),
@@ -32,6 +32,18 @@ pub(crate) fn random_bits(key: &Array, shape: &[usize], width: usize) -> Array {
             OR.apply(&SHIFT_LEFT.apply(&first.astype(DType::U64), &by), &second.astype(DType::U64))
         }
     }
+}
+
+/// Random bits of the device's generator, whose state are the words of the key.
+fn of_generator(key: &Array, shape: &[usize], width: usize) -> Array {
+    let words = of_pairs(Kind::Raw(PrngImpl::Rbg), &pairs(key));
+    let dtype = match width {
+        8 => DType::U8,
+        16 => DType::U16,
+        32 => DType::U32,
+        _ => DType::U64,
+    };
+    lax::rng_bit_generator(&words, shape, dtype, lax::RandomAlgorithm::Default).1
 }
 
 /// The row-major index of each element, as high and low words.

@@ -1,19 +1,23 @@
 //! Keys and their words.
 //!
 //! A sampler takes a typed key, or the words of one as JAX's older functions make it (a raw key); keys that are made of
-//! a key are of its kind.
+//! a key are of its kind. The words of a key are one or two pairs, each of which is a key of Threefry: that of `rbg` has two,
+//! which are equal where the key is typed.
 
 use std::borrow::Borrow;
 
-use super::{made, word};
-use crate::core::array::Array;
+use smallvec::{SmallVec, smallvec};
+
+use super::prng::PrngImpl;
+use super::{like, made};
+use crate::core::array::{Array, Repr};
 use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::random_key::{RandomUnwrap, RandomWrap};
 
-/// The words of keys: uint32 of the keys' shape and a last dimension of 2. They can be printed, stored and computed with;
+/// The words of keys: uint32 of the keys' shape and a last dimension of 2, or of 4 for keys of `rbg`. They can be printed, stored and computed with;
 /// [`wrap_key_data`] makes keys of them. The words of a raw key ([`PRNGKey`](super::PRNGKey)) are the key itself.
 ///
 /// Fails unless they are keys.
@@ -35,14 +39,15 @@ pub fn key_data(keys: impl Borrow<Array>) -> Array {
             return Ok(keys.clone());
         }
         composite1("key_data", (), std::slice::from_ref(keys), |(), args| {
-            let [first, second] = words(&args[0]);
-            Ok(vec![pairs(&first, &second)])
+            let kind = Kind::of(&args[0]);
+            Ok(vec![of_pairs(Kind::Raw(kind.prng()), &pairs(&args[0]))])
         })
     };
     made(data, || keys.clone())
 }
 
-/// The keys with these words, uint32 of `[..., 2]`, as an array of the leading dimensions: the inverse of [`key_data`].
+/// The keys of Threefry with these words, uint32 of `[..., 2]`, as an array of the leading dimensions: the inverse of
+/// [`key_data`]. [`PrngImpl::wrap_key_data`](super::PrngImpl::wrap_key_data) makes those of another algorithm.
 ///
 /// Fails for words of another dtype or shape.
 ///
@@ -54,22 +59,42 @@ pub fn key_data(keys: impl Borrow<Array>) -> Array {
 /// ```
 #[track_caller]
 pub fn wrap_key_data(data: impl Borrow<Array>) -> Array {
-    let data = data.borrow();
-    let wrapped = || {
-        data.check()?;
-        if !is_raw(data) {
-            return Err(err!(Type, "wrap_key_data: invalid PRNG key data of type {}", data.type_name())
-                .help("the words of keys are a uint32 array of shape [..., 2], as `random::key_data` gives them"));
-        }
-        composite1("wrap_key_data", (), std::slice::from_ref(data), |(), args| {
-            let [first, second] = words(&args[0]);
-            Ok(vec![RandomWrap.apply(&first, &second)])
-        })
-    };
-    made(wrapped, || data.clone())
+    PrngImpl::Threefry2x32.wrap_key_data(data)
 }
 
-/// The name of the generator of a key: `threefry2x32`, the only one.
+/// Fails unless these are words of keys of this algorithm that typed keys can have.
+pub(super) fn check_data(prng: PrngImpl, data: &Array) -> Result<()> {
+    data.check()?;
+    let n = prng.words();
+    if data.dtype() != DType::U32 || data.shape().last() != Some(&n) {
+        return Err(err!(Type, "wrap_key_data: invalid PRNG key data of type {}", data.type_name()).help(format!(
+            "the words of keys of {prng} are a uint32 array of shape [..., {n}], as `random::key_data` gives them"
+        )));
+    }
+    if prng == PrngImpl::Threefry2x32 {
+        return Ok(());
+    }
+    let raw = "functions of `random` also take the words themselves, as raw keys";
+    if matches!(data.0, Repr::Traced(_)) {
+        return Err(err!(NotImplemented, "wrap_key_data: words of {prng} in a traced function").help(raw));
+    }
+    match data.to_vec::<u32>()?.chunks_exact(n).find(|words| words[..2] != words[2..]) {
+        Some(words) => {
+            Err(err!(NotImplemented, "wrap_key_data: the words {words:?} of {prng} are not twice the same two")
+                .help(raw))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The typed keys of words that passed [`check_data`].
+pub(super) fn wrapped(prng: PrngImpl, data: &Array) -> Result<Array> {
+    composite1("wrap_key_data", prng, std::slice::from_ref(data), |prng, args| {
+        Ok(vec![of_pairs(Kind::Typed(*prng), &pairs(&args[0]))])
+    })
+}
+
+/// The name of the algorithm of a key: `threefry2x32` or `rbg`.
 ///
 /// Fails unless it is a key.
 ///
@@ -81,7 +106,7 @@ pub fn wrap_key_data(data: impl Borrow<Array>) -> Array {
 #[track_caller]
 pub fn key_impl(keys: impl Borrow<Array>) -> Result<&'static str> {
     let keys = keys.borrow();
-    check_keys("key_impl", keys).map(|()| "threefry2x32").at_caller()
+    check_keys("key_impl", keys).map(|()| Kind::of(keys).prng().name()).at_caller()
 }
 
 /// A key with the same words (JAX's `random.clone`), for programs that use one key twice on purpose.
@@ -100,9 +125,42 @@ pub fn clone(keys: impl Borrow<Array>) -> Array {
     made(|| check_keys("clone", keys).map(|()| keys.clone()), || keys.clone())
 }
 
+/// The algorithm and the form of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// Of a dtype of keys.
+    Typed(PrngImpl),
+    /// Their words, in a last dimension.
+    Raw(PrngImpl),
+}
+
+impl Kind {
+    /// The kind of keys; what passes [`check_keys`] has one.
+    pub fn of(keys: &Array) -> Kind {
+        match PrngImpl::of(keys.dtype()) {
+            Some(prng) => Kind::Typed(prng),
+            None if keys.shape().last() == Some(&4) => Kind::Raw(PrngImpl::Rbg),
+            None => Kind::Raw(PrngImpl::Threefry2x32),
+        }
+    }
+
+    pub fn prng(self) -> PrngImpl {
+        let (Kind::Typed(prng) | Kind::Raw(prng)) = self;
+        prng
+    }
+
+    /// An array for the type of a failed key.
+    pub fn failed(self) -> Array {
+        match self {
+            Kind::Typed(prng) => like([], prng.dtype()),
+            Kind::Raw(prng) => like([prng.words()], DType::U32),
+        }
+    }
+}
+
 /// Returns `true` for the words of keys.
 fn is_raw(keys: &Array) -> bool {
-    keys.dtype() == DType::U32 && keys.shape().last() == Some(&2)
+    keys.dtype() == DType::U32 && matches!(keys.shape().last(), Some(2 | 4))
 }
 
 fn check_keys(name: &str, keys: &Array) -> Result<()> {
@@ -129,32 +187,31 @@ pub(super) fn check_key(name: &str, key: &Array) -> Result<()> {
         .help("use `vmap` for batching, or take one key with `keys.get(i)`"))
 }
 
-/// The words of keys, two arrays of their shape.
-pub(super) fn words(keys: &Array) -> [Array; 2] {
+/// The words of keys in pairs, arrays of their shape.
+pub(super) fn pairs(keys: &Array) -> SmallVec<[[Array; 2]; 2]> {
     if keys.dtype().is_key() {
-        let mut out = RandomUnwrap.apply(keys);
-        return match (out.pop(), out.pop()) {
-            (Some(second), Some(first)) => [first, second],
-            // It has two results.
-            _ => [word(0), word(0)],
-        };
+        let out = RandomUnwrap.apply(keys);
+        return smallvec![[out[0].clone(), out[1].clone()]];
     }
     let (lead, last) = (&keys.shape()[..keys.ndim() - 1], keys.ndim() - 1);
-    [0, 1].map(|i| lax::reshape(&lax::slice_in_dim(keys, i, i + 1, last), lead))
+    let word = |i| lax::reshape(&lax::slice_in_dim(keys, i, i + 1, last), lead);
+    (0..keys.shape()[last] / 2).map(|pair| [word(2 * pair), word(2 * pair + 1)]).collect()
 }
 
-/// The keys of these words, typed or raw.
-pub(super) fn of_words(kind: DType, first: &Array, second: &Array) -> Array {
-    if kind.is_key() { RandomWrap.apply(first, second) } else { pairs(first, second) }
+/// The keys of these words; a single pair is both of `rbg`.
+pub(super) fn of_pairs(kind: Kind, pairs: &[[Array; 2]]) -> Array {
+    let [first, second] = &pairs[0];
+    let prng = match kind {
+        Kind::Typed(prng) => return RandomWrap { dtype: prng.dtype() }.apply(first, second),
+        Kind::Raw(prng) => prng,
+    };
+    let last = first.ndim();
+    let words: Vec<Array> =
+        pairs.iter().flatten().cycle().take(prng.words()).map(|w| w.expand_dims(last as i32)).collect();
+    lax::concatenate(&words, last)
 }
 
 /// Key `i` of an array of keys.
 pub(super) fn key_at(keys: &Array, i: usize) -> Array {
     lax::reshape(&lax::slice_in_dim(keys, i, i + 1, 0), &keys.shape()[1..])
-}
-
-/// Stacks two arrays along a new last dimension.
-fn pairs(first: &Array, second: &Array) -> Array {
-    let last = first.ndim() as i32;
-    lax::concatenate(&[first.expand_dims(last), second.expand_dims(last)], first.ndim())
 }

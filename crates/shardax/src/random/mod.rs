@@ -1,7 +1,8 @@
-//! Random numbers, bit for bit those of JAX: Threefry-2x32 keys that are split, never advanced.
+//! Random numbers, bit for bit those of JAX: keys that are split, never advanced.
 //!
 //! A key is a scalar of dtype `key<fry>`; `split` makes an array of `n` keys. Every function is a pure function of its key:
-//! use each key once, and split it for more. Values do not depend on how arrays are sharded.
+//! use each key once, and split it for more. Values do not depend on how arrays are sharded. [`PrngImpl`] names the
+//! algorithms of keys.
 //!
 //! Arrays of keys are moved like others: indexed, stacked, sharded, mapped over, selected, compared for equality.
 //! They are no numbers: arithmetic on them is an error. [`key_data`] gives their words, two uint32 a key, and
@@ -26,6 +27,7 @@ mod discrete;
 mod gamma;
 mod keys;
 mod parameters;
+mod prng;
 
 pub use continuous::*;
 pub use counts::*;
@@ -33,12 +35,14 @@ pub use derived::*;
 pub use discrete::*;
 pub use gamma::*;
 pub use keys::{clone, key_data, key_impl, wrap_key_data};
+pub use prng::PrngImpl;
 
 use std::borrow::Borrow;
 
-use keys::{check_key, key_at, of_words, words};
+use keys::{Kind, check_key, key_at, of_pairs, pairs};
 
 use crate::core::array::{Array, Repr};
+use crate::core::primitive::Outputs;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
@@ -61,8 +65,7 @@ use crate::shape::Shape;
 /// ```
 #[track_caller]
 pub fn key(seed: impl ArrayLike) -> Array {
-    let seed = seed.into_array();
-    made(|| seeded(&seed, DType::Key), || like([], DType::Key))
+    PrngImpl::default_of_process().key(seed)
 }
 
 /// The words of a [`key`], uint32 of shape `[2]`: a raw key, as JAX's older programs use. Every function takes it like a
@@ -80,12 +83,11 @@ pub fn key(seed: impl ArrayLike) -> Array {
 #[allow(non_snake_case)]
 #[track_caller]
 pub fn PRNGKey(seed: impl ArrayLike) -> Array {
-    let seed = seed.into_array();
-    made(|| seeded(&seed, DType::U32), || like([2], DType::U32))
+    PrngImpl::default_of_process().raw_key(seed)
 }
 
 /// The key of a seed, typed or raw.
-fn seeded(seed: &Array, kind: DType) -> Result<Array> {
+fn seeded(seed: &Array, kind: Kind) -> Result<Array> {
     seed.check()?;
     if seed.ndim() != 0 || !seed.dtype().is_integer() {
         return Err(err!(Type, "PRNG key seed must be an integer scalar; got {}", seed.type_name())
@@ -94,12 +96,12 @@ fn seeded(seed: &Array, kind: DType) -> Result<Array> {
     if let Repr::Literal(l) = &seed.0 {
         let seed = l.value.to_i128() as u32;
         return match kind {
-            DType::Key => Array::from_bytes(&(u64::from(seed) << 32).to_ne_bytes(), DType::Key, &[]),
-            _ => Array::from_slice(&[0, seed], &[2]),
+            Kind::Typed(prng) => Array::from_bytes(&(u64::from(seed) << 32).to_ne_bytes(), prng.dtype(), &[]),
+            Kind::Raw(prng) => Array::from_slice(&[0, seed].repeat(prng.words() / 2), &[prng.words()]),
         };
     }
     composite1("key", kind, std::slice::from_ref(seed), |kind, args| {
-        Ok(vec![of_words(*kind, &word(0), &args[0].astype(DType::U32))])
+        Ok(vec![of_pairs(*kind, &[[word(0), args[0].astype(DType::U32)]])])
     })
 }
 
@@ -167,9 +169,8 @@ pub fn fold_in(key: impl Borrow<Array>, data: impl ArrayLike) -> Array {
         }
         let data = data.astype(DType::U32);
         composite1("fold_in", (), &[key.clone(), data], |(), args| {
-            let [k0, k1] = words(&args[0]);
-            let out = Threefry2x32.apply(&[k0, k1, word(0), args[1].clone()]);
-            Ok(vec![of_words(args[0].dtype(), &out[0], &out[1])])
+            let folded = |[k0, k1]: [Array; 2]| pair(Threefry2x32.apply(&[k0, k1, word(0), args[1].clone()]));
+            Ok(vec![of_pairs(Kind::of(&args[0]), &pairs(&args[0]).into_iter().map(folded).collect::<Vec<_>>())])
         })
     };
     made(fold_in, || key.clone())
@@ -249,14 +250,22 @@ fn word(v: u32) -> Array {
 
 /// Zeros for each element of `like`, varying over the manual axes of both: the types of a loop's carry must not change.
 fn zero_of(key: &Array, like: &Array) -> Array {
-    let [word, _] = words(key);
+    let [word, _] = &pairs(key)[0];
     let zero = |x: &Array| where_(x.equal(x), 0, 0).astype(like.dtype());
-    zero(like) + zero(&word)
+    zero(like) + zero(word)
 }
 
 fn split_traced(key: &Array, shape: &[usize]) -> Array {
-    let [first, second] = bits::blocks(key, shape);
-    of_words(key.dtype(), &first, &second)
+    let made: Vec<_> = pairs(key).into_iter().map(|pair| bits::blocks(pair, shape)).collect();
+    of_pairs(Kind::of(key), &made)
+}
+
+/// The two results of the cipher.
+fn pair(mut out: Outputs) -> [Array; 2] {
+    match (out.pop(), out.pop()) {
+        (Some(second), Some(first)) => [first, second],
+        _ => [word(0), word(0)],
+    }
 }
 
 /// Splits a key into two.

@@ -203,6 +203,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     ),
     ("random::key_impl", "a name: the examples in the documentation"),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
+    ("lax::rng_bit_generator", "with JAX's bits: tests/random.rs"),
     ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),
     ("nn::constant array::array_of", "constants: the examples in the documentation"),
     (
@@ -541,6 +542,7 @@ table! {
     );
     "lax::qr" => |c| lax::linalg::qr(&c.x, if c.i > 0 { lax::linalg::QrMode::Complete } else { lax::linalg::QrMode::Reduced });
     "lax::reduce" => |c| same!(c; lax::reduce(&c.x, c.i, |a, b| a * b, c.i), lax::reduce(&c.x, &c.y, |a, b| a + b, ..));
+    "lax::rng_bit_generator" => |c| lax::rng_bit_generator(&c.x, &[c.n], c.dtype, lax::RandomAlgorithm::Default);
     "lax::ragged_dot" => |c| lax::ragged_dot(&c.x, &c.y, &c.places);
     "lax::reduce_and" => |c| lax::reduce_and(&c.x, &[c.n]);
     "lax::reduce_max" => |c| lax::reduce_max(&c.x, &[c.n]);

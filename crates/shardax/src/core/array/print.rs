@@ -73,16 +73,16 @@ pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     format_values(&scalars, shape, dtype)
 }
 
-/// The words of a key, of which the first is the low half of its element.
-fn key_words(key: Scalar) -> [Scalar; 2] {
+/// The words of a key, of which the first is the low half of its element; those of `rbg` are there twice.
+fn key_words(key: Scalar, dtype: DType) -> Vec<Scalar> {
     let key = key.to_i128() as u64;
-    [key as u32, (key >> 32) as u32].map(Element::to_scalar)
+    [key as u32, (key >> 32) as u32].map(Element::to_scalar).repeat(if dtype == DType::KeyRbg { 2 } else { 1 })
 }
 
 fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
     if dtype.is_key() {
-        let words: Vec<Scalar> = scalars.iter().flat_map(|key| key_words(*key)).collect();
-        let words = format_values(&words, &[shape, &[2]].concat(), DType::U32);
+        let words: Vec<Scalar> = scalars.iter().flat_map(|key| key_words(*key, dtype)).collect();
+        let words = format_values(&words, &[shape, &[words.len() / scalars.len().max(1)]].concat(), DType::U32);
         return format!("Array(shape={shape:?}, dtype={dtype}) overlaying:\n{words}");
     }
     if size(shape) == 0 {

@@ -41,6 +41,7 @@ pub(crate) mod reduce;
 pub(crate) mod reduce_precision;
 pub(crate) mod reduce_window;
 pub(crate) mod reshard;
+pub(crate) mod rng_bit_generator;
 pub(crate) mod scan;
 pub(crate) mod scatter;
 pub(crate) mod select_and_gather;

@@ -1,6 +1,6 @@
 //! Random keys of two words, and the words of keys: the only operations that know how a key is stored.
 //!
-//! An element of dtype `key<fry>` is a uint64 on the device, with the first word in its low half. So an array of keys has
+//! An element of dtype `key<fry>` or `key<rbg>` is a uint64 on the device, with the first word in its low half. So an array of keys has
 //! one shape everywhere, operations that move elements need no rule for keys, and its bytes on the host (little-endian)
 //! are those of the uint32 array of words. Words are taken and joined by shifts: unlike bitcasts they are elementwise, and
 //! need no dimension of two.
@@ -18,7 +18,10 @@ use crate::error::{Result, err};
 
 /// `random_wrap(first, second)`: the keys of these words, which are uint32 of one shape, or scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RandomWrap;
+pub(crate) struct RandomWrap {
+    /// The dtype of the keys.
+    pub dtype: DType,
+}
 
 /// `random_unwrap(keys)`: the first and the second words of keys, as uint32 of their shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +51,13 @@ impl Primitive for RandomWrap {
         "random_wrap"
     }
 
+    fn print_params(&self) -> String {
+        match self.dtype {
+            DType::Key => String::new(),
+            dtype => format!("dtype={dtype}"),
+        }
+    }
+
     fn is_fused(&self) -> bool {
         true
     }
@@ -60,7 +70,7 @@ impl Primitive for RandomWrap {
         if elementwise::dtype_of("random_wrap", Accepts::Any, args)? != DType::U32 {
             return Err(err!(Type, "random_wrap takes uint32 words, got {}", args[0]));
         }
-        Ok(smallvec![elementwise::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(DType::Key)])
+        Ok(smallvec![elementwise::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(self.dtype)])
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

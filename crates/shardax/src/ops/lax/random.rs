@@ -1,0 +1,41 @@
+//! Random bits of the device's generator.
+
+use super::{bitcast_convert_type, reshape};
+use crate::core::array::Array;
+use crate::dtype::DType;
+use crate::error::{Error, err};
+pub use crate::ops::primitive::rng_bit_generator::RandomAlgorithm;
+use crate::ops::primitive::rng_bit_generator::RngBitGenerator;
+
+/// Random bits of `shape` from a state, by the device's generator: the next state, and unsigned integers of `dtype`.
+///
+/// `key` is the state, uint32 of `[4]` or uint64 of `[2]`. Bits differ between platforms, and may between versions of XLA.
+/// Functions of [`random`](crate::random) draw numbers of them, with keys of
+/// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg).
+///
+/// Fails for a state of another type, or a dtype that is not an unsigned integer of 8 to 64 bits.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let state = array([1u32, 2, 3, 4]);
+/// let (state, bits) = lax::rng_bit_generator(&state, &[3], DType::U32, lax::RandomAlgorithm::Default);
+/// let (_, next) = lax::rng_bit_generator(&state, &[3], DType::U32, lax::RandomAlgorithm::Default);
+/// assert!(bits.not_equal(&next).all(..).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn rng_bit_generator(key: &Array, shape: &[usize], dtype: DType, algorithm: RandomAlgorithm) -> (Array, Array) {
+    let halves = key.dtype() == DType::U32 && key.shape() == [4];
+    if !halves && (key.dtype() != DType::U64 || key.shape() != [2]) {
+        let error = key.check().err().unwrap_or_else(|| {
+            err!(Type, "rng_bit_generator takes a state of uint32[4] or uint64[2], got {}", key.type_name())
+                .help("`random::key_data` gives the words of a key of `rbg`")
+        });
+        let failed = |error: Error| Array::from_result(Err(error), key);
+        return (failed(error.clone()), failed(error));
+    }
+    let state = if halves { bitcast_convert_type(&reshape(key, &[2, 2]), DType::U64) } else { key.clone() };
+    let outs = RngBitGenerator { shape: shape.into(), dtype, algorithm }.apply(&state);
+    let next = if halves { reshape(&bitcast_convert_type(&outs[0], DType::U32), &[4]) } else { outs[0].clone() };
+    (next, outs[1].clone())
+}
