@@ -356,7 +356,7 @@ impl Reduce {
         flat.push(self.axes.iter().map(|&d| x.shape()[d]).product());
         let rows = moved.reshape(flat.as_slice());
         let n = flat[last];
-        let ones = crate::ops::numpy::ones_like(crate::ops::lax::slice_in_dim(&rows, 0, 1.min(n), last));
+        let ones = crate::ops::constants::ones_like(crate::ops::lax::slice_in_dim(&rows, 0, 1.min(n), last));
         let shifted = |a: &Array| {
             crate::ops::lax::concatenate(
                 &[ones.clone(), crate::ops::lax::slice_in_dim(a, 0, n.saturating_sub(1), last)],

@@ -10,8 +10,8 @@ use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::{full_dtype, zeros_dtype};
 use crate::ops::lax::iota;
-use crate::ops::numpy::{full_dtype, zeros_dtype};
 use crate::ops::select::where_;
 
 const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
