@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::derivative::AttentionGradient;
-use super::{Attention, Implementation};
+use super::{Attention, Implementation, Operands};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Primitive, bind};
@@ -114,10 +114,15 @@ enum Form {
 /// The forms of the operands of attention.
 fn forms(of: &Attention) -> Vec<Form> {
     let given = of.given;
-    let scores = [given.bias, given.mask].map(|given| (given, Form::Scores));
-    let batch = [given.query_lengths, given.key_lengths, given.segments, given.segments].map(|g| (g, Form::Batch));
-    let optional = scores.into_iter().chain(batch).filter(|(given, _)| *given).map(|(_, form)| form);
-    [Form::Output; 3].into_iter().chain(optional).collect()
+    let operands = Operands {
+        bias: given.bias.then_some(Form::Scores),
+        mask: given.mask.then_some(Form::Scores),
+        query_lengths: given.query_lengths.then_some(Form::Batch),
+        key_lengths: given.key_lengths.then_some(Form::Batch),
+        segments: given.segments.then_some([Form::Batch; 2]),
+        ..Operands::new(&Form::Output, &Form::Output, &Form::Output)
+    };
+    operands.flat()
 }
 
 /// The sharding of the queries of an attention whose operands are these, if it is known.
