@@ -171,8 +171,8 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
     }
 }
 
-/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that were put aside,
-/// which are taken out of the module: `nnx.capture`. What was in the module before is dropped.
+/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that `f` stored,
+/// which are removed from the module (`nnx.capture`). Earlier ones are dropped.
 ///
 /// Fails if `f` does.
 pub fn capture<M: Module, R: IntoOutput>(module: &mut M, f: impl FnOnce(&mut M) -> R) -> Result<(R::Output, State)> {

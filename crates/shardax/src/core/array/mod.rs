@@ -263,7 +263,7 @@ impl Array {
         }
     }
 
-    /// Returns `true` if it is weakly typed: its dtype yields to those of other operands, as a plain number's does.
+    /// Returns `true` if it is weakly typed, as a plain number is: it takes the dtype of other operands.
     pub fn weak_type(&self) -> bool {
         match &self.0 {
             Repr::Literal(l) => l.weak,

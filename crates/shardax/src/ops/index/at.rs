@@ -78,8 +78,8 @@ impl At {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
-    /// which follows from the array's, where each device has what it reads or updates.
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default:
+    /// it follows from the array's, if each device reads and updates its own shard alone.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
