@@ -169,7 +169,7 @@ mod unit {
     #[test]
     fn summaries_name_the_thing() {
         let text =
-            "/// What it is.\n///\n/// How it is no summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
+            "/// What it is.\n///\n/// How it is not a summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
         let found = faults(text);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("f:1:") && found[1].starts_with("f:5:"), "{found:?}");

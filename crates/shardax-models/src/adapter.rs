@@ -46,7 +46,7 @@ impl Adapter {
     /// Matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are zeros, so
     /// that nothing is changed at first.
     ///
-    /// Fails when a target is no layer of the model, and when the rank is 0.
+    /// Fails when a target is not a layer of the model, and when the rank is 0.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,

@@ -136,7 +136,7 @@ pub trait Module: Tree {
     /// Takes the values of a kind out of the module, as `nnx.pop` does, and returns them by their key paths: lists of them,
     /// such as [`Intermediate`](crate::Intermediate)s, are empty afterwards.
     ///
-    /// Fails for a kind whose variables are no lists, which a struct cannot be without.
+    /// Fails for a kind whose variables are not lists, which a struct cannot be without.
     fn pop<K: Kind>(&mut self) -> Result<State> {
         let flat = Flat::of(self);
         let infos = flat.def.leaf_infos();

@@ -87,7 +87,7 @@ fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<Stri
                     return rest;
                 }
                 let rest = expand(list, path.clone(), found).trim_start();
-                // Something that is no path: the text goes on as code.
+                // Something that is not a path: the text goes on as code.
                 if rest.len() == list.len() {
                     return rest;
                 }

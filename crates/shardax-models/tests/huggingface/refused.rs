@@ -276,8 +276,8 @@ fn files_of_any_size_and_kind_are_errors() -> Result<()> {
     let pipe = here.join("config.json");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     if made.is_ok_and(|status| status.success()) {
-        fails(Decoder::from_pretrained(&here.0), &["config.json is no file"]);
-        fails(Weights::open(&pipe), &["config.json is no file"]);
+        fails(Decoder::from_pretrained(&here.0), &["config.json is not a file"]);
+        fails(Weights::open(&pipe), &["config.json is not a file"]);
     }
     Ok(())
 }

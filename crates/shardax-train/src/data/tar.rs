@@ -155,7 +155,7 @@ fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_
                 "is a link, and its bytes are elsewhere: write it with `tar --dereference --hard-dereference`",
             ));
         }
-        kind => return Err(fail(&format!("is no file: its type is {:?}", char::from(kind.as_byte())))),
+        kind => return Err(fail(&format!("is not a file: its type is {:?}", char::from(kind.as_byte())))),
     }
     let extensions = entry.pax_extensions().map_err(|error| fail(&error.to_string()))?;
     let mut keys = extensions.into_iter().flatten().filter_map(io::Result::ok);

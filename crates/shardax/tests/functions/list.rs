@@ -194,7 +194,7 @@ fn entries(block: &[&str]) -> Vec<String> {
         }
         at_start |= plain;
     }
-    // Arguments of a macro's entries that are no names: `None`, `false`.
+    // Arguments of a macro's entries that are not names: `None`, `false`.
     out.retain(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && !matches!(name.as_str(), "true" | "false"));
     out
 }

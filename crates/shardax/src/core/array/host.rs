@@ -335,7 +335,7 @@ impl Array {
         Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
     }
 
-    /// Fails for random keys, which are no numbers.
+    /// Fails for random keys, which are not numbers.
     fn check_no_key(&self) -> Result<()> {
         match self.dtype().is_key() {
             true => Err(err!(Type, "an array of type {} cannot be read as numbers", self.type_name())

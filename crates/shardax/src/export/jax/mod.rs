@@ -32,7 +32,7 @@ use crate::sharding::{AxisType, DimSpec, PartitionSpec};
 use crate::stack::grow;
 
 fn damaged(what: impl Display) -> Error {
-    err!(Value, "this is no exported function, of this library or of `jax.export`: {what}").help(
+    err!(Value, "this is not an exported function, of this library or of `jax.export`: {what}").help(
         "pass the complete output of `Exported::serialize`, of shardax or JAX; a truncated or changed file is rejected",
     )
 }
