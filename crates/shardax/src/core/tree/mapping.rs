@@ -268,7 +268,7 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
         let path = first.def.path_of_token(span.start);
         err!(
             Type,
-            "trees of different structure: at leaf{path} of the first, another is no {}: {e}",
+            "trees of different structure: at leaf{path} of the first, another is not a {}: {e}",
             std::any::type_name::<L>()
         )
         .help("leaves are arrays, or of the types of the function's parameter: `tree::zip((x, y)).is_leaf()`")

@@ -144,7 +144,7 @@ impl TreeDef {
                         "the result holds the value {text}, which is not an array, and none of the arguments has it"
                     )
                     .help("return arrays alone, or pass the value as an argument too"),
-                    None => err!(Value, "{step} is no step of a tree"),
+                    None => err!(Value, "{step} is not a step of a tree"),
                 }
             })?);
         }

@@ -6,6 +6,10 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::dynamic_slice_in_dim;
 
+/// The fix for a bias or a mask of another shape.
+const BROADCASTS: &str =
+    "give [..., heads, queries, keys], floating point for a bias and booleans for a mask; sizes may be 1";
+
 /// The operands that are given besides queries, keys and values, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Given {
@@ -54,21 +58,25 @@ impl Given {
         if let Some(bias) = &x.bias
             && (!bias.dtype.is_float() || !broadcasts(bias))
         {
-            return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}"));
+            return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}")
+                .help(BROADCASTS));
         }
         if let Some(mask) = &x.mask
             && (mask.dtype != DType::Bool || !broadcasts(mask))
         {
-            return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}"));
+            return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}")
+                .help(BROADCASTS));
         }
         for lengths in [&x.query_lengths, &x.key_lengths].into_iter().flatten() {
             if !ids(lengths, &[]) {
-                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}"));
+                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}")
+                    .help("give an integer for each example of the batch"));
             }
         }
         for (segments, n) in x.segments.iter().flatten().zip([queries, keys]) {
             if !ids(segments, &[n]) {
-                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions"));
+                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions")
+                    .help("give an integer for each position of each example"));
             }
         }
         Ok(())

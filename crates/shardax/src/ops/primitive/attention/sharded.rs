@@ -31,9 +31,8 @@ impl Fused {
         let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
         let message = format!("{} does not compute attention of {}: {reason}", self.name, types.join(", "));
         if of.implementation == Some(self.implementation) {
-            return Err(
-                err!(NotImplemented, "{message}").help("leave `implementation` to the library, or change what it says")
-            );
+            return Err(err!(NotImplemented, "{message}")
+                .help("leave `implementation` unset, or change what the message names"));
         }
         static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
