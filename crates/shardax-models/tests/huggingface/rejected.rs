@@ -23,9 +23,9 @@ fn load_of(kind: &str, folder: &Path) -> Result<()> {
     }
 }
 
-/// A field that changes what `transformers` computes is refused where the model here would not follow it.
+/// A field that changes what `transformers` computes is rejected where the model here would not follow it.
 #[test]
-fn fields_that_are_not_understood_are_refused() -> Result<()> {
+fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     for (kind, field, said) in [
@@ -150,7 +150,7 @@ fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>,
 
 /// Arrays that the model does not have are not left out in silence.
 #[test]
-fn arrays_that_are_not_understood_are_refused() -> Result<()> {
+fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     let add = |kind: &str, name: &str, shape: &[usize], value: f32| {
