@@ -19,7 +19,7 @@ use super::stream::{Stream, number};
 ///
 /// The position is a file and an offset in it, so that seeking reads nothing twice.
 ///
-/// Fails, with the file and the offset, if a file is truncated, is no tar file, or is shorter than a position in it.
+/// Fails, with the file and the offset, if a file is truncated, is not a tar file, or is shorter than a position in it.
 /// Links are errors, since their bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
 #[derive(Debug)]
 pub struct WebDataset {
