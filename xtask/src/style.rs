@@ -180,6 +180,6 @@ mod unit {
         let found = faults(
             "/// Mended, recommended, `mended`.\n/// ```\n/// // refused\n/// ```\n/// It gives\n/// way.\n\n// What refuses.\n",
         );
-        assert_eq!(found, ["f:1: \"mended\": write fixed", "f:7: \"refuses\": write rejects"]);
+        assert_eq!(found, ["f:1: \"mended\": write fixed", "f:8: \"refuses\": write rejects"]);
     }
 }
