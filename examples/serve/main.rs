@@ -55,7 +55,7 @@ async fn ask(client: &Client, clients: usize, requests: usize, features: usize) 
                 for i in 0..requests.div_ceil(clients) {
                     let row: Vec<f32> = (0..features).map(|at| ((number + i + at) % 7) as f32 / 7.0).collect();
                     let start = Instant::now();
-                    let answer = client.call(row).await.map_err(|refusal| refusal.to_string())?;
+                    let answer = client.call(row).await.map_err(|rejection| rejection.to_string())?;
                     times.push(start.elapsed());
                     if !answer.iter().all(|value| value.is_finite()) {
                         return Err(format!("client {number} was answered {answer:?}"));
@@ -78,8 +78,8 @@ async fn run(cli: Cli, model: Model) -> Result<()> {
     let features = model.features();
     let server = Server::start(model, Limits { wait: Duration::from_micros(cli.wait_us), queue: cli.queue.max(1) });
     let client = server.client();
-    if let Err(refusal) = client.try_call(vec![0.0; features + 1]).await {
-        println!("a request with one feature too many: {refusal}");
+    if let Err(rejection) = client.try_call(vec![0.0; features + 1]).await {
+        println!("a request with one feature too many: {rejection}");
     }
     println!("clients  requests   p50 ms   p99 ms  requests/s  rows/batch");
     for &clients in &cli.clients {

@@ -24,7 +24,7 @@ pub trait Batched: Send + Sync + 'static {
 
 /// The error of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum Rejection {
     /// The queue is full; try again later.
     Busy,
     /// The server is stopping.
@@ -35,18 +35,18 @@ pub enum Refusal {
     Failed(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Busy => write!(f, "the server is busy"),
-            Refusal::Stopped => write!(f, "the server was stopped"),
-            Refusal::Wrong(what) => write!(f, "the request is wrong: {what}"),
-            Refusal::Failed(what) => write!(f, "the model failed: {what}"),
+            Rejection::Busy => write!(f, "the server is busy"),
+            Rejection::Stopped => write!(f, "the server was stopped"),
+            Rejection::Wrong(what) => write!(f, "the request is wrong: {what}"),
+            Rejection::Failed(what) => write!(f, "the model failed: {what}"),
         }
     }
 }
 
-type Answer = Result<Vec<f32>, Refusal>;
+type Answer = Result<Vec<f32>, Rejection>;
 
 struct Request {
     row: Vec<f32>,
@@ -117,18 +117,18 @@ impl Client {
     /// Answers a row. If the queue is full, it waits, which slows clients down (backpressure).
     pub async fn call(&self, row: Vec<f32>) -> Answer {
         let (request, answer) = request(row);
-        self.queue.send(request).await.map_err(|_| Refusal::Stopped)?;
-        answer.await.unwrap_or(Err(Refusal::Stopped))
+        self.queue.send(request).await.map_err(|_| Rejection::Stopped)?;
+        answer.await.unwrap_or(Err(Rejection::Stopped))
     }
 
     /// Answers a row; if the queue is full, the request is rejected immediately.
     pub async fn try_call(&self, row: Vec<f32>) -> Answer {
         let (request, answer) = request(row);
         self.queue.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Refusal::Busy,
-            mpsc::error::TrySendError::Closed(_) => Refusal::Stopped,
+            mpsc::error::TrySendError::Full(_) => Rejection::Busy,
+            mpsc::error::TrySendError::Closed(_) => Rejection::Stopped,
         })?;
-        answer.await.unwrap_or(Err(Refusal::Stopped))
+        answer.await.unwrap_or(Err(Rejection::Stopped))
     }
 }
 
@@ -155,7 +155,7 @@ async fn serve(model: impl Batched, mut messages: mpsc::Receiver<Message>, wait:
                         }
                         batch.push(request);
                     }
-                    Err(what) => drop(request.answer.send(Err(Refusal::Wrong(what)))),
+                    Err(what) => drop(request.answer.send(Err(Rejection::Wrong(what)))),
                 },
             }
             if batch.len() == model.largest() {
@@ -184,15 +184,15 @@ async fn answer(model: &impl Batched, batch: Vec<Request>, counts: &Counts) {
             }
         }
         Err(error) => {
-            let refusal = Refusal::Failed(error.to_string());
-            waiting.into_iter().for_each(|one| drop(one.send(Err(refusal.clone()))));
+            let rejection = Rejection::Failed(error.to_string());
+            waiting.into_iter().for_each(|one| drop(one.send(Err(rejection.clone()))));
         }
     }
 }
 
 async fn single(model: &impl Batched, row: Vec<f32>) -> Answer {
     match model.run(&[row]).await {
-        Ok(answers) => answers.into_iter().next().ok_or_else(|| Refusal::Failed("no answer".to_owned())),
-        Err(error) => Err(Refusal::Failed(error.to_string())),
+        Ok(answers) => answers.into_iter().next().ok_or_else(|| Rejection::Failed("no answer".to_owned())),
+        Err(error) => Err(Rejection::Failed(error.to_string())),
     }
 }

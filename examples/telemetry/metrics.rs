@@ -24,7 +24,7 @@ impl Page {
         let (requests, registry) = (page.server.clone(), page.registry.clone());
         thread::spawn(move || {
             for request in requests.incoming_requests() {
-                // A client that went away is no failure of the run.
+                // A client that went away is not a failure of the run.
                 let _ = match request.url() {
                     "/metrics" => request.respond(rendered(&registry)),
                     _ => request.respond(Response::from_string("see /metrics\n").with_status_code(404).boxed()),

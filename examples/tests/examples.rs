@@ -182,8 +182,8 @@ fn lm() {
     for text in ["<svg", "test/loss", ".embed.embedding", "all-reduce", "fsdp"] {
         assert!(report.contains(text), "{text}");
     }
-    let refused = run_of("lm", &["--text", &text, "--mesh", "rows=2"]);
-    assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,fsdp=2,model=2"), "{refused}");
+    let rejected = run_of("lm", &["--text", &text, "--mesh", "rows=2"]);
+    assert!(rejected.contains("\"rows=2\" is no mesh") && rejected.contains("data=2,fsdp=2,model=2"), "{rejected}");
     std::fs::remove_dir_all(folder).expect("the folder is removed");
 }
 

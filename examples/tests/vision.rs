@@ -93,11 +93,14 @@ fn cifar10() {
     let done = cifar10(&[&["--epochs", "2", "--devices", "4", "--per-device-batch", "8"][..], &more].concat());
     assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&rest, "\ntest accuracy: "), "{done}");
 
-    let refused = run_of("cifar10", &["--data", &folder.path("none")]);
-    assert!(refused.contains("cannot read the folder") && refused.contains("data_batch_1.bin"), "{refused}");
+    let rejected = run_of("cifar10", &["--data", &folder.path("none")]);
+    assert!(rejected.contains("cannot read the folder") && rejected.contains("data_batch_1.bin"), "{rejected}");
     std::fs::write(folder.path("data_batch_2.bin"), [3u8; 100]).expect("a file");
-    let refused = run_of("cifar10", &["--data", &dir]);
-    assert!(refused.contains("data_batch_2.bin is damaged") && refused.contains("at byte 1, 3072 bytes"), "{refused}");
+    let rejected = run_of("cifar10", &["--data", &dir]);
+    assert!(
+        rejected.contains("data_batch_2.bin is damaged") && rejected.contains("at byte 1, 3072 bytes"),
+        "{rejected}"
+    );
 }
 
 /// 128 images are 16 on each of 8 devices, labels are smoothed, and bfloat16 saves computation: the gradients that
@@ -183,8 +186,8 @@ fn vit() {
     assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");
     let on = vit(&["--steps", "225", "--devices", "4", "--run", &run]);
     assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
-    let refused = run_of("vit", &["--patch", "3"]);
-    assert!(refused.contains("patches of 3 pixels") && refused.contains("divides 8 pixels"), "{refused}");
+    let rejected = run_of("vit", &["--patch", "3"]);
+    assert!(rejected.contains("patches of 3 pixels") && rejected.contains("divides 8 pixels"), "{rejected}");
 }
 
 fn exists(path: &str) {

@@ -368,7 +368,7 @@ def main():
         wide = export.export(jax.jit(where), platforms=["tpu", "cpu"])(jnp.arange(3, dtype=jnp.int32))
         (OUT / "wide.jax").write_bytes(wide.serialize())
     (OUT / "small.jax").write_bytes(small())
-    # What Rust refuses.
+    # What Rust rejects.
     @jax.tree_util.register_pytree_node_class
     class Box:
         def __init__(self, *parts):
@@ -382,12 +382,12 @@ def main():
             return cls(*parts)
 
     export.register_pytree_node_serialization(Box, serialized_name="Box", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None)
-    refused = {
+    rejected = {
         "custom": (lambda box: box.parts[0] * 2, [Box(jnp.ones(2))], {}),
         "lapack": (jnp.linalg.eigvals, [jnp.eye(2)], {}),
         "keys_rbg": (lambda key: jax.random.normal(key, 2), [jax.random.key(0, impl="rbg")], {}),
     }
-    for name, (function, args, keywords) in refused.items():
+    for name, (function, args, keywords) in rejected.items():
         exported = export.export(jax.jit(function))(*args, **keywords)
         (OUT / f"{name}.jax").write_bytes(exported.serialize())
     exchange._write(OUT / "values.safetensors", {},

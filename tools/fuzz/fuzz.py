@@ -42,7 +42,7 @@ def answer(group, rng):
                     jax.eval_shape(f, args, programs.noises(p, rng, 0))
             staged.append((p, f, args))
         except Exception as error:
-            refuse(p, error)
+            reject(p, error)
     if not staged:
         return []
     try:
@@ -54,7 +54,7 @@ def answer(group, rng):
                 trials.append([[np.asarray(x) for x in outs] for outs in found])
     except Exception as error:
         if len(staged) == 1:
-            refuse(staged[0][0], error)
+            reject(staged[0][0], error)
             return []
         half = len(staged) // 2
         return answer([p for p, *_ in staged[:half]], rng) + answer([p for p, *_ in staged[half:]], rng)
@@ -63,18 +63,18 @@ def answer(group, rng):
         try:
             programs.judge(p, [outs[k] for outs in trials])
             good.append(p)
-        except programs.Refused as error:
-            refuse(p, error)
+        except programs.Rejected as error:
+            reject(p, error)
     return good
 
 
-refusals = collections.Counter()
+rejections = collections.Counter()
 
 
-def refuse(p, error):
-    reason = str(error).split("\n")[0][:70] if isinstance(error, programs.Refused) else type(error).__name__
-    refusals[reason] += 1
-    if os.environ.get("FUZZ_VERBOSE") and not isinstance(error, programs.Refused):
+def reject(p, error):
+    reason = str(error).split("\n")[0][:70] if isinstance(error, programs.Rejected) else type(error).__name__
+    rejections[reason] += 1
+    if os.environ.get("FUZZ_VERBOSE") and not isinstance(error, programs.Rejected):
         print(p.mode, [o.name for o, _ in p.steps], str(error)[:300], file=sys.stderr)
 
 
@@ -89,8 +89,8 @@ def generate(count, seed, out, mode=None):
         index += 1
         try:
             p = programs.Builder(rng, table).program(mode)
-        except programs.Refused as error:
-            refusals[str(error)] += 1
+        except programs.Rejected as error:
+            rejections[str(error)] += 1
             continue
         several = p.mode in ("pmap", "shard_map")
         kind = (p.x64, several)
@@ -110,7 +110,7 @@ def generate(count, seed, out, mode=None):
     out.write_bytes(golden.encode(tensors, meta))
     seconds = time.perf_counter() - start
     print(f"{out}: {count} programs of {index}, {out.stat().st_size / 1024:.0f} KiB, {seconds:.0f} s; {dict(modes)}")
-    print("left out:", dict(refusals.most_common(12)))
+    print("left out:", dict(rejections.most_common(12)))
 
 
 def reduce(path, names, out):

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from operations import FAMILIES, NARROW_ONLY, collective, differs, orders_complex
 
 warnings.filterwarnings("ignore")
-# Writing into narrower dtypes, which JAX is about to refuse, and shardax does.
+# Writing into narrower dtypes, which JAX is about to reject, and shardax does.
 warnings.filterwarnings("error", category=FutureWarning)
 
 DEVICES = 8
@@ -25,7 +25,7 @@ WORST = {"f16": 0.1, "bf16": 0.2, "f32": 0.02, "c64": 0.02, "f64": 1e-6, "c128":
 EPSILON = {"f16": 2**-11, "bf16": 2**-8, "f32": 2**-24, "c64": 2**-24, "f64": 2**-53, "c128": 2**-53}
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """JAX has no answer, or none that could be compared."""
 
 
@@ -176,17 +176,17 @@ class Builder:
                 # Where JAX inverts blocks of the matrix, a zero on its diagonal makes NaN of what is infinite.
                 p.inputs = [np.where(x == 0, 1, x).astype(x.dtype) if is_float(x.dtype) else x for x in p.inputs]
             self.choose_results()
-        self.refuse_known(p)
+        self.reject_known(p)
         return p
 
-    def refuse_known(self, p):
-        """Refuses what is not as in JAX, for a reason that the page on differences gives."""
+    def reject_known(self, p):
+        """Rejects what is not as in JAX, for a reason that the page on differences gives."""
         for operation, operands in p.steps:
             dtypes = [short(p.avals[i].dtype) for i in operands]
             if operation.op == "avg_pool" and any(name in ("f16", "bf16") for name in dtypes):
-                raise Refused("an average of half precision")
+                raise Rejected("an average of half precision")
             if operation.family == "dot" and any(name in COMPLEX for name in dtypes) and (operation.params or {}).get("preferred"):
-                raise Refused("a complex product with a preferred dtype")
+                raise Rejected("a complex product with a preferred dtype")
 
     def dtype(self, like):
         """A dtype for a fresh operand where the golden case has `like`."""
@@ -304,7 +304,7 @@ class Builder:
                     linalg += family == "linalg"
                     break
         if not p.steps:
-            raise Refused("no steps")
+            raise Rejected("no steps")
 
     def add(self, operation, operands, fresh):
         p = self.p
@@ -374,7 +374,7 @@ class Builder:
             if len(p.wrt) > 1 and rng.random() < 0.3:
                 p.wrt = sorted(int(i) for i in rng.choice(p.wrt, len(p.wrt) - 1, replace=False))
             if not ids or not p.wrt:
-                raise Refused("nothing to differentiate")
+                raise Rejected("nothing to differentiate")
         p.results = ids[-8:]
 
 
@@ -598,9 +598,9 @@ def judge(p, answers):
         if tol <= max(WORST[name], base):
             p.kept.append(k), p.answers.append(want), p.tols.append(float(f"{tol:.1e}"))
     if not p.kept:
-        raise Refused("no stable result")
+        raise Rejected("no stable result")
     if sum(a.size for a in p.answers) > (RESULT_SIZE * 8 if p.mode in ("pmap", "shard_map") else RESULT_SIZE):
-        raise Refused("too large")
+        raise Rejected("too large")
 
 
 def record(p, name):

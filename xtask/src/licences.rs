@@ -18,14 +18,14 @@ pub fn run(root: &Path) -> Result<(), String> {
     let text = String::from_utf8_lossy(&tree.stdout);
     let lines = text.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty());
     let crates: BTreeSet<&str> = lines.collect();
-    let refused: Vec<String> = crates
+    let rejected: Vec<String> = crates
         .iter()
         .filter_map(|line| line.split_once('|'))
         .filter(|(_, licence)| !is_allowed(licence, &allowed))
         .map(|(name, licence)| format!("{name}: {licence:?} is not among the licences of deny.toml"))
         .collect();
-    if !refused.is_empty() {
-        return Err(refused.join("\n"));
+    if !rejected.is_empty() {
+        return Err(rejected.join("\n"));
     }
     println!("the licences of {} crates are among those of deny.toml", crates.len());
     Ok(())

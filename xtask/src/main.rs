@@ -154,6 +154,6 @@ fn docs(check: bool) -> Result<(), String> {
         let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy();
         faults.extend(counts::unknown_tests(&name, &read(&path)?, &found));
     }
-    faults.extend(style::check(&root, check)?);
+    faults.extend(style::check(&root)?);
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }

@@ -136,20 +136,20 @@ fn by_example(said: &str) -> String {
 /// Lines for the page from the output of tests that also compile for other platforms: one for each topology, and one
 /// for each reason why a program does not compile.
 fn counted(said: &str) -> String {
-    let (mut all, mut refused) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
+    let (mut all, mut rejected) = (BTreeMap::<&str, [usize; 2]>::new(), BTreeMap::<(&str, &str), usize>::new());
     for line in said.lines() {
         if let Some((_, on)) = line.split_once(" compiles for ") {
             all.entry(on).or_default().iter_mut().for_each(|count| *count += 1);
         } else if let Some((on, why)) = line.split_once(" does not compile for ").and_then(|(_, s)| s.split_once(": "))
         {
             all.entry(on).or_default()[1] += 1;
-            *refused.entry((on, why)).or_default() += 1;
+            *rejected.entry((on, why)).or_default() += 1;
         }
     }
     let cases = all.iter().map(|(on, [compiled, all])| format!("case|{on}|{compiled}|{all}\n"));
     // Without characters that would end a table cell or start a tag.
     let plain = |why: &str| why.replace('|', "/").replace('<', "(").replace('>', ")");
-    let reasons = refused.iter().map(|((on, why), n)| format!("caserefused|{on}|{}|{n}\n", plain(why)));
+    let reasons = rejected.iter().map(|((on, why), n)| format!("caserejected|{on}|{}|{n}\n", plain(why)));
     cases.chain(reasons).collect()
 }
 
@@ -183,7 +183,7 @@ fn programs(rows: &[Vec<&str>]) -> String {
     for row in rows {
         let ["program", name, what, on, arguments, temporaries, collectives] = row[..] else { continue };
         let (arguments, temporaries, collectives) = match arguments {
-            "refused" => ("", String::new(), format!("does not compile: {temporaries}")),
+            "rejected" => ("", String::new(), format!("does not compile: {temporaries}")),
             bytes => (bytes, kilobytes(temporaries), collectives.to_owned()),
         };
         let collectives = if collectives.is_empty() { "none".to_owned() } else { collectives };
@@ -223,11 +223,11 @@ fn cases(rows: &[Vec<&str>]) -> String {
         let ["case", on, compiled, all] = row[..] else { continue };
         let _ = writeln!(text, "| {on} | {compiled} | {all} |");
     }
-    let mut refused = rows.iter().filter(|row| row[0] == "caserefused").peekable();
-    if refused.peek().is_some() {
+    let mut rejected = rows.iter().filter(|row| row[0] == "caserejected").peekable();
+    if rejected.peek().is_some() {
         text += "\n";
     }
-    for row in refused {
+    for row in rejected {
         let [_, on, why, count] = row[..] else { continue };
         let _ = writeln!(text, "- {on}: {why} ({count})");
     }
@@ -308,10 +308,10 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
     }
     let _ = writeln!(text, "| together | {} |", line(&sums));
 
-    let mut refused = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
+    let mut rejected = BTreeMap::<(&str, &str, &str), (usize, &str)>::new();
     for row in rows {
-        let ["refused", family, on, _, why, count, path] = row[..] else { continue };
-        refused.entry((family, on, why)).or_insert((0, path)).0 += number(count);
+        let ["rejected", family, on, _, why, count, path] = row[..] else { continue };
+        rejected.entry((family, on, why)).or_insert((0, path)).0 += number(count);
     }
     let known = page.lines().filter_map(|line| {
         let (family, rest) = line.strip_prefix("- ")?.split_once(" for ")?;
@@ -320,7 +320,7 @@ fn operations(rows: &[Vec<&str>], page: &str) -> String {
         (!new.contains_key(&(family, on))).then(|| line.to_owned())
     });
     let mut reasons: Vec<String> = known.collect();
-    for ((family, on, why), (count, path)) in refused {
+    for ((family, on, why), (count, path)) in rejected {
         reasons.push(format!("- {family} for {on}: {why} ({count} of them, as {path})"));
     }
     reasons.sort();
@@ -354,7 +354,7 @@ These do not compile:
     /// Cells without new results are unchanged.
     #[test]
     fn new_results_replace_those_of_a_family() {
-        let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrefused|sort|h100|1|no sort|1|sort/c64";
+        let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrejected|sort|h100|1|no sort|1|sort/c64";
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         let text = operations(&rows, PAGE);
         for line in [
@@ -368,7 +368,7 @@ These do not compile:
         }
         let said = "shardax: f compiles for h100\nnoise\nshardax: f does not compile for v5e:2x4: no sort\nshardax: g compiles for v5e:2x4";
         let lines = counted(said);
-        assert_eq!(lines, "case|h100|1|1\ncase|v5e:2x4|1|2\ncaserefused|v5e:2x4|no sort|1\n");
+        assert_eq!(lines, "case|h100|1|1\ncase|v5e:2x4|1|2\ncaserejected|v5e:2x4|no sort|1\n");
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         assert!(cases(&rows).contains("| v5e:2x4 | 1 | 2 |\n\n- v5e:2x4: no sort (1)\n"), "{}", cases(&rows));
         let said = "digits: shardax: f compiles for h100\ndigits: shardax: g does not compile for h100: no sort\nnoise";

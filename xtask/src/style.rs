@@ -1,17 +1,12 @@
-//! Style checks of pages and rustdoc: openings of summary lines, and vocabulary.
+//! Style checks of pages, rustdoc and comments: openings of summary lines, and vocabulary.
 //!
-//! Pages must have no faults. A crate may have as many as `xtask/style-allowance.txt` allows. To lower that number,
-//! list the faults of a folder with `cargo xtask style crates/shardax-nn`, fix some, and commit them with the file that
-//! `cargo xtask docs` rewrites.
+//! `cargo xtask style crates/shardax-nn` lists the faults of a folder.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::read;
 use crate::tests::sources;
-
-const ALLOWANCE: &str = "xtask/style-allowance.txt";
 
 /// Openings that a summary line must not have: it should name the thing or say what it does.
 const OPENINGS: [&str; 5] = ["what", "how", "whether", "the same", "so many"];
@@ -52,51 +47,20 @@ const WORDS: [(&str, &str); 32] = [
     ("what is left", "remainder"),
 ];
 
-/// The faults of pages, and of folders that exceed their allowance. Without `check` it lowers the allowances.
-pub fn check(root: &Path, check: bool) -> Result<Vec<String>, String> {
-    let mut faults = pages(root)?;
-    let allowed = allowance(&read(&root.join(ALLOWANCE))?)?;
-    let mut lowered = BTreeMap::new();
-    for (folder, found) in rustdoc(root)? {
-        let limit = allowed.get(&folder).copied().unwrap_or(0);
-        if found.len() > limit {
-            faults.push(format!(
-                "{folder}: {} faults of style in rustdoc, {limit} allowed: `cargo xtask style {folder}` lists them",
-                found.len()
-            ));
-        }
-        lowered.insert(folder, found.len().min(limit));
-    }
-    if !check {
-        let mut text = String::from(HEAD);
-        for (folder, count) in lowered.into_iter().filter(|(_, count)| *count > 0) {
-            let _ = writeln!(text, "{folder} {count}");
-        }
-        std::fs::write(root.join(ALLOWANCE), text).map_err(|e| format!("{ALLOWANCE}: {e}"))?;
-    }
-    Ok(faults)
+/// The faults of pages and sources.
+pub fn check(root: &Path) -> Result<Vec<String>, String> {
+    Ok(pages(root)?.into_iter().chain(source_faults(root)?.into_values().flatten()).collect())
 }
 
-const HEAD: &str = "# Faults of style that the rustdoc of a folder may have (xtask/src/style.rs). `cargo xtask docs` lowers the numbers.\n";
-
-/// Prints the faults in the rustdoc of the folders that begin with one of `names`, or of all folders.
+/// Prints the faults in the sources of the folders `names`, or of all folders.
 pub fn list(root: &Path, names: &[&str]) -> Result<(), String> {
-    for (folder, found) in rustdoc(root)? {
+    for (folder, found) in source_faults(root)? {
         if names.is_empty() || names.contains(&folder.as_str()) {
             found.iter().for_each(|fault| println!("{fault}"));
             println!("{folder}: {}", found.len());
         }
     }
     Ok(())
-}
-
-fn allowance(text: &str) -> Result<BTreeMap<String, usize>, String> {
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let parse = |line: &str| {
-        let (folder, count) = line.split_once(' ')?;
-        Some((folder.to_owned(), count.parse().ok()?))
-    };
-    lines.map(|line| parse(line).ok_or_else(|| format!("{ALLOWANCE}: cannot parse {line:?}"))).collect()
 }
 
 fn pages(root: &Path) -> Result<Vec<String>, String> {
@@ -111,8 +75,8 @@ fn pages(root: &Path) -> Result<Vec<String>, String> {
     Ok(faults)
 }
 
-/// The faults in rustdoc by folder: a crate, or a folder at the root such as `examples`.
-fn rustdoc(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
+/// The faults in sources by folder: a crate, or a folder at the root such as `examples`.
+fn source_faults(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
     let mut folders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in sources(root)? {
         let inside = path.strip_prefix(root).unwrap_or(&path);
@@ -123,25 +87,27 @@ fn rustdoc(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
         let depth = if parts[0] == "crates" { 2 } else { 1 };
         let faults = folders.entry(parts[..depth].join("/")).or_default();
         let (text, name) = (read(&path)?, inside.display().to_string());
-        for comment in comments(&text) {
-            summary(&comment, &name, faults);
+        for (mark, comment) in comments(&text) {
+            if mark != "//" {
+                summary(&comment, &name, faults);
+            }
             words(comment.into_iter(), &name, faults);
         }
     }
     Ok(folders)
 }
 
-/// The documentation comments of a source: lines without comment marks, with line numbers.
-fn comments(text: &str) -> Vec<Vec<(usize, &str)>> {
-    let (mut out, mut mark) = (Vec::<Vec<_>>::new(), None);
+/// The comments of a source with their mark: lines without it, with line numbers.
+fn comments(text: &str) -> Vec<(&str, Vec<(usize, &str)>)> {
+    let (mut out, mut mark) = (Vec::<(&str, Vec<_>)>::new(), None);
     for (i, line) in text.lines().enumerate() {
         let line = line.trim_start();
-        let found = ["///", "//!"].into_iter().find(|m| line.starts_with(m) && !line.starts_with("////"));
+        let found = ["///", "//!", "//"].into_iter().find(|m| line.starts_with(m) && !line.starts_with("////"));
         if let Some(m) = found {
             if found != mark {
-                out.push(Vec::new());
+                out.push((m, Vec::new()));
             }
-            out.last_mut().expect("pushed").push((i, line[m.len()..].trim_start()));
+            out.last_mut().expect("pushed").1.push((i, line[m.len()..].trim_start()));
         }
         mark = found;
     }
@@ -191,8 +157,10 @@ mod unit {
 
     fn faults(text: &str) -> Vec<String> {
         let mut out = Vec::new();
-        for comment in comments(text) {
-            summary(&comment, "f", &mut out);
+        for (mark, comment) in comments(text) {
+            if mark != "//" {
+                summary(&comment, "f", &mut out);
+            }
             words(comment.into_iter(), "f", &mut out);
         }
         out
@@ -201,7 +169,7 @@ mod unit {
     #[test]
     fn summaries_name_the_thing() {
         let text =
-            "/// What it is.\n///\n/// How it is no summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
+            "/// What it is.\n///\n/// How it is not a summary.\nfn a() {}\n//! The same, otherwise.\n/// Whatever.\n";
         let found = faults(text);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("f:1:") && found[1].starts_with("f:5:"), "{found:?}");
@@ -209,15 +177,9 @@ mod unit {
 
     #[test]
     fn private_words_are_found_in_prose_alone() {
-        let found =
-            faults("/// Mended, recommended, `mended`.\n/// ```\n/// // refused\n/// ```\n/// It gives\n/// way.\n");
-        assert_eq!(found, ["f:1: \"mended\": write fixed"]);
-    }
-
-    #[test]
-    fn allowances_are_read() {
-        let read = allowance("# note\ncrates/a 3\n").expect("two fields");
-        assert_eq!(read.into_iter().collect::<Vec<_>>(), [("crates/a".to_owned(), 3)]);
-        assert!(allowance("crates/a\n").is_err());
+        let found = faults(
+            "/// Mended, recommended, `mended`.\n/// ```\n/// // refused\n/// ```\n/// It gives\n/// way.\n\n// What refuses.\n",
+        );
+        assert_eq!(found, ["f:1: \"mended\": write fixed", "f:8: \"refuses\": write rejects"]);
     }
 }

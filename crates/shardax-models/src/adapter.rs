@@ -8,8 +8,8 @@ use shardax_nn::prelude::*;
 use crate::error::value_error;
 use crate::huggingface::input_dims;
 
-/// Low-rank matrices for some kernels of a model, which they change where the model itself stays
-/// ([Hu et al. 2021](https://arxiv.org/abs/2106.09685)): `kernel + alpha / rank * a · b`.
+/// Low-rank updates of some kernels of a model, stored apart from it ([Hu et al.
+/// 2021](https://arxiv.org/abs/2106.09685)): `kernel + alpha / rank * a · b`.
 ///
 /// It is a tree of its own, so that it is trained, saved and exchanged without the model.
 ///
@@ -43,10 +43,10 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are zeros, so
-    /// that nothing is changed at first.
+    /// Creates matrices of this rank for every layer whose key path ends with one of `targets`. The second ones are
+    /// zeros, so that the model is unchanged at first.
     ///
-    /// Fails when a target is no layer of the model, and when the rank is 0.
+    /// Fails when a target is not a layer of the model, and when the rank is 0.
     #[track_caller]
     pub fn new<'a, M: Module>(
         model: &M,

@@ -25,12 +25,12 @@ pub(crate) fn io_error(action: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot {action} {}: {error}", path.display())).help("check the path")
 }
 
-/// The size of a file. Fails for what is no file: opening a pipe would wait for its writer.
+/// The size of a file. Fails for what is not a file: opening a pipe would wait for its writer.
 pub(crate) fn file_size(path: &Path) -> Result<u64> {
     let about = fs::metadata(path).map_err(|error| io_error("read", path, &error))?;
     match about.is_file() {
         true => Ok(about.len()),
-        false => Err(value_error(format!("{} is no file", path.display()), "give a file, or the folder of one")),
+        false => Err(value_error(format!("{} is not a file", path.display()), "give a file, or the folder of one")),
     }
 }
 

@@ -6,7 +6,7 @@ use shardax_nn::prelude::*;
 use crate::Decoder;
 use crate::error::value_error;
 
-/// Options for continuing texts. By default the likeliest token comes next; with a temperature tokens are drawn.
+/// Options for continuing texts. By default the next token is the likeliest one; with a temperature it is a sample.
 ///
 /// ```
 /// use shardax_models::GenerateOptions;
@@ -24,36 +24,36 @@ pub struct GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// At most this many tokens, each the likeliest.
+    /// Greedy decoding of at most this many tokens.
     pub fn new(max_new_tokens: usize) -> Self {
         GenerateOptions { max_new_tokens, temperature: 0.0, top_k: None, top_p: None, stop_tokens: Vec::new(), seed: 0 }
     }
 
-    /// Draws tokens with probabilities of logits divided by this; 0 takes the likeliest.
+    /// Samples from the softmax of the logits divided by `temperature`; 0 takes the likeliest token.
     pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = temperature;
         self
     }
 
-    /// Draws from the `k` likeliest tokens alone.
+    /// Samples from the `k` likeliest tokens alone.
     pub fn top_k(mut self, k: usize) -> Self {
         self.top_k = Some(k);
         self
     }
 
-    /// Draws from the likeliest tokens alone, as few as have a probability of `p` together.
+    /// Samples from the likeliest tokens alone: the fewest whose probabilities sum to `p`.
     pub fn top_p(mut self, p: f64) -> Self {
         self.top_p = Some(p);
         self
     }
 
-    /// Ends a text behind any of these tokens, which is its last one.
+    /// Ends a text after any of these tokens, which is its last one.
     pub fn stop_tokens(mut self, tokens: impl IntoIterator<Item = i32>) -> Self {
         self.stop_tokens = tokens.into_iter().collect();
         self
     }
 
-    /// The seed of what is drawn. Default 0.
+    /// The seed of sampling. Default 0.
     pub fn seed(mut self, seed: u32) -> Self {
         self.seed = seed;
         self
@@ -114,7 +114,7 @@ pub struct Generation<'a> {
 }
 
 impl Decoder {
-    /// Continues each of these texts, alone as in a batch: the new tokens of each.
+    /// Continues each of these texts as if it were alone, and returns the new tokens of each.
     ///
     /// Fails for an empty prompt, options out of range, and texts longer than a table of positions.
     #[track_caller]

@@ -1,4 +1,4 @@
-//! Values by key of which each process has copies of its own, sent by MPI.
+//! A key-value store by MPI messages: each process has its own copies.
 //!
 //! A process sends the values that it sets to the others, so that reading is local. There is no background thread: a
 //! process receives values whenever it reads or sets one.

@@ -1,8 +1,8 @@
 //! Processes that find each other in a shared store, which may have values of earlier jobs.
 //!
-//! Each process but the first writes a number that nobody else has, and the first answers it with the name of the job.
-//! So no process takes an answer of an earlier job for its own, and a job that is restarted may use the same store. The
-//! keys of a job begin with its name.
+//! Each process except the first writes a unique number, and the first answers with the name of the job. So no process
+//! accepts an answer of an earlier job, and a restarted job may use the same store. The keys of a job begin with its
+//! name.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

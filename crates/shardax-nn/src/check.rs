@@ -45,17 +45,17 @@ pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBound
         },
     ];
     let wanted = bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ");
-    refuse(owner, name, value, &if wanted.is_empty() { "a number".to_owned() } else { wanted })
+    reject(owner, name, value, &if wanted.is_empty() { "a number".to_owned() } else { wanted })
 }
 
 /// Checks that the parameter `name` of `owner` is at least 1.
 #[track_caller]
 pub(crate) fn positive(owner: &str, name: &str, value: usize) -> Result<()> {
-    if value > 0 { Ok(()) } else { refuse(owner, name, value, "at least 1") }
+    if value > 0 { Ok(()) } else { reject(owner, name, value, "at least 1") }
 }
 
 #[track_caller]
-fn refuse<T>(owner: &str, name: &str, value: impl Debug, wanted: &str) -> Result<T> {
+fn reject<T>(owner: &str, name: &str, value: impl Debug, wanted: &str) -> Result<T> {
     value_error(format!("{owner}: {name} must be {wanted}, got {value:?}"))
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn value_error<T>(message: impl Into<String>) -> Result<T> {
 
 /// Returns an array that carries a value error with the caller's line, in place of a result.
 #[track_caller]
-pub(crate) fn refused(message: impl Into<String>, like: &Array) -> Array {
+pub(crate) fn rejected(message: impl Into<String>, like: &Array) -> Array {
     let error = Error::new(ErrorKind::Value, message).at(std::panic::Location::caller());
     Array::from_error(error, like)
 }

@@ -136,7 +136,7 @@ pub trait Module: Tree {
     /// Takes the values of a kind out of the module, as `nnx.pop` does, and returns them by their key paths: lists of them,
     /// such as [`Intermediate`](crate::Intermediate)s, are empty afterwards.
     ///
-    /// Fails for a kind whose variables are no lists, which a struct cannot be without.
+    /// Fails for a kind whose variables are not lists, which a struct cannot be without.
     fn pop<K: Kind>(&mut self) -> Result<State> {
         let flat = Flat::of(self);
         let infos = flat.def.leaf_infos();
@@ -171,8 +171,8 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
     }
 }
 
-/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that were put aside,
-/// which are taken out of the module: `nnx.capture`. What was in the module before is dropped.
+/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that `f` stored,
+/// which are removed from the module (`nnx.capture`). Earlier ones are dropped.
 ///
 /// Fails if `f` does.
 pub fn capture<M: Module, R: IntoOutput>(module: &mut M, f: impl FnOnce(&mut M) -> R) -> Result<(R::Output, State)> {

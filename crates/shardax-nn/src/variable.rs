@@ -63,7 +63,7 @@ pub mod kind {
         LoRAParam;
         /// State whose gradient is its next value, such as the scales of [`Fp8DotGeneral`](crate::Fp8DotGeneral).
         OverwriteWithGradient;
-        /// Values that a call puts aside to be looked at: see [`capture`](crate::capture).
+        /// Values that a call stores for inspection: see [`capture`](crate::capture).
         Intermediate;
         /// The key of a stream of random keys.
         RngKey;
@@ -90,7 +90,7 @@ pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
 /// State whose gradient is its next value: an [`Optimizer`](crate::optim::Optimizer) stores it.
 pub type OverwriteWithGradient<T = Array> = Variable<kind::OverwriteWithGradient, T>;
-/// Values that a call puts aside, in their order: see [`sow`](Intermediate::sow).
+/// Values that calls store, in order: see [`sow`](Intermediate::sow).
 pub type Intermediate<T = Vec<Array>> = Variable<kind::Intermediate, T>;
 /// The key of a stream of random keys.
 pub type RngKey<T = Array> = Variable<kind::RngKey, T>;
@@ -115,7 +115,7 @@ impl<K: Kind, T: 'static> Kind for Variable<K, T> {
 }
 
 impl<K> Variable<K, Vec<Array>> {
-    /// Puts a value aside, after those that are there: `nnx.Module.sow`. [`Module::pop`] takes them out again.
+    /// Appends a value (`nnx.Module.sow`). [`Module::pop`] removes them from the model.
     ///
     /// ```
     /// use shardax_nn::prelude::*;

@@ -11,8 +11,8 @@ mod quantized;
 #[path = "../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
-#[path = "modules/refused.rs"]
-mod refused;
+#[path = "modules/rejected.rs"]
+mod rejected;
 #[path = "modules/stacks.rs"]
 mod stacks;
 

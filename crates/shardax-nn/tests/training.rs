@@ -249,20 +249,20 @@ fn layers_report_what_does_not_fit() {
 }
 
 /// The error's text, which must name this file.
-fn refused(x: Array) -> String {
+fn rejected(x: Array) -> String {
     let text = x.check().expect_err("an error").to_string();
     assert!(text.contains("training.rs"), "{text}");
     text
 }
 
 #[test]
-fn losses_refuse_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
+fn losses_reject_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
     setup();
     let logits = array([[0.5f32, -0.5, 0.0], [1.0, 2.0, 3.0]]);
     let integer = |labels: Array| softmax_cross_entropy_with_integer_labels(&logits, labels);
-    assert!(refused(integer(array([0.0f32, 1.0]))).contains("subdtype of integer, got float32[2]"));
-    assert!(refused(integer(array([1]))).contains("[2] and labels [1]"));
-    assert!(refused(integer(array(1))).contains("shape mismatch"));
+    assert!(rejected(integer(array([0.0f32, 1.0]))).contains("subdtype of integer, got float32[2]"));
+    assert!(rejected(integer(array([1]))).contains("[2] and labels [1]"));
+    assert!(rejected(integer(array(1))).contains("shape mismatch"));
     let (ints, floats, row) = (array([[1, 2, 3], [4, 5, 6]]), logits.clone(), array([1.0f32, 2.0, 3.0]));
     let float = "subdtype of floating, got int32[2,3]";
     for x in [
@@ -285,21 +285,21 @@ fn losses_refuse_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
         generalized_kl_divergence(&floats, &ints),
         ntxent(&ints, array([0, 1]), 0.5),
     ] {
-        assert!(refused(x.clone()).contains(float), "{x}");
+        assert!(rejected(x.clone()).contains(float), "{x}");
     }
     assert!(
-        refused(ctc_loss(ints.reshape([1, 2, 3]), zeros([1, 2]), array([[1]]), zeros([1, 1]), 0, -1e5))
+        rejected(ctc_loss(ints.reshape([1, 2, 3]), zeros([1, 2]), array([[1]]), zeros([1, 1]), 0, -1e5))
             .contains("int32")
     );
     for x in
         [squared_error(&floats, &row), mse(&floats, &row), perceptron_loss(&floats, &row), ntxent(&floats, &row, 0.5)]
     {
-        assert!(refused(x).contains("shape mismatch"));
+        assert!(rejected(x).contains("shape mismatch"));
     }
-    assert!(refused(accuracy(&logits, array([1]))).contains("shape mismatch"));
-    assert!(refused(accuracy(&logits, array([1.0f32, 0.0]))).contains("subdtype of integer"));
+    assert!(rejected(accuracy(&logits, array([1]))).contains("shape mismatch"));
+    assert!(rejected(accuracy(&logits, array([1.0f32, 0.0]))).contains("subdtype of integer"));
     // An earlier error takes precedence.
-    assert!(refused(squared_error(zeros(3) + zeros(4), zeros(3))).contains("broadcasting"));
+    assert!(rejected(squared_error(zeros(3) + zeros(4), zeros(3))).contains("broadcasting"));
     for (x, what) in [
         (huber_loss(&floats, &floats, f64::NAN), "delta must be at least 0 and finite, got NaN"),
         (smooth_labels(&floats, 2.0), "alpha must be at least 0 and at most 1, got 2.0"),
@@ -309,51 +309,51 @@ fn losses_refuse_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
         (ntxent(&floats, array([0, 1]), 0.0), "temperature must be"),
         (poly_loss_cross_entropy(&floats, &floats, f64::INFINITY), "epsilon must be finite"),
     ] {
-        assert!(refused(x).contains(what), "{what}");
+        assert!(rejected(x).contains(what), "{what}");
     }
     Ok(())
 }
 
 #[test]
-fn layers_refuse_parameters_out_of_their_range() {
+fn layers_reject_parameters_out_of_their_range() {
     setup();
     let mut rngs = Rngs::new(0);
     let x = ones([2, 6]);
     for groups in [0, 4, 7, usize::MAX] {
-        let text = refused(GroupNorm::new(6, groups, &mut rngs).forward(&x));
+        let text = rejected(GroupNorm::new(6, groups, &mut rngs).forward(&x));
         assert!(text.contains(&format!("num_groups must divide the 6 features, got {groups}")), "{text}");
     }
     for rate in [f64::NAN, -1.0, 2.0, f64::INFINITY] {
         for training in [false, true] {
             let mut layer = Dropout::new(rate, &mut rngs);
             layer.training = training;
-            assert!(refused(layer.forward(&x)).contains("rate must be at least 0 and at most 1"));
+            assert!(rejected(layer.forward(&x)).contains("rate must be at least 0 and at most 1"));
         }
     }
-    assert!(refused(Dropout::without_rngs(0.5).forward(&x)).contains("the layer has no keys"));
+    assert!(rejected(Dropout::without_rngs(0.5).forward(&x)).contains("the layer has no keys"));
     for epsilon in [f64::NAN, -1.0, f64::INFINITY] {
         let what = "epsilon must be at least 0 and finite";
-        assert!(refused(LayerNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
-        assert!(refused(RmsNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
-        assert!(refused(GroupNorm::builder(6, 2).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
+        assert!(rejected(LayerNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
+        assert!(rejected(RmsNorm::builder(6).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
+        assert!(rejected(GroupNorm::builder(6, 2).epsilon(epsilon).build(&mut rngs).forward(&x)).contains(what));
         let mut norm = BatchNorm::builder(6).epsilon(epsilon).build(&mut rngs);
-        assert!(refused(norm.forward(&x)).contains(what));
+        assert!(rejected(norm.forward(&x)).contains(what));
         norm.eval();
-        assert!(refused(norm.forward(&x)).contains(what));
+        assert!(rejected(norm.forward(&x)).contains(what));
     }
     let mut norm = BatchNorm::builder(6).momentum(1.5).build(&mut rngs);
-    assert!(refused(norm.forward(&x)).contains("momentum must be at least 0 and at most 1"));
+    assert!(rejected(norm.forward(&x)).contains("momentum must be at least 0 and at most 1"));
     // One feature is not repeated.
     assert!(
-        refused(LayerNorm::new(6, &mut rngs).forward(ones([2, 1])))
+        rejected(LayerNorm::new(6, &mut rngs).forward(ones([2, 1])))
             .contains("LayerNorm of 6 features got float32[2,1]")
     );
-    assert!(refused(LayerNorm::new(1, &mut rngs).forward(&x)).contains("LayerNorm of 1 features"));
-    assert!(refused(GroupNorm::new(6, 2, &mut rngs).forward(array(1.0f32))).contains("GroupNorm of 6 features"));
+    assert!(rejected(LayerNorm::new(1, &mut rngs).forward(&x)).contains("LayerNorm of 1 features"));
+    assert!(rejected(GroupNorm::new(6, 2, &mut rngs).forward(array(1.0f32))).contains("GroupNorm of 6 features"));
 }
 
 #[test]
-fn optimizers_refuse_numbers_out_of_their_range() {
+fn optimizers_reject_numbers_out_of_their_range() {
     setup();
     fn message<T: GradientTransformation<Array>>(tx: T) -> String {
         let Err(error) = TrainState::create(ones([2, 2]), tx) else { panic!("no error") };
@@ -400,7 +400,7 @@ fn optimizers_refuse_numbers_out_of_their_range() {
             .contains("1 schedules join at 0 boundaries, got 1")
     );
     assert!(message(adam(&ones([2]))).contains("must be a scalar"));
-    assert!(refused(cosine_decay_schedule(0.1, 0, 0.0).at(0)).contains("decay_steps"));
+    assert!(rejected(cosine_decay_schedule(0.1, 0, 0.0).at(0)).contains("decay_steps"));
     assert!(periodic_update(ones([1]), ones([1]), 0, 0).is_err());
 }
 

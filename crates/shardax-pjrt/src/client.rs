@@ -185,11 +185,11 @@ impl Client {
         self.inner.process_index
     }
 
-    /// Blocks until all executions that call functions of the host are done, also those without results.
+    /// Waits until all executions that call host functions are done, also those without results.
     ///
     /// # Errors
-    /// The first error of such an execution since the last call; also a call from a function of the host, which would
-    /// wait for itself.
+    /// The first error of such an execution since the last call; also a call from a host function, which would wait for
+    /// itself.
     pub fn wait_for_host_calls(&self) -> Result<()> {
         crate::ffi::check_outside()?;
         let all = std::mem::take(&mut *self.inner.host_calls.lock().unwrap_or_else(PoisonError::into_inner));

@@ -64,19 +64,19 @@ fn check_file(metadata: &Metadata) -> Result<()> {
 fn check_owner(metadata: &Metadata) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
 
-    let refused = |why: String| Err(Error::new(Code::PermissionDenied, why));
+    let rejected = |why: String| Err(Error::new(Code::PermissionDenied, why));
     // SAFETY: it takes no arguments.
     let user = unsafe { libc::geteuid() };
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if owner != user && owner != 0 {
-        return refused(format!(
+        return rejected(format!(
             "it belongs to user {owner}, and this process runs as user {user}, which runs only its own files and \
              root's; copy it, or change its owner (chown)"
         ));
     }
     let group_is_others = metadata.gid() != owner;
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && group_is_others) {
-        return refused(format!(
+        return rejected(format!(
             "others may write to it (mode {:o}), and its contents are run as code; `chmod go-w` removes that \
              permission",
             mode & 0o7777

@@ -278,11 +278,11 @@ fn racing_donation_and_use() {
         let uses = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         let takes = client.compile(&all_reduce(8, 4, true), &partitions(8), signature([f32s(&[4]).donated()])).unwrap();
         let shared = std::sync::RwLock::new(Arc::new(inputs(&client, 8, 4)));
-        let (well, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (well, rejected) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let end = Instant::now() + Duration::from_secs(1);
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let (client, uses, takes, shared, well, refused) = (&client, &uses, &takes, &shared, &well, &refused);
+                let (client, uses, takes, shared, well, rejected) = (&client, &uses, &takes, &shared, &well, &rejected);
                 scope.spawn(move || {
                     let mut round = 0;
                     while Instant::now() < end {
@@ -296,7 +296,7 @@ fn racing_donation_and_use() {
                             }
                             Err(error) => {
                                 assert_eq!(error.code, Code::FailedPrecondition, "{error}");
-                                refused.fetch_add(1, Ordering::Relaxed);
+                                rejected.fetch_add(1, Ordering::Relaxed);
                                 *shared.write().unwrap() = Arc::new(inputs(client, 8, 4));
                             }
                         }
@@ -307,9 +307,9 @@ fn racing_donation_and_use() {
                 });
             }
         });
-        let (well, refused) = (well.into_inner(), refused.into_inner());
-        println!("{well} executions, {refused} refused");
-        assert!(well > 10 && refused > 0, "{well} {refused}");
+        let (well, rejected) = (well.into_inner(), rejected.into_inner());
+        println!("{well} executions, {rejected} rejected");
+        assert!(well > 10 && rejected > 0, "{well} {rejected}");
         let results = uses.execute(&refs(&inputs(&client, 8, 4))).unwrap();
         assert_eq!(get(&results[0][0]), [28.0; 4]);
     });

@@ -81,8 +81,8 @@ fn eight_devices_all_reduce() {
                 assert_eq!(get(&outputs[0]), [28.0, 8.0, 16.0, 24.0]);
             }
         }
-        let refused = exe.execute_on(&[&xs[0]], &client.devices()[0]).unwrap_err();
-        assert!(refused.message.contains("collectives"), "{refused}");
+        let rejected = exe.execute_on(&[&xs[0]], &client.devices()[0]).unwrap_err();
+        assert!(rejected.message.contains("collectives"), "{rejected}");
 
         let instructions = exe.instructions().unwrap();
         for i in &instructions {

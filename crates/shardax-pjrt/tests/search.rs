@@ -358,7 +358,7 @@ fn a_pip_that_never_returns_times_out() {
 fn files_that_others_can_write_are_not_loaded() {
     let home = Folder::new();
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    let refused = |path: &Path, phrase: &str| {
+    let rejected = |path: &Path, phrase: &str| {
         let error = Plugin::load(path).unwrap_err();
         assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
         let env = Environment::from_vars([("SHARDAX_CPU_PLUGIN", path.to_owned())]);
@@ -366,10 +366,10 @@ fn files_that_others_can_write_are_not_loaded() {
     };
     let plugin = home.file("own/plugin.so", &library());
     mode(&plugin, 0o646);
-    refused(&plugin, "others may write to it (mode 646), and its contents are run as code; `chmod go-w`");
+    rejected(&plugin, "others may write to it (mode 646), and its contents are run as code; `chmod go-w`");
     mode(&plugin, 0o644);
     mode(&home.path("own"), 0o777);
-    refused(&plugin, "others may write to it (mode 777)");
+    rejected(&plugin, "others may write to it (mode 777)");
     mode(&home.path("own"), 0o755);
     // The permissions are correct now, but the file is not a plugin.
     assert_eq!(Plugin::load(&plugin).unwrap_err().code, Code::FailedPrecondition);
@@ -377,7 +377,7 @@ fn files_that_others_can_write_are_not_loaded() {
     // Opening a FIFO would wait for a writer.
     let fifo = home.path("own/fifo.so");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    refused(&fifo, "it is not a file");
+    rejected(&fifo, "it is not a file");
 
     let cache = cached(&home);
     fs::create_dir_all(cache.parent().unwrap()).unwrap();
@@ -387,7 +387,7 @@ fn files_that_others_can_write_are_not_loaded() {
     assert_eq!(starts(&home), 0, "nothing is downloaded");
 
     match std::os::unix::fs::chown(&plugin, Some(12345), None) {
-        Ok(()) => refused(&plugin, "it belongs to user 12345, and this process runs as user 0"),
+        Ok(()) => rejected(&plugin, "it belongs to user 12345, and this process runs as user 0"),
         Err(_) => eprintln!("only root can change the owner of files: skipped"),
     }
 }

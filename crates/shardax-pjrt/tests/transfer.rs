@@ -228,7 +228,7 @@ fn serialized_programs_with_changed_bits_are_rejected() {
     let client = client(8);
     let one = CompileOptions::default();
     let bytes = client.compile(&affine(4, false), &one, signature([f32s(&[4])])).unwrap().serialize().unwrap();
-    let refused = |bytes: &[u8]| {
+    let rejected = |bytes: &[u8]| {
         let error = client.deserialize(bytes, &one, signature([f32s(&[4])])).unwrap_err();
         assert_eq!(error.code, Code::DataLoss, "{error}");
     };
@@ -237,11 +237,11 @@ fn serialized_programs_with_changed_bits_are_rejected() {
         let at = i * bytes.len() / 200;
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (i % 8);
-        refused(&changed);
+        rejected(&changed);
     }
     let (head, tail) = bytes.split_at(bytes.len() / 3);
     for parts in [[head, &tail[1..]], [tail, head], [&bytes, tail]] {
-        refused(&parts.concat());
+        rejected(&parts.concat());
     }
     // The entry of a program with other parameters is detected by its signature.
     let error = client.deserialize(&bytes, &one, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();

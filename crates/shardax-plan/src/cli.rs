@@ -52,7 +52,7 @@ struct Options {
 }
 
 fn positive(text: &str) -> std::result::Result<usize, &'static str> {
-    text.parse().ok().filter(|n| *n > 0).ok_or("this is no number above 0")
+    text.parse().ok().filter(|n| *n > 0).ok_or("this is not a number above 0")
 }
 
 fn remat(text: &str) -> std::result::Result<Remat, &'static str> {
@@ -160,7 +160,7 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
     };
     if report.memory.fits() == Some(false) {
         for (what, other) in others(&setup) {
-            // Setups that the step does not support are no help.
+            // Setups that the step does not support do not help.
             let Ok(other) = one(&other) else { continue };
             let needs = other.memory.total();
             if needs < report.memory.total() {

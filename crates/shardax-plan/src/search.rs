@@ -66,10 +66,10 @@ impl Candidate {
         options(&self.setup)
     }
 
-    /// The lines of a program that make the mesh and the rules.
+    /// The lines of a program that make the mesh, whose axes are `Auto` as in the plan, and the rules.
     pub fn program(&self) -> String {
         let axes = self.setup.axes.iter().map(|(name, size)| format!("({:?}, {size})", name.to_string()));
-        let mut text = format!("let mesh = make_mesh([{}])?;", axes.collect::<Vec<_>>().join(", "));
+        let mut text = format!("let mesh = make_mesh([{}])?.auto();", axes.collect::<Vec<_>>().join(", "));
         let (split, whole): (Vec<_>, Vec<_>) = self.rules.iter().partition(|(_, axes)| !axes.is_empty());
         for (i, (name, axes)) in split.iter().enumerate() {
             let axes: Vec<String> = axes.iter().map(|axis| format!("{axis:?}")).collect();

@@ -187,12 +187,12 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
 fn failures_of_a_search_are_reported() -> Result<()> {
     let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
     let fails = |setup: &Setup| match (setup.axis("data"), setup.axis("model")) {
-        (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is no mesh of mine")),
+        (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is not a mesh of mine")),
         _ => models::mlp(setup),
     };
     let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&fails, &setup)?;
     let text = found.to_string();
-    let wanted = "not planned: --mesh data=4,model=2 --remat full --micro-batch 16: four by two is no mesh of mine";
+    let wanted = "not planned: --mesh data=4,model=2 --remat full --micro-batch 16: four by two is not a mesh of mine";
     assert!(text.contains(wanted) && found.to_json().contains("four by two"), "{text}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Ending a training that no longer improves.
+//! Early stopping of a run that no longer improves.
 
 /// Counts the epochs in which a metric that should fall does not (`flax.training.early_stopping.EarlyStopping`).
 ///
@@ -26,13 +26,13 @@ pub struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// Nothing is counted yet.
+    /// Creates a counter without values.
     pub fn new(min_delta: f64, patience: usize) -> Self {
         let best_metric = f64::INFINITY;
         EarlyStopping { min_delta, patience, best_metric, patience_count: 0, should_stop: false, has_improved: false }
     }
 
-    /// Counts a value of the metric. NaN is no improvement.
+    /// Counts a value of the metric. NaN does not count as an improvement.
     pub fn update(&mut self, metric: f64) -> Self {
         self.has_improved =
             self.best_metric.is_infinite() && metric.is_finite() || self.best_metric - metric > self.min_delta;

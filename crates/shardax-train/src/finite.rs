@@ -6,7 +6,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 /// Checks every array of a training state after each step. The first step with one that is not finite is an error that
-/// names the step and the arrays. The result is read when the devices have it, a few steps later.
+/// names the step and the arrays. The result is read when the devices have computed it, a few steps later.
 ///
 /// ```
 /// # use shardax::prelude::*;

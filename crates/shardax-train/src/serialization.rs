@@ -130,7 +130,7 @@ pub fn msgpack_serialize(state: &State) -> Result<Vec<u8>> {
 /// The arrays of bytes that Flax or [`to_bytes`] wrote, by their key paths, joined by dots:
 /// `flax.serialization.msgpack_restore`.
 ///
-/// Fails for bytes that are not of this format, and for values that are no arrays and no numbers.
+/// Fails for bytes that are not of this format, and for values that are neither arrays nor numbers.
 #[track_caller]
 pub fn msgpack_restore(bytes: &[u8]) -> Result<State> {
     let mut rest = bytes;

@@ -128,7 +128,7 @@ pub(crate) enum CpuKernels {
 }
 
 /// Fails for an invalid value of a setting that is read later, where the error cannot be reported. Warns once of
-/// variables that are no settings.
+/// variables that are not settings.
 pub(crate) fn check() -> Result<()> {
     static UNKNOWN: Once = Once::new();
     UNKNOWN.call_once(warn_of_unknown);

@@ -1,11 +1,12 @@
-//! Shapes, axis names and sets of axis names.
+//! Shapes and axes as arguments, axis names and sets of axis names.
 
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::RangeFull;
 use std::sync::{Mutex, OnceLock};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Result, err};
 
@@ -30,10 +31,135 @@ pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     }
 }
 
+/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
+pub trait IntoShape {
+    /// Returns the dimensions; -1 stands for one that follows from the others.
+    fn into_dims(self) -> SmallVec<[i64; 4]>;
+}
+
+/// Converts a size; one that does not fit is larger than any array.
+fn number<T: TryInto<i64>>(size: T) -> i64 {
+    size.try_into().unwrap_or(i64::MAX)
+}
+
+macro_rules! into_shape {
+    ($($t:ty),*) => {$(
+        impl<const N: usize> IntoShape for [$t; N] {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for &[$t] {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl<const N: usize> IntoShape for &[$t; N] {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for &Vec<$t> {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                self.as_slice().into_dims()
+            }
+        }
+        impl IntoShape for Vec<$t> {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                self.iter().map(|&d| number(d)).collect()
+            }
+        }
+        impl IntoShape for $t {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                smallvec![number(self)]
+            }
+        }
+    )*};
+}
+
+into_shape!(usize, i32, i64, isize);
+
+impl IntoShape for () {
+    fn into_dims(self) -> SmallVec<[i64; 4]> {
+        Default::default()
+    }
+}
+
+impl IntoShape for &Shape {
+    fn into_dims(self) -> SmallVec<[i64; 4]> {
+        self.iter().map(|&d| number(d)).collect()
+    }
+}
+
+impl IntoShape for Shape {
+    fn into_dims(self) -> SmallVec<[i64; 4]> {
+        (&self).into_dims()
+    }
+}
+
+/// Converts a shape argument, which must not have negative sizes.
+pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape> {
+    let dims = shape.into_dims();
+    if let Some(d) = dims.iter().find(|d| **d < 0) {
+        return Err(err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
+            .help("only `reshape` accepts -1, for the remaining size"));
+    }
+    Ok(dims.iter().map(|&d| d as usize).collect())
+}
+
+/// Axis arguments: `..` for all, one number, or several. Negative axes count from the end.
+pub trait IntoAxes {
+    /// The axes as written; `None` for all.
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
+}
+
+impl IntoAxes for RangeFull {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        None
+    }
+}
+
+impl IntoAxes for i32 {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(smallvec![self])
+    }
+}
+
+impl<const N: usize> IntoAxes for [i32; N] {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(self.into_iter().collect())
+    }
+}
+
+impl IntoAxes for &[i32] {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(self.into())
+    }
+}
+
+impl IntoAxes for Option<&[i32]> {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        self.map(Into::into)
+    }
+}
+
+/// The axes, counted from the front and sorted.
+pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
+    let Some(axes) = axes.into_axes() else { return Ok((0..rank).collect()) };
+    let mut out: SmallVec<[usize; 4]> =
+        axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
+    out.sort_unstable();
+    if out.windows(2).any(|w| w[0] == w[1]) {
+        return Err(err!(Value, "axes {:?} name one axis twice", axes.as_slice())
+            .help("name each axis once; negative axes count from the end"));
+    }
+    Ok(out)
+}
+
 /// Broadcasts several shapes by NumPy's rules.
 pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
-    let mut out: Shape = smallvec::smallvec![1; rank];
+    let mut out: Shape = smallvec![1; rank];
     for shape in shapes {
         for (o, &d) in out[rank - shape.len()..].iter_mut().zip(shape.iter()) {
             if *o == 1 {
@@ -186,7 +312,7 @@ impl IntoAxisNames for Grouped {
 
 impl IntoAxisNames for &str {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec::smallvec![AxisName::new(self)]
+        smallvec![AxisName::new(self)]
     }
 }
 
@@ -198,7 +324,7 @@ impl IntoAxisNames for &String {
 
 impl IntoAxisNames for AxisName {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec::smallvec![self]
+        smallvec![self]
     }
 }
 
@@ -216,13 +342,13 @@ impl<T: Into<AxisName>, const N: usize> IntoAxisNames for [T; N] {
 
 impl<A: Into<AxisName>, B: Into<AxisName>> IntoAxisNames for (A, B) {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec::smallvec![self.0.into(), self.1.into()]
+        smallvec![self.0.into(), self.1.into()]
     }
 }
 
 impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for (A, B, C) {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
-        smallvec::smallvec![self.0.into(), self.1.into(), self.2.into()]
+        smallvec![self.0.into(), self.1.into(), self.2.into()]
     }
 }
 

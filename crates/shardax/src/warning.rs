@@ -38,7 +38,7 @@ fn say(kind: &str, text: &str) {
             "" => tracing::info!("{text}"),
             _ => tracing::warn!("{text}"),
         },
-        // A closed stream is no error.
+        // A closed stream is not an error.
         None => drop(writeln!(std::io::stderr(), "shardax: {kind}{text}")),
     }
 }

@@ -151,7 +151,7 @@ fn what_others_may_have_written_is_not_run() -> std::io::Result<()> {
     // A folder that others may write to is not used at all, and said once.
     mode(&cache, 0o777);
     assert_eq!(run(&cache), 1);
-    let error = config::set_compilation_cache_dir(&cache).err().expect("it is refused");
+    let error = config::set_compilation_cache_dir(&cache).err().expect("it is rejected");
     assert_eq!(error.kind(), ErrorKind::Value);
     assert!(error.to_string().contains("others may write to it (mode 777)"), "{error}");
     mode(&cache, 0o700);

@@ -45,7 +45,7 @@ fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
     }
 }
 
-/// A launch on several devices fails inside the plugin, which hangs in the next one. That one is refused, and what is
+/// A launch on several devices fails inside the plugin, which hangs in the next one. That one is rejected, and what is
 /// made anew runs.
 #[test]
 #[ignore = "run by another test"]
@@ -138,7 +138,7 @@ fn a_thread_local_may_compute_when_it_is_dropped() -> Result<()> {
 
 #[test]
 fn more_devices_than_the_engine_can_simulate_are_an_error() {
-    let error = config::set_num_cpu_devices(100_000).err().expect("it is refused");
+    let error = config::set_num_cpu_devices(100_000).err().expect("it is rejected");
     assert_eq!(error.kind(), ErrorKind::Value);
     assert!(error.to_string().contains("100000 CPU devices are more than XLA can simulate"), "{error}");
     assert!(error.help_text().is_some_and(|help| help.contains("at most 2048")), "{error}");

@@ -62,7 +62,7 @@ fn a_cpu_host_has_one_device_unless_told_otherwise() {
 }
 
 #[test]
-fn more_devices_than_the_engine_takes_are_refused_at_once() {
+fn more_devices_than_the_engine_takes_are_rejected_at_once() {
     for wrong in ["2049", "100000"] {
         says(
             &[("SHARDAX_NUM_CPU_DEVICES", wrong)],

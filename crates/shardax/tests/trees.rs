@@ -215,7 +215,7 @@ fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
     // The other way round, the result is the map.
     let sum = tree::map(|(x, y)| x - y, tree::zip((named, params.clone())))?;
     assert_eq!(sum["1"].item::<f32>()?, 18.0);
-    // Values that are no arrays, and eight trees.
+    // Values that are not arrays, and eight trees.
     let scales = Pair(2.0f32, 3.0f32);
     let scaled = tree::map(|(x, s): (Array, f32)| x * s, tree::zip((params.clone(), scales)).is_leaf())?;
     assert_eq!(scaled.1.item::<f32>()?, 6.0);

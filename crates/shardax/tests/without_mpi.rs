@@ -166,7 +166,7 @@ fn processes_that_cannot_join_say_why() {
     assert!(all.iter().all(|ended| ended.status.code() == Some(7)), "{all:?}");
 
     let fails = |options: Options, text: &str| {
-        let error = options.initialize().expect_err("it is refused").to_string();
+        let error = options.initialize().expect_err("it is rejected").to_string();
         assert!(error.contains(text) && error.contains("help: "), "{text:?} is not in, or no help: {error}");
     };
     let given = |address: &str| Options::default().coordinator_address(address);

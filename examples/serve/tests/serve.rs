@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use running::example;
-use server::{Batched, Limits, Refusal, Server};
+use server::{Batched, Limits, Rejection, Server};
 use shardax::{Error, ErrorKind};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -123,8 +123,11 @@ fn a_failing_request_does_not_affect_others() {
         }
         let [one, short, negative, two, three] = answers.try_into().expect("five answers");
         assert_eq!([one, two, three], [2.0, 4.0, 6.0].map(|x| Ok(vec![x, x])));
-        assert_eq!(short, Err(Refusal::Wrong("1 features".to_owned())));
-        assert!(matches!(&negative, Err(Refusal::Failed(what)) if what.contains("a negative number")), "{negative:?}");
+        assert_eq!(short, Err(Rejection::Wrong("1 features".to_owned())));
+        assert!(
+            matches!(&negative, Err(Rejection::Failed(what)) if what.contains("a negative number")),
+            "{negative:?}"
+        );
         server.stop().await;
     });
 }
@@ -152,7 +155,7 @@ fn a_full_queue_makes_clients_wait() {
                 Err(_) => sleep(Duration::from_millis(1)).await,
             }
         };
-        assert_eq!(busy, Err(Refusal::Busy));
+        assert_eq!(busy, Err(Rejection::Busy));
         let patient = ask(5.0);
         model.let_go.add_permits(MANY);
         for (one, want) in [first].into_iter().chain(waiting).chain([patient]).zip([2.0, 4.0, 6.0, 10.0]) {
@@ -181,8 +184,8 @@ fn stopping_answers_queued_requests() {
         for one in asked {
             assert_eq!(one.await.expect("a task"), Ok(vec![2.0, 2.0]));
         }
-        assert_eq!(client.call(vec![1.0, 1.0]).await, Err(Refusal::Stopped));
-        assert_eq!(client.try_call(vec![1.0, 1.0]).await, Err(Refusal::Stopped));
+        assert_eq!(client.call(vec![1.0, 1.0]).await, Err(Rejection::Stopped));
+        assert_eq!(client.try_call(vec![1.0, 1.0]).await, Err(Rejection::Stopped));
     });
 }
 

@@ -259,7 +259,7 @@ fn programs_on_topologies() -> Result<()> {
             let on = if slices > 1 { format!("{slices} × {}", topology.name()) } else { topology.name().to_owned() };
             let result = match waiting(topology) {
                 Ok(row) => format!("{}|{}|{}", row.arguments, row.temporaries, row.collectives),
-                Err(error) => format!("refused|{}|", error.message().lines().next().unwrap_or_default()),
+                Err(error) => format!("rejected|{}|", error.message().lines().next().unwrap_or_default()),
             };
             let _ = writeln!(lines, "program|{name}|{what}|{on}|{result}");
             eprintln!("{name} for {on}: {result} ({:?})", begun.elapsed());

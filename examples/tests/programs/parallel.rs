@@ -26,8 +26,8 @@ fn ring_attention() {
     assert!(again.contains("goes on after step 150\n") && !again.contains("loss"), "{again}");
     std::fs::remove_file(plot).expect("the plot is removed");
     std::fs::remove_dir_all(folder).expect("the folder is removed");
-    let refused = run_of("ring_attention", &["--devices", "4", "--length", "66"]);
-    assert!(refused.contains("66") && !refused.contains("panicked"), "{refused}");
+    let rejected = run_of("ring_attention", &["--devices", "4", "--length", "66"]);
+    assert!(rejected.contains("66") && !rejected.contains("panicked"), "{rejected}");
 }
 
 /// Both schedules learn the same; 1F1B needs less memory.
@@ -43,8 +43,8 @@ fn pipeline() {
     }
     let needs = |text: &str| numbers(text, "a step needs")[0];
     assert!(needs(&turns) < needs(&all), "{all}\n{turns}");
-    let refused = run_of("pipeline", &["--layers", "3"]);
-    assert!(refused.contains("3 layers do not divide into 4 stages") && !refused.contains("panicked"), "{refused}");
+    let rejected = run_of("pipeline", &["--layers", "3"]);
+    assert!(rejected.contains("3 layers do not divide into 4 stages") && !rejected.contains("panicked"), "{rejected}");
 }
 
 /// Experts on four devices learn the same as on one.
@@ -59,6 +59,6 @@ fn moe() {
     for (want, got) in want.iter().zip(got) {
         assert!((want - got).abs() < 1e-2 * want, "{alone}\n{split}");
     }
-    let refused = run_of("moe", &["--mesh", "rows=2"]);
-    assert!(refused.contains("\"rows=2\" is no mesh") && refused.contains("data=2,expert=4"), "{refused}");
+    let rejected = run_of("moe", &["--mesh", "rows=2"]);
+    assert!(rejected.contains("\"rows=2\" is no mesh") && rejected.contains("data=2,expert=4"), "{rejected}");
 }

@@ -9,7 +9,7 @@ from jax._src.nn import functions
 
 from golden import Family, normal
 
-# XLA's CPU compiler refuses the algorithm that JAX asks for float16, whose sums are in float32 anyway.
+# XLA's CPU compiler rejects the algorithm that JAX asks for float16, whose sums are in float32 anyway.
 presets = jax.lax.DotAlgorithmPreset
 functions.lax.DotAlgorithmPreset = types.SimpleNamespace(BF16_BF16_F32=presets.BF16_BF16_F32, F16_F16_F32=None)
 

@@ -20,7 +20,7 @@ def struct(name, x64, shape):
 
 
 def result(fn, *names, x64, shape=(2,)):
-    """The types of the results; one pair alone for one result, nothing where JAX refuses."""
+    """The types of the results; one pair alone for one result, nothing where JAX rejects."""
     try:
         found = jax.eval_shape(fn, *(struct(name, x64, shape) for name in names))
     except (TypeError, ValueError, NotImplementedError, OverflowError):
@@ -200,7 +200,7 @@ def encode():
     content = {
         "about": (
             "[dtype, weak] of a result, a list of them for several. functions[f][a]: f of an array of a. functions_of_two[f][a][b]: f"
-            " of arrays of a and b. random[f][a]: f with the dtype argument a. null where JAX refuses. i*, f*, c* are weak types (plain"
+            " of arrays of a and b. random[f][a]: f with the dtype argument a. null where JAX rejects. i*, f*, c* are weak types (plain"
             " numbers). x64 and x32: jax_enable_x64 on and off. narrow[a][b]: the sum of elements of 8 bits and fewer and others."
         ),
         "x64": table(True),

@@ -69,7 +69,7 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, mut run: Run, options: &Option
 
 fn print(run: &Run, options: &Options) -> Result<(), String> {
     let text = text(run, &options.curve, 100, 28)?;
-    // A closed pipe is no error.
+    // A closed pipe is not an error.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }

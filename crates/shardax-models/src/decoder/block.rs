@@ -48,7 +48,7 @@ pub struct Mlp {
 }
 
 impl Norm {
-    /// A norm of so many features.
+    /// Creates a norm of this many features.
     #[track_caller]
     pub fn new(kind: NormKind, features: usize, epsilon: f64, rngs: &mut Rngs) -> Norm {
         let rms = RmsNorm::builder(features).epsilon(epsilon);
@@ -112,7 +112,7 @@ impl Layer for Mlp {
 }
 
 impl Block {
-    /// The layer of this number, which chooses its window and its rotary positions.
+    /// Creates the layer of this index, which determines its window and its rotary positions.
     #[track_caller]
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
         let norm = |rngs: &mut Rngs| Norm::new(config.norm, config.features, config.epsilon, rngs);

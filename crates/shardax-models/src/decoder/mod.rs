@@ -137,7 +137,7 @@ impl Decoder {
         }
     }
 
-    /// Makes room for the keys and values of `batch` texts of `length` tokens, of which none is there yet.
+    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens.
     #[track_caller]
     pub fn init_cache(&mut self, batch: usize, length: usize) {
         let init = |attention: &mut MultiHeadAttention, shape: &[usize]| {
@@ -153,8 +153,8 @@ impl Decoder {
         }
     }
 
-    /// Logits of the tokens that follow the next ones, `[batch, length]`, which come after those that were given since
-    /// [`init_cache`](Decoder::init_cache). Results are NaN beyond the cache's length.
+    /// Appends tokens, `[batch, length]`, to those in the cache, and returns the logits of the token after each,
+    /// `[batch, length, vocabulary]`. Results are NaN beyond the cache's length.
     ///
     /// Fails before `init_cache`.
     #[track_caller]

@@ -106,7 +106,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         used.extend([first.to_owned(), second]);
     }
     if let Some(left) = weights.names().find(|name| !used.contains(*name)) {
-        let what = format!("{} has the array {left:?}, which is no part of a LoRA", folder.join(FILE).display());
+        let what = format!("{} has the array {left:?}, which is not part of a LoRA", folder.join(FILE).display());
         return Err(value_error(what, "save it by `peft` without other changes to the model"));
     }
     let rank = rank as f64;
@@ -117,7 +117,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
 fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Result<Array> {
     let raw = weights.read(name)?;
     if raw.shape.len() != 2 || raw.shape[dimension] != rank || !raw.dtype.is_float() {
-        let what = format!("the array {name:?} is {}{:?}, which is no matrix of rank {rank}", raw.dtype, raw.shape);
+        let what = format!("the array {name:?} is {}{:?}, which is not a matrix of rank {rank}", raw.dtype, raw.shape);
         return Err(value_error(what, "look whether adapter_config.json belongs to the file"));
     }
     raw.to_array(None)

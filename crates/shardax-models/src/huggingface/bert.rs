@@ -28,8 +28,7 @@ pub struct BertConfig {
     pub hidden_act: Activation,
 }
 
-/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)), which names the tokens that were left out of a text:
-/// `BertForMaskedLM`.
+/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)), which predicts masked tokens: `BertForMaskedLM`.
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
@@ -61,7 +60,7 @@ pub struct BertOptions {
 }
 
 impl BertOptions {
-    /// All tokens are of the first kind, and all are there.
+    /// The defaults: all tokens are of the first kind, and visible.
     pub fn new() -> Self {
         BertOptions::default()
     }
@@ -72,7 +71,7 @@ impl BertOptions {
         self
     }
 
-    /// Which tokens are there, `[batch, length]`: the others, which fill a batch up, are not seen.
+    /// The mask of visible tokens, `[batch, length]`; the others are padding.
     pub fn attention_mask(mut self, mask: impl ArrayLike) -> Self {
         self.attention_mask = Some(mask.into_array());
         self
@@ -169,7 +168,7 @@ impl Bert {
         x
     }
 
-    /// Logits of what each token is, `[batch, length, vocabulary]`.
+    /// Logits of each token, `[batch, length, vocabulary]`.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let x = self.activation.apply(self.head.forward(self.encode(tokens, options)));

@@ -253,7 +253,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes note of fields that another one stands for.
+    /// Marks fields that another one replaces as read.
     pub fn skip(&self, names: &[&'a str]) {
         self.read.borrow_mut().extend(names);
     }

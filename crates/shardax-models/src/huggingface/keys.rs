@@ -30,36 +30,36 @@ pub struct KeyMap {
 }
 
 impl KeyMap {
-    /// No arrays yet.
+    /// Creates an empty map.
     pub fn new() -> Self {
         KeyMap::default()
     }
 
-    /// All names may have this in front.
+    /// Adds a prefix that all names may have.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// Names that end with `ending` may end with `other`.
+    /// Lets names that end with `ending` end with `other` instead.
     pub fn alias(mut self, ending: &str, other: &str) -> Self {
         self.aliases.push((ending.to_owned(), other.to_owned()));
         self
     }
 
-    /// Files may have arrays of this name, which no model needs.
+    /// Ignores arrays of this name in files.
     pub fn ignore(mut self, name: &str) -> Self {
         self.ignored.push(name.to_owned());
         self
     }
 
-    /// Files may have the array `copy`, which a model without it has as `name`: both must be equal.
+    /// Allows files to have the array `copy` of the array `name`; both must be equal.
     pub fn tied(mut self, copy: &str, name: &str) -> Self {
         self.tied.push((copy.to_owned(), name.to_owned()));
         self
     }
 
-    /// The rules of both; of an array that both have, the first one's.
+    /// Joins two maps; the first one takes precedence.
     pub fn and(mut self, other: KeyMap) -> Self {
         self.rules.extend(other.rules);
         self.aliases.extend(other.aliases);
@@ -68,7 +68,7 @@ impl KeyMap {
         self
     }
 
-    /// The array at this key path has this name.
+    /// Names the array at this key path.
     pub fn array(mut self, path: impl Into<String>, name: impl Into<String>, layout: Layout) -> Self {
         self.rules.push((path.into(), name.into(), layout));
         self

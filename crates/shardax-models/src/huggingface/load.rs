@@ -9,9 +9,8 @@ use super::layout::splits;
 use super::{KeyMap, Layout, Weights};
 use crate::error::value_error;
 
-/// A model like this one, whose values may be mere types (`eval_shape`), with its arrays read from files. They get the
-/// dtypes of `like`, and lie as the rules say; one array at a time is in the host's memory. Arrays of the files that
-/// the model does not have are left out.
+/// Reads the arrays of a model from files. `like` gives their types, and need not have values (`eval_shape`); the rules
+/// place them. The host holds one array at a time. Other arrays of the files are left out.
 ///
 /// Fails when no rule of `keys` is for an array, when the files do not have the one it names, and when that has another
 /// shape, or integers in the place of floating-point numbers; the message names both.

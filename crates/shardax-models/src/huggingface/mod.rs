@@ -1,10 +1,9 @@
 //! Files of Hugging Face's `transformers`: a folder with `config.json` and `model.safetensors`, or several such files
 //! with an index.
 //!
-//! [`Decoder`], [`Vit`] and [`Bert`] are made of them ([`Pretrained`]), and written as such files again. A folder is
-//! rejected if its configuration or its files have something that the model does not support. [`Weights`] reads the
-//! files, and a [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too
-//! ([`load`]).
+//! [`Decoder`], [`Vit`] and [`Bert`] are loaded from them ([`Pretrained`]) and saved to them. A folder is rejected if
+//! its configuration or its files have something that the model does not support. [`Weights`] reads the files, and a
+//! [`KeyMap`] names the arrays of a model in them: with both, weights of other models are loaded too ([`load`]).
 //!
 //! ```no_run
 //! use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Pretrained};
@@ -79,7 +78,7 @@ impl LoadOptions {
     }
 }
 
-/// A model of `transformers`, which can be made of the files that are saved there.
+/// A model of `transformers` that is loaded from its files.
 pub trait Pretrained: Module {
     /// The architecture.
     type Architecture: Send + Sync + 'static;

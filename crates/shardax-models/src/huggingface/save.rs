@@ -72,7 +72,7 @@ pub(super) fn write(folder: &Path, arrays: &Named, file: &str, (beside, text): (
         Ok((name, view))
     }
     let views: Vec<_> = arrays.iter().map(|(name, raw)| view(name, raw)).collect::<Result<_>>()?;
-    // `transformers` refuses files that do not say so.
+    // `transformers` rejects files that do not say so.
     let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let path = folder.join(file);
     let bytes = safetensors::serialize(views, Some(about)).map_err(|error| {

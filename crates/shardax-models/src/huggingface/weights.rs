@@ -154,7 +154,7 @@ fn indexed(weights: &mut Weights, index: &Path) -> Result<()> {
     }
     let text = read_small(index)?;
     let Index { weight_map } = serde_json::from_slice(&text)
-        .map_err(|error| wrong(index, 0, format!("it is no index of safetensors files: {error}")))?;
+        .map_err(|error| wrong(index, 0, format!("it is not an index of safetensors files: {error}")))?;
     let mut files: Vec<&String> = weight_map.values().collect();
     files.sort();
     files.dedup();

@@ -8,7 +8,7 @@ use shardax_nn::prelude::*;
 
 use super::common::Folder;
 use super::mutating::{self, Format};
-use super::refused::copy;
+use super::rejected::copy;
 use super::{Weights, folder, setup};
 
 /// Memory of a process that also has the plugin, in MiB.

@@ -8,7 +8,7 @@ mod mutating;
 #[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
-mod refused;
+mod rejected;
 
 use std::path::{Path, PathBuf};
 

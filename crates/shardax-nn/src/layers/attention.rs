@@ -10,7 +10,7 @@ use super::kernel::{KernelBuilder, KernelLayer};
 use super::typed::{ending_as, resharded_as};
 use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Implementation, Rope};
-use crate::check::{refused, require, value_error};
+use crate::check::{rejected, require, value_error};
 use crate::rules::Place;
 use crate::{Cache, IntoAxisNames, Rngs, Rules};
 
@@ -222,7 +222,7 @@ impl MultiHeadAttention {
     pub fn decode_with(&mut self, x: impl ArrayLike, options: AttentionOptions) -> Array {
         let x = x.into_array();
         let (Some(keys), Some(values), Some(index)) = (&self.cached_key, &self.cached_value, &self.cache_index) else {
-            return refused("MultiHeadAttention: the cache is not initialized, call `init_cache` first", &x);
+            return rejected("MultiHeadAttention: the cache is not initialized, call `init_cache` first", &x);
         };
         let [query, key, value] =
             self.projected([x.clone(), x.clone(), x.clone()], options.positions.as_ref(), Some(index));

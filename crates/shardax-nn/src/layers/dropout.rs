@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 
 use super::Layer;
-use crate::check::{refused, require, within};
+use crate::check::{rejected, require, within};
 use crate::{RngStream, Rngs};
 
 /// Zeroes each element with probability `rate`, and scales the others so that the mean is unchanged.
@@ -66,7 +66,7 @@ impl Dropout {
         }
         let Some(rngs) = &mut self.rngs else {
             let what = "Dropout: the layer has no keys; make it by `Dropout::new(rate, rngs)`, or give a key by `forward_with`";
-            return refused(what, &x);
+            return rejected(what, &x);
         };
         let key = rngs.next();
         self.forward_with(x, &key)
@@ -89,7 +89,7 @@ impl Dropout {
             let at = if dim < 0 { dim + x.ndim() as i32 } else { dim };
             let Some(size) = usize::try_from(at).ok().and_then(|at| shape.get_mut(at)) else {
                 let what = format!("Dropout: broadcast_dims {:?} of {}", self.broadcast_dims, x.type_name());
-                return refused(what, &x);
+                return rejected(what, &x);
             };
             *size = 1;
         }

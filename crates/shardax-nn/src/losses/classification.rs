@@ -133,9 +133,8 @@ pub fn sigmoid_binary_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLi
     -&labels * log_sigmoid(&logits) - (1 - &labels) * log_sigmoid(-logits)
 }
 
-/// [`sigmoid_binary_cross_entropy`], scaled down where the prediction is sure and right, by
-/// `(1 - probability of the label)^gamma`; `alpha` weighs the positive class, `1 - alpha` the negative. Optax's default
-/// `gamma` is 2.
+/// [`sigmoid_binary_cross_entropy`], scaled down where the prediction is confident and right, by `(1 - probability of
+/// the label)^gamma`; `alpha` weighs the positive class, `1 - alpha` the negative. Optax's default `gamma` is 2.
 ///
 /// Source: [Lin et al. 2017](https://arxiv.org/abs/1708.02002).
 ///

@@ -6,7 +6,8 @@ use shardax::{Error, ErrorKind};
 
 use crate::check::{FINITE, floating, integer, same_shape, within};
 
-/// The CTC loss of each sequence: minus the logarithm of the probability of all ways to read `labels` out of `logits`.
+/// The CTC loss of each sequence: minus the logarithm of the probability of `labels`, summed over all alignments with
+/// `logits`.
 ///
 /// | argument | type |
 /// |---|---|

@@ -1,7 +1,7 @@
 //! Losses, each for every example: reduce them with `.mean(..)`. Names, formulas and checks are Optax's.
 //!
 //! Predictions and logits are of floating point; an integer array, or shapes that do not belong together, are an error
-//! that the result carries, never a broadcast that nobody asked for.
+//! that the result carries, never a silent broadcast.
 
 mod classification;
 mod ctc;

@@ -1,4 +1,4 @@
-//! Losses of classes that are no cross entropies, rankings and triplets.
+//! Margin losses of classes, losses of rankings and of triplets.
 
 use shardax::nn::{log_softmax, one_hot, sparse_plus};
 use shardax::prelude::*;

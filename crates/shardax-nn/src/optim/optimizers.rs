@@ -158,7 +158,7 @@ pub fn adafactor<S: Into<Schedule>>(learning_rate: Option<S>) -> Adafactor {
     )
 }
 
-/// Adam that scales by how far gradients were from their mean, with epsilons 1e-16.
+/// Adam scaled by the deviation of gradients from their mean, with epsilons 1e-16.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
 pub fn adabelief(learning_rate: impl Into<Schedule>) -> AdaBelief {
@@ -200,7 +200,7 @@ pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
 }
 
 /// Stochastic gradient descent with differential privacy, of gradients of every example, `[batch, …]` each: those of
-/// `vmap(grad(loss))`. The seed is of the noise.
+/// `vmap(grad(loss))`. `seed` is that of the noise.
 ///
 /// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
 pub fn dpsgd(
@@ -214,7 +214,7 @@ pub fn dpsgd(
     (aggregate, momentum.map(|decay| trace(decay, false)), scale_by_learning_rate(learning_rate))
 }
 
-/// Steps whose size is a share of each parameter's, with a least length of 1e-6.
+/// Steps proportional to the length of each parameter, which counts as 1e-6 at least.
 ///
 /// Source: [Bernstein et al. 2020](https://arxiv.org/abs/2002.03432).
 pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {

@@ -276,7 +276,7 @@ struct WithStream {
     stream: Hidden,
 }
 
-/// A stream that is no parameter.
+/// A stream that is not a parameter.
 #[derive(Clone, Debug)]
 struct Hidden(RngStream);
 

@@ -261,11 +261,10 @@ impl CheckpointManager {
         Ok(Restored { step, tree, metadata: found.metadata().clone(), metrics: found.metrics() })
     }
 
-    /// The last tree that was saved, with its step; `None` where nothing was saved yet.
+    /// Restores the last saved tree, with its step; `None` if nothing was saved yet.
     ///
-    /// A checkpoint that is damaged is passed over for the one before it, and set aside under the name `STEP.damaged`,
-    /// with a warning that says what is wrong with it. Fails when no checkpoint is whole, and when the tree is not the
-    /// one that was saved.
+    /// A damaged checkpoint is renamed to `STEP.damaged`, with a warning that names the damage, and the previous one is
+    /// restored. Fails when no checkpoint is intact, and when the tree is not the saved one.
     #[track_caller]
     pub fn restore_latest<T: Tree>(&mut self, like: &T) -> Result<Option<Restored<T>>> {
         at(self.latest(like, &RestoreOptions::new()))

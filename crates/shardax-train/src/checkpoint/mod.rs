@@ -1,6 +1,6 @@
-//! Checkpoints: trees of arrays on the disk, from which a training goes on bit by bit, on any devices.
+//! Checkpoints: trees of arrays on disk, from which a run resumes bit by bit, on any devices.
 //!
-//! [`save`] and [`restore`] are for one tree in one folder, [`CheckpointManager`] for those of a training.
+//! [`save`] and [`restore`] are for one tree in one folder, [`CheckpointManager`] for those of a run.
 //!
 //! ```
 //! use shardax_nn::prelude::*;

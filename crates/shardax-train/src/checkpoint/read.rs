@@ -40,7 +40,7 @@ pub(super) fn open(folder: &Path) -> Result<Manifest, Fault> {
     for file in &read.files {
         let path = folder.join(&file.name);
         let bytes = match fs::metadata(&path) {
-            Ok(found) if !found.is_file() => return Err(damaged(&path, "it is no regular file")),
+            Ok(found) if !found.is_file() => return Err(damaged(&path, "it is not a regular file")),
             Ok(found) => found.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(&path, "it is missing")),
             Err(error) => return Err(failed("read", &path, &error).into()),

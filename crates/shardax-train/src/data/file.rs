@@ -25,7 +25,7 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
 pub(crate) fn text(path: &Path) -> Result<String> {
     let bytes = read(path).map_err(|error| unreadable(path, &error))?;
     String::from_utf8(bytes).map_err(|error| {
-        let what = format!("at byte {}, {} is no text in UTF-8", error.utf8_error().valid_up_to(), path.display());
+        let what = format!("at byte {}, {} is not a text in UTF-8", error.utf8_error().valid_up_to(), path.display());
         Error::new(ErrorKind::Value, what).help("convert it (`iconv -t utf-8`), or take its bytes as tokens")
     })
 }

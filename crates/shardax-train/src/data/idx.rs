@@ -47,7 +47,7 @@ fn read(path: &Path) -> Result<HostArray> {
         0x0c => DType::I32,
         0x0d => DType::F32,
         0x0e => DType::F64,
-        _ => return Err(file.wrong(format!("the header says {magic:#010x}, which is no type of numbers"))),
+        _ => return Err(file.wrong(format!("the header says {magic:#010x}, which is not a type of numbers"))),
     };
     let shape: Vec<usize> = (0..rank).map(|_| Ok(file.u32_be("sizes")? as usize)).collect::<Result<_>>()?;
     let size = dtype.byte_size();

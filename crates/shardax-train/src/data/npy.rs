@@ -38,9 +38,9 @@ fn unpack(path: &Path) -> Result<Example> {
     let tail = file.seek(SeekFrom::Start(end.saturating_sub(66_000))).and_then(|_| read_up_to(&mut file, 66_000));
     let tail = tail.map_err(|error| unreadable(path, &error))?;
     if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
-        return Err(wrong(path, end, "it is no zip file: its directory is not there"));
+        return Err(wrong(path, end, "it is not a zip file: its directory is not there"));
     }
-    let broken = |at: u64, error: zip::result::ZipError| wrong(path, at, format!("it is no zip file: {error}"));
+    let broken = |at: u64, error: zip::result::ZipError| wrong(path, at, format!("it is not a zip file: {error}"));
     let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| broken(end, error))?;
     let mut out = Example::new();
     for at in 0..archive.len() {

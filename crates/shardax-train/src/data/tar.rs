@@ -19,7 +19,7 @@ use super::stream::{Stream, number};
 ///
 /// The position is a file and an offset in it, so that seeking reads nothing twice.
 ///
-/// Fails, with the file and the offset, if a file is truncated, is no tar file, or is shorter than a position in it.
+/// Fails, with the file and the offset, if a file is truncated, is not a tar file, or is shorter than a position in it.
 /// Links are errors, since their bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
 #[derive(Debug)]
 pub struct WebDataset {
@@ -155,7 +155,7 @@ fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_
                 "is a link, and its bytes are elsewhere: write it with `tar --dereference --hard-dereference`",
             ));
         }
-        kind => return Err(fail(&format!("is no file: its type is {:?}", char::from(kind.as_byte())))),
+        kind => return Err(fail(&format!("is not a file: its type is {:?}", char::from(kind.as_byte())))),
     }
     let extensions = entry.pax_extensions().map_err(|error| fail(&error.to_string()))?;
     let mut keys = extensions.into_iter().flatten().filter_map(io::Result::ok);

@@ -65,13 +65,13 @@ impl Tokenizer {
 
     /// Decodes tokens. Invalid UTF-8 becomes `�`.
     ///
-    /// Fails for a number that is no token.
+    /// Fails for a number that is not a token.
     #[track_caller]
     pub fn decode(&self, tokens: &[i32]) -> Result<String> {
         let location = std::panic::Location::caller();
         let size = self.vocab_size();
         if let Some(token) = tokens.iter().find(|token| usize::try_from(**token).map_or(true, |token| token >= size)) {
-            let what = format!("{token} is no token: there are {size}");
+            let what = format!("{token} is not a token: there are {size}");
             return Err(Error::new(ErrorKind::Value, what).help("they are counted from 0").at(location));
         }
         match &self.0 {
@@ -140,7 +140,7 @@ mod bpe {
             let text = super::super::file::read(path)
                 .map_err(|error| super::super::file::unreadable(path, &error).at(location))?;
             let tokenizer = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| {
-                let what = format!("{} is no tokenizer.json: {error}", path.display());
+                let what = format!("{} is not a tokenizer.json: {error}", path.display());
                 Error::new(ErrorKind::Value, what).help("give a file that `tokenizers` wrote").at(location)
             })?;
             Ok(Tokenizer(Kind::File(Box::new(tokenizer))))

@@ -73,7 +73,9 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
         let part = sharding.shard_shape(leaf.shape())?.iter().product::<usize>() * leaf.dtype().byte_size();
         let spec = sharding.as_named().map_or("one device".to_owned(), |named| named.spec().to_string());
         let (text, numbers) = taken_apart(&path);
-        let group = groups.entry((text.clone(), leaf.type_name(), spec, part)).or_insert_with(|| Group {
+        // The table has the sharding in a column of its own, so the type is without it.
+        let of = shape_dtype_struct(leaf.shape(), leaf.dtype()).type_name();
+        let group = groups.entry((text.clone(), of, spec, part)).or_insert_with(|| Group {
             text,
             numbers: vec![Vec::new(); numbers.len()],
             count: 0,
@@ -98,14 +100,14 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
     let mut body = "<h2>Arrays</h2>".to_owned();
     body += &table(&header, 3, &groups.iter().map(row).collect::<Vec<_>>(), &[total.to_vec()]);
     let mut seen: Vec<(String, usize)> = Vec::new();
-    for ((_, _, spec, _), group) in &groups {
+    for ((_, of, spec, _), group) in &groups {
         let kind = (spec.clone(), group.first.ndim());
         if seen.len() < DRAWN.0
             && !seen.contains(&kind)
             && let Some(picture) = picture(&group.first)?
         {
             seen.push(kind);
-            let caption = format!("{} {}, {spec}", group.path(), group.first.type_name());
+            let caption = format!("{} {of}, {spec}", group.path());
             let _ = write!(
                 body,
                 "<figure><div class=\"wide\">{picture}</div><figcaption>{}</figcaption></figure>",

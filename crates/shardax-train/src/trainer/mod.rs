@@ -388,7 +388,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             if let Some(checkpoints) = &mut self.checkpoints {
                 let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(beside(data.position()));
                 if self.finite && checkpoints.should_save(step) {
-                    // A state that is not finite is no checkpoint to resume from.
+                    // A state that is not finite is not a checkpoint to resume from.
                     finite.finish()?;
                 }
                 let args = args.force(stop || is_last);

@@ -43,7 +43,7 @@ fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
 
     let early = CheckpointManager::new(folder.join("none"), Options::new().read_only(true))?;
     assert!(early.latest_step()?.is_none() && !folder.join("none").exists());
-    // The user's own folders are no steps.
+    // The user's own folders are not steps.
     fs::create_dir(folder.join("deep/in/0018")).expect("a folder");
     fs::copy(folder.join("deep/in/18/commit"), folder.join("deep/in/0018/commit")).expect("a file");
     let mut reader = CheckpointManager::new(folder.join("deep/in"), options.read_only(true))?;

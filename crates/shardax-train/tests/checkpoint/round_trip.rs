@@ -145,7 +145,7 @@ fn words_are_restored_as_keys() -> Result<()> {
     assert_eq!((key.type_name(), random::key_data(key).to_vec::<u32>()?), ("key<fry>[]".to_owned(), vec![0, 3]));
     assert_eq!(random::key_data(&keys).to_vec::<u32>()?, raw.to_vec::<u32>()?);
     assert_eq!(keys.sharding()?, like.1.sharding()?);
-    // Numbers that are no words stay what they are.
+    // Numbers that are not words stay what they are.
     checkpoint::save(folder.join("numbers"), &(array([1i32, 2]), raw))?;
     fails(checkpoint::restore(folder.join("numbers"), &like), &["`[0]` was saved as int32[2]", "key<fry>[]"]);
     Ok(())

@@ -1,4 +1,4 @@
-//! Files that are no files, sizes beyond memory, and bombs: errors in time, and nothing lost on the way.
+//! Files that are not files, sizes beyond memory, and bombs: errors in time, and nothing lost on the way.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

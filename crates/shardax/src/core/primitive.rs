@@ -184,12 +184,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     ///
     /// The methods of [`ShardingRule`] are the usual rules: an elementwise operation writes `rule.join()`.
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
-        Err(rule.refuse())
+        Err(rule.reject())
     }
 
     /// The unreduced and reduced axes of the results, where an operand has some. By default an error.
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        Err(rule.refuse_partial())
+        Err(rule.reject_partial())
     }
 
     /// The mesh of its results, where operands may be of another.

@@ -23,7 +23,7 @@ const VERSION: u64 = 1;
 const OPEN_VERSION: u64 = 2;
 
 fn damaged(what: impl std::fmt::Display) -> Error {
-    err!(Value, "this is no exported function: {what}")
+    err!(Value, "this is not an exported function: {what}")
         .help("pass the complete output of `Exported::serialize`; a truncated or changed file is rejected")
 }
 
@@ -75,7 +75,7 @@ fn axis_type(value: &Value) -> Option<AxisType> {
     [AxisType::Auto, AxisType::Explicit].into_iter().find(|ty| value == &json!(format!("{ty:?}")))
 }
 
-/// Reads every item of a list; `None` if it is no list or an item is invalid.
+/// Reads every item of a list; `None` if it is not a list or an item is invalid.
 fn each<T>(value: &Value, of: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
     value.as_array()?.iter().map(of).collect()
 }

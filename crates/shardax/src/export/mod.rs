@@ -24,9 +24,9 @@
 //!
 //! The output of JAX's `Exported.serialize()` is also supported, with derivatives and for many devices.
 //!
-//! What differs from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX), an exported function
-//! can be vectorized (row by row), and symbolic sizes have bounds ([`ExportOptions::symbolic_args_specs`]), because the function is
-//! traced for several sizes.
+//! Differences from JAX's `export`: the file is safetensors instead of a flatbuffer (`tools/export` reads it into JAX),
+//! an exported function can be vectorized (row by row), and symbolic sizes have bounds
+//! ([`ExportOptions::symbolic_args_specs`]), because the function is traced for several sizes.
 
 mod call;
 mod file;
@@ -249,9 +249,9 @@ impl<Args, Out> Exported<Args, Out> {
 
     /// Reads such a file, or the bytes that `jax.export.Exported.serialize()` made.
     ///
-    /// Fails where the bytes are not those that were written, or of another version; JAX's have no checksum, and are read as far
-    /// as they make sense. Of JAX's functions those fail that have effects, or types that arrays or trees have not here. Whether
-    /// `Args` and `Out` are its types is found out when it is called.
+    /// Fails for damaged bytes and other versions. JAX's files have no checksum, so damage is found only if the
+    /// contents are invalid; JAX's functions with effects, or with types that shardax lacks, fail too. A call checks
+    /// that `Args` and `Out` are the function's types.
     #[track_caller]
     pub fn deserialize(bytes: &[u8]) -> Result<Self> {
         Ok(Exported { program: Arc::new(Exchanged::from_bytes(bytes).at_caller()?), types: PhantomData })
@@ -302,8 +302,8 @@ impl<Args, Out> Exported<Args, Out> {
         self.program.out_paths.iter().map(String::as_str).zip(&self.program.out_avals)
     }
 
-    /// The StableHLO for a platform; its first arguments are what the function captured. `None` where it is not for this one,
-    /// or has symbolic sizes.
+    /// The StableHLO for a platform; its first arguments are the captured arrays. `None` for another platform than the
+    /// function's, and for symbolic sizes.
     pub fn mlir_module(&self, platform: &str) -> Option<&str> {
         self.program.texts.get(platform).map(|text| &**text).filter(|_| self.program.symbolic.is_none())
     }

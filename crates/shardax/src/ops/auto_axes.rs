@@ -42,7 +42,7 @@ pub struct ExplicitAxes<F, Args> {
 }
 
 /// The function `f`, in which the compiler chooses how values are split over the mesh axes: they are of type
-/// [`Auto`](AxisType::Auto) there. [`out_sharding`](AutoAxes::out_sharding) says what the types of the results hold.
+/// [`Auto`](AxisType::Auto) there. [`out_sharding`](AutoAxes::out_sharding) sets the shardings in the types of the results.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -61,8 +61,8 @@ pub fn auto_axes<Args: Tree, F: Function<Args>>(f: F) -> AutoAxes<F, Args> {
     AutoAxes { f, axes: None, out_sharding: Prefix::Leaf(None), args: PhantomData }
 }
 
-/// The function `f`, in which mesh axes are of type [`Explicit`](AxisType::Explicit): types hold shardings there.
-/// [`in_sharding`](ExplicitAxes::in_sharding) says those of the arguments.
+/// The function `f`, in which mesh axes are of type [`Explicit`](AxisType::Explicit): types contain shardings there.
+/// [`in_sharding`](ExplicitAxes::in_sharding) sets those of the arguments.
 ///
 /// ```
 /// # use shardax::prelude::*;

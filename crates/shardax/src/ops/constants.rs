@@ -1,14 +1,18 @@
 //! Arrays that depend on their parameters alone: copied from the host, or computed on the devices.
 
-use super::primitive::shape_ops::BroadcastInDim;
+use super::operators::ArrayLike;
+use super::primitive::shape_ops::{BroadcastInDim, Iota};
+use super::promotion::convert;
 use crate::core::array::Array;
 use crate::core::array::host::place;
 use crate::core::program::Aval;
-use crate::core::program::trace::{bind1, is_tracing};
+use crate::core::program::trace::{at_caller, bind1, is_tracing};
+use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
-use crate::sharding::Typed;
+use crate::shape::{IntoShape, shape_of};
 use crate::sharding::context::explicit_mesh;
+use crate::sharding::{AxisType, Typed};
 use crate::source;
 
 /// A constant array of `value`, of `dtype`.
@@ -84,4 +88,157 @@ pub(crate) fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16);
     value.write(dtype, &mut bytes);
     bytes
+}
+
+#[track_caller]
+fn constant(shape: impl IntoShape, value: Scalar, dtype: DType) -> Array {
+    match shape_of(shape) {
+        Ok(shape) => filled(&shape, value, dtype),
+        Err(e) => Array::from_result(Err(e), &Array::literal(value, dtype, false)),
+    }
+}
+
+/// A constant array of `value`, broadcast to the shape, in its dtype; weakly typed for a plain number.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(full([2], 7).to_vec::<i32>()?, [7, 7]);
+/// assert_eq!(full([2, 2], array([1, 2])).to_vec::<i32>()?, [1, 2, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
+    let value = value.into_array();
+    at_caller(|| Array::from_result(value.check().and_then(|()| Ok(value.broadcast_to(&shape_of(shape)?))), &value))
+}
+
+/// A constant array of `value`, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
+#[track_caller]
+pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
+    let value = value.into_array();
+    at_caller(|| {
+        let made = value.check().and_then(|()| Ok(value.astype(dtype).broadcast_to(&shape_of(shape)?)));
+        Array::from_result(made, &value)
+    })
+}
+
+/// Zeros, float32.
+#[track_caller]
+pub fn zeros(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(0), DType::F32)
+}
+
+/// Ones, float32.
+#[track_caller]
+pub fn ones(shape: impl IntoShape) -> Array {
+    constant(shape, Scalar::Int(1), DType::F32)
+}
+
+/// `value` everywhere, with the sharding in the type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// assert_eq!(full_sharded([16, 2], array(0.0f32), P!["x"]).type_name(), "float32[16@x,2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn full_sharded(shape: impl IntoShape, value: impl ArrayLike, sharding: impl Into<ShardingLike>) -> Array {
+    let value = value.into_array();
+    match shape_of(shape) {
+        Ok(shape) => value.broadcast_to_sharded(&shape, sharding),
+        Err(e) => Array::from_result(Err(e), &value),
+    }
+}
+
+/// Zeros of a dtype.
+#[track_caller]
+pub fn zeros_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(0), dtype)
+}
+
+/// Ones of a dtype.
+#[track_caller]
+pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
+    constant(shape, Scalar::Int(1), dtype)
+}
+
+/// Zeros of the shape and dtype of `x`.
+#[track_caller]
+pub fn zeros_like(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
+    if x.error().is_some() {
+        return x.clone();
+    }
+    full_of(&like(x), Scalar::Int(0)).varying_over(&x.vma())
+}
+
+/// Ones of the shape and dtype of `x`.
+#[track_caller]
+pub fn ones_like(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
+    if x.error().is_some() {
+        return x.clone();
+    }
+    full_of(&like(x), Scalar::Int(1))
+}
+
+/// The type of an array that is made like this one. Where all axes are manual, it is equal on all devices.
+fn like(x: &Array) -> Aval {
+    let aval = x.aval();
+    match aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
+        true => aval.with_sharding(None),
+        false => aval,
+    }
+}
+
+/// A constant array of `value` with the shape and dtype of `x`. A number of another type is converted as by
+/// [`Array::astype`].
+///
+/// Fails for a plain integer that does not fit the dtype.
+#[track_caller]
+pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
+    let x = &x.into_array();
+    let value = value.into_array();
+    let made = x.check().and_then(|()| value.check()).and_then(|()| value.check_fits(x.dtype()));
+    match made {
+        Ok(()) => convert(&value, x.dtype(), x.weak_type()).broadcast_to(x.shape()).varying_over(&x.vma()),
+        Err(e) => Array::from_result(Err(e), x),
+    }
+}
+
+/// The index along dimension `dim` of each element.
+#[track_caller]
+pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
+    bind1(Iota { dtype, shape: shape.into(), dimension: dim, out: None }, &[])
+}
+
+/// An identity-like matrix: ones on the diagonal `k` above the main one (below it if negative), else zeros: float32 of
+/// shape `[rows, columns]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(eye_offset(2, 3, 1).to_vec::<f32>()?, [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
+    at_caller(|| convert(&band(&[rows, columns], k, Array::equal), DType::F32, false))
+}
+
+/// Compares, for each element of the last two dimensions, its column with its row + `k`.
+pub(crate) fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Array {
+    let rank = shape.len();
+    let index = |dim| iota(DType::I32, shape, dim);
+    compare(&index(rank - 1), index(rank - 2) + k)
+}
+
+impl Array {
+    /// Zeros of this type, strongly typed.
+    #[track_caller]
+    pub(crate) fn zeros_of(aval: &Aval) -> Array {
+        full_of(&aval.clone().strip_weak_type(), Scalar::Int(0))
+    }
 }

@@ -6,6 +6,7 @@ pub mod checkify;
 pub(crate) mod collective;
 pub(crate) mod constants;
 pub mod control_flow;
+pub(crate) mod elementwise;
 pub(crate) mod index;
 pub mod lax;
 #[cfg(feature = "ndarray")]

@@ -2,7 +2,7 @@
 
 use std::ops;
 
-use super::numpy;
+use super::elementwise;
 use crate::core::array::Array;
 use crate::dtype::{DType, Element, Scalar};
 
@@ -141,23 +141,23 @@ macro_rules! number_on_the_left {
 }
 
 binary_operators! {
-    Add add AddAssign add_assign => numpy::add;
-    Sub sub SubAssign sub_assign => numpy::subtract;
-    Mul mul MulAssign mul_assign => numpy::multiply;
-    Div div DivAssign div_assign => numpy::divide;
-    Rem rem RemAssign rem_assign => numpy::remainder;
-    BitAnd bitand BitAndAssign bitand_assign => numpy::bitwise_and;
-    BitOr bitor BitOrAssign bitor_assign => numpy::bitwise_or;
-    BitXor bitxor BitXorAssign bitxor_assign => numpy::bitwise_xor;
-    Shl shl ShlAssign shl_assign => numpy::left_shift;
-    Shr shr ShrAssign shr_assign => numpy::right_shift;
+    Add add AddAssign add_assign => elementwise::add;
+    Sub sub SubAssign sub_assign => elementwise::subtract;
+    Mul mul MulAssign mul_assign => elementwise::multiply;
+    Div div DivAssign div_assign => elementwise::divide;
+    Rem rem RemAssign rem_assign => elementwise::remainder;
+    BitAnd bitand BitAndAssign bitand_assign => elementwise::bitwise_and;
+    BitOr bitor BitOrAssign bitor_assign => elementwise::bitwise_or;
+    BitXor bitxor BitXorAssign bitxor_assign => elementwise::bitwise_xor;
+    Shl shl ShlAssign shl_assign => elementwise::left_shift;
+    Shr shr ShrAssign shr_assign => elementwise::right_shift;
 }
 
 impl ops::Neg for Array {
     type Output = Array;
     #[track_caller]
     fn neg(self) -> Array {
-        numpy::negative(&self)
+        elementwise::negative(&self)
     }
 }
 
@@ -165,7 +165,7 @@ impl ops::Neg for &Array {
     type Output = Array;
     #[track_caller]
     fn neg(self) -> Array {
-        numpy::negative(self)
+        elementwise::negative(self)
     }
 }
 
@@ -173,7 +173,7 @@ impl ops::Not for Array {
     type Output = Array;
     #[track_caller]
     fn not(self) -> Array {
-        numpy::bitwise_not(&self)
+        elementwise::bitwise_not(&self)
     }
 }
 
@@ -181,6 +181,6 @@ impl ops::Not for &Array {
     type Output = Array;
     #[track_caller]
     fn not(self) -> Array {
-        numpy::bitwise_not(self)
+        elementwise::bitwise_not(self)
     }
 }

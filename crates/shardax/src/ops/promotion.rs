@@ -148,7 +148,7 @@ fn grown(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
 pub(crate) fn to_inexact(dtype: DType) -> DType {
     match dtype {
         DType::I64 | DType::U64 => DType::F64,
-        // Operations refuse keys themselves, by their names.
+        // Operations reject keys themselves, with an error that names them.
         d if d.category() >= Category::Float => d,
         _ => DType::F32,
     }

@@ -110,7 +110,7 @@ impl Numbers {
         mesh.hash(&mut hasher);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= 1024 {
-            // Other arguments differ too: this is no loop over numbers.
+            // Other arguments differ too: this is not a loop over numbers.
             all.clear();
         }
         let (count, before) = all.entry(hasher.finish()).or_insert_with(|| (0, TreeDef::default()));

@@ -149,13 +149,13 @@ const TILED_PRODUCTS: &str = "xla_gpu_enable_triton_gemm";
 
 /// The error for a program that the platform's compiler rejected.
 fn rejected(name: &str, topology: &Topology, error: &pjrt::Error) -> crate::error::Error {
-    let refused = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
-    let refused = with_known_options(refused, error);
+    let rejected = err!(Runtime, "XLA could not compile {name} for {topology}: {error}");
+    let rejected = with_known_options(rejected, error);
     match error.code {
-        pjrt::Code::ResourceExhausted => refused.help(
+        pjrt::Code::ResourceExhausted => rejected.help(
             "it needs more memory than a device has: split more of it, or over more devices (`PartitionSpec`), recompute instead of keeping (`checkpoint`), or take smaller batches",
         ),
-        _ => refused,
+        _ => rejected,
     }
 }
 

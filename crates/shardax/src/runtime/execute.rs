@@ -257,10 +257,10 @@ impl LoadedProgram {
     }
 }
 
-/// Blocks until all programs that call functions of the host are done: callbacks and debug prints, ordered or not, also
-/// of programs without results.
+/// Waits until all programs that call host functions are done: callbacks and debug prints, ordered or not, also of
+/// programs without results.
 ///
-/// Fails with the first error of such a function since the last call, and inside of one, where it would wait for itself.
+/// Fails with the first error of a host function since the last call, and inside of a host function.
 ///
 /// ```
 /// # use shardax::prelude::*;

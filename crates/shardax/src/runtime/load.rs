@@ -180,11 +180,11 @@ fn cpu_options(effort: Effort, ynnpack: bool) -> Vec<(&'static str, pjrt::Value)
 }
 
 /// Adds advice to the error for an option that XLA does not know.
-pub(super) fn with_known_options(refusal: crate::error::Error, error: &pjrt::Error) -> crate::error::Error {
+pub(super) fn with_known_options(rejection: crate::error::Error, error: &pjrt::Error) -> crate::error::Error {
     if !error.message.contains("No such compile option") {
-        return refusal;
+        return rejection;
     }
-    refusal.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
+    rejection.help("the option comes from `compiler_options`, `config::set_compiler_options` or `compile_with_options`: its name is that of a flag of this version of XLA, as in XLA_FLAGS without the dashes")
 }
 
 /// An estimate of a compiled program's memory: its code, and the compiler's data about its operations.
@@ -403,9 +403,9 @@ impl Request {
                         return self.compile(xla_options);
                     }
                     None => {
-                        let refusal = err!(Runtime, "XLA could not compile {}: {error}", self.name);
-                        let refusal = with_known_options(refusal, &error);
-                        return Err(self.explained(refusal, self.place.platform()));
+                        let rejection = err!(Runtime, "XLA could not compile {}: {error}", self.name);
+                        let rejection = with_known_options(rejection, &error);
+                        return Err(self.explained(rejection, self.place.platform()));
                     }
                 }
             }

@@ -29,11 +29,11 @@ impl Request {
 
     /// Explains the compiler's error for a program that computes on values outside of device memory:
     /// adds the line of the first such operation, and advice.
-    pub fn explained(&self, refusal: Error, platform: Platform) -> Error {
+    pub fn explained(&self, rejection: Error, platform: Platform) -> Error {
         let other = platform.has_memories() && self.uses_other_memory();
         match other.then(|| first_use(&self.program, &self.in_kinds())).flatten() {
-            None => refusal,
-            Some((name, kind, source)) => refusal.at(source).help(format!(
+            None => rejection,
+            Some((name, kind, source)) => rejection.at(source).help(format!(
                 "{name} is not supported on a value in {kind} memory, because XLA computes in device memory: move it there first, with `device_put(&x, Space::Device)`"
             )),
         }

@@ -79,7 +79,7 @@ pub fn device_put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T>
 fn put_replicated<T: Tree>(tree: &T, devices: &[Device]) -> Result<T> {
     if devices.is_empty() {
         return Err(err!(Value, "`devices` argument to device_put_replicated must be a non-empty sequence")
-            .help("give the devices that shall have a copy, such as `local_devices()?`"));
+            .help("give the devices that get a copy, such as `local_devices()?`"));
     }
     let flat = Flat::of(tree);
     let bytes = flat.leaves.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()?;

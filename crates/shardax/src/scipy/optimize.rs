@@ -59,7 +59,7 @@ options! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a starting point of other than one dimension, and a function whose value is no scalar. [`MinimizeOptions`] has
+/// Fails for a starting point of other than one dimension, and a function whose value is not a scalar. [`MinimizeOptions`] has
 /// options.
 #[track_caller]
 pub fn minimize<R: IntoOutput<Output = Array>>(

@@ -148,8 +148,8 @@ pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce()
     f()
 }
 
-/// The axes of [`get_mesh`] that are manual here: each device has its own block along them, and collectives may name them.
-/// None outside of `shard_map` and `pmap`.
+/// The axes of [`get_mesh`] that are manual here: each device has its own shard along them, and collectives may name
+/// them. Empty outside of `shard_map` and `pmap`.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -110,7 +110,7 @@ impl Mesh {
         Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: self.0.shape.explicit() }))
     }
 
-    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto): types say nothing of shardings, and the compiler
+    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto): types contain no shardings, and the compiler
     /// chooses them.
     ///
     /// ```
@@ -329,6 +329,16 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
 /// ([`mesh_utils`](crate::mesh_utils)). Its axes are of type [`Explicit`](AxisType::Explicit); [`Mesh::auto`] changes that.
 ///
 /// Fails when there are fewer devices than the product of the sizes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("data", 4), ("model", 2)])?;
+/// let x = device_put(&ones([8, 6]), &NamedSharding::new(&mesh, P!["data", "model"]))?;
+/// assert_eq!(x.type_name(), "float32[8@data,6@model]");
+/// assert_eq!(x.addressable_shards()?[0].data.shape(), [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn make_mesh<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
     of_first_devices(axes.into_iter().map(|(n, s)| (n.into(), s)).collect()).at_caller()

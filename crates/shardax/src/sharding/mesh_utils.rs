@@ -288,7 +288,7 @@ impl Torus {
             let Some(best) = best else {
                 return Err(err!(
                     Value,
-                    "an axis of size {size} cannot be made of what is left of the torus {:?}, which is {left:?}",
+                    "an axis of size {size} does not fit the remaining dimensions {left:?} of the torus {:?}",
                     self.shape
                 )
                 .help("make the axes products of factors of the torus' dimensions"));

@@ -68,13 +68,13 @@ impl PartitionSpec {
         PartitionSpec { dims: dims.collect(), ..PartitionSpec::default() }
     }
 
-    /// The spec of a value that is the sum of what the devices along these axes have, which must be of type `Explicit`.
+    /// The spec of an unreduced value: it is the sum of the addends on the devices along these axes, which must be of type `Explicit`.
     pub fn unreduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
         self.unreduced = axes.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The spec of a value that all devices along these axes have whole, and whose cotangent is unreduced over them.
+    /// The spec of a reduced value: all devices along these axes have it whole, and its cotangent is unreduced over them.
     pub fn reduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
         self.reduced = axes.into_iter().map(Into::into).collect();
         self

@@ -104,7 +104,7 @@ impl Typed {
         self.dims.len()
     }
 
-    /// The axes over which the value is the sum of what the devices have.
+    /// The axes over which the value is unreduced: the sum of the devices' addends.
     pub fn unreduced(&self) -> &AxisSet {
         &self.unreduced
     }

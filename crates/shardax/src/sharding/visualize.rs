@@ -206,7 +206,7 @@ pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) ->
 pub(crate) fn print(shape: &[usize], sharding: &Sharding) -> Result<()> {
     let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let picture = Grid::of(shape, sharding)?.boxes(color);
-    // A closed standard output is no error of the program.
+    // A closed standard output is not an error of the program.
     let _ = io::stdout().write_all(picture.as_bytes());
     Ok(())
 }

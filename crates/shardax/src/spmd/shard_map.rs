@@ -78,8 +78,8 @@ impl<F, Args> ShardMapped<F, Args> {
         self
     }
 
-    /// Sets whether types track the axes that values vary over (the default). Then results that `out_specs` call
-    /// replicated are an error where they may differ, and gradients of replicated arguments are sums over the devices.
+    /// Sets whether types track the axes that values vary over (the default). With it, results that `out_specs` declare
+    /// replicated are an error if they may differ, and gradients of replicated arguments are sums over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
         self.check_vma = check;
         self

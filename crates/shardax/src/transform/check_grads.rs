@@ -1,4 +1,4 @@
-//! Derivatives compared with differences.
+//! `check_grads`: derivatives compared with finite differences.
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs};
@@ -27,8 +27,8 @@ impl Default for CheckGrads {
     }
 }
 
-/// Fails unless the first derivatives of `f` at `args`, in forward and in reverse mode, agree with differences of its
-/// values. Arguments of integers are constants. [`CheckGrads`] has options, for example higher derivatives.
+/// Fails unless the first derivatives of `f` at `args`, in forward and in reverse mode, agree with finite differences.
+/// Arguments of integers are constants. [`CheckGrads`] has options, for example higher derivatives.
 ///
 /// ```
 /// # use shardax::prelude::*;

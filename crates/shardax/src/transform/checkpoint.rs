@@ -28,8 +28,7 @@ pub struct Checkpoint<F, Args> {
 /// passed between the layers, not with those inside them, for about a third more time. Around the body of a
 /// [`scan`](crate::control_flow::scan()), only the carries are saved.
 ///
-/// XLA's CPU compiler merges the second computation with the first all the same, except in loops, which it does not
-/// merge: there the memory is saved on every platform.
+/// XLA's CPU compiler merges both computations again, except in loops: only there is memory saved on every platform.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +49,7 @@ pub fn checkpoint<Args: Tree, F: Function<Args>>(f: F) -> Checkpoint<F, Args> {
 }
 
 impl<F, Args> Checkpoint<F, Args> {
-    /// The intermediate values that are saved after all; by default none.
+    /// The intermediate values that are saved; by default none.
     pub fn policy(self, policy: CheckpointPolicy) -> Self {
         Checkpoint { policy, ..self }
     }

@@ -136,7 +136,17 @@ pub struct LinearFn<Args, Out> {
     types: PhantomData<fn(Args) -> Out>,
 }
 
-/// Returns the result of `f` at `args`, and the function from cotangents of the result to cotangents of the arguments.
+/// Returns the result of `f` at `args`, and the function from cotangents of the result to the tuple of cotangents of the
+/// arguments.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (y, pull_back) = vjp(|x: Array, w: Array| x * w, (array([1.0f32, 2.0]), array([3.0f32, 4.0])))?;
+/// let (dx, dw) = pull_back.call(ones([2]))?;
+/// assert_eq!(y.to_vec::<f32>()?, [3.0, 8.0]);
+/// assert_eq!((dx.to_vec::<f32>()?, dw.to_vec::<f32>()?), (vec![3.0, 4.0], vec![1.0, 2.0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn vjp<Args: Tree, F: Function<Args>>(
     f: F,
@@ -171,6 +181,14 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
 }
 
 /// Returns the result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (y, push_forward) = linearize(|x: Array| x.square(), array([1.0f32, 3.0]))?;
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 9.0]);
+/// assert_eq!(push_forward.call(ones([2]))?.to_vec::<f32>()?, [2.0, 6.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn linearize<Args: Tree, F: Function<Args>>(
     f: F,

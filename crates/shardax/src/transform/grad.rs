@@ -98,7 +98,15 @@ pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
     Grad { f, options: Options::default(), types: PhantomData }
 }
 
-/// Returns a function that computes a scalar function's value and its gradient with respect to its first argument.
+/// Returns a function that computes a scalar function's value and its gradient with respect to its first argument. Fails
+/// as [`grad`] does.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (y, dx) = value_and_grad(|x: Array| x.square().sum(..)).call(array([1.0f32, 2.0]))?;
+/// assert_eq!((y.item::<f32>()?, dx.to_vec::<f32>()?), (5.0, vec![2.0, 4.0]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
     ValueAndGrad { f, options: Options::default(), types: PhantomData }
 }

@@ -43,7 +43,7 @@ pub fn vectorize<Args: Tree, F: Function<Args>>(f: F) -> Vectorize<F, Args> {
 impl<F, Args> Vectorize<F, Args> {
     /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions of one name have one size.
     ///
-    /// Fails for text that is no signature.
+    /// Fails for text that is not a signature.
     #[track_caller]
     pub fn signature(mut self, signature: &str) -> Result<Self> {
         let wrong = || {

@@ -237,7 +237,7 @@ fn on_tpus() -> Result<()> {
     assert!(ring.windows(2).all(|pair| near(&pair[0], &pair[1])), "{ring:?}");
 
     programs::all(&topology)?;
-    programs::refused(&topology)?;
+    programs::rejected(&topology)?;
     programs::nothing_runs_there(&topology)?;
     programs::fully_sharded_on_tpus(&topology)?;
     memory::all(&topology)?;
@@ -289,7 +289,7 @@ fn on_gpus() -> Result<()> {
     assert_eq!(topology.to_string(), "Topology(h100:1x1x8, 8 × NVIDIA H100 80GB HBM3)");
     assert!(topology.devices()[0].memory_limit().is_some_and(|bytes| bytes > 75 << 30));
     programs::all(&topology)?;
-    programs::refused(&topology)?;
+    programs::rejected(&topology)?;
     programs::nothing_runs_there(&topology)?;
     memory::all(&topology)?;
     layouts::all(&topology)?;

@@ -15,7 +15,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     let split = NamedSharding::new(&mesh, P!["x"]);
     arguments_and_results(topology, &split)?;
     one_device(topology, &device)?;
-    refused(topology, &split)?;
+    rejected(topology, &split)?;
     offloaded(topology, &split)
 }
 
@@ -84,7 +84,7 @@ fn one_device(topology: &Topology, device: &Device) -> Result<()> {
     Ok(())
 }
 
-fn refused(topology: &Topology, split: &NamedSharding) -> Result<()> {
+fn rejected(topology: &Topology, split: &NamedSharding) -> Result<()> {
     let host = split.with_memory_kind("pinned_host");
     let x = shape_dtype_struct_on([8], DType::F32, &host);
     let error = jit(|x: Array| x * 2).in_shardings(split).lower(&x).err().expect("it lies elsewhere");

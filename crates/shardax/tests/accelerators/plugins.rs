@@ -19,7 +19,7 @@ fn doubled() -> shardax::HostCallback<Array> {
     )
 }
 
-/// A function with a part for GPUs: their compiler knows its name, and refuses programs that call others.
+/// A function with a part for GPUs: their compiler knows its name, and rejects programs that call others.
 pub fn calls(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on([8], DType::F32, &device);
@@ -30,8 +30,8 @@ pub fn calls(topology: &Topology) -> Result<()> {
     let error = compiled.serialize().expect_err("its function is of this process");
     assert!(error.message().contains("it calls functions of this process"), "{error}");
     let called = pure_callback(|_, _| Ok(()), shape_dtype_struct([8], DType::F32)).cuda(|_| Ok(()));
-    let refused = jit(move |x: Array| called.call(x)).lower(&x).err().expect("it is no `ffi_call`").to_string();
-    assert!(refused.contains("pure_callback of ") && refused.contains("is not implemented on GPU"), "{refused}");
+    let rejected = jit(move |x: Array| called.call(x)).lower(&x).err().expect("it is no `ffi_call`").to_string();
+    assert!(rejected.contains("pure_callback of ") && rejected.contains("is not implemented on GPU"), "{rejected}");
     let host = doubled();
     let error = jit(move |x: Array| host.call(x)).lower(&x).err().expect("it has no part for GPUs").to_string();
     assert!(error.contains("is not implemented on GPU") && error.contains("`.cuda(…)`"), "{error}");

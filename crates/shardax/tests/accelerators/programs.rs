@@ -256,7 +256,7 @@ fn lowered_for_others(topology: &Topology) -> Result<()> {
 }
 
 /// What the platform lacks is an error before the compiler sees it.
-pub fn refused(topology: &Topology) -> Result<()> {
+pub fn rejected(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on([4], DType::F32, &device);
     let callback = jit(|x: Array| -> Result<Array> {

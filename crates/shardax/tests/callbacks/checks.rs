@@ -137,7 +137,7 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
     let steps = |x: Array| while_loop(|c: Array| c.greater(0), |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2), x);
     let (error, _) = vmap(checkify(steps)).call(array([1.0f32, 5.0]))?;
     assert_eq!(error.get()?, None);
-    // JAX refuses a check in a batched loop. Here those of entries that have left the loop do not count.
+    // JAX rejects a check in a batched loop. Here those of entries that have left the loop do not count.
     assert_eq!(user(vmap(steps), array([1.0f32, 5.0])), "");
     let steps =
         |x: Array| while_loop(|c: Array| c.greater(-2), |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2), x);

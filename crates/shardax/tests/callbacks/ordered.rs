@@ -1,4 +1,4 @@
-//! Calls of the host in order. Orders and refusals are those of JAX 0.10.2 for the same functions.
+//! Calls of the host in order. Orders and rejections are those of JAX 0.10.2 for the same functions.
 
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ fn twice(show: &HostCallback<()>) -> impl Fn(Array) -> Result<Array> + Clone + u
     }
 }
 
-fn refusal<T>(result: Result<T>) -> String {
+fn rejection<T>(result: Result<T>) -> String {
     result.err().map(|e| e.message().to_owned()).unwrap_or_default()
 }
 
@@ -119,21 +119,21 @@ fn calls_keep_their_order_over_programs() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_ordered_is_refused() -> Result<()> {
+fn what_cannot_be_ordered_is_rejected() -> Result<()> {
     setup();
     let log = Log::default();
     let show = log.show();
     let f = twice(&show);
-    assert_eq!(refusal(vmap(f.clone()).call(ones([3]))), "Cannot `vmap` ordered IO callback.");
-    assert!(refusal(grad(f.clone()).call(1.0f32)).starts_with("IO callbacks do not support JVP."));
+    assert_eq!(rejection(vmap(f.clone()).call(ones([3]))), "Cannot `vmap` ordered IO callback.");
+    assert!(rejection(grad(f.clone()).call(1.0f32)).starts_with("IO callbacks do not support JVP."));
     let each = show.clone();
     let apart = vmap(move |y: Array| each.call(7.0f32).map(|()| y)).call(ones([3]))?;
     assert_eq!((apart.to_vec::<f32>()?, log.take()), (vec![1.0; 3], vec![7.0]));
     let pure = pure_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct([1], DType::F32)).ordered();
-    assert!(refusal(pure.call(1.0f32)).contains("no effects"));
+    assert!(rejection(pure.call(1.0f32)).contains("no effects"));
     let mesh = make_mesh([("i", 8)])?;
     let shown = move |x: Array| debug::callback_ordered(|_| Ok(()), &x).map(|()| x);
-    let text = refusal(jit(shard_map(shown, &mesh).in_specs((P!["i"],)).out_specs(P!["i"])).call(ones([8])));
+    let text = rejection(jit(shard_map(shown, &mesh).in_specs((P!["i"],)).out_specs(P!["i"])).call(ones([8])));
     assert!(text.starts_with("The following ordered effects are not supported for more than 1 device"), "{text}");
     Ok(())
 }

@@ -90,7 +90,7 @@ fn a_process_without_an_engine_reports_it() {
     let home = std::env::temp_dir().join(format!("shardax-errors-{}", std::process::id()));
     std::fs::create_dir_all(&home).expect("a folder for the test");
     let garbage = home.join("garbage.so");
-    std::fs::write(&garbage, b"this is no library").expect("a file for the test");
+    std::fs::write(&garbage, b"this is not a library").expect("a file for the test");
     let empty = home.join("empty.so");
     std::fs::write(&empty, b"").expect("a file for the test");
     // A real library, though not a plugin; and the first half of one.

@@ -134,9 +134,9 @@ fn functions_of_split_arrays() -> Result<()> {
 }
 
 #[test]
-fn makers_without_a_mesh_or_with_other_axes_are_refused() -> Result<()> {
+fn makers_without_a_mesh_or_with_other_axes_are_rejected() -> Result<()> {
     setup();
-    let text = refused(&out_sharding(P!["x"], || zeros(8)));
+    let text = rejected(&out_sharding(P!["x"], || zeros(8)));
     assert!(
         text.contains("out_sharding requires a non-empty mesh in context") && text.contains("set_mesh(&mesh)"),
         "{text}"
@@ -145,9 +145,9 @@ fn makers_without_a_mesh_or_with_other_axes_are_refused() -> Result<()> {
     // A mesh that the sharding names needs no context.
     assert_eq!(typed(&out_sharding(NamedSharding::new(&mesh, P!["x"]), || zeros(8))), "float32[8@x]");
     let _mesh = set_mesh(&mesh)?;
-    let text = refused(&out_sharding(P!["y"], || zeros(8)));
+    let text = rejected(&out_sharding(P!["y"], || zeros(8)));
     assert!(text.contains("out_sharding can only refer to axes that are Explicit") && text.contains("'y'"), "{text}");
-    let text = refused(&out_sharding(P!["x"], || zeros(7)));
+    let text = rejected(&out_sharding(P!["x"], || zeros(7)));
     assert!(text.contains("array axis 0 is partitioned 2 times") && text.contains("creation.rs:"), "{text}");
     Ok(())
 }
@@ -187,7 +187,7 @@ fn bincount() -> Result<()> {
     }
     assert_eq!(f.lower(&a)?.compile()?.collectives()?.count(), 0);
     assert_eq!(reshard(apart, P![]).to_vec::<i32>()?, [0, 4]);
-    let text = refused(&bincount_sharded(&a, 2, P!["x"]));
+    let text = rejected(&bincount_sharded(&a, 2, P!["x"]));
     assert!(text.contains("only be fully replicated or fully unreduced") && text.contains("int32[4@x]"), "{text}");
     // Whole input, and axes that do not split it.
     let whole = reshard(a, P![]);

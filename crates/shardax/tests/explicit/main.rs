@@ -18,8 +18,8 @@ mod more;
 mod products;
 mod programs;
 mod reductions;
-mod refusals;
-mod refused;
+mod rejected;
+mod rejections;
 mod shapes;
 mod shard_maps;
 mod split_edges;
@@ -98,7 +98,7 @@ fn typed(x: &Array) -> String {
 
 /// The message of the error that an array or a result carries.
 #[track_caller]
-fn refused(x: &Array) -> String {
+fn rejected(x: &Array) -> String {
     x.error().unwrap_or_else(|| panic!("{} carries no error", x.type_name())).to_string()
 }
 

@@ -39,7 +39,7 @@ fn states_of_values_inside() -> Result<()> {
         (&addends, |x| psum_scatter_tiled(x, "x", 0), "float32[4]{V:x}", P!["x"], "float32[8@x]"),
         (&addends, |x| zeros_like(&x), "float32[8]", P![], "float32[8]"),
         (&reduced, |x| x.sin(), "float32[8]{R:x}", r(&["x"]), "float32[8]{R:x}"),
-        // JAX refuses the number here, and accepts it outside.
+        // JAX rejects the number here, and accepts it outside.
         (&reduced, |x| x * 2, "float32[8]{R:x}", r(&["x"]), "float32[8]{R:x}"),
         (&reduced, |x| x * axis_index("x"), "float32[8]{V:x}", P!["x"], "float32[16@x]"),
         (&reduced, |x| all_gather(x, "y", 0), "float32[4,8]{V:y, R:x}", P!["y"].reduced(["x"]), "float32[16@y,8]{R:x}"),
@@ -62,7 +62,7 @@ fn states_of_values_inside() -> Result<()> {
 }
 
 #[test]
-fn what_is_refused_inside() {
+fn what_is_rejected_inside() {
     let (_, _mesh) = mesh(4);
     let (addends, reduced) = (reshard(ramp(&[8], P![]), u(&["x"])), ramp(&[8], r(&["x"])));
     type Part = fn(Array) -> Array;

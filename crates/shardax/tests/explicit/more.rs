@@ -194,7 +194,7 @@ fn topk_and_tile_and_unstack() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 4], P!["x", None]);
     assert_eq!(typed(&lax::top_k(&x, 2).0), "float32[8@x,2]");
-    assert!(refused(&lax::top_k(&ramp(&[8, 4], P![None, "y"]), 2).0).contains("dimension 1 must not be sharded"));
+    assert!(rejected(&lax::top_k(&ramp(&[8, 4], P![None, "y"]), 2).0).contains("dimension 1 must not be sharded"));
     assert_eq!(typed(&tile(&x, &[1, 2])), "float32[8@x,8]");
     Ok(())
 }
@@ -210,7 +210,7 @@ fn bitcast_convert_type() {
     assert_eq!((typed(&back), host(&back)), (typed(&x), host(&x)));
     // The bytes of one number on several devices: JAX drops the axis and gathers.
     let split = reshard(bytes, P![None, None, "y"]);
-    let text = refused(&lax::bitcast_convert_type(&split, DType::F32));
+    let text = rejected(&lax::bitcast_convert_type(&split, DType::F32));
     assert!(text.contains("uint8[8,4,4@y]") && text.contains("help:"), "{text}");
 }
 

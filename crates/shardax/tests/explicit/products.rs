@@ -163,7 +163,7 @@ fn fused_attention() -> Result<()> {
         same(&gk, &host(&pk));
         same(&gv, &host(&pv));
     }
-    let text = refused(&attend(x(0.0, 4, heads.clone()), x(1.0, 4, P![None, "x"]), x(2.0, 4, heads.clone())));
+    let text = rejected(&attend(x(0.0, 4, heads.clone()), x(1.0, 4, P![None, "x"]), x(2.0, 4, heads.clone())));
     assert!(text.contains("dimension 1 must not be sharded") && text.contains("float32[4,6@x,4,8]"), "{text}");
     Ok(())
 }

@@ -32,7 +32,7 @@ fn cumsum() -> Result<()> {
     assert_eq!(host(&sums)[..4], [0.0, 1.0, 3.0, 6.0]);
     let flat = ramp(&[8, 4], P![]).cumsum(..);
     assert_eq!((typed(&flat), host(&flat)[31]), ("float32[32]".into(), 496.0));
-    let text = refused(&x.cumsum(0));
+    let text = rejected(&x.cumsum(0));
     assert!(text.contains("dimension 0 must not be sharded") && text.contains("float32[8@x,4]"), "{text}");
     Ok(())
 }
@@ -42,7 +42,7 @@ fn argsort_error() {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 4], P!["x", None]);
     assert_eq!(typed(&sort(&x, 1)), "float32[8@x,4]");
-    let text = refused(&argsort(&x, 0));
+    let text = rejected(&argsort(&x, 0));
     assert!(text.contains("dimension 0 must not be sharded"), "{text}");
 }
 

@@ -74,7 +74,7 @@ fn reshape_split_merge_error() {
         (ramp(&[8], P![("x", "y")]), &[4, 2]),
         (ramp(&[8, 6], P!["x"]), &[6, 8]),
     ] {
-        let text = refused(&x.reshape(shape));
+        let text = rejected(&x.reshape(shape));
         assert!(
             text.contains("the sharding of the result cannot be inferred") && text.contains(&x.type_name()),
             "{text}"
@@ -99,7 +99,7 @@ fn split() -> Result<()> {
     assert_eq!((typed(&g), host(&g)[3], host(&g)[4]), ("float32[8@x,8@y]".into(), 1.0, 2.0));
     let text = jit(|x: Array| x.split_at(&[1], 0)).call(&x).unwrap_err().to_string();
     assert!(text.contains("out dim (1) is not divisible by mesh axes (2) with spec (x)"), "{text}");
-    let text = refused(&lax::slice(&x, &[0, 0], &[8, 6], None));
+    let text = rejected(&lax::slice(&x, &[0, 0], &[8, 6], None));
     assert!(text.contains("out dim (6) is not divisible by mesh axes (4) with spec (y)"), "{text}");
     assert!(text.contains("float32[8@x,8@y]") && text.contains("[8, 6]"), "{text}");
     Ok(())
@@ -119,7 +119,7 @@ fn pad() -> Result<()> {
     let both = lax::pad(&ramp(&[2, 8], P![None, "x"]), &Array::from(0.0f32), &[(0, 0, 0), (2, 2, 0)]);
     assert_eq!(typed(&both), "float32[2,12@x]");
     for (amount, size) in [((0, 3, 0), 11), ((1, 0, 0), 9), ((0, 0, 1), 15)] {
-        let text = refused(&lax::pad(&x, &Array::from(0.0f32), &[amount]));
+        let text = rejected(&lax::pad(&x, &Array::from(0.0f32), &[amount]));
         assert!(text.contains(&format!("out dim ({size}) is not divisible by mesh axes (2) with spec (x)")), "{text}");
     }
     Ok(())
@@ -131,7 +131,7 @@ fn concatenate_of_one_sharding() {
     let x = ramp(&[4, 8], P![None, "y"]);
     assert_eq!(typed(&concatenate(&[x.clone(), x.clone()], 0)), "float32[8,8@y]");
     assert_eq!(typed(&stack(&[x.clone(), x.clone()], 0)), "float32[2,4,8@y]");
-    let text = refused(&concatenate(&[x.clone(), ramp(&[4, 8], P!["x"])], 0));
+    let text = rejected(&concatenate(&[x.clone(), ramp(&[4, 8], P!["x"])], 0));
     assert!(text.contains("operands must have the same sharding, got float32[4,8@y] and float32[4@x,8]"), "{text}");
 }
 

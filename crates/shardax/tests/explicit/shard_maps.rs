@@ -70,7 +70,7 @@ fn part_of_the_axes() -> Result<()> {
 }
 
 #[test]
-fn captured_values_and_modes_are_refused_inside() {
+fn captured_values_and_modes_are_rejected_inside() {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8], P!["x"]);
     let outer = x.clone();

@@ -52,7 +52,7 @@ fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
     }
     let options = Triangular { left_side: true, lower: true, ..Triangular::default() };
     let both = lax::triangular_solve(&a(P!["x", None]), &num(&[8, 8], 0.2, 0.5, P![None, "x"]), options);
-    let text = refused(&both);
+    let text = rejected(&both);
     assert!(text.contains("both dimensions of the result would be sharded over 'x'"), "{text}");
     Ok(())
 }

@@ -39,7 +39,7 @@ fn lowered_compiled_saved_and_loaded() -> Result<()> {
     let have = loaded.call((&x, &w))?;
     assert_eq!([typed(&have.0), typed(&have.1)], ["float32[8@x,4]", "float32[4]"]);
     assert_eq!(host(&have.0), host(&want.0));
-    // Arrays of another type are refused.
+    // Arrays of another type are rejected.
     let text = compiled.call((&reshard(x.clone(), P!["y"]), &w)).unwrap_err().to_string();
     assert!(text.contains("P('y'") && text.contains("P('x',)"), "{text}");
     // Types alone: with a sharding, and as an abstract evaluation gives them.

@@ -111,7 +111,7 @@ fn shit_vmap_error_check() {
 }
 
 #[test]
-fn cotangents_of_another_type_are_refused() -> Result<()> {
+fn cotangents_of_another_type_are_rejected() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
     let (out, back) = vjp(|x: Array| x.sin(), &x)?;
@@ -172,7 +172,7 @@ fn vmap_grad_cet_dot() -> Result<()> {
 }
 
 #[test]
-fn custom_rules_of_another_sharding_are_refused() -> Result<()> {
+fn custom_rules_of_another_sharding_are_rejected() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
     let f = custom_vjp(|x: Array| x.sin())

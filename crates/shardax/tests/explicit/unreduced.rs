@@ -103,13 +103,13 @@ fn dot_general_unreduced_error() {
     let (_, _mesh) = mesh(4);
     let at = |spec| ramp(&[8, 8], spec);
     let to = |spec: PartitionSpec| DotOptions::new().out_sharding(spec);
-    let text = refused(&to(u(&["x", "y"])).matmul(at(P![None, "y"]), at(P!["y", None])));
+    let text = rejected(&to(u(&["x", "y"])).matmul(at(P![None, "y"]), at(P!["y", None])));
     assert!(text.contains("unreduced axes of out_sharding must be those of the contracting dimensions"), "{text}");
-    let text = refused(&to(u(&["y"])).matmul(at(P![None, "y"]), at(P![])));
+    let text = rejected(&to(u(&["y"])).matmul(at(P![None, "y"]), at(P![])));
     assert!(text.contains("sharded identically"), "{text}");
-    let text = refused(&at(u(&["x"])).matmul(at(P![])));
+    let text = rejected(&at(u(&["x"])).matmul(at(P![])));
     assert!(text.contains("unreduced operands are not supported") && text.contains("float32[8,8]{U:x}"), "{text}");
-    let text = refused(&(at(u(&["x"])) + at(u(&["y"]))));
+    let text = rejected(&(at(u(&["x"])) + at(u(&["y"]))));
     assert!(text.contains("float32[8,8]{U:x}, float32[8,8]{U:y}"), "{text}");
     for wrong in [
         at(u(&["x"])) + at(P![]),
@@ -119,7 +119,7 @@ fn dot_general_unreduced_error() {
         at(u(&["x"])).sin(),
         at(u(&["x"])) - at(u(&["x"])),
     ] {
-        assert!(refused(&wrong).contains("reshard(x"), "{}", refused(&wrong));
+        assert!(rejected(&wrong).contains("reshard(x"), "{}", rejected(&wrong));
     }
 }
 
@@ -146,7 +146,7 @@ fn mul_reduced_error() {
     let (r, split) = (ramp(&[8, 8], P![].reduced(["x"])), ramp(&[8, 8], P!["x"]));
     assert_eq!(typed(&r), "float32[8,8]{R:x}");
     for wrong in [&r * &split, &split * &r, &r * ramp(&[8, 8], P![])] {
-        let text = refused(&wrong);
+        let text = rejected(&wrong);
         assert!(
             text.contains("operands must be unreduced and reduced over the same axes") && text.contains("{R:x}"),
             "{text}"
@@ -356,7 +356,7 @@ fn maps_of_reduced_arguments_have_unreduced_gradients() -> Result<()> {
 }
 
 #[test]
-fn maps_over_part_of_the_axes_refuse_addends() {
+fn maps_over_part_of_the_axes_reject_addends() {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
     let f = shard_map(|a: Array| a.sum(0), None).axis_names("x").out_specs(P![].unreduced(["x"]));

@@ -189,7 +189,7 @@ fn artifacts_of_jax_with_small_elements() -> Result<()> {
 
 /// Those for several platforms are for each; those that cannot run here say why and what to do.
 #[test]
-fn artifacts_of_jax_that_are_refused() -> Result<()> {
+fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     setup();
     let place = Exported::<(Array,), Array>::load(exported("where.jax"))?;
     assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
@@ -379,16 +379,16 @@ fn damaged_artifacts_of_jax() -> Result<()> {
     for (name, step) in [("where", 5), ("trees", 31), ("sharded", 31)] {
         let bytes = std::fs::read(exported(&format!("{name}.jax"))).expect("the artifact");
         assert!(F::deserialize(&bytes).is_ok());
-        let (mut refused, mut tried) = (0, 0);
+        let (mut rejected, mut tried) = (0, 0);
         for at in (0..bytes.len()).step_by(step) {
             // The last bytes are zeros behind the last text.
             assert!(F::deserialize(&bytes[..at]).is_err() || at + 4 > bytes.len(), "{name}: cut at {at}");
             let mut changed = bytes.clone();
             changed[at] ^= [0xff, 1 << (at / 2 % 8)][at % 2];
             tried += 1;
-            refused += usize::from(F::deserialize(&changed).is_err());
+            rejected += usize::from(F::deserialize(&changed).is_err());
         }
-        assert!(4 * refused > tried, "{name}: {refused} of {tried}");
+        assert!(4 * rejected > tried, "{name}: {rejected} of {tried}");
     }
     // Those of symbolic sizes, and calls of LAPACK, are read when they are called.
     let sizes = || vec![ones([3, 4]), ones([12]), arange(0..3)];

@@ -295,9 +295,9 @@ fn derivatives_of_several_functions_are_their_own() -> Result<()> {
     Ok(())
 }
 
-/// A file that was changed anywhere, or cut off, is refused; nothing panics.
+/// A file that was changed anywhere, or cut off, is rejected; nothing panics.
 #[test]
-fn damaged_files_are_refused() -> Result<()> {
+fn damaged_files_are_rejected() -> Result<()> {
     setup();
     let w = random::normal(random::key(0), [3]);
     let exported = ExportOptions::new().vjp_order(1).export(move |x: Array| x * &w, ones([3]))?;

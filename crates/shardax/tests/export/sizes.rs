@@ -116,10 +116,10 @@ fn open_sizes_over_devices() -> Result<()> {
 
 /// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was traced for.
 #[test]
-fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
+fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
     setup();
     let options = |spec: &str| ExportOptions::new().symbolic_args_specs([spec]);
-    let refused = |f: &dyn Fn(Array) -> Array, spec: &str| {
+    let rejected = |f: &dyn Fn(Array) -> Array, spec: &str| {
         let error = options(spec).export(f, types(&[4, 4])).expect_err(spec);
         let text = error.to_string();
         assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
@@ -127,23 +127,23 @@ fn programs_that_are_not_of_all_sizes_are_refused() -> Result<()> {
     };
     let first = line!() + 1;
     let loops = |x: Array| (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i));
-    let (line, text) = refused(&loops, "b, _");
+    let (line, text) = rejected(&loops, "b, _");
     assert!(line == Some(first) && text.contains("b = 2") && text.contains("b = 3"), "{line:?} {first} {text}");
     let first = line!() + 2;
     let parity = |x: Array| {
         if x.shape()[0].is_multiple_of(64) { x.sin() } else { x.cos() }
     };
-    let (line, text) = refused(&parity, "b, _");
+    let (line, text) = rejected(&parity, "b, _");
     assert!(line == Some(first) && text.contains("cosine") && text.contains("b = 64"), "{line:?} {text}");
     let limit = |x: Array| x.sum(0) * x.shape()[0].min(1000) as f32;
-    assert!(refused(&limit, "b, _").1.contains("b = 65535"));
+    assert!(rejected(&limit, "b, _").1.contains("b = 65535"));
     let roots = |x: Array| x.sum(0) / (x.shape()[0] as f32).sqrt();
-    assert!(refused(&roots, "b, _").1.contains("b = 2"));
+    assert!(rejected(&roots, "b, _").1.contains("b = 2"));
     // Fails for some sizes.
-    assert!(refused(&|x: Array| x + ones([4, 4]), "b, _").1.contains("with b = 2"));
+    assert!(rejected(&|x: Array| x + ones([4, 4]), "b, _").1.contains("with b = 2"));
     // Of other types for 1.
     let squeezed = |x: Array| if x.shape()[0] == 1 { x.squeeze(0) } else { x };
-    assert!(refused(&squeezed, "b, _").1.contains("b = 1"));
+    assert!(rejected(&squeezed, "b, _").1.contains("b = 1"));
     let table = ones([4]);
     let shifted = move |x: Array| x + &table;
     assert_eq!(options("b, _").export(&shifted, types(&[1, 4]))?.call(ones([7, 4]))?.shape(), [7, 4]);

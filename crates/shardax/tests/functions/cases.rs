@@ -296,7 +296,7 @@ pub fn transformed() {
 pub fn executed() {
     let mut calls = Calls::new();
     let types = types();
-    // What does not fit in memory is refused at once; what nearly does would be made.
+    // What does not fit in memory is rejected at once; what nearly does would be made.
     let sane = |p: usize| PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX;
     for (number, (name, call)) in TABLE.iter().enumerate() {
         for round in 0..if all() { ROUNDS } else { 1 } {

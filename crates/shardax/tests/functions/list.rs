@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The folders or files whose functions compute, and the name that they have here.
-const MODULES: [(&str, &str); 15] = [
+/// The folders or files whose functions compute, by their name or their path, and the name that they have here.
+const MODULES: [(&str, &str); 17] = [
     ("numpy", "numpy"),
+    ("ops/elementwise", "numpy"),
+    ("ops/constants", "numpy"),
     ("select", "numpy"),
     ("lax", "lax"),
     ("linalg", "linalg"),
@@ -30,7 +32,9 @@ pub fn public_functions() -> BTreeSet<String> {
     let mut files = Vec::new();
     for path in sources(&src) {
         let inside = path.strip_prefix(&src).unwrap_or(&path).with_extension("");
-        let module = inside.iter().find_map(|part| MODULES.iter().find(|(folder, _)| part == *folder));
+        let by_name = || inside.iter().find_map(|part| MODULES.iter().find(|(of, _)| part == *of));
+        let by_path = MODULES.iter().find(|(of, _)| of.contains('/') && inside.starts_with(of));
+        let module = by_path.or_else(by_name);
         if let Some((_, module)) = module {
             let text = std::fs::read_to_string(&path).expect("a source");
             files.push((*module, text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()));
@@ -194,7 +198,7 @@ fn entries(block: &[&str]) -> Vec<String> {
         }
         at_start |= plain;
     }
-    // Arguments of a macro's entries that are no names: `None`, `false`.
+    // Arguments of a macro's entries that are not names: `None`, `false`.
     out.retain(|name| name.starts_with(|c: char| c.is_ascii_lowercase()) && !matches!(name.as_str(), "true" | "false"));
     out
 }

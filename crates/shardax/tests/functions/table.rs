@@ -520,6 +520,7 @@ table! {
     "lax::dynamic_update_index_in_dim" => |c| lax::dynamic_update_index_in_dim(&c.x, &c.y, &c.places, c.i);
     "lax::dynamic_update_slice" => |c| lax::dynamic_update_slice(&c.x, &c.y, &c.starts());
     "lax::dynamic_update_slice_in_dim" => |c| lax::dynamic_update_slice_in_dim(&c.x, &c.y, c.n, c.i);
+    "lax::expand_dims" => |c| lax::expand_dims(&c.x, [c.i, 0]);
     "lax::gather" => |c| {
         let dims = GatherDimensionNumbers {
             offset_dims: vec![0],
@@ -579,6 +580,7 @@ table! {
     );
     "lax::slice_in_dim" => |c| same!(c; lax::slice_in_dim(&c.x, c.n, 2, c.i), lax::slice_in_dim(&c.x, 0, c.n, c.n));
     "lax::sort" => |c| same!(c; lax::sort(&c.both(), c.i, c.n), lax::sort(&[], 0, 1), lax::sort(std::slice::from_ref(&c.x), c.i, 1));
+    "lax::squeeze" => |c| lax::squeeze(&c.x, c.i);
     "lax::top_k" => |c| same!(c; lax::top_k(&c.x, c.n), lax::TopKOptions::new().axis(c.i).top_k(&c.x, c.n));
     "lax::transpose" => |c| lax::transpose(&c.x, &[c.n, 0]);
     "lax::triangular_solve" => |c| lax::triangular_solve(&c.x, &c.y, lax::Triangular::default());

@@ -90,18 +90,18 @@ pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) ->
             if number % wanted.share.1 != wanted.share.0 || known.lines().any(|line| line.starts_with(&head)) {
                 continue;
             }
-            let mut refused = BTreeMap::<String, Vec<String>>::new();
+            let mut rejected = BTreeMap::<String, Vec<String>>::new();
             for (path, why) in checks.chunks(sizes(family_name).0).flat_map(|chunk| compile_chunk(chunk, topology)) {
                 let why = why.lines().next().unwrap_or_default().replace('|', "/");
-                refused.entry(why).or_default().push(path);
+                rejected.entry(why).or_default().push(path);
             }
-            let count: usize = refused.values().map(Vec::len).sum();
+            let count: usize = rejected.values().map(Vec::len).sum();
             let mut lines = String::new();
-            for (why, paths) in &refused {
+            for (why, paths) in &rejected {
                 let at = topology.name();
                 let _ = writeln!(
                     lines,
-                    "refused|{of}{family_name}|{at}|{}|{why}|{}|{}",
+                    "rejected|{of}{family_name}|{at}|{}|{why}|{}|{}",
                     wanted.every,
                     paths.len(),
                     paths[0]
@@ -112,7 +112,7 @@ pub fn table(of: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)]) ->
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&wanted.out).expect("a file");
             file.write_all(lines.as_bytes()).expect("the lines can be written");
             eprintln!(
-                "{:>5.0} s  {family_name} {part} for {topology}: {} checks, {count} refused",
+                "{:>5.0} s  {family_name} {part} for {topology}: {} checks, {count} rejected",
                 begun.elapsed().as_secs_f64(),
                 checks.len()
             );

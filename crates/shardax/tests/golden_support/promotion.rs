@@ -44,7 +44,7 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
         _ => None,
     };
     if stored.is_some_and(|value| !promote((first.0, false), value).is_ok_and(|(dtype, _)| dtype == first.0)) {
-        return Some((None, "JAX warns that it will refuse an update that is wider than the array"));
+        return Some((None, "JAX warns that it will reject an update that is wider than the array"));
     }
     let result = |dtype, weak, why| Some((Some(vec![(dtype, weak)]), why));
     match function {
@@ -66,7 +66,7 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
         }
         _ if named("matmul dot inner vdot") && operands.iter().any(narrow) && operands.contains(&"i*") => {
             let (dtype, weak) = promote(first, second).ok()?;
-            result(dtype, weak, "JAX refuses a narrow integer with a plain one")
+            result(dtype, weak, "JAX rejects a narrow integer with a plain one")
         }
         "logaddexp" if operands.contains(&"c*") && operands.iter().any(|name| ["i64", "u64"].contains(name)) => {
             result(DType::Complex64, false, "a plain number has 32 bits")
@@ -81,7 +81,7 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
     }
 }
 
-/// Integers that JAX refuses are converted to floats, as by `exp`.
+/// Integers that JAX rejects are converted to floats, as by `exp`.
 fn as_exp(function: &str, operand: &str) -> bool {
     ["sigmoid", "silu", "glu"].contains(&function) && type_named(operand).0.category() < Category::Float
 }
@@ -344,7 +344,7 @@ fn random_of(name: &str, dtype: DType) -> Option<Result<Vec<Array>>> {
     Some(made.results())
 }
 
-/// The types of results; nothing where the call is refused. Nothing is computed.
+/// The types of results; nothing where the call is rejected. Nothing is computed.
 fn types_of(f: impl Fn() -> Option<Result<Vec<Array>>>) -> Option<Vec<Type>> {
     let found = RefCell::new(None);
     let traced = eval_shape(

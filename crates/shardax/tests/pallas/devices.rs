@@ -1,4 +1,4 @@
-//! Kernels as text for GPUs and TPUs, and what these cannot run, as a snapshot (`tests/snapshots/pallas_refused.txt`).
+//! Kernels as text for GPUs and TPUs, and what these cannot run, as a snapshot (`tests/snapshots/pallas_rejected.txt`).
 
 use std::fmt::Write as _;
 
@@ -164,5 +164,5 @@ fn what_gpus_and_tpus_cannot_run_says_why_and_what_helps() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    snapshot("pallas_refused", &all);
+    snapshot("pallas_rejected", &all);
 }

@@ -1,4 +1,4 @@
-//! Formats of compiled programs: layouts that are given or the compiler's choice, what it is told, and what is refused.
+//! Formats of compiled programs: layouts that are given or the compiler's choice, what it is told, and what is rejected.
 
 use shardax::stages::LeafTree;
 use shardax::{AutoLayout, ErrorKind, Format, Layout, LayoutOptions, export};

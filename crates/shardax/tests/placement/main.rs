@@ -221,7 +221,7 @@ fn donated_arrays_are_given_away() -> Result<()> {
 
 /// A compiled function must not take an array whose memory went on into another.
 #[test]
-fn an_array_that_was_taken_over_is_refused_on_the_hot_path() -> Result<()> {
+fn an_array_that_was_taken_over_is_rejected_on_the_hot_path() -> Result<()> {
     let (split, _) = shardings()?;
     let f = jit(|x: Array| x + 1);
     let x = device_put(&arange(0..8), &split)?;
@@ -489,7 +489,7 @@ fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     assert_eq!((rows.sharding()?.devices().len(), rows.committed()), (8, true));
     let loss = |x: Array| Ok(put(x)?.square().sum(..));
     assert_eq!(grad(loss).call(&x)?.sharding()?.devices().len(), 8);
-    // On a device; an argument that is committed elsewhere is refused.
+    // On a device; an argument that is committed elsewhere is rejected.
     let third = devices()?[3].clone();
     let there = |x: Array| device_put(&(x * 2), &third);
     assert_eq!(vjp(there, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));

@@ -118,7 +118,7 @@ fn device_put_of_different_scalars_is_an_error() {
 }
 
 #[test]
-fn layouts_over_processes_are_refused() {
+fn layouts_over_processes_are_rejected() {
     everywhere(|| {
         let split = NamedSharding::new(&line()?, P!["x"]);
         let x = make_array_from_callback([8, 3], DType::F32, &split, |index| Ok(zeros([index[0].len(), 3])))?;

@@ -331,7 +331,7 @@ fn with_own_values() -> Result<()> {
             let own = float(&own).astype(DType::F32).sum(..) * 0.01;
             inputs[0] = &inputs[0] + &own;
             let mut outs = program(number, &inputs)?;
-            // What no result depends on is no input of the program.
+            // What no result depends on is not an input of the program.
             outs.push(own);
             Ok(outs)
         };

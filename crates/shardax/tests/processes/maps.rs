@@ -118,7 +118,7 @@ fn pmap_takes_and_returns_host_local_arrays() {
 }
 
 #[test]
-fn pmap_refuses_what_it_cannot_do() {
+fn pmap_rejects_what_it_cannot_do() {
     everywhere(|| {
         let d = each();
         fails(pmap(|x: Array| x).call(&ones([d + 1, 2])), &[&format!("over this process's {d} devices")]);

@@ -21,7 +21,7 @@ fn all_to_all_across_processes() {
     });
 }
 
-/// JAX refuses; here what a function captures is one more argument.
+/// JAX rejects; here what a function captures is one more argument.
 ///
 /// JAX: `test_closed_over_global_array_error`.
 #[test]

@@ -236,7 +236,7 @@ fn pmaps_as_branches_of_switch() -> Result<()> {
 fn array_as_static_argument_is_an_error() {
     setup();
     let f = pmap(|x: Array, _: Array| x + 3).static_broadcasted_argnums([1]);
-    let error = f.call((ramp(8), ramp(1))).err().expect("an array is no static argument");
+    let error = f.call((ramp(8), ramp(1))).err().expect("an array is not a static argument");
     assert_eq!(error.kind(), ErrorKind::Value);
     assert!(error.to_string().contains("Non-hashable static arguments are not supported"), "{error}");
 }

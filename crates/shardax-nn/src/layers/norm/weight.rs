@@ -40,7 +40,8 @@ impl<L: Layer> WeightNorm<L> {
         WeightNorm::with(layer, [-1], Filter::path("**.kernel.**"))
     }
 
-    /// Lengths for the parameters that `filter` means, one for each index of `feature_axes`; of none, one for the whole.
+    /// Lengths for the parameters that `filter` selects, one for each index of `feature_axes`; without axes, one for
+    /// each array.
     #[track_caller]
     pub fn with(layer: L, feature_axes: impl AsRef<[i32]>, filter: impl Into<Filter>) -> Result<Self> {
         let (feature_axes, filter) = (feature_axes.as_ref().to_vec(), filter.into());

@@ -6,7 +6,7 @@ use super::{BuiltCell, CellBuilder, CellOptions, Functions, RnnCell, parts, zero
 use crate::Rngs;
 use crate::layers::Linear;
 
-/// The gated recurrent unit: an output that is kept or replaced, part by part.
+/// The gated recurrent unit: gates blend the last output with a new one.
 ///
 /// Source: [Chung et al. 2014](https://arxiv.org/abs/1412.3555).
 ///

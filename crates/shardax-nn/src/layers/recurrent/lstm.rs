@@ -6,7 +6,7 @@ use super::{BuiltCell, CellBuilder, CellOptions, Functions, RnnCell, zero_carry}
 use crate::Rngs;
 use crate::layers::Linear;
 
-/// Long short-term memory: a memory that gates write, keep and read.
+/// Long short-term memory: a state that gates write, keep and read.
 ///
 /// Source: [Hochreiter and Schmidhuber 1997](https://doi.org/10.1162/neco.1997.9.8.1735).
 ///

@@ -15,13 +15,13 @@ pub struct ReduceOnPlateau {
     pub factor: f64,
     /// The number of values without improvement that make a plateau. Default 10.
     pub patience: usize,
-    /// The share of the best value by which a better one is below it. Default 1e-4.
+    /// The relative decrease that counts as an improvement. Default 1e-4.
     pub rtol: f64,
-    /// The difference, in addition. Default 0.
+    /// The absolute decrease that counts as an improvement, in addition. Default 0.
     pub atol: f64,
-    /// The number of values after a reduction that are not counted. Default 0.
+    /// The number of values after a reduction that are ignored. Default 0.
     pub cooldown: usize,
-    /// The number of values whose mean is one. Default 1.
+    /// The number of values that are averaged to one. Default 1.
     pub accumulation_size: usize,
     /// The least scale. Default 0.
     pub min_scale: f64,
@@ -36,7 +36,7 @@ pub struct ReduceOnPlateauState {
     pub best_value: Array,
     /// The number of values without improvement, int32.
     pub plateau_count: Array,
-    /// The number of values that are not counted yet, int32.
+    /// The number of values that are still ignored, int32.
     pub cooldown_count: Array,
     /// The number of values in the mean, int32.
     pub count: Array,

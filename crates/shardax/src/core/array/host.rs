@@ -335,7 +335,7 @@ impl Array {
         Ok(self.to_bytes()?.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect())
     }
 
-    /// Fails for random keys, which are no numbers.
+    /// Fails for random keys, which are not numbers.
     fn check_no_key(&self) -> Result<()> {
         match self.dtype().is_key() {
             true => Err(err!(Type, "an array of type {} cannot be read as numbers", self.type_name())
@@ -437,12 +437,11 @@ pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     };
     let valid = |byte: u8| byte <= highest || negative.is_some_and(|from| byte >= from);
     if let Some(odd) = bytes.iter().position(|byte| !valid(*byte)) {
-        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is no {}", bytes[odd], aval.dtype).help(
-            match aval.dtype {
+        return Err(err!(Value, "byte {odd} of an array {aval} is {}, which is not a {}", bytes[odd], aval.dtype)
+            .help(match aval.dtype {
                 DType::Bool | DType::Float0 => "a boolean is a byte 0 or 1; compare the bytes with 0 first",
                 _ => "each element takes the low bits of one byte; make them of wider numbers with `array_of`",
-            },
-        ));
+            }));
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ impl Literal {
     pub fn check_fits(&self, dtype: DType) -> Result<()> {
         match self.value {
             _ if dtype.is_key() && !self.dtype.is_key() => {
-                Err(err!(Type, "the number {:?} is no random key", self.value)
+                Err(err!(Type, "the number {:?} is not a random key", self.value)
                     .help("make keys with `random::key` or `random::split`"))
             }
             Scalar::Int(value) if dtype.is_integer() && self.value.converted(dtype) != self.value => {
@@ -263,7 +263,7 @@ impl Array {
         }
     }
 
-    /// Returns `true` if it is weakly typed: its dtype yields to those of other operands, as a plain number's does.
+    /// Returns `true` if it is weakly typed, as a plain number is: it takes the dtype of other operands.
     pub fn weak_type(&self) -> bool {
         match &self.0 {
             Repr::Literal(l) => l.weak,

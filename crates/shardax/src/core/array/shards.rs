@@ -244,7 +244,7 @@ impl<T: Tree> TreeOrRef<ByRef> for &T {
     }
 }
 
-/// A tuple of trees that are lent.
+/// A tuple of references to trees.
 pub enum ByRefs {}
 
 macro_rules! lent_tuples {

@@ -145,7 +145,7 @@ impl Array {
         Ok(Retained { array: self.clone(), _holds: holds })
     }
 
-    /// Returns a future that is ready when the values are computed, or failed to be: no thread blocks.
+    /// Returns a future that is ready when the values are computed, or their computation has failed. No thread blocks.
     ///
     /// ```
     /// # use shardax::prelude::*;

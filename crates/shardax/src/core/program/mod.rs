@@ -28,7 +28,7 @@ pub struct Aval {
     pub dtype: DType,
     /// The dimensions.
     pub shape: Shape,
-    /// `true` for a plain number's type, or that of 64-bit host data, which yields in promotion.
+    /// `true` if it is weakly typed, as plain numbers and 64-bit host data are: it takes the dtype of other operands.
     pub weak: bool,
     /// The manual mesh axes over which the value may differ from device to device.
     pub vma: AxisSet,

@@ -86,7 +86,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// No rule: an error that names `auto_axes`.
-    pub fn refuse(&self) -> Error {
+    pub fn reject(&self) -> Error {
         err!(
             NotImplemented,
             "sharding rule for '{}' is not implemented, for operands of type {}",
@@ -97,7 +97,7 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// No rule for operands with unreduced or reduced axes.
-    pub fn refuse_partial(&self) -> Error {
+    pub fn reject_partial(&self) -> Error {
         self.error(
             format_args!("operands with unreduced or reduced axes are not supported, got {}", self.types()),
             "sum unreduced operands, and drop `reduced`, with `reshard(x, P![..])` first",
@@ -271,7 +271,7 @@ impl<'a> ShardingRule<'a> {
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let from = &self.args[0].shape;
-        let refuse = || {
+        let reject = || {
             self.error(
                 format_args!(
                     "the sharding of the result cannot be inferred: operand of type {} to new sizes {shape:?}",
@@ -284,7 +284,7 @@ impl<'a> ShardingRule<'a> {
         if typed.is_replicated() || from.contains(&0) {
             return match typed.is_replicated() {
                 true => self.dims(out),
-                false => Err(refuse()),
+                false => Err(reject()),
             };
         }
         // Runs of dimensions with as many elements on both sides; those of size 1 are in none.
@@ -321,22 +321,22 @@ impl<'a> ShardingRule<'a> {
                         }
                         out[n] = entry(taken);
                         if !axes.is_empty() && rest != 1 {
-                            return Err(refuse());
+                            return Err(reject());
                         }
                     }
                     if !axes.is_empty() {
-                        return Err(refuse());
+                        return Err(reject());
                     }
                 }
                 (_, [n]) => {
                     // An axis after a dimension that is whole would have to move data.
                     let whole = entries().position(|entry| *entry == DimSpec::None).unwrap_or(olds.len());
                     if entries().skip(whole).any(|entry| *entry != DimSpec::None) {
-                        return Err(refuse());
+                        return Err(reject());
                     }
                     out[*n] = entry(entries().flat_map(|entry| entry.axes().iter().copied()));
                 }
-                _ => return Err(refuse()),
+                _ => return Err(reject()),
             }
         }
         self.dims(out)

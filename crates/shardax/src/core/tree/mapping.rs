@@ -1,4 +1,4 @@
-//! Mapping over trees: one or several, of one type or of unlike ones, leaf by leaf or subtree by subtree.
+//! Mapping over one or several trees, of one type or of different ones, leaf by leaf or subtree by subtree.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -268,7 +268,7 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
         let path = first.def.path_of_token(span.start);
         err!(
             Type,
-            "trees of different structure: at leaf{path} of the first, another is no {}: {e}",
+            "trees of different structure: at leaf{path} of the first, another is not a {}: {e}",
             std::any::type_name::<L>()
         )
         .help("leaves are arrays, or of the types of the function's parameter: `tree::zip((x, y)).is_leaf()`")
@@ -366,8 +366,8 @@ fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
 }
 
 /// Applies `f`, which returns a tree of any type, to every array: the result has the structure of `tree` with those in
-/// place of its arrays. Tuples, lists and maps keep their form; a struct becomes a
-/// [`Composed`](super::Composed). What is no array is wrapped in [`Static`](super::Static).
+/// place of its arrays. Tuples, lists and maps keep their form; a struct becomes a [`Composed`](super::Composed), and a
+/// value that is not an array a [`Static`](super::Static).
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -222,7 +222,7 @@ pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
 /// The error of a node that no variant of an enum has; for derived code.
 #[doc(hidden)]
 pub fn unexpected(name: &str, node: &Node) -> crate::error::Error {
-    err!(Type, "tree structure mismatch: {node:?} is no variant of {name}")
+    err!(Type, "tree structure mismatch: {node:?} is not a variant of {name}")
 }
 
 fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {

@@ -87,7 +87,7 @@ impl Token {
         }
     }
 
-    /// Returns `None` for JSON that is no token. A configuration value is the one among `known` that prints alike.
+    /// Returns `None` for JSON that is not a token. A configuration value is the one among `known` that prints alike.
     fn from_json(value: &Value, known: &[&StaticValue]) -> Option<Token> {
         let node = |node| Some(Token::Node(node));
         let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -141,10 +141,10 @@ impl TreeDef {
                 match step.get("static") {
                     Some(text) => err!(
                         Type,
-                        "the result holds the value {text}, which is no array, and none of the arguments has it"
+                        "the result holds the value {text}, which is not an array, and none of the arguments has it"
                     )
                     .help("return arrays alone, or pass the value as an argument too"),
-                    None => err!(Value, "{step} is no step of a tree"),
+                    None => err!(Value, "{step} is not a step of a tree"),
                 }
             })?);
         }

@@ -317,7 +317,7 @@ impl TreeDef {
 
     /// The structure with the lists that are variables of this kind emptied.
     ///
-    /// Fails for a variable of this kind that is no list.
+    /// Fails for a variable of this kind that is not a list.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -352,7 +352,7 @@ impl TreeDef {
                 new.push(self.0[at].clone());
                 new.push(Token::Node(Node::List(0)));
             } else {
-                return Err(err!(Type, "a variable of the kind {kind} is no list, and cannot be taken out")
+                return Err(err!(Type, "a variable of the kind {kind} is not a list, and cannot be taken out")
                     .help("declare it as a `Vec`, which is empty afterwards"))
                 .at_caller();
             }

@@ -98,7 +98,7 @@ impl FromdenseOptions {
 impl BCOO {
     /// The sparse array of this shape with these elements at these indices; see [`BCOO`] for their shapes.
     ///
-    /// Fails for indices that are no matrix of integers, and for data of another shape.
+    /// Fails for indices that are not a matrix of integers, and for data of another shape.
     #[track_caller]
     pub fn new(data: impl ArrayLike, indices: impl ArrayLike, shape: impl AsRef<[usize]>) -> Result<BCOO> {
         let made = BCOO { data: data.into_array(), indices: indices.into_array(), shape: shape.as_ref().to_vec() };

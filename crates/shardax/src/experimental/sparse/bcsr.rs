@@ -12,7 +12,7 @@ use crate::ops::numpy::stack;
 use crate::ops::operators::ArrayLike;
 
 /// A sparse matrix in the format of compressed rows: the elements of row `i` are those from `indptr[i]` to
-/// `indptr[i + 1]`, in the columns that `indices` has.
+/// `indptr[i + 1]`, in the columns `indices`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,10 +35,10 @@ pub struct BCSR {
 }
 
 impl BCSR {
-    /// The sparse matrix of this shape with these elements, of shape `[nse]` as their columns; `indptr` has a number more
-    /// than there are rows.
+    /// The sparse matrix of this shape with these elements; `data` and `indices` have shape `[nse]`, `indptr` has shape
+    /// `[rows + 1]`.
     ///
-    /// Fails for other shapes, and for indices that are no integers.
+    /// Fails for other shapes, and for indices that are not integers.
     #[track_caller]
     pub fn new(
         data: impl ArrayLike,
@@ -72,7 +72,7 @@ impl BCSR {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for sparse arrays that are no matrices of scalars.
+    /// Fails for sparse arrays that are not matrices of scalars.
     #[track_caller]
     pub fn from_bcoo(m: &BCOO) -> Result<BCSR> {
         at_caller(|| {

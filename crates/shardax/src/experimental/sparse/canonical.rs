@@ -60,7 +60,7 @@ impl BCOO {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for an order that is no permutation, and for one that exchanges sparse and dense dimensions.
+    /// Fails for an order that is not a permutation, and for one that exchanges sparse and dense dimensions.
     #[track_caller]
     pub fn transpose(&self, axes: &[i32]) -> Result<BCOO> {
         let reversed: Vec<i32> = (0..self.ndim() as i32).rev().collect();

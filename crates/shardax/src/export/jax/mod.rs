@@ -32,7 +32,7 @@ use crate::sharding::{AxisType, DimSpec, PartitionSpec};
 use crate::stack::grow;
 
 fn damaged(what: impl Display) -> Error {
-    err!(Value, "this is no exported function, of this library or of `jax.export`: {what}").help(
+    err!(Value, "this is not an exported function, of this library or of `jax.export`: {what}").help(
         "pass the complete output of `Exported::serialize`, of shardax or JAX; a truncated or changed file is rejected",
     )
 }
@@ -209,7 +209,7 @@ fn derivative(mut read: Exchanged) -> Result<Exchanged> {
     Ok(read)
 }
 
-/// The numbers and JAX's names of element types that arrays have not here.
+/// The numbers and JAX's names of element types that shardax lacks.
 const KEYS: [(u8, &str); 2] = [(28, "key<rbg>"), (29, "key<urbg>")];
 
 /// The types of arguments or results, and their sizes as they are written; a symbolic size is 0 in the types.
@@ -219,7 +219,7 @@ fn avals(table: &Table, field: usize, name: &str) -> Result<(Vec<Aval>, Vec<Vec<
         let number = table.byte(2)?;
         let dtype = DType::of_jax_number(number).ok_or_else(|| {
             let of = KEYS.iter().find(|(key, _)| *key == number).map_or("of an unknown number", |(_, name)| name);
-            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which arrays have not here")
+            err!(NotImplemented, "{name} has arrays of JAX's element type {of}, which shardax lacks")
                 .help("use keys of Threefry, JAX's default, or export a function of their `jax.random.key_data`")
         })?;
         let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();

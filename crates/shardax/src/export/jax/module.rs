@@ -126,7 +126,7 @@ impl Module {
         let mut r = code.ir;
         let (count, arguments) = r.flagged()?;
         if count != 1 || arguments {
-            return Err(damaged("its program is no module"));
+            return Err(damaged("its program is not a module"));
         }
         writer.module(&mut r)?;
         Ok(writer.made)

@@ -66,23 +66,23 @@ pub(super) fn exported(
         let (first, last) = (&programs[0], &programs[programs.len() - 1]);
         // As soon as they differ: a program that is unrolled is never traced for large sizes.
         let alike = alike(first, last).and_then(|()| lines(first, last));
-        alike.map_err(|found| refused(found, symbols, [&points[0], point], &requests[requests.len() - 1]))?;
+        alike.map_err(|found| rejected(found, symbols, [&points[0], point], &requests[requests.len() - 1]))?;
     }
     let all: Vec<&Exchanged> = programs.iter().collect();
     let open =
-        merged(symbols, &all).map_err(|found| refused(found, symbols, [&points[0], &points[1]], &requests[1]))?;
+        merged(symbols, &all).map_err(|found| rejected(found, symbols, [&points[0], &points[1]], &requests[1]))?;
     for (point, program) in points.iter().zip(&programs).skip(1) {
-        matches(&open, point, program).map_err(|found| refused(found, symbols, [&points[0], point], &requests[0]))?;
+        matches(&open, point, program).map_err(|found| rejected(found, symbols, [&points[0], point], &requests[0]))?;
     }
     drop((programs, requests));
     for point in symbols.others() {
         let (program, lowered) = at(&point)?;
-        matches(&open, &point, &program).map_err(|found| refused(found, symbols, [&points[0], &point], &lowered))?;
+        matches(&open, &point, &program).map_err(|found| rejected(found, symbols, [&points[0], &point], &lowered))?;
     }
     for point in symbols.ones() {
         let (program, lowered) = at(&point)?;
         let alike = alike(&open, &program).and_then(|()| same_types(&open, &point, &program));
-        alike.map_err(|found| refused(found, symbols, [&points[0], &point], &lowered))?;
+        alike.map_err(|found| rejected(found, symbols, [&points[0], &point], &lowered))?;
     }
     Ok(open)
 }
@@ -112,7 +112,7 @@ fn shape(sizes: &[Size], values: &[usize]) -> Result<Shape> {
 }
 
 /// The error for a function whose programs are not those of one function of all sizes.
-fn refused(found: Difference, symbols: &Symbols, points: [&[usize]; 2], lowered: &[Request]) -> Error {
+fn rejected(found: Difference, symbols: &Symbols, points: [&[usize]; 2], lowered: &[Request]) -> Error {
     let [a, b] = points.map(|point| symbols.named(point));
     let of = if found.order > 0 { "derivative" } else { "function" };
     let error = err!(Value, "the programs of the {of} for {a} and for {b} differ by more than sizes: {}", found.what).help(

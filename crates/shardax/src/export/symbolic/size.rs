@@ -40,7 +40,7 @@ impl Size {
         Some(all)
     }
 
-    /// Reads sums of products: `2*b - 1`. Symbols are those of `names`; `None` where it is no such expression.
+    /// Reads sums of products: `2*b - 1`. Symbols are those of `names`; `None` where it is not such an expression.
     pub fn parse(text: &str, names: &[String]) -> Option<Size> {
         let (mut all, mut rest) = (Size::default(), text.trim());
         let mut sign = 1;

@@ -60,7 +60,7 @@ impl Symbols {
     /// Narrows the bounds by `b >= 2` or `b <= 64`.
     fn bound(&mut self, constraint: &str) -> Result<()> {
         let invalid = || {
-            err!(Value, "{constraint:?} is no constraint of a symbol of {}", self.names.join(", ")).help(
+            err!(Value, "{constraint:?} is not a constraint of a symbol of {}", self.names.join(", ")).help(
                 "write a symbol and its bound, as in \"b >= 2\" or \"b <= 64\"; a size that eight divides is \"8*b\"",
             )
         };
@@ -130,7 +130,7 @@ impl Symbols {
 
     /// The expressions that a file has for the sizes of an argument.
     pub fn read(&self, sizes: &[String]) -> Result<Vec<Size>> {
-        let read = |text: &String| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is no size"));
+        let read = |text: &String| Size::parse(text, &self.names).ok_or_else(|| err!(Value, "{text:?} is not a size"));
         sizes.iter().map(read).collect()
     }
 

@@ -148,7 +148,7 @@ impl<T: Tree> HostCallback<T> {
         self
     }
 
-    /// Keeps its calls in order with those of all ordered functions: inside a program, through its loops and branches,
+    /// Makes its calls in order with those of all ordered functions: inside a program, through its loops and branches,
     /// from program to program, and with calls outside of programs. A program with ordered calls starts after the
     /// previous one ended.
     ///

@@ -12,7 +12,7 @@ use crate::interpret::higher_order::bind_checked;
 use crate::ops::collective::{axis_index, psum};
 use crate::ops::lax::bitcast_convert_type;
 use crate::ops::shard_map::ShardMap;
-use crate::ops::{control_flow, numpy};
+use crate::ops::{control_flow, elementwise};
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
@@ -60,7 +60,7 @@ fn sent(x: &Array, axes: &[AxisName]) -> Array {
     };
     match x.dtype().category() {
         Category::Float => bitcast_convert_type(&psum(bitcast_convert_type(x, bits), axes), x.dtype()),
-        Category::Complex => numpy::complex(sent(&x.real(), axes), sent(&x.imag(), axes)),
+        Category::Complex => elementwise::complex(sent(&x.real(), axes), sent(&x.imag(), axes)),
         Category::Bool => psum(x.astype(DType::I32), axes).not_equal(0),
         _ => psum(x.clone(), axes),
     }

@@ -8,10 +8,10 @@ use crate::core::primitive::Primitive;
 use crate::core::program::Eqn;
 use crate::dtype::DType;
 use crate::ops::lax;
-use crate::ops::numpy::where_;
 use crate::ops::primitive::dynamic_slice::{DynamicSlice, DynamicUpdateSlice};
 use crate::ops::primitive::gather::Gather;
 use crate::ops::primitive::scatter::Scatter;
+use crate::ops::select::where_;
 use crate::shape::Shape;
 
 /// The operations whose results are checked for NaN: those that can produce one from numbers.
@@ -170,7 +170,7 @@ impl Positions<'_> {
         // Constants are built from plain numbers: a rule captures no arrays.
         let column = lax::iota(DType::I32, positions.shape(), last);
         let by_column = |values: Vec<i32>| {
-            let first = crate::ops::numpy::filled(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
+            let first = crate::ops::constants::filled(&[], crate::dtype::Scalar::Int(values[0].into()), DType::I32);
             let start = first.broadcast_to(positions.shape());
             values.iter().enumerate().skip(1).fold(start, |so_far, (i, &v)| where_(column.equal(i as i32), v, so_far))
         };

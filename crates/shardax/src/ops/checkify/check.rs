@@ -15,8 +15,8 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::callback::debug::Named;
 use crate::ops::callback::text;
-use crate::ops::numpy::where_;
 use crate::ops::operators::ArrayLike;
+use crate::ops::select::where_;
 use crate::source;
 
 /// Operands: a predicate that something failed, the number of its message among these, and the message's values.

@@ -17,7 +17,8 @@ use crate::core::tree::Static;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::interpret::thread_state::thread_eval;
-use crate::ops::numpy::{filled, where_};
+use crate::ops::constants::filled;
+use crate::ops::select::where_;
 use crate::shape::Shape;
 use crate::stack::grow;
 

@@ -1,4 +1,5 @@
-//! Collectives over one axis name or several, on arrays and on whole trees.
+//! Collectives over one axis name or several, on arrays and on whole trees. They fail for a name that no enclosing
+//! `pmap`, `vmap` or `shard_map` binds.
 
 use super::axes::Axes;
 use super::gather::{AllGather, PsumScatter};
@@ -9,8 +10,8 @@ use crate::core::program::trace::{bind1, record_error};
 use crate::core::tree::{self, Tree};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
-use crate::ops::numpy::{convert, to_inexact};
 use crate::ops::primitive::reduce::Reducer;
+use crate::ops::promotion::{convert, to_inexact};
 use crate::shape::{AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{AxisType, Typed, axis_env};
 use crate::source;
@@ -108,6 +109,13 @@ fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
 }
 
 /// Stacks the values of all participants along a new dimension at `dim`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = vmap(|x: Array| all_gather(x, "i", 0)).axis_name("i");
+/// assert_eq!(f.call(arange(0..2))?.to_vec::<i32>()?, [0, 1, 0, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -139,7 +147,14 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -
 }
 
 /// The sum over all participants, scattered: participant `i` gets slice `i` along `dim`, whose size must be their
-/// number.
+/// number. The result lacks `dim`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = vmap(|x: Array| psum_scatter(x, "i", 0)).axis_name("i");
+/// assert_eq!(f.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [4, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
@@ -168,8 +183,15 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> 
     })
 }
 
-/// Sends slice `i` along `split` to participant `i`, and stacks what each receives at `concat`. `split` must have as
-/// many entries as there are participants, and disappears.
+/// Sends slice `i` along `split` to participant `i`, which stacks the slices it receives at `concat`. `split` must have
+/// as many entries as there are participants; the result lacks it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let transpose = vmap(|x: Array| all_to_all(x, "i", 0, 0)).axis_name("i");
+/// assert_eq!(transpose.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [1, 3, 2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
@@ -190,7 +212,7 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
     })
 }
 
-/// Sends part `i` along `split` to participant `i`, and concatenates what each receives along `concat`. The number of
+/// Sends part `i` along `split` to participant `i`, which concatenates the parts it receives along `concat`. The number of
 /// participants must divide `split`.
 #[track_caller]
 pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {

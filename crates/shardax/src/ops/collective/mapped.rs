@@ -104,7 +104,7 @@ pub(crate) fn permute(
             let sent = Ppermute { axes: rest.clone(), perm: pairs }.apply(&row(from));
             sum = Some(match sum {
                 None => sent,
-                Some(others) => crate::ops::numpy::where_(array(here).take(&me, 0), sent, others),
+                Some(others) => crate::ops::select::where_(array(here).take(&me, 0), sent, others),
             });
         }
         sum.unwrap_or_else(|| Array::zeros_of(&zeros_type(&row(0))))

@@ -6,7 +6,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::{self, GatherScatterMode};
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 use crate::shape::IntoAxisNames;
 
 /// The slices of the operand that [`ragged_all_to_all`] sends to each device: arrays of integers, one for each.

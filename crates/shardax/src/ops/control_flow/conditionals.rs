@@ -16,9 +16,9 @@ use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::flat::{avals_of, trace_flat};
 use crate::interpret::higher_order::{join, marked};
-use crate::ops::numpy::convert;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::cond::Cond;
+use crate::ops::promotion::convert;
 use crate::source;
 
 /// Returns `true_fun(operands)` if `pred`, a scalar, is true (or not 0), else `false_fun(operands)`. Only one of them

@@ -24,9 +24,9 @@ pub struct CustomVmap<F, Args, R = ()> {
 
 /// Defines a custom batching rule for `vmap`: set it with [`def_vmap`](CustomVmap::def_vmap).
 ///
-/// The rule takes the size of the batch, a flag for each array among the arguments that tells whether it is batched in
-/// its first dimension, and the arguments. It returns the result, and which of its arrays are batched, in the first
-/// dimension: a `bool` for all of them, or a list with one for each.
+/// The rule takes the size of the batch, a flag for each array of the arguments (`true` if it is batched, in its first
+/// dimension), and the arguments. It returns the result, and which of its arrays are batched, in the first dimension: a
+/// `bool` for all of them, or a list with one for each.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,4 +1,4 @@
-//! `custom_linear_solve` and `custom_root`: solutions that are differentiated by the equations that they satisfy.
+//! `custom_linear_solve` and `custom_root`: solutions that are differentiated implicitly, by the equations that they satisfy.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -30,9 +30,8 @@ pub enum TransposeSolve<'a, T> {
     With(&'a dyn Fn(MatVec<'_, T>, T) -> Result<T>),
 }
 
-/// Solves `matvec(x) = b` for a linear function, by `solve` of the function and `b`, which may be any program: the
-/// solution is differentiated by the equation that it satisfies, with the same solver. `matvec` may capture values that
-/// are differentiated.
+/// Solves `matvec(x) = b` for a linear function by `solve(matvec, b)`, which may be any program: the solution is
+/// differentiated implicitly, with the same solver. `matvec` may capture values that are differentiated.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -118,7 +117,7 @@ fn split(traced: Traced) -> (Part, Vec<Array>) {
     (Part { program: traced.program, captures: traced.captures.len() }, traced.captures)
 }
 
-/// The root of `f` that `solve` finds, from `f` and `initial_guess`, by any program: it is differentiated by the implicit
+/// The root of `f` that `solve(f, initial_guess)` finds, which may be any program: it is differentiated by the implicit
 /// function theorem with respect to what `f` captures. `tangent_solve` solves `g(x) = y` for the derivative `g` of `f` at
 /// the root; for reverse mode it must be one that can be transposed, as division and
 /// [`custom_linear_solve`] are. The initial guess has no derivative.

@@ -13,9 +13,9 @@ use crate::dtype::{DType, promote};
 use crate::error::{Result, err};
 use crate::interpret::flat::{avals_of, trace_flat};
 use crate::interpret::higher_order::drop_unused_captures;
-use crate::ops::numpy::convert;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::while_loop::While;
+use crate::ops::promotion::convert;
 use crate::source;
 
 /// Applies `body_fun` to the carry while `cond_fun` of it, a boolean scalar, is true.

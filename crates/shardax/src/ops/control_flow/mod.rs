@@ -132,7 +132,7 @@ fn cast_hint(missing: &AxisSet, what: &str) -> String {
 fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
     let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
         true => array.sharded_as(aval),
-        false => super::numpy::convert(array, aval.dtype, aval.weak).sharded_as(aval),
+        false => crate::ops::promotion::convert(array, aval.dtype, aval.weak).sharded_as(aval),
     };
     arrays.iter().zip(avals).map(convert).collect()
 }

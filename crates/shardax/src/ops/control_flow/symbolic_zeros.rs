@@ -100,7 +100,7 @@ pub struct CustomVjpPrimal {
     pub perturbed: bool,
 }
 
-/// A function whose rules are told what is zero; see [`CustomVjp::symbolic_zeros`].
+/// A function whose rules are told which cotangents are zero; see [`CustomVjp::symbolic_zeros`].
 #[must_use = "the rules are set with `defvjp`"]
 pub struct SymbolicVjp<F, Args> {
     pub(super) f: F,

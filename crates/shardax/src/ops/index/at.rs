@@ -9,7 +9,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::auto_axes::in_auto_axes;
-use crate::ops::numpy::filled;
+use crate::ops::constants::filled;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::ScatterKind;
@@ -78,8 +78,8 @@ impl At {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default: that
-    /// which follows from the array's, where each device has what it reads or updates.
+    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default:
+    /// it follows from the array's, if each device reads and updates its own shard alone.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
@@ -184,7 +184,7 @@ impl At {
 
     /// This index into an array of ones.
     fn ones(&self) -> At {
-        At { array: crate::ops::numpy::ones_like(&self.array), ..self.clone() }
+        At { array: crate::ops::constants::ones_like(&self.array), ..self.clone() }
     }
 
     #[track_caller]

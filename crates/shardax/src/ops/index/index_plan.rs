@@ -376,7 +376,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
     }
     if plan.has_places() && shape.contains(&0) {
         // Nothing is selected, so nothing gets a gradient.
-        return Ok(crate::ops::numpy::filled(&shape, Scalar::Int(0), x.dtype()));
+        return Ok(crate::ops::constants::filled(&shape, Scalar::Int(0), x.dtype()));
     }
     let unchanged =
         |e: &Entry| matches!(e, Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[*axis]);

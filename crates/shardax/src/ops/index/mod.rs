@@ -300,8 +300,9 @@ impl Array {
     /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose indices are clamped to the bounds. Several
     /// arrays are broadcast together; their dimensions come first if another entry is between them.
     ///
-    /// A boolean array stands for as many dimensions as it has, and names the places where it is true. It must be known:
-    /// inside of `jit` the result would have no shape, and [`where_`](crate::numpy::where_) chooses instead.
+    /// A boolean array stands for as many dimensions as it has, and selects the places where it is true. It must be
+    /// concrete: inside of `jit` the shape of the result would depend on values; use [`where_`](crate::numpy::where_)
+    /// there.
     ///
     /// Fails for a number out of range, too many entries, or a mask of other sizes.
     ///

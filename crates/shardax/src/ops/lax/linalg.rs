@@ -12,6 +12,7 @@ use crate::ops::primitive::lu::Lu;
 use crate::ops::primitive::matrix::{adjoint, square};
 use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
+use crate::ops::primitive::unary::conj;
 
 /// The Cholesky factor: lower triangular `l` with `l lᴴ = x`, of positive definite `[..., n, n]`; zeros above the
 /// diagonal.
@@ -72,7 +73,7 @@ pub struct Triangular {
 pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
     let Triangular { left_side, lower, transpose_a, conjugate_a, unit_diagonal } = options;
     at_caller(|| {
-        let a = if conjugate_a && !transpose_a && a.dtype().is_complex() { &crate::ops::numpy::conj(a) } else { a };
+        let a = if conjugate_a && !transpose_a { &conj(a) } else { a };
         let op = match (transpose_a, conjugate_a) {
             (false, _) => Op::Plain,
             (true, false) => Op::Transpose,

@@ -15,16 +15,18 @@ pub use super::collective::{
     CastTo, all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pcast_to, pmax,
     pmean, pmin, ppermute, pshuffle, psum, psum_scatter, pswapaxes, ragged_all_to_all, with_sharding_constraint,
 };
+pub(crate) use super::constants::iota;
+pub use super::constants::{full_dtype as full, full_like};
 pub use super::control_flow::{associative_scan, cond, fori_loop, map, scan, switch, while_loop};
 pub use super::primitive::stop_gradient::stop_gradient;
 // JAX's names of elementwise functions; operands of unlike dtypes are promoted as NumPy's.
-pub use super::numpy::{
-    abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, cbrt,
-    ceil, clz, conj, cos, cosh, digamma, equal as eq, erf, erf_inv, erfc, exp, exp2, expand_dims, expm1, floor,
-    full_dtype as full, full_like, greater as gt, greater_equal as ge, imag, integer_pow, isfinite as is_finite,
-    left_shift as shift_left, less as lt, less_equal as le, lgamma, log, log1p, logistic, maximum as max,
-    minimum as min, multiply as mul, negative as neg, nextafter, not_equal as ne, population_count, power as pow, real,
-    reciprocal, rsqrt, sign, sin, sinh, sqrt, square, squeeze, subtract as sub, tan, tanh,
+pub use super::elementwise::{
+    abs, add, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan, arctan2 as atan2,
+    arctanh as atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, cbrt, ceil, clz, conj, cos, cosh, digamma,
+    equal as eq, erf, erf_inv, erfc, exp, exp2, expm1, floor, greater as gt, greater_equal as ge, imag, integer_pow,
+    isfinite as is_finite, left_shift as shift_left, less as lt, less_equal as le, lgamma, log, log1p, logistic,
+    maximum as max, minimum as min, multiply as mul, negative as neg, nextafter, not_equal as ne, population_count,
+    power as pow, real, reciprocal, rsqrt, sign, sin, sinh, sqrt, square, subtract as sub, tan, tanh,
 };
 
 use smallvec::SmallVec;
@@ -42,14 +44,13 @@ pub use select::*;
 
 pub use crate::precision::{DotAlgorithmPreset, Precision};
 
-use super::numpy::IntoShape;
 use super::operators::ArrayLike;
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
 use super::primitive::optimization_barrier::OptimizationBarrier;
 use super::primitive::reduce::{Reduce, Reducer};
 use super::primitive::reduce_precision::ReducePrecision;
-use super::primitive::shape_ops::{BroadcastInDim, Iota, Reshape, Transpose};
+use super::primitive::shape_ops::{BroadcastInDim, Reshape, Transpose};
 use super::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 use super::primitive::unary::{CEIL, DIGAMMA, FLOOR};
 use crate::core::array::{Array, Repr};
@@ -58,7 +59,7 @@ use crate::core::program::trace::bind1;
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
-use crate::shape::normalize_axis;
+use crate::shape::{IntoAxes, IntoShape, normalize_axis};
 use crate::source;
 
 /// Converts the elements; see [`Array::astype`].
@@ -77,6 +78,18 @@ pub fn convert_element_type(x: impl ArrayLike, dtype: DType) -> Array {
 pub fn broadcast(x: &Array, sizes: &[usize]) -> Array {
     let shape = [sizes, x.shape()].concat();
     broadcast_in_dim(x, &shape, &(sizes.len()..shape.len()).collect::<Vec<_>>())
+}
+
+/// Inserts dimensions of size 1 at these positions; see [`Array::expand_dims`].
+#[track_caller]
+pub fn expand_dims(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
+    x.into_array().expand_dims(dimensions)
+}
+
+/// Removes these dimensions, of size 1; see [`Array::squeeze`].
+#[track_caller]
+pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
+    x.into_array().squeeze(dimensions)
 }
 
 /// The dimensions from `start` up to `stop`, which is not included, made one; without a `stop` up to the last.
@@ -180,6 +193,18 @@ pub fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
         return x.clone();
     }
     bind1(BroadcastInDim { shape: shape.into(), dims: dims.into(), out: None }, std::slice::from_ref(x))
+}
+
+/// Repeats each element along a dimension, one next to the other.
+#[track_caller]
+pub(crate) fn repeat_each(x: &Array, repeats: usize, dim: usize) -> Array {
+    let mut shape = x.shape_owned();
+    shape.insert(dim + 1, repeats);
+    let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != dim + 1).collect();
+    let spread = broadcast_in_dim(x, &shape, &dims);
+    shape.remove(dim + 1);
+    shape[dim] = shape[dim].saturating_mul(repeats);
+    reshape(&spread, &shape)
 }
 
 #[track_caller]
@@ -293,11 +318,6 @@ pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
         return Array::from_result(Err(e.help("sum them with `reshard(x, P![..])` first")), x);
     }
     bind1(Pad { config: config.into() }, &[x.clone(), value.clone()])
-}
-
-#[track_caller]
-pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
-    bind1(Iota { dtype, shape: shape.into(), dimension: dim, out: None }, &[])
 }
 
 /// The index along dimension `dim` of each element of an array of `shape`.

@@ -4,8 +4,8 @@ use super::conv::{ConvOptions, Padding, conv_general_dilated};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::{Result, bail, err};
+use crate::ops::constants::eye_offset;
 use crate::ops::lax::{self, Precision};
-use crate::ops::numpy::eye_offset;
 use crate::ops::operators::ArrayLike;
 use crate::ops::promotion::convert;
 

@@ -55,7 +55,7 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
 /// first `group_sizes[0]` rows with the first matrix, and so on. Rows after the last group give zeros. [`DotOptions`] has a
 /// precision and a dtype.
 ///
-/// Fails for shapes that do not fit, and sizes that are no integers.
+/// Fails for shapes that do not fit, and sizes that are not integers.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -6,10 +6,9 @@ use crate::core::primitive::Primitive;
 use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::{IntoAxes, normalize_axes};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::reduce::Reducer;
-use crate::shape::size;
+use crate::shape::{IntoAxes, normalize_axes, size};
 
 /// Checks `init`: a scalar of the dtype of `x`.
 fn start(name: &str, x: &Array, init: &Array) -> Result<Array> {

@@ -332,7 +332,7 @@ pub fn rollaxis(x: impl ArrayLike, axis: i32, start: i32) -> Array {
 pub fn resize(x: impl ArrayLike, shape: impl super::IntoShape) -> Array {
     let x = x.into_array();
     made(&x, || {
-        let shape = super::creation::shape_of(shape)?;
+        let shape = crate::shape::shape_of(shape)?;
         crate::core::program::Aval::new(x.dtype(), shape.as_slice()).byte_size()?;
         let size: usize = shape.iter().product();
         if size == 0 || x.size() == 0 {

@@ -1,6 +1,5 @@
-//! Axis arguments, and the options of reductions.
+//! The axes and options of reductions.
 
-use std::ops::RangeFull;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -12,57 +11,10 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::shape::{Shape, normalize_axis};
+pub use crate::shape::IntoAxes;
+use crate::shape::Shape;
+pub(crate) use crate::shape::normalize_axes;
 use crate::sharding::Typed;
-
-/// Axis arguments: `..` for all, one number, or several. Negative axes count from the end.
-pub trait IntoAxes {
-    /// The axes as written; `None` for all.
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
-}
-
-impl IntoAxes for RangeFull {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        None
-    }
-}
-
-impl IntoAxes for i32 {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(smallvec::smallvec![self])
-    }
-}
-
-impl<const N: usize> IntoAxes for [i32; N] {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into_iter().collect())
-    }
-}
-
-impl IntoAxes for &[i32] {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into())
-    }
-}
-
-impl IntoAxes for Option<&[i32]> {
-    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        self.map(Into::into)
-    }
-}
-
-/// The axes, counted from the front and sorted.
-pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVec<[usize; 4]>> {
-    let Some(axes) = axes.into_axes() else { return Ok((0..rank).collect()) };
-    let mut out: SmallVec<[usize; 4]> =
-        axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
-    out.sort_unstable();
-    if out.windows(2).any(|w| w[0] == w[1]) {
-        return Err(err!(Value, "axes {:?} name one axis twice", axes.as_slice())
-            .help("name each axis once; negative axes count from the end"));
-    }
-    Ok(out)
-}
 
 /// The axes of a reduction with its options; see [`over`].
 #[derive(Clone, Debug, Default)]

@@ -1,35 +1,16 @@
 //! Parts of matrices: diagonals and triangles.
 
 use super::options::options;
-use super::{convert, to_strong_type, where_};
+use super::{to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::constants::band;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::shape::normalize_axis;
-
-/// An identity-like matrix: ones on the diagonal `k` above the main one (below it if negative), else zeros: float32 of
-/// shape `[rows, columns]`.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// assert_eq!(eye_offset(2, 3, 1).to_vec::<f32>()?, [0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-#[track_caller]
-pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
-    at_caller(|| convert(&band(&[rows, columns], k, Array::equal), DType::F32, false))
-}
-
-/// Compares, for each element of the last two dimensions, its column with its row + `k`.
-fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Array {
-    let rank = shape.len();
-    let index = |dim| lax::iota(DType::I32, shape, dim);
-    compare(&index(rank - 1), index(rank - 2) + k)
-}
 
 /// The index in row-major order of the start of a diagonal of an `n` by `m` matrix, and its length.
 fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {

@@ -6,7 +6,6 @@ mod coordinates;
 mod creation;
 mod cumulative;
 mod einsum;
-mod elementwise;
 mod grids;
 mod indexing;
 mod limits;
@@ -28,7 +27,6 @@ mod shapes;
 mod stacking;
 mod statistics;
 mod ufuncs;
-mod unary;
 mod windows;
 
 pub use arrays::*;
@@ -38,14 +36,13 @@ pub use coordinates::*;
 pub use creation::*;
 pub use cumulative::*;
 pub use einsum::*;
-pub use elementwise::*;
 pub use grids::*;
 pub use indexing::*;
 pub use limits::*;
 pub use linalg::*;
 pub use logic::*;
 // Names of NumPy 2 and the array API, and older ones, for the same functions.
-pub use matrices::{TraceOptions, diag, diagonal, eye_offset, trace, tril, triu};
+pub use matrices::{TraceOptions, diag, diagonal, trace, tril, triu};
 pub(crate) use nonzero::given_or_counted;
 pub use nonzero::*;
 pub use ordering::*;
@@ -61,27 +58,23 @@ pub use shapes::*;
 pub use stacking::*;
 pub use statistics::*;
 pub use ufuncs::*;
-pub use unary::*;
 pub use windows::*;
 
 // Names of NumPy 2 and of the array API, and NumPy's older ones, of the same functions.
-pub use elementwise::{
+pub use super::elementwise::*;
+pub use super::elementwise::{
+    abs as absolute, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan,
     arctan2 as atan2, divide as true_divide, left_shift as bitwise_left_shift, power as pow, remainder as mod_,
     right_shift as bitwise_right_shift,
 };
+pub use super::select::where_;
+pub use crate::shape::IntoShape;
+pub(crate) use crate::shape::shape_of;
 pub use shapes::{concatenate as concat, transpose as permute_dims};
 pub use ufuncs::{degrees as rad2deg, radians as deg2rad};
-pub use unary::{
-    abs as absolute, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan,
-    arctanh as atanh, bitwise_not as bitwise_invert, bitwise_not as invert, conj as conjugate,
-    population_count as bitwise_count, trunc as fix,
-};
-
-pub use super::select::where_;
 
 pub(crate) use super::promotion::{
-    broadcast_args, convert, promote_args, promote_args_of, promote_args_to, promote_dtypes, promote_factors,
-    to_inexact, to_strong_type,
+    broadcast_args, convert, promote_args, promote_args_of, promote_dtypes, promote_factors, to_inexact, to_strong_type,
 };
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;

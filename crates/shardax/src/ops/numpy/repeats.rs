@@ -145,13 +145,7 @@ fn each(x: &Array, count: i128, axis: usize) -> Result<Array> {
     let Ok(repeats) = usize::try_from(count) else {
         return Err(err!(Value, "repeats may not contain negative values, got {count}").help("give 0 or more"));
     };
-    let mut shape = x.shape_owned();
-    shape.insert(axis + 1, repeats);
-    let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != axis + 1).collect();
-    let spread = lax::broadcast_in_dim(x, &shape, &dims);
-    shape.remove(axis + 1);
-    shape[axis] = shape[axis].saturating_mul(repeats);
-    Ok(lax::reshape(&spread, &shape))
+    Ok(lax::repeat_each(x, repeats, axis))
 }
 
 /// Repeats each element along `axis`; `..` repeats those of the flat array. `repeats` is one count, or an array with one

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::axes::{IntoAxes, normalize_axes};
-use super::creation::IntoShape;
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
 use crate::core::sharding_like::ShardingLike;
@@ -13,7 +11,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::shape_ops::{BroadcastInDim, Reshape};
-use crate::shape::{Shape, normalize_axis, size};
+use crate::shape::{IntoAxes, IntoShape, Shape, normalize_axes, normalize_axis, size};
 use crate::sharding::Typed;
 use crate::source;
 

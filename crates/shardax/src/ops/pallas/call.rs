@@ -16,8 +16,8 @@ use crate::error::{Error, Result, err};
 use crate::interpret::eval::eval;
 use crate::interpret::flat::types_of;
 use crate::interpret::higher_order::bind_checked;
-use crate::ops::numpy::convert;
 use crate::ops::operators::ArrayLike;
+use crate::ops::promotion::convert;
 use crate::ops::state::{Ref, with_refs};
 use crate::sharding::context::with_abstract_mesh;
 use crate::source;
@@ -104,11 +104,11 @@ pub struct PallasCall<K, T> {
 /// can be an accumulator. What was never written is uninitialized; on CPU it reads as NaN or the lowest integer, and so do
 /// the parts of blocks that lie beyond the array.
 ///
-/// On CPU the compiler makes a loop of it. On GPUs it is a kernel of Triton, whose positions run at the same time; on TPUs one
-/// of Mosaic. These have fewer operations and block sizes: lowering a program for them fails otherwise, and says what helps.
-/// Kernels were compiled for both, and have run on neither. [`interpret`](PallasCall::interpret) makes a loop everywhere.
-/// [`vmap`](crate::vmap()) adds a dimension to the grid; for a derivative, wrap the function that calls it in
-/// [`custom_vjp`](crate::custom_vjp()).
+/// On CPU it is compiled to a loop, on GPUs to a Triton kernel, whose positions run at the same time, on TPUs to a
+/// Mosaic kernel. GPUs and TPUs support fewer operations and block sizes: lowering a program for them fails for others,
+/// with the fix. Kernels were compiled for both, and have run on neither. [`interpret`](PallasCall::interpret) makes a
+/// loop everywhere. [`vmap`](crate::vmap()) adds a dimension to the grid; for a derivative, wrap the function that
+/// calls it in [`custom_vjp`](crate::custom_vjp()).
 ///
 /// ```
 /// # use shardax::experimental::pallas::{self as pl, BlockSpec};
@@ -196,7 +196,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         self
     }
 
-    /// The first operands, so many, are whole for every position, and index maps may read them
+    /// The number of first operands that are whole for every position, and that index maps may read
     /// ([`BlockSpec::prefetched`]). They have no spec.
     pub fn num_scalar_prefetch(mut self, count: usize) -> Self {
         self.num_scalar_prefetch = count;
@@ -237,7 +237,7 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
         self
     }
 
-    /// Makes a loop of the kernel on every platform, as on CPU. Default false.
+    /// Compiles the kernel to a loop on every platform, as on CPU. Default false.
     pub fn interpret(mut self, interpret: bool) -> Self {
         self.interpret = interpret;
         self

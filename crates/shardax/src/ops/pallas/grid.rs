@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
-use crate::ops::numpy::convert;
+use crate::ops::promotion::convert;
 use crate::ops::state::discharge::Discharge;
 use crate::ops::state::{number, uninitialized};
 use crate::shape::Shape;

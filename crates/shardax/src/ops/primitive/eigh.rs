@@ -6,7 +6,7 @@ use super::gather::{GatherScatterMode, take_along};
 use super::matrix::{
     Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, product, square, widened, with_last,
 };
-use super::unary::{ABS, SQRT};
+use super::unary::{ABS, SQRT, real};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -14,7 +14,6 @@ use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::real;
 use crate::ops::select::where_;
 
 /// The eigendecomposition `a v = v w`: eigenvectors as columns, and eigenvalues in ascending order, of Hermitian
@@ -29,11 +28,6 @@ impl Eigh {
     }
 }
 
-/// The real part, in the real dtype.
-fn real_of(x: &Array) -> Array {
-    if x.dtype().is_complex() { real(x) } else { x.clone() }
-}
-
 /// One step of iterative refinement of eigenvectors and eigenvalues, which squares the error
 /// ([Ogita and Aishima, Iterative refinement for symmetric eigenvalue
 /// decomposition](https://doi.org/10.1007/s13160-018-0310-3), algorithm 1).
@@ -44,7 +38,7 @@ fn refined(a: &Array, v: &Array) -> [Array; 2] {
     // The deviations from orthogonality and from diagonality.
     let r = eye - product(&adjoint(v), v);
     let s = product(&adjoint(v), &product(a, v));
-    let w = real_of(&s.last_diagonal(0)) / (-real_of(&r.last_diagonal(0)) + 1);
+    let w = real(&s.last_diagonal(0)) / (-real(&r.last_diagonal(0)) + 1);
     let length = |x: &Array| SQRT.apply(&(ABS.apply(x) * ABS.apply(x)).sum([-2, -1])).expand_dims([-2, -1]);
     // Eigenvalues that are closer than this are treated as equal.
     let close = (length(&where_(&is_diagonal, 0, &s)) + length(a) * length(&r)) * 2;
@@ -85,7 +79,7 @@ impl Primitive for Eigh {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let n = outs[1].shape.last().copied().unwrap_or_default();
         if n < 2 || outs[0].size() == 0 {
-            return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real_of(&a[0].last_diagonal(0))]));
+            return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real(&a[0].last_diagonal(0))]));
         }
         let found = widened(cx, args, outs, |cx, args, outs| {
             if let Some(found) = by_kernel(Decomposition::Eigh, true, cx, args[0], outs) {
@@ -125,7 +119,7 @@ impl Primitive for Eigh {
         let diagonal = eye_like(v, n).equal(1);
         let gaps = where_(&diagonal, 1, w.expand_dims(-2) - w.expand_dims(-1)).astype(v.dtype());
         let dv = product(v, &where_(diagonal, 0, &x / gaps));
-        let dw = real_of(&x.last_diagonal(0));
+        let dw = real(&x.last_diagonal(0));
         Ok((outs, vec![Some(dv), Some(dw)]))
     }
 

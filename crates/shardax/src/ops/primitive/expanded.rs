@@ -13,8 +13,8 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::ops::elementwise::fmod;
 use crate::ops::lax;
-use crate::ops::numpy::fmod;
 use crate::ops::select::where_;
 
 pub(crate) struct Def {

@@ -257,7 +257,7 @@ impl Primitive for Gather {
         if x.is_replicated() && indices.is_replicated() {
             return rule.replicated();
         }
-        let refuse = || {
+        let reject = || {
             rule.error(
                 format_args!("the sharding of the result cannot be inferred, for operands of type {}", rule.types()),
                 "use `x.at(index).out_sharding(spec).get()`",
@@ -266,11 +266,11 @@ impl Primitive for Gather {
         let part = |d: usize| self.slice_sizes[d] != rule.args()[0].shape[d];
         let batch = &self.dims.operand_batching_dims;
         if (0..x.rank()).any(|d| !batch.contains(&d) && part(d) && x.dims()[d] != DimSpec::None) {
-            return Err(refuse());
+            return Err(reject());
         }
         let of_batch = &self.dims.start_indices_batching_dims;
         if (0..indices.rank()).any(|d| !of_batch.contains(&d) && indices.dims()[d] != DimSpec::None) {
-            return Err(refuse());
+            return Err(reject());
         }
         let mut block = (0..x.rank()).filter(|d| !self.dims.missing(*d)).map(|d| x.dims()[d].clone());
         let mut rows = Vec::new();
@@ -281,7 +281,7 @@ impl Primitive for Gather {
                 (DimSpec::None, own) => own,
                 (operand, DimSpec::None) => operand,
                 (operand, own) if operand == own => own,
-                _ => return Err(refuse()),
+                _ => return Err(reject()),
             });
         }
         let mut rows = rows.into_iter();
@@ -294,7 +294,7 @@ impl Primitive for Gather {
         let found = rule.keep_partial_of(&rule.args()[..1])?;
         // What is read out of bounds would be added up.
         match self.mode == GatherScatterMode::FillOrDrop && !found.0.is_empty() {
-            true => Err(rule.refuse_partial()),
+            true => Err(rule.reject_partial()),
             false => Ok(found),
         }
     }

@@ -6,7 +6,7 @@ use super::add_tangents;
 use super::gather::{GatherScatterMode, take_along};
 use super::matrix::{batch_first, matrices, matrix, part, product, square, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve, solve_together};
-use super::unary::ABS;
+use super::unary::{ABS, IMAG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -16,7 +16,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
-use crate::ops::numpy::{imag, real};
 use crate::ops::select::where_;
 
 /// The decomposition `a[permutation] = l u`: both triangles in one matrix (without the unit diagonal of `l`), the row
@@ -52,7 +51,7 @@ pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
 /// The criterion for the largest pivot: for complex numbers the sum of both parts' absolute values, as in LAPACK.
 fn size(x: &Array) -> Array {
     match x.dtype().is_complex() {
-        true => ABS.apply(&real(x)) + ABS.apply(&imag(x)),
+        true => ABS.apply(&REAL.apply(x)) + ABS.apply(&IMAG.apply(x)),
         false => ABS.apply(x),
     }
 }

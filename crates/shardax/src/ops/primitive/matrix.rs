@@ -4,14 +4,15 @@
 use std::ops::Range;
 
 use super::elementwise::Accepts;
+use super::unary::conj;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::BatchAxis;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::constants::eye_offset;
 use crate::ops::lax;
-use crate::ops::numpy::{conj, eye_offset};
 use crate::ops::promotion::convert;
 use crate::precision::Precision;
 use crate::shape::Shape;
@@ -115,8 +116,7 @@ pub(crate) fn by_kernel(
 
 /// The conjugate transpose.
 pub(crate) fn adjoint(x: &Array) -> Array {
-    let x = x.mt();
-    if x.dtype().is_complex() { conj(&x) } else { x }
+    conj(&x.mt())
 }
 
 /// The rows `r` and columns `c` of matrices.

@@ -6,14 +6,15 @@ use super::matrix::{
     Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, matrix, product, widened, with_last,
 };
 use super::triangular_solve::{Op, TriangularSolve};
+use super::unary::IMAG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
+use crate::ops::constants::zeros_like;
 use crate::ops::lax;
-use crate::ops::numpy::{imag, zeros_like};
 
 /// The QR decomposition `a = q r` with orthonormal columns in `q` and upper triangular `r`, for `m` by `n` matrices:
 /// `q` has `m` columns if `full`, else `min(m, n)`.
@@ -131,7 +132,7 @@ impl Primitive for Qr {
         let lower = w.tril(-1);
         let mut omega = &lower - adjoint(&lower);
         if w.dtype().is_complex() {
-            let turn = imag(&(&w * eye_like(&w, k)));
+            let turn = IMAG.apply(&(&w * eye_like(&w, k)));
             omega = omega + lax::complex(&zeros_like(&turn), &turn);
         }
         let rest = &w - omega;

@@ -257,7 +257,8 @@ impl Primitive for Reduce {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
             Some(out) => {
-                // What is left to be summed is what was to be summed, or the axes of the dimensions that are.
+                // // The result may be unreduced over axes of the operand's unreduced state, or of the summed
+                // dimensions.
                 let split = self.axes.iter().flat_map(|&d| rule.entry(0, d).axes().to_vec());
                 let partial: AxisSet = split.chain(rule.arg(0).unreduced().iter()).collect();
                 if !out.unreduced().is_subset(&partial) {
@@ -356,7 +357,7 @@ impl Reduce {
         flat.push(self.axes.iter().map(|&d| x.shape()[d]).product());
         let rows = moved.reshape(flat.as_slice());
         let n = flat[last];
-        let ones = crate::ops::numpy::ones_like(crate::ops::lax::slice_in_dim(&rows, 0, 1.min(n), last));
+        let ones = crate::ops::constants::ones_like(crate::ops::lax::slice_in_dim(&rows, 0, 1.min(n), last));
         let shifted = |a: &Array| {
             crate::ops::lax::concatenate(
                 &[ones.clone(), crate::ops::lax::slice_in_dim(a, 0, n.saturating_sub(1), last)],

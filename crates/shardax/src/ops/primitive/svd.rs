@@ -12,7 +12,7 @@ use super::matrix::{
     Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, matrix, part, product, widened, with_last,
 };
 use super::qr::Qr;
-use super::unary::{ABS, CONJ, SQRT};
+use super::unary::{ABS, CONJ, SQRT, conj, real};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -22,7 +22,6 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{fori_loop, while_loop};
 use crate::ops::lax;
-use crate::ops::numpy::real;
 use crate::ops::select::where_;
 
 /// The decomposition `a = u diag(s) vᴴ`, with the singular values `s` in descending order. With `full`, all columns of
@@ -45,12 +44,7 @@ impl Svd {
 
 /// The dot products of corresponding columns.
 fn columns_dot(x: &Array, y: &Array) -> Array {
-    let x = if x.dtype().is_complex() { CONJ.apply(x) } else { x.clone() };
-    (x * y).sum_keepdims(-2)
-}
-
-fn real_of(x: &Array) -> Array {
-    if x.dtype().is_complex() { real(x) } else { x.clone() }
+    (conj(x) * y).sum_keepdims(-2)
 }
 
 /// Columns `from..to`.
@@ -64,7 +58,7 @@ fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
     let (n, last) = (w.shape()[w.ndim() - 1], w.ndim() - 1);
     let halves = |x: &Array| (columns(x, 0, n / 2), columns(x, n / 2, n).flip(-1));
     let (wp, wq) = halves(w);
-    let (a, b, c) = (real_of(&columns_dot(&wp, &wp)), real_of(&columns_dot(&wq, &wq)), columns_dot(&wp, &wq));
+    let (a, b, c) = (real(&columns_dot(&wp, &wp)), real(&columns_dot(&wq, &wq)), columns_dot(&wp, &wq));
     let size = ABS.apply(&c);
     let lengths = SQRT.apply(&a) * SQRT.apply(&b);
     let off = where_(lengths.greater(0), &size / where_(lengths.greater(0), &lengths, 1), 0);
@@ -89,7 +83,7 @@ fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
         // Round-robin: the first column stays, the others rotate, so that every two meet.
         lax::concatenate(&[columns(&all, 0, 1), columns(&all, n - 1, n), columns(&all, 1, n - 1)], last)
     };
-    let off = if off.size() == 0 { real_of(&columns_dot(w, w)).sum(..) * 0 } else { off.max(..) };
+    let off = if off.size() == 0 { real(&columns_dot(w, w)).sum(..) * 0 } else { off.max(..) };
     (turn(w), turn(v), off)
 }
 
@@ -106,7 +100,7 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
     let padded = lax::pad(a, &zero, &config);
     let eye = eye_like(&padded, even);
     let tolerance = if a.dtype().real() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-    let nothing = real_of(&padded).sum(..) * 0;
+    let nothing = real(&padded).sum(..) * 0;
     let open = &nothing + 1;
     let sweep = |(count, _, w, v): (Array, Array, Array, Array)| -> Result<(Array, Array, Array, Array)> {
         let step = |_: Array, (off, w, v): (Array, Array, Array)| {
@@ -118,7 +112,7 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
     };
     let going = |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MOST_SWEEPS);
     let (_, _, w, v) = while_loop(going, sweep, (Array::from(0), open, padded, eye))?;
-    let s = SQRT.apply(&real_of(&columns_dot(&w, &w)));
+    let s = SQRT.apply(&real(&columns_dot(&w, &w)));
     // After a sweep the columns are at their original positions: that of zeros is the last.
     Ok([part(&w, 0..n, 0..n), columns(&s, 0, n), part(&v, 0..n, 0..n)])
 }
@@ -126,7 +120,7 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
 /// The decomposition of matrices with no more columns than rows.
 fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
     let (rank, n) = (a.ndim(), a.shape()[a.ndim() - 1]);
-    let finite = crate::ops::numpy::isfinite(a).all([-2, -1]);
+    let finite = a.isfinite().all([-2, -1]);
     let a = where_(finite.expand_dims([-2, -1]), a, 0).astype(a.dtype());
     // Scales very large or very small numbers, whose squares would overflow or underflow.
     let largest = ABS.apply(&a).max_keepdims([-2, -1]);
@@ -240,7 +234,7 @@ impl Primitive for Svd {
         let k = m.min(n);
         let (uh, v) = (adjoint(u), adjoint(vh));
         let inner = product(&product(&uh, da), &v);
-        let ds = real_of(&inner.last_diagonal(0));
+        let ds = real(&inner.last_diagonal(0));
         let row = s.expand_dims(-2).astype(u.dtype());
         let column = s.expand_dims(-1).astype(u.dtype());
         let eye = eye_like(u, k);

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::add_tangents;
 use super::matrix::{adjoint, batch_first, part, product, square, widened};
+use super::unary::conj;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -12,7 +13,6 @@ use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
-use crate::ops::numpy::conj;
 
 /// The transformation of a matrix before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

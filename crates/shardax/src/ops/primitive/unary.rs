@@ -240,3 +240,15 @@ fn complex_sin_cos(x: &Array) -> [Array; 2] {
 fn zeros_like(x: &Array) -> Array {
     Array::zeros_of(&x.aval())
 }
+
+/// The real part; of real numbers, themselves.
+#[track_caller]
+pub(crate) fn real(x: &Array) -> Array {
+    if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() }
+}
+
+/// The complex conjugate; of real numbers, themselves.
+#[track_caller]
+pub(crate) fn conj(x: &Array) -> Array {
+    if x.dtype().is_complex() { CONJ.apply(x) } else { x.clone() }
+}

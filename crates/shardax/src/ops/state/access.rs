@@ -12,7 +12,7 @@ use crate::core::program::trace::{bind1, trace};
 use crate::error::{Error, Result, bail, err};
 use crate::interpret::batching::batch_eval;
 use crate::ops::lax;
-use crate::ops::numpy::where_;
+use crate::ops::select::where_;
 use crate::shape::AxisSet;
 
 /// A part of a ref.

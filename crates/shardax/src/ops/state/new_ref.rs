@@ -13,8 +13,8 @@ use crate::core::primitive::{Avals, Primitive, ShardingRule, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind, finish_with, is_linear, record_error, runs_now};
 use crate::error::{Result, err};
-use crate::ops::numpy::convert;
 use crate::ops::operators::ArrayLike;
+use crate::ops::promotion::convert;
 use crate::source;
 
 static NEXT: AtomicUsize = AtomicUsize::new(FIRST);

@@ -6,9 +6,9 @@ use crate::core::program::Aval;
 use crate::core::program::trace::trace;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::constants::filled;
 use crate::ops::index::{IndexItem, Slice};
 use crate::ops::lax;
-use crate::ops::numpy::filled;
 use crate::shape::Shape;
 
 /// The entries of one dimension.

@@ -15,8 +15,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, err};
 use crate::local::{Stack, StackKey};
 use crate::ops::index::Ellipsis;
-use crate::ops::numpy::convert;
 use crate::ops::operators::ArrayLike;
+use crate::ops::promotion::convert;
 use crate::source;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -14,7 +14,7 @@ use crate::error::{Result, err};
 use crate::interpret::higher_order::cast_up;
 use crate::interpret::thread_state::thread_eval;
 
-/// The values of refs as a state, in the order of `numbers`. Refs that nothing in a sub-program writes are no part of its
+/// The values of refs as a state, in the order of `numbers`. Refs that nothing in a sub-program writes are not part of its
 /// state: their values are `fixed`.
 #[derive(Default)]
 pub(super) struct Threaded {

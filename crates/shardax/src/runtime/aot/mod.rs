@@ -101,8 +101,8 @@ impl LoweredFn {
     }
 }
 
-/// A function lowered for arguments of certain types, returned by `lower` of [`jit`](crate::jit), [`pmap`](crate::pmap)
-/// and [`shard_map`](crate::shard_map) returns.
+/// A function lowered for arguments of certain types: the result of `lower` of a [`jit`](crate::jit), a
+/// [`pmap`](crate::pmap) or a [`shard_map`](crate::shard_map).
 ///
 /// ```
 /// # use shardax::prelude::*;

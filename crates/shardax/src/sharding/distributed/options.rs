@@ -65,7 +65,7 @@ impl Options {
     /// default that of `SHARDAX_COORDINATOR_ADDRESS`. Jobs that run at the same time need folders of their own; a job that
     /// is restarted may use its folder again.
     ///
-    /// GPUs exchange data by their own network, and need no more than a store. On CPU the processes have barriers,
+    /// GPUs exchange data over their own network, and need only a store. On CPU the processes have barriers,
     /// checkpoints and notices of preemption, and each computes on its own devices: programs on devices of several
     /// processes need MPI, and are errors without it.
     ///
@@ -153,8 +153,8 @@ impl Options {
 
     /// See [`initialize`](super::initialize()).
     ///
-    /// With a store also fails if the address is none that is known, the folder cannot be written to, the number of
-    /// processes or that of this one is not known, or two processes have the same number.
+    /// With a store also fails if the address is invalid, the folder cannot be written to, the number of processes or
+    /// the index of this one is missing, or two processes have the same index.
     #[track_caller]
     pub fn initialize(self) -> Result<bool> {
         self.join().at_caller()

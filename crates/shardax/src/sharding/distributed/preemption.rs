@@ -9,7 +9,7 @@
 //! | `SIGUSR1`, `SIGUSR2` | Slurm's `--signal`, `shardax-run` |
 //! | `SIGINT` | Ctrl-C |
 //!
-//! A second signal ends the process at once, as if nobody listened. Signals within a second of the first count as the
+//! A second signal ends the process at once. Signals within a second of the first count as the
 //! same notice, because some launchers send several.
 
 use std::fmt;

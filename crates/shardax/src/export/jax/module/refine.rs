@@ -258,7 +258,7 @@ impl<'a> Writer<'a> {
 
     fn call(&mut self, op: &mut Operation<'a>, attribute: &str) -> Result<Vec<Known>> {
         let Attribute::Text(name) = self.dictionary.of_name(&op.named, attribute)? else {
-            return Err(damaged("its program calls what is no function"));
+            return Err(damaged("its program calls what is not a function"));
         };
         let (name, results) = self.specialized(name, &op.operands)?;
         if results.len() != op.results.len() {

@@ -7,12 +7,12 @@ use crate::dtype::promote;
 use crate::error::{Result, bail, err};
 use crate::ops::index::{IndexItem, Strided};
 use crate::ops::lax;
-use crate::ops::numpy::convert;
 use crate::ops::primitive::binary::{ADD, MAX, MIN, MUL};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::dynamic_slice::DynamicUpdateSlice;
 use crate::ops::primitive::gather::GatherScatterMode;
 use crate::ops::primitive::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+use crate::ops::promotion::convert;
 
 /// Returns `x` with `value` combined into the indexed part.
 pub(crate) fn update(

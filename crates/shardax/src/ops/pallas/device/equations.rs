@@ -58,7 +58,7 @@ impl Body<'_> {
 
     fn memory(&self, access: &Access) -> Result<&dyn Memory> {
         let memory = self.refs.get(access.number).map(|memory| &**memory);
-        memory.ok_or_else(|| err!(Runtime, "ref {} is no memory of the kernel", access.number))
+        memory.ok_or_else(|| err!(Runtime, "ref {} is not memory of the kernel", access.number))
     }
 
     fn equation(&mut self, program: &Program, eqn: &Eqn, args: &[Val]) -> Result<Vec<Val>> {

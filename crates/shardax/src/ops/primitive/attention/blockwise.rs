@@ -9,9 +9,10 @@ use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::{full_dtype, zeros_dtype};
 use crate::ops::control_flow::{fori_loop, scan};
+use crate::ops::elementwise::{floor_divide, maximum, minimum};
 use crate::ops::lax::{self, dynamic_slice_in_dim, dynamic_update_slice_in_dim, iota};
-use crate::ops::numpy::{floor_divide, full_dtype, maximum, minimum, repeat, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 use crate::ops::select::where_;
 
@@ -178,7 +179,7 @@ pub(super) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
 /// An array of the key heads, `[..., n, key heads, depth]`, for the heads of queries in `like`.
 pub(super) fn repeated(x: &Array, like: &Array) -> Array {
     let heads = like.shape()[like.ndim() - 2] / x.shape()[x.ndim() - 2].max(1);
-    if heads == 1 { x.clone() } else { repeat(x, heads, -2) }
+    if heads == 1 { x.clone() } else { lax::repeat_each(x, heads, x.ndim() - 2) }
 }
 
 /// The queries that saw no key: 1 for these, and 0 for others.

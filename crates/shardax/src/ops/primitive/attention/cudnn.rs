@@ -4,14 +4,14 @@
 use super::derivative::AttentionGradient;
 use super::sharded::Fused;
 use super::unfused::reduced;
-use super::{Attention, Given, HIDDEN, Implementation, Operands};
+use super::{Attention, HIDDEN, Implementation, Operands};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::{full_dtype, zeros_dtype};
 use crate::ops::lax::iota;
-use crate::ops::numpy::{full_dtype, zeros_dtype};
 use crate::ops::select::where_;
 
 const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
@@ -35,8 +35,8 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     let mut results = vec![call.output(), call.per_query()];
     results.truncate(if of.residual { 2 } else { 1 });
     let made = call.write(cx, &operands, &results, "");
-    let (shape, rows, given) = (outs[0].shape.clone(), call.rows.clone(), of.given);
-    let lengths = if given.query_lengths { Some(args[given.lengths_at()]) } else { None };
+    let (shape, rows) = (outs[0].shape.clone(), call.rows.clone());
+    let lengths = Operands::of(of.given, args).query_lengths;
     let results: Vec<Value> = made.into_iter().take(results.len()).chain(lengths).collect();
     let after = |made: &[Array]| {
         let y = made[0].transpose([0, 2, 1, 3]).reshape(&shape[..]);
@@ -116,13 +116,6 @@ fn is_wanted(of: &Attention, cx: &Lowering) -> bool {
     cx.platform == Platform::Gpu && is_chosen
 }
 
-impl Given {
-    /// The index of the first of the lengths.
-    fn lengths_at(self) -> usize {
-        Given::BIAS + usize::from(self.bias) + usize::from(self.mask)
-    }
-}
-
 /// A call of cuDNN: sizes with the batch in one dimension.
 struct Call {
     batch: usize,
@@ -170,14 +163,13 @@ impl Call {
         let (q, k) = (cx.shape(args[0]), cx.shape(args[1]));
         let rank = q.len();
         let (batch, queries, keys, heads) = (&q[..rank - 3], q[rank - 3], k[rank - 3], q[rank - 2]);
-        let given = of.given;
+        let x = Operands::of(of.given, args);
         let [before, after] = of.window.limits();
         let size: usize = batch.iter().product();
-        let added = usize::from(given.bias) + usize::from(given.mask);
-        let bias = (added > 0 || given.segments).then(|| {
-            let scores = &args[Given::BIAS..Given::BIAS + added];
-            let is_split = |d: usize| scores.iter().any(|&x| cx.shape(x)[d] != 1);
-            let own_batch = given.segments || (0..rank - 3).any(is_split);
+        let added: Vec<Value> = x.bias.into_iter().chain(x.mask).collect();
+        let bias = (!added.is_empty() || x.segments.is_some()).then(|| {
+            let is_split = |d: usize| added.iter().any(|&x| cx.shape(x)[d] != 1);
+            let own_batch = x.segments.is_some() || (0..rank - 3).any(is_split);
             [if own_batch { size } else { 1 }, if is_split(rank - 3) { heads } else { 1 }, queries, keys]
         });
         Call {
@@ -190,7 +182,7 @@ impl Call {
             dtype: cx.dtype(args[0]),
             scale: of.factor(),
             is_causal: after == Some(0),
-            is_padded: given.query_lengths || given.key_lengths,
+            is_padded: x.query_lengths.or(x.key_lengths).is_some(),
             window: before.map_or(0, |n| n as usize + 1),
             bias,
             rows: batch.iter().copied().chain([heads, queries]).collect(),

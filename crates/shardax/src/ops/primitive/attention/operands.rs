@@ -6,6 +6,10 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::dynamic_slice_in_dim;
 
+/// The fix for a bias or a mask of another shape.
+const BROADCASTS: &str =
+    "give [..., heads, queries, keys], floating point for a bias and booleans for a mask; sizes may be 1";
+
 /// The operands that are given besides queries, keys and values, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Given {
@@ -50,61 +54,60 @@ impl Given {
         let scores = [batch, &[heads, queries, keys]].concat();
         let broadcasts = |x: &Aval| x.rank() == rank && x.shape.iter().zip(&scores).all(|(m, n)| *m == 1 || m == n);
         let ids = |x: &Aval, last: &[usize]| x.dtype.is_integer() && *x.shape == [batch, last].concat();
-        let mut rest = args[Given::BIAS..].iter();
-        let mut take = |given: bool| if given { rest.next() } else { None };
-        if let Some(bias) = take(self.bias)
+        let x = Operands::of(self, args);
+        if let Some(bias) = &x.bias
             && (!bias.dtype.is_float() || !broadcasts(bias))
         {
-            return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}"));
+            return Err(err!(Type, "the bias {bias} of attention does not broadcast to its scores, {scores:?}")
+                .help(BROADCASTS));
         }
-        if let Some(mask) = take(self.mask)
+        if let Some(mask) = &x.mask
             && (mask.dtype != DType::Bool || !broadcasts(mask))
         {
-            return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}"));
+            return Err(err!(Type, "the mask {mask} of attention does not broadcast to its scores, {scores:?}")
+                .help(BROADCASTS));
         }
-        for given in [self.query_lengths, self.key_lengths] {
-            if let Some(lengths) = take(given)
-                && !ids(lengths, &[])
-            {
-                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}"));
+        for lengths in [&x.query_lengths, &x.key_lengths].into_iter().flatten() {
+            if !ids(lengths, &[]) {
+                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}")
+                    .help("give an integer for each example of the batch"));
             }
         }
-        for n in [queries, keys] {
-            if let Some(segments) = take(self.segments)
-                && !ids(segments, &[n])
-            {
-                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions"));
+        for (segments, n) in x.segments.iter().flatten().zip([queries, keys]) {
+            if !ids(segments, &[n]) {
+                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions")
+                    .help("give an integer for each position of each example"));
             }
         }
         Ok(())
     }
 }
 
-/// The operands of attention.
+/// The operands of attention: arrays, or their types, values of a program and the like.
 #[derive(Clone, Debug)]
-pub struct Operands {
+pub struct Operands<T = Array> {
     /// `[..., queries, heads, depth]`.
-    pub q: Array,
+    pub q: T,
     /// `[..., keys, key heads, depth]`.
-    pub k: Array,
+    pub k: T,
     /// `[..., keys, key heads, depth of values]`.
-    pub v: Array,
+    pub v: T,
     /// Added to the scores, `[..., heads, queries, keys]`; dimensions may be 1, as those of `mask`.
-    pub bias: Option<Array>,
+    pub bias: Option<T>,
     /// The visible keys, booleans.
-    pub mask: Option<Array>,
+    pub mask: Option<T>,
     /// The number of valid queries of each example.
-    pub query_lengths: Option<Array>,
+    pub query_lengths: Option<T>,
     /// The number of valid keys of each example.
-    pub key_lengths: Option<Array>,
+    pub key_lengths: Option<T>,
     /// The segments of queries, `[..., queries]`, and of keys, `[..., keys]`.
-    pub segments: Option<[Array; 2]>,
+    pub segments: Option<[T; 2]>,
 }
 
-impl Operands {
+impl<T: Clone> Operands<T> {
     /// Queries, keys and values alone.
-    pub fn new(q: &Array, k: &Array, v: &Array) -> Self {
-        let [q, k, v] = [q, k, v].map(Array::clone);
+    pub fn new(q: &T, k: &T, v: &T) -> Self {
+        let [q, k, v] = [q, k, v].map(T::clone);
         Operands { q, k, v, bias: None, mask: None, query_lengths: None, key_lengths: None, segments: None }
     }
 
@@ -119,14 +122,14 @@ impl Operands {
     }
 
     /// The operands in their order.
-    pub(super) fn flat(&self) -> Vec<Array> {
+    pub(super) fn flat(&self) -> Vec<T> {
         let optional = [&self.bias, &self.mask, &self.query_lengths, &self.key_lengths];
         let segments = self.segments.iter().flatten();
         [&self.q, &self.k, &self.v].into_iter().chain(optional.into_iter().flatten()).chain(segments).cloned().collect()
     }
 
     /// The operands at the start of a primitive's, which has checked their number.
-    pub(super) fn of(given: Given, args: &[Array]) -> Self {
+    pub(super) fn of(given: Given, args: &[T]) -> Self {
         let mut rest = args[Given::BIAS..].iter().cloned();
         let mut take = |given: bool| if given { rest.next() } else { None };
         Operands {
@@ -134,11 +137,13 @@ impl Operands {
             mask: take(given.mask),
             query_lengths: take(given.query_lengths),
             key_lengths: take(given.key_lengths),
-            segments: take(given.segments).zip(take(given.segments)).map(<[Array; 2]>::from),
+            segments: take(given.segments).zip(take(given.segments)).map(<[T; 2]>::from),
             ..Operands::new(&args[0], &args[1], &args[2])
         }
     }
+}
 
+impl Operands {
     pub(super) fn queries(&self) -> usize {
         self.q.shape()[self.q.ndim() - 3]
     }

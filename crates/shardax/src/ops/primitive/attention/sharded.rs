@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::derivative::AttentionGradient;
-use super::{Attention, Implementation};
+use super::{Attention, Implementation, Operands};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Primitive, bind};
@@ -31,9 +31,8 @@ impl Fused {
         let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
         let message = format!("{} does not compute attention of {}: {reason}", self.name, types.join(", "));
         if of.implementation == Some(self.implementation) {
-            return Err(
-                err!(NotImplemented, "{message}").help("leave `implementation` to the library, or change what it says")
-            );
+            return Err(err!(NotImplemented, "{message}")
+                .help("leave `implementation` unset, or change what the message names"));
         }
         static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(message.clone()) {
@@ -114,10 +113,15 @@ enum Form {
 /// The forms of the operands of attention.
 fn forms(of: &Attention) -> Vec<Form> {
     let given = of.given;
-    let scores = [given.bias, given.mask].map(|given| (given, Form::Scores));
-    let batch = [given.query_lengths, given.key_lengths, given.segments, given.segments].map(|g| (g, Form::Batch));
-    let optional = scores.into_iter().chain(batch).filter(|(given, _)| *given).map(|(_, form)| form);
-    [Form::Output; 3].into_iter().chain(optional).collect()
+    let operands = Operands {
+        bias: given.bias.then_some(Form::Scores),
+        mask: given.mask.then_some(Form::Scores),
+        query_lengths: given.query_lengths.then_some(Form::Batch),
+        key_lengths: given.key_lengths.then_some(Form::Batch),
+        segments: given.segments.then_some([Form::Batch; 2]),
+        ..Operands::new(&Form::Output, &Form::Output, &Form::Output)
+    };
+    operands.flat()
 }
 
 /// The sharding of the queries of an attention whose operands are these, if it is known.

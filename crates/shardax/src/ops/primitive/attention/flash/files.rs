@@ -7,7 +7,7 @@ use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::full_dtype;
+use crate::ops::constants::full_dtype;
 use crate::ops::primitive::attention::{Attention, Given};
 
 /// Files of exported functions.

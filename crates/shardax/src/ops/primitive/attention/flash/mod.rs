@@ -18,8 +18,8 @@ use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::full_dtype;
 use crate::ops::lax;
-use crate::ops::numpy::full_dtype;
 use crate::ops::select::where_;
 
 const FLASH: Fused = Fused { name: "flash attention", implementation: Implementation::Flash };

@@ -23,9 +23,9 @@ fn load_of(kind: &str, folder: &Path) -> Result<()> {
     }
 }
 
-/// A field that changes what `transformers` computes is refused where the model here would not follow it.
+/// A field that changes what `transformers` computes is rejected where the model here would not follow it.
 #[test]
-fn fields_that_are_not_understood_are_refused() -> Result<()> {
+fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     for (kind, field, said) in [
@@ -150,7 +150,7 @@ fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>,
 
 /// Arrays that the model does not have are not left out in silence.
 #[test]
-fn arrays_that_are_not_understood_are_refused() -> Result<()> {
+fn arrays_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let here = Folder::new();
     let add = |kind: &str, name: &str, shape: &[usize], value: f32| {
@@ -276,8 +276,8 @@ fn files_of_any_size_and_kind_are_errors() -> Result<()> {
     let pipe = here.join("config.json");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     if made.is_ok_and(|status| status.success()) {
-        fails(Decoder::from_pretrained(&here.0), &["config.json is no file"]);
-        fails(Weights::open(&pipe), &["config.json is no file"]);
+        fails(Decoder::from_pretrained(&here.0), &["config.json is not a file"]);
+        fails(Weights::open(&pipe), &["config.json is not a file"]);
     }
     Ok(())
 }

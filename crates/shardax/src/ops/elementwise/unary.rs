@@ -1,13 +1,16 @@
 //! Elementwise functions of one array.
 
-use super::{convert, divide, to_inexact, to_strong_type, where_};
+use super::divide;
 use crate::core::array::Array;
 use crate::dtype::{Category, DType};
 use crate::error::err;
+use crate::ops::constants::zeros_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{self, Unary};
+use crate::ops::promotion::{convert, to_inexact, to_strong_type};
+use crate::ops::select::where_;
 use crate::source;
 
 /// The logarithm to the base whose natural logarithm is `of_base`; of complex numbers part by part.
@@ -159,11 +162,11 @@ unary_functions! {
     /// The number of leading zero bits.
     clz => |x: &Array| unary::CLZ.apply(x);
     /// The real part.
-    real => |x: &Array| if x.dtype().is_complex() { unary::REAL.apply(x) } else { x.clone() };
+    real => unary::real;
     /// The imaginary part; 0 of real numbers.
-    imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { super::zeros_like(x) };
+    imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { zeros_like(x) };
     /// The complex conjugate.
-    conj => |x: &Array| if x.dtype().is_complex() { unary::CONJ.apply(x) } else { x.clone() };
+    conj => unary::conj;
 }
 
 /// Rounds `x` to this many decimals; negative ones round to tens, hundreds and so on. Halves go to the even neighbour.
@@ -212,6 +215,6 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
 
 /// Strips the weak type of the array.
 #[track_caller]
-pub(super) fn strip_weak_type(x: Array) -> Array {
+pub(crate) fn strip_weak_type(x: Array) -> Array {
     to_strong_type(&x, x.dtype())
 }

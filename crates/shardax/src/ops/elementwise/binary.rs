@@ -1,16 +1,17 @@
-//! Elementwise functions: arithmetic, comparison, selection.
+//! Elementwise functions of two arrays: arithmetic, comparison.
 
 use super::unary::*;
-use super::{convert, promote_args_to, to_inexact};
-use crate::core::array::Array;
+use crate::core::array::{Array, Repr};
 use crate::dtype::{Category, DType, Scalar, promote};
 use crate::error::{Result, err};
+use crate::ops::constants::ones_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{self, Binary, Compare, IntegerPow};
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
+use crate::ops::promotion::{convert, promote_args_to, to_inexact};
 use crate::ops::select::where_;
 use crate::source;
 
@@ -167,7 +168,7 @@ fn divisor(y: &Array) -> Array {
 pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
-    if let crate::core::array::Repr::Literal(l) = &y.0
+    if let Repr::Literal(l) = &y.0
         && let Scalar::Int(n) = l.value
         && let Ok(n) = i32::try_from(n)
     {
@@ -190,7 +191,7 @@ pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     let args = promote_args_to("pow", &[x, y], counted)?;
     let (mut base, mut exponent) = (strip_weak_type(args[0].clone()), strip_weak_type(args[1].clone()));
-    let mut result = where_(base.equal(0) & exponent.not_equal(0), 0, super::ones_like(&(&base + &exponent)));
+    let mut result = where_(base.equal(0) & exponent.not_equal(0), 0, ones_like(&(&base + &exponent)));
     for _ in 0..6 {
         result = where_((&exponent & 1).equal(1), &result * &base, &result);
         exponent =

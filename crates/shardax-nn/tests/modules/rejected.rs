@@ -10,7 +10,7 @@ fn message(y: impl std::borrow::Borrow<Array>) -> String {
     y.borrow().check().err().map(|e| e.to_string()).unwrap_or_default()
 }
 
-fn refusal<T>(made: Result<T>) -> String {
+fn rejection<T>(made: Result<T>) -> String {
     made.err().map(|e| e.to_string()).unwrap_or_default()
 }
 
@@ -42,25 +42,25 @@ fn layers_say_what_does_not_fit() {
         (message(Dropout::new(0.5, r).broadcast_dims([3]).forward(ones([2, 2]))), "[3] of float32"),
         (message(Rnn::new(GruCell::new(2, 3, r)).forward(ones([2]))), "must be [batch, steps, features]"),
         (
-            refusal(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&ones([2])))),
+            rejection(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&ones([2])))),
             "seq_lengths to have a dtype that is a subdtype of integer",
         ),
         (
-            refusal(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&array([1, 2, 3])))),
+            rejection(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&array([1, 2, 3])))),
             "seq_lengths [3] and the batch [2]",
         ),
-        (refusal(WeightNorm::with(Linear::new(2, 3, r), [2], "kernel")), "feature_axes [2] of a parameter"),
+        (rejection(WeightNorm::with(Linear::new(2, 3, r), [2], "kernel")), "feature_axes [2] of a parameter"),
         (
             message(WeightNorm::new(Linear::new(2, 3, r)).expect("a kernel").epsilon(-1.0).forward(ones([1, 2]))),
             "epsilon",
         ),
         (message(SpectralNorm::new(Linear::new(2, 3, r), r).n_steps(0).forward(ones([1, 2]))), "n_steps must be"),
         (
-            refusal(MixtureOfExperts::new(2, 3, 4, r, |r| Linear::new(4, 4, r))),
+            rejection(MixtureOfExperts::new(2, 3, 4, r, |r| Linear::new(4, 4, r))),
             "k must be at most the 2 experts, got 3",
         ),
-        (refusal(Stack::new(0, r, |r| Linear::new(2, 2, r))), "at least one layer"),
-        (refusal(combine_masks([Some(ones([2])), Some(ones([1, 2]))])), "masks must have the same rank, got [1, 2]"),
+        (rejection(Stack::new(0, r, |r| Linear::new(2, 2, r))), "at least one layer"),
+        (rejection(combine_masks([Some(ones([2])), Some(ones([1, 2]))])), "masks must have the same rank, got [1, 2]"),
     ] {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     }
@@ -77,14 +77,14 @@ fn transformations_say_what_is_out_of_range() {
     let params = LookaheadParams::init_synced(ones([2]));
     let search = scale_by_zoom_linesearch(0);
     for (found, want) in [
-        (refusal(lookahead(sgd(0.1), 0, 0.5).init(&params)), "sync_period must be at least 1"),
-        (refusal(lookahead(sgd(0.1), 2, f64::NAN).init(&params)), "slow_step_size"),
-        (refusal(search.init(&ones([2]))), "max_linesearch_steps must be at least 1"),
+        (rejection(lookahead(sgd(0.1), 0, 0.5).init(&params)), "sync_period must be at least 1"),
+        (rejection(lookahead(sgd(0.1), 2, f64::NAN).init(&params)), "slow_step_size"),
+        (rejection(search.init(&ones([2]))), "max_linesearch_steps must be at least 1"),
         (
-            refusal(ScaleByZoomLinesearch { increase_factor: 0.5, ..scale_by_zoom_linesearch(2) }.init(&ones([2]))),
+            rejection(ScaleByZoomLinesearch { increase_factor: 0.5, ..scale_by_zoom_linesearch(2) }.init(&ones([2]))),
             "increase_factor must be at least 1",
         ),
-        (refusal(projection_simplex(&ones([2]), 0.0)), "size must be"),
+        (rejection(projection_simplex(&ones([2]), 0.0)), "size must be"),
     ] {
         assert!(found.contains(want), "{found:?} does not say {want:?}");
     }
@@ -92,32 +92,32 @@ fn transformations_say_what_is_out_of_range() {
 
 /// A misspelled path would train nothing.
 #[test]
-fn an_optimizer_of_nothing_is_refused() {
+fn an_optimizer_of_nothing_is_rejected() {
     setup();
     let model = Linear::new(2, 3, &mut Rngs::new(0));
-    let found = refusal(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
+    let found = rejection(Optimizer::wrt(model.clone(), sgd(0.1), "**.kernal"));
     assert!(found.contains("no variable of the model is meant by"), "{found}");
-    assert!(found.contains("kernal") && found.contains("kernel (Param)") && found.contains("refused.rs"), "{found}");
-    let found = refusal(Optimizer::new(Frozen::new(model), sgd(0.1)));
+    assert!(found.contains("kernal") && found.contains("kernel (Param)") && found.contains("rejected.rs"), "{found}");
+    let found = rejection(Optimizer::new(Frozen::new(model), sgd(0.1)));
     assert!(found.contains("kernel (Frozen)"), "{found}");
 }
 
 #[test]
-fn gradients_of_other_variables_are_refused() -> Result<()> {
+fn gradients_of_other_variables_are_rejected() -> Result<()> {
     setup();
     let model = Linear::new(2, 3, &mut Rngs::new(0));
     let mut optimizer = Optimizer::wrt(model.clone(), sgd(0.1), "kernel")?;
-    let found = refusal(optimizer.update(model.state()));
+    let found = rejection(optimizer.update(model.state()));
     assert!(found.contains("a gradient of bias, which the optimizer does not move"), "{found}");
-    let found = refusal(optimizer.update(model.state_of("bias")));
-    assert!(found.contains("there is no gradient of kernel") && found.contains("refused.rs"), "{found}");
+    let found = rejection(optimizer.update(model.state_of("bias")));
+    assert!(found.contains("there is no gradient of kernel") && found.contains("rejected.rs"), "{found}");
     // Of the whole model, those that it moves are taken.
     optimizer.update(model)
 }
 
 /// Else attention would be whole, and experts on each device.
 #[test]
-fn rules_for_axes_that_the_mesh_has_not_are_refused() -> Result<()> {
+fn rules_for_axes_that_the_mesh_has_not_are_rejected() -> Result<()> {
     setup();
     let mesh = make_mesh([("sequence", 4)])?;
     let rules = Rules::new(&mesh, [("length", "sequnce")]);
@@ -144,7 +144,7 @@ fn a_loss_that_leaves_values_aside_names_capture() -> Result<()> {
         model.seen.sow(&y);
         y.square().mean(..)
     };
-    let said = refusal(optimizer.minimize(loss));
+    let said = rejection(optimizer.minimize(loss));
     assert!(said.contains("no array \"seen[0]\"") && said.contains("`capture` takes out"), "{said}");
     let captured = |model: &mut Sower| Ok::<_, shardax::Error>(capture(model, loss)?.0);
     optimizer.minimize(captured).map(drop)

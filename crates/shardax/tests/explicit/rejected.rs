@@ -1,4 +1,4 @@
-//! Every refusal, as a snapshot (`tests/snapshots/explicit_refused.txt`): the operands' types, the cause, the line, the fix.
+//! Every rejection, as a snapshot (`tests/snapshots/explicit_rejected.txt`): the operands' types, the cause, the line, the fix.
 //! The line of each is checked here and left out of the text.
 
 use std::fmt::Write as _;
@@ -9,32 +9,32 @@ use shardax::primitive::{Aval, Lowering, Primitive, Value, bind1};
 
 use super::*;
 
-/// What a program gives that must be refused.
-trait Refused {
+/// What a program gives that must be rejected.
+trait Rejected {
     fn message(self) -> Option<String>;
 }
 
-impl Refused for Array {
+impl Rejected for Array {
     fn message(self) -> Option<String> {
         self.error().map(|e| e.to_string())
     }
 }
 
-impl<T> Refused for Result<T> {
+impl<T> Rejected for Result<T> {
     fn message(self) -> Option<String> {
         self.err().map(|e| e.to_string())
     }
 }
 
 #[derive(Default)]
-struct Refusals(String, Vec<String>);
+struct Rejections(String, Vec<String>);
 
-impl Refusals {
+impl Rejections {
     #[track_caller]
-    fn row(&mut self, name: &str, refused: impl Refused) {
+    fn row(&mut self, name: &str, rejected: impl Rejected) {
         let at = Location::caller();
-        let Some(text) = refused.message() else {
-            return self.1.push(format!("{name} is not refused (line {})", at.line()));
+        let Some(text) = rejected.message() else {
+            return self.1.push(format!("{name} is not rejected (line {})", at.line()));
         };
         let line = format!("{}:{}:", at.file(), at.line());
         let column = text.split_once(&line).and_then(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
@@ -43,7 +43,7 @@ impl Refusals {
                 if !text.contains("\n  help: ") {
                     self.1.push(format!("{name}: no help in {text}"));
                 }
-                let text = text.replace(&format!("{line}{column}"), "refused.rs");
+                let text = text.replace(&format!("{line}{column}"), "rejected.rs");
                 let _ = write!(self.0, "== {name}\n{text}\n\n");
             }
             None => self.1.push(format!("{name}: {line} is not in {text}")),
@@ -82,20 +82,20 @@ impl Primitive for Twice {
 }
 
 #[test]
-fn every_refusal_has_types_line_and_fix() -> Result<()> {
-    let mut t = Refusals::default();
+fn every_rejection_has_types_line_and_fix() -> Result<()> {
+    let mut t = Rejections::default();
     elementwise_and_products(&mut t);
     shapes(&mut t);
     meshes(&mut t)?;
     transforms(&mut t)?;
     modes(&mut t)?;
     assert!(t.1.is_empty(), "{}", t.1.join("\n\n"));
-    common::snapshot::snapshot("explicit_refused", &t.0);
+    common::snapshot::snapshot("explicit_rejected", &t.0);
     Ok(())
 }
 
 #[rustfmt::skip]
-fn elementwise_and_products(t: &mut Refusals) {
+fn elementwise_and_products(t: &mut Rejections) {
     let (_, _mesh) = mesh(4);
     let r = |spec: PartitionSpec| at(spec.reduced(["x"]));
     t.row("1 two shardings of one dimension", at(P!["x", None]) * at(P!["y", None]));
@@ -121,7 +121,7 @@ fn elementwise_and_products(t: &mut Refusals) {
 }
 
 #[rustfmt::skip]
-fn shapes(t: &mut Refusals) {
+fn shapes(t: &mut Rejections) {
     let (_, _mesh) = mesh(4);
     let x = at(P!["x", "y"]);
     let column = ramp(&[8], P!["x"]);
@@ -150,7 +150,7 @@ fn shapes(t: &mut Refusals) {
 }
 
 #[rustfmt::skip]
-fn meshes(t: &mut Refusals) -> Result<()> {
+fn meshes(t: &mut Rejections) -> Result<()> {
     let types = [AxisType::Explicit; 2];
     let (_, guard) = mesh(4);
     let x = at(P!["x"]);
@@ -181,7 +181,7 @@ fn out_of(mesh: &Mesh) -> Array {
 }
 
 #[rustfmt::skip]
-fn transforms(t: &mut Refusals) -> Result<()> {
+fn transforms(t: &mut Rejections) -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = at(P!["x", "y"]);
     t.row("40 scan along a split dimension", shardax::scan(|c: Array, x: Array| Ok((c + x.sum(..), ())), Array::from(0.0f32), at(P!["x"])));
@@ -200,7 +200,7 @@ fn transforms(t: &mut Refusals) -> Result<()> {
 }
 
 #[rustfmt::skip]
-fn modes(t: &mut Refusals) -> Result<()> {
+fn modes(t: &mut Rejections) -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, outer) = (at(P!["x", "y"]), at(P!["x", "y"]));
     t.row("37 an axis of type Manual", shard_map(|a: Array| a + out_sharding(P!["x"], || zeros([4, 2])), None).out_specs(P!["x", "y"]).call(&x));
