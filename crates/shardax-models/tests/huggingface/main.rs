@@ -258,7 +258,7 @@ fn adapters_are_those_of_peft() -> Result<()> {
         ("\"use_dora\": false", "\"use_dora\": true", "`use_dora` is true"),
         ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
         ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
-        ("\"r\": 2", "\"r\": 3", "no matrix of rank 3"),
+        ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
         ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "`rank_pattern` is"),
     ] {
         assert!(about.contains(from), "{from}");

@@ -127,7 +127,7 @@ fn numpy_files() -> Result<()> {
     let mut bytes = std::fs::read(folder.join("z.npz")).expect("the file");
     bytes[60] ^= 1;
     fails(npz(folder.write("odd.npz", &bytes)), &["odd.npz is damaged", "at byte 152", "a.npy"]);
-    fails(npz(folder.write("half.npz", &bytes[..100])), &["half.npz is damaged", "no zip file"]);
+    fails(npz(folder.write("half.npz", &bytes[..100])), &["half.npz is damaged", "not a zip file"]);
     Ok(())
 }
 

@@ -318,7 +318,7 @@ fn members_of_tar_files_are_read_or_named() -> Result<()> {
     // 2⁶⁴ + 1.
     huge[124..136].copy_from_slice(&[0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     fails_with(summed(huge), &["x.tar is damaged", "\"1.txt\" has a size of more than 64 bits"]);
-    for (kind, what) in [(b'1', "is a link"), (b'2', "--dereference"), (b'6', "no file: its type is '6'")] {
+    for (kind, what) in [(b'1', "is a link"), (b'2', "--dereference"), (b'6', "not a file: its type is '6'")] {
         let mut link = member("2.txt", b"");
         link[156] = kind;
         fails_with([member("1.txt", b"a"), summed(link)].concat(), &["at byte 1024", "\"2.txt\"", what]);

@@ -37,7 +37,7 @@ pub(crate) fn rows(t: &mut Table) {
     });
     t.row("key == number", Type, &["key<fry> and", "random::key_data"], move || at!(keys().equal(1)));
     t.row("ones of keys", Type, &["key<fry>", "cannot be filled"], || at!(ones_dtype([2], DType::Key)));
-    t.row("host numbers as keys", Type, &["no random key"], || at!(array_of([1], DType::Key)));
+    t.row("host numbers as keys", Type, &["not a random key"], || at!(array_of([1], DType::Key)));
     t.row("keys read as numbers", Type, &["key<fry>[2]", "random::key_data"], move || at!(keys().to_vec::<u32>()))
         .at_once_only();
     t.row("wrap_key_data: floats", Type, &["invalid PRNG key data", "float32[2]"], || {

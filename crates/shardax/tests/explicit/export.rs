@@ -129,7 +129,7 @@ fn damaged_types_of_axes() -> Result<()> {
     let at = bytes.windows(8).position(|part| part == b"Explicit").expect("its types");
     let mut damaged = bytes.clone();
     damaged[at] = b'X';
-    assert!(Pair::deserialize(&damaged).unwrap_err().to_string().contains("no exported function"));
+    assert!(Pair::deserialize(&damaged).unwrap_err().to_string().contains("not an exported function"));
     let file = std::fs::read(exported("explicit.jax")).expect("the artifact");
     for at in (0..file.len()).step_by(7) {
         let mut damaged = file.clone();

@@ -420,7 +420,7 @@ fn damaged_artifacts_of_jax() -> Result<()> {
     }
     assert!(F::deserialize(&shared).is_err());
     let error = F::deserialize(&[7; 100]).err().expect("no function").to_string();
-    assert!(error.contains("no exported function, of this library or of `jax.export`"), "{error}");
+    assert!(error.contains("not an exported function, of this library or of `jax.export`"), "{error}");
     Ok(())
 }
 

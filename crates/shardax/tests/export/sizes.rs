@@ -156,8 +156,8 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         (vec!["-b, _"], vec![], "is negative"),
         (vec!["b, c/2"], vec![], "has the size"),
         (vec!["b*c, _"], vec![], "says b and c"),
-        (vec!["b, _"], vec!["b > 4"], "no constraint"),
-        (vec!["b, _"], vec!["c <= 4"], "no constraint"),
+        (vec!["b, _"], vec!["b > 4"], "not a constraint"),
+        (vec!["b, _"], vec!["c <= 4"], "not a constraint"),
         (vec!["b, _"], vec!["b <= 4"], "1 to 4"),
         (vec!["a*b*c*d*e, _"], vec![], "5 symbols"),
     ] {
