@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 use crate::filter_window::Operands;
+use crate::product::{Before, product};
 use crate::tasks::run_tasks;
 use crate::{FilterWindow, Result, View};
 
@@ -110,8 +110,8 @@ impl Kernel<'_> {
             let a = ArrayView2::from_shape((patches.len(), columns), &*room);
             let b = ArrayView2::from_shape((patches.len(), self.0.outputs), window);
             let (Ok(a), Ok(b)) = (a, b) else { return };
-            let before = if start == task.patches.start { 0.0 } else { 1.0 };
-            general_mat_mul(1.0, &a.t(), &b, before, &mut out);
+            let before = if start == task.patches.start { Before::Ignored } else { Before::Added };
+            product(&a.t(), &b, before, &mut out);
         }
     }
 

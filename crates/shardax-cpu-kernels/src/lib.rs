@@ -28,7 +28,7 @@
 //! assert_eq!(product, [14.0, 32.0, 32.0, 77.0]);
 //! # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod attention;
@@ -38,6 +38,7 @@ mod depthwise;
 mod filter_gradient;
 mod filter_window;
 mod matmul;
+mod product;
 mod tasks;
 #[cfg(test)]
 mod tests;

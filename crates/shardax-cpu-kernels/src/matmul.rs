@@ -1,8 +1,8 @@
-//! Matmuls of f32 and f64 by the crate `matrixmultiply`.
+//! Matmuls of f32 and f64.
 
-use ndarray::linalg::general_mat_mul;
-use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis, LinalgScalar};
+use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis};
 
+use crate::product::{Before, product};
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{ShapeError, View};
@@ -17,7 +17,7 @@ const BLOCKS: usize = 2;
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
 mod sealed {
-    pub trait Sealed: ndarray::LinalgScalar + Send + Sync {}
+    pub trait Sealed: ndarray::LinalgScalar + Send + Sync + crate::product::Multiply {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }
@@ -31,7 +31,8 @@ impl Float for f64 {}
 ///
 /// `lhs` and `rhs` have three dimensions, the first of which is the batch. `contracted` are the dimensions (1 or 2) of
 /// `lhs` and `rhs` that are summed over; the others are the rows and the columns of the result, `[batch, rows, columns]`.
-/// Sums over no elements are 0. Allocates a few words for each task, and `matrixmultiply` its packed blocks.
+/// Sums over no elements are 0. Allocates a few words for each task, and for each thread
+/// packed blocks of the operands, of less than 2²⁰ elements.
 ///
 /// # Errors
 /// The batches, the contracted dimensions or the size of the result do not fit.
@@ -74,12 +75,7 @@ fn matrices<'a, T>(
 }
 
 /// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less.
-fn multiply<T: LinalgScalar + Send + Sync>(
-    a: ArrayView3<'_, T>,
-    b: ArrayView3<'_, T>,
-    mut c: ArrayViewMut3<'_, T>,
-    threads: usize,
-) {
+fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayViewMut3<'_, T>, threads: usize) {
     let (batch, rows, _) = c.dim();
     let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
     let block = rows.div_ceil(blocks);
@@ -92,5 +88,5 @@ fn multiply<T: LinalgScalar + Send + Sync>(
         }
         tasks.push((a, b, c));
     }
-    run_tasks(tasks, threads, || (), |(), (a, b, mut c)| general_mat_mul(T::one(), &a, &b, T::zero(), &mut c));
+    run_tasks(tasks, threads, || (), |(), (a, b, mut c)| product(&a, &b, Before::Ignored, &mut c));
 }

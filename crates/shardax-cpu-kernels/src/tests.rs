@@ -38,8 +38,10 @@ fn assert_error<T>(found: Result<T, ShapeError>, text: &str) {
 
 #[test]
 fn matmuls_with_either_operand_transposed() {
-    let [batch, rows, columns, depth] = [3, 70, 40, 33];
-    for dims in [[2, 1], [1, 1], [2, 2], [1, 2]] {
+    // Also a sum that is divided, and rows that are divided among threads unevenly.
+    let sizes = [[3, 70, 40, 33], [1, 67, 9, 1100], [1, 2049, 3, 5]];
+    let dims = [[2, 1], [1, 1], [2, 2], [1, 2]];
+    for ([batch, rows, columns, depth], dims) in sizes.iter().flat_map(|s| dims.map(|dims| (*s, dims))) {
         let a_shape = if dims[0] == 2 { [batch, rows, depth] } else { [batch, depth, rows] };
         let b_shape = if dims[1] == 1 { [batch, depth, columns] } else { [batch, columns, depth] };
         let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
@@ -58,12 +60,31 @@ fn matmuls_with_either_operand_transposed() {
         assert_close(&one, &want);
         let mut four = vec![f32::NAN; want.len()];
         matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut four, 4).unwrap();
-        assert_eq!(one, four, "threads change no bits");
+        let other = one.iter().zip(&four).position(|(x, y)| x.to_bits() != y.to_bits());
+        assert_eq!(other, None, "threads change no bits: {dims:?} of {batch} × {rows} × {columns} × {depth}");
         let [a, b] = [a, b].map(|x| x.into_iter().map(f64::from).collect::<Vec<_>>());
         let mut wide = vec![f64::NAN; want.len()];
         matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut wide, 2).unwrap();
         assert!(wide.iter().zip(&want).all(|(x, want)| (x - want).abs() < 1e-12));
     }
+}
+
+#[test]
+fn matmuls_of_infinities_and_nan() {
+    let (shape, [rows, columns, depth]) = ([1, 20, 20], [20; 3]);
+    let (mut a, mut b) = (noise(400, 1), noise(400, 2));
+    (a[25], a[47], b[3]) = (f32::INFINITY, f32::NAN, f32::NEG_INFINITY);
+    // What 0 meets.
+    (a[60], b[105]) = (0.0, 0.0);
+    let mut out = vec![0.0; 400];
+    matmul(view(&shape, &a), view(&shape, &b), [2, 1], &mut out, 2).unwrap();
+    for (i, found) in out.iter().enumerate() {
+        let (r, c) = (i / columns, i % columns);
+        let want: f32 = (0..depth).map(|d| a[r * depth + d] * b[d * columns + c]).sum();
+        let is_same = if want.is_finite() { (found - want).abs() < 1e-5 } else { found.to_bits() == want.to_bits() };
+        assert!(is_same || found.is_nan() && want.is_nan(), "{r}, {c} of {rows}: {found}, not {want}");
+    }
+    assert!(out.contains(&f32::INFINITY) && out[60].is_finite() && out[63].is_nan() && out[25].is_nan());
 }
 
 #[test]

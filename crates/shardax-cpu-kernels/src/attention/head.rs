@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Slice};
 
 use super::exp::{exp, exponentials, largest};
 use super::{MASKED_SCORE, Window};
+use crate::product::{Before, product};
 
 /// The number of queries in a block.
 pub(super) const BLOCK: usize = 64;
@@ -79,7 +79,7 @@ impl Head<'_> {
     ) -> ArrayViewMut2<'s, f32> {
         let mut scores = corner(room, block.len(), keys.len());
         let (q, k) = (rows(&self.q, block), rows(&self.k, keys));
-        general_mat_mul(1.0, &q, &k.t(), 0.0, &mut scores);
+        product(&q, &k.t(), Before::Ignored, &mut scores);
         for (query, row) in block.clone().zip(each(&mut scores)) {
             self.hide(query, keys.start, row, MASKED_SCORE);
         }
@@ -97,7 +97,7 @@ impl Head<'_> {
                 let part = 1.0 / sum[query];
                 row.iter_mut().for_each(|x| *x *= part);
             }
-            general_mat_mul(1.0, &scores, &rows(&self.v, &keys), 0.0, &mut rows_mut(&mut y, &block));
+            product(&scores.view(), &rows(&self.v, &keys), Before::Ignored, &mut rows_mut(&mut y, &block));
         }
     }
 
@@ -115,7 +115,7 @@ impl Head<'_> {
             let mut slopes = corner(slopes, block.len(), keys.len());
             let (q, ct) = (rows(&self.q, &block), rows(&of.ct, &block));
             let (k, v) = (rows(&self.k, &keys), rows(&self.v, &keys));
-            general_mat_mul(1.0, &ct, &v.t(), 0.0, &mut slopes);
+            product(&ct, &v.t(), Before::Ignored, &mut slopes);
             for ((query, weights), slopes) in block.clone().zip(each(&mut weights)).zip(each(&mut slopes)) {
                 let (max, part, mean) = (of.max[query], 1.0 / of.sum[query], of.mean[query]);
                 for (weight, slope) in weights.iter_mut().zip(slopes.iter_mut()) {
@@ -124,9 +124,9 @@ impl Head<'_> {
                 }
                 self.hide(query, keys.start, slopes, 0.0);
             }
-            general_mat_mul(1.0, &slopes, &k, 0.0, &mut rows_mut(&mut dq, &block));
-            general_mat_mul(1.0, &slopes.t(), &q, 1.0, &mut rows_mut(&mut dk, &keys));
-            general_mat_mul(1.0, &weights.t(), &ct, 1.0, &mut rows_mut(&mut dv, &keys));
+            product(&slopes.view(), &k, Before::Ignored, &mut rows_mut(&mut dq, &block));
+            product(&slopes.t(), &q, Before::Added, &mut rows_mut(&mut dk, &keys));
+            product(&weights.t(), &ct, Before::Added, &mut rows_mut(&mut dv, &keys));
         }
     }
 }
