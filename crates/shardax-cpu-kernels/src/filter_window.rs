@@ -1,5 +1,6 @@
 //! The window of a filter's gradient, and what it meets.
 
+use crate::patches::Patches;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
 
@@ -46,19 +47,35 @@ pub(crate) struct Operands<'a> {
 impl FilterWindow {
     /// Checks the operands.
     pub(crate) fn operands<'a>(&self, x: View<'a, f32>, window: View<'a, f32>) -> Result<Operands<'a>> {
+        let [images, d, e, f, outputs] = window.dims("the window")?;
+        let patches = self.patches(x, images, [d, e, f])?;
+        Ok(Operands { of: patches.of, x: patches.x, window: window.data(), features: patches.features, outputs })
+    }
+
+    /// Checks the operand of a window of this size in each image.
+    pub(crate) fn patches<'a>(
+        &self,
+        x: View<'a, f32>,
+        window_images: usize,
+        window: [usize; SPATIAL],
+    ) -> Result<Patches<'a>> {
         let [images, a, b, c, features] = x.dims("the operand")?;
-        let [window_images, d, e, f, outputs] = window.dims("the window")?;
         check("the images of the window", window_images, images)?;
         let FilterWindow { stride, dilation, low, positions } = *self;
         // Without elements everything is padding, whatever the other sizes.
         let operand = if x.data().is_empty() { [0; SPATIAL] } else { [a, b, c] };
-        let of = Window { stride, dilation, low, operand, window: [d, e, f], positions };
+        let of = Window { stride, dilation, low, operand, window, positions };
         (0..SPATIAL).try_for_each(|d| of.check(d))?;
-        Ok(Operands { of, x: x.data(), window: window.data(), features, outputs })
+        Ok(Patches { of, x: x.data(), features })
     }
 }
 
-impl Operands<'_> {
+impl<'a> Operands<'a> {
+    /// What the window meets.
+    pub fn patches(&self) -> Patches<'a> {
+        Patches { of: self.of, x: self.x, features: self.features }
+    }
+
     /// Checks the number of elements of a result with this many for each position.
     pub fn check_out(&self, out: &[f32], each: usize) -> Result<()> {
         let size = self.of.positions.iter().fold(each, |n, &d| n.saturating_mul(d));

@@ -1,8 +1,9 @@
-//! Matmuls, gradients of convolution filters, and attention on CPU, as functions on slices.
+//! Matmuls, convolutions and gradients of their filters, and attention on CPU, as functions on slices.
 //!
 //! | function | computes | of |
 //! |---|---|---|
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
+//! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
@@ -32,12 +33,14 @@
 #![warn(missing_docs)]
 
 mod attention;
+mod convolution;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod depthwise;
 mod filter_gradient;
 mod filter_window;
 mod matmul;
+mod patches;
 mod product;
 mod tasks;
 #[cfg(test)]
@@ -45,6 +48,7 @@ mod tests;
 mod view;
 
 pub use attention::{Attention, Backward, MASKED_SCORE, Window};
+pub use convolution::convolution;
 #[cfg(feature = "decompositions")]
 pub use decompositions::{Real, cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;

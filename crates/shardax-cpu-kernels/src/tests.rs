@@ -1,8 +1,8 @@
 //! The kernels beside sums written out in f64.
 
 use crate::{
-    Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, depthwise_filter_gradient,
-    filter_gradient, matmul,
+    Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, convolution,
+    depthwise_filter_gradient, filter_gradient, matmul,
 };
 
 /// Numbers from -1 to 1, from a linear congruential generator.
@@ -167,6 +167,54 @@ fn filter_gradients_are_sums_of_products() {
     }
     let [(_, xs, spatial), ..] = WINDOWS;
     assert!(xs[0] * size(&spatial) > 2 * MIN_PATCHES);
+}
+
+#[test]
+fn convolutions_are_sums_of_products() {
+    // Also a filter whose positions are contracted in several parts, with more features than columns of one part.
+    let wide = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 2] };
+    for (of, xs, spatial) in WINDOWS.into_iter().chain([(wide, [1, 1, 3, 3, 500], [1, 3, 4])]) {
+        let [a, b, c] = of.positions;
+        let (fs, outs) = ([a, b, c, xs[4], 7], [xs[0], spatial[0], spatial[1], spatial[2], 7]);
+        let (x, filter) = (noise(size(&xs), 12), noise(size(&fs), 13));
+        let mut want = Vec::new();
+        for (image, at, output) in
+            (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |at| (0..7).map(move |o| (i, at, o))))
+        {
+            let step = |d: usize, p: [usize; 3]| (at[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
+            let terms = indices(of.positions).enumerate().flat_map(|(n, p)| {
+                let here = [0, 1, 2].map(|d| step(d, p));
+                let (x, filter) = (&x, &filter);
+                (0..xs[4])
+                    .map(move |f| element(x, xs, image, here, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
+            });
+            want.push(terms.sum());
+        }
+        let run = |threads| {
+            let mut out = vec![f32::NAN; size(&outs)];
+            convolution(&of, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
+            out
+        };
+        assert_close(&run(1), &want);
+        assert_eq!(run(1), run(5), "threads change no bits");
+    }
+}
+
+#[test]
+fn convolutions_without_elements() {
+    let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+    let mut out = [f32::NAN; 3];
+    convolution(&of, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 2, 0, 1], &[]), [1, 1, 3], &mut out, 2).unwrap();
+    assert_eq!(out, [0.0; 3], "no features");
+    out = [f32::NAN; 3];
+    convolution(&of, view(&[1, 1, 0, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2).unwrap();
+    assert_eq!(out, [0.0; 3], "padding alone");
+    convolution(&of, view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0).unwrap();
+    let x = view(&[1, 1, 1, 4, 1], &[1.0; 4]);
+    let found = convolution(&of, x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    assert_error(found, "the positions of the filter: 1, expected 2");
+    let found = convolution(&of, x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
+    assert_error(found, "the elements of the result: 3, expected 4");
 }
 
 #[test]

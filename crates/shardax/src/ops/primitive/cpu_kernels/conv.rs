@@ -1,11 +1,11 @@
 //! Chooses the kernel of a convolution of f32 without base dilation.
 //!
 //! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
-//! each position of the window gives an element of the filter. Other convolutions are XLA's.
+//! each position of the window gives an element of the filter.
 
 use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL};
 
-use super::{filter_window, is_enabled, is_worth, limits, reshape, transpose};
+use super::{filter_window, is_always_used, is_enabled, is_worth, limits, reshape, transpose};
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
@@ -50,7 +50,13 @@ pub(in super::super) fn lower(
     let patches = of.lhs.shape[conv.lhs[1]].saturating_mul(of.window());
     let is_filter_gradient =
         of.positions() < of.window() && is_worth(of.work(), limits::FILTER_GRADIENT) && is_worth(patches, MIN_PATCHES);
-    Ok(is_filter_gradient.then(|| filter_window::lower(filter_window::TARGET, &of, cx, args)))
+    if is_filter_gradient {
+        return Ok(Some(filter_window::lower(filter_window::TARGET, &of, cx, args)));
+    }
+    let features = [of.lhs.shape[conv.lhs[1]], of.rhs.shape[conv.rhs[0]]];
+    let is_wide = is_always_used() || features.iter().all(|n| *n >= limits::CONVOLUTION_FEATURES);
+    let is_convolution = is_wide && is_worth(of.work(), limits::CONVOLUTION);
+    Ok(is_convolution.then(|| filter_window::lower_convolution(&of, cx, args)))
 }
 
 impl Conv<'_> {

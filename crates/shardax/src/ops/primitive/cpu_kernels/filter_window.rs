@@ -1,6 +1,8 @@
-//! The calls that compute gradients with respect to a filter: how their operands lie, and what the window meets.
+//! The calls that compute convolutions and gradients with respect to a filter: how their operands lie, and what the window
+//! meets.
 //!
-//! Operands are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`; missing
+//! Images are `[images, depth, height, width, features]`, filters `[depth, height, width, features, outputs]`. Operands of a
+//! gradient are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`; missing
 //! spatial dimensions have size 1.
 
 use shardax_cpu_kernels::{self as kernels, FilterWindow, SPATIAL, ShapeError, View};
@@ -10,7 +12,7 @@ use super::conv::{Conv, order};
 use super::{call, number, numbers_mut, reshape, sizes, transpose, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
-use crate::ops::primitive::conv::Spec;
+use crate::ops::primitive::window::WindowDim;
 use crate::shape::Shape;
 
 /// The target of gradients by matmuls. XLA (xla-cpu-pjrt 0.0.1) computes them as convolutions with a window as large as
@@ -21,28 +23,68 @@ pub(super) const TARGET: &str = "shardax_filter_gradient";
 /// times as long.
 pub(super) const DEPTHWISE: &str = "shardax_depthwise_filter_gradient";
 
-/// Lowers the convolution to a call of `target`.
+/// The target of convolutions.
+pub(super) const CONVOLUTION: &str = "shardax_convolution";
+
+/// Lowers the gradient `of` to a call of `target`.
 pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
     let conv = of.conv;
-    let missing = SPATIAL - conv.window.len();
-    let mut operand = |v: Value, spec: &Spec| {
-        let v = transpose(cx, v, &order(spec, 1));
-        let mut shape = cx.shape(v).to_vec();
-        shape.splice(1..1, std::iter::repeat_n(1, missing));
-        reshape(cx, v, &shape)
-    };
-    let operands = [operand(args[0], &conv.lhs), operand(args[1], &conv.rhs)];
+    let operands =
+        [with_all_dims(cx, args[0], &order(&conv.lhs, 1), 1), with_all_dims(cx, args[1], &order(&conv.rhs, 1), 1)];
     let places = [&conv.out[2..], &conv.out[..2]].concat();
-    let shape: Shape = std::iter::repeat_n(1, missing).chain(places.iter().map(|&d| of.out.shape[d])).collect();
     let mut numbers = Vec::with_capacity(3 * SPATIAL);
     for d in 0..SPATIAL {
-        let w = d.checked_sub(missing).map(|d| conv.window[d]);
+        let w = window(of, d);
         numbers.push((STRIDE[d], w.map_or(1, |w| w.stride as i64)));
         numbers.push((DILATION[d], w.map_or(1, |w| w.window_dilation as i64)));
         numbers.push((LOW[d], w.map_or(0, |w| w.low)));
     }
-    let result = call(cx, target, &operands, &numbers, &[Aval::new(of.out.dtype, shape)])[0];
-    of.result(cx, result, &places)
+    called(target, of, cx, &operands, &numbers, (&places, 0))
+}
+
+/// Lowers a convolution to a call of [`CONVOLUTION`], whose window is that of the filter's gradient.
+pub(super) fn lower_convolution(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
+    let conv = of.conv;
+    let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
+    let operands = [with_all_dims(cx, args[0], &order(&conv.lhs, 0), 1), with_all_dims(cx, args[1], &filter, 0)];
+    let mut numbers = Vec::with_capacity(3 * SPATIAL);
+    for d in 0..SPATIAL {
+        let w = window(of, d);
+        numbers.push((STRIDE[d], w.map_or(1, |w| w.window_dilation as i64)));
+        numbers.push((DILATION[d], w.map_or(1, |w| w.stride as i64)));
+        numbers.push((LOW[d], w.map_or(0, |w| w.low)));
+    }
+    called(CONVOLUTION, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
+}
+
+/// The window along a dimension of the call, if it is not a missing one.
+fn window(of: &Conv<'_>, d: usize) -> Option<WindowDim> {
+    d.checked_sub(SPATIAL - of.conv.window.len()).map(|d| of.conv.window[d])
+}
+
+/// Transposes `v`, and inserts the missing spatial dimensions at `first`.
+fn with_all_dims(cx: &mut Lowering, v: Value, order: &[usize], first: usize) -> Value {
+    let v = transpose(cx, v, order);
+    let mut shape = cx.shape(v).to_vec();
+    shape.splice(first..first, std::iter::repeat_n(1, SPATIAL + 2 - order.len()));
+    reshape(cx, v, &shape)
+}
+
+/// Writes the call; `places` are the dimensions of the result in the order of the call, whose missing ones are inserted at
+/// `first`.
+fn called(
+    target: &str,
+    of: &Conv<'_>,
+    cx: &mut Lowering,
+    operands: &[Value],
+    numbers: &[(&str, i64)],
+    (places, first): (&[usize], usize),
+) -> Value {
+    let mut shape: Vec<usize> = places.iter().map(|&d| of.out.shape[d]).collect();
+    shape.splice(first..first, std::iter::repeat_n(1, SPATIAL + 2 - places.len()));
+    let result = Aval::new(of.out.dtype, Shape::from_slice(&shape));
+    let result = call(cx, target, operands, numbers, &[result])[0];
+    of.result(cx, result, places)
 }
 
 /// The attributes of a call.
@@ -65,6 +107,28 @@ pub(super) fn handle_depthwise(frame: &mut CallFrame<'_>) -> Result<(), String> 
 
 fn run(kernel: Kernel, frame: &mut CallFrame<'_>) -> Result<(), String> {
     let threads = number(frame, "threads")?;
+    let mut of = read(frame)?;
+    let (args, results) = frame.split();
+    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
+    of.positions = spatial(&sizes(out.dims), 0)?;
+    let (x_shape, window_shape) = (sizes(x.dims), sizes(window.dims));
+    Ok(kernel(&of, view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
+}
+
+/// Handles a call of [`CONVOLUTION`].
+pub(super) fn handle_convolution(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let mut of = read(frame)?;
+    let (args, results) = frame.split();
+    let ([x, filter], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
+    let (x_shape, filter_shape) = (sizes(x.dims), sizes(filter.dims));
+    of.positions = spatial(&filter_shape, 0)?;
+    let size = spatial(&sizes(out.dims), 1)?;
+    Ok(kernels::convolution(&of, view(x, &x_shape)?, view(filter, &filter_shape)?, size, numbers_mut(out)?, threads)?)
+}
+
+/// The window of a call, without its positions.
+fn read(frame: &CallFrame<'_>) -> Result<FilterWindow, String> {
     let mut of =
         FilterWindow { stride: [1; SPATIAL], dilation: [1; SPATIAL], low: [0; SPATIAL], positions: [1; SPATIAL] };
     for d in 0..SPATIAL {
@@ -72,10 +136,11 @@ fn run(kernel: Kernel, frame: &mut CallFrame<'_>) -> Result<(), String> {
         of.dilation[d] = number(frame, DILATION[d])?;
         of.low[d] = frame.attr(LOW[d]).and_then(|a| a.as_i64()).ok_or("the call has no padding")?;
     }
-    let (args, results) = frame.split();
-    let ([x, window], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
-    let positions = sizes(out.dims);
-    of.positions = *positions.first_chunk().ok_or_else(|| format!("too few dimensions: {positions:?}"))?;
-    let (x_shape, window_shape) = (sizes(x.dims), sizes(window.dims));
-    Ok(kernel(&of, view(x, &x_shape)?, view(window, &window_shape)?, numbers_mut(out)?, threads)?)
+    Ok(of)
+}
+
+/// The spatial dimensions from `at` on.
+fn spatial(shape: &[usize], at: usize) -> Result<[usize; SPATIAL], String> {
+    let dims = shape.get(at..).and_then(|shape| shape.first_chunk());
+    dims.copied().ok_or_else(|| format!("too few dimensions: {shape:?}"))
 }

@@ -12,6 +12,12 @@ pub(super) const ATTENTION: usize = 1 << 20;
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
+/// Convolutions, and gradients with respect to the image of those without strides.
+pub(super) const CONVOLUTION: usize = 1 << 20;
+
+/// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.
+pub(super) const CONVOLUTION_FEATURES: usize = 8;
+
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
 

@@ -1,4 +1,4 @@
-//! Matmuls of f32 and f64 by the crate `matrixmultiply`. XLA's (xla-cpu-pjrt 0.0.1) take up to three times as long: of
+//! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`. XLA's (xla-cpu-pjrt 0.0.1) take up to three times as long: of
 //! f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
 
 use shardax_cpu_kernels::{self as kernels, Float};
