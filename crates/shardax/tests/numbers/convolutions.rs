@@ -233,6 +233,8 @@ fn in_a_process_with_the_kernels() {
         let text = passes.lower((&x, &w, &ct)).unwrap().as_text().to_string();
         let own = if groups == 1 { "shardax_filter_gradient" } else { "shardax_depthwise_filter_gradient" };
         assert_eq!(text.matches(own).count(), 1, "{text}");
+        // The convolution, and its gradient with respect to the image.
+        assert_eq!(text.matches("shardax_convolution").count(), if groups == 1 { 2 } else { 0 }, "{text}");
         // The same bits each time, whether one device has all threads or each of some has one.
         let bits = |(y, dx, dw): (Array, Array, Array)| [y, dx, dw].map(|x| x.to_vec::<f32>().unwrap());
         let once = bits(passes.call((&x, &w, &ct)).unwrap());

@@ -1,5 +1,5 @@
-//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices that the crate `shardax-cpu-kernels` computes
-//! instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
+//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices that
+//! the crate `shardax-cpu-kernels` computes instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
 //! shapes, never from the number of threads or devices. One file for each family has its lowering and its handler; this
 //! one decides whether programs may call them, and has what they share. `limits` says from which size on they are used.
 //!
