@@ -99,7 +99,7 @@ impl Options {
         }
         for option in self.xla.iter().filter(|option| *option != "training") {
             let set = option.split_once('=').filter(|(name, _)| name.starts_with("xla_"));
-            let rejected = || value(format!("--xla {option:?} is no option of XLA"), "write --xla xla_name=value");
+            let rejected = || value(format!("--xla {option:?} is not an option of XLA"), "write --xla xla_name=value");
             let (name, to) = set.ok_or_else(rejected)?;
             config::update(name, to)?;
         }

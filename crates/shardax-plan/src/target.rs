@@ -229,6 +229,6 @@ pub(crate) fn parse_axes(text: &str) -> Result<Axes> {
     };
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     parts
-        .map(|part| one(part).ok_or_else(|| value(format!("{part:?} is no axis"), "write a mesh as data=2,fsdp=4")))
+        .map(|part| one(part).ok_or_else(|| value(format!("{part:?} is not an axis"), "write a mesh as data=2,fsdp=4")))
         .collect()
 }

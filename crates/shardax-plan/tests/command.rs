@@ -66,7 +66,7 @@ fn invalid_options_are_errors() {
         (&["mlp", "--compile", "few"], "'few' for '--compile <N>': this is not a number above 0"),
         (&["mlp", "--set", "hidden=many"], "must be a number"),
         (&["mlp", "--set", "hidden"], "'hidden' for '--set <NAME=VALUE>': write name=value"),
-        (&["mlp", "--xla", "fast"], "--xla \"fast\" is no option of XLA"),
+        (&["mlp", "--xla", "fast"], "--xla \"fast\" is not an option of XLA"),
         (&["mlp", "--json"], "a value is required for '--json <FILE>'"),
         (&["mlp", "--targets", "cpu:8"], "unexpected argument '--targets' found"),
         (&["mlp", "--targets", "cpu:8"], "a similar argument exists: '--target'"),

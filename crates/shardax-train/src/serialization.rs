@@ -201,7 +201,7 @@ fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array
         Value::Map(entries) if entries.iter().any(|(key, _)| key.as_str() == Some(CHUNKED)) => joined(value, &here)?,
         Value::Map(entries) => {
             for (key, value) in entries {
-                let key = key.as_str().ok_or_else(|| fail(format!("a key of {:?} is no string: {key}", here)))?;
+                let key = key.as_str().ok_or_else(|| fail(format!("a key of {:?} is not a string: {key}", here)))?;
                 path.push(key.to_owned());
                 collect(value, path, found)?;
                 path.pop();

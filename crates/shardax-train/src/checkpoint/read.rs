@@ -82,7 +82,7 @@ fn check_version(manifest: &Path, text: &[u8]) -> Result<(), Fault> {
             manifest.display(),
             env!("CARGO_PKG_VERSION")
         ),
-        _ => format!("{} is no checkpoint of shardax: its format is {}", manifest.display(), head["format"]),
+        _ => format!("{} is not a checkpoint of shardax: its format is {}", manifest.display(), head["format"]),
     };
     Err(Error::new(ErrorKind::Value, what).help("read it with the shardax that wrote it, or a newer one").into())
 }

@@ -53,7 +53,7 @@ fn read(path: &Path) -> Result<InMemory> {
             return Err(wrong(format!("it has {} columns, and the first line names {}", record.len(), names.len())));
         }
         for ((field, name), column) in record.iter().zip(&names).zip(&mut columns) {
-            let number = field.trim().parse().map_err(|_| wrong(format!("{field:?}, of {name:?}, is no number")))?;
+            let number = field.trim().parse().map_err(|_| wrong(format!("{field:?}, of {name:?}, is not a number")))?;
             column.push(number);
         }
         // Only columns at their capacity will be reallocated, to twice their size.

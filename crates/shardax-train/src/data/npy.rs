@@ -141,7 +141,7 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
     if dtype == DType::Bool
         && let Some(at) = values.iter().position(|b| *b > 1)
     {
-        return Err(fail(data + at, format!("the byte {} is no boolean", values[at])));
+        return Err(fail(data + at, format!("the byte {} is not a boolean", values[at])));
     }
     if fortran && shape.len() > 1 {
         values = row_major(&values, &shape, size);

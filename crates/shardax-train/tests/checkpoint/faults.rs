@@ -105,7 +105,7 @@ fn another_version_is_not_guessed_at() -> Result<()> {
     let (_folder, path) = with(|path| rewrite(path, "\"version\":1", "\"version\":7"))?;
     fails(Checkpoint::open(&path), &["manifest.json has version 7 of the format", "reads version 1", "newer"]);
     let (_folder, path) = with(|path| rewrite(path, "shardax checkpoint", "something else"))?;
-    fails(Checkpoint::open(&path), &["is no checkpoint of shardax", "something else"]);
+    fails(Checkpoint::open(&path), &["is not a checkpoint of shardax", "something else"]);
     // Places that are in no file, in a manifest whose checksum is right.
     for (from, to) in [
         ("\"offset\":", "\"offset\":9"),

@@ -110,7 +110,7 @@ fn numpy_files() -> Result<()> {
     );
     fails(
         npy(at("t", "{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", &[1, 7])),
-        &["at byte 129, the byte 7 is no boolean"],
+        &["at byte 129, the byte 7 is not a boolean"],
     );
     fails(npy(folder.write("p", "no header")), &["at byte 0, there is no header"]);
     fails(npy(folder.write("v", b"\x93NUMPY\x09\x00\x00\x00")), &["version 9"]);
@@ -353,7 +353,7 @@ fn tables_of_numbers() -> Result<()> {
         csv(folder.write("few.csv", "a,b\n1,2\n3\n")),
         &["few.csv line 3, at byte 8: it has 1 columns, and the first line names 2"],
     );
-    fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is no number"]);
+    fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is not a number"]);
     fails(csv(folder.write("twice.csv", "a,a\n1,2\n")), &["two columns are called \"a\""]);
     let packed = gzip(text.as_bytes());
     fails(csv(folder.write("cut.csv.gz", &packed[..packed.len() - 9])), &["cut.csv.gz line", "at byte "]);
