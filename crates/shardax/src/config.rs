@@ -10,7 +10,7 @@ use crate::compiler_options::{self, CompilerOption};
 pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
-use crate::random::PrngImpl;
+use crate::prng::PrngImpl;
 use crate::settings;
 use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
@@ -275,9 +275,7 @@ pub fn set_default_matmul_precision(precision: Option<Precision>) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn set_default_prng_impl(prng: PrngImpl) {
-    if prng.set_default() != prng {
-        crate::runtime::program_cache::clear_caches();
-    }
+    prng.set_default();
 }
 
 /// Makes a NaN in any result an error (JAX's `jax_debug_nans`), which names the operation that produced it, and

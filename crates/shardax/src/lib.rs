@@ -73,6 +73,7 @@ pub mod dtype;
 pub mod error;
 mod local;
 mod precision;
+mod prng;
 pub mod profiler;
 mod scope;
 mod settings;

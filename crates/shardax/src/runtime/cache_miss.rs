@@ -8,6 +8,7 @@ use super::dispatch::{ArgKey, Key, hash_leaf};
 use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
 use crate::precision::{self, Precision};
+use crate::prng::PrngImpl;
 use crate::sharding::context::get_mesh;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
@@ -78,6 +79,9 @@ impl Key {
             true if !is_chosen(self.device.as_ref()) => {
                 let (now, before) = (device(chosen_device().as_ref()), device(self.device.as_ref()));
                 format!("the default device, now {now} and before {before}")
+            }
+            true if PrngImpl::default_of_process() != self.prng => {
+                format!("the default PRNG, now {} and before {}", PrngImpl::default_of_process(), self.prng)
             }
             true => {
                 let (now, before) = (precision(precision::current()), precision(self.precision));

@@ -22,6 +22,7 @@ use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::error::Result;
 use crate::precision::{self, Precision};
+use crate::prng::PrngImpl;
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
@@ -40,6 +41,8 @@ pub(super) struct Key {
     pub mesh: Option<Mesh>,
     /// The default precision.
     pub precision: Option<Precision>,
+    /// The default algorithm of random keys.
+    pub prng: PrngImpl,
     /// The default device of uncommitted arrays.
     pub device: Option<Device>,
     pub def: TreeDef,
@@ -96,6 +99,7 @@ impl Key {
             && self.def == flat.def
             && context::is_current(self.mesh.as_ref())
             && precision::current() == self.precision
+            && PrngImpl::default_of_process() == self.prng
             && is_chosen(self.device.as_ref())
     }
 }
@@ -168,9 +172,10 @@ impl Cache {
         }
         check_all(flat)?;
         let (mesh, precision, device) = (get_mesh(), precision::current(), chosen_device());
+        let prng = PrngImpl::default_of_process();
         let mut hasher = DefaultHasher::new();
         flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
-        (&flat.def, &mesh, precision, &device).hash(&mut hasher);
+        (&flat.def, &mesh, precision, prng, &device).hash(&mut hasher);
         let hash = hasher.finish();
         let entry = match self.all.find(hash, |entry| entry.matches(flat)) {
             Some(entry) => entry,
@@ -180,8 +185,10 @@ impl Cache {
                 }
                 let args = flat.leaves.iter().map(ArgKey::of).collect();
                 let callable = build(flat)?;
-                let entry =
-                    Arc::new(Entry { key: Key { mesh, precision, device, def: flat.def.clone(), args }, callable });
+                let entry = Arc::new(Entry {
+                    key: Key { mesh, precision, prng, device, def: flat.def.clone(), args },
+                    callable,
+                });
                 if !entry.callable.reusable {
                     return Ok(entry);
                 }

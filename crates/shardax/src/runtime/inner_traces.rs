@@ -7,6 +7,7 @@ use crate::core::program::Aval;
 use crate::core::tree::TreeDef;
 use crate::ops::primitive::call::Call;
 use crate::precision::{self, Precision};
+use crate::prng::PrngImpl;
 use crate::sharding::axis_env::Environment;
 use crate::sharding::context::{get_abstract_mesh, get_mesh};
 use crate::sharding::device::{Device, chosen_device};
@@ -37,6 +38,7 @@ pub(crate) struct InnerKey {
     abstract_mesh: Option<AbstractMesh>,
     axes: Environment,
     precision: Option<Precision>,
+    prng: PrngImpl,
     device: Option<Device>,
 }
 
@@ -50,6 +52,7 @@ impl InnerKey {
             abstract_mesh: get_abstract_mesh(),
             axes: Environment::current(),
             precision: precision::current(),
+            prng: PrngImpl::default_of_process(),
             device: chosen_device(),
         }
     }

@@ -1,0 +1,91 @@
+//! The algorithms of random keys, and the default one.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::dtype::DType;
+use crate::error::{Result, err};
+
+/// The algorithm of random keys (JAX's `impl`).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::random::PrngImpl;
+/// let key = PrngImpl::Rbg.key(42);
+/// assert_eq!(key.type_name(), "key<rbg>[]");
+/// assert_eq!(random::bits(&key, [2]).to_vec::<u32>()?, [2620864722, 2991908441]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PrngImpl {
+    /// Threefry-2x32, the default: equal bits on all platforms, however arrays are sharded.
+    Threefry2x32,
+    /// The device's own generator (JAX's `rbg`), which is faster on TPUs. Keys are split as those of Threefry are. Bits differ
+    /// between platforms, may differ between versions of XLA, and devices that share an array each draw all of it.
+    /// `vmap` over keys draws for one key after the other; JAX draws for all with the first key.
+    Rbg,
+}
+
+/// `true` if keys are `rbg` unless their algorithm is named.
+static RBG: AtomicBool = AtomicBool::new(false);
+
+impl PrngImpl {
+    const ALL: [PrngImpl; 2] = [PrngImpl::Threefry2x32, PrngImpl::Rbg];
+
+    /// The algorithm of [`random::key`](crate::random::key()): the one that
+    /// [`config::set_default_prng_impl`](crate::config::set_default_prng_impl) set.
+    pub fn default_of_process() -> PrngImpl {
+        if RBG.load(Relaxed) { PrngImpl::Rbg } else { PrngImpl::Threefry2x32 }
+    }
+
+    /// Sets the algorithm of keys whose algorithm is not named.
+    pub(crate) fn set_default(self) {
+        RBG.store(self == PrngImpl::Rbg, Relaxed);
+    }
+
+    /// JAX's name: `threefry2x32` or `rbg`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PrngImpl::Threefry2x32 => "threefry2x32",
+            PrngImpl::Rbg => "rbg",
+        }
+    }
+
+    /// The algorithm of this name.
+    ///
+    /// Fails for any other.
+    pub fn from_name(name: &str) -> Result<PrngImpl> {
+        PrngImpl::ALL.into_iter().find(|prng| prng.name() == name).ok_or_else(|| {
+            err!(Value, "the PRNG implementation must be threefry2x32 or rbg, got {name:?}")
+                .help("JAX's unsafe_rbg has no counterpart: its keys are hashed less well than those of rbg")
+        })
+    }
+
+    /// The dtype of keys.
+    pub fn dtype(self) -> DType {
+        match self {
+            PrngImpl::Threefry2x32 => DType::Key,
+            PrngImpl::Rbg => DType::KeyRbg,
+        }
+    }
+
+    /// The algorithm of keys of this dtype.
+    pub fn of(dtype: DType) -> Option<PrngImpl> {
+        PrngImpl::ALL.into_iter().find(|prng| prng.dtype() == dtype)
+    }
+
+    /// The number of words of a key.
+    pub(crate) fn words(self) -> usize {
+        match self {
+            PrngImpl::Threefry2x32 => 2,
+            PrngImpl::Rbg => 4,
+        }
+    }
+}
+
+impl fmt::Display for PrngImpl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
