@@ -71,7 +71,7 @@ impl FilterWindow {
 }
 
 impl<'a> Operands<'a> {
-    /// What the window meets.
+    /// The patches of the operand that the window meets.
     pub fn patches(&self) -> Patches<'a> {
         Patches { of: self.of, x: self.x, features: self.features }
     }
