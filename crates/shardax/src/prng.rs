@@ -21,9 +21,9 @@ use crate::error::{Result, err};
 pub enum PrngImpl {
     /// Threefry-2x32, the default: equal bits on all platforms, however arrays are sharded.
     Threefry2x32,
-    /// The device's own generator (JAX's `rbg`), which is faster on TPUs. Keys are split as those of Threefry are. Bits differ
-    /// between platforms, may differ between versions of XLA, and devices that share an array each draw all of it.
-    /// `vmap` over keys draws for one key after the other; JAX draws for all with the first key.
+    /// The device's own generator (JAX's `rbg`). Keys are split as those of Threefry are. Bits differ between platforms, and may
+    /// differ between versions of XLA; on CPU they do not depend on how arrays are sharded. `vmap` over keys draws for one key
+    /// after the other; JAX draws for all with the first key.
     Rbg,
 }
 

@@ -164,7 +164,7 @@ fn compiled_programs_name_lines() -> Result<()> {
     Ok(())
 }
 
-/// What names an operation is not part of what is compiled.
+/// Names of operations are not part of compiled programs.
 #[test]
 fn names_and_lines_do_not_compile_again() -> Result<()> {
     setup();

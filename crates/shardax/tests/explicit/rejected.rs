@@ -9,7 +9,7 @@ use shardax::primitive::{Aval, Lowering, Primitive, Value, bind1};
 
 use super::*;
 
-/// What a program gives that must be rejected.
+/// The error of a program that must be rejected.
 trait Rejected {
     fn message(self) -> Option<String>;
 }

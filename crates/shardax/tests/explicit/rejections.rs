@@ -1,4 +1,4 @@
-//! What is rejected, with the words.
+//! Programs that are rejected, with the words of their errors.
 
 use super::*;
 

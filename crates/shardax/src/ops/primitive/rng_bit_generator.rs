@@ -16,7 +16,7 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RandomAlgorithm {
-    /// The platform's own; on CPU and GPU it is Philox.
+    /// The platform's own.
     #[default]
     Default,
     /// Threefry-2x32.

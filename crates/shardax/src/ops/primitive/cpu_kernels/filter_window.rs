@@ -32,13 +32,7 @@ pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Valu
     let operands =
         [with_all_dims(cx, args[0], &order(&conv.lhs, 1), 1), with_all_dims(cx, args[1], &order(&conv.rhs, 1), 1)];
     let places = [&conv.out[2..], &conv.out[..2]].concat();
-    let mut numbers = Vec::with_capacity(3 * SPATIAL);
-    for d in 0..SPATIAL {
-        let w = window(of, d);
-        numbers.push((STRIDE[d], w.map_or(1, |w| w.stride as i64)));
-        numbers.push((DILATION[d], w.map_or(1, |w| w.window_dilation as i64)));
-        numbers.push((LOW[d], w.map_or(0, |w| w.low)));
-    }
+    let numbers = numbers(of, [STRIDE, DILATION]);
     called(target, of, cx, &operands, &numbers, (&places, 0))
 }
 
@@ -47,14 +41,21 @@ pub(super) fn lower_convolution(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]
     let conv = of.conv;
     let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
     let operands = [with_all_dims(cx, args[0], &order(&conv.lhs, 0), 1), with_all_dims(cx, args[1], &filter, 0)];
-    let mut numbers = Vec::with_capacity(3 * SPATIAL);
-    for d in 0..SPATIAL {
-        let w = window(of, d);
-        numbers.push((STRIDE[d], w.map_or(1, |w| w.window_dilation as i64)));
-        numbers.push((DILATION[d], w.map_or(1, |w| w.stride as i64)));
-        numbers.push((LOW[d], w.map_or(0, |w| w.low)));
-    }
+    let numbers = numbers(of, [DILATION, STRIDE]);
     called(CONVOLUTION, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
+}
+
+/// The window as attributes of a call: those of its stride and of its dilation have these names.
+fn numbers(of: &Conv<'_>, [stride, dilation]: [[&'static str; SPATIAL]; 2]) -> Vec<(&'static str, i64)> {
+    let along = |d: usize| {
+        let w = window(of, d);
+        [
+            (stride[d], w.map_or(1, |w| w.stride as i64)),
+            (dilation[d], w.map_or(1, |w| w.window_dilation as i64)),
+            (LOW[d], w.map_or(0, |w| w.low)),
+        ]
+    };
+    (0..SPATIAL).flat_map(along).collect()
 }
 
 /// The window along a dimension of the call, if it is not a missing one.
