@@ -58,7 +58,11 @@ pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Optio
 
 /// The name of a function, for programs and errors; for a transformed function that of the function inside.
 pub(crate) fn function_name<F>() -> &'static str {
-    let mut name = std::any::type_name::<F>().trim_start_matches('&');
+    name_in_type(std::any::type_name::<F>())
+}
+
+fn name_in_type(of: &'static str) -> &'static str {
+    let mut name = of.trim_start_matches('&');
     while let Some((transformed, inner)) = name.split_once('<')
         && transformed.starts_with("shardax::")
     {

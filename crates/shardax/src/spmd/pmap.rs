@@ -183,25 +183,14 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Pmap<F, Args> {
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
-        let hosts = match self.hosts.get() {
-            Some(hosts) => hosts.as_ref(),
-            None => {
-                let found = self.options.hosts()?;
-                self.hosts.get_or_init(|| found).as_ref()
-            }
-        };
+        let hosts = self.options.hosts(&self.hosts)?;
         if is_tracing() {
-            hosts.map_or(Ok(()), Hosts::check_outermost)?;
-            self.options.check_argnums(&flat.def)?;
-            return self.options.map(&flat, &self.options.mapping(&flat, &avals_of(&flat)?)?, &f)?.build();
+            return self.options.inside(hosts, &flat, &f)?.build();
         }
         if is_jit_disabled() {
-            return implicit_jit::run("pmap", &flat, &|flat| {
-                self.options.map(flat, &self.options.mapping(flat, &avals_of(flat)?)?, &f)
-            })?
-            .build();
+            return implicit_jit::run("pmap", &flat, &|flat| self.options.map_leaves(flat, &f))?.build();
         }
-        let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("pmap", &self.options)));
+        let cache = self.options.cache(&self.cache, self.f.identity());
         if let Some(hosts) = hosts {
             return self.options.call_on_hosts(hosts, cache, &flat, &f);
         }
@@ -230,13 +219,21 @@ impl Options {
         check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
     }
 
-    /// The processes, if several take part.
-    fn hosts(&self) -> Result<Option<Hosts>> {
+    fn cache<'a>(&self, cache: &'a OnceLock<Arc<Cache>>, identity: Option<u64>) -> &'a Arc<Cache> {
+        cache.get_or_init(|| dispatch::shared(identity, ("pmap", self)))
+    }
+
+    /// The processes, if several take part, found at the first call.
+    fn hosts<'a>(&self, hosts: &'a OnceLock<Option<Hosts>>) -> Result<Option<&'a Hosts>> {
+        if let Some(found) = hosts.get() {
+            return Ok(found.as_ref());
+        }
         let mesh = |size| {
             let (devices, backend) = (self.devices.as_deref(), self.backend.as_deref());
             Choice { size: Some(size), asked: None, axis: self.axis_name, devices, backend }.mesh(&String::new)
         };
-        Hosts::of(self.devices.as_deref(), &mesh)
+        let found = Hosts::of(self.devices.as_deref(), &mesh)?;
+        Ok(hosts.get_or_init(|| found).as_ref())
     }
 
     /// Calls it on the slices of all processes' devices; this process passes its own.
@@ -292,6 +289,17 @@ impl Options {
             traces: None,
         };
         options.lower(flat, &|flat| self.map(flat, &mapping, f))
+    }
+
+    /// Applies the mapped function inside another one.
+    fn inside(&self, hosts: Option<&Hosts>, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        hosts.map_or(Ok(()), Hosts::check_outermost)?;
+        self.check_argnums(&flat.def)?;
+        self.map_leaves(flat, f)
+    }
+
+    fn map_leaves(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        self.map(flat, &self.mapping(flat, &avals_of(flat)?)?, f)
     }
 
     /// Applies the mapped function in the trace in effect.

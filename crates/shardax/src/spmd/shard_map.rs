@@ -23,12 +23,17 @@ use crate::sharding::{AxisType, DimSpec, Mesh, NamedSharding, PartitionSpec, Typ
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct ShardMapped<F, Args> {
     f: F,
+    options: Options,
+    args: PhantomData<fn(Args)>,
+}
+
+#[derive(Hash)]
+struct Options {
     mesh: MeshArg,
     axis_names: Option<Vec<AxisName>>,
     in_specs: Option<Specs>,
     out_specs: Option<Specs>,
     check_vma: bool,
-    args: PhantomData<fn(Args)>,
 }
 
 /// Runs `f` on every device of `mesh`, each on its shard of the arguments. `None` for the mesh takes the context mesh,
@@ -47,41 +52,35 @@ pub struct ShardMapped<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> ShardMapped<F, Args> {
-    ShardMapped {
-        f,
-        mesh: mesh.into_mesh(),
-        axis_names: None,
-        in_specs: None,
-        out_specs: None,
-        check_vma: true,
-        args: PhantomData,
-    }
+    let mesh = mesh.into_mesh();
+    let options = Options { mesh, axis_names: None, in_specs: None, out_specs: None, check_vma: true };
+    ShardMapped { f, options, args: PhantomData }
 }
 
 impl<F, Args> ShardMapped<F, Args> {
     /// The spec of each argument, or of parts of one: how it is split over the mesh.
     pub fn in_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
-        self.in_specs = Some(specs.into_prefix());
+        self.options.in_specs = Some(specs.into_prefix());
         self
     }
 
     /// The spec of each result, or of parts of one: how the local results are joined.
     pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
-        self.out_specs = Some(specs.into_prefix());
+        self.options.out_specs = Some(specs.into_prefix());
         self
     }
 
     /// The manual axes: over the others the compiler partitions the body. By default all that are not
     /// manual already.
     pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
-        self.axis_names = Some(names.into_axis_names().to_vec());
+        self.options.axis_names = Some(names.into_axis_names().to_vec());
         self
     }
 
     /// Sets whether types track the axes that values vary over (the default). With it, results that `out_specs` declare
     /// replicated are an error if they may differ, and gradients of replicated arguments are sums over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
-        self.check_vma = check;
+        self.options.check_vma = check;
         self
     }
 }
@@ -98,21 +97,17 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ShardMapped<F, Args> {
     type Output = F::Output;
 
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options(), self.f.identity())
+        identity_of::<Self>(&self.options, self.f.identity())
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
-        let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
-        implicit_jit::run_shared("shard_map", key, &flat, &|flat| self.map(flat, &f))?.build()
+        let (key, f) = ((self.f.identity(), &self.options), flat_fn(&self.f));
+        implicit_jit::run_shared("shard_map", key, &flat, &|flat| self.options.map(flat, &f))?.build()
     }
 }
 
-impl<F, Args> ShardMapped<F, Args> {
-    fn options(&self) -> impl Hash + '_ {
-        (&self.mesh, &self.axis_names, &self.in_specs, &self.out_specs, self.check_vma)
-    }
-
+impl Options {
     fn map(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
         let missing = |what: &str| {
             err!(
@@ -175,9 +170,7 @@ impl<F, Args> ShardMapped<F, Args> {
         }
         mapped.apply(flat)
     }
-}
 
-impl<F, Args> ShardMapped<F, Args> {
     /// Returns the mesh and the axes that become manual.
     fn resolve_mesh(&self) -> Result<(Mesh, Vec<AxisName>)> {
         let outer = axis_env::manual();
@@ -243,6 +236,11 @@ fn check_manual(spec: &PartitionSpec, manual: &[AxisName], mesh: &Mesh, what: &s
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct Smapped<F, Args> {
     inner: ShardMapped<F, Args>,
+    axes: SmapAxes,
+}
+
+#[derive(Hash)]
+struct SmapAxes {
     in_axes: Option<Axes>,
     out_axes: Option<Axes>,
     axis: AxisName,
@@ -262,19 +260,19 @@ pub struct Smapped<F, Args> {
 /// ```
 pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>) -> Smapped<F, Args> {
     let axis = axis_name.into();
-    Smapped { inner: shard_map(f, None).axis_names(axis), in_axes: None, out_axes: None, axis }
+    Smapped { inner: shard_map(f, None).axis_names(axis), axes: SmapAxes { in_axes: None, out_axes: None, axis } }
 }
 
 impl<F, Args> Smapped<F, Args> {
     /// The split dimension of each argument, or of parts of one; `None` passes it whole to every device.
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
-        self.in_axes = Some(axes.into_prefix());
+        self.axes.in_axes = Some(axes.into_prefix());
         self
     }
 
     /// The dimension along which results are joined; `None` for results that are equal on all devices.
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
-        self.out_axes = Some(axes.into_prefix());
+        self.axes.out_axes = Some(axes.into_prefix());
         self
     }
 }
@@ -291,45 +289,42 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Smapped<F, Args> {
     type Output = F::Output;
 
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options(), self.inner.f.identity())
+        identity_of::<Self>(&self.axes, self.inner.f.identity())
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
-        let missing = |what: &str| {
+        let flat = Flat::of_arguments(&args);
+        let (key, f) = ((self.inner.f.identity(), &self.axes), flat_fn(&self.inner.f));
+        implicit_jit::run_shared("smap", key, &flat, &|flat| self.axes.map(&self.inner.options, flat, &f))?.build()
+    }
+}
+
+impl SmapAxes {
+    fn map(&self, inner: &Options, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
+        let ranks: Vec<usize> = flat.leaves.iter().map(|leaf| leaf.ndim()).collect();
+        let out_axes = self.given(&self.out_axes, "out_axes")?;
+        let in_specs = self.specs(self.given(&self.in_axes, "in_axes")?, &flat.def, &ranks, "in_axes")?;
+        inner.map_with(flat, f, in_specs, &|def, ranks| self.specs(out_axes, def, ranks, "out_axes"))
+    }
+
+    fn given<'a>(&self, axes: &'a Option<Axes>, what: &str) -> Result<&'a Axes> {
+        axes.as_ref().ok_or_else(|| {
             err!(
                 Type,
                 "smap needs {what}: the axis {:?} is an Auto axis, whose arguments have no sharding in their types",
                 self.axis
             )
             .help(format!("call `.{what}(…)` on it"))
-        };
-        let in_axes = self.in_axes.as_ref().ok_or_else(|| missing("in_axes"))?;
-        let out_axes = self.out_axes.as_ref().ok_or_else(|| missing("out_axes"))?;
-        let spec = |axis: Option<i32>, rank: usize, what: &str| -> Result<PartitionSpec> {
+        })
+    }
+
+    fn specs(&self, axes: &Axes, def: &TreeDef, ranks: &[usize], what: &str) -> Result<Vec<PartitionSpec>> {
+        let spec = |(axis, &rank): (Option<i32>, &usize)| {
             let Some(axis) = axis else { return Ok(PartitionSpec::default()) };
             let d = normalize_axis(axis as isize, rank).map_err(|e| e.context(format!("smap {what}")))?;
             Ok(PartitionSpec::default().insert(d, &[self.axis]))
         };
-        let specs = |axes: &Axes, def: &TreeDef, ranks: &[usize], what: &str| -> Result<Vec<PartitionSpec>> {
-            let resolved = axes.resolve(def, &format!("smap {what}"))?;
-            resolved.into_iter().zip(ranks).map(|(a, &rank)| spec(a, rank, what)).collect()
-        };
-        let flat = Flat::of_arguments(&args);
-        let (key, f) = ((self.inner.f.identity(), self.options()), flat_fn(&self.inner.f));
-        let in_specs = |flat: &Flat| {
-            specs(in_axes, &flat.def, &flat.leaves.iter().map(|l| l.ndim()).collect::<Vec<_>>(), "in_axes")
-        };
-        let out_specs = |def: &TreeDef, ranks: &[usize]| specs(out_axes, def, ranks, "out_axes");
-        implicit_jit::run_shared("smap", key, &flat, &|flat| {
-            self.inner.map_with(flat, &f, in_specs(flat)?, &out_specs)
-        })?
-        .build()
-    }
-}
-
-impl<F, Args> Smapped<F, Args> {
-    fn options(&self) -> impl Hash + '_ {
-        (&self.in_axes, &self.out_axes, self.axis)
+        axes.resolve(def, &format!("smap {what}"))?.into_iter().zip(ranks).map(spec).collect()
     }
 }
 

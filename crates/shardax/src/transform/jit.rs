@@ -190,7 +190,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
         }
         let flat = Flat::of_arguments(&args);
         let f = flat_fn(&self.f);
-        let cache = self.cache.get_or_init(|| dispatch::shared(self.f.identity(), ("jit", &self.options)));
+        let cache = self.options.cache(&self.cache, self.f.identity());
         if is_tracing() {
             return self.options.inside(&flat, &f, &cache.inner)?.build();
         }
@@ -231,6 +231,10 @@ impl Options {
             inline: false,
             compiler_options: CompilerOptions::default(),
         }
+    }
+
+    fn cache<'a>(&self, cache: &'a OnceLock<Arc<Cache>>, identity: Option<u64>) -> &'a Arc<Cache> {
+        cache.get_or_init(|| dispatch::shared(identity, ("jit", self)))
     }
 
     /// Returns which leaves are donated.

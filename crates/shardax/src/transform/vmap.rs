@@ -25,12 +25,17 @@ use crate::sharding::axis_env::{with_axes, with_spmd};
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct Vmap<F, Args> {
     f: F,
+    options: Options,
+    args: PhantomData<fn(Args)>,
+}
+
+#[derive(Hash)]
+struct Options {
     in_axes: Axes,
     out_axes: Axes,
     axis_name: Option<AxisName>,
     axis_size: Option<usize>,
     spmd_axis_name: SmallVec<[AxisName; 2]>,
-    args: PhantomData<fn(Args)>,
 }
 
 /// Maps `f` over an axis of its arguments: axis 0 of every one, unless [`in_axes`](Vmap::in_axes) says otherwise.
@@ -45,11 +50,13 @@ pub struct Vmap<F, Args> {
 pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
     Vmap {
         f,
-        in_axes: Prefix::Leaf(Some(0)),
-        out_axes: Prefix::Leaf(Some(0)),
-        axis_name: None,
-        axis_size: None,
-        spmd_axis_name: SmallVec::new(),
+        options: Options {
+            in_axes: Prefix::Leaf(Some(0)),
+            out_axes: Prefix::Leaf(Some(0)),
+            axis_name: None,
+            axis_size: None,
+            spmd_axis_name: SmallVec::new(),
+        },
         args: PhantomData,
     }
 }
@@ -57,31 +64,31 @@ pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
 impl<F, Args> Vmap<F, Args> {
     /// The mapped axis of each argument, or of parts of it; `None` where it is not mapped.
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
-        self.in_axes = axes.into_prefix();
+        self.options.in_axes = axes.into_prefix();
         self
     }
 
     /// The mapped axis of each result, or of parts of it; `None` for results that do not depend on it.
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
-        self.out_axes = axes.into_prefix();
+        self.options.out_axes = axes.into_prefix();
         self
     }
 
     /// Names the axis, for collectives.
     pub fn axis_name(mut self, name: impl Into<AxisName>) -> Self {
-        self.axis_name = Some(name.into());
+        self.options.axis_name = Some(name.into());
         self
     }
 
     /// The size of the axis, if no argument has one.
     pub fn axis_size(mut self, size: usize) -> Self {
-        self.axis_size = Some(size);
+        self.options.axis_size = Some(size);
         self
     }
 
     /// The mesh axis, or axes, that the mapped axis is sharded over in inner `shard_map`s and sharding constraints.
     pub fn spmd_axis_name(mut self, names: impl IntoAxisNames) -> Self {
-        self.spmd_axis_name = names.into_axis_names();
+        self.options.spmd_axis_name = names.into_axis_names();
         self
     }
 }
@@ -102,21 +109,17 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vmap<F, Args> {
     type Output = F::Output;
 
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options(), self.f.identity())
+        identity_of::<Self>(&self.options, self.f.identity())
     }
 
     fn apply(&self, args: Args) -> Result<F::Output> {
         let flat = Flat::of_arguments(&args);
-        let (key, f) = ((self.f.identity(), self.options()), flat_fn(&self.f));
-        implicit_jit::run_shared("vmap", key, &flat, &|flat| self.map(flat, &f))?.build()
+        let (key, f) = ((self.f.identity(), &self.options), flat_fn(&self.f));
+        implicit_jit::run_shared("vmap", key, &flat, &|flat| self.options.map(flat, &f))?.build()
     }
 }
 
-impl<F, Args> Vmap<F, Args> {
-    fn options(&self) -> impl Hash + '_ {
-        (&self.in_axes, &self.out_axes, self.axis_name, self.axis_size, &self.spmd_axis_name)
-    }
-
+impl Options {
     /// The mesh axes of type `Explicit` that the mapped dimensions are split over.
     fn mapped_entry(&self, avals: &[Aval], dims: &[Option<usize>]) -> Result<DimSpec> {
         let mapped = || avals.iter().zip(dims).filter_map(|(a, d)| Some((a, a.sharding()?.dims()[(*d)?].clone())));

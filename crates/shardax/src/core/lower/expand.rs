@@ -3,13 +3,17 @@
 use super::{Lowering, Value};
 use crate::core::array::Array;
 use crate::core::program::Aval;
-use crate::core::program::trace::trace;
+use crate::core::program::trace::{Body, trace};
 use crate::error::{Result, err};
 use crate::sharding::context::with_abstract_mesh;
 
 impl Lowering {
     /// Lowers `f`, applied to these values. `f` may use plain numbers but no arrays from outside.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
+        self.expand_boxed(args, Box::new(f))
+    }
+
+    fn expand_boxed(&mut self, args: &[Value], f: Body<'_>) -> Result<Vec<Value>> {
         let avals: Vec<Aval> = args.iter().map(|&v| self.aval(v)).collect();
         // The parts are left to the compiler: the result is constrained to what its type says.
         let traced = with_abstract_mesh(None, || trace(&avals, f))?;

@@ -258,7 +258,7 @@ pub(crate) fn trace_with_concrete(
     avals: &[Aval],
     f: impl FnOnce(&[Array]) -> Result<Vec<Array>>,
 ) -> Result<Traced> {
-    trace_in(Frame { known, ..Frame::new(false) }, avals, f)
+    trace_in(Frame { known, ..Frame::new(false) }, avals, Box::new(f))
 }
 
 /// The trace so far of the function that `tracer` belongs to, as a function of its captures and arguments
@@ -292,10 +292,13 @@ pub(crate) fn values_read() -> u64 {
 /// Runs `f` with a linear trace on top, whose inputs (of these types) are passed to it: operations on them
 /// are recorded in the returned program, all others where they would be without it.
 pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
-    trace_in(Frame::new(true), avals, f)
+    trace_in(Frame::new(true), avals, Box::new(f))
 }
 
-fn trace_in(mut frame: Frame, avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
+/// A function to trace. Boxed: code that is generic over it would be compiled anew for each function of a user.
+pub(crate) type Body<'a> = Box<dyn FnOnce(&[Array]) -> Result<Vec<Array>> + 'a>;
+
+fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
     let args: Vec<Var> = avals.iter().map(|aval| frame.new_var(aval.clone())).collect();
     frame.args = args.clone();
     let inputs: Vec<Array> = args.iter().map(|&v| frame.tracer(v)).collect();

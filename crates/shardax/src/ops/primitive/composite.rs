@@ -1,5 +1,6 @@
 //! Composite operations: several primitives that, outside of a trace, compile and run as one program.
 
+use std::any::TypeId;
 use std::fmt::{self, Debug};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -15,29 +16,34 @@ use crate::error::{Result, err};
 
 /// A function executed eagerly. It is never an equation: a trace records its parts instead.
 #[derive(Clone)]
-struct Composite<P, F> {
+struct Composite<P: 'static> {
     name: &'static str,
     params: P,
     outputs: usize,
-    body: F,
+    body: &'static Body<P>,
+    /// The type of the body, which identifies it: every closure has its own, and this one captures nothing.
+    identity: TypeId,
 }
 
-/// Every closure has its own type and this one captures nothing, so the type identifies the body.
-impl<P: PartialEq, F> PartialEq for Composite<P, F> {
+/// A function of parameters and operands. Not a type parameter of [`Composite`], whose code would be compiled for each.
+type Body<P> = dyn Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync;
+
+impl<P: PartialEq> PartialEq for Composite<P> {
     fn eq(&self, other: &Self) -> bool {
-        self.params == other.params
+        self.identity == other.identity && self.params == other.params
     }
 }
 
-impl<P: Eq, F> Eq for Composite<P, F> {}
+impl<P: Eq> Eq for Composite<P> {}
 
-impl<P: Hash, F> Hash for Composite<P, F> {
+impl<P: Hash> Hash for Composite<P> {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity.hash(state);
         self.params.hash(state);
     }
 }
 
-impl<P: Debug, F> Debug for Composite<P, F> {
+impl<P: Debug> Debug for Composite<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(self.name).field("params", &self.params).finish()
     }
@@ -57,16 +63,25 @@ pub(crate) fn composite<P, F>(
 ) -> Result<Vec<Array>>
 where
     P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
-    F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Clone + Send + Sync + 'static,
+    F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync + 'static,
 {
     const { assert!(size_of::<F>() == 0, "what a composite's body captures would be no part of its key") };
+    // Without a size, it takes no memory.
+    run(Composite { name, params, outputs, body: Box::leak(Box::new(body)), identity: TypeId::of::<F>() }, args)
+}
+
+#[track_caller]
+fn run<P>(composite: Composite<P>, args: &[Array]) -> Result<Vec<Array>>
+where
+    P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
+{
     // The operations inside are attributed to the caller.
     at_caller(|| {
         if !runs_now(args) {
-            return body(&params, args);
+            return (composite.body)(&composite.params, args);
         }
         args.iter().try_for_each(Array::check)?;
-        Ok(bind(Arc::new(Composite { name, params, outputs, body }), args).into_vec())
+        Ok(bind(Arc::new(composite), args).into_vec())
     })
 }
 
@@ -75,15 +90,14 @@ where
 pub(crate) fn composite1<P, F>(name: &'static str, params: P, args: &[Array], body: F) -> Result<Array>
 where
     P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
-    F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Clone + Send + Sync + 'static,
+    F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Send + Sync + 'static,
 {
     composite(name, params, 1, args, body)?.pop().ok_or_else(|| err!(Runtime, "{name} gave no result"))
 }
 
-impl<P, F> Primitive for Composite<P, F>
+impl<P> Primitive for Composite<P>
 where
     P: Debug + Clone + Eq + Hash + Send + Sync + 'static,
-    F: Fn(&P, &[Array]) -> Result<Vec<Array>> + Clone + Send + Sync + 'static,
 {
     fn name(&self) -> &'static str {
         self.name
