@@ -23,6 +23,19 @@ use crate::{FilterWindow, Result, SPATIAL, View};
 ///
 /// Each thread allocates 256 rows of at most 1,024 columns, or of one element's features.
 ///
+/// ```
+/// use shardax_cpu_kernels::{FilterWindow, View, convolution};
+///
+/// // Sums of two neighbours on a line.
+/// let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
+/// let x = View::new(&[1, 1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0])?;
+/// let filter = View::new(&[1, 1, 2, 1, 1], &[1.0, 1.0])?;
+/// let mut sums = [0.0; 3];
+/// convolution(&of, x, filter, [1, 1, 3], &mut sums, 1)?;
+/// assert_eq!(sums, [3.0, 5.0, 7.0]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
 /// # Errors
 /// The shapes do not fit.
 pub fn convolution(

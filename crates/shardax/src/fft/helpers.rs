@@ -58,6 +58,14 @@ pub fn fftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
 }
 
 /// The inverse of [`fftshift`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::fft::{fftshift, ifftshift};
+/// let x = arange(0..5);
+/// assert_eq!(ifftshift(fftshift(&x, 0), 0).to_vec::<i32>()?, [0, 1, 2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ifftshift(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     shifted(x.into_array(), axes, |n| -(n / 2))

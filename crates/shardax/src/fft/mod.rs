@@ -287,6 +287,14 @@ transforms! {
     /// The inverse of [`fft`](fn@fft): `x[j] = Σ y[k] exp(2πi j k / n) / n`.
     ifft => Ifft, Some(1);
     /// The first `n / 2 + 1` elements of the transform of real numbers; the rest are their conjugates.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let y = shardax::fft::rfft(array([1.0f32, 2.0, 3.0, 4.0]));
+    /// assert_eq!(y.type_name(), "complex64[3]");
+    /// assert_eq!(real(&y).to_vec::<f32>()?, [10.0, -2.0, -2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     rfft => Rfft, Some(1);
     /// The inverse of [`rfft`]: `2 (m - 1)` real numbers for `m` elements, unless a size is given.
     irfft => Irfft, Some(1);
@@ -325,6 +333,14 @@ pub fn hfft(x: impl ArrayLike) -> Array {
 }
 
 /// The inverse of [`hfft`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::fft::{hfft, ihfft};
+/// let x = array([1.0f32, 2.0, 3.0]);
+/// assert!(allclose(real(ihfft(hfft(&x))), &x, 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ihfft(x: impl ArrayLike) -> Array {
     FftOptions::new().ihfft(x)

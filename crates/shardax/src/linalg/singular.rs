@@ -51,6 +51,13 @@ pub fn svd(x: impl ArrayLike) -> (Array, Array, Array) {
 /// `full_matrices=True`).
 ///
 /// Fails for less than two dimensions. Not differentiable for matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (u, s, vh) = linalg::svd_full(ones([2, 3]));
+/// assert_eq!((u.shape(), s.shape(), vh.shape()), (&[2, 2][..], &[2][..], &[3, 3][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn svd_full(x: impl ArrayLike) -> (Array, Array, Array) {
     svd_with(x.into_array(), true)
@@ -62,6 +69,13 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
 }
 
 /// The singular values of matrices; see [`svd`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let s = linalg::svdvals(array([[3.0f32, 0.0], [0.0, 4.0]]));
+/// assert!(allclose(s, array([4.0f32, 3.0]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn svdvals(x: impl ArrayLike) -> Array {
     svd(x).1
@@ -130,6 +144,12 @@ fn inverse(a: Array) -> Result<Array> {
 }
 
 /// The rank of matrices: the number of singular values above `max(m, n) eps` times the largest. int32 of `[...]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(linalg::matrix_rank(array([[1.0f32, 2.0], [2.0, 4.0]])).item::<i32>()?, 1);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn matrix_rank(x: impl ArrayLike) -> Array {
     let x = x.into_array();

@@ -113,6 +113,12 @@ pub fn full(shape: impl IntoShape, value: impl ArrayLike) -> Array {
 }
 
 /// A constant array of `value`, broadcast to the shape, converted to `dtype` as by [`Array::astype`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(full_dtype([2], 1.5, DType::Bf16).type_name(), "bfloat16[2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) -> Array {
     let value = value.into_array();
@@ -123,12 +129,24 @@ pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) ->
 }
 
 /// Zeros, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(zeros([2, 3]).type_name(), "float32[2,3]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn zeros(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(0), DType::F32)
 }
 
 /// Ones, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ones([2]).to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ones(shape: impl IntoShape) -> Array {
     constant(shape, Scalar::Int(1), DType::F32)
@@ -154,18 +172,36 @@ pub fn full_sharded(shape: impl IntoShape, value: impl ArrayLike, sharding: impl
 }
 
 /// Zeros of a dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(zeros_dtype([2], DType::I8).type_name(), "int8[2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn zeros_dtype(shape: impl IntoShape, dtype: DType) -> Array {
     constant(shape, Scalar::Int(0), dtype)
 }
 
 /// Ones of a dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ones_dtype([2], DType::I8).type_name(), "int8[2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ones_dtype(shape: impl IntoShape, dtype: DType) -> Array {
     constant(shape, Scalar::Int(1), dtype)
 }
 
 /// Zeros of the shape and dtype of `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(zeros_like(array([1, 2])).to_vec::<i32>()?, [0, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn zeros_like(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -176,6 +212,12 @@ pub fn zeros_like(x: impl ArrayLike) -> Array {
 }
 
 /// Ones of the shape and dtype of `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ones_like(array([5, 6])).to_vec::<i32>()?, [1, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ones_like(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -198,6 +240,12 @@ fn like(x: &Array) -> Aval {
 /// [`Array::astype`].
 ///
 /// Fails for a plain integer that does not fit the dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(full_like(array([5, 6]), 7).to_vec::<i32>()?, [7, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn full_like(x: impl ArrayLike, value: impl ArrayLike) -> Array {
     let x = &x.into_array();

@@ -9,6 +9,13 @@ use crate::dtype::DType;
 use crate::source;
 
 /// `x` where `condition` is true, else `y`; broadcast and promoted.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([-1, 2, -3]);
+/// assert_eq!(where_(x.greater(0), &x, 0).to_vec::<i32>()?, [0, 2, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();

@@ -53,6 +53,13 @@ macro_rules! transforms {
 
 transforms! {
     /// The discrete cosine transform along the last axis: `2 Σ xₙ cos(π k (2n + 1) / 2N)`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let y = shardax::scipy::fft::dct(ones([2]));
+    /// assert!(allclose(y, array([4.0f32, 0.0]), 1e-6, 1e-6)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     dct false Some(1);
     /// The inverse of [`dct`].
     idct true Some(1);

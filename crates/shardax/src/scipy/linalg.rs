@@ -56,6 +56,13 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
 }
 
 /// The Cholesky factor for [`cho_solve`]: SciPy's name of [`linalg::cholesky`](crate::linalg::cholesky()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let l = shardax::scipy::linalg::cho_factor(array([[4.0f32, 2.0], [2.0, 5.0]]));
+/// assert_eq!(l.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cho_factor(x: impl ArrayLike) -> Array {
     cholesky(x)
@@ -129,6 +136,13 @@ pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
 }
 
 /// The symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let t = shardax::scipy::linalg::toeplitz_symmetric(array([1, 2]));
+/// assert_eq!(t.to_vec::<i32>()?, [1, 2, 2, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn toeplitz_symmetric(c: impl ArrayLike) -> Array {
     let c = c.into_array();

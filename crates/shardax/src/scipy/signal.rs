@@ -50,6 +50,14 @@ operations! {
     /// The convolution of two arrays of the same number of dimensions, one of which is the smaller along every axis.
     ///
     /// Fails for other shapes, and for empty arrays.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::scipy::signal::{ConvolveMode, convolve};
+    /// let y = convolve(array([1.0f32, 2.0, 3.0]), array([1.0f32, 1.0]), ConvolveMode::Full);
+    /// assert_eq!(y.to_vec::<f32>()?, [1.0, 3.0, 5.0, 3.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     convolve false false;
     /// The cross-correlation: the convolution with the reversed and conjugated second operand.
     ///

@@ -53,6 +53,12 @@ fn is_constant(x: &Array) -> bool {
 
 /// The sum over all participants of the axis, on all of them. Booleans are counted as int32.
 ///
+/// ```text
+/// device   0  1  2  3  4  5  6  7
+/// x        0  1  2  3  4  5  6  7
+/// psum    28 28 28 28 28 28 28 28
+/// ```
+///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
@@ -76,6 +82,20 @@ fn sum(x: &Array, axes: &Axes) -> Array {
 }
 
 /// The mean over all participants of the axis, on all of them. Integers and booleans become float32.
+///
+/// ```text
+/// device    0    1    2    3
+/// x         1    2    3    6
+/// pmean   3.0  3.0  3.0  3.0
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mean = pmap(|x: Array| pmean(x, "i")).axis_name("i").call(array([1, 2, 3, 6]))?;
+/// assert_eq!(mean.to_vec::<f32>()?, [3.0; 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmean", |x, axes| {
@@ -89,12 +109,40 @@ pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 }
 
 /// The largest value among all participants of the axis, elementwise.
+///
+/// ```text
+/// device       0       1
+/// x       [1, 8]  [5, 2]
+/// pmax    [5, 8]  [5, 8]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let most = pmap(|x: Array| pmax(x, "i")).axis_name("i").call(array([[1, 8], [5, 2]]))?;
+/// assert_eq!(most.to_vec::<i32>()?, [5, 8, 5, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
 }
 
 /// The smallest value among all participants of the axis, elementwise.
+///
+/// ```text
+/// device       0       1
+/// x       [1, 8]  [5, 2]
+/// pmin    [1, 2]  [1, 2]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let least = pmap(|x: Array| pmin(x, "i")).axis_name("i").call(array([[1, 8], [5, 2]]))?;
+/// assert_eq!(least.to_vec::<i32>()?, [1, 2, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pmin<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
@@ -109,6 +157,12 @@ fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
 }
 
 /// Stacks the values of all participants along a new dimension at `dim`.
+///
+/// ```text
+/// device            0       1
+/// x                 0       1
+/// all_gather   [0, 1]  [0, 1]
+/// ```
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -126,6 +180,21 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 }
 
 /// Concatenates the values of all participants along the existing dimension `dim`.
+///
+/// ```text
+/// device                        0             1
+/// x                        [1, 2]        [3, 4]
+/// all_gather_tiled   [1, 2, 3, 4]  [1, 2, 3, 4]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let all = pmap(|x: Array| all_gather_tiled(x, "i", 0)).axis_name("i").call(array([[1, 2], [3, 4]]))?;
+/// assert_eq!(all.shape(), [2, 4]);
+/// assert_eq!(all.to_vec::<i32>()?, [1, 2, 3, 4, 1, 2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -137,6 +206,16 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T 
 
 /// Like [`all_gather_tiled`], but typed as equal on all participants (JAX's `to='invarying'`): a `shard_map`
 /// that checks varying axes can return it as replicated.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 2)])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let f = shard_map(|x: Array| all_gather_invariant(x, "i", 0), None).in_specs(P!["i"]).out_specs(P![]);
+/// assert_eq!(f.call(array([1, 2, 3, 4]))?.to_vec::<i32>()?, [1, 2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "all_gather", |x, axes| {
@@ -148,6 +227,12 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -
 
 /// The sum over all participants, scattered: participant `i` gets slice `i` along `dim`, whose size must be their
 /// number. The result lacks `dim`.
+///
+/// ```text
+/// device              0       1
+/// x              [1, 2]  [3, 4]
+/// psum_scatter        4       6
+/// ```
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -174,6 +259,22 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 }
 
 /// The sum over all participants, scattered: each gets its part along `dim`, which their number must divide.
+///
+/// ```text
+/// device                           0             1
+/// x                     [1, 2, 3, 4]  [5, 6, 7, 8]
+/// psum_scatter_tiled          [6, 8]      [10, 12]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| psum_scatter_tiled(x, "i", 0)).axis_name("i");
+/// let parts = f.call(array([[1, 2, 3, 4], [5, 6, 7, 8]]))?;
+/// assert_eq!(parts.shape(), [2, 2]);
+/// assert_eq!(parts.to_vec::<i32>()?, [6, 8, 10, 12]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     on_leaves(x, axis, "psum_scatter", |x, axes| {
@@ -185,6 +286,12 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> 
 
 /// Sends slice `i` along `split` to participant `i`, which stacks the slices it receives at `concat`. `split` must have
 /// as many entries as there are participants; the result lacks it.
+///
+/// ```text
+/// device            0       1
+/// x            [1, 2]  [3, 4]
+/// all_to_all   [1, 3]  [2, 4]
+/// ```
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -214,6 +321,21 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
 
 /// Sends part `i` along `split` to participant `i`, which concatenates the parts it receives along `concat`. The number of
 /// participants must divide `split`.
+///
+/// ```text
+/// device                         0             1
+/// x                   [1, 2, 3, 4]  [5, 6, 7, 8]
+/// all_to_all_tiled    [1, 2, 5, 6]  [3, 4, 7, 8]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| all_to_all_tiled(x, "i", 0, 0)).axis_name("i");
+/// let y = f.call(array([[1, 2, 3, 4], [5, 6, 7, 8]]))?;
+/// assert_eq!(y.to_vec::<i32>()?, [1, 2, 5, 6, 3, 4, 7, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
     on_leaves(x, axis, "all_to_all", |x, axes| {
@@ -243,6 +365,12 @@ impl SourceTarget for &(usize, usize) {
 }
 
 /// Sends each participant's value from the first to the second index of a pair; those that receive none get zeros.
+///
+/// ```text
+/// device      0   1   2   3   4   5   6   7
+/// x          10  11  12  13  14  15  16  17
+/// ppermute    0  10  11  12  13  14  15  16
+/// ```
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -280,6 +408,13 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
 
 /// Sends each participant's value to the one `shift` positions further, in a ring. Negative shifts go back.
 ///
+/// ```text
+/// device           0  1  2  3  4  5  6  7
+/// x                0  1  2  3  4  5  6  7
+/// pshift by 1      7  0  1  2  3  4  5  6
+/// pshift by -2     2  3  4  5  6  7  0  1
+/// ```
+///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();
@@ -301,6 +436,20 @@ pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
 
 /// Permutes values: participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all
 /// indices.
+///
+/// ```text
+/// device                     0   1   2
+/// x                         10  11  12
+/// pshuffle by [2, 0, 1]     12  10  11
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| pshuffle(x, "i", [2, 0, 1])).axis_name("i");
+/// assert_eq!(f.call(array([10, 11, 12]))?.to_vec::<i32>()?, [12, 10, 11]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
     let perm = perm.as_ref();
@@ -318,12 +467,40 @@ pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize
 }
 
 /// Exchanges the mapped axis with dimension `dim`, which must be as long: [`all_to_all`] with one dimension.
+///
+/// ```text
+/// device            0       1
+/// x            [1, 2]  [3, 4]
+/// pswapaxes    [1, 3]  [2, 4]
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| pswapaxes(x, "i", 0)).axis_name("i");
+/// assert_eq!(f.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [1, 3, 2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
     all_to_all(x, axis, dim, dim)
 }
 
 /// Broadcasts the value of participant `source` to all.
+///
+/// ```text
+/// device               0   1   2
+/// x                   10  11  12
+/// pbroadcast from 1   11  11  11
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| pbroadcast(x, "i", 1)).axis_name("i");
+/// assert_eq!(f.call(array([10, 11, 12]))?.to_vec::<i32>()?, [11, 11, 11]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     on_leaves(x, axis, "pbroadcast", |x, axes| {
@@ -343,6 +520,21 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
 }
 
 /// The index of this participant along the axis, int32; over several axes the first is major.
+///
+/// ```text
+/// device        0   1   2
+/// x            10  10  10
+/// axis_index    0   1   2
+/// sum          10  11  12
+/// ```
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| x + axis_index("i")).axis_name("i");
+/// assert_eq!(f.call(array([10, 10, 10]))?.to_vec::<i32>()?, [10, 11, 12]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
@@ -351,6 +543,14 @@ pub fn axis_index(axis: impl IntoAxisNames) -> Array {
 }
 
 /// The number of participants of the axis.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let f = pmap(|x: Array| Ok(x * axis_size("i")?)).axis_name("i");
+/// assert_eq!(f.call(array([1, 2, 3]))?.to_vec::<i32>()?, [3, 6, 9]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     whole(axis, "axis_size").map(|axes| axes.size).at_caller()
@@ -359,6 +559,17 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 /// Casts a value that is equal on all participants to one that may vary over these axes. Needs no communication.
 ///
 /// Fails for a value that already varies over one of them.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("i", 2)])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// // A loop carry of zeros is equal on all devices, and its body makes it vary.
+/// let f = shard_map(|x: Array| fori_loop(0, 3, move |_, sum: Array| sum + &x, pcast(zeros([2]), "i")), None);
+/// assert_eq!(f.in_specs(P!["i"]).out_specs(P!["i"]).call(ones([4]))?.to_vec::<f32>()?, [3.0; 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     pcast_to(x, axis, CastTo::Varying)

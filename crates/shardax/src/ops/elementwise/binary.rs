@@ -48,40 +48,101 @@ macro_rules! binary_functions {
 
 binary_functions! {
     /// `x + y`, broadcast and promoted.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(add(array([1, 2]), 10).to_vec::<i32>()?, [11, 12]);
+    /// assert_eq!((array([1, 2]) + 10).to_vec::<i32>()?, [11, 12]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     add => ADD;
     /// `x * y`, broadcast and promoted.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(multiply(array([1, 2]), 0.5).to_vec::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     multiply => MUL;
     /// The larger of each pair; NaN if either is.
     maximum => MAX;
     /// The smaller of each pair; NaN if either is.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(minimum(array([1, 5]), 3).to_vec::<i32>()?, [1, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     minimum => MIN;
     /// Bits set in both. Integers and booleans.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(bitwise_and(array([5, 6]), 3).to_vec::<i32>()?, [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     bitwise_and => AND;
     /// Bits set in either operand. Integers and booleans.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(bitwise_or(array([5, 6]), 3).to_vec::<i32>()?, [7, 7]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     bitwise_or => OR;
     /// Bits set in exactly one operand. Integers and booleans.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(bitwise_xor(array([5, 6]), 3).to_vec::<i32>()?, [6, 5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     bitwise_xor => XOR;
 }
 
 /// `x << y`. Integers; booleans count as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(left_shift(array([1, 3]), 2).to_vec::<i32>()?, [4, 12]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn left_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::SHIFT_LEFT.name(), x, y, counted, |x, y| binary::SHIFT_LEFT.apply(x, y))
 }
 
 /// `x - y`, broadcast and promoted. Fails for booleans, as in NumPy.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(subtract(array([1, 2]), 10).to_vec::<i32>()?, [-9, -8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn subtract(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     binary_op(binary::SUB, x, y)
 }
 
 /// `x / y`, always floating point: integers become float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(divide(array([1, 3]), 2).to_vec::<f32>()?, [0.5, 1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("div", x, y, to_inexact, |x, y| binary::DIV.apply(x, y))
 }
 
 /// `x >> y`, keeping the sign of signed integers. Booleans count as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(right_shift(array([8, -8]), 1).to_vec::<i32>()?, [4, -4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn right_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("right_shift", x, y, counted, |x, y| match x.dtype().category() {
@@ -92,6 +153,12 @@ pub fn right_shift(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 
 /// The largest integer not above `x / y`. For integers divided by 0 the result is meaningless: -2 (-1 for 0 by 0),
 /// as in JAX, or the largest number of an unsigned type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(floor_divide(array([7, -7]), 2).to_vec::<i32>()?, [3, -4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("floor_divide", x, y, |x, y| {
@@ -113,6 +180,12 @@ pub fn floor_divide(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// `x - y * floor(x / y)`: the remainder with the sign of `y`, like Python's `%`. For an integer divided by 0 it is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(remainder(array([7, -7]), 3).to_vec::<i32>()?, [1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn remainder(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     divmod("remainder", x, y, |x, y| {
@@ -153,6 +226,12 @@ fn counted(dtype: DType) -> DType {
 }
 
 /// The remainder with the sign of `x`, like Rust's `%`. For an integer divided by 0 it is 0; booleans count as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(fmod(array([7, -7]), 3).to_vec::<i32>()?, [1, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fmod(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted(binary::REM.name(), x, y, counted, |x, y| binary::REM.apply(x, &divisor(y)))
@@ -164,6 +243,12 @@ fn divisor(y: &Array) -> Array {
 }
 
 /// `x` to the power `y`. A plain integer exponent multiplies; booleans count as int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(power(array([2, 3]), 2).to_vec::<i32>()?, [4, 9]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
@@ -209,6 +294,13 @@ pub fn integer_pow(x: impl ArrayLike, n: i32) -> Array {
 }
 
 /// The angle of the point `(x, y)` (`y` first), in radians.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let angles = arctan2(array([1.0f32, -1.0]), 0.0);
+/// assert!(allclose(degrees(angles), array([90.0f32, -90.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn arctan2(y: impl ArrayLike, x: impl ArrayLike) -> Array {
     apply_promoted("atan2", y, x, to_inexact, |y, x| binary::ATAN2.apply(y, x))
@@ -252,6 +344,12 @@ comparisons! {
 }
 
 /// Clamps `x` to between `min` and `max`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(clip(array([-5, 1, 9]), 0, 4).to_vec::<i32>()?, [0, 1, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -259,6 +357,12 @@ pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Arra
 }
 
 /// Returns `true` if all elements differ by at most `atol + rtol * |y|`. Waits for the values.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(allclose(array([1.0f32, 1e-9]), array([1.0f32, 0.0]), 1e-5, 1e-8)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn allclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Result<bool> {
     let _line = source::enter();
@@ -281,12 +385,25 @@ pub fn logaddexp(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The next representable number after `x` towards `y`. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nextafter(1.0f32, 2.0f32).item::<f32>()?, 1.0 + f32::EPSILON);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nextafter(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     apply_promoted("nextafter", x, y, to_inexact, |x, y| binary::NEXTAFTER.apply(x, y))
 }
 
 /// A complex array of a real and an imaginary part; half precision is widened to float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let z = complex(array([3.0f32]), array([4.0f32]));
+/// assert_eq!((z.type_name(), z.abs().item::<f32>()?), ("complex64[1]".into(), 5.0));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn complex(re: impl ArrayLike, im: impl ArrayLike) -> Array {
     apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
@@ -313,6 +430,12 @@ impl Array {
     }
 
     /// The elements to the power `y`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 3]).pow(3).to_vec::<i32>()?, [8, 27]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn pow(&self, y: impl ArrayLike) -> Array {
         power(self, y)

@@ -309,6 +309,14 @@ pub fn conv_general_dilated(
 }
 
 /// Convolution of `NCHW` inputs (in any rank: batch, features, spatial dimensions) with `OIHW` kernels.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // Two images of 3 × 8 × 8, sixteen kernels of 3 × 3 × 3.
+/// let y = lax::conv(ones([2, 3, 8, 8]), ones([16, 3, 3, 3]), [1, 1], lax::Padding::Same);
+/// assert_eq!(y.shape(), [2, 16, 8, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn conv(
     lhs: impl ArrayLike,

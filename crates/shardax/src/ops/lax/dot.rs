@@ -149,6 +149,14 @@ impl DotOptions {
 
 /// Contraction over the given dimensions, batched over others; see `dot_general` in the StableHLO specification.
 /// Operands of two dtypes are promoted; [`DotOptions`] has the precision.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // A batch of five matrices times vectors: contracts the dimensions 2 and 1, batches over 0 and 0.
+/// let y = lax::dot_general(&ones([5, 2, 3]), &ones([5, 3]), (&[2], &[1]), (&[0], &[0]), None);
+/// assert_eq!(y.shape(), [5, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dot_general(
     lhs: &Array,

@@ -121,6 +121,13 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
 }
 
 /// [`dynamic_slice`] along one axis: `size` entries from `start_index`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([1, 2, 3, 4]);
+/// assert_eq!(lax::dynamic_slice_in_dim(&x, 1, 2, 0).to_vec::<i32>()?, [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: i32) -> Array {
     match along(x, &start_index.into_array(), axis) {
@@ -147,6 +154,13 @@ pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: i32) -> Arra
 }
 
 /// [`dynamic_update_slice`] along one axis.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::dynamic_update_slice_in_dim(&array([1, 2, 3, 4]), &array([7, 8]), 1, 0);
+/// assert_eq!(x.to_vec::<i32>()?, [1, 7, 8, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl ArrayLike, axis: i32) -> Array {
     match along(x, &start_index.into_array(), axis) {
@@ -156,6 +170,13 @@ pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl 
 }
 
 /// Replaces the entry at `index` of `axis` by `update`, which has that axis with size 1, or lacks it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::dynamic_update_index_in_dim(&array([[1, 2], [3, 4]]), &array([7, 8]), 0, 1);
+/// assert_eq!(x.to_vec::<i32>()?, [7, 2, 8, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: i32) -> Array {
     let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
@@ -165,6 +186,22 @@ pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayL
 /// XLA's gather: a block of `slice_sizes` for each position in `indices` (along its last dimension).
 ///
 /// Out of bounds, [`GatherScatterMode::FillOrDrop`] reads NaN, or the lowest signed or highest unsigned integer.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{GatherDimensionNumbers, GatherScatterMode};
+/// // Rows 2 and 0 of a matrix: blocks of 1 × 2, of which dimension 1 stays.
+/// let numbers = GatherDimensionNumbers {
+///     offset_dims: vec![1],
+///     collapsed_slice_dims: vec![0],
+///     start_index_map: vec![0],
+///     ..Default::default()
+/// };
+/// let x = array([[1, 2], [3, 4], [5, 6]]);
+/// let rows = lax::gather(&x, &array([[2], [0]]), numbers, &[1, 2], GatherScatterMode::Clip);
+/// assert_eq!(rows.to_vec::<i32>()?, [5, 6, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn gather(
     x: &Array,
@@ -185,6 +222,21 @@ pub fn gather(
 }
 
 /// XLA's scatter: `x` with a block of `updates` combined in for each position in `indices` (along its last dimension).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{GatherScatterMode, ScatterDimensionNumbers, ScatterKind};
+/// // Adds to elements 2 and 0 of a vector.
+/// let numbers = ScatterDimensionNumbers {
+///     inserted_window_dims: vec![0],
+///     scatter_dims_to_operand_dims: vec![0],
+///     ..Default::default()
+/// };
+/// let (x, indices, updates) = (array([1, 2, 3]), array([[2], [0]]), array([10, 20]));
+/// let y = lax::scatter(ScatterKind::Add, &x, &indices, &updates, numbers, GatherScatterMode::Clip);
+/// assert_eq!(y.to_vec::<i32>()?, [21, 2, 13]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn scatter(
     kind: ScatterKind,
@@ -312,12 +364,26 @@ impl TopKOptions {
 
 /// The `k` largest elements along the last dimension, and their indices (int32). JAX may miss some on accelerators for
 /// speed; this finds all, like [`top_k`](top_k()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, indices) = lax::approx_max_k(&array([1, 5, 3]), 2);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![5, 3], vec![1, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
     TopKOptions::new().approx_max_k(x, k)
 }
 
 /// The `k` smallest elements along the last dimension, and their indices; see [`approx_max_k`](approx_max_k()).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, indices) = lax::approx_min_k(&array([1, 5, 3]), 2);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![1, 3], vec![0, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn approx_min_k(x: &Array, k: usize) -> (Array, Array) {
     TopKOptions::new().approx_min_k(x, k)
@@ -383,5 +449,12 @@ cumulative_functions! {
     /// The smallest of each element and all before it.
     cummin => Min;
     /// The logarithm of the sum of exponentials of each element and all before it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let y = lax::cumlogsumexp(&array([0.0f32, 0.0]), 0);
+    /// assert!(allclose(y, array([0.0f32, 2f32.ln()]), 1e-6, 1e-6)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     cumlogsumexp => LogSumExp;
 }

@@ -63,6 +63,12 @@ use crate::shape::{IntoAxes, IntoShape, normalize_axis};
 use crate::source;
 
 /// Converts the elements; see [`Array::astype`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::convert_element_type(array([1.7f32, -1.7]), DType::I32).to_vec::<i32>()?, [1, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn convert_element_type(x: impl ArrayLike, dtype: DType) -> Array {
     x.into_array().astype(dtype)
@@ -81,12 +87,24 @@ pub fn broadcast(x: &Array, sizes: &[usize]) -> Array {
 }
 
 /// Inserts dimensions of size 1 at these positions; see [`Array::expand_dims`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::expand_dims(ones([3]), 0).shape(), [1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn expand_dims(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
     x.into_array().expand_dims(dimensions)
 }
 
 /// Removes these dimensions, of size 1; see [`Array::squeeze`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::squeeze(ones([1, 3]), 0).shape(), [3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn squeeze(x: impl ArrayLike, dimensions: impl IntoAxes) -> Array {
     x.into_array().squeeze(dimensions)
@@ -128,6 +146,13 @@ pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> 
 }
 
 /// The entry at this index along one dimension, which is kept with size 1 if `keepdims`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[1, 2], [3, 4]]);
+/// assert_eq!(lax::index_in_dim(&x, -1, 1, false).to_vec::<i32>()?, [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn index_in_dim(x: &Array, index: i32, dim: impl Dim, keepdims: bool) -> Array {
     let entry = dim.of(x.ndim()).and_then(|dim| {
@@ -162,6 +187,12 @@ pub fn optimization_barrier<T: Tree>(x: T) -> T {
 }
 
 /// Permutes the dimensions.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::transpose(&ones([2, 3, 4]), &[2, 0, 1]).shape(), [4, 2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn transpose(x: &Array, permutation: &[usize]) -> Array {
     if permutation.iter().copied().eq(0..x.ndim()) {
@@ -171,6 +202,12 @@ pub fn transpose(x: &Array, permutation: &[usize]) -> Array {
 }
 
 /// Reshapes the elements, in row-major order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::reshape(&ones([2, 3]), &[3, 2]).shape(), [3, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn reshape(x: &Array, shape: &[usize]) -> Array {
     if x.shape() == shape {
@@ -226,6 +263,13 @@ macro_rules! reductions {
 
 reductions! {
     /// The sum over these dimensions, in the dtype of the elements.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 2], [3, 4]]);
+    /// assert_eq!(lax::reduce_sum(&x, &[0]).to_vec::<i32>()?, [4, 6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     reduce_sum => Sum;
     /// The product over these dimensions, in the dtype of the elements.
     reduce_prod => Prod;
@@ -258,6 +302,12 @@ impl Dim for i32 {
 }
 
 /// Slices elements `start..limit` along one dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::slice_in_dim(&array([1, 2, 3, 4]), 1, 3, 0).to_vec::<i32>()?, [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Array {
     let dim = match dim.of(x.ndim()) {
@@ -278,6 +328,13 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Arr
 /// Slices the elements `start..limit`, in steps of `strides` (1 by default), in each dimension.
 ///
 /// Fails if a bound is outside the array.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[1, 2, 3], [4, 5, 6]]);
+/// assert_eq!(lax::slice(&x, &[0, 0], &[2, 3], Some(&[1, 2])).to_vec::<i32>()?, [1, 3, 4, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
     let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
@@ -285,6 +342,12 @@ pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usiz
 }
 
 /// Concatenates arrays of one dtype along a dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::concatenate(&[array([1, 2]), array([3])], 0).to_vec::<i32>()?, [1, 2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
     let first = arrays.first();
@@ -295,6 +358,12 @@ pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
 }
 
 /// Reverses the elements along `dims`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::rev(&array([1, 2, 3]), &[0]).to_vec::<i32>()?, [3, 2, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
     match dims.iter().map(|d| d.of(x.ndim())).collect() {
@@ -304,6 +373,13 @@ pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
 }
 
 /// Pads each dimension by `(low, high, interior)` elements of `value`; negative edges cut.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = lax::pad(&array([1, 2]), &array(0), &[(1, 0, 2)]);
+/// assert_eq!(x.to_vec::<i32>()?, [0, 1, 0, 0, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
     let addends = x.aval_ref().and_then(Aval::sharding).is_some_and(|typed| !typed.unreduced().is_empty());
@@ -373,6 +449,12 @@ pub(crate) fn trunc(x: &Array) -> Array {
 }
 
 /// A complex array of a real and an imaginary part.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::complex(&array([3.0f32]), &array([4.0f32])).type_name(), "complex64[1]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn complex(re: &Array, im: &Array) -> Array {
     COMPLEX.apply(re, im)
@@ -392,24 +474,48 @@ pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
 }
 
 /// Division; truncates towards zero for integers, as the primitive does.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::div(&array([7, -7]), &array([2, 2])).to_vec::<i32>()?, [3, -3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn div(x: &Array, y: &Array) -> Array {
     DIV.apply(x, y)
 }
 
 /// The remainder of [`div`], with the sign of `x`; for an integer divided by 0 it is `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::rem(&array([7, -7]), &array([2, 2])).to_vec::<i32>()?, [1, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rem(x: &Array, y: &Array) -> Array {
     REM.apply(x, y)
 }
 
 /// `x >> y`, filling with the sign bit whether the type is signed or not.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::shift_right_arithmetic(&array([-8]), &array([1])).to_vec::<i32>()?, [-4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn shift_right_arithmetic(x: &Array, y: &Array) -> Array {
     SHIFT_RIGHT_ARITHMETIC.apply(x, y)
 }
 
 /// `x >> y`, filling with zeros whether the type is signed or not.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::shift_right_logical(&array([-8]), &array([1])).to_vec::<i32>()?, [i32::MAX - 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn shift_right_logical(x: &Array, y: &Array) -> Array {
     SHIFT_RIGHT_LOGICAL.apply(x, y)

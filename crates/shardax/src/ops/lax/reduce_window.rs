@@ -112,6 +112,12 @@ pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -
 /// The maximum of each position of a window.
 ///
 /// The gradient goes to the first of equal elements.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::reduce_window_max(array([1, 5, 2, 4]), [2]).to_vec::<i32>()?, [5, 5, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
@@ -120,12 +126,24 @@ pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array 
 /// The minimum of each position of a window.
 ///
 /// The gradient goes to the first of equal elements.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::reduce_window_min(array([1, 5, 2, 4]), [2]).to_vec::<i32>()?, [1, 2, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn reduce_window_min(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
 }
 
 /// The sum of each position of a window.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::reduce_window_sum(array([1, 5, 2, 4]), [2]).to_vec::<i32>()?, [6, 7, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn reduce_window_sum(x: impl ArrayLike, window: impl Into<Window>) -> Array {
     pooled("reduce_window_sum", &x.into_array(), &window.into(), Reducer::Sum)

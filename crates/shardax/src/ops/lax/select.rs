@@ -11,6 +11,13 @@ use crate::ops::primitive::clamp::Clamp;
 /// Selects `on_true` where `pred` holds, else `on_false`: of one dtype, and of one shape or scalars.
 ///
 /// [`where_`](crate::numpy::where_) also promotes and broadcasts.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = lax::select(&array([true, false]), &array([1, 2]), &array([3, 4]));
+/// assert_eq!(y.to_vec::<i32>()?, [1, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
     Select.apply(pred, on_false, on_true)
@@ -53,6 +60,12 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
 /// Clamps `x` to between `min` and `max`, each a scalar or of the shape of `x`; if they cross, to `max`.
 ///
 /// The gradient with respect to `x` is 0 at the bounds and beyond them.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::clamp(0, &array([-5, 1, 9]), 4).to_vec::<i32>()?, [0, 1, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn clamp(min: impl ArrayLike, x: &Array, max: impl ArrayLike) -> Array {
     let like = |bound: Array| if bound.weak_type() { bound.astype(x.dtype()) } else { bound };

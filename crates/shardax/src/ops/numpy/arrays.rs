@@ -88,6 +88,13 @@ pub fn split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Array>> {
 }
 
 /// Splits along the second dimension, or the only one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let parts = hsplit(array([[1, 2], [3, 4]]), 2)?;
+/// assert_eq!(parts[1].to_vec::<i32>()?, [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     let x = x.into_array();
@@ -95,12 +102,25 @@ pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 }
 
 /// Splits along the first dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let parts = vsplit(array([[1, 2], [3, 4]]), 2)?;
+/// assert_eq!(parts[1].to_vec::<i32>()?, [3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 0)
 }
 
 /// Splits along the third dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(dsplit(ones([2, 3, 4]), 2)?[0].shape(), [2, 3, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 2)
@@ -298,18 +318,36 @@ pub fn rot90(x: impl ArrayLike, k: i32, axes: (i32, i32)) -> Array {
 }
 
 /// Reverses the rows.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(flipud(array([[1, 2], [3, 4]])).to_vec::<i32>()?, [3, 4, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn flipud(x: impl ArrayLike) -> Array {
     x.into_array().flip(0)
 }
 
 /// Reverses the columns.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(fliplr(array([[1, 2], [3, 4]])).to_vec::<i32>()?, [2, 1, 4, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fliplr(x: impl ArrayLike) -> Array {
     x.into_array().flip(1)
 }
 
 /// Moves the dimension `axis` before the one that is at `start`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(rollaxis(ones([3, 4, 5]), 2, 0).shape(), [5, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rollaxis(x: impl ArrayLike, axis: i32, start: i32) -> Array {
     let x = x.into_array();
@@ -344,6 +382,12 @@ pub fn resize(x: impl ArrayLike, shape: impl super::IntoShape) -> Array {
 }
 
 /// The matrix with these elements on its diagonal `k`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(diagflat(array([1, 2]), 0).to_vec::<i32>()?, [1, 0, 0, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
     super::diag(x.into_array().ravel(), k)
@@ -352,6 +396,12 @@ pub fn diagflat(x: impl ArrayLike, k: i32) -> Array {
 /// The array with `values` on its main diagonal: a number, or a vector that is repeated.
 ///
 /// Fails for less than two dimensions, and unless more than two are of equal size.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(fill_diagonal(array([[1, 2], [3, 4]]), 0).to_vec::<i32>()?, [0, 2, 3, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
     let (x, values) = (x.into_array(), values.into_array());
@@ -441,6 +491,13 @@ pub fn compress(condition: impl ArrayLike, x: impl ArrayLike, axis: impl IntoAxi
 }
 
 /// The elements for which a condition of the same shape holds, as a vector.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = arange(0..5);
+/// assert_eq!(extract(x.greater(2), &x).to_vec::<i32>()?, [3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn extract(condition: impl ArrayLike, x: impl ArrayLike) -> Array {
     CompressOptions::new().extract(condition, x)

@@ -74,6 +74,14 @@ impl MeshgridOptions {
 /// Coordinate grids: for vectors `x` and `y`, arrays of shape `[y.len(), x.len()]` with the values of `x` along
 /// rows and those of `y` along columns; further vectors add dimensions at the end. [`MeshgridOptions`] has the order of
 /// matrices, and sparse grids.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let grids = meshgrid([array([1, 2, 3]), array([10, 20])]);
+/// assert_eq!(grids[0].to_vec::<i32>()?, [1, 2, 3, 1, 2, 3]);
+/// assert_eq!(grids[1].to_vec::<i32>()?, [10, 10, 10, 20, 20, 20]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
     MeshgridOptions::new().meshgrid(vectors)
@@ -168,6 +176,13 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
 /// The indices of the diagonal of an array of equal sizes, one array for each dimension.
 ///
 /// Fails for less than two dimensions, or sizes that differ.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let indices = diag_indices_from(ones([3, 3]));
+/// assert_eq!(indices[0].to_vec::<i32>()?, [0, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
     let x = &x.into_array();
@@ -187,12 +202,26 @@ pub fn diag_indices_from(x: impl ArrayLike) -> Vec<Array> {
 }
 
 /// The rows and columns of the entries on and below the diagonal `k` of a matrix.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (rows, columns) = tril_indices_from(ones([2, 2]), 0);
+/// assert_eq!((rows.to_vec::<i32>()?, columns.to_vec::<i32>()?), (vec![0, 1, 1], vec![0, 0, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn tril_indices_from(x: impl ArrayLike, k: i32) -> (Array, Array) {
     triangle(&x.into_array(), |i, j| j - i <= i64::from(k))
 }
 
 /// The rows and columns of the entries on and above the diagonal `k` of a matrix.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (rows, columns) = triu_indices_from(ones([2, 2]), 0);
+/// assert_eq!((rows.to_vec::<i32>()?, columns.to_vec::<i32>()?), (vec![0, 0, 1], vec![0, 1, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn triu_indices_from(x: impl ArrayLike, k: i32) -> (Array, Array) {
     triangle(&x.into_array(), |i, j| j - i >= i64::from(k))

@@ -35,6 +35,12 @@ pub fn arange<T: Element + Into<f64>>(range: Range<T>) -> Array {
 }
 
 /// The numbers `start, start + step, …` before `end`, of the range's type.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(arange_step(0..10, 3.0).to_vec::<i32>()?, [0, 3, 6, 9]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array {
     let (start, end): (f64, f64) = (range.start.into(), range.end.into());
@@ -110,6 +116,12 @@ pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
 }
 
 /// The identity matrix, float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(eye(2).to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn eye(n: usize) -> Array {
     made(

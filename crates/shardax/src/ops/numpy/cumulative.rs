@@ -78,18 +78,36 @@ impl CumulativeSumOptions {
 
 /// The cumulative sum along `axis`. Booleans are counted, small integers become 32 bits wide. [`CumulativeSumOptions`] has a
 /// leading 0 and a dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(cumulative_sum(array([1, 2, 3]), 0).to_vec::<i32>()?, [1, 3, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cumulative_sum(x: impl ArrayLike, axis: i32) -> Array {
     CumulativeSumOptions::new().cumulative_sum(x, axis)
 }
 
 /// The cumulative product along `axis`. [`CumulativeSumOptions`] has a leading 1 and a dtype.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(cumulative_prod(array([1, 2, 3]), 0).to_vec::<i32>()?, [1, 2, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cumulative_prod(x: impl ArrayLike, axis: i32) -> Array {
     CumulativeSumOptions::new().cumulative_prod(x, axis)
 }
 
 /// The cumulative sum along `axis` (`..`: of the flat array) of the elements that are not NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nancumsum(array([1.0f32, f32::NAN, 2.0]), ..).to_vec::<f32>()?, [1.0, 1.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
@@ -97,6 +115,12 @@ pub fn nancumsum(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 }
 
 /// The cumulative product along `axis` (`..`: of the flat array) of the elements that are not NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nancumprod(array([3.0f32, f32::NAN, 2.0]), ..).to_vec::<f32>()?, [3.0, 3.0, 6.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nancumprod(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
@@ -125,6 +149,12 @@ pub fn nanargmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
 
 /// The index, int32, of the first minimum along `axis` (`..`: of the flat array) of the elements that are not NaN; -1 where
 /// all are.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nanargmin(array([f32::NAN, 3.0, 2.0]), ..).item::<i32>()?, 2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nanargmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = x.into_array();

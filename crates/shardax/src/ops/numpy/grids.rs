@@ -46,12 +46,26 @@ pub fn tril_indices(n: usize, k: i32) -> (Array, Array) {
 
 /// The rows and columns of the entries of an `n` × `n` matrix on and above the diagonal, or from the `k`-th above it
 /// on.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (rows, columns) = triu_indices(2, 0);
+/// assert_eq!((rows.to_vec::<i32>()?, columns.to_vec::<i32>()?), (vec![0, 0, 1], vec![0, 1, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i >= i64::from(k))
 }
 
 /// The rows and columns of the diagonal of an `n` × `n` matrix.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[1, 2], [3, 4]]);
+/// assert_eq!(x.get(diag_indices(2)).to_vec::<i32>()?, [1, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn diag_indices(n: usize) -> (Array, Array) {
     at_caller(|| {
@@ -61,6 +75,12 @@ pub fn diag_indices(n: usize) -> (Array, Array) {
 }
 
 /// An `n` × `m` matrix of ones on and below the diagonal, or up to the `k`-th above it; float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(tri(2, 3, 1).to_vec::<f32>()?, [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn tri(n: usize, m: usize, k: i32) -> Array {
     at_caller(|| super::tril(&super::ones([n, m]), k))
@@ -124,6 +144,13 @@ pub fn kron(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// `x` and `y` in polar form: `sqrt(x² + y²)` without overflow. Floating point; broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let lengths = hypot(array([3.0f32, 5.0]), array([4.0f32, 12.0]));
+/// assert!(allclose(lengths, array([5.0f32, 13.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());

@@ -177,12 +177,24 @@ impl Array {
     }
 
     /// Sorts the elements in descending order along `axis` (`..`: of the flat array); NaN comes first.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 3, 1]).sort_descending(0).to_vec::<i32>()?, [3, 2, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn sort_descending(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, |x, dimension| lax::rev(&x.sort(dimension as i32), &[dimension]))
     }
 
     /// The indices, int32, that sort the elements in descending order along `axis`. Equal elements keep their order.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 3, 1]).argsort_descending(0).to_vec::<i32>()?, [1, 0, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn argsort_descending(&self, axis: impl IntoAxis) -> Array {
         self.ordered(axis, true)
@@ -218,18 +230,36 @@ impl Array {
     }
 
     /// The cumulative product along `axis`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 3, 4]).cumprod(0).to_vec::<i32>()?, [2, 6, 24]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn cumprod(&self, axis: impl IntoAxis) -> Array {
         self.accumulate(axis, CumulativeKind::Prod)
     }
 
     /// The cumulative maximum along `axis`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 1, 4]).cummax(0).to_vec::<i32>()?, [2, 2, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn cummax(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, lax::cummax)
     }
 
     /// The cumulative minimum along `axis`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([2, 1, 4]).cummin(0).to_vec::<i32>()?, [2, 1, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn cummin(&self, axis: impl IntoAxis) -> Array {
         self.along(axis, lax::cummin)
@@ -303,6 +333,12 @@ impl Array {
     }
 
     /// The last such index (NumPy's `side="right"`): the number of elements that are less or equal.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 2, 5]).searchsorted_right(2).item::<i32>()?, 3);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn searchsorted_right(&self, values: impl ArrayLike) -> Array {
         self.bisect("searchsorted_right", values, true)

@@ -12,12 +12,27 @@ use crate::source;
 impl Array {
     /// NumPy's `dot` product: over the last axis of `self` and the second to last of `other` (its only one
     /// for a vector). Scalars multiply.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).dot(array([4, 5, 6])).item::<i32>()?, 32);
+    /// assert_eq!(ones([5, 2, 3]).dot(ones([7, 3, 4])).shape(), [5, 2, 7, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn dot(&self, other: impl ArrayLike) -> Array {
         dot(self, other)
     }
 
     /// The matrix product, broadcast over leading dimensions.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 2], [3, 4]]);
+    /// assert_eq!(x.matmul(array([5, 6])).to_vec::<i32>()?, [17, 39]);
+    /// assert_eq!(ones([5, 1, 2, 3]).matmul(ones([7, 3, 4])).shape(), [5, 7, 2, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn matmul(&self, other: impl ArrayLike) -> Array {
         matmul(self, other)
@@ -142,18 +157,37 @@ fn mismatch(name: &str, x: &Array, y: &Array, contract: usize) -> Result<()> {
 }
 
 /// The outer product of two vectors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(outer(array([1, 2]), array([3, 4])).to_vec::<i32>()?, [3, 4, 6, 8]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn outer(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     x.into_array().ravel().expand_dims(1) * y.into_array().ravel().expand_dims(0)
 }
 
 /// The dot product of two arrays as flat vectors, the first one conjugated.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(vdot(array([[1, 2], [3, 4]]), array([[1, 1], [2, 2]])).item::<i32>()?, 17);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn vdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().vdot(x, y)
 }
 
 /// Sums over the last dimensions of both. Scalars multiply.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(inner(array([[1, 2], [3, 4]]), array([5, 6])).to_vec::<i32>()?, [17, 39]);
+/// assert_eq!(inner(ones([2, 3]), ones([4, 3])).shape(), [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn inner(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     DotOptions::new().inner(x, y)

@@ -39,12 +39,24 @@ pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// Logical or of the elements' truth, of any dtype; booleans. Broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(logical_or(array([0, 0, 2]), array([0, 1, 1])).to_vec::<bool>()?, [false, true, true]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
 /// Logical exclusive or of the elements' truth, of any dtype; booleans. Broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(logical_xor(array([0, 0, 2]), array([0, 1, 1])).to_vec::<bool>()?, [false, true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_xor", x, y, |x, y| x ^ y)
@@ -78,6 +90,13 @@ pub fn isclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Ar
 
 /// A boolean scalar: `true` if the shapes and all elements are equal. NaN is equal to nothing;
 /// [`ArrayEqualOptions`] changes that.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(array_equal(array([1, 2]), array([1, 2])).item::<bool>()?);
+/// assert!(!array_equal(array([1, 1]), 1).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn array_equal(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     ArrayEqualOptions::new().array_equal(x, y)
@@ -116,6 +135,12 @@ impl ArrayEqualOptions {
 }
 
 /// A boolean scalar: `true` if the arrays broadcast together and all elements are equal.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(array_equiv(array([1, 1]), 1).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
@@ -129,6 +154,12 @@ pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The number of elements other than 0 over `axes`, int32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(count_nonzero(array([[0, 1], [2, 3]]), 1).to_vec::<i32>()?, [1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn count_nonzero(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();

@@ -45,6 +45,13 @@ impl Array {
     /// dimension.
     ///
     /// Fails for less than two dimensions, or equal axes.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).diagonal(0, 0, 1).to_vec::<i32>()?, [1, 4]);
+    /// assert_eq!(ones([2, 3, 4]).diagonal(1, 0, 2).shape(), [3, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn diagonal(&self, offset: i32, axis1: i32, axis2: i32) -> Array {
         let made = self.check().and_then(|()| {
@@ -64,6 +71,12 @@ impl Array {
     }
 
     /// The sum of the main diagonal of the first two dimensions.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).trace().item::<i32>()?, 5);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn trace(&self) -> Array {
         at_caller(|| {
@@ -73,12 +86,24 @@ impl Array {
     }
 
     /// The lower triangle of the last two dimensions, up to the diagonal `k`; zeros above it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).tril(0).to_vec::<i32>()?, [1, 0, 3, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn tril(&self, k: i32) -> Array {
         at_caller(|| self.triangle("tril", k, Array::less_equal))
     }
 
     /// The upper triangle of the last two dimensions, from the diagonal `k` on; zeros below it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).triu(0).to_vec::<i32>()?, [1, 2, 0, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn triu(&self, k: i32) -> Array {
         at_caller(|| self.triangle("triu", k, Array::greater_equal))

@@ -157,6 +157,13 @@ pub fn nonzero(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Vec<Array> 
 
 /// The indices of the nonzero elements, one row each: int32 of shape `[size, x.ndim()]`. For the size see
 /// [`flatnonzero`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let places = argwhere(array([[0, 1], [2, 0]]), None);
+/// assert_eq!(places.to_vec::<i32>()?, [0, 1, 1, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn argwhere(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Array {
     NonzeroOptions::new().argwhere(x, size)

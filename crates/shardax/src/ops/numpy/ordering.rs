@@ -40,6 +40,13 @@ pub fn partition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
 }
 
 /// The indices, int32, of [`partition`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([5, 1, 4]);
+/// assert_eq!(argpartition(&x, 0, 0).get(0).item::<i32>()?, 1);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn argpartition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
     let x = x.into_array();
@@ -51,6 +58,12 @@ pub fn argpartition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
 }
 
 /// The elements sorted along the last axis, as complex numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(sort_complex(array([2.0f32, 1.0])).type_name(), "complex64[2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn sort_complex(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -149,6 +162,12 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
 /// The bits of bytes along the last axis, uint8 of 0 and 1. See [`packbits`].
 ///
 /// Fails for other dtypes than uint8, and for a scalar.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(unpackbits(array([5u8]), BitOrder::Little).to_vec::<u8>()?, [1, 0, 1, 0, 0, 0, 0, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn unpackbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();

@@ -53,6 +53,12 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
 }
 
 /// The sum of two polynomials.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(polyadd(array([1, 2]), array([1, 0, 5])).to_vec::<i32>()?, [1, 1, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     let (p, q) = (p.into_array(), q.into_array());
@@ -67,6 +73,12 @@ pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 }
 
 /// The difference of two polynomials.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(polysub(array([1, 2, 3]), array([1, 1])).to_vec::<i32>()?, [1, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn polysub(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     polyadd(p, -q.into_array())
@@ -86,6 +98,14 @@ pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 }
 
 /// The quotient and the remainder of two polynomials, floating point; the remainder has the size of `p`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (quotient, rest) = polydiv(array([1.0f32, 0.0, -1.0]), array([1.0f32, 1.0]));
+/// assert_eq!(quotient.to_vec::<f32>()?, [1.0, -1.0]);
+/// assert_eq!(rest.to_vec::<f32>()?, [0.0, 0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
     let (p, q) = (p.into_array(), q.into_array());
@@ -141,6 +161,12 @@ pub fn polyder(p: impl ArrayLike, m: usize) -> Array {
 }
 
 /// The `m`-th integral of a polynomial, floating point, with these constants: one for all, or one for each.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(polyint(array([2, 1]), 1, 5).to_vec::<f32>()?, [1.0, 1.0, 5.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
     let (p, k) = (p.into_array(), k.into_array());
@@ -209,6 +235,13 @@ pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Arr
 
 /// The correlation of two vectors, the second one conjugated; floating point. NumPy's default mode is
 /// [`ConvolveMode::Valid`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = correlate(array([1, 2, 3]), array([0, 1]), ConvolveMode::Valid);
+/// assert_eq!(y.to_vec::<f32>()?, [2.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn correlate(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
     sliding("correlate", x, y, mode, true)
@@ -282,6 +315,12 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: i32) -> Array {
 }
 
 /// The differences of neighbours of the flat array, with further elements before and after them.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ediff1d(array([1, 4, 9]), array([-1]), array([0])).to_vec::<i32>()?, [0, 3, 5, -1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ediff1d(x: impl ArrayLike, to_end: impl ArrayLike, to_begin: impl ArrayLike) -> Array {
     let (x, end, begin) = (x.into_array(), to_end.into_array(), to_begin.into_array());
@@ -353,6 +392,12 @@ pub fn vecdot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The products of matrices, in the last two dimensions, with vectors, in the last one; the others broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(matvec(array([[1, 2], [3, 4]]), array([1, 1])).to_vec::<i32>()?, [3, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
@@ -360,6 +405,12 @@ pub fn matvec(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The products of vectors, in the last dimension and conjugated, with matrices, in the last two; the others broadcast.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(vecmat(array([1, 1]), array([[1, 2], [3, 4]])).to_vec::<i32>()?, [4, 6]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn vecmat(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (super::conj(x.into_array()), y.into_array());

@@ -56,6 +56,12 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
 }
 
 /// [`nanquantile`] with `q` in percent.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nanpercentile(array([1.0f32, f32::NAN, 3.0]), 50.0, ..).item::<f32>()?, 2.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = x.into_array();
@@ -63,6 +69,12 @@ pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) 
 }
 
 /// The median without the elements that are NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(nanmedian(array([1.0f32, f32::NAN, 3.0, 5.0]), ..).item::<f32>()?, 3.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn nanmedian(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = x.into_array();

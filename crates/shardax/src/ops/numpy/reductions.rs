@@ -34,6 +34,15 @@ impl Array {
     /// Half precision is summed in float32 and rounded once.
     ///
     /// Like all reductions it takes axes (`..` for all), or [`over`] axes with options.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 2, 3], [4, 5, 6]]);
+    /// assert_eq!(x.sum(..).item::<i32>()?, 21);
+    /// assert_eq!(x.sum(0).to_vec::<i32>()?, [5, 7, 9]);
+    /// assert_eq!(x.sum([0, 1]).item::<i32>()?, 21);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn sum(&self, axes: impl IntoReduction) -> Array {
         let asked = axes.into_reduction();
@@ -50,6 +59,12 @@ impl Array {
     }
 
     /// The product over `axes`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).prod(0).to_vec::<i32>()?, [3, 8]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn prod(&self, axes: impl IntoReduction) -> Array {
         let asked = axes.into_reduction();
@@ -67,6 +82,12 @@ impl Array {
     }
 
     /// The mean over `axes`, floating point; NaN for no elements. Half precision is summed in float32.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2], [3, 4]]).mean(0).to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn mean(&self, axes: impl IntoReduction) -> Array {
         self.reduced("mean", Options::DType, axes, |x, over| {
@@ -78,6 +99,12 @@ impl Array {
     }
 
     /// The variance over `axes` (of the whole population), floating point.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1.0f32, 3.0]).var(..).item::<f32>()?, 1.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn var(&self, axes: impl IntoReduction) -> Array {
         self.var_ddof(axes, 0)
@@ -85,6 +112,12 @@ impl Array {
 
     /// The sum of squared differences from the mean, divided by the number of elements minus `ddof`: with 1, the
     /// variance of a population that the elements are a sample of. NaN unless there are more than `ddof` elements.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1.0f32, 3.0]).var_ddof(.., 1).item::<f32>()?, 2.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
         self.reduced("var", Options::DType, axes, |x, over| {
@@ -110,24 +143,48 @@ impl Array {
     }
 
     /// The standard deviation over `axes` (of the whole population), floating point.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1.0f32, 5.0]).std(..).item::<f32>()?, 2.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn std(&self, axes: impl IntoReduction) -> Array {
         self.std_ddof(axes, 0)
     }
 
     /// The square root of [`var_ddof`](Self::var_ddof).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1.0f32, 3.0]).std_ddof(.., 1).item::<f32>()?, 2f32.sqrt());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn std_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
         self.var_ddof(axes, ddof).sqrt()
     }
 
     /// The largest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 5], [3, 4]]).max(0).to_vec::<i32>()?, [3, 5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn max(&self, axes: impl IntoReduction) -> Array {
         self.extreme("max", axes, Reducer::Max, maximum)
     }
 
     /// The smallest element over `axes`; NaN if any is. Fails for no elements, unless there is an initial value.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 5], [3, 4]]).min(0).to_vec::<i32>()?, [1, 4]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn min(&self, axes: impl IntoReduction) -> Array {
         self.extreme("min", axes, Reducer::Min, minimum)
@@ -167,6 +224,12 @@ impl Array {
     }
 
     /// Logical and over `axes`: `true` if all elements are true or nonzero.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 0], [3, 4]]).all(1).to_vec::<bool>()?, [false, true]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn all(&self, axes: impl IntoReduction) -> Array {
         self.reduced("all", Options::None, axes, |x, over| {
@@ -175,6 +238,12 @@ impl Array {
     }
 
     /// Logical or over `axes`: `true` if any element is true or nonzero.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[0, 0], [3, 0]]).any(1).to_vec::<bool>()?, [false, true]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn any(&self, axes: impl IntoReduction) -> Array {
         self.reduced("any", Options::None, axes, |x, over| {
@@ -183,12 +252,26 @@ impl Array {
     }
 
     /// The index, int32, of the first maximum along `axis`; `..` is for the flat array. NaN is the largest.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 9], [7, 4]]);
+    /// assert_eq!(x.argmax(1).to_vec::<i32>()?, [1, 0]);
+    /// assert_eq!(x.argmax(..).item::<i32>()?, 1);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn argmax(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, false)
     }
 
     /// The index, int32, of the first minimum along `axis`; `..` is for the flat array. NaN is the smallest.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 9], [7, 4]]).argmin(1).to_vec::<i32>()?, [0, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn argmin(&self, axis: impl IntoAxis) -> Array {
         self.arg_extreme(axis, true)
@@ -203,6 +286,12 @@ impl Array {
     }
 
     /// `log(sum(exp(x)))` over `axes`, without overflow.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1000.0f32, 1000.0]).logsumexp(..).item::<f32>()?, 1000.0 + 2f32.ln());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
         self.reduced("logsumexp", Options::None, axes, |x, over| {
@@ -216,6 +305,12 @@ impl Array {
     }
 
     /// [`sum`](Self::sum) with the reduced axes kept, of size 1.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([2, 3]).sum_keepdims(1).shape(), [2, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn sum_keepdims(&self, axes: impl IntoAxes) -> Array {
         self.sum(over(axes).keepdims(true))

@@ -77,6 +77,13 @@ pub fn segment_sum_sharded(
 }
 
 /// The product of each segment; 1 for empty ones. See [`segment_sum`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = segment_prod(array([2, 3, 4]), array([0, 0, 1]), 3);
+/// assert_eq!(y.to_vec::<i32>()?, [6, 4, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
@@ -87,6 +94,13 @@ pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segme
 }
 
 /// The maximum of each segment; for empty ones the smallest number of the dtype. See [`segment_sum`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = segment_max(array([2, 3, 4]), array([0, 0, 1]), 2);
+/// assert_eq!(y.to_vec::<i32>()?, [3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
@@ -97,6 +111,13 @@ pub fn segment_max(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segmen
 }
 
 /// The minimum of each segment; for empty ones the largest number of the dtype. See [`segment_sum`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = segment_min(array([2, 3, 4]), array([0, 0, 1]), 2);
+/// assert_eq!(y.to_vec::<i32>()?, [2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn segment_min(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
     let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());

@@ -170,6 +170,12 @@ pub fn logspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Arra
 /// sign. [`LinspaceOptions`] has the end left out, a dtype, and another dimension.
 ///
 /// Fails for numbers one of which is 0, or whose signs differ.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(allclose(geomspace(1.0, 100.0, 3), array([1.0f32, 10.0, 100.0]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn geomspace(start: impl ArrayLike, stop: impl ArrayLike, num: usize) -> Array {
     at_caller(|| LinspaceOptions::new().geomspace(start, stop, num))

@@ -171,6 +171,13 @@ pub fn unique_all(x: impl ArrayLike, size: impl Into<Option<usize>>) -> Unique {
 }
 
 /// The unique elements, ascending, and their counts.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, counts) = unique_counts(array([3, 1, 3]), None);
+/// assert_eq!((values.to_vec::<i32>()?, counts.to_vec::<i32>()?), (vec![1, 3], vec![1, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
     let found = unique_all(x, size);
@@ -178,6 +185,13 @@ pub fn unique_counts(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Arra
 }
 
 /// The unique elements, ascending, and the index of each element among them.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (values, inverse) = unique_inverse(array([3, 1, 3]), None);
+/// assert_eq!((values.to_vec::<i32>()?, inverse.to_vec::<i32>()?), (vec![1, 3], vec![1, 0, 1]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn unique_inverse(x: impl ArrayLike, size: impl Into<Option<usize>>) -> (Array, Array) {
     let found = unique_all(x, size);
@@ -252,12 +266,24 @@ pub fn union1d(x: impl ArrayLike, y: impl ArrayLike, size: impl Into<Option<usiz
 }
 
 /// The elements of both arrays, unique and ascending, which are waited for.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(intersect1d(array([1, 2, 3]), array([3, 2, 5])).to_vec::<i32>()?, [2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn intersect1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     of_sets("intersect1d", x, y, |count| count.equal(2))
 }
 
 /// The elements of exactly one of the arrays, unique and ascending, which are waited for.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(setxor1d(array([1, 2, 3]), array([3, 2, 5])).to_vec::<i32>()?, [1, 5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn setxor1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     of_sets("setxor1d", x, y, |count| count.equal(1))
@@ -277,6 +303,12 @@ fn of_sets(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, chosen: imp
 }
 
 /// The elements of `x` that are not in `y`, unique and ascending, which are waited for.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(setdiff1d(array([1, 2, 3]), array([3, 2, 5])).to_vec::<i32>()?, [1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn setdiff1d(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());

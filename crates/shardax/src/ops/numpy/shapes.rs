@@ -68,6 +68,12 @@ impl Array {
     }
 
     /// All elements in one dimension.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([2, 3]).ravel().shape(), [6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn ravel(&self) -> Array {
         lax::reshape(self, &[self.size()])
@@ -81,6 +87,12 @@ impl Array {
 
     /// The dimensions from `axis` on made one: `[N, H, W, C]` from 1 is `[N, H*W*C]`. From behind the last one, a
     /// dimension of size 1 is added.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([8, 4, 4, 3]).flatten_from(1).shape(), [8, 48]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn flatten_from(&self, axis: i32) -> Array {
         let rank = self.ndim();
@@ -96,6 +108,12 @@ impl Array {
     }
 
     /// Permutes the dimensions: `x.transpose([1, 0])`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([2, 3, 4]).transpose([2, 0, 1]).shape(), [4, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn transpose(&self, permutation: impl AsRef<[i32]>) -> Array {
         let permutation = permutation.as_ref();
@@ -108,18 +126,36 @@ impl Array {
     }
 
     /// Reverses the dimensions; transposes a matrix.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([[1, 2, 3], [4, 5, 6]]).t().to_vec::<i32>()?, [1, 4, 2, 5, 3, 6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn t(&self) -> Array {
         lax::transpose(self, &(0..self.ndim()).rev().collect::<SmallVec<[usize; 4]>>())
     }
 
     /// Exchanges the last two dimensions.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([5, 2, 3]).mt().shape(), [5, 3, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn mt(&self) -> Array {
         self.swapaxes(-1, -2)
     }
 
     /// Exchanges two dimensions.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([2, 3, 4]).swapaxes(0, -1).shape(), [4, 3, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn swapaxes(&self, a: i32, b: i32) -> Array {
         self.permuted(|rank| {
@@ -168,6 +204,13 @@ impl Array {
     }
 
     /// Removes the dimensions at `axes`, which must be of size 1; `..` removes all of size 1.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([1, 3, 1]).squeeze(0).shape(), [3, 1]);
+    /// assert_eq!(ones([1, 3, 1]).squeeze(..).shape(), [3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn squeeze(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
@@ -191,6 +234,12 @@ impl Array {
     }
 
     /// Inserts dimensions of size 1 at `axes` of the result.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ones([3]).expand_dims([0, -1]).shape(), [1, 3, 1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn expand_dims(&self, axes: impl IntoAxes) -> Array {
         let _line = source::enter();
@@ -205,6 +254,12 @@ impl Array {
     }
 
     /// Broadcasts to a shape by NumPy's rules.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2]).broadcast_to([2, 2]).to_vec::<i32>()?, [1, 2, 1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Array {
         let _line = source::enter();
@@ -244,6 +299,13 @@ impl Array {
     }
 
     /// Cut into `parts` arrays of equal size along `axis`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let parts = arange(0..6).split(3, 0)?;
+    /// assert_eq!(parts[1].to_vec::<i32>()?, [2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn split(&self, parts: usize, axis: i32) -> Result<Vec<Array>> {
         let _line = source::enter();
@@ -266,6 +328,13 @@ impl Array {
 impl Array {
     /// Splits along `axis` before each of `places`; one beyond the end, or before the previous one, gives an empty
     /// part.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let parts = arange(0..6).split_at(&[1, 4], 0)?;
+    /// assert_eq!(parts[1].to_vec::<i32>()?, [1, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
         let _line = source::enter();
@@ -298,6 +367,12 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 }
 
 /// Concatenates the arrays along `axis`, promoted to one dtype. Fails for none, or for shapes that differ elsewhere.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(concatenate([array([1, 2]), array([3])], 0).to_vec::<i32>()?, [1, 2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);
@@ -311,6 +386,12 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) 
 }
 
 /// Stacks arrays of one shape along a new dimension at `axis`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(stack([array([1, 2]), array([3, 4])], 1).to_vec::<i32>()?, [1, 3, 2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
     let arrays = &into_arrays(arrays);

@@ -8,6 +8,12 @@ use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 
 /// Converts a scalar to an array of one element; others are unchanged.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(atleast_1d(7).shape(), [1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn atleast_1d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -32,6 +38,12 @@ pub fn atleast_2d(x: impl ArrayLike) -> Array {
 }
 
 /// Adds dimensions until there are three: `[n]` becomes `[1, n, 1]`, `[m, n]` becomes `[m, n, 1]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(atleast_3d(ones([4])).shape(), [1, 4, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn atleast_3d(x: impl ArrayLike) -> Array {
     let x = &x.into_array();
@@ -63,6 +75,12 @@ pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 }
 
 /// Concatenates the arrays along their rows; a vector is one row.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(vstack([array([1, 2]), array([3, 4])]).to_vec::<i32>()?, [1, 2, 3, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
@@ -70,6 +88,12 @@ pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 }
 
 /// Concatenates the arrays along their third dimension, after [`atleast_3d`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(dstack([ones([2, 3]), ones([2, 3])]).shape(), [2, 3, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
@@ -77,6 +101,12 @@ pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 }
 
 /// Concatenates the arrays as columns; a vector is one column.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(column_stack([array([1, 2]), array([3, 4])]).to_vec::<i32>()?, [1, 3, 2, 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     let arrays = &into_arrays(arrays);
@@ -90,6 +120,12 @@ pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 }
 
 /// Appends values to the array along `axis`; `..` flattens both first.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(append(array([1, 2]), array([3]), 0).to_vec::<i32>()?, [1, 2, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn append(x: impl ArrayLike, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let x = &x.into_array();

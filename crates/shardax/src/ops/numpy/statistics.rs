@@ -40,6 +40,12 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
 }
 
 /// The range of the elements over `axes`: maximum minus minimum.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(ptp(array([[1, 4], [2, 9]]), 1).to_vec::<i32>()?, [3, 7]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
@@ -126,6 +132,12 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
 }
 
 /// Like [`quantile`], with `q` in percent.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(percentile(array([1.0f32, 2.0, 3.0]), 50.0, ..).item::<f32>()?, 2.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let x = &x.into_array();
@@ -148,10 +160,22 @@ macro_rules! without_nan {
 
 without_nan! {
     /// The sum over `axes` of the elements that are not NaN.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(nansum(&array([1.0f32, f32::NAN, 2.0]), ..).item::<f32>()?, 3.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     nansum(x, valid, axes) => where_(valid, x, 0).sum(axes);
     /// The product over `axes` of the elements that are not NaN.
     nanprod(x, valid, axes) => where_(valid, x, 1).prod(axes);
     /// The mean over `axes` of the elements that are not NaN; NaN where all are.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(nanmean(&array([1.0f32, f32::NAN, 3.0]), ..).item::<f32>()?, 2.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     nanmean(x, valid, axes) => {
         let dtype = to_inexact(x.dtype());
         let wide = to_strong_type(x, accumulator(dtype));
@@ -163,6 +187,12 @@ without_nan! {
     /// The standard deviation over `axes` of the elements that are not NaN; NaN where all are.
     nanstd(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid)).sqrt();
     /// The largest element over `axes` that is not NaN; NaN where all are.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(nanmax(&array([1.0f32, f32::NAN, 3.0]), ..).item::<f32>()?, 3.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     nanmax(x, valid, axes) => extreme(x, &valid, axes, true)?;
     /// The smallest element over `axes` that is not NaN; NaN where all are.
     nanmin(x, valid, axes) => extreme(x, &valid, axes, false)?;
@@ -261,6 +291,12 @@ pub fn histogram(x: impl ArrayLike, bins: impl IntoBins) -> (Array, Array) {
 }
 
 /// The edges of the bins of [`histogram`]: `bins + 1` numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(histogram_bin_edges(array([0.0f32, 4.0]), 2).to_vec::<f32>()?, [0.0, 2.0, 4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn histogram_bin_edges(x: impl ArrayLike, bins: impl IntoBins) -> Array {
     HistogramOptions::new().histogram_bin_edges(x, bins)
@@ -406,6 +442,12 @@ impl IntoBins for Bins {
 /// The bin of each element between these ascending edges: the number of edges at or before it, int32.
 ///
 /// Fails unless the edges have one dimension.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(digitize(array([-1.0f32, 0.5, 2.5]), array([0.0f32, 1.0, 2.0])).to_vec::<i32>()?, [0, 1, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     let (x, edges) = (&x.into_array(), &edges.into_array());
@@ -442,6 +484,12 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
 }
 
 /// The integral along `axis` by the trapezoidal rule, with sample spacing `dx`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(trapezoid(array([0.0f32, 1.0, 2.0]), 0.5, 0).item::<f32>()?, 1.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
     let y = &y.into_array();
@@ -504,6 +552,13 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
 
 /// The covariance matrix of the rows of a matrix; columns are observations. Normalized by their number minus one.
 /// [`CovOptions`] has further variables, weights and other divisors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[0.0f32, 2.0], [4.0, 0.0]]);
+/// assert_eq!(cov(x).to_vec::<f32>()?, [2.0, -4.0, -4.0, 8.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cov(x: impl ArrayLike) -> Array {
     CovOptions::new().cov(x)

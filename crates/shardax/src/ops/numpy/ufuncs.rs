@@ -53,6 +53,12 @@ pub fn fmax(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The smaller of each pair; a number where the other is NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(fmin(array([1.0f32, f32::NAN]), 0.5).to_vec::<f32>()?, [0.5, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fmin(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     ordered("fmin", x, y, |x, y| x.less(y))
@@ -83,6 +89,12 @@ pub fn divmod(x: impl ArrayLike, y: impl ArrayLike) -> (Array, Array) {
 }
 
 /// `x` to the power `y`, floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(float_power(array([2, 4]), -1).to_vec::<f32>()?, [0.5, 0.25]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn float_power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     floats("float_power", x, y, |x, y| Ok(crate::ops::primitive::binary::POW.apply(x, y)))
@@ -105,6 +117,12 @@ pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// `sin(πx) / (πx)`, 1 at 0. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(allclose(sinc(array([0.0f32, 0.5])), array([1.0f32, 0.63661975]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn sinc(x: impl ArrayLike) -> Array {
     float(x, |x| {
@@ -121,6 +139,12 @@ pub fn sinc(x: impl ArrayLike) -> Array {
 }
 
 /// `log2(2^x + 2^y)`, without overflow. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(logaddexp2(array([1000.0f32]), 1000.0).to_vec::<f32>()?, [1001.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logaddexp2(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     floats("logaddexp2", x, y, |x, y| {
@@ -130,12 +154,26 @@ pub fn logaddexp2(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// Marks elements that are infinite and positive.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+/// assert_eq!(isposinf(x).to_vec::<bool>()?, [true, false, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn isposinf(x: impl ArrayLike) -> Array {
     infinite(x, f64::INFINITY)
 }
 
 /// Marks elements that are infinite and negative.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+/// assert_eq!(isneginf(x).to_vec::<bool>()?, [false, true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn isneginf(x: impl ArrayLike) -> Array {
     infinite(x, f64::NEG_INFINITY)
@@ -151,6 +189,12 @@ fn infinite(x: impl ArrayLike, value: f64) -> Array {
 }
 
 /// The absolute value of real numbers, floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(fabs(array([-2, 3])).to_vec::<f32>()?, [2.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fabs(x: impl ArrayLike) -> Array {
     float(x, |x| {
@@ -160,6 +204,12 @@ pub fn fabs(x: impl ArrayLike) -> Array {
 }
 
 /// The nearest integer, floating point; halves go to the even one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(rint(array([0.5f32, 1.5, -2.7])).to_vec::<f32>()?, [0.0, 2.0, -3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rint(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -167,24 +217,48 @@ pub fn rint(x: impl ArrayLike) -> Array {
 }
 
 /// `x` itself. Fails for booleans, as in NumPy.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(positive(array([-1, 2])).to_vec::<i32>()?, [-1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn positive(x: impl ArrayLike) -> Array {
     x.into_array()
 }
 
 /// Radians to degrees. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(degrees(std::f32::consts::PI).item::<f32>()?, 180.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn degrees(x: impl ArrayLike) -> Array {
     float(x, |x| Ok(x * (180.0 / std::f64::consts::PI)))
 }
 
 /// Degrees to radians. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(radians(180.0f32).item::<f32>()?, std::f32::consts::PI);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn radians(x: impl ArrayLike) -> Array {
     float(x, |x| Ok(x * (std::f64::consts::PI / 180.0)))
 }
 
 /// The angle of complex numbers in radians; 0 or π for real ones.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(angle(array([-1.0f32, 2.0])).to_vec::<f32>()?, [std::f32::consts::PI, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn angle(x: impl ArrayLike) -> Array {
     let x = x.into_array();
@@ -196,12 +270,26 @@ pub fn angle(x: impl ArrayLike) -> Array {
 }
 
 /// Marks numbers whose imaginary part is not 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let z = complex(array([1.0f32, 2.0]), array([0.0f32, 3.0]));
+/// assert_eq!(iscomplex(z).to_vec::<bool>()?, [false, true]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn iscomplex(x: impl ArrayLike) -> Array {
     super::imag(x.into_array()).not_equal(0)
 }
 
 /// Marks numbers whose imaginary part is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let z = complex(array([1.0f32, 2.0]), array([0.0f32, 3.0]));
+/// assert_eq!(isreal(z).to_vec::<bool>()?, [true, false]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn isreal(x: impl ArrayLike) -> Array {
     super::imag(x.into_array()).equal(0)
@@ -244,6 +332,12 @@ pub fn signbit(x: impl ArrayLike) -> Array {
 }
 
 /// `x` with the sign of `y`. Floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(copysign(array([1.0f32, 2.0]), array([-0.0f32, 3.0])).to_vec::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn copysign(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     floats("copysign", x, y, |x, y| {
@@ -418,6 +512,12 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// The least common multiple of integers; 0 where either is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lcm(array([4, 0]), 6).to_vec::<i32>()?, [12, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn lcm(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let (x, y) = (x.into_array(), y.into_array());

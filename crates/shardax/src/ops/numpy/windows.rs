@@ -45,14 +45,38 @@ windows! {
     /// ```
     hanning => |n, last| 0.5 * (1 - (n * (2.0 * PI) / last).cos());
     /// The Hamming window, `0.54 - 0.46 cos(2πn / (m - 1))`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert!(allclose(hamming(3), array([0.08f32, 1.0, 0.08]), 1e-5, 0.0)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     hamming => |n, last| 0.54 - 0.46 * (n * (2.0 * PI) / last).cos();
     /// The Blackman window, `0.42 - 0.5 cos(2πn / (m - 1)) + 0.08 cos(4πn / (m - 1))`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert!(allclose(blackman(3), array([0.0f32, 1.0, 0.0]), 0.0, 1e-6)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     blackman => |n, last| 0.42 - 0.5 * (n * (2.0 * PI) / last).cos() + 0.08 * (n * (4.0 * PI) / last).cos();
     /// The Bartlett window, a triangle with zeros at its ends.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(bartlett(3).to_vec::<f32>()?, [0.0, 1.0, 0.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     bartlett => |n, last| 1 - (n * 2 - last).abs() / last;
 }
 
 /// The Kaiser window of this shape parameter, a number: `i0(β sqrt(1 - (2n / (m - 1) - 1)²)) / i0(β)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!(allclose(kaiser(3, 0.0), ones([3]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn kaiser(m: usize, beta: impl ArrayLike) -> Array {
     let beta = beta.into_array();

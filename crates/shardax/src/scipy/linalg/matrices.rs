@@ -175,6 +175,13 @@ pub fn hadamard(n: usize, dtype: DType) -> Array {
 /// The symmetric matrix of absolute differences of a vector's elements; several vectors are `[..., n]`.
 ///
 /// Fails for a scalar.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let f = shardax::scipy::linalg::fiedler(array([1, 4]));
+/// assert_eq!(f.to_vec::<i32>()?, [0, 3, 3, 0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn fiedler(a: impl ArrayLike) -> Array {
     let a = a.into_array();
@@ -189,6 +196,13 @@ pub fn fiedler(a: impl ArrayLike) -> Array {
 /// diagonal.
 ///
 /// Fails for shapes that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let l = shardax::scipy::linalg::leslie(array([0.5f32, 2.0]), array([0.25f32]));
+/// assert_eq!(l.to_vec::<f32>()?, [0.5, 2.0, 0.25, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
     let (f, s) = (f.into_array(), s.into_array());

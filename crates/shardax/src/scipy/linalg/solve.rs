@@ -101,6 +101,15 @@ fn on_columns(b: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
 /// The packed LU factors and the pivots of square matrices, for [`lu_solve`]; see [`lax::linalg::lu`](crate::lax::linalg::lu).
 ///
 /// Fails for less than two dimensions, and matrices that are not square.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (lu, pivots) = shardax::scipy::linalg::lu_factor(array([[1.0f32, 2.0], [4.0, 4.0]]));
+/// // Row 1 is the pivot: `l` is [[1, 0], [0.25, 1]] and `u` is [[4, 4], [0, 1]].
+/// assert_eq!(lu.to_vec::<f32>()?, [4.0, 4.0, 0.25, 1.0]);
+/// assert_eq!(pivots.to_vec::<i32>()?, [1, 1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
     let a = a.into_array();

@@ -500,6 +500,17 @@ pub fn stft(x: impl ArrayLike) -> Result<(Array, Array, Array)> {
 /// [`SpectralOptions`] has options, which are those that the spectra were made with.
 ///
 /// Fails for fewer than two dimensions, and for lengths that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::signal::SpectralOptions;
+/// let x = array([1.0f32, 2.0, 3.0, 2.0, 1.0, 0.0, 1.0, 2.0]);
+/// let options = SpectralOptions::new().nperseg(4);
+/// let (times, y) = options.istft(options.stft(&x)?.2)?;
+/// assert_eq!(times.shape(), [8]);
+/// assert!(allclose(y, x, 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn istft(z: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().istft(z)
@@ -509,6 +520,16 @@ pub fn istft(z: impl ArrayLike) -> Result<(Array, Array)> {
 /// products of their spectra, complex. The shorter signal is padded with zeros. [`SpectralOptions`] has options.
 ///
 /// Fails as [`stft`] does, and for batches of different shapes.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::signal::SpectralOptions;
+/// let x = array([1.0f32, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0]);
+/// let (frequencies, density) = SpectralOptions::new().nperseg(4).csd(&x, &x)?;
+/// assert_eq!(frequencies.to_vec::<f32>()?, [0.0, 0.25, 0.5]);
+/// assert!(allclose(real(density), array([0.0f32, 4.0 / 3.0, 8.0 / 3.0]), 1e-5, 1e-5)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn csd(x: impl ArrayLike, y: impl ArrayLike) -> Result<(Array, Array)> {
     SpectralOptions::new().csd(x, y)

@@ -35,6 +35,12 @@ fn choices(n: &Array, k: &Array) -> Array {
 }
 
 /// The Pochhammer symbol, `Γ(z + m) / Γ(z)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::poch(4.0, 2.0).item::<f32>()? - 20.0).abs() < 1e-3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn poch(z: impl ArrayLike, m: impl ArrayLike) -> Array {
     real_elementwise("poch", &[z.into_array(), m.into_array()], |a| {
@@ -44,18 +50,36 @@ pub fn poch(z: impl ArrayLike, m: impl ArrayLike) -> Array {
 }
 
 /// The logarithm of the gamma function of positive numbers; NaN for others.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::loggamma(5.0).item::<f32>()? - 24f32.ln()).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn loggamma(x: impl ArrayLike) -> Array {
     real_elementwise("loggamma", &[x.into_array()], |x| where_(x[0].greater(0), gammaln(&x[0]), f64::NAN))
 }
 
 /// The Box-Cox transform, `(x^λ - 1) / λ`, and `log(x)` where `λ` is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::boxcox(array([1.0f32, 4.0]), 0.5).to_vec::<f32>()?, [0.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn boxcox(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
     real_elementwise("boxcox", &[x.into_array(), lmbda.into_array()], |a| power_of_log(&LOG.apply(&a[0]), &a[1]))
 }
 
 /// [`boxcox`] of `1 + x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::boxcox1p(array([0.0f32, 3.0]), 0.5).to_vec::<f32>()?, [0.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn boxcox1p(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
     real_elementwise("boxcox1p", &[x.into_array(), lmbda.into_array()], |a| power_of_log(&LOG1P.apply(&a[0]), &a[1]))

@@ -8,12 +8,24 @@ use crate::ops::primitive::special::{LOGIT, XLOG1PY, XLOGX, XLOGY};
 use crate::ops::primitive::unary::LOGISTIC;
 
 /// `log(p / (1 - p))`, the inverse of [`expit`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::logit(0.75).item::<f32>()? - 3f32.ln()).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logit(p: impl ArrayLike) -> Array {
     elementwise("logit", &[p.into_array()], |p| LOGIT.apply(p))
 }
 
 /// The logistic function, `1 / (1 + exp(-x))`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::expit(0.0).item::<f32>()?, 0.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn expit(x: impl ArrayLike) -> Array {
     elementwise("expit", &[x.into_array()], |x| LOGISTIC.apply(&x[0]))
@@ -32,12 +44,25 @@ pub fn xlogy(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// `x log(1 + y)`, and 0 where `x` is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::xlog1py(0.0, -1.0).item::<f32>()?, 0.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn xlog1py(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     elementwise("xlog1py", &[x.into_array(), y.into_array()], |a| XLOG1PY.apply(a))
 }
 
 /// `-x log(x)`: the entropy of a probability. `-∞` for negative numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let h = shardax::scipy::special::entr(array([0.5f32, 0.5])).sum(..);
+/// assert!((h.item::<f32>()? - 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn entr(x: impl ArrayLike) -> Array {
     real_elementwise("entr", &[x.into_array()], |x| {
@@ -47,12 +72,24 @@ pub fn entr(x: impl ArrayLike) -> Array {
 
 /// `p log(p / q)`: a term of the relative entropy. It is 0 where `p` is 0, and infinite where `p` or
 /// `q` are negative or `q` alone is 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::rel_entr(0.5, 0.25).item::<f32>()? - 0.5 * 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rel_entr(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("rel_entr", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]))
 }
 
 /// `p log(p / q) - p + q`: [`rel_entr`] for numbers that do not sum to 1.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::kl_div(0.5, 0.25).item::<f32>()? - 0.0965736).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn kl_div(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("kl_div", &[p.into_array(), q.into_array()], |a| relative(&a[0], &a[1]) - &a[0] + &a[1])

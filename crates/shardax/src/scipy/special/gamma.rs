@@ -23,6 +23,12 @@ pub fn gammaln(x: impl ArrayLike) -> Array {
 }
 
 /// The sign of the gamma function: NaN at the negative integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::scipy::special::gammasgn(array([0.5f32, -0.5])).to_vec::<f32>()?, [1.0, -1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn gammasgn(x: impl ArrayLike) -> Array {
     real_elementwise("gammasgn", &[x.into_array()], |x| sign(&x[0]))
@@ -39,12 +45,24 @@ fn sign(x: &Array) -> Array {
 }
 
 /// The gamma function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::gamma(5.0).item::<f32>()? - 24.0).abs() < 1e-3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn gamma(x: impl ArrayLike) -> Array {
     real_elementwise("gamma", &[x.into_array()], |x| sign(&x[0]) * EXP.apply(&LGAMMA.apply(&x[0])))
 }
 
 /// `n!`; 0 for negative numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::factorial(5).item::<f32>()? - 120.0).abs() < 1e-2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn factorial(n: impl ArrayLike) -> Array {
     real_elementwise("factorial", &[n.into_array()], |n| {
@@ -53,12 +71,26 @@ pub fn factorial(n: impl ArrayLike) -> Array {
 }
 
 /// The derivative of [`gammaln`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // Minus Euler's constant.
+/// assert!((shardax::scipy::special::digamma(1.0).item::<f32>()? + 0.577216).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn digamma(x: impl ArrayLike) -> Array {
     real_elementwise("digamma", &[x.into_array()], |x| DIGAMMA.apply(&x[0]))
 }
 
 /// The `n`-th derivative of [`digamma`]. `n` is an integer; only differentiable with respect to `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::special::polygamma(1, 1.0).item::<f32>()?;
+/// assert!((x - std::f32::consts::PI.powi(2) / 6.0).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn polygamma(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     let (n, x) = (n.into_array(), x.into_array());
@@ -71,12 +103,25 @@ pub fn polygamma(n: impl ArrayLike, x: impl ArrayLike) -> Array {
 }
 
 /// The Hurwitz zeta function, `Σ (q + k)⁻ˢ` over k from 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::special::zeta(2.0, 1.0).item::<f32>()?;
+/// assert!((x - std::f32::consts::PI.powi(2) / 6.0).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn zeta(s: impl ArrayLike, q: impl ArrayLike) -> Array {
     real_elementwise("zeta", &[s.into_array(), q.into_array()], |a| hurwitz(&a[0], &a[1]))
 }
 
 /// The logarithm of the multivariate gamma function of dimension `d`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::multigammaln(2.0, 2).item::<f32>()? - 0.451583).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
     real_elementwise("multigammaln", &[a.into_array()], |a| {
@@ -93,18 +138,38 @@ const MANY: u32 = 4096;
 /// The regularized lower incomplete gamma function: the integral of `tᵃ⁻¹ exp(-t) / Γ(a)` up to `x`.
 ///
 /// Differentiable with respect to both; only once with respect to `a`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let p = shardax::scipy::special::gammainc(1.0, 1.0).item::<f32>()?;
+/// assert!((p - (1.0 - (-1f32).exp())).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn gammainc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammainc", &[a.into_array(), x.into_array()], |a| IGAMMA.apply(a))
 }
 
 /// `1 - gammainc(a, x)`, accurate where that is small.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let q = shardax::scipy::special::gammaincc(1.0, 1.0).item::<f32>()?;
+/// assert!((q - (-1f32).exp()).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn gammaincc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("gammaincc", &[a.into_array(), x.into_array()], |a| IGAMMAC.apply(a))
 }
 
 /// The beta function, `Γ(a) Γ(b) / Γ(a + b)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::beta(2.0, 3.0).item::<f32>()? - 1.0 / 12.0).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     real_elementwise("beta", &[a.into_array(), b.into_array()], |x| {
@@ -114,6 +179,12 @@ pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
 }
 
 /// The logarithm of the absolute value of [`beta`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::betaln(2.0, 3.0).item::<f32>()? + 12f32.ln()).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn betaln(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     elementwise("betaln", &[a.into_array(), b.into_array()], |x| log_beta(&x[0], &x[1]))
@@ -139,6 +210,12 @@ pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
 /// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, divided by [`beta`].
 ///
 /// Only differentiable with respect to `x`, as in JAX.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::betainc(1.0, 1.0, 0.25).item::<f32>()? - 0.25).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn betainc(a: impl ArrayLike, b: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("betainc", &[a.into_array(), b.into_array(), x.into_array()], |a| BETAINC.apply(a))

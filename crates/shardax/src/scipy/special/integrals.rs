@@ -18,6 +18,12 @@ pub fn expi(x: impl ArrayLike) -> Array {
 }
 
 /// The exponential integral `E₁(x)`, [`expn`] of order 1.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::exp1(1.0).item::<f32>()? - 0.219384).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn exp1(x: impl ArrayLike) -> Array {
     expn(1, x)
@@ -25,6 +31,12 @@ pub fn exp1(x: impl ArrayLike) -> Array {
 
 /// The generalized exponential integral `Eₙ(x)`, `∫ exp(-x t) / tⁿ` over t from 1. NaN for negative `n` and `x`; only
 /// differentiable with respect to `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::expn(2, 1.0).item::<f32>()? - 0.148496).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn expn(n: impl ArrayLike, x: impl ArrayLike) -> Array {
     real_elementwise("expn", &[n.into_array(), x.into_array()], |a| EXPN.apply(a))
@@ -44,12 +56,24 @@ pub fn spence(x: impl ArrayLike) -> Array {
 }
 
 /// The scaled complementary error function, `exp(x²) erfc(x)`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::erfcx(1.0).item::<f32>()? - 0.427584).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn erfcx(x: impl ArrayLike) -> Array {
     real_elementwise("erfcx", &[x.into_array()], |x| ERFCX.apply(x))
 }
 
 /// Dawson's integral, `exp(-x²) ∫ exp(t²)` over t from 0 to `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::dawsn(1.0).item::<f32>()? - 0.538080).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn dawsn(x: impl ArrayLike) -> Array {
     real_elementwise("dawsn", &[x.into_array()], |x| DAWSON.apply(x))

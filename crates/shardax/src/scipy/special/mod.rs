@@ -65,6 +65,13 @@ pub(in crate::scipy) fn check_real(name: &str, args: &[Array]) -> Result<()> {
 }
 
 /// The logarithm of the sum of exponentials over `axes`; see [`Array::logsumexp`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::special::logsumexp(array([0.0f32, 0.0]), ..);
+/// assert!((x.item::<f32>()? - 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logsumexp(x: impl crate::ops::operators::ArrayLike, axes: impl crate::ops::numpy::IntoReduction) -> Array {
     x.into_array().logsumexp(axes)

@@ -7,18 +7,36 @@ use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative};
 use crate::ops::primitive::unary::{ERF, ERF_INV, ERFC};
 
 /// The error function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::erf(1.0).item::<f32>()? - 0.842701).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn erf(x: impl ArrayLike) -> Array {
     real_elementwise("erf", &[x.into_array()], |x| ERF.apply(&x[0]))
 }
 
 /// `1 - erf(x)`, accurate for large `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::erfc(1.0).item::<f32>()? - 0.157299).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn erfc(x: impl ArrayLike) -> Array {
     real_elementwise("erfc", &[x.into_array()], |x| ERFC.apply(&x[0]))
 }
 
 /// The inverse of [`erf`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::erfinv(0.5).item::<f32>()? - 0.476936).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn erfinv(x: impl ArrayLike) -> Array {
     real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
@@ -39,6 +57,12 @@ pub fn ndtr(x: impl ArrayLike) -> Array {
 }
 
 /// The logarithm of [`ndtr`], accurate where that underflows to 0.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::log_ndtr(-20.0).item::<f32>()? + 203.917).abs() < 1e-2);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn log_ndtr(x: impl ArrayLike) -> Array {
     real_elementwise("log_ndtr", &[x.into_array()], |x| LOG_NDTR.apply(x))
@@ -46,6 +70,12 @@ pub fn log_ndtr(x: impl ArrayLike) -> Array {
 
 /// The inverse of [`ndtr`]: the quantile `p` of the standard normal distribution; NaN where `p`
 /// is not a probability.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::special::ndtri(0.975).item::<f32>()? - 1.959964).abs() < 1e-4);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ndtri(p: impl ArrayLike) -> Array {
     real_elementwise("ndtri", &[p.into_array()], |p| NDTRI.apply(p))

@@ -34,6 +34,13 @@ pub fn logpdf(x: impl ArrayLike, alpha: impl ArrayLike) -> Array {
 }
 
 /// The probability density; see [`logpdf`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let density = shardax::scipy::stats::dirichlet::pdf(array([0.25f32, 0.75]), array([2.0f32, 1.0]));
+/// assert!((density.item::<f32>()? - 0.5).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pdf(x: impl ArrayLike, alpha: impl ArrayLike) -> Array {
     logpdf(x, alpha).exp()

@@ -45,6 +45,13 @@ pub fn logpmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array 
 }
 
 /// The probability of the counts `x`; see [`logpmf`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let p = shardax::scipy::stats::multinomial::pmf(array([1, 1]), 2, array([0.5f32, 0.5]));
+/// assert!((p.item::<f32>()? - 0.5).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pmf(x: impl ArrayLike, n: impl ArrayLike, p: impl ArrayLike) -> Array {
     logpmf(x, n, p).exp()

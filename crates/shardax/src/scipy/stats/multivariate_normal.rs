@@ -26,6 +26,13 @@ const NAME: &str = "stats::multivariate_normal::logpdf";
 /// are a number, the variance of all elements, or matrices `[..., n, n]`. A scalar mean is a distribution of numbers.
 ///
 /// Fails for complex numbers, and for shapes that do not fit.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let density = shardax::scipy::stats::multivariate_normal::logpdf(zeros([2]), zeros([2]), eye(2));
+/// assert!((density.item::<f32>()? + 1.837877).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, mean: impl ArrayLike, cov: impl ArrayLike) -> Array {
     let (x, mean, cov) = (x.into_array(), mean.into_array(), cov.into_array());

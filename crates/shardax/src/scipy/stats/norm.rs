@@ -28,18 +28,36 @@ fn standard(
 }
 
 /// The logarithm of the probability density.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::logpdf(0.0, 0.0, 1.0).item::<f32>()? + 0.918939).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logpdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.logpdf", x, loc, scale, |z, scale| log_density(&z) - scale.log())
 }
 
 /// The probability density function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::pdf(0.0, 0.0, 1.0).item::<f32>()? - 0.398942).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn pdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     logpdf(x, loc, scale).exp()
 }
 
 /// The cumulative distribution function.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::cdf(1.96, 0.0, 1.0).item::<f32>()? - 0.975002).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.cdf", x, loc, scale, |z, _| cumulative(&z))
@@ -52,6 +70,12 @@ pub fn logcdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> 
 }
 
 /// The survival function: the probability of more than `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::sf(1.96, 0.0, 1.0).item::<f32>()? - 0.024998).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn sf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     standard("norm.sf", x, loc, scale, |z, _| cumulative(&-z))
@@ -64,6 +88,12 @@ pub fn logsf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> A
 }
 
 /// The quantile function, inverse of [`cdf`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::ppf(0.975, 0.0, 1.0).item::<f32>()? - 1.959964).abs() < 1e-4);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn ppf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];
@@ -71,6 +101,12 @@ pub fn ppf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Arr
 }
 
 /// The inverse of [`sf`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert!((shardax::scipy::stats::norm::isf(0.025, 0.0, 1.0).item::<f32>()? - 1.959964).abs() < 1e-4);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn isf(q: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
     let args = [q.into_array(), loc.into_array(), scale.into_array()];
