@@ -283,7 +283,7 @@ fn train(folder: &Path) -> Result<()> {
 /// A process of a job is killed, the next attempt has fewer processes and is preempted, and the run is started again with
 /// more: the weights are those of a run that nothing disturbed.
 #[test]
-fn a_job_that_loses_a_process_goes_on_from_its_last_checkpoint() {
+fn a_job_that_loses_a_process_resumes_from_its_last_checkpoint() {
     if Command::new("mpirun").arg("--version").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "CI must have mpirun");
         return println!("skipped: no mpirun");
@@ -390,8 +390,10 @@ fn soak() {
     assert_eq!(status.code(), Some(0), "{text}");
     assert_eq!(folder.read("weights"), format!("{:?} 4", expected(total)), "{text}");
     assert_ne!(counts, [0; 4], "there were no faults");
-    let [told, killed, stopped, full] = counts;
-    println!("{total} steps; SIGTERM {told}, SIGKILL {killed}, stopped {stopped}, disk full {full}: the same weights");
+    let [terminated, killed, stopped, full] = counts;
+    println!(
+        "{total} steps; SIGTERM {terminated}, SIGKILL {killed}, stopped {stopped}, disk full {full}: the same weights"
+    );
     println!(
         "restarts {}; checkpoints not written {}",
         text.matches("restarts 4").count(),

@@ -54,7 +54,7 @@ fn keys(state: &State) -> Vec<&str> {
 }
 
 #[test]
-fn kinds_are_told_by_type_and_filters_choose_them() -> Result<()> {
+fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
     setup();
     let model = Block::new(&mut Rngs::new(0));
     assert_eq!(keys(&model.state_of(Filter::of::<Param>())), ["norm.bias", "norm.scale", "out.bias", "out.kernel"]);

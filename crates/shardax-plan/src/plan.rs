@@ -103,7 +103,7 @@ impl Plan {
         let arguments = arguments(&lowered.args_info(), &lowered.input_shardings())?;
         let axes = axes_of_shardings(lowered.as_text());
         let compile = move |target: &Target| match target.topology() {
-            Some(topology) => facts_of_unloaded(&lowered.compile_for(topology)?),
+            Some(topology) => facts_of_cross_compiled(&lowered.compile_for(topology)?),
             None => facts_of_compiled(&lowered.compile()?),
         };
         let (holders, rules) = (Vec::new(), Vec::new());
@@ -219,7 +219,7 @@ fn facts_of_compiled<Args: Tree, Out: Tree>(compiled: &Compiled<Args, Out>) -> R
     })
 }
 
-fn facts_of_unloaded<Args: Tree, Out: Tree>(compiled: &CrossCompiled<Args, Out>) -> Result<Facts> {
+fn facts_of_cross_compiled<Args: Tree, Out: Tree>(compiled: &CrossCompiled<Args, Out>) -> Result<Facts> {
     let platform = compiled.mesh().map_or("platform".to_owned(), |mesh| mesh.devices()[0].platform().to_owned());
     Ok(Facts {
         mesh: compiled.mesh().cloned(),

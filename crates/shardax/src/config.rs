@@ -217,15 +217,15 @@ pub fn set_max_compiled_bytes(bytes: usize) {
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let (send, told) = std::sync::mpsc::sync_channel(16);
+/// let (send, reports) = std::sync::mpsc::sync_channel(16);
 /// config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
 /// config::set_explain_cache_misses(true);
 /// let f = jit(|x: Array| x * 2);
 /// let (two, three) = (ones(2), ones(3));
 /// f.call(&two)?;
 /// f.call(&three)?;
-/// assert!(told.recv().is_ok_and(|text| text.contains("never seen function")));
-/// assert!(told.recv().is_ok_and(|text| text.contains("at argument[0], now float32[3] and before float32[2]")));
+/// assert!(reports.recv().is_ok_and(|text| text.contains("never seen function")));
+/// assert!(reports.recv().is_ok_and(|text| text.contains("at argument[0], now float32[3] and before float32[2]")));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn set_explain_cache_misses(explain: bool) {

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_library_are_told_from_the_users() {
+    fn lines_of_shardax_are_distinguished_from_the_users() {
         assert!(is_own(Location::caller()), "{}", stem());
         assert!(stem().ends_with("shardax"), "{}", stem());
     }

@@ -1,4 +1,4 @@
-//! What is kept of compiled programs, for how long, and how one sees it. Caches and the warning hook are the process's:
+//! Caches of compiled programs: their contents, their lifetime, and the reports about them. Caches and the warning hook are the process's:
 //! the tests here run one after the other.
 
 mod common;
@@ -100,11 +100,11 @@ fn misses_are_explained() -> Result<()> {
     let split = device_put(&ones(8), &NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]))?;
     let eight = ones(8);
     config::set_explain_cache_misses(true);
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let mut call = |x: Vec<Array>, by: i32| -> Result<()> {
         said();
         jit(scaled).call((x, by))?;
-        told.push(said().join("\n"));
+        reports.push(said().join("\n"));
         Ok(())
     };
     call(vec![two.clone()], 1)?;
@@ -117,7 +117,7 @@ fn misses_are_explained() -> Result<()> {
     call(vec![two], 1)?;
     config::set_explain_cache_misses(false);
     call(vec![ones(99)], 1)?;
-    let at = |i: usize, part: &str| assert!(told[i].contains(part), "{i}: {}", told[i]);
+    let at = |i: usize, part: &str| assert!(reports[i].contains(part), "{i}: {}", reports[i]);
     at(0, "TRACING CACHE MISS at ");
     at(0, "caches.rs:");
     at(0, "never seen function:\n    scaled");
@@ -126,7 +126,7 @@ fn misses_are_explained() -> Result<()> {
     at(3, "different input pytree");
     at(4, "different plain numbers:\n  * at argument[1], now 5 and before 1");
     at(6, "different input shardings:\n  * at argument[0][0], now NamedSharding(");
-    assert!(told[7].is_empty() && told[8].is_empty(), "{told:?}");
+    assert!(reports[7].is_empty() && reports[8].is_empty(), "{reports:?}");
     Ok(())
 }
 
@@ -431,7 +431,7 @@ fn memory_is_flat_over_many_shapes() -> std::io::Result<()> {
     assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
     let list = text.split("resident [").nth(1).and_then(|rest| rest.split(']').next()).unwrap_or_default();
     let sizes: Vec<usize> = list.split(", ").filter_map(|size| size.parse().ok()).collect();
-    // All six are taken with the cache full: what is left of a program shows six times.
+    // All six are taken with the cache full: remains of a program show six times.
     assert!(sizes.len() == 6 && sizes[5] <= sizes[1] + 8, "MiB after each sixth: {sizes:?}");
     Ok(())
 }

@@ -116,7 +116,7 @@ fn damaged_and_swapped_files_are_not_run() -> std::io::Result<()> {
     swapped.rotate_left(1);
     write(&swapped)?;
     assert_eq!(run(&cache), names.len());
-    assert_eq!(run(&cache), 0, "they were written anew");
+    assert_eq!(run(&cache), 0, "they were written again");
 
     // In each one bit: at the start, where key and digest are, and anywhere; or cut, or longer.
     let change = |round: usize, bytes: &[u8]| {

@@ -46,10 +46,10 @@ fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
 }
 
 /// A launch on several devices fails inside the plugin, which hangs in the next one. That one is rejected, and what is
-/// made anew runs.
+/// made afterwards runs.
 #[test]
 #[ignore = "run by another test"]
-fn fails_and_goes_on() -> Result<()> {
+fn fails_and_recovers() -> Result<()> {
     setup();
     let fault = std::env::var_os("FAULTY_LAUNCH").expect("set by the other test");
     let total = pmap(|x: Array| psum(x.sum(..), "i")).axis_name("i").out_axes(None);
@@ -80,7 +80,7 @@ fn fails_and_goes_on() -> Result<()> {
             assert!(text.contains("earlier multi-device execution failed inside the plugin"), "{text}");
             assert!(text.contains("create meshes and arrays again"), "{text}");
         }
-        // What is there can be read; what is made anew runs.
+        // What is there can be read; new arrays and programs run.
         assert_eq!(placed.to_vec::<f32>()?, x.to_vec::<f32>()?, "round {round}");
         assert_ne!(devices()?, old);
         let fresh = device_put(&placed, &NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]))?;
@@ -94,10 +94,10 @@ fn fails_and_goes_on() -> Result<()> {
 }
 
 #[test]
-fn a_fault_that_the_engine_does_not_survive_is_said_and_a_fresh_one_made() {
+fn a_fault_that_the_client_does_not_survive_is_reported_and_a_new_client_runs() {
     let folder = child::Folder::new();
     let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
-    let mut command = child::command("fails_and_goes_on");
+    let mut command = child::command("fails_and_recovers");
     child::run(command.envs(plugin).env("FAULTY_LAUNCH", folder.0.join("fault")).env("SHARDAX_EXIT_SECONDS", "5"));
 }
 
@@ -137,7 +137,7 @@ fn a_thread_local_may_compute_when_it_is_dropped() -> Result<()> {
 }
 
 #[test]
-fn more_devices_than_the_engine_can_simulate_are_an_error() {
+fn more_devices_than_the_plugin_can_simulate_are_an_error() {
     let error = config::set_num_cpu_devices(100_000).err().expect("it is rejected");
     assert_eq!(error.kind(), ErrorKind::Value);
     assert!(error.to_string().contains("100000 CPU devices are more than XLA can simulate"), "{error}");

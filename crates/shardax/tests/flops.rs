@@ -74,7 +74,7 @@ fn loops_branches_and_devices() -> Result<()> {
 }
 
 #[test]
-fn what_checkpoint_does_again_is_told() -> Result<()> {
+fn flops_that_checkpoint_repeats_are_reported() -> Result<()> {
     setup();
     let layer = |x: Array, w: Array| x.dot(w).tanh();
     let loss = |again: bool| {

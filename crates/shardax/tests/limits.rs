@@ -1,4 +1,4 @@
-//! What is far from ordinary: names of any characters, functions and trees nested deeply, guards dropped in any order,
+//! Extreme inputs: names of any characters, functions and trees nested deeply, guards dropped in any order,
 //! and threads that trace while others compute.
 
 mod common;
@@ -225,7 +225,7 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
     Ok(())
 }
 
-/// Fused, each of the results computes anew what others need too, which took the compiler half a minute.
+/// Fused, each of the results recomputes values that others also need, which took the compiler half a minute.
 /// What is done before XLA gets a program does not grow faster than the program. (What XLA does may:
 /// docs/plugin.md.)
 #[test]

@@ -1,4 +1,4 @@
-//! The same program on another number of devices or another platform: each in a process of its own, as both are chosen
+//! Programs on other numbers of devices and on other platforms: each in a process of its own, as both are chosen
 //! once.
 
 use std::process::{Command, Output};
@@ -49,7 +49,7 @@ fn says(settings: &[(&str, &str)], words: &[&str]) {
 }
 
 #[test]
-fn a_cpu_host_has_one_device_unless_told_otherwise() {
+fn a_cpu_host_has_one_device_by_default() {
     says(&[], &["ran on 1 of cpu."]);
     says(&[("SHARDAX_NUM_CPU_DEVICES", "")], &["ran on 1 of cpu."]);
     says(&[("SHARDAX_NUM_CPU_DEVICES", "3")], &["ran on 3 of cpu."]);
@@ -62,7 +62,7 @@ fn a_cpu_host_has_one_device_unless_told_otherwise() {
 }
 
 #[test]
-fn more_devices_than_the_engine_takes_are_rejected_at_once() {
+fn more_devices_than_the_plugin_takes_are_rejected_at_once() {
     for wrong in ["2049", "100000"] {
         says(
             &[("SHARDAX_NUM_CPU_DEVICES", wrong)],

@@ -93,7 +93,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     Ok(())
 }
 
-/// Set where a child's profile starts before its engine does.
+/// Set where a child's profile starts before its plugin does.
 const LATE: &str = "SHARDAX_TEST_PROFILE_FIRST";
 
 /// Where a child writes its profile.

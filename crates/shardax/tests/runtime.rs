@@ -1,4 +1,4 @@
-//! How compiled programs are run: on all devices at once or one by one.
+//! Execution of compiled programs: on all devices at once or one by one.
 
 mod common;
 

@@ -86,7 +86,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Fails where nothing could be started.
 pub fn supervise(options: &Options) -> Result<u8, String> {
     let signals = signals()?;
-    let mut run = Run { options, signals, told: false, failures: 0, stalled: 0, attempts: 0 };
+    let mut run = Run { options, signals, stopping: false, failures: 0, stalled: 0, attempts: 0 };
     run.run()
 }
 
@@ -103,7 +103,7 @@ struct Run<'a> {
     options: &'a Options,
     signals: Receiver<i32>,
     /// A signal has come: nothing is restarted any more.
-    told: bool,
+    stopping: bool,
     failures: u32,
     /// Attempts in a row without a new checkpoint.
     stalled: u32,
@@ -129,7 +129,7 @@ impl Run<'_> {
             }
             match end {
                 End::Done => return Ok(0),
-                End::Preempted if self.told => return Ok(preemption_status()),
+                End::Preempted if self.stopping => return Ok(preemption_status()),
                 End::Preempted => {
                     // Progress cannot be seen without the folder.
                     if self.options.checkpoints.is_none() {
@@ -137,7 +137,7 @@ impl Run<'_> {
                     }
                     say("the program was preempted, and this command was not");
                 }
-                End::Failed { status, .. } if self.told => return Ok(status),
+                End::Failed { status, .. } if self.stopping => return Ok(status),
                 End::Failed { ref why, .. } => {
                     self.failures += 1;
                     say(&format!("attempt {} failed: {why}", self.attempts));
@@ -175,11 +175,11 @@ impl Run<'_> {
     /// Waits; `false` when a signal has come.
     fn pause(&mut self, time: Duration) -> bool {
         match self.signals.recv_timeout(time) {
-            Ok(_) => self.told = true,
+            Ok(_) => self.stopping = true,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(time),
         }
-        !self.told
+        !self.stopping
     }
 
     /// The number of processes that can be started, once it is enough; `None` when a signal has come.
@@ -213,7 +213,7 @@ impl Run<'_> {
                 attempt.kill();
             }
             let Ok(signal) = self.signals.recv_timeout(POLL) else { continue };
-            match std::mem::replace(&mut self.told, true) {
+            match std::mem::replace(&mut self.stopping, true) {
                 false => {
                     let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
                     say(&format!("{name}: the program saves and ends; a second signal ends it at once"));

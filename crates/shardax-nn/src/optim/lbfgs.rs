@@ -213,11 +213,11 @@ where
     R: IntoOutput<Output = Array>,
 {
     let known = (state.1.value.clone(), state.1.grad.clone());
-    let anew = |params: P| -> Result<(Array, P)> {
+    let recompute = |params: P| -> Result<(Array, P)> {
         let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
         Ok((value.astype(DType::F32), grad))
     };
     let finite = state.1.value.isfinite();
     type Both<P> = (P, (Array, P));
-    cond(finite, |(_, known): Both<P>| known, |(params, _): Both<P>| anew(params), (params, known))
+    cond(finite, |(_, known): Both<P>| known, |(params, _): Both<P>| recompute(params), (params, known))
 }

@@ -179,7 +179,7 @@ impl ScaleByZoomLinesearch {
         let next = |s: Search<P>| -> Result<Search<P>> {
             let found = s.interval_found.clone();
             let next = cond(found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
-            line.settled(next)
+            line.at_safe_point(next)
         };
         let end = while_loop(going, next, search)?;
         let state = ZoomLinesearchState {
@@ -295,7 +295,7 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
     }
 
     /// Ends a failed search at the best point that decreases enough, or at the start if nothing is finite.
-    fn settled(&self, s: Search<P>) -> Result<Search<P>> {
+    fn at_safe_point(&self, s: Search<P>) -> Result<Search<P>> {
         let outside = s.decrease_error.isinf();
         let back = &s.failed & (s.safe.step.greater(0) | outside);
         Ok(Search { here: choose(&back, &s.safe, &s.here)?, grad: choose(&back, &s.safe_grad, &s.grad)?, ..s })

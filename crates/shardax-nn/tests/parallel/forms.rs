@@ -209,12 +209,12 @@ fn pipelines() -> Result<()> {
     setup();
     let micro = X / MICRO_BATCHES;
     for (schedule, sums) in [(PipelineSchedule::GPipe, SUMS), (PipelineSchedule::OneFOneB, SUMS + 2)] {
-        let staged = |rules: Rules| Config { rules, schedule, ..Config::default() };
-        by_rules(&staged(rules(&[("stage", 4)], &[("layers", "stage")])?))?
+        let with_rules = |rules: Rules| Config { rules, schedule, ..Config::default() };
+        by_rules(&with_rules(rules(&[("stage", 4)], &[("layers", "stage")])?))?
             .is([("collective-permute stage loop", 2 * micro), ("all-reduce stage", TABLE + LAST + 1)]);
         let three = [("data", 2), ("stage", 2), ("model", 2)];
         let three = rules(&three, &[("batch", "data"), ("layers", "stage"), ("heads", "model"), ("mlp", "model")])?;
-        by_rules(&staged(three))?.is([
+        by_rules(&with_rules(three))?.is([
             ("collective-permute stage loop", 2 * micro / 2),
             ("all-reduce model loop", sums * micro / 2),
             ("all-reduce data", LAYERS / 2 * (MATRICES / 2 + NORMS) + 1),

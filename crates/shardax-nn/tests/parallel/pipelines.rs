@@ -80,28 +80,29 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     let rules = Rules::new(&make_mesh([("stage", 4)])?, [("layers", "stage")]);
     let model = layers(&rules)?;
     let x = ones([6, 32]);
-    let told = |loss: Result<Array>| loss.err().map(|error| error.to_string()).unwrap_or_default();
-    let text = told(loss_by(Pipeline::of(&rules, "layers", 4), false)(model.clone(), x.clone(), x.clone()));
+    let error_text = |loss: Result<Array>| loss.err().map(|error| error.to_string()).unwrap_or_default();
+    let text = error_text(loss_by(Pipeline::of(&rules, "layers", 4), false)(model.clone(), x.clone(), x.clone()));
     assert!(
         text.contains("must divide into 4 micro-batches, got float32[6,32]") && text.contains("pipelines.rs"),
         "{text}"
     );
-    let text = told(loss_by(Pipeline::of(&rules, "layers", 0), false)(model.clone(), x.clone(), x.clone()));
+    let text = error_text(loss_by(Pipeline::of(&rules, "layers", 0), false)(model.clone(), x.clone(), x.clone()));
     assert!(text.contains("micro_batches must be at least 1, got 0"), "{text}");
-    let text = told(loss_by(Pipeline::new("stage", 2), false)(model.clone(), x.clone(), x.clone()));
+    let text = error_text(loss_by(Pipeline::new("stage", 2), false)(model.clone(), x.clone(), x.clone()));
     assert!(text.contains("unbound axis name"), "{text}");
     let loss = loss_by(Pipeline::new("stage", 2), false);
     let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
-    let text = told(unchecked.call((&model, &x, &x)));
+    let text = error_text(unchecked.call((&model, &x, &x)));
     assert!(text.contains("need a shard_map that tracks what varies") && text.contains("pipelines.rs"), "{text}");
     let narrow = |mut layers: Layers, x: Array| layers.forward(x).get((.., ..16));
     let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
     let pipeline = Pipeline::of(&rules, "layers", 2);
-    let text = told(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
+    let text =
+        error_text(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
     assert!(text.contains("a stage must return what it takes, got float32[3, 16] for float32[3, 32]"), "{text}");
     let rows = |(): (), x: Array, _: Array| x.sum(-1);
     let through = |mut layers: Layers, x: Array| layers.forward(x);
-    let text = told(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));
+    let text = error_text(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));
     assert!(text.contains("the loss must be a scalar, got float32[3"), "{text}");
     let two = Rules::new(&make_mesh([("a", 2), ("b", 4)])?, [("layers", ("a", "b"))]);
     let text = two.axis("layers").err().map(|e| e.to_string()).unwrap_or_default();

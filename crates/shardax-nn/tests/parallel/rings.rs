@@ -142,19 +142,19 @@ fn invalid_arguments_of_rings_are_errors() -> Result<()> {
     let mesh = make_mesh([("sequence", 8)])?;
     let split = P![None, "sequence"];
     let x = ones([1, 8, 2, 4]);
-    let told = |options: AttentionOptions, axis: &'static str| {
+    let error_text = |options: AttentionOptions, axis: &'static str| {
         let ring = |x: Array| options.ring_attention(&x, &x, &x, axis);
         let ring = shard_map(ring, &mesh).in_specs(&split).out_specs(&split);
         ring.call(&x).err().map(|error| error.to_string()).unwrap_or_default()
     };
-    let text = told(AttentionOptions::new().mask(ones([8, 8])), "sequence");
+    let text = error_text(AttentionOptions::new().mask(ones([8, 8])), "sequence");
     assert!(text.contains("ring_attention: a mask is of the whole sequence") && text.contains("rings.rs"), "{text}");
-    let text = told(AttentionOptions::new().segment_ids(ones([1, 8]), ones([1, 8])), "sequence");
+    let text = error_text(AttentionOptions::new().segment_ids(ones([1, 8]), ones([1, 8])), "sequence");
     assert!(text.contains("segment_ids to have a dtype that is a subdtype of integer"), "{text}");
     let two = array([[1, 2]]);
-    let text = told(AttentionOptions::new().segment_ids(&two, &two), "sequence");
+    let text = error_text(AttentionOptions::new().segment_ids(&two, &two), "sequence");
     assert!(text.contains("segment_ids [1, 2] and the queries [1, 1]"), "{text}");
-    assert!(told(AttentionOptions::new(), "rows").contains("unbound axis name"));
+    assert!(error_text(AttentionOptions::new(), "rows").contains("unbound axis name"));
     let text =
         ring_attention(&x, ones([1, 8, 3, 4]), ones([1, 8, 3, 4]), "sequence").check().err().map(|e| e.to_string());
     assert!(text.is_some_and(|text| text.contains("ring_attention: the heads of q must be a multiple")));

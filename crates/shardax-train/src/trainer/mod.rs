@@ -306,9 +306,9 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let mut numbers = Numbers::new(loggers, hooks, progress, timing);
         let result = self.make_steps((state, step), data, step_of, &mut numbers, notices);
         // Runs after a failed step, too; that step's error takes precedence.
-        let told = numbers.finish();
+        let reported = numbers.finish();
         let state = result?;
-        told?;
+        reported?;
         if let Some(checkpoints) = self.checkpoints {
             checkpoints.wait_until_finished()?;
         }

@@ -55,7 +55,7 @@ fn came_to(line: String) -> Option<u64> {
 }
 
 #[test]
-fn a_training_that_is_killed_goes_on() -> Result<()> {
+fn a_training_that_is_killed_resumes() -> Result<()> {
     setup();
     let kills: usize = std::env::var("SHARDAX_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What a manager keeps, when it saves, and what it does with what others left.
+//! A manager of checkpoints: the steps it saves and retains, and files that other programs left.
 
 use std::fs;
 use std::sync::mpsc::sync_channel;
@@ -92,7 +92,7 @@ fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
     first.save(7, &value(7.0))?;
     fails(first.wait_until_finished(), &["7.unfinished is there already", "another program"]);
     assert!(folder.join("7.unfinished").exists());
-    // The error was told once.
+    // The error was reported once.
     assert!(first.save(8, &value(8.0))?);
     drop(first);
     let third = CheckpointManager::new(&folder.0, Options::new())?;

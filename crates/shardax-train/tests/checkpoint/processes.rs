@@ -145,7 +145,7 @@ fn run(case: &str, folder: &Path) -> Result<()> {
 
 /// 2 processes of 2 devices save; 4 of 1, one of 4 and 2 of 4 go on, one after the other.
 #[test]
-fn another_number_of_processes_goes_on() {
+fn another_number_of_processes_resumes() {
     for launcher in launchers() {
         let folder = Folder::new();
         let job_in = |folder: &Folder, case: &str, processes: usize, devices: usize| {

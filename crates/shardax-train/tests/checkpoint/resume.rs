@@ -84,7 +84,7 @@ fn placements() -> Result<Vec<(&'static str, Rules)>> {
 
 /// Ten steps are five, a checkpoint, and five.
 #[test]
-fn a_training_goes_on_bit_by_bit() -> Result<()> {
+fn a_training_resumes_bit_for_bit() -> Result<()> {
     setup();
     for (name, rules) in placements()?.into_iter().filter(|(name, _)| ["1 device", "8 devices, split"].contains(name)) {
         let folder = Folder::new();
@@ -112,7 +112,7 @@ fn a_training_goes_on_bit_by_bit() -> Result<()> {
 
 /// What was saved on some devices goes on on others; each device has the same bits as if it had begun there.
 #[test]
-fn a_training_goes_on_on_other_devices() -> Result<()> {
+fn a_training_resumes_on_other_devices() -> Result<()> {
     setup();
     let folder = Folder::new();
     let all = placements()?;
@@ -134,7 +134,7 @@ fn a_training_goes_on_on_other_devices() -> Result<()> {
                     "{name} {path}: {lies}"
                 );
             }
-            // From one of them, since each is compiled anew.
+            // From one of them, since each is compiled separately.
             if at == 4 {
                 assert!(train(to, there, 2..3)?.1[0].is_finite(), "{name}");
             }

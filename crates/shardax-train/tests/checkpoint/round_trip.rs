@@ -1,4 +1,4 @@
-//! What is saved is what is restored: dtypes, shapes, trees, meshes.
+//! Restoring returns what was saved: dtypes, shapes, trees, meshes.
 
 use std::collections::BTreeMap;
 

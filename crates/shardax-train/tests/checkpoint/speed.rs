@@ -1,4 +1,4 @@
-//! How quick a gibibyte is saved and restored, beside what the disk does; and whether steps wait for data.
+//! The time to save and restore a gibibyte, beside the disk's own, and the time that steps wait for data.
 //!
 //! `cargo test --release -p shardax-train --test checkpoint speed -- --include-ignored --nocapture` prints the table;
 //! `TMPDIR` says which disk.

@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common.
+//! Helpers of this crate's tests.
 
 // Each test program uses a part of it.
 #![allow(dead_code)]

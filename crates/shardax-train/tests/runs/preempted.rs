@@ -124,7 +124,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
     assert_eq!(running.end(60).0.code(), Some(STATUS));
 }
 
-/// One process of four is told, at a random moment; each run resumes the one before.
+/// One process of four gets a signal, at a random moment; each run resumes the one before.
 #[test]
 fn all_processes_save_the_same_step() {
     let count: u64 = std::env::var("SHARDAX_SIGNALS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);

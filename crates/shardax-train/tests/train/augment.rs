@@ -84,7 +84,7 @@ fn changes_of_images_are_what_they_say() -> Result<()> {
         let got = share(&cropped, &is);
         assert!((got - want / 9.0).abs() < 0.09, "{is:?}: {got}");
     }
-    // A grey image has no saturation, and one of a single grey no contrast: what is left is brightness.
+    // A grey image has no saturation, and one of a single grey no contrast: brightness remains.
     let grey = HostArray::of(&[100u8; 12], &[2, 2, 3])?;
     for image in all(Augment::new(3).color_jitter(0.3), &grey)? {
         assert!(image.iter().all(|v| *v == image[0] && (70..=130).contains(v)), "{image:?}");

@@ -14,7 +14,7 @@ fn values(x: f64) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn lines_of_later_steps_are_those_of_the_run_that_goes_on() -> Result<()> {
+fn lines_of_later_steps_are_those_of_the_resumed_run() -> Result<()> {
     let folder = Folder::new();
     let path = folder.join("deep/metrics.jsonl");
     let mut log = JsonLines::new(&path)?;

@@ -46,7 +46,7 @@ fn bits<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
 
 /// Twenty steps at once, and in three runs of which two are stopped: the same bits, the same numbers in the log.
 #[test]
-fn a_run_that_is_stopped_goes_on_bit_by_bit() -> Result<()> {
+fn a_run_that_is_stopped_resumes_bit_for_bit() -> Result<()> {
     setup();
     let step = jit(train_step).donate_argnums([0]);
     let run = |folder: &Folder, stop: Option<u64>, seed: u32| -> Result<State> {

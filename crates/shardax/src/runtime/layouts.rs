@@ -292,9 +292,11 @@ impl Request {
     ) -> Result<Option<KnownLayout>> {
         let Some(asked) = asked else { return Ok(None) };
         let layout = match (asked, layout_at(layouts, at)) {
-            (RequestedLayout::As(known), Some(told)) if !same_layout(known.get(), &told) => KnownLayout::new(&told),
+            (RequestedLayout::As(known), Some(actual)) if !same_layout(known.get(), &actual) => {
+                KnownLayout::new(&actual)
+            }
             (RequestedLayout::As(known), _) => known,
-            (RequestedLayout::Auto, Some(told)) => KnownLayout::new(&told),
+            (RequestedLayout::Auto, Some(actual)) => KnownLayout::new(&actual),
             (RequestedLayout::Auto, None) => {
                 return Err(self.place.platform().lacks(
                     "a layout of the compiler's choice (`Layout::AUTO`)",

@@ -81,12 +81,12 @@ impl Job<'_> {
         let like = processes.like(&ranks);
         let first = like.first().copied().unwrap_or(processes.rank());
         if self.own || like.len() < 2 {
-            return Ok(self.load_or_compile(&shared).map(|(spanning, _)| spanning));
+            return Ok(self.load_or_compile(&shared).map(|(executable, _)| executable));
         }
         let mut made = None;
         let given = processes.share((first, &like), || {
-            let (spanning, bytes) = self.load_or_compile(&shared).map_err(|error| error.message)?;
-            made = Some(spanning);
+            let (executable, bytes) = self.load_or_compile(&shared).map_err(|error| error.message)?;
+            made = Some(executable);
             Ok(bytes)
         })?;
         Ok(match (made, given) {

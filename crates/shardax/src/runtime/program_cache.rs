@@ -180,17 +180,17 @@ fn tables() -> MutexGuard<'static, Vec<Weak<dyn Evictable>>> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Subjects the programs of `keeper` to the limits, while it exists.
-pub(crate) fn register<K: Evictable + 'static>(keeper: K) -> Arc<K> {
-    let keeper = Arc::new(keeper);
-    let weak: Weak<K> = Arc::downgrade(&keeper);
+/// Subjects the programs of `table` to the limits, while it exists.
+pub(crate) fn register<K: Evictable + 'static>(table: K) -> Arc<K> {
+    let table = Arc::new(table);
+    let weak: Weak<K> = Arc::downgrade(&table);
     let mut tables = tables();
     if tables.len() == tables.capacity() {
         // Dropped tables are removed before the list grows.
         tables.retain(|table| table.strong_count() > 0);
     }
     tables.push(weak);
-    keeper
+    table
 }
 
 /// The existing tables, to be used outside of the lock.
@@ -206,9 +206,9 @@ fn make_room() {
     if !too_much || BUSY.swap(true, Ordering::Acquire) {
         return;
     }
-    let keepers = evictable();
+    let tables = evictable();
     let mut all = Vec::new();
-    keepers.iter().for_each(|keeper| keeper.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
+    tables.iter().for_each(|table| table.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
     all.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
     // Evicts an eighth more than necessary, so that not every new program triggers an eviction; never the newest.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
@@ -226,7 +226,7 @@ fn make_room() {
             ties -= usize::from(tie);
             used > oldest || tie
         };
-        keepers.iter().for_each(|keeper| keeper.retain(&mut keep));
+        tables.iter().for_each(|table| table.retain(&mut keep));
     }
     BUSY.store(false, Ordering::Release);
 }
@@ -238,5 +238,5 @@ fn make_room() {
 /// ([`config::set_max_compiled_programs`](crate::config::set_max_compiled_programs)); those of a function that captures
 /// something are dropped with its last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap).
 pub fn clear_caches() {
-    evictable().iter().for_each(|keeper| keeper.retain(&mut |_| false));
+    evictable().iter().for_each(|table| table.retain(&mut |_| false));
 }

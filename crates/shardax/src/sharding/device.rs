@@ -106,11 +106,11 @@ impl Device {
 
     /// The bytes of memory available to programs. `None` where the platform does not report it.
     pub fn memory_limit(&self) -> Option<usize> {
-        let told = || match &self.0 {
+        let reported = || match &self.0 {
             Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
             Kind::Described(_) => None,
         };
-        self.number("device_memory_bytes_limit").or_else(told)
+        self.number("device_memory_bytes_limit").or_else(reported)
     }
 
     fn attribute(&self, name: &str) -> Option<&pjrt::Value> {

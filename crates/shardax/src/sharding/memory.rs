@@ -163,7 +163,7 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn memory_stats(&self) -> Result<MemoryStats> {
-        let told = self.attached().and_then(|device| match device.memory_stats() {
+        let stats = self.attached().and_then(|device| match device.memory_stats() {
             Ok(stats) => Ok(stats),
             Err(error) if error.code == pjrt::Code::Unimplemented => {
                 Err(err!(NotImplemented, "memory_stats is not implemented on {}", self.platform().to_uppercase())
@@ -171,7 +171,7 @@ impl Device {
             }
             Err(error) => Err(error.into()),
         });
-        told.at_caller()
+        stats.at_caller()
     }
 
     fn pjrt_memories(&self) -> Result<Vec<pjrt::Memory>> {

@@ -38,22 +38,22 @@ pub fn all(topology: &Topology) -> Result<()> {
     let typed = shape_dtype_struct_on([256, 512], DType::F32, &columns);
     let lowered = f.out_shardings((&columns, &device)).lower(&typed)?;
     assert_eq!(lowered.as_text().matches(r#"mhlo.layout_mode = "{0,1}""#).count(), 2, "{}", lowered.as_text());
-    let unloaded = lowered.compile_for(topology)?;
-    let (inputs, outputs) = (unloaded.input_formats(), unloaded.output_formats());
+    let compiled = lowered.compile_for(topology)?;
+    let (inputs, outputs) = (compiled.input_formats(), compiled.output_formats());
     for format in inputs.leaves().iter().flatten().chain(outputs.leaves()) {
         assert_eq!(order(format), Some(vec![1, 0]), "{format}");
     }
-    assert!(unloaded.serialize()?.len() > 1000);
+    assert!(compiled.serialize()?.len() > 1000);
 
     // Over a mesh, with what was lowered for it.
     let mesh = topology.mesh([("x", 8)])?;
     let split = NamedSharding::new(&mesh, P!["x"]);
     let format = Format::new(Layout::new([1, 0]), &split);
     let x = shape_dtype_struct_on([1024, 512], DType::F32, &format);
-    let unloaded = jit(|x: Array| x * 2.0).out_shardings(&format).lower(&x)?.compile_for(topology)?;
-    let out = &unloaded.output_formats().leaves()[0].clone();
+    let compiled = jit(|x: Array| x * 2.0).out_shardings(&format).lower(&x)?.compile_for(topology)?;
+    let out = &compiled.output_formats().leaves()[0].clone();
     assert_eq!((order(out), out.sharding()), (Some(vec![1, 0]), Some(&Sharding::from(&split))));
-    assert_eq!(unloaded.output_shardings().leaves(), [Sharding::from(&split)]);
+    assert_eq!(compiled.output_shardings().leaves(), [Sharding::from(&split)]);
 
     // A value that is split is constrained where it lies, on a TPU as it is, elsewhere in a `shard_map`.
     let y = shape_dtype_struct_on([1024, 512], DType::F32, &split);
@@ -67,11 +67,11 @@ pub fn all(topology: &Topology) -> Result<()> {
         assert_eq!(constrained.collectives()?.count(), 0, "{}", constrained.collectives()?);
     }
 
-    // Nothing said: the default, which is told too.
+    // Nothing said: the default, which is reported too.
     let plain = jit(|x: Array| x * 2.0).lower(&w)?;
     assert!(!plain.as_text().contains("layout_mode"), "{}", plain.as_text());
-    let unloaded = plain.compile_for(topology)?;
-    let format = unloaded.output_formats().leaves()[0].clone();
+    let compiled = plain.compile_for(topology)?;
+    let format = compiled.output_formats().leaves()[0].clone();
     assert_eq!(format.layout().map(|layout| !layout.tiling().is_empty()), Some(tiled), "{format}");
     if tiled {
         let tiles = Layout::new([1, 0]).with_tiling([[8, 128]]);

@@ -1,4 +1,4 @@
-//! Programs compiled for TPUs and GPUs that are not there, by their own compilers.
+//! Programs compiled for TPUs and GPUs you do not have, by their own compilers.
 //!
 //! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests
 //! say so and end, unless `SHARDAX_ACCELERATORS=required` says that they must be there. Each runs in a process of its own that can reach no network where the system allows that, and that

@@ -49,11 +49,11 @@ fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<(
         assert_eq!(text.matches(PUT_TO_HOST).count(), 1, "{text}");
         assert!(text.contains(r#"(%0: tensor<8x65536xf32> {mhlo.memory_kind = "device", sdy.sharding"#), "{text}");
         assert!(text.contains(r#"{mhlo.memory_kind = "pinned_host""#), "{text}");
-        let unloaded = lowered.compile_for(topology)?;
-        let memory = unloaded.memory_analysis()?;
+        let compiled = lowered.compile_for(topology)?;
+        let memory = compiled.memory_analysis()?;
         assert_eq!(memory.host_outputs, bytes, "{memory:?}");
         assert!(memory.outputs < bytes, "{memory:?}");
-        assert_eq!(unloaded.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
+        assert_eq!(compiled.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
     }
 
     // Where all lies in the devices' own memory, nothing is said of it.
@@ -78,9 +78,9 @@ fn one_device(topology: &Topology, device: &Device) -> Result<()> {
     let host = SingleDeviceSharding::new(device).with_memory_kind("pinned_host");
     let x = shape_dtype_struct_on([1 << 16], DType::F32, device);
     let asked = jit(|x: Array| x.sin()).out_shardings(&host).lower(&x)?;
-    let unloaded = asked.compile_for(topology)?;
-    assert_eq!(unloaded.memory_analysis()?.host_outputs, 4 << 16);
-    assert_eq!(unloaded.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
+    let compiled = asked.compile_for(topology)?;
+    assert_eq!(compiled.memory_analysis()?.host_outputs, 4 << 16);
+    assert_eq!(compiled.output_shardings().leaves()[0].memory_kind(), Some("pinned_host"));
     Ok(())
 }
 

@@ -16,8 +16,8 @@ fn on(mesh: &Mesh, shape: &[usize], spec: PartitionSpec) -> Array {
 }
 
 /// The collectives with the axes that they run over, each once.
-fn over(unloaded: &CrossCompiled<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
-    let report = unloaded.collectives()?;
+fn over(compiled: &CrossCompiled<impl Tree, impl Tree>) -> Result<Vec<(CollectiveKind, Vec<String>)>> {
+    let report = compiled.collectives()?;
     let axes = |c: &Collective| c.axes.iter().map(|axis| axis.to_string()).collect();
     let mut all: Vec<_> = report.iter().map(|c| (c.kind, axes(c))).collect();
     all.sort();
@@ -35,8 +35,8 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
     .donate_argnums([0]);
     let batch = 8 * mesh.axis_size("data").unwrap_or(1);
     let p = (on(mesh, &[64, 10], P![]), on(mesh, &[10], P![]));
-    let unloaded = step.lower((p, on(mesh, &[batch, 64], P!["data"])))?.compile_for(topology)?;
-    let report = unloaded.collectives()?;
+    let compiled = step.lower((p, on(mesh, &[batch, 64], P!["data"])))?.compile_for(topology)?;
+    let report = compiled.collectives()?;
     assert!(report.count() > 0, "{report}");
     // Over slices a TPU goes in steps of its own.
     if mesh.devices().iter().all(|d| d.slice_index() == mesh.devices()[0].slice_index()) {
@@ -46,13 +46,13 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
         assert_eq!(found, Some(expected), "{report}");
     }
     // Both parameters' memory is taken over.
-    let memory = unloaded.memory_analysis()?;
+    let memory = compiled.memory_analysis()?;
     assert!(memory.aliased >= 4 * (640 + 10) && memory.arguments >= 4 * (640 + 10 + 8 * 64), "{memory:?}");
     // Newer plugins tell more; what there is of it agrees with the rest.
     let whole = memory.total_allocation.zip(memory.peak_unpadded_heap).expect("figures of C API 0.104");
     assert!(whole.0 >= whole.1 && whole.1 >= memory.arguments / 2, "{memory:?}");
-    assert_eq!(unloaded.output_shardings().leaves()[0].num_devices(), mesh.size());
-    assert!(unloaded.output_shardings().leaves().iter().all(|s| s.is_fully_replicated()));
+    assert_eq!(compiled.output_shardings().leaves()[0].num_devices(), mesh.size());
+    assert!(compiled.output_shardings().leaves().iter().all(|s| s.is_fully_replicated()));
     Ok(())
 }
 
@@ -68,9 +68,9 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let rows = || split(&mesh, P!["fsdp"]);
     let weights = (on(&mesh, &[1024, 4096], P!["fsdp"]), on(&mesh, &[4096, 1024], P!["fsdp"]));
     let step = step.out_shardings((rows(), rows()));
-    let unloaded = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
-    assert!(unloaded.as_text()?.contains("AsyncCollectiveStart"), "nothing runs beside: look for another program");
-    let report = unloaded.collectives()?;
+    let compiled = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
+    assert!(compiled.as_text()?.contains("AsyncCollectiveStart"), "nothing runs beside: look for another program");
+    let report = compiled.collectives()?;
     let of = |kind, bytes| report.iter().filter(|c| (c.kind, c.bytes) == (kind, bytes)).map(|c| c.count).sum::<usize>();
     // 4,194,304 weights each: gradients of float32, gathered as bfloat16, which is what TPUs multiply.
     assert_eq!(of(CollectiveKind::ReduceScatter, 4 << 22), 1, "{report}");
@@ -123,15 +123,15 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
 
     let here = lowered.compile()?.output_shardings();
     for topology in topologies {
-        let unloaded = lowered.compile_for(topology)?;
-        let report = unloaded.collectives()?;
-        let over = over(&unloaded)?;
+        let compiled = lowered.compile_for(topology)?;
+        let report = compiled.collectives()?;
+        let over = over(&compiled)?;
         for axis in ["data", "model"] {
             assert!(over.iter().any(|(_, axes)| axes.contains(&axis.to_owned())), "nothing over {axis}: {report}");
         }
         let specs = |all: &[Sharding]| all.iter().map(|s| s.as_named().map(|s| s.spec().clone())).collect::<Vec<_>>();
-        assert_eq!(specs(unloaded.output_shardings().leaves()), specs(here.leaves()), "for {topology}");
-        assert!(unloaded.serialize()?.len() > 1000);
+        assert_eq!(specs(compiled.output_shardings().leaves()), specs(here.leaves()), "for {topology}");
+        assert!(compiled.serialize()?.len() > 1000);
     }
     Ok(())
 }
@@ -217,8 +217,8 @@ fn one_device(topology: &Topology) -> Result<()> {
     for operation in ["stablehlo.convolution", "stablehlo.reduce_window", "stablehlo.triangular_solve"] {
         assert!(lowered.as_text().contains(operation), "{operation} is not in {}", lowered.as_text());
     }
-    let unloaded = lowered.compile_for(topology)?;
-    assert!(unloaded.collectives()?.is_empty());
+    let compiled = lowered.compile_for(topology)?;
+    assert!(compiled.collectives()?.is_empty());
 
     // A product whose operand is transposed on the way, of which the CUDA compiler finds no tiles.
     let mapped = jit(vmap(|a: Array, b: Array| a.matmul(&b)).in_axes((3, None)));
@@ -233,7 +233,7 @@ fn one_device(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// A program of another topology's devices is written anew for this one's.
+/// A program of another topology's devices is rewritten for this one's.
 fn lowered_for_others(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("x", 2), ("y", 4)])?;
     let x = on(&mesh, &[64, 64], P!["x", "y"]);

@@ -1,4 +1,4 @@
-//! What a compiled program says that its devices send to each other.
+//! Reports of compiled programs about communication between their devices.
 
 use shardax::stages::Collectives;
 

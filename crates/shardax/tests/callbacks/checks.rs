@@ -158,7 +158,7 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
 }
 
 #[test]
-fn errors_of_devices_are_told_apart() -> Result<()> {
+fn errors_of_devices_are_distinguished() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
     let block = |x: Array| -> Result<Array> {

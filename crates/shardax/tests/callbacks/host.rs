@@ -86,7 +86,7 @@ fn errors_and_panics_are_errors_of_the_call() -> Result<()> {
 }
 
 #[test]
-fn vmap_calls_as_it_is_told_to() -> Result<()> {
+fn vmap_calls_by_its_method() -> Result<()> {
     setup();
     let xs = arange(0..6).astype(DType::F32).reshape([3, 2]);
     let want: Vec<f32> = (0..6).map(|x| x as f32 * 2.0 + 1.0).collect();

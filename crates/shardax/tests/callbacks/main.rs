@@ -1,4 +1,4 @@
-//! What looks into programs: functions of the host, names, checks.
+//! Functions of the host in programs, name scopes, and checks.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! What each collective gives. `JAX:` names the case of JAX's tests that a test follows.
+//! The results of each collective. `JAX:` names the case of JAX's tests that a test follows.
 
 use shardax::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What integration tests share.
+//! Helpers of the integration tests.
 #![allow(dead_code)]
 
 pub mod child;

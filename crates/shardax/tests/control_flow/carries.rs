@@ -38,7 +38,7 @@ fn arguments_that_are_not_differentiated() -> Result<()> {
     let rows = vmap(grad(apply).argnums(Arg::<1>)).in_axes((None, 0, None));
     let xs = array([1.0f32, 2.0]);
     assert_eq!(jit(rows).call((args().0, xs, args().2))?.to_vec::<f32>()?, [15.0, 60.0]);
-    // A rule that returns a cotangent too many is told so.
+    // A rule that returns one cotangent too many is an error.
     let wrong = custom_vjp(|x: Array, y: Array| x * y)
         .nondiff_argnums(Arg::<0>)
         .defvjp(|x: Array, y: Array| (x * y, ()), |_: Array, (), ct: Array| (ct.clone(), ct));

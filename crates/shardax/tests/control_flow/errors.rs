@@ -1,4 +1,4 @@
-//! What goes wrong, and what is said about it.
+//! Mistakes in control flow, and their errors.
 
 use shardax::control_flow::map;
 use shardax::prelude::*;

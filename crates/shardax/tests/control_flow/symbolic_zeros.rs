@@ -1,4 +1,4 @@
-//! Rules that are told which tangents and cotangents are zero: told what JAX 0.10.2 tells them, with its derivatives.
+//! Rules that receive which tangents and cotangents are zero: they receive what JAX 0.10.2 passes, with its derivatives.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,9 +11,9 @@ use crate::common::quick::setup;
 
 /// The flags that a rule got, in order; reading removes them.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<[bool; 2]>>>);
+struct Received(Arc<Mutex<Vec<[bool; 2]>>>);
 
-impl Told {
+impl Received {
     fn push(&self, flags: [bool; 2]) {
         self.0.lock().expect("no panic").push(flags);
     }
@@ -25,8 +25,8 @@ impl Told {
 #[test]
 fn tangents_that_are_zero() -> Result<()> {
     setup();
-    let told = Told::default();
-    let seen = told.clone();
+    let received = Received::default();
+    let seen = received.clone();
     let wave = |x: &Array, y: &Array| (x * y.sin(), x.clone());
     let f = custom_jvp(move |x: Array, y: Array| wave(&x, &y)).symbolic_zeros().defjvp(
         move |(x, y): (Array, Array), (dx, dy): (Option<Array>, Option<Array>)| {
@@ -41,38 +41,38 @@ fn tangents_that_are_zero() -> Result<()> {
     let (of_x, of_y) = ([false, true], [true, false]);
 
     close(&grad(f).call((&x, &y))?, &[0.47942555]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     close(&grad(f).argnums(Arg::<1>).call((&x, &y))?, &[1.7551651]);
-    assert_eq!(told.take(), [of_y]);
+    assert_eq!(received.take(), [of_y]);
     grad(f).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
-    assert_eq!(told.take(), [[false; 2]]);
+    assert_eq!(received.take(), [[false; 2]]);
     close(&jvp(|x| f(x, y.clone()), &x, ones(()))?.1, &[0.47942555]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     close(&jit(grad(f)).call((&x, &y))?, &[0.47942555]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
 
     // Under `vmap`, in a compiled function, in a loop, and twice.
     let pair = stack(&[&x, &x], 0);
     close(&vmap(grad(f)).in_axes((0, None)).call((&pair, &y))?, &[0.47942555; 2]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     let sum = |x: Array| -> Result<Array> { Ok(vmap(f).in_axes((0, None)).call((x, &y))?.sum(..)) };
     close(&grad(sum).call(&pair)?, &[0.47942555; 2]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     close(&grad(jit(f)).call((&x, &y))?, &[0.47942555]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     close(&grad(|x: Array| fori_loop(0, 2, |_: Array, c: Array| f(c, y.clone()), x)).call(&x)?, &[0.22984886]);
-    assert_eq!(told.take(), [of_x]);
+    assert_eq!(received.take(), [of_x]);
     let second = grad(grad(f).argnums(Arg::<1>)).argnums(Arg::<1>);
     close(&second.call((&x, &y))?, &[-0.9588511]);
-    assert!(told.take().iter().all(|flags| *flags == of_y));
+    assert!(received.take().iter().all(|flags| *flags == of_y));
     Ok(())
 }
 
 #[test]
 fn cotangents_that_are_zero() -> Result<()> {
     setup();
-    let told = Told::default();
-    let (forward, backward) = (told.clone(), told.clone());
+    let received = Received::default();
+    let (forward, backward) = (received.clone(), received.clone());
     let h = custom_vjp(|x: Array, y: Array| (&x * &y, x + y)).symbolic_zeros().defvjp(
         move |x: Primal, y: Primal| {
             forward.push([x.perturbed, y.perturbed]);
@@ -90,25 +90,25 @@ fn cotangents_that_are_zero() -> Result<()> {
     let first = [[true, false], [false, true]];
 
     close(&grad(product).call((&x, &y))?, &[0.5]);
-    assert_eq!(told.take(), first);
+    assert_eq!(received.take(), first);
     close(&grad(sum).argnums(Arg::<1>).call((&x, &y))?, &[1.0]);
-    assert_eq!(told.take(), [[false, true], [true, false]]);
+    assert_eq!(received.take(), [[false, true], [true, false]]);
     let both = |x: Array, y: Array| -> Result<Array> {
         let (a, b) = h.call((x, y))?;
         Ok(a + b)
     };
     let (dx, dy) = grad(both).argnums((Arg::<0>, Arg::<1>)).call((&x, &y))?;
     close(&stack(&[dx, dy], 0), &[1.5, 3.0]);
-    assert_eq!(told.take(), [[true; 2], [false; 2]]);
+    assert_eq!(received.take(), [[true; 2], [false; 2]]);
     close(&jit(grad(product)).call((&x, &y))?, &[0.5]);
-    assert_eq!(told.take(), first);
+    assert_eq!(received.take(), first);
 
     let pair = stack(&[&x, &x], 0);
     close(&vmap(grad(product)).in_axes((0, None)).call((&pair, &y))?, &[0.5; 2]);
-    assert_eq!(told.take(), first);
+    assert_eq!(received.take(), first);
     let mapped = |x: Array| -> Result<Array> { Ok(vmap(product).in_axes((0, None)).call((x, &y))?.sum(..)) };
     close(&grad(mapped).call(&pair)?, &[0.5; 2]);
-    assert_eq!(told.take(), first);
+    assert_eq!(received.take(), first);
     Ok(())
 }
 

@@ -152,7 +152,7 @@ fn of_two() -> Vec<Named> {
     }
 }
 
-/// What is wrong with how `f` goes, run as `how`.
+/// The fault of `f`'s error, run as `how`; `None` for a good one.
 fn problem(how: &str, f: impl FnOnce() -> Result<Array>) -> Option<String> {
     let error: Error = match catch_unwind(AssertUnwindSafe(f)) {
         Err(panic) => {

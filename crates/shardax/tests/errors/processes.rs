@@ -16,7 +16,7 @@ fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let first = (array([1, 2]) + 1).to_vec::<i32>().expect_err("there is no engine");
+    let first = (array([1, 2]) + 1).to_vec::<i32>().expect_err("there is no plugin");
     println!("first: {first}");
     println!("kind: {:?}", first.kind());
     println!("again: {}", devices().expect_err("still none"));
@@ -86,7 +86,7 @@ fn setting(name: &'static str, value: &str, takes: &str) -> Case {
 }
 
 #[test]
-fn a_process_without_an_engine_reports_it() {
+fn a_process_without_a_plugin_reports_it() {
     let home = std::env::temp_dir().join(format!("shardax-errors-{}", std::process::id()));
     std::fs::create_dir_all(&home).expect("a folder for the test");
     let garbage = home.join("garbage.so");

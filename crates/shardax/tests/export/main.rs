@@ -249,20 +249,20 @@ fn other_platforms() -> Result<()> {
 }
 
 #[test]
-fn mistakes_are_told() -> Result<()> {
+fn mistakes_are_reported() -> Result<()> {
     setup();
     let exported = export(|m: Model, x: Array| forward(m, x).0, (model(), ones([5, 4])))?;
-    let told = |result: Result<Array>, parts: &[&str]| {
+    let fails = |result: Result<Array>, parts: &[&str]| {
         let error = result.err().expect("an error").to_string();
         parts.iter().for_each(|part| assert!(error.contains(part), "{error}\nlacks {part}"));
     };
-    told(exported.call((model(), ones([6, 4]))), &["argument[1] must have type float32[5,4], got float32[6,4]"]);
+    fails(exported.call((model(), ones([6, 4]))), &["argument[1] must have type float32[5,4], got float32[6,4]"]);
     let mut other = model();
     other.layers[0].bias = None;
-    told(exported.call((other, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
+    fails(exported.call((other, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
     let mut other = model();
     other.scale = 2.0;
-    told(exported.call((other, ones([5, 4]))), &["different structure", "scale"]);
+    fails(exported.call((other, ones([5, 4]))), &["different structure", "scale"]);
     let printed = |x: Array| {
         shardax::debug_print!("{x}");
         x
@@ -270,7 +270,7 @@ fn mistakes_are_told() -> Result<()> {
     let error = export(printed, ones([2])).err().expect("a host function").to_string();
     assert!(error.contains("calls a host function") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
-    told(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
+    fails(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
     Ok(())
 }
 

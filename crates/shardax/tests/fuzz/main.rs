@@ -1,5 +1,5 @@
 //! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests; here
-//! they run in their modes, and what differs is told by operation and mode, and as Rust source.
+//! they run in their modes, and differences are reported by operation and mode, and as Rust source.
 //!
 //! The committed programs run in `cargo test`, a third of them outside of CI; `cargo xtask fuzz` makes and runs more (`SHARDAX_FUZZ_FILE`).
 

@@ -244,10 +244,10 @@ fn attention_in_blocks_stores_no_scores() -> Result<()> {
     Ok(())
 }
 
-/// Run in a process of its own, where the library computes it whatever the build.
+/// Run in a process of its own, where the CPU kernels compute it whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
-fn in_a_process_with_attention_by_the_library() -> Result<()> {
+fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     common::quick::setup();
     every_rule(&CASES)?;
     large_values_stay_finite()?;
@@ -277,7 +277,7 @@ fn in_a_process_with_attention_by_the_library() -> Result<()> {
     let y = jit(attend).call((&q, &odd(&k, 50), &v))?;
     assert!(!has_nan(&y, 49)? && is_nan(&y, 50)? && is_nan(&y, 99)?);
 
-    // Devices: each its own part by the library; split by the compiler, by plain operations.
+    // Devices: each its own part by the CPU kernels; split by the compiler, by plain operations.
     let eight = |x: &Array| concatenate(&[x.clone(), x * 0.9, x * 0.8, x * 0.7], 0);
     let (q, k, v) = (eight(&q), eight(&k), eight(&v));
     let want = jit(attend).call((&q, &k, &v))?;
@@ -301,8 +301,8 @@ fn in_a_process_with_attention_by_the_library() -> Result<()> {
 }
 
 #[test]
-fn attention_by_the_library_is_the_formula() {
-    let mut command = child::command("attention::in_a_process_with_attention_by_the_library");
+fn attention_by_cpu_kernels_is_the_formula() {
+    let mut command = child::command("attention::in_a_process_with_attention_by_cpu_kernels");
     child::run(command.env(VARIABLE, "auto"));
 }
 

@@ -1,4 +1,4 @@
-//! Decompositions of matrices that the library computes for XLA: their products are the matrices.
+//! Decompositions of matrices that the CPU kernels compute for XLA: their products are the matrices.
 
 use shardax::linalg;
 
@@ -18,10 +18,10 @@ fn same(found: &Array, want: &Array, tolerance: f64) -> Result<()> {
     Ok(())
 }
 
-/// Run in a process of its own, where the library computes them whatever the build.
+/// Run in a process of its own, where the CPU kernels compute them whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
-fn in_a_process_with_the_library() -> Result<()> {
+fn in_a_process_with_cpu_kernels() -> Result<()> {
     common::quick::setup();
     let text = jit(|a: Array| linalg::svd(a).1).lower(ones([2, 40, 50]))?.as_text().to_string();
     assert!(text.contains("shardax_svd"), "{text}");
@@ -62,7 +62,7 @@ fn in_a_process_with_the_library() -> Result<()> {
 }
 
 #[test]
-fn decompositions_by_the_library() {
-    let mut command = child::command("decompositions::in_a_process_with_the_library");
+fn decompositions_by_cpu_kernels() {
+    let mut command = child::command("decompositions::in_a_process_with_cpu_kernels");
     child::run(command.env(VARIABLE, "all"));
 }

@@ -107,13 +107,13 @@ fn wrap(v: f64) -> f64 {
 fn no_implicit_promotion() -> Result<()> {
     setup();
     let x = ones_dtype([2], DType::F8E4M3Fn);
-    let error = (&x + ones([2])).check().err().expect("refused").to_string();
+    let error = (&x + ones([2])).check().err().expect("rejected").to_string();
     let said = "float8_e4m3fn and float32 have no implicit promotion: floats of 8 bits and fewer take part in none";
     assert!(error.contains(said) && error.contains("`x.astype(DType::F32)`"), "{error}");
     assert_eq!((&x * 2.0 + 1).dtype(), DType::F8E4M3Fn);
     assert_eq!((&x + arange(0..2)).dtype(), DType::F8E4M3Fn);
     let n = ones_dtype([2], DType::I4);
-    let error = (&n + arange(0..2)).check().err().expect("refused").to_string();
+    let error = (&n + arange(0..2)).check().err().expect("rejected").to_string();
     assert!(error.contains("int4 and int32 have no implicit promotion: integers of 4 bits and fewer"), "{error}");
     assert!((&n * 1.5).check().is_err() && (&n * 3).dtype() == DType::I4);
     assert!(promote((DType::I4, false), (DType::U4, false)).is_err());

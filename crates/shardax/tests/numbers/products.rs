@@ -1,4 +1,4 @@
-//! Products that the library computes for XLA: each element is the sum that it should be.
+//! Products that the CPU kernels compute for XLA: each element is the sum that it should be.
 
 use super::common::child;
 use super::*;
@@ -21,10 +21,10 @@ fn text_and_numbers(spec: &str, a: &Array, b: &Array) -> (String, Vec<f64>) {
     (f.lower((a, b)).unwrap().as_text().to_string(), floats(&f.call((a, b)).unwrap()))
 }
 
-/// Run in a process of its own, where the library computes them whatever the build.
+/// Run in a process of its own, where the CPU kernels compute them whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
-fn in_a_process_with_the_library() {
+fn in_a_process_with_cpu_kernels() {
     common::quick::setup();
     let cases: [(&str, &[usize], &[usize]); 9] = [
         ("ij,jk->ik", &[130, 100], &[100, 90]),
@@ -87,7 +87,7 @@ fn in_a_process_with_the_library() {
 }
 
 #[test]
-fn the_library_computes_what_the_engine_does() {
-    let mut command = child::command("products::in_a_process_with_the_library");
+fn cpu_kernels_compute_what_xla_does() {
+    let mut command = child::command("products::in_a_process_with_cpu_kernels");
     child::run(command.env(VARIABLE, "auto"));
 }

@@ -196,7 +196,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
 
 /// What JAX says of layouts in the same programs (`tools/golden/layouts.py`).
 #[test]
-fn the_compiler_is_told_as_jax_tells_it() -> Result<()> {
+fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     setup();
     let device = &devices()?[0];
     let split = NamedSharding::new(&make_mesh([("a", 2), ("b", 4)])?.auto(), P!["a"]);

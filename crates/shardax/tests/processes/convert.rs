@@ -152,7 +152,7 @@ fn conversion_without_a_spec_is_an_error() {
 }
 
 #[test]
-fn unequal_trees_are_told_of() {
+fn unequal_trees_are_reported() {
     everywhere(|| {
         assert_equal(&(arange(0..3), Array::from(1.0f32)), "they are equal")?;
         let own = array([1, i32::from(process_index() == 1)]);

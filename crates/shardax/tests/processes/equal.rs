@@ -1,4 +1,4 @@
-//! The same bits, however many processes the devices are spread over.
+//! Results have the same bits for every number of processes that share the devices.
 
 use std::process::Command;
 use std::sync::OnceLock;

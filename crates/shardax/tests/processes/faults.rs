@@ -1,4 +1,4 @@
-//! What goes wrong ends within its time, in every process, with a word on what it was.
+//! Faults end within their time limit, in every process, with an error that names the cause.
 
 use std::time::{Duration, Instant};
 
@@ -386,7 +386,7 @@ fn gpus_are_asked_for_by_every_process() {
 }
 
 #[test]
-fn a_process_that_does_not_join_is_told() {
+fn a_process_that_does_not_join_is_reported() {
     fault("alone", 2, 20, &[], |outcome| {
         assert!(outcome.success, "{}", outcome.text);
         says(outcome, &["this is process 1 of 2 started by mpirun", "and it runs alone", "distributed::initialize()"]);

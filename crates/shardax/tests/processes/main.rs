@@ -35,7 +35,7 @@ const JOB: &str = "SHARDAX_TEST_JOB";
 /// Where the processes of a job write what came of their cases.
 const FOLDER: &str = "SHARDAX_TEST_FOLDER";
 
-/// What a job's processes said of each case.
+/// The reports of a job's processes about each case.
 type Said = BTreeMap<String, Vec<String>>;
 
 /// A test of which every process of every job does the same: here the jobs are started, and looked at; in their

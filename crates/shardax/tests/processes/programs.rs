@@ -191,7 +191,7 @@ fn many_launches_keep_their_order() {
 
 /// Another program, shape or constant on one process, and other values: errors on all, and all go on.
 #[test]
-fn processes_that_do_not_agree_are_told() {
+fn processes_that_do_not_agree_are_reported() {
     everywhere(|| {
         let (x, odd) = (counted(4 * device_count())?, process_index() == 1);
         let other = move |x: Array| if odd { x.max(..) } else { x.sum(..) };

@@ -1,4 +1,4 @@
-//! Rules of custom derivatives, and those that are told which tangents and cotangents are zero whatever the values are.
+//! Rules of custom derivatives, and those that receive which tangents and cotangents are zero whatever the values are.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ where
     }
 }
 
-/// Rules that are told which tangents and cotangents are zero.
+/// Rules that receive which tangents and cotangents are zero.
 pub struct WithZeros<R>(R);
 
 /// A function whose rule takes tangents that are zero as `None`; see [`CustomJvp::symbolic_zeros`].
@@ -100,7 +100,7 @@ pub struct CustomVjpPrimal {
     pub perturbed: bool,
 }
 
-/// A function whose rules are told which cotangents are zero; see [`CustomVjp::symbolic_zeros`].
+/// A function whose rules receive which cotangents are zero; see [`CustomVjp::symbolic_zeros`].
 #[must_use = "the rules are set with `defvjp`"]
 pub struct SymbolicVjp<F, Args> {
     pub(super) f: F,

@@ -557,9 +557,9 @@ impl Primitive for Convert {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = bind1(*self, args);
-        let settled = Convert { weak: self.weak && self.dtype.is_wide(), ..*self };
+        let stripped = Convert { weak: self.weak && self.dtype.is_wide(), ..*self };
         let differentiable = self.dtype.is_inexact();
-        let tangent = tangents[0].as_ref().filter(|_| differentiable).map(|t| bind1(settled, std::slice::from_ref(t)));
+        let tangent = tangents[0].as_ref().filter(|_| differentiable).map(|t| bind1(stripped, std::slice::from_ref(t)));
         Ok((smallvec![out], vec![tangent]))
     }
 

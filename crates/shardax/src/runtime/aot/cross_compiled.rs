@@ -101,6 +101,6 @@ impl<Args, Out> Clone for CrossCompiled<Args, Out> {
 impl<Args, Out> fmt::Debug for CrossCompiled<Args, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let topology = self.program.executable.topology();
-        write!(f, "Unloaded({} for {topology})\n{}", self.lowered.request.name, self.lowered.args_info())
+        write!(f, "CrossCompiled({} for {topology})\n{}", self.lowered.request.name, self.lowered.args_info())
     }
 }
