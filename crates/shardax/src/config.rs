@@ -382,7 +382,7 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_compilation_cache_max_size(bytes);
             Ok(())
         }
-        "enable_x64" => Err(err!(NotImplemented, "{name}: dtypes of 64 bits are always there, and defaults have 32")
+        "enable_x64" => Err(err!(NotImplemented, "{name} has no effect: dtypes of 64 bits are always available, and defaults have 32")
             .help("leave it out; ask for 64 bits where they are made: `array_of(.., DType::F64)`, `zeros_dtype`, `astype`"))
         .at_caller(),
         xla if xla.starts_with("xla_") => {

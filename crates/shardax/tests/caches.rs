@@ -1,5 +1,5 @@
-//! Caches of compiled programs: their contents, their lifetime, and the reports about them. Caches and the warning hook are the process's:
-//! the tests here run one after the other.
+//! Caches of compiled programs: their contents, their lifetime, and the reports about them. Caches and the warning hook
+//! are the process's: the tests here run one after the other.
 
 mod common;
 

@@ -173,8 +173,8 @@ fn processes_that_cannot_join_say_why() {
     let two = |address: &str| given(address).num_processes(2).process_id(0);
     fails(two("10.0.0.1:1234"), "the coordinator's address is \"10.0.0.1:1234\", and takes `file:`");
     fails(two("file:here"), "takes `file:` and the path of a folder");
-    fails(given("file:/tmp").process_id(0), "their number is not known");
-    fails(given("file:/tmp").num_processes(2), "which one this is is not known");
+    fails(given("file:/tmp").process_id(0), "num_processes is not set");
+    fails(given("file:/tmp").num_processes(2), "process_id is not set");
     fails(given("file:/tmp").num_processes(2).process_id(2), "process_id is 2, and there are 2 processes");
     fails(given("file:/tmp").num_processes(usize::MAX).process_id(0), "and at most 1048576 processes join");
     fails(Options::default().num_processes(2), "without coordinator_address");

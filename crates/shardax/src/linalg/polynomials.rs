@@ -30,11 +30,11 @@ pub fn polyfit<'a>(x: impl ArrayLike, y: impl ArrayLike, deg: usize, w: impl Int
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         let fits = x.ndim() == 1 && x.size() > 0 && matches!(y.ndim(), 1 | 2) && y.shape()[0] == x.size();
         if !fits || w.is_some_and(|w| w.shape() != x.shape()) {
-            return Err(err!(Value, "polyfit got x {} and y {}", x.type_name(), y.type_name())
+            return Err(err!(Value, "polyfit got incompatible x {} and y {}", x.type_name(), y.type_name())
                 .help("give vectors of points and values of one length, with weights of that length; several sets of values are [n, k]"));
         }
         if deg > MOST {
-            return Err(err!(Value, "polyfit of degree {deg} is not computed").help(format!("ask for at most {MOST}")));
+            return Err(err!(Value, "polyfit of degree {deg} is too large").help(format!("ask for at most {MOST}")));
         }
         let (mut left, mut right) = (vander(&args[0], deg + 1), args[1].clone());
         if let Some(w) = w {

@@ -120,8 +120,12 @@ pub fn tensorinv(a: impl ArrayLike, ind: usize) -> Array {
         let (first, last) = a.shape().split_at(ind.min(a.ndim()));
         let (m, n): (usize, usize) = (first.iter().product(), last.iter().product());
         if m != n || ind == 0 {
-            return Err(err!(Value, "tensorinv of {} at {ind}: {m} elements before, {n} from there", a.type_name())
-                .help("give a tensor that is a square matrix of two groups of dimensions"));
+            return Err(err!(
+                Value,
+                "tensorinv of {} at ind={ind} is of no square matrix: {m} elements before, {n} from there",
+                a.type_name()
+            )
+            .help("give a tensor that is a square matrix of two groups of dimensions"));
         }
         let shape = [last, first].concat();
         Ok(lax::reshape(&inv(lax::reshape(&a, &[m, n])), &shape))
@@ -148,7 +152,7 @@ pub fn tensorsolve(a: impl ArrayLike, b: impl ArrayLike) -> Array {
         let rest = a.shape().get(b.ndim()..).unwrap_or_default();
         let n: usize = rest.iter().product();
         if !a.shape().starts_with(b.shape()) || n != b.size() {
-            return Err(err!(Value, "tensorsolve got {} and {}", a.type_name(), b.type_name())
+            return Err(err!(Value, "tensorsolve got incompatible a {} and b {}", a.type_name(), b.type_name())
                 .help("the first dimensions of `a` are those of `b`, and the others have as many elements"));
         }
         Ok(lax::reshape(&solve(lax::reshape(&a, &[n, n]), b.ravel()), rest))

@@ -136,7 +136,7 @@ impl BlockFormat {
         if shape[2] == 0 || !shape[2].is_multiple_of(size) {
             return Err(err!(
                 Value,
-                "scaled_dot_general quantizes blocks of {size} elements, and contracts {} of {}",
+                "scaled_dot_general quantizes blocks of {size} elements, which do not divide the {} contracted ones of {}",
                 shape[2],
                 x.type_name()
             )

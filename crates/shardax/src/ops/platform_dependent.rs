@@ -44,7 +44,12 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
     let run = || {
         let platforms = platforms.as_ref();
         if platforms.len() != branches.count() {
-            return Err(err!(Value, "{} branches for the platforms {platforms:?}", branches.count()));
+            return Err(err!(
+                Value,
+                "platform_dependent got {} branches for the platforms {platforms:?}",
+                branches.count()
+            )
+            .help("give one function for each platform, in the same order"));
         }
         let known = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
         if let Some(unknown) = platforms.iter().find(|name| !known.contains(name)) {

@@ -76,7 +76,9 @@ pub(super) fn check_data(prng: PrngImpl, data: &Array) -> Result<()> {
     }
     let raw = "functions of `random` also take the words themselves, as raw keys";
     if matches!(data.0, Repr::Traced(_)) {
-        return Err(err!(NotImplemented, "wrap_key_data: words of {prng} in a traced function").help(raw));
+        return Err(
+            err!(NotImplemented, "wrap_key_data cannot check the words of {prng} while a function is traced").help(raw)
+        );
     }
     match data.to_vec::<u32>()?.chunks_exact(n).find(|words| words[..2] != words[2..]) {
         Some(words) => {

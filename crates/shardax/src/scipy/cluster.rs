@@ -30,8 +30,13 @@ pub fn vq(obs: impl ArrayLike, code_book: impl ArrayLike) -> (Array, Array) {
             _ => false,
         };
         if !fits {
-            return Err(err!(Value, "vq got observations {} and codes {}", obs.type_name(), codes.type_name())
-                .help("give [n, d] and [k, d] with at least one code, or [n] and [k]"));
+            return Err(err!(
+                Value,
+                "vq got incompatible observations {} and codes {}",
+                obs.type_name(),
+                codes.type_name()
+            )
+            .help("give [n, d] and [k, d] with at least one code, or [n] and [k]"));
         }
         let column = |x: &Array| if x.ndim() == 1 { x.expand_dims(1) } else { x.clone() };
         let gap = column(&args[0]).expand_dims(1) - column(&args[1]).expand_dims(0);

@@ -41,7 +41,7 @@ impl Lowering {
             let mesh = meshes
                 .next()
                 .or(of.meshes.last())
-                .ok_or_else(|| err!(Value, "the program has mesh @{symbol}, of which nothing is said"))?;
+                .ok_or_else(|| err!(Value, "the program names the mesh @{symbol}, which it does not define"))?;
             names.insert(symbol, self.mesh_name(mesh));
         }
         let text = functions(of.text, &named(number, ""), names)?;

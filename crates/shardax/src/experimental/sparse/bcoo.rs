@@ -5,7 +5,7 @@ use std::fmt;
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
-use crate::error::{AtCaller, Result, bail, err};
+use crate::error::{AtCaller, Result, err};
 use crate::ops::index::IndexItem;
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
@@ -68,10 +68,12 @@ impl FromdenseOptions {
     fn found(&self, x: &Array, nse: Option<usize>) -> Result<BCOO> {
         x.check()?;
         if self.n_dense > x.ndim() {
-            bail!(Value, "fromdense got n_dense={} for {}", self.n_dense, x.type_name());
+            return Err(err!(Value, "fromdense n_dense={} is larger than the rank of {}", self.n_dense, x.type_name())
+                .help("`n_dense` counts the last dimensions that are stored whole"));
         }
         if !self.index_dtype.is_integer() {
-            return Err(err!(Type, "fromdense got index_dtype={}", self.index_dtype).help("use an integer dtype"));
+            return Err(err!(Type, "fromdense index_dtype must be an integer dtype, got {}", self.index_dtype)
+                .help("use an integer dtype"));
         }
         let n_sparse = x.ndim() - self.n_dense;
         let dense: Vec<i32> = (n_sparse as i32..x.ndim() as i32).collect();
@@ -185,14 +187,14 @@ impl BCOO {
                 .help("a dimension may have up to 2147483647 elements"));
         }
         if indices.ndim() != 2 || !indices.dtype().is_integer() || indices.shape()[1] > shape.len() {
-            return Err(err!(Value, "a sparse array of shape {shape:?} got indices of {}", indices.type_name())
+            return Err(err!(Value, "a sparse array of shape {shape:?} cannot have indices {}", indices.type_name())
                 .help("give integers of shape [nse, n_sparse]: a row for each stored element"));
         }
         let want: Vec<usize> = [&indices.shape()[..1], &shape[indices.shape()[1]..]].concat();
         if data.shape() != want {
             return Err(err!(
                 Value,
-                "a sparse array of shape {shape:?} got data of {} for indices of {}",
+                "a sparse array of shape {shape:?} got incompatible data {} and indices {}",
                 data.type_name(),
                 indices.type_name()
             )

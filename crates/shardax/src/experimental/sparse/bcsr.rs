@@ -78,9 +78,8 @@ impl BCSR {
         at_caller(|| {
             m.check()?;
             if m.ndim() != 2 || m.n_dense() != 0 {
-                return Err(
-                    err!(Value, "BCSR::from_bcoo got {m:?}").help("give a matrix, both of whose dimensions are sparse")
-                );
+                return Err(err!(Value, "BCSR::from_bcoo takes a matrix of two sparse dimensions, got {m:?}")
+                    .help("give a matrix, both of whose dimensions are sparse"));
             }
             let m = m.sort_indices()?;
             let columns = column_arrays(&m.indices);
@@ -151,7 +150,7 @@ impl BCSR {
         let [data, indices, indptr] = parts.map(Array::type_name);
         Err(err!(
             Value,
-            "a sparse matrix of shape {:?} got data {data}, indices {indices} and indptr {indptr}",
+            "a sparse matrix of shape {:?} got incompatible data {data}, indices {indices} and indptr {indptr}",
             self.shape
         )
         .help("give a matrix' shape, vectors of data and columns, and integers for the start of each row and the end"))

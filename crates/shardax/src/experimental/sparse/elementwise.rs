@@ -52,7 +52,7 @@ impl BCOO {
         if broadcast_shapes(&[&self.shape, x.shape()]).as_deref() != Some(&self.shape[..]) {
             return Err(err!(
                 NotImplemented,
-                "the product of a sparse array of shape {:?} and {}: its shape would be another",
+                "the product of a sparse array of shape {:?} and {} would have another shape",
                 self.shape,
                 x.type_name()
             )

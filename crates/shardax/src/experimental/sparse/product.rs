@@ -91,9 +91,10 @@ pub fn matmul(a: impl Into<Operand>, b: impl Into<Operand>) -> Array {
     let (a, b) = (a.into(), b.into());
     let made = at_caller(|| match (a.shape().len(), b.shape().len()) {
         (left, right @ (1 | 2)) if left > 0 => contracted(&a, &b, (&[left - 1], &[right.saturating_sub(2)])),
-        _ => Err(err!(Value, "matmul with a sparse array got shapes {:?} and {:?}", a.shape(), b.shape()).help(
-            "give a vector or a matrix on the right, and no scalar; `bcoo_dot_general` contracts any dimensions",
-        )),
+        _ => Err(err!(Value, "matmul with a sparse array got incompatible shapes {:?} and {:?}", a.shape(), b.shape())
+            .help(
+                "give a vector or a matrix on the right, and no scalar; `bcoo_dot_general` contracts any dimensions",
+            )),
     });
     Array::from_result(made, a.like())
 }
@@ -147,7 +148,8 @@ fn contracted(lhs: &Operand, rhs: &Operand, (left, right): (&[usize], &[usize]))
             Ok(lax::transpose(&made, &order))
         }
         (Operand::Sparse(_), Operand::Sparse(_)) => {
-            Err(err!(NotImplemented, "the product of two sparse arrays").help("convert the smaller one with `todense`"))
+            Err(err!(NotImplemented, "the product of two sparse arrays is not supported")
+                .help("convert the smaller one with `todense`"))
         }
     }
 }
@@ -160,7 +162,7 @@ type Params = (Vec<usize>, Vec<usize>, Vec<usize>);
 fn product(m: &BCOO, x: &Array, of_m: &[usize], of_x: &[usize]) -> Result<Array> {
     m.check()?;
     if let Some(d) = of_m.iter().find(|&&d| d >= m.n_sparse()) {
-        return Err(err!(NotImplemented, "the contraction over the dense dimension {d} of {m:?}")
+        return Err(err!(NotImplemented, "the contraction over the dense dimension {d} of {m:?} is not supported")
             .help("store it sparsely: `fromdense` with a smaller `n_dense`"));
     }
     let operands = promote_dtypes(&[&m.data, x], |dtype| dtype)?;

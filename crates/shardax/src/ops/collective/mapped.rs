@@ -44,7 +44,7 @@ pub(crate) fn groups<P: Primitive>(
     if axes.names.len() > 1 {
         return Err(err!(
             NotImplemented,
-            "{operation} with axis_index_groups over {:?} where vmap maps only one of the axes",
+            "{operation} does not support axis_index_groups over {:?} where vmap maps only one of the axes",
             axes.names
         )
         .help("map the axes by one pmap or shard_map, or use groups of one axis"));

@@ -15,7 +15,9 @@ pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &
         16 => DType::I16,
         32 => DType::I32,
         64 => DType::I64,
-        bits => return Err(err!(NotImplemented, "{} of numbers of {bits} bits", reducer.op())),
+        bits => {
+            return Err(err!(NotImplemented, "{} over devices does not support numbers of {bits} bits", reducer.op()));
+        }
     };
     let ints = out.with_dtype(dtype);
     let nan = cx.compare("NE", x, x);

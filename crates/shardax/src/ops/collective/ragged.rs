@@ -58,7 +58,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
     operand.check()?;
     output.check()?;
     if axis.groups().is_some() {
-        return Err(err!(NotImplemented, "ragged_all_to_all over groups of devices")
+        return Err(err!(NotImplemented, "ragged_all_to_all does not support axis_index_groups")
             .help("exchange over whole axes of the mesh"));
     }
     let names = axis.into_axis_names();
@@ -67,8 +67,12 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
     for index in [from, sizes, to, slices.recv_sizes] {
         index.check()?;
         if index.shape() != [size] || !index.dtype().is_integer() {
-            return Err(err!(Value, "ragged_all_to_all over {size} devices got indices {}", index.type_name())
-                .help("give integers, one for each device"));
+            return Err(err!(
+                Value,
+                "ragged_all_to_all over {size} devices takes {size} integers in each array of slices, got {}",
+                index.type_name()
+            )
+            .help("give integers, one for each device"));
         }
     }
     let rows = |x: &Array| x.shape().first().copied().unwrap_or(0);

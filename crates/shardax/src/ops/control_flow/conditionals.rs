@@ -92,7 +92,7 @@ impl<T, F: Fn(T) -> R, R: IntoOutput> Branches<T> for Vec<F> {
     fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
         match self.get(index) {
             Some(f) => f(operands).into_output(),
-            None => Err(err!(Index, "there is no branch {index}")),
+            None => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
         }
     }
 }
@@ -107,7 +107,7 @@ impl<T, F: Fn(T) -> R, R: IntoOutput, const N: usize> Branches<T> for [F; N] {
     fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
         match self.get(index) {
             Some(f) => f(operands).into_output(),
-            None => Err(err!(Index, "there is no branch {index}")),
+            None => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
         }
     }
 }
@@ -124,7 +124,7 @@ macro_rules! tuples_of_branches {
             fn apply(&self, index: usize, operands: T) -> Result<Out> {
                 match index {
                     $($i => (self.$i)(operands).into_output(),)+
-                    _ => Err(err!(Index, "there is no branch {index}")),
+                    _ => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
                 }
             }
         }

@@ -189,8 +189,12 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
         return if decimals > digits && x.dtype().is_inexact() { stop_gradient(x.clone()) } else { round(x) };
     }
     if !x.dtype().is_inexact() {
-        let e = err!(NotImplemented, "around of {} to {decimals} decimals", x.type_name())
-            .help("convert it with `astype(DType::F32)`");
+        let e = err!(
+            NotImplemented,
+            "around of integers supports no negative decimals, got {} and {decimals}",
+            x.type_name()
+        )
+        .help("convert it with `astype(DType::F32)`");
         return Array::from_result(Err(e), x);
     }
     if x.dtype().is_complex() {

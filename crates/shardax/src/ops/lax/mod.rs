@@ -131,7 +131,7 @@ pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> 
             usize::try_from(at).ok().filter(|at| *at <= rank)
         };
         let (Some(start), Some(stop)) = (end(start), stop.map_or(Some(rank), end)) else {
-            return Err(err!(Value, "collapse from {start} to {stop:?} of {}", x.type_name())
+            return Err(err!(Value, "collapse dimensions {start} to {stop:?} are out of range for {}", x.type_name())
                 .help("dimensions count from 0, negative ones from the last"));
         };
         if start > stop {

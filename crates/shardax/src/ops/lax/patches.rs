@@ -3,7 +3,7 @@
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::error::{Result, bail, err};
+use crate::error::{Result, err};
 use crate::ops::constants::eye_offset;
 use crate::ops::lax::{self, Precision};
 use crate::ops::operators::ArrayLike;
@@ -36,13 +36,20 @@ pub fn conv_general_dilated_patches(
     let made = at_caller(|| {
         lhs.check()?;
         if lhs.ndim() != filter.len() + 2 {
-            return Err(err!(Value, "conv_general_dilated_patches of {} with a window of {filter:?}", lhs.type_name())
-                .help("the input has a batch and a feature dimension beside those that the window moves along"));
+            return Err(err!(
+                Value,
+                "conv_general_dilated_patches got a window {filter:?} that does not fit the rank of {}",
+                lhs.type_name()
+            )
+            .help("the input has a batch and a feature dimension beside those that the window moves along"));
         }
         let [lhs_spec, rhs_spec, _] = options.specs(lhs.ndim())?;
         let channels = lhs.shape()[lhs_spec[1]];
         let elements = filter.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).filter(|&n| n <= MOST_ELEMENTS);
-        let Some(elements) = elements else { bail!(Value, "a window of {filter:?} has too many elements for patches") };
+        let Some(elements) = elements else {
+            return Err(err!(Value, "conv_general_dilated_patches: a window {filter:?} has too many elements")
+                .help(format!("a window may have up to {MOST_ELEMENTS} elements")));
+        };
         // One kernel per window element, which selects it; every input feature uses the same kernels.
         let pick = convert(&eye_offset(elements, elements, 0), lhs.dtype(), false);
         let all = pick.expand_dims(0).broadcast_to([channels, elements, elements]);

@@ -74,8 +74,9 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Arr
     let at = normalize_axis(axis as isize, x.ndim()).at_caller()?;
     let n = x.shape()[at];
     if parts == 0 || (parts > n && parts > 1 << 16) {
-        return Err(err!(Value, "array_split of {} into {parts} parts", x.type_name()).help("give a number of parts"))
-            .at_caller();
+        return Err(err!(Value, "array_split cannot divide {} into {parts} parts", x.type_name())
+            .help("give a number of parts"))
+        .at_caller();
     }
     let places: Vec<usize> = (1..parts).map(|i| i * (n / parts) + i.min(n % parts)).collect();
     x.split_at(&places, axis)
@@ -521,8 +522,13 @@ pub fn put_along_axis(x: impl ArrayLike, indices: impl ArrayLike, values: impl A
         values.check()?;
         let axis = normalize_axis(axis as isize, x.ndim())?;
         if indices.ndim() != x.ndim() || !indices.dtype().is_integer() {
-            return Err(err!(Value, "put_along_axis of {} at indices {}", x.type_name(), indices.type_name())
-                .help("give integers, with as many dimensions as the array"));
+            return Err(err!(
+                Value,
+                "put_along_axis indices must be integers of the rank of the array {}, got {}",
+                x.type_name(),
+                indices.type_name()
+            )
+            .help("give integers, with as many dimensions as the array"));
         }
         let mut shape = x.shape_owned();
         shape[axis] = indices.shape()[axis];

@@ -274,7 +274,7 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
         if places.len() != shape.len() {
             return Err(err!(
                 Value,
-                "ravel_multi_index of {} arrays in a shape of {} dimensions",
+                "ravel_multi_index got {} arrays of coordinates for a shape of {} dimensions",
                 places.len(),
                 shape.len()
             )
@@ -286,8 +286,11 @@ pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape
                 .help("convert them with `astype(DType::I32)`"));
         }
         if total.is_none() {
-            return Err(err!(Value, "ravel_multi_index in an array of shape {shape:?}")
-                .help("give a shape of at most 2147483647 elements"));
+            return Err(err!(
+                Value,
+                "ravel_multi_index: the flat indices of an array of shape {shape:?} do not fit int32"
+            )
+            .help("give a shape of at most 2147483647 elements"));
         }
         Ok(places.iter().zip(shape).fold(none.clone(), |flat, (place, &n)| {
             let n = n as i32;

@@ -200,8 +200,12 @@ pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
         let whole = places.dtype().is_integer();
         let flat = made(places, || {
             let total = total.filter(|_| whole).ok_or_else(|| {
-                err!(Value, "unravel_index of {} in an array of shape {shape:?}", places.type_name())
-                    .help("give integers, and a shape of at most 2147483647 elements")
+                err!(
+                    Value,
+                    "unravel_index takes integers and a shape whose flat indices fit int32, got {} and {shape:?}",
+                    places.type_name()
+                )
+                .help("give integers, and a shape of at most 2147483647 elements")
             })?;
             let from_end = where_(places.less(0), places + total, places);
             Ok(from_end.clip(0, (total - 1).max(0)))

@@ -115,7 +115,12 @@ pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
         let args = promote_dtypes(&[&p, &q], to_inexact)?;
         let [mut rest, q] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         if q.size() == 0 {
-            return Err(err!(Value, "polydiv by {}", q.type_name()).help("give at least one coefficient"));
+            return Err(err!(
+                Value,
+                "polydiv cannot divide by a polynomial without coefficients, got {}",
+                q.type_name()
+            )
+            .help("give at least one coefficient"));
         }
         let scale = 1 / q.get(0);
         let mut quotient = Vec::new();

@@ -33,7 +33,7 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
         let dtype = to_inexact(dtype);
         let axes = normalize_axes(axes, x.ndim())?;
         if axes.iter().map(|&a| x.shape()[a]).product::<usize>() == 0 {
-            return Err(err!(Value, "nanquantile of {} over axes {axes:?}, of no elements", x.type_name())
+            return Err(err!(Value, "nanquantile of {} over axes {axes:?} has no elements", x.type_name())
                 .help("leave empty dimensions out, or check the size before"));
         }
         let args = [convert(&x, dtype, weak), convert(&q, dtype, weak)];

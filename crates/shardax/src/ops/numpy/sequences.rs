@@ -67,9 +67,8 @@ impl LinspaceOptions {
             if let (Some(a), Some(b)) = (number(&start), number(&stop))
                 && (a * b <= 0.0 || !(a * b).is_finite())
             {
-                return Err(
-                    err!(Value, "geomspace from {a} to {b}").help("both must be finite, not 0, and of one sign")
-                );
+                return Err(err!(Value, "geomspace has no geometric progression from {a} to {b}")
+                    .help("both must be finite, not 0, and of one sign"));
             }
             let dtype = self.result_dtype(&start, &stop)?;
             let wide = to_inexact(dtype);

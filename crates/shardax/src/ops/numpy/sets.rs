@@ -234,8 +234,13 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Arr
         };
         keys.iter().try_for_each(Array::check)?;
         if let Some(odd) = keys.iter().find(|key| key.shape() != first.shape()) {
-            return Err(err!(Value, "lexsort got keys {} and {}", first.type_name(), odd.type_name())
-                .help("all keys must have one shape"));
+            return Err(err!(
+                Value,
+                "lexsort got keys of different shapes: {} and {}",
+                first.type_name(),
+                odd.type_name()
+            )
+            .help("all keys must have one shape"));
         }
         let axis = normalize_axis(axis as isize, first.ndim())?;
         let keys: Vec<Array> =

@@ -96,7 +96,7 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
         let axes = normalize_axes(axes, x.ndim())?;
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
         if count == 0 {
-            return Err(err!(Value, "quantile of {} over axes {axes:?}, of no elements", x.type_name())
+            return Err(err!(Value, "quantile of {} over axes {axes:?} has no elements", x.type_name())
                 .help("leave empty dimensions out, or check the size before"));
         }
         let args = [convert(x, dtype, weak), convert(&q, dtype, weak)];
@@ -369,18 +369,23 @@ impl HistogramOptions {
         let bins = bins.into_bins();
         made(x, || {
             if x.dtype().is_complex() {
-                return Err(err!(Type, "histogram of {}", x.type_name()).help("give real numbers"));
+                return Err(err!(Type, "histogram does not accept complex numbers, got {}", x.type_name())
+                    .help("give real numbers"));
             }
             let dtype = to_inexact(x.dtype());
             let bins = match bins {
                 Bins::Edges(edges) if edges.ndim() == 1 && edges.size() > 1 => return Ok(edges.astype(dtype)),
                 Bins::Edges(edges) => {
                     edges.check()?;
-                    return Err(err!(Value, "histogram with edges {}", edges.type_name())
-                        .help("give the ascending edges as a vector, at least two"));
+                    return Err(err!(
+                        Value,
+                        "histogram bins must be a vector of at least two edges, got {}",
+                        edges.type_name()
+                    )
+                    .help("give the ascending edges as a vector, at least two"));
                 }
                 Bins::Count(0 | 0x7fff_ffff..) => {
-                    return Err(err!(Value, "histogram of {} with {bins:?} bins", x.type_name())
+                    return Err(err!(Value, "histogram of {} cannot have {bins:?} bins", x.type_name())
                         .help("give from 1 to 2147483646 bins"));
                 }
                 Bins::Count(bins) => bins,
@@ -413,8 +418,13 @@ impl HistogramOptions {
             let ones = Array::literal(Scalar::Int(1), DType::F32, true);
             let weights = self.weights.as_ref().unwrap_or(&ones);
             if self.weights.is_some() && weights.shape() != x.shape() {
-                return Err(err!(Value, "histogram of {} with weights {}", x.type_name(), weights.type_name())
-                    .help("weights should have the same shape as the array"));
+                return Err(err!(
+                    Value,
+                    "histogram weights must have the shape of the array {}, got {}",
+                    x.type_name(),
+                    weights.type_name()
+                )
+                .help("weights should have the same shape as the array"));
             }
             let args = super::promote_dtypes(&[x, weights], to_inexact)?;
             let args = [to_strong_type(&args[0], args[0].dtype()).ravel(), args[1].ravel(), edges.clone()];
@@ -662,8 +672,12 @@ impl CovOptions {
         for weights in &given {
             weights.check()?;
             if weights.shape() != [count] {
-                return Err(err!(Value, "cov of {count} observations with weights {}", weights.type_name())
-                    .help("give a vector with a weight for each observation"));
+                return Err(err!(
+                    Value,
+                    "cov weights must be a vector of {count}, one for each observation, got {}",
+                    weights.type_name()
+                )
+                .help("give a vector with a weight for each observation"));
             }
         }
         match &self.fweights {

@@ -270,7 +270,7 @@ impl Primitive for ConvGeneralDilated {
         if groups == 0 || batch_groups == 0 || (groups > 1 && batch_groups > 1) {
             return Err(err!(
                 Value,
-                "conv_general_dilated got feature_group_count {groups} and batch_group_count {batch_groups}"
+                "conv_general_dilated cannot combine feature_group_count {groups} and batch_group_count {batch_groups}"
             )
             .help("both are positive, and at most one of them is more than 1"));
         }

@@ -44,7 +44,7 @@ impl Primitive for ReducePrecision {
         if self.exponent_bits == 0 || self.exponent_bits > 11 || self.mantissa_bits > 52 {
             return Err(err!(
                 Value,
-                "reduce_precision to {} bits of exponent and {} of mantissa",
+                "reduce_precision has no format of {} bits of exponent and {} of mantissa",
                 self.exponent_bits,
                 self.mantissa_bits
             )

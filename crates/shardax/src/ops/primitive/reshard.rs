@@ -51,7 +51,7 @@ impl Reshard {
         let (Some(mesh), true) = (cx.auto_mesh.clone(), cx.manual_axes.is_empty()) else {
             return Err(err!(
                 NotImplemented,
-                "reshard to {} inside of a shard_map over part of the axes",
+                "reshard to {} is not supported inside of a shard_map over part of the axes",
                 self.to.spec()
             )
             .help("reshard outside of the shard_map"));
@@ -306,7 +306,7 @@ fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
     let (to, mesh) = like.typed("reshard", x.shape())?;
     let aval = x.aval();
     if aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
-        return Err(err!(Value, "reshard of a value of type {aval} inside of a shard_map over all axes")
+        return Err(err!(Value, "reshard cannot move a value of type {aval} inside of a shard_map over all axes")
             .help("sum what is unreduced with `psum`, and cast with `pcast_to`"));
     }
     // A value of a type leaves it; of one without, there is nothing to say.

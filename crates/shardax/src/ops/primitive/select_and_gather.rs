@@ -41,7 +41,12 @@ impl SelectAndGather {
 
     fn positions(&self, name: &str, operand: &Aval) -> Result<Shape> {
         if self.window.len() != operand.rank() || self.strides.len() != operand.rank() {
-            bail!(Value, "{name} of {operand} got the window {:?} with strides {:?}", self.window, self.strides);
+            bail!(
+                Value,
+                "{name} of {operand} takes one window size and stride a dimension, got {:?} and {:?}",
+                self.window,
+                self.strides
+            );
         }
         let sizes = operand.shape.iter().zip(&self.window).zip(&self.strides);
         sizes.map(|((&n, &w), &s)| WindowDim::new(s).positions(name, n, w)).collect()

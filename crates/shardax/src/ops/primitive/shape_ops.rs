@@ -311,7 +311,7 @@ impl Primitive for Iota {
         if self.dtype == DType::Bool || self.dimension >= self.shape.len() {
             return Err(err!(
                 Type,
-                "iota of dtype {} along dimension {} of shape {}",
+                "iota cannot count in dtype {} along dimension {} of shape {}",
                 self.dtype,
                 self.dimension,
                 list(&self.shape)

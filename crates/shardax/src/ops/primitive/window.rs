@@ -48,7 +48,7 @@ impl WindowDim {
         if self.stride == 0 || self.base_dilation == 0 || self.window_dilation == 0 || window == 0 {
             return Err(err!(
                 Value,
-                "{name} got a window of size {window} with stride {}, base dilation {} and window dilation {}",
+                "{name} takes positive windows, strides and dilations, got size {window}, stride {}, base dilation {} and window dilation {}",
                 self.stride,
                 self.base_dilation,
                 self.window_dilation

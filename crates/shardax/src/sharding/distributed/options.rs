@@ -234,11 +234,11 @@ impl Options {
         let id = id.or(launcher.map(|launcher| launcher.rank)).or_else(pod);
         let count = count.or(launcher.map(|launcher| launcher.size));
         let unknown = |what: &str, setting: &str| {
-            err!(Value, "the processes join by {address}, and {what} is not known")
+            err!(Value, "the processes join by {address}, but {what} is not set")
                 .help(format!("set {setting}, or start them with `srun`, which says it"))
         };
-        let count = count.ok_or_else(|| unknown("their number", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
-        let id = id.ok_or_else(|| unknown("which one this is", "`process_id` or SHARDAX_PROCESS_ID"))?;
+        let count = count.ok_or_else(|| unknown("num_processes", "`num_processes` or SHARDAX_NUM_PROCESSES"))?;
+        let id = id.ok_or_else(|| unknown("process_id", "`process_id` or SHARDAX_PROCESS_ID"))?;
         if count > MOST {
             return Err(err!(Value, "num_processes is {count}, and at most {MOST} processes join")
                 .help("give the number of processes that were started"));

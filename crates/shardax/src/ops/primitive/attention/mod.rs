@@ -208,7 +208,7 @@ impl Attention {
             && k.shape[rank - 2] > 0
             && q.shape[rank - 2].is_multiple_of(k.shape[rank - 2]);
         if !fits {
-            return Err(err!(Type, "attention of {q}, {k} and {v}, which do not fit each other")
+            return Err(err!(Type, "attention got incompatible queries {q}, keys {k} and values {v}")
                 .help("give floats of one dtype: [..., queries, heads, depth], and keys and values [..., keys, key heads, depth], where the heads are a multiple of the key heads"));
         }
         self.given.check(args)?;

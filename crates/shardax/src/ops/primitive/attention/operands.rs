@@ -69,14 +69,17 @@ impl Given {
         }
         for lengths in [&x.query_lengths, &x.key_lengths].into_iter().flatten() {
             if !ids(lengths, &[]) {
-                return Err(err!(Type, "lengths of {lengths} for attention of a batch of {batch:?}")
+                return Err(err!(Type, "sequence lengths {lengths} do not fit attention of a batch of {batch:?}")
                     .help("give an integer for each example of the batch"));
             }
         }
         for (segments, n) in x.segments.iter().flatten().zip([queries, keys]) {
             if !ids(segments, &[n]) {
-                return Err(err!(Type, "segments of {segments} for attention of a batch of {batch:?}, {n} positions")
-                    .help("give an integer for each position of each example"));
+                return Err(err!(
+                    Type,
+                    "segment ids {segments} do not fit attention of a batch of {batch:?} with {n} positions"
+                )
+                .help("give an integer for each position of each example"));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Atom, Aval, Program};
-use crate::error::{Result, bail};
+use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
@@ -18,7 +18,11 @@ impl Scan {
         let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
         let outs = self.body.out_avals();
         if let Some(aval) = outs[..nk].iter().find(|aval| tangent_aval(aval).is_none()) {
-            bail!(NotImplemented, "transpose of a scan that carries a value of type {aval}");
+            return Err(err!(
+                NotImplemented,
+                "reverse-mode differentiation of a scan that carries a value of type {aval} is not supported"
+            )
+            .help("carry floating point or complex values, and others outside of what is differentiated"));
         }
         // A carry is linear throughout, even if it starts from zeros that are non-linear.
         let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
