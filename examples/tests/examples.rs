@@ -172,7 +172,7 @@ fn lm() {
     }
     let plot = folder.join("lm.svg");
     let on = lm(&["--steps", "18", "--mesh", "fsdp=2", "--run", &run, "--plot", &plot.display().to_string()]);
-    assert!(on.contains("goes on after step 12\n") && on.contains("step 18: loss") && !on.contains("step 12:"), "{on}");
+    assert!(on.contains("resumes after step 12\n") && on.contains("step 18: loss") && !on.contains("step 12:"), "{on}");
     assert!(std::fs::read_to_string(plot).expect("the plot").contains("perplexity"));
     let log = std::fs::read_to_string(folder.join("run/metrics.jsonl")).expect("the log");
     let steps: Vec<bool> =

@@ -92,7 +92,7 @@ struct Form {
 /// let model = Decoder::new(&DecoderConfig::new(64, 1, 16, 4), &mut Rngs::new(0))?;
 /// for tokens in model.stream(&[vec![1, 2, 3], vec![4]], &GenerateOptions::new(3))? {
 ///     for (text, token) in tokens?.into_iter().enumerate() {
-///         println!("text {text} goes on with {token:?}");
+///         println!("text {text} continues with {token:?}");
 ///     }
 /// }
 /// # Ok::<(), shardax::Error>(())

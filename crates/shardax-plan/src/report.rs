@@ -134,7 +134,7 @@ impl fmt::Display for Report {
                 if total > limit {
                     writeln!(f, "  It does not fit. What would help:")?;
                     for Advice { what, needs, compiled } in &self.helps {
-                        let how = if *compiled { "compiled" } else { "by theory" };
+                        let how = if *compiled { "compiled" } else { "estimated" };
                         let fits = if *needs <= limit { ", which fits" } else { "" };
                         writeln!(f, "    {what}: {} ({how}){fits}", bytes(*needs))?;
                     }

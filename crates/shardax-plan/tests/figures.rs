@@ -175,7 +175,7 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
         for c in &found.compiled {
             let compiled: f64 = c.report.traffic.iter().map(|t| t.sent).sum();
             let off = |theory: f64, compiled: f64| (theory / compiled - 1.0).abs();
-            let what = || format!("{name} {}: {} by theory, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
+            let what = || format!("{name} {}: {} estimated, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
             assert!(off(c.memory, c.report.memory.total()) < memory, "memory of {}", what());
             assert!(off(c.sent, compiled) < sent, "{compiled} sent by {}", what());
         }

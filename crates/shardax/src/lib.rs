@@ -54,7 +54,7 @@
 //!
 //! | feature | with it | without it |
 //! |---|---|---|
-//! | `cpu-kernels` | release builds compute large matmuls, gradients of convolution filters and attention on CPU by the crate `shardax-cpu-kernels` | XLA computes them, more slowly and with the same results up to rounding; `SHARDAX_CPU_KERNELS=all` is rejected. Compiled programs that were serialized with kernels do not load |
+//! | `cpu-kernels` | release builds compute large matmuls, convolutions, gradients of their filters and attention on CPU by the crate `shardax-cpu-kernels` | XLA computes them, more slowly and with the same results up to rounding; `SHARDAX_CPU_KERNELS=all` is rejected. Compiled programs that were serialized with kernels do not load |
 //! | `decompositions` | release builds compute Cholesky, QR, eigenvalue and singular value decompositions on CPU by the crate `faer`; needs `cpu-kernels` | XLA computes them, 3 to 90 times more slowly; the first build takes 100 s of one core less |
 //! | `ndarray` | arrays of the crate `ndarray` in and out (`Array::from_ndarray`, `to_ndarray`) | those methods do not exist |
 

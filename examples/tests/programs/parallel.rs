@@ -23,7 +23,7 @@ fn ring_attention() {
     assert!(std::fs::read_to_string(&plot).expect("the plot").starts_with("<svg"));
     // The run is complete, so nothing remains to be done.
     let again = output("ring_attention", &small.split(' ').chain(files).collect::<Vec<_>>());
-    assert!(again.contains("goes on after step 150\n") && !again.contains("loss"), "{again}");
+    assert!(again.contains("resumes after step 150\n") && !again.contains("loss"), "{again}");
     std::fs::remove_file(plot).expect("the plot is removed");
     std::fs::remove_dir_all(folder).expect("the folder is removed");
     let rejected = run_of("ring_attention", &["--devices", "4", "--length", "66"]);

@@ -1,4 +1,4 @@
-//! A page that is rewritten while a run goes on.
+//! A page that is rewritten during a run.
 
 use std::collections::BTreeMap;
 use std::fs;

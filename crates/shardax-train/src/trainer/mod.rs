@@ -299,7 +299,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let progress =
             (!self.quiet && process_index() == 0).then(|| Progress::from_step(self.steps as usize, step as usize));
         if let Some(progress) = progress.as_ref().filter(|_| step > 0) {
-            progress.println(format!("goes on after step {step}"));
+            progress.println(format!("resumes after step {step}"));
         }
         let timing = Timing::new((step, self.steps), std::mem::take(&mut self.work), self.flops);
         let (loggers, hooks) = (std::mem::take(&mut self.loggers), std::mem::take(&mut self.log_hooks));
@@ -412,7 +412,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 }
 
-/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run goes on, since what it
+/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run continues, since what it
 /// has computed would be lost.
 #[derive(Default)]
 struct FailedSaves(u32);
@@ -432,7 +432,7 @@ impl FailedSaves {
                 self.0,
                 Self::MOST + 1
             ),
-            "the run goes on, and saves the next step instead",
+            "the run continues, and saves the next step instead",
         );
         Ok(())
     }

@@ -302,7 +302,7 @@ impl Processes {
                 Runtime,
                 "{what} needs the other processes, and is inside a function of the host that a program calls"
             )
-            .help("move it out of the function: the program goes on when the function returns"));
+            .help("move it out of the function: the program continues when the function returns"));
         }
         let (digest, per_digest) = digests(values);
         let what = &shortened(what);

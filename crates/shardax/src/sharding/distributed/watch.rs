@@ -157,7 +157,7 @@ impl Processes {
         if beat != previous.beat || beat == LEFT.as_bytes() {
             if std::mem::take(&mut previous.reported) {
                 let message = format!("process {before} is heard of again, after {} s", silent.as_secs());
-                warning::warn(&message, "the job goes on");
+                warning::warn(&message, "the job continues");
             }
             (previous.beat, previous.changed) = (beat, Some(now));
         } else if silent > SILENCE.max(patience() / 2) {
