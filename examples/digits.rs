@@ -121,7 +121,7 @@ fn main() -> Result<()> {
     {
         (state, done) = (last.tree, last.step as u32);
         history = curves(&last.metadata);
-        println!("goes on after epoch {done}");
+        println!("resumes after epoch {done}");
     }
 
     let steps = train.batches(cli.batch_size).drop_last().len();

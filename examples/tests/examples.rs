@@ -79,10 +79,10 @@ fn digits_resume_from_a_checkpoint() {
     let whole = output("digits", &["--epochs", "2"]);
     output("digits", &["--epochs", "1", "--checkpoints", &run]);
     let rest = output("digits", &["--epochs", "2", "--checkpoints", &run]);
-    assert!(rest.contains("goes on after epoch 1\n") && !rest.contains("epoch  1:"), "{rest}");
+    assert!(rest.contains("resumes after epoch 1\n") && !rest.contains("epoch  1:"), "{rest}");
     assert_eq!(epoch(&rest), epoch(&whole));
     let done = output("digits", &["--epochs", "2", "--checkpoints", &run, "--devices", "4"]);
-    assert!(done.contains("goes on after epoch 2\n") && done.contains("devices: 4\n"), "{done}");
+    assert!(done.contains("resumes after epoch 2\n") && done.contains("devices: 4\n"), "{done}");
     assert_eq!(numbers(&done, "\ntest accuracy: "), numbers(&whole, "\ntest accuracy: "));
     std::fs::remove_dir_all(folder).expect("the run's folder");
 }

@@ -165,7 +165,14 @@ static SPECS: [DeviceSpec; 7] = [
 ];
 
 impl DeviceSpec {
-    /// The device with this name.
+    /// The device with this name; `None` if it is not one of [`names`](Self::names).
+    ///
+    /// ```
+    /// # use shardax_plan::DeviceSpec;
+    /// let h100 = DeviceSpec::named("h100").expect("it is known");
+    /// assert_eq!((h100.memory, h100.flops), (80e9, 989e12)); // bytes, operations per second
+    /// assert!(DeviceSpec::named("abacus").is_none());
+    /// ```
     pub fn named(name: &str) -> Option<&'static DeviceSpec> {
         SPECS.iter().find(|spec| spec.name == name)
     }

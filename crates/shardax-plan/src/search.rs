@@ -131,6 +131,15 @@ impl Search {
     /// memory.
     ///
     /// Fails if the speeds of the devices are unknown, or nothing fits.
+    ///
+    /// ```no_run
+    /// use shardax_plan::{Search, Setup, Target, models};
+    /// let setup = Setup::new(Target::new("h100:1x8")?);
+    /// setup.target.prepare()?;
+    /// let found = Search::default().run(&models::mlp, &setup)?;
+    /// println!("{found}"); // a table, with the mesh and the rules of the fastest
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn run(&self, plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Found> {
         let Some(spec) = setup.target.spec() else {
             return value_error(

@@ -61,6 +61,15 @@ pub struct Setup {
 
 impl Setup {
     /// All devices along one axis, `data`, with defaults for everything else.
+    ///
+    /// ```
+    /// # use shardax_plan::{Setup, Target};
+    /// let mut setup = Setup::new(Target::new("cpu:8")?);
+    /// assert_eq!(setup.axis("data"), 8);
+    /// setup.axes = vec![("fsdp".into(), 4), ("model".into(), 2)];
+    /// assert_eq!((setup.axis("fsdp"), setup.axis("data")), (4, 1));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn new(target: Target) -> Setup {
         let axes = vec![(AxisName::from("data"), target.num_devices())];
         Setup { target, axes, remat: Remat::Full, micro_batch: None, options: BTreeMap::new() }

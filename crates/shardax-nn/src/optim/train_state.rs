@@ -244,7 +244,7 @@ impl<M: Module> Optimizer<M> {
             let some: Vec<String> = infos.iter().take(4).map(variable).collect();
             let more = if infos.len() > 4 { ", …" } else { "" };
             let what = format!(
-                "Optimizer: no variable of the model is meant by {wrt:?}; it has {}{more}",
+                "Optimizer: no variable of the model matches {wrt:?}; it has {}{more}",
                 if some.is_empty() { "none".to_owned() } else { some.join(", ") }
             );
             return Err(Error::new(ErrorKind::Value, what)

@@ -30,6 +30,25 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, bail, err};
 
 /// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
+///
+/// `Array`, numbers, tuples, `Vec`, `[T; N]`, `Option`, `Box` and maps are trees. Derive the trait for structs and enums:
+///
+/// ```
+/// # use shardax::prelude::*;
+/// #[derive(Tree, Clone)]
+/// struct Layer {
+///     kernel: Array,
+///     bias: Option<Array>,
+///     #[tree(static)] // part of the structure, not a leaf
+///     name: String,
+/// }
+///
+/// let layer = Layer { kernel: ones([2, 3]), bias: Some(zeros(3)), name: "first".into() };
+/// let doubled = tree::map(|leaf: Array| leaf * 2, layer)?;
+/// assert_eq!(doubled.kernel.sum(..).item::<f32>()?, 12.0);
+/// assert_eq!(doubled.name, "first");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no tree of arrays",
     label = "neither an array nor made of arrays",

@@ -567,7 +567,7 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 /// let _mesh = set_mesh(&mesh)?;
 /// // A loop carry of zeros is equal on all devices, and its body makes it vary.
 /// let f = shard_map(|x: Array| fori_loop(0, 3, move |_, sum: Array| sum + &x, pcast(zeros([2]), "i")), None);
-/// assert_eq!(f.in_specs(P!["i"]).out_specs(P!["i"]).call(ones([4]))?.to_vec::<f32>()?, [3.0; 4]);
+/// assert_eq!(f.in_specs(P!["i"]).out_specs(P!["i"]).call(array([1.0f32; 4]))?.to_vec::<f32>()?, [3.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
