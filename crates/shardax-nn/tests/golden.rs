@@ -25,9 +25,9 @@ macro_rules! families {
 
 families! { nn optim optim_ten optim_more nn_more nn_half nn_layers attention nn_train contrib }
 
-/// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
+/// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn families_on_topologies() -> shardax::Result<()> {
-    golden_support::elsewhere::table("shardax-nn: ", FAMILIES)
+    golden_support::other_platforms::table("shardax-nn: ", FAMILIES)
 }

@@ -21,7 +21,7 @@ struct Mlp {
     out: Linear,
 }
 
-/// What the loop below asks of a model.
+/// The methods that the loop below needs.
 trait Model: Module {
     fn new(rngs: &mut Rngs) -> Self;
     fn forward(&self, x: &Array) -> Array;

@@ -175,13 +175,13 @@ fn ten_thousand_reshards() -> Result<()> {
     Ok(())
 }
 
-/// How long the threads run: a few seconds in the tests; `SHARDAX_STRESS_SECONDS` for more.
+/// The time that the threads run: a few seconds in the tests; `SHARDAX_STRESS_SECONDS` for more.
 fn stress_time() -> Duration {
     let seconds = std::env::var("SHARDAX_STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
     Duration::from_secs(seconds)
 }
 
-/// What sixteen threads share: an array that comes and goes, and functions compiled before and during.
+/// The state that sixteen threads share: an array that comes and goes, and functions compiled before and during.
 struct Shared {
     mesh: Mesh,
     slot: std::sync::Mutex<Array>,

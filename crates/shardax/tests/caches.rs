@@ -27,7 +27,7 @@ fn start() -> MutexGuard<'static, ()> {
     guard
 }
 
-/// What was said since this was asked last.
+/// The warnings since the last call.
 fn said() -> Vec<String> {
     SAID.get().map(|all| std::mem::take(&mut *all.lock().expect("texts"))).unwrap_or_default()
 }
@@ -402,7 +402,7 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
     Ok(())
 }
 
-/// What `memory_is_flat_over_many_shapes` runs in a process of its own.
+/// The program that `memory_is_flat_over_many_shapes` runs in a process of its own.
 #[test]
 #[ignore = "run by another test"]
 fn serves_many_shapes() -> Result<()> {

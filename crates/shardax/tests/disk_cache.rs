@@ -13,7 +13,7 @@ use shardax::prelude::*;
 
 const MANY: usize = 4096;
 
-/// What the tests run in processes of their own.
+/// The program that the tests run in processes of their own.
 #[test]
 #[ignore = "run by other tests"]
 fn program() -> Result<()> {
@@ -42,7 +42,7 @@ fn command(cache: &Path) -> Command {
     command
 }
 
-/// How many lines of warning there were; the program's results were right.
+/// The number of warnings of a program whose results were right.
 fn complaints(ended: &Ended) -> usize {
     ended.err.lines().filter(|line| line.contains("compilation cache")).count()
 }

@@ -1,4 +1,4 @@
-//! What becomes of a program when XLA fails, and of the threads that use it when they end.
+//! Failures of XLA during a program, and the ends of threads that use it.
 
 mod common;
 

@@ -9,7 +9,7 @@ use golden_support::quick::eight_devices as setup;
 
 const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares them";
 
-/// What is known to fail or to differ: a path, or the beginning of paths, and the reason.
+/// Known failures and differences: a path, or the beginning of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[
     ("nn/batch_norm", IN_SHARDAX_NN),
     ("nn/group_norm", IN_SHARDAX_NN),
@@ -101,11 +101,11 @@ fn operations_in_other_programs() {
     golden_support::ways::check_ways(&families, every.unwrap_or(101), PENDING, &[]);
 }
 
-/// `cargo xtask platforms` runs it, in several processes: see `golden_support::elsewhere`.
+/// `cargo xtask platforms` runs it, in several processes: see `golden_support::other_platforms`.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn families_on_topologies() -> shardax::Result<()> {
-    golden_support::elsewhere::table("", FAMILIES)
+    golden_support::other_platforms::table("", FAMILIES)
 }
 
 #[test]

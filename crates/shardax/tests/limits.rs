@@ -226,8 +226,7 @@ fn nothing_waits_for_a_function_that_is_being_traced() -> Result<()> {
 }
 
 /// Fused, each of the results recomputes values that others also need, which took the compiler half a minute.
-/// What is done before XLA gets a program does not grow faster than the program. (What XLA does may:
-/// docs/plugin.md.)
+/// The work before XLA gets a program does not grow faster than the program. (XLA's own may: docs/plugin.md.)
 #[test]
 fn a_gradient_of_a_chain_of_20_000_operations() -> Result<()> {
     setup();
@@ -267,7 +266,7 @@ fn a_gradient_of_250_scalars() -> Result<()> {
     Ok(())
 }
 
-/// What XLA cannot allocate is an error that says how much it was and what would help; the process goes on.
+/// Memory that XLA cannot allocate is an error with its size and a fix; the process continues.
 #[test]
 fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
     setup();

@@ -77,7 +77,7 @@ fn a_ring_over_the_sequence() -> Result<()> {
     check(&[("data", 2), ("seq", 4)], &[("batch", "data"), ("length", "seq")], false)
 }
 
-/// What layers decide is written in the types: an activation names the axes of its rows and features.
+/// Types show the decisions of layers: an activation names the axes of its rows and features.
 #[test]
 fn types_between_layers() -> Result<()> {
     let mesh = mesh(AxisType::Explicit);

@@ -312,7 +312,7 @@ fn cudnn_calls(text: &str) -> Vec<String> {
     calls
 }
 
-/// What cuDNN does not compute is an error where it was asked for, which says why.
+/// Attention that cuDNN does not support is an error with the reason, if cuDNN was requested.
 #[test]
 fn what_cudnn_does_not_take_says_why() -> Result<()> {
     setup();

@@ -19,7 +19,7 @@ fn begin() -> Result<Vec<Array>> {
     (0..ARRAYS).map(|i| device_put(&(arange(0..SIZE as i32).astype(DType::U32) + i * 7919), &rows)).collect()
 }
 
-/// What a state after so many steps is.
+/// Checks the state after this number of steps.
 fn check(state: &[Array], steps: u64) -> Result<()> {
     let (by, plus) =
         (0..steps).fold((1u32, 0u32), |(by, plus), _| (by.wrapping_mul(BY), plus.wrapping_mul(BY).wrapping_add(PLUS)));

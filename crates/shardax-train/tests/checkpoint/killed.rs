@@ -20,7 +20,7 @@ fn begin() -> State {
     ((0..4).map(|_| Linear::new(256, 256, &mut rngs)).collect(), array(0))
 }
 
-/// What a step does; the state at a step is the same whatever ended the program in between.
+/// A step; the state after it does not depend on what ended the program before.
 fn next(state: State) -> Result<State> {
     let (layers, count) = state;
     let count = count + 1;
@@ -28,7 +28,7 @@ fn next(state: State) -> Result<State> {
     Ok((moved, count))
 }
 
-/// What the process does that is killed.
+/// The program of the process that is killed.
 #[test]
 #[ignore = "a child of the test below"]
 fn train() -> Result<()> {

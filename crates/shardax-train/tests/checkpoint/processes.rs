@@ -40,7 +40,7 @@ fn check(tree: &Tree, begin: i32) -> Result<()> {
     Ok(())
 }
 
-/// What a process of a job does; nothing when the tests run.
+/// The program of a process of a job; nothing when the tests run.
 #[test]
 fn child() {
     let Ok(case) = std::env::var(CASE) else { return };

@@ -110,7 +110,7 @@ fn a_training_resumes_bit_for_bit() -> Result<()> {
     Ok(())
 }
 
-/// What was saved on some devices goes on on others; each device has the same bits as if it had begun there.
+/// A state saved on some devices resumes on others, where each device has the bits of a run that began there.
 #[test]
 fn a_training_resumes_on_other_devices() -> Result<()> {
     setup();

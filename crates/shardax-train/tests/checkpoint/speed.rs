@@ -86,8 +86,8 @@ fn a_gibibyte() -> Result<()> {
     Ok(())
 }
 
-/// What a save costs a training whose steps give their state away: the call, and what the steps lose while it is copied
-/// and written, beside plain copies of as much memory.
+/// The cost of a save for a training whose steps donate their state: the call, and the time that steps lose while it is
+/// copied and written, beside plain copies of as much memory.
 #[test]
 #[ignore = "writes several GiB"]
 fn a_gibibyte_that_the_next_step_donates() -> Result<()> {

@@ -15,7 +15,7 @@ use shardax_train::log::JsonLines;
 use super::data::{goes_on, member};
 use super::{Folder, fails};
 
-/// What `f` makes, which must not take longer than that.
+/// Returns the value of `f`, which must not take longer than the limit.
 #[track_caller]
 fn within<T: Send + 'static>(time: Duration, f: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = channel();

@@ -177,7 +177,7 @@ fn pictures_are_png_files_of_what_arrays_hold() -> Result<()> {
     Ok(())
 }
 
-/// What a PNG decoder finds in it.
+/// The width, height and pixels that a PNG decoder reads.
 fn pixels(picture: &Picture) -> Result<(u32, u32, Vec<u8>)> {
     let file = picture.to_png()?;
     let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().expect("a PNG file");

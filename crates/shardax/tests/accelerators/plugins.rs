@@ -1,4 +1,4 @@
-//! What the platforms' plugins do beside compiling: they record what devices do, and call functions of this process.
+//! Other services of the platforms' plugins: they record the work of devices, and call functions of this process.
 
 use shardax::prelude::*;
 

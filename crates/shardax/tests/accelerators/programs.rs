@@ -56,7 +56,7 @@ pub fn data_parallel(topology: &Topology, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// What a TPU runs beside other work it writes several times, and a reduce-scatter as an all-reduce: here one large gradient
+/// TPUs write asynchronous collectives several times, and a reduce-scatter as an all-reduce: here one large gradient
 /// is scattered, and each of two weights gathered, one of them beside the product with the other.
 pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("fsdp", 8)])?;
@@ -136,7 +136,7 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
     Ok(())
 }
 
-/// What a platform without row-major results, and with groups by axes, is asked for.
+/// All programs, for a platform without row-major results and with groups by axes.
 pub fn all(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("data", 2), ("model", 4)])?;
     data_parallel(topology, &mesh)?;
@@ -255,7 +255,7 @@ fn lowered_for_others(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// What the platform lacks is an error before the compiler sees it.
+/// An operation that the platform lacks is an error before the compiler sees it.
 pub fn rejected(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on([4], DType::F32, &device);

@@ -9,7 +9,7 @@ use crate::common::quick::setup;
 use shardax::prelude::*;
 use shardax::{HostCallback, debug};
 
-/// What `f` gives, within a minute.
+/// Returns the value of `f`, which must not take a minute.
 #[track_caller]
 fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     setup();

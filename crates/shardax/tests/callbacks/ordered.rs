@@ -6,7 +6,7 @@ use crate::common::quick::setup;
 use shardax::prelude::*;
 use shardax::{HostArg, HostCallback, debug};
 
-/// What was shown, in order.
+/// The values shown, in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<f32>>>);
 

@@ -43,7 +43,7 @@ fn values(dtype: DType) -> Array {
     }
 }
 
-/// What devices make is what `vmap` makes on one.
+/// Results of devices equal those of `vmap` on one device.
 #[test]
 fn every_collective_on_every_dtype() -> Result<()> {
     setup();

@@ -37,7 +37,7 @@ fn rows(x: &Array) -> Vec<Array> {
     (0..x.shape()[0] as i32).map(|i| x.get(i)).collect()
 }
 
-/// What a group's members get is what a whole axis of them would.
+/// Members of a group get the results of a whole axis of these members.
 #[test]
 fn a_group_is_an_axis() -> Result<()> {
     setup();

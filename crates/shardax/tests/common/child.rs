@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a child ended.
+/// The end of a child: its status and output.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,

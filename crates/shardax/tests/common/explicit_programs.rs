@@ -12,7 +12,7 @@ pub struct Program {
     pub arguments: fn(Make<'_>) -> Result<Vec<Array>>,
     pub run: fn(Vec<Array>) -> Result<Vec<Array>>,
     pub wanted: &'static [f64],
-    /// Whether `y` must have four devices.
+    /// True if `y` must have four devices.
     pub needs_four: bool,
 }
 

@@ -69,7 +69,7 @@ fn values_and_gradients_are_those_of_the_function() -> Result<()> {
     Ok(())
 }
 
-/// How often a primitive stands in the program of the gradient.
+/// The number of times that a primitive occurs in the program of the gradient.
 fn count(policy: Option<CheckpointPolicy>, primitive: &str) -> Result<usize> {
     let program = make_program(grad(network(policy)), (weights(), inputs()))?.to_string();
     Ok(program.matches(&format!("= {primitive}")).count())
@@ -97,7 +97,7 @@ fn policies_say_what_is_computed_again() -> Result<()> {
     Ok(())
 }
 
-/// How often each is computed is what JAX's programs have for the same policies.
+/// Each primitive is computed as often as in JAX's programs for the same policies.
 #[test]
 fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     setup();
@@ -121,7 +121,7 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     Ok(())
 }
 
-/// What is moved is put to the host once and back once, where it is kept neither computed nor moved again.
+/// Offloaded values move to the host once and back once; saved values are neither recomputed nor moved.
 #[test]
 fn policies_that_offload() -> Result<()> {
     setup();

@@ -177,7 +177,7 @@ fn problem(how: &str, f: impl FnOnce() -> Result<Array>) -> Option<String> {
     None
 }
 
-/// What is wrong with how `f` is traced; every operation it records must be at the user's line.
+/// The fault of `f`'s trace; every operation it records must be at the user's line.
 fn traced(f: &impl Fn(Array, Array) -> Result<Array>, x: &Array, y: &Array) -> Option<String> {
     let mut strange = None;
     let found = problem("traced", || {

@@ -44,7 +44,7 @@ pub(crate) fn mark(line: u32) {
     MARK.set(line);
 }
 
-/// What a row may return: a `Result`, or an array that carries an error.
+/// The results that a row may return: a `Result`, or an array that carries an error.
 pub(crate) trait Outcome {
     fn error(self) -> Option<Error>;
 }
@@ -66,7 +66,7 @@ pub(crate) struct Row {
     name: &'static str,
     kind: ErrorKind,
     phrases: &'static [&'static str],
-    /// Whether it is also run inside a function being traced.
+    /// True if it is also run inside a function being traced.
     traced: bool,
     run: Box<dyn Fn() -> Option<Error>>,
 }
@@ -95,7 +95,7 @@ impl Table {
     }
 }
 
-/// What is wrong with how the row fails, if anything.
+/// Judges the error of a row; `Err` names its fault.
 fn judge(row: &Row, outcome: Option<Error>) -> Result<(), String> {
     let Some(error) = outcome else { return Err("it succeeds".into()) };
     let mut wrong = Vec::new();

@@ -10,7 +10,7 @@ use shardax::prelude::*;
 /// Says which part a child process plays.
 const CHILD: &str = "SHARDAX_ERRORS_CHILD";
 
-/// What a child does: asks for devices and for values, twice, and prints what comes of it.
+/// The program of a child: asks for devices and for values, twice, and prints the results.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {

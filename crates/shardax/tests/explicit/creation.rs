@@ -4,7 +4,7 @@ use shardax::random;
 
 use super::*;
 
-/// What `f` makes on one device, without a mesh.
+/// The elements of `f`'s result on one device, without a mesh.
 fn plain(f: impl FnOnce() -> Array) -> Vec<f32> {
     let _none = set_mesh(None).unwrap();
     f().astype(DType::F32).to_vec::<f32>().unwrap()

@@ -12,7 +12,7 @@ fn shards<T: shardax::dtype::Element>(x: &Array) -> Vec<Vec<T>> {
     x.addressable_shards().unwrap().iter().map(|s| s.data.to_vec::<T>().unwrap()).collect()
 }
 
-/// The same without a mesh.
+/// The array without a sharding in its type.
 fn plain(x: &Array) -> Array {
     device_put(x, &devices().unwrap()[0]).unwrap()
 }

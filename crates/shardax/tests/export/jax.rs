@@ -32,7 +32,7 @@ fn exported(file: &str) -> std::path::PathBuf {
 
 type Dict = BTreeMap<String, Array>;
 
-/// What JAX's `export` wrote (`tools/export`): called, compiled into others, over rows, and its gradient.
+/// Files of JAX's `export` (`tools/export`): called, compiled into others, mapped over rows, and differentiated.
 #[test]
 fn functions_that_jax_exported() -> Result<()> {
     setup();
@@ -61,8 +61,8 @@ fn functions_that_jax_exported() -> Result<()> {
     Ok(())
 }
 
-/// What `jax.export` itself wrote gives JAX's numbers, leaf by leaf: called, within another program, and its gradient. What
-/// is behind an `@` numbers the arguments.
+/// Files of `jax.export` give JAX's numbers, leaf by leaf: called, within another program, and differentiated. The part
+/// that follows an `@` numbers the arguments.
 fn artifact(name: &str) -> Result<()> {
     setup();
     let v = values();
@@ -131,7 +131,7 @@ fn artifacts_of_jax_with_symbolic_sizes() -> Result<()> {
     ["rows@0", "rows@1", "rows@2", "sizes@0", "sizes@1", "sized"].into_iter().try_for_each(artifact)
 }
 
-/// What JAX calls LAPACK for are operations here.
+/// JAX's calls of LAPACK are read as operations.
 #[test]
 fn artifacts_of_jax_with_decompositions() -> Result<()> {
     artifact("decompositions")
@@ -244,7 +244,7 @@ fn lines(error: &str) -> usize {
     error.lines().filter(|line| line.starts_with("  at ") && line.contains("tests/export/jax.rs")).count()
 }
 
-/// What must hold of symbolic sizes is checked for those of a call; one file serves all that fit.
+/// Constraints of symbolic sizes are checked for the sizes of a call; one file serves all sizes that fit.
 #[test]
 fn symbolic_sizes_are_checked() -> Result<()> {
     setup();
@@ -424,7 +424,7 @@ fn damaged_artifacts_of_jax() -> Result<()> {
     Ok(())
 }
 
-/// What JAX exported for eight devices, as files of `tools/export`: by shardings and by `shard_map`.
+/// Functions that JAX exported for eight devices, as files of `tools/export`: by shardings and by `shard_map`.
 #[test]
 fn functions_that_jax_exported_for_many_devices() -> Result<()> {
     setup();
@@ -445,7 +445,7 @@ fn functions_that_jax_exported_for_many_devices() -> Result<()> {
     Ok(())
 }
 
-/// What is exported here runs in JAX, its gradient too.
+/// Functions exported here run in JAX, with their gradients.
 #[test]
 #[ignore = "needs the Python of tools/golden"]
 fn jax_runs_what_is_exported_here() -> Result<()> {

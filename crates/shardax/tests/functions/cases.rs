@@ -28,13 +28,13 @@ const PARAMETERS: [(i32, usize, f64); 7] = [
 /// A call that takes longer than this will not end.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Whether every case is asked for, and not a slice that `cargo test` has the time for.
+/// Returns true if every case is asked for, and not a slice that `cargo test` has the time for.
 fn all() -> bool {
     std::env::var("SHARDAX_CENSUS").is_ok_and(|value| value == "all")
 }
 
-/// Whether the slice has this case of this function: one of `every`, another one for each function. `every` shares no
-/// factor with the number of types, shapes or parameters, so that each of them occurs.
+/// Returns true if the slice has this case of this function: one of `every`, another one for each function. `every`
+/// shares no factor with the number of types, shapes or parameters, so that each of them occurs.
 fn chosen(case: usize, function: usize, every: usize) -> bool {
     all() || (case + 7 * function).is_multiple_of(every)
 }
@@ -43,7 +43,7 @@ fn chosen(case: usize, function: usize, every: usize) -> bool {
 const TRACED_EVERY: usize = 13;
 const TRANSFORMED_EVERY: usize = 13;
 
-/// How many cases of each function are run where all are asked for.
+/// The number of cases of each function where all are asked for.
 const ROUNDS: usize = 12;
 
 /// Plain numbers, in the place of a dtype.
@@ -122,7 +122,7 @@ fn case(ty: Type, shape: &[usize], number: usize) -> Case {
     }
 }
 
-/// The same with arrays that have a type alone, or are traced, in the places of the arrays.
+/// The case with these arrays, which have a type alone or are traced, in place of its own.
 fn with_arrays(case: &Case, [x, y, mask, places, key]: [Array; 5]) -> Case {
     Case { x, y, mask, places, key, ..case.clone() }
 }

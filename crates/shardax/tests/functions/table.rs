@@ -1,4 +1,4 @@
-//! What each public function is called with in a case.
+//! The arguments of each public function in a case.
 
 use shardax::array::IndexItem;
 use shardax::fft::{self, FftNorm, FftOptions};
@@ -95,7 +95,7 @@ impl Case {
     }
 }
 
-/// What a function gives: arrays, or nothing that is looked at.
+/// The result of a function: arrays, or nothing that is compared.
 pub trait Outcome {
     fn results(self) -> Result<Vec<Array>>;
 }

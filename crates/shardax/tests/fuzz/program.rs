@@ -16,7 +16,7 @@ use crate::golden_support::{self, Case, Fun, Host};
 pub struct Step {
     case: Case,
     pub operands: Vec<usize>,
-    /// How many results it has.
+    /// The number of its results.
     pub count: usize,
 }
 
@@ -95,13 +95,13 @@ impl<'a> Program<'a> {
         self.case.count("ins")
     }
 
-    /// Whether it runs on several devices, and so takes no part in programs compiled together.
+    /// Returns true if it runs on several devices, and so takes no part in programs compiled together.
     pub fn alone(&self) -> bool {
         matches!(self.mode, "eager" | "pmap")
             || (self.mode == "shard_map" && !self.case.meta["jit"].as_bool().unwrap_or(true))
     }
 
-    /// What it is called with: inputs, weights of the results, tangents.
+    /// The arguments of the call: inputs, weights of the results, tangents.
     pub fn arguments(&self) -> Vec<Array> {
         ["in", "ct", "tan"].iter().flat_map(|kind| self.hosts(kind)).map(|(_, host)| host.array()).collect()
     }
@@ -111,7 +111,7 @@ impl<'a> Program<'a> {
         (0..most).filter_map(|i| Some((i, self.case.host(&format!("{kind}/{i}"))?))).collect()
     }
 
-    /// What JAX has, by number of result, each with its tolerance.
+    /// JAX's results by their number, each with its tolerance.
     pub fn wanted(&self) -> Vec<(usize, &'a Host, f64)> {
         let tol = |i: usize| self.case.meta["tols"][i.to_string()].as_f64().unwrap_or(0.0);
         self.hosts("out").into_iter().map(|(i, host)| (i, host, tol(i))).collect()

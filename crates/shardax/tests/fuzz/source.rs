@@ -121,7 +121,7 @@ fn typed(closure: &str) -> String {
     format!("|{}|{body}", names.join(", "))
 }
 
-/// What stands in the table at this place: `one`, `two`, `three` or `many`, and the function it is called with.
+/// The entry of the table at this place: `one`, `two`, `three` or `many`, and the function it is called with.
 fn text_at(place: &'static Location<'static>) -> Option<(String, String)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let file = std::fs::read_to_string(root.join(place.file())).ok()?;

@@ -35,7 +35,7 @@ const SLOW: [(&str, usize); 11] = [
     ("numpy_more", 3),
 ];
 
-/// What is compared of a family.
+/// The checks of a family that are compared.
 fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
     let (results, every) = match std::env::var("SHARDAX_GOLDEN_EVERY") {
@@ -226,7 +226,7 @@ fn all(case: &Case, kind: &str) -> Vec<(String, Host)> {
         .collect()
 }
 
-/// What of a check cannot fail, because zeros would pass.
+/// The parts of a check that cannot fail, because zeros would pass.
 fn blind(check: &Check<'_>) -> Vec<String> {
     let blind = check.wanted.iter().filter(|(_, want)| is_blind(want, check.tol));
     blind.map(|(key, _)| format!("{}/{key}: zeros would pass", check.case.path())).collect()

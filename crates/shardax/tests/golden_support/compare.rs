@@ -1,11 +1,11 @@
-//! Whether an array is what JAX has: the tolerance follows the values' scale, so that zeros never pass for an answer.
+//! Comparison of an array with JAX's: the tolerance follows the values' scale, so that zeros never pass for an answer.
 
 use shardax::dtype::Scalar;
 use shardax::prelude::*;
 
 use super::Host;
 
-/// Whether an array is what JAX has: `|got - want| <= tol * (scale + |want|)`, where the scale is the largest magnitude
+/// Compares an array with JAX's: `|got - want| <= tol * (scale + |want|)`, where the scale is the largest magnitude
 /// that JAX has there, 1 at most. NaN equals NaN, infinities equal themselves, and `tol = 0` means every bit.
 pub fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
     if (got.dtype(), got.shape()) != (want.dtype, want.shape.as_slice()) {
@@ -26,7 +26,7 @@ pub fn differ(got: &Array, want: &Host, tol: f64) -> Result<(), String> {
     }
 }
 
-/// Whether zeros would pass for what JAX has, though it has others: a comparison that cannot fail.
+/// Returns true if zeros would pass for JAX's other values: a comparison that cannot fail.
 pub fn is_blind(want: &Host, tol: f64) -> bool {
     let zeros = scalars(want.dtype, &vec![0; want.bytes.len()]);
     let wanted = want.scalars();
@@ -57,7 +57,7 @@ fn scale(values: &[Scalar]) -> f64 {
 struct Range {
     /// The smallest number that is not denormal: those below may be flushed to zero.
     tiny: f64,
-    /// Whether a sum of terms near the largest number overflows depends on its order, and that on the processor: from here
+    /// A sum of terms near the largest number may overflow, depending on its order and so on the processor: from here
     /// on a number and the infinity of its sign are alike.
     edge: f64,
 }

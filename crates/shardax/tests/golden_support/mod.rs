@@ -2,7 +2,7 @@
 
 mod check;
 pub mod compare;
-pub mod elsewhere;
+pub mod other_platforms;
 #[path = "../common/quick.rs"]
 pub mod quick;
 pub mod read;

@@ -28,7 +28,7 @@ fn type_named(name: &str) -> Type {
     }
 }
 
-/// What differs deliberately: the results' types of a function of these types, and the reason.
+/// Deliberate differences: the results' types of a function of these types, and the reason.
 fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'static str)> {
     let named = |names: &str| names.split(' ').any(|name| name == function);
     let of = |category: &[Category]| operands.iter().any(|name| category.contains(&type_named(name).0.category()));
@@ -358,7 +358,7 @@ fn types_of(f: impl Fn() -> Option<Result<Vec<Array>>>) -> Option<Vec<Type>> {
     traced.ok().and_then(|_| found.into_inner())
 }
 
-/// What JAX says, in shardax's widths.
+/// JAX's types, in shardax's widths.
 fn wanted(entry: &Value) -> Option<Vec<Type>> {
     let narrow = |d| match d {
         DType::I64 => DType::I32,

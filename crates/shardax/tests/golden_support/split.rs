@@ -24,8 +24,8 @@ const WAYS: [(usize, usize, bool); 3] = [(0, 0, false), (1, 1, false), (0, 1, tr
 
 type Family = (&'static str, fn(&Case) -> Option<Fun>);
 
-/// What has no gradient that grows with the cotangent, so that cotangents of other sizes have other answers; and what
-/// differs from JAX by its dtype alone, on one device as well.
+/// Functions whose gradient does not grow with the cotangent, so that cotangents of other sizes have other answers; and
+/// those that differ from JAX by their dtype alone, on one device as well.
 const LEFT_OUT: [&str; 2] = ["transform/custom_vjp_clip_gradient", "sort/argsort_f64"];
 
 /// Compares one check in `every`, of these families, with what JAX has. `known` are beginnings of paths

@@ -1,4 +1,4 @@
-//! What transformations give; each function as a formula is in the case's `doc`.
+//! Results of transformations; the case's `doc` has each function as a formula.
 
 use std::rc::Rc;
 

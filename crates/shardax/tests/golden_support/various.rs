@@ -1,4 +1,4 @@
-//! What has no family of its own.
+//! Functions without a family of their own.
 
 use shardax::MapOptions;
 use shardax::lax::{self, ConvOptions, Padding, TopKOptions, Window};

@@ -13,7 +13,7 @@ const HALVES: [(DType, f64); 2] = [(DType::Bf16, 1.0 / 128.0), (DType::F16, 1.0 
 
 const N: usize = 200_000;
 
-/// So many numbers, about a hundredth each.
+/// Numbers of about a hundredth each.
 fn hundredths(dtype: DType) -> Array {
     (random::uniform(&random::key(1), &[N]) * 0.02).astype(dtype)
 }
@@ -106,7 +106,7 @@ fn cotangents_of_what_was_repeated_are_summed_in_float32() {
     }
 }
 
-/// What clipping by the global norm sees of a large layer.
+/// The global norm of a large layer, which clipping uses.
 #[test]
 fn the_sum_of_squares_of_a_large_bfloat16_normal_is_its_size() -> Result<()> {
     setup();

@@ -4,7 +4,7 @@ use shardax::lax::{self, ConvOptions, DotOptions, Padding, Precision};
 use shardax::prelude::*;
 use shardax::{config, default_matmul_precision};
 
-/// How often products of a program are of each precision.
+/// The number of a program's matmuls of each precision.
 fn count(text: &str) -> [usize; 3] {
     ["DEFAULT", "HIGH", "HIGHEST"].map(|name| text.matches(&format!("<precision {name}>")).count())
 }

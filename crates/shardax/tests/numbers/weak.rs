@@ -58,7 +58,7 @@ fn array_of_converts_and_checks() -> Result<()> {
     Ok(())
 }
 
-/// What two types make, in both orders.
+/// The result type of two types, in both orders.
 #[test]
 fn promotion_in_both_orders() -> Result<()> {
     for (other, want) in [
@@ -114,7 +114,7 @@ fn sixty_four_bits_alone() -> Result<()> {
     Ok(())
 }
 
-/// What is computed from host data alone still gives way.
+/// Results computed from host data alone are weakly typed.
 #[test]
 fn operations_keep_the_type_weak() -> Result<()> {
     type Case = (&'static str, fn(Array) -> Array);

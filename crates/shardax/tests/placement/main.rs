@@ -35,7 +35,7 @@ fn fails<T>(result: Result<T>, kind: ErrorKind, says: &[&str]) -> Error {
     error
 }
 
-/// Whether they are the same memory: deleting one deletes the other.
+/// Returns true if both arrays are in the same memory: deleting one deletes the other.
 fn is_same_memory(a: Array, b: &Array) -> Result<bool> {
     assert!(!a.is_deleted() && !b.is_deleted());
     a.delete()?;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use crate::*;
 
-/// What programs of many kinds give on these devices, which are all there are.
+/// The results of programs of many kinds on all devices.
 fn results() -> Result<Vec<(String, Array)>> {
     let n = device_count();
     let mesh = make_mesh([("x", n)])?.auto();
@@ -137,7 +137,7 @@ type Made = std::result::Result<PathBuf, String>;
 /// With 4 devices, and with 8.
 static MADE: [OnceLock<Made>; 2] = [const { OnceLock::new() }; 2];
 
-/// What was computed with so many devices, if it was.
+/// The results computed with this number of devices, if there are any.
 pub fn made(devices: usize) -> Option<&'static Made> {
     MADE[usize::from(devices > 4)].get()
 }

@@ -32,7 +32,7 @@ fn sum() -> Result<Array> {
     jit(|x: Array| x.sum(..)).call(&counted(device_count())?)
 }
 
-/// What a process does whose job has a fault.
+/// The program of a process whose job has a fault.
 pub fn child(what: &str) -> Result<()> {
     if what == "late_start" {
         arange(0..2).block_until_ready()?;
@@ -336,7 +336,7 @@ fn processes_may_have_different_numbers_of_devices() {
     });
 }
 
-/// What each process adds first shows in the last bits; by default it does not.
+/// With `SumOrder::Fast` the order of additions shows in the last bits; by default it does not.
 #[test]
 fn sums_may_be_made_process_by_process() {
     for (order, result) in [("exact", "[1.0]"), ("fast", "[0.0]")] {

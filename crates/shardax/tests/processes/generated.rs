@@ -99,7 +99,7 @@ fn tame(x: &Array) -> Array {
     x.clone() / (x.abs() * 0.5 + 1.0)
 }
 
-/// What can be added.
+/// The array as numbers that can be added.
 fn number(x: &Array) -> Array {
     if x.dtype() == DType::Bool { x.astype(DType::I32) } else { x.clone() }
 }
@@ -282,7 +282,7 @@ fn collective(draw: &mut Draw, x: &Array) -> Result<Array> {
     })
 }
 
-/// What a program gives, under its number.
+/// The results of the program with this number.
 fn program(number: u64, inputs: &[Array]) -> Result<Vec<Array>> {
     let draw = &mut Draw::new(number);
     let mut values = inputs.to_vec();

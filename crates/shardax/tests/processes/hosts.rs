@@ -13,7 +13,7 @@ use crate::*;
 /// Two hosts, and the bridge between them where the launcher runs. They go with it.
 struct Network {
     names: [String; 3],
-    /// What stands for ssh, and the temporary files of each host.
+    /// The replacement of ssh, and the temporary files of each host.
     folder: PathBuf,
 }
 

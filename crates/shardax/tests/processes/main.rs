@@ -157,7 +157,7 @@ fn try_start(
     if outcome.success { Ok(said) } else { Err(format!("{}\nits output:\n{}", outcome.end, outcome.text)) }
 }
 
-/// What a process does whose job has a fault; nothing when the tests run.
+/// The program of a process whose job has a fault; nothing when the tests run.
 #[test]
 fn child() {
     if let Ok(case) = std::env::var(CASE)

@@ -116,7 +116,7 @@ fn run(steps: &[Step], split: &Split, x: Array, w: Array) -> Result<Array> {
     Ok(now)
 }
 
-/// What is around the body of the `shard_map`, inside of it.
+/// The transformation around the body of the `shard_map`, inside of it.
 #[derive(Clone, Copy, Debug)]
 enum Inside {
     Plain,
@@ -125,7 +125,7 @@ enum Inside {
     Checkpoint,
 }
 
-/// What is around the `shard_map`.
+/// The transformation around the `shard_map`.
 #[derive(Clone, Copy, Debug)]
 enum Outside {
     Plain,
@@ -219,7 +219,7 @@ fn fail(error: shardax::Error) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-/// How many programs: more with `SHARDAX_PROPERTY_CASES`.
+/// The number of programs: more with `SHARDAX_PROPERTY_CASES`.
 fn cases() -> u32 {
     std::env::var("SHARDAX_PROPERTY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
 }

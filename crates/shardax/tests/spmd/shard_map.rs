@@ -12,7 +12,7 @@ pub(crate) fn ramp(shape: impl IntoShape + Clone) -> Array {
     (arange(0..n as i32).astype(DType::F32) / 10.0 + 0.1).reshape(shape)
 }
 
-/// How often a primitive is applied, inner programs included.
+/// The number of times that a primitive is applied, inner programs included.
 fn count(program: &Program, name: &str) -> usize {
     let mut n = 0;
     program.for_each_eqn(&mut |eqn| n += (eqn.primitive.name() == name) as usize);

@@ -422,7 +422,7 @@ fn partial_auto_collectives() -> Result<()> {
     Ok(())
 }
 
-/// What is split over axes that are left to the compiler stays so, inside and outside.
+/// Values split over the compiler's axes stay split, inside and outside.
 #[test]
 fn blocks_stay_split_over_free_axes() -> Result<()> {
     let mesh = mesh42()?;

@@ -79,7 +79,7 @@ impl HostFunction {
 
     /// Calls it. Every result must have been written.
     pub(super) fn call(&self, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
-        let Body::Host(body) = &self.body else { return Err(self.elsewhere("the host's")) };
+        let Body::Host(body) = &self.body else { return Err(self.wrong_memory("the host's")) };
         body(args, results)?;
         match results.iter().position(|r| !r.written) {
             Some(i) => Err(err!(Runtime, "the host function {} left its result {i} unwritten", self.name)
@@ -90,7 +90,7 @@ impl HostFunction {
 }
 
 impl HostFunction {
-    fn elsewhere(&self, memory: &str) -> Error {
+    fn wrong_memory(&self, memory: &str) -> Error {
         err!(Runtime, "the function {} does not work on {memory} memory", self.name)
     }
 }
@@ -151,7 +151,7 @@ fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     let function = found(call.attr("function"))?;
     match &function.body {
         Body::Device(body) => body(&DeviceCall::new(call)?),
-        Body::Host(_) => Err(function.elsewhere("a device's")),
+        Body::Host(_) => Err(function.wrong_memory("a device's")),
     }
 }
 

@@ -1,5 +1,5 @@
 //! The cases once more, compiled for TPUs and GPUs that are not there: whether their compilers take every operation.
-//! What comes out is not known, as nothing runs.
+//! Nothing runs, so results are not compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,7 +33,7 @@ fn topology(name: &str) -> Result<Topology> {
     if name == "h100" { Topology::gpu(GpuSpec::H100) } else { Topology::tpu(name) }
 }
 
-/// What a run compiles, from variables that `cargo xtask platforms` sets.
+/// The targets of a run, from variables that `cargo xtask platforms` sets.
 struct Wanted {
     /// One check in so many.
     every: usize,
