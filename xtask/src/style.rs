@@ -81,9 +81,6 @@ fn source_faults(root: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
     for path in sources(root)? {
         let inside = path.strip_prefix(root).unwrap_or(&path);
         let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
-        if parts.iter().any(|part| part == "tests") {
-            continue;
-        }
         let depth = if parts[0] == "crates" { 2 } else { 1 };
         let faults = folders.entry(parts[..depth].join("/")).or_default();
         let (text, name) = (read(&path)?, inside.display().to_string());

@@ -201,7 +201,7 @@ fn a_part_has_no_arrays_of_one_whose_name_begins_alike() -> Result<()> {
     let (a, b) = saved.restore_with(&(zeros(()), zeros(())), &below(".params"))?;
     assert_eq!((a.item::<f32>()?, b.item::<f32>()?), (1.0, 2.0));
     assert_eq!(saved.restore_with(&zeros(()), &below(".params_ema"))?.item::<f32>()?, 3.0);
-    // What is left of the part itself is still named.
+    // The remainder of the part itself is still named.
     fails(saved.restore_with(&(zeros(()),), &below(".params")), &["the tree has no `.params[1]`"]);
     Ok(())
 }

@@ -321,7 +321,7 @@ pub fn rejected(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// Nothing can be put or run on devices that are not there; every way says so.
+/// Nothing can be stored or run on devices that are only described; every way is an error that says so.
 pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("x", 8)])?;
     let rows = split(&mesh, P!["x"]);

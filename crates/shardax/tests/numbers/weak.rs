@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::{jacfwd, nn};
 
-/// `float64~` where the type gives way, as it is printed.
+/// `float64~` if the type is weak, as it is printed.
 fn kind(x: &Array) -> String {
     format!("{}{}", x.dtype(), if x.weak_type() { "~" } else { "" })
 }
