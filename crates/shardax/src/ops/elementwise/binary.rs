@@ -65,6 +65,12 @@ binary_functions! {
     /// ```
     multiply => MUL;
     /// The larger of each pair; NaN if either is.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(maximum(array([1, 5]), 3).to_vec::<i32>()?, [3, 5]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     maximum => MAX;
     /// The smaller of each pair; NaN if either is.
     ///
@@ -307,9 +313,10 @@ pub fn arctan2(y: impl ArrayLike, x: impl ArrayLike) -> Array {
 }
 
 macro_rules! comparisons {
-    ($($(#[$doc:meta])* $name:ident => $op:ident;)*) => {
+    ($(#[doc = $summary:literal] $(#[$more:meta])* $name:ident => $op:ident;)*) => {
         $(
-            $(#[$doc])*
+            #[doc = $summary]
+            $(#[$more])*
             #[track_caller]
             pub fn $name(x: impl ArrayLike, y: impl ArrayLike) -> Array {
                 apply_promoted(stringify!($name), x, y, |d| d, |x, y| Compare::$op.apply(x, y))
@@ -318,7 +325,7 @@ macro_rules! comparisons {
 
         impl Array {
             $(
-                $(#[$doc])*
+                #[doc = $summary]
                 #[track_caller]
                 pub fn $name(&self, other: impl ArrayLike) -> Array {
                     $name(self, other)
@@ -330,10 +337,23 @@ macro_rules! comparisons {
 
 comparisons! {
     /// `x == y` elementwise, as booleans.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(equal(array([1, 2]), array([1, 3])).to_vec::<bool>()?, [true, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     equal => Eq;
     /// `x != y` elementwise, as booleans.
     not_equal => Ne;
     /// `x < y` elementwise, as booleans.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(less(array([1, 2]), 2).to_vec::<bool>()?, [true, false]);
+    /// assert_eq!(array([1, 2]).less(2).to_vec::<bool>()?, [true, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     less => Lt;
     /// `x <= y` elementwise, as booleans.
     less_equal => Le;

@@ -29,9 +29,10 @@ fn float_op(op: Unary, x: &Array) -> Array {
 }
 
 macro_rules! unary_functions {
-    ($($(#[$doc:meta])* $name:ident => $op:expr;)*) => {
+    ($(#[doc = $summary:literal] $(#[$more:meta])* $name:ident => $op:expr;)*) => {
         $(
-            $(#[$doc])*
+            #[doc = $summary]
+            $(#[$more])*
             #[track_caller]
             pub fn $name(x: impl ArrayLike) -> Array {
                 let _line = source::enter();
@@ -41,7 +42,7 @@ macro_rules! unary_functions {
 
         impl Array {
             $(
-                $(#[$doc])*
+                #[doc = $summary]
                 #[track_caller]
                 pub fn $name(&self) -> Array {
                     $name(self)
@@ -59,33 +60,94 @@ macro_rules! floating {
 
 unary_functions! {
     /// `-x`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(negative(array([1, -2])).to_vec::<i32>()?, [-1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     negative => |x: &Array| unary::NEG.apply(x);
     /// The absolute value; of a complex number its length.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(abs(array([1, -2])).to_vec::<i32>()?, [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     abs => |x: &Array| if x.dtype().category() <= Category::Unsigned { x.clone() } else { unary::ABS.apply(x) };
     /// -1, 0 or 1; of a complex number its direction.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(sign(array([-2.5f32, 0.0, 3.0])).to_vec::<f32>()?, [-1.0, 0.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     sign => |x: &Array| match x.dtype().category() {
         Category::Unsigned => x.not_equal(0).astype(x.dtype()),
         _ => unary::SIGN.apply(x),
     };
     /// `x * x`; booleans count as int32.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(square(array([2, -3])).to_vec::<i32>()?, [4, 9]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     square => |x: &Array| if x.dtype() == DType::Bool { square(&x.astype(DType::I32)) } else { x * x };
     /// `1 / x`, floating point.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(reciprocal(array([2, 4])).to_vec::<f32>()?, [0.5, 0.25]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     reciprocal => |x: &Array| divide(1, convert(x, to_inexact(x.dtype()), x.weak_type()));
     /// e to the power `x`. Integers become float32, as for all functions of this kind.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(exp(array([0, 1])).to_vec::<f32>()?, [1.0, std::f32::consts::E]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     exp => floating!(EXP);
     /// 2 to the power `x`.
     exp2 => |x: &Array| exp(&(convert(x, to_inexact(x.dtype()), x.weak_type()) * std::f64::consts::LN_2));
     /// `exp(x) - 1`, accurate near 0.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(expm1(1e-7f32).item::<f32>()?, 1e-7);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     expm1 => floating!(EXPM1);
     /// The natural logarithm.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(log(1.0f32).item::<f32>()?, 0.0);
+    /// assert!(log(-1.0f32).item::<f32>()?.is_nan());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     log => floating!(LOG);
     /// The logarithm to base 2.
     log2 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_2));
     /// The logarithm to base 10.
     log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
     /// `log(1 + x)`, accurate near 0.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(log1p(1e-7f32).item::<f32>()?, 1e-7);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     log1p => floating!(LOG1P);
     /// The square root.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(sqrt(array([4.0f32, 9.0])).to_vec::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     sqrt => floating!(SQRT);
     /// `1 / sqrt(x)`.
     rsqrt => floating!(RSQRT);
@@ -128,44 +190,127 @@ unary_functions! {
     /// The derivative of `lgamma`.
     digamma => floating!(DIGAMMA);
     /// The largest integer not above `x`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(floor(array([1.5f32, -1.5])).to_vec::<f32>()?, [1.0, -2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     floor => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::FLOOR, x) };
     /// The smallest integer not below `x`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(ceil(array([1.5f32, -1.5])).to_vec::<f32>()?, [2.0, -1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     ceil => |x: &Array| if x.dtype().category() <= Category::Signed { x.clone() } else { float_op(unary::CEIL, x) };
     /// The nearest integer; halves go to the even one.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(round(array([0.5f32, 1.5, -2.7])).to_vec::<f32>()?, [0.0, 2.0, -3.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     round => |x: &Array| match x.dtype().category() {
         Category::Unsigned | Category::Signed => x.clone(),
         Category::Complex => lax::complex(&round(&real(x)), &round(&imag(x))),
         _ => unary::ROUND.apply(x),
     };
     /// Rounds towards zero.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(trunc(array([1.7f32, -1.7])).to_vec::<f32>()?, [1.0, -1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     trunc => lax::trunc;
     /// Marks elements that are neither infinite nor NaN.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.0f32, f32::INFINITY, f32::NAN]);
+    /// assert_eq!(isfinite(x).to_vec::<bool>()?, [true, false, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     isfinite => |x: &Array| match x.dtype().category() {
         Category::Float => unary::IS_FINITE.apply(x),
         Category::Complex => unary::IS_FINITE.apply(&real(x)) & unary::IS_FINITE.apply(&imag(x)),
         _ => x.equal(x),
     };
     /// Marks elements that are NaN.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.0f32, f32::INFINITY, f32::NAN]);
+    /// assert_eq!(isnan(x).to_vec::<bool>()?, [false, false, true]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     isnan => |x: &Array| x.not_equal(x);
     /// Marks elements that are infinite.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1.0f32, f32::INFINITY, f32::NAN]);
+    /// assert_eq!(isinf(x).to_vec::<bool>()?, [false, true, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     isinf => |x: &Array| match x.dtype().category() {
         Category::Float => abs(x).equal(f64::INFINITY),
         Category::Complex => isinf(&real(x)) | isinf(&imag(x)),
         _ => x.not_equal(x),
     };
     /// Inverts each bit, or boolean.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(bitwise_not(array([0, 5])).to_vec::<i32>()?, [-1, -6]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     bitwise_not => |x: &Array| unary::NOT.apply(x);
     /// Marks elements that are zero or false.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(logical_not(array([0, 5])).to_vec::<bool>()?, [true, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     logical_not => |x: &Array| if x.dtype() == DType::Bool { unary::NOT.apply(x) } else { x.equal(0) };
     /// The number of bits set.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(population_count(array([0, 5, -1])).to_vec::<i32>()?, [0, 2, 32]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     population_count => |x: &Array| unary::POPULATION_COUNT.apply(x);
     /// The number of leading zero bits.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(clz(array([1, 256])).to_vec::<i32>()?, [31, 23]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     clz => |x: &Array| unary::CLZ.apply(x);
     /// The real part.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let z = complex(array([3.0f32]), array([4.0f32]));
+    /// assert_eq!((real(&z).item::<f32>()?, imag(&z).item::<f32>()?), (3.0, 4.0));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     real => unary::real;
     /// The imaginary part; 0 of real numbers.
     imag => |x: &Array| if x.dtype().is_complex() { unary::IMAG.apply(x) } else { zeros_like(x) };
     /// The complex conjugate.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let z = complex(array([3.0f32]), array([4.0f32]));
+    /// assert_eq!(imag(conj(z)).item::<f32>()?, -4.0);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     conj => unary::conj;
 }
 
