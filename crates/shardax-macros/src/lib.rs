@@ -6,7 +6,8 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Attribute, Data, DeriveInput, Error, Fields, Result, parse_macro_input, parse_quote};
 
-/// Derives `shardax::Tree` for a struct or an enum: its fields are its children, in order. The trait's page has an example.
+/// Derives `shardax::Tree` for a struct or an enum: its fields are its children, in order. The trait's page
+/// has an example.
 ///
 /// A field marked `#[tree(static)]` is part of the tree's structure instead; its type must be
 /// `Clone + Eq + Hash + Debug + Send + Sync + 'static`. A field marked `#[tree(axis_names = names)]` is an array or an

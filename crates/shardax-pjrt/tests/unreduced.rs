@@ -1,5 +1,5 @@
-//! Faults of the plugin's partitioner (xla-cpu-pjrt 0.0.1) with `unreduced` shardings, which `shardax` therefore writes in
-//! other ways (`Reshard::lower_unreduced`). A plugin that does better fails these tests: then that is no longer needed.
+//! Faults of the plugin's partitioner (xla-cpu-pjrt 0.0.1) with `unreduced` shardings, which `shardax` therefore writes
+//! in other ways (`Reshard::lower_unreduced`). A plugin that does better fails these tests: then that is no longer needed.
 
 mod common;
 

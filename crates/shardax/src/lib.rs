@@ -50,8 +50,8 @@
 //!
 //! # Cargo features
 //!
-//! All are on by default. `shardax-nn`, `shardax-train`, `shardax-models` and `shardax-plan` enable none, so that the program chooses: have
-//! `shardax` among its own dependencies.
+//! All are on by default. `shardax-nn`, `shardax-train`, `shardax-models` and `shardax-plan` enable none, so that the
+//! program chooses: have `shardax` among its own dependencies.
 //!
 //! | feature | with it | without it |
 //! |---|---|---|

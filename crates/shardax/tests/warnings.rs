@@ -1,4 +1,5 @@
-//! Warnings about donations that have no effect or cost memory. The hook is the process's, so this is a file of its own.
+//! Warnings about donations that have no effect or cost memory. The hook is the process's, so this is a file of
+//! its own.
 
 mod common;
 

@@ -412,8 +412,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 }
 
-/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run continues, since what it
-/// has computed would be lost.
+/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run continues, since its
+/// work would be lost.
 #[derive(Default)]
 struct FailedSaves(u32);
 

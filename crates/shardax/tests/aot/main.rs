@@ -367,7 +367,8 @@ fn residual(layers: usize) -> Result<shardax::Lowered<(Vec<[Array; 4]>, Array), 
     jit(grad(loss)).lower((vec![weights; layers], ones([1, 64, 128])))
 }
 
-/// Values that fusion would recompute in the loops of all earlier layers are computed once: loops do not grow with the depth.
+/// Values that fusion would recompute in the loops of all earlier layers are computed once: loops do
+/// not grow with the depth.
 #[test]
 fn loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones() -> Result<()> {
     setup();

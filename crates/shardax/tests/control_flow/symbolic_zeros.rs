@@ -1,4 +1,4 @@
-//! Rules that receive which tangents and cotangents are zero: they receive what JAX 0.10.2 passes, with its derivatives.
+//! Rules that receive which tangents and cotangents are zero: as in JAX 0.10.2, with its derivatives.
 
 use std::sync::{Arc, Mutex};
 

@@ -31,7 +31,8 @@ use crate::error::{AtCaller, Result, bail, err};
 
 /// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
 ///
-/// `Array`, numbers, tuples, `Vec`, `[T; N]`, `Option`, `Box` and maps are trees. Derive the trait for structs and enums:
+/// `Array`, numbers, tuples, `Vec`, `[T; N]`, `Option`, `Box` and maps are trees. Derive the trait for structs
+/// and enums:
 ///
 /// ```
 /// # use shardax::prelude::*;

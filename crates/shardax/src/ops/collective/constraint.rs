@@ -191,7 +191,11 @@ fn explicit_type(x: &Array) -> Option<Typed> {
 fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Array> {
     let mesh = typed.mesh();
     let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
-        return Err(err!(Value, "with_sharding_constraint takes a NamedSharding over the mesh of its operand of type {}, got {sharding}", x.type_name())
+        return Err(err!(
+            Value,
+            "with_sharding_constraint takes a NamedSharding over the mesh of its operand of type {}, got {sharding}",
+            x.type_name()
+        )
             .help("move values to other devices with `device_put(x, sharding)`, and to other shardings with `reshard(x, spec)`"));
     };
     named.check_rank(x.ndim())?;

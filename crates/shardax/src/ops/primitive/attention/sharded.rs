@@ -87,7 +87,7 @@ impl Fused {
         outs: (&[Aval], &[Form]),
     ) -> Result<Option<Vec<Value>>> {
         let Some(sharding) = known(of, cx, args.0[0]) else {
-            let reason = "the sharding of the batch and heads of `q` is left to the compiler: set `out_sharding` of the attention, or call it in a shard_map";
+            let reason = "the compiler chooses the sharding of the batch and heads of `q`: set `out_sharding`, or call it in a shard_map";
             return self.lacks(of, cx, args.0, reason);
         };
         match lower(alone, &sharding, cx, args, outs)? {
