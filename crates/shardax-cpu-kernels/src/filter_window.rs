@@ -1,4 +1,4 @@
-//! The window of a filter's gradient, and what it meets.
+//! The window of a filter's gradient over its operand.
 
 use crate::patches::Patches;
 use crate::view::check;

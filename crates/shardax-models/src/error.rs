@@ -25,7 +25,7 @@ pub(crate) fn io_error(action: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot {action} {}: {error}", path.display())).help("check the path")
 }
 
-/// The size of a file. Fails for what is not a file: opening a pipe would wait for its writer.
+/// The size of a file. Fails for pipes and folders: opening a pipe would wait for its writer.
 pub(crate) fn file_size(path: &Path) -> Result<u64> {
     let about = fs::metadata(path).map_err(|error| io_error("read", path, &error))?;
     match about.is_file() {

@@ -10,8 +10,8 @@ use shardax::{Error, ErrorKind};
 
 /// The arrays of a module, or some of them, sorted by their key paths, such as `conv1.kernel`. A tree.
 ///
-/// It retains the names of the arrays' dimensions, so that [`Rules`](crate::Rules) shard what is derived from it, such
-/// as the state of an optimizer, like the model.
+/// It retains the names of the arrays' dimensions, so that [`Rules`](crate::Rules) shard derived trees, such as the
+/// state of an optimizer, like the model.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

@@ -1,4 +1,4 @@
-//! Checks of a platform: its plugin, its devices, and what programs do on them.
+//! Checks of a platform: its plugin, its devices, and programs on them.
 //!
 //! Each check runs in a process of its own with a time limit, so that a plugin that crashes or hangs fails that check
 //! alone.
@@ -29,7 +29,7 @@ pub struct Options {
     /// Runs these checks alone, such as `--only arithmetic,collectives`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// Runs this check in this process, and prints what it found.
+    /// Runs this check in this process, and prints its findings.
     #[arg(long, value_name = "NAME", hide = true)]
     pub check: Option<String>,
 }

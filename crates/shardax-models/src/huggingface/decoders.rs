@@ -42,7 +42,7 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     })
 }
 
-/// The window of each layer, of `layer_types` or of what `is_local` says of a layer.
+/// The window of each layer, from `layer_types` or from `is_local`.
 fn windows(
     fields: &Fields,
     layers: usize,

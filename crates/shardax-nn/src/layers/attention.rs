@@ -362,7 +362,7 @@ impl MultiHeadAttentionBuilder {
         use_bias: bool => use_bias, std::convert::identity;
         /// Sets whether the queries and keys of each head are normalized. Default false.
         normalize_qk: bool => normalize_qk, std::convert::identity;
-        /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
+        /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
         dtype: DType => dtype, Some;
         /// The dtype of the parameters. Default: the policy's, float32.
         param_dtype: DType => param_dtype, Some;

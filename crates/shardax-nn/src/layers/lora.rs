@@ -48,7 +48,7 @@ pub struct LoRABuilder {
 }
 
 impl LoRABuilder {
-    /// The dtype to compute in. Default: the policy's, or what input and parameters promote to.
+    /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self

@@ -201,7 +201,7 @@ impl<T> Partition<T> {
         Ok(groups)
     }
 
-    /// The parameters of each group, or what has their structure.
+    /// The parameters of each group, or other arrays of their structure.
     fn states(&self, groups: &[usize], flat: &Flat) -> Vec<State> {
         (0..self.labels.len()).map(|group| pick(flat, |i| groups[i] == group)).collect()
     }

@@ -216,7 +216,7 @@ pub struct FactoredState<P> {
     pub v_row: P,
     /// The means over the second largest.
     pub v_col: P,
-    /// The means of what is not factored.
+    /// The means of parameters that are not factored.
     pub v: P,
 }
 

@@ -268,8 +268,8 @@ impl<M: Module> Optimizer<M> {
     }
 
     /// Returns the loss and the gradients of the variables that it updates, and stores the loss's changes of the
-    /// model's other variables: running statistics, keys, caches, and what is [overwritten with its
-    /// gradient](crate::OverwriteWithGradient).
+    /// model's other variables: running statistics, keys, caches, and variables that are
+    /// [overwritten with their gradients](crate::OverwriteWithGradient).
     ///
     /// The gradients may be averaged over devices before [`update`](Optimizer::update);
     /// [`minimize`](Optimizer::minimize) does both. Fails as [`value_and_grad`](shardax::value_and_grad) does; then the

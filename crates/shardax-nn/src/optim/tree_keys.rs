@@ -57,7 +57,7 @@ fn missing<T: Tree>(tree: &T, key: &str) -> Error {
 
 /// The tree with `value` for each array at or below an entry of this name.
 ///
-/// Fails if there is none, and where the value has another type than what it replaces; plain numbers are converted.
+/// Fails if there is none, and where the value has another type than the replaced one; plain numbers are converted.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -10,10 +10,10 @@ use crate::ops::numpy::zeros_like;
 use crate::transform::jvp;
 
 /// The value of `f` and its derivatives along a curve through `primals` with these derivatives: `series[k]` is the
-/// derivative of order `k + 1` of the arguments, and of the results in what is returned.
+/// derivative of order `k + 1` of the arguments; the returned series has those of the results.
 ///
-/// It is forward mode of forward mode: a program grows with `2^k` for `k` derivatives, before the compiler merges what is
-/// equal.
+/// It is forward mode of forward mode: a program grows with `2^k` for `k` derivatives, before the compiler merges equal
+/// operations.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -62,7 +62,7 @@ fn places(n: usize, dimension: usize) -> Array {
     lax::iota(DType::I32, &shape, dimension)
 }
 
-/// `x` without what is below the diagonal of this offset.
+/// `x` with zeros below the diagonal of this offset.
 fn upper(x: &Array, offset: i32) -> Array {
     let n = x.shape()[x.ndim() - 1];
     where_(places(n, 0).less_equal(places(n, 1) - offset), x, 0).astype(x.dtype())

@@ -47,6 +47,15 @@ activations! {
     /// The Gaussian error linear unit in its tanh approximation, JAX's default.
     ///
     /// Source: [Hendrycks and Gimpel 2016](https://arxiv.org/abs/1606.08415). [`gelu_exact`] is the exact form.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::nn::{gelu, gelu_exact};
+    /// let x = array([-1.0f32, 0.0, 1.0]);
+    /// assert!(allclose(gelu(&x), array([-0.158808f32, 0.0, 0.841192]), 1e-4, 1e-5)?);
+    /// assert!(allclose(gelu_exact(&x), array([-0.158655f32, 0.0, 0.841345]), 1e-4, 1e-5)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     gelu => |x| {
         let x = floating(&x);
         let inner = (&x + integer_cube(&x) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
@@ -58,16 +67,34 @@ activations! {
         0.5 * &x * erfc(&(-&x * std::f64::consts::FRAC_1_SQRT_2))
     };
     /// The sigmoid linear unit (swish), `x * sigmoid(x)`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert!(allclose(shardax::nn::silu(array([0.0f32, 1.0])), array([0.0f32, 0.731059]), 1e-5, 0.0)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     silu => |x| &x * x.logistic();
     /// The logistic function, `1 / (1 + exp(-x))`.
     sigmoid => |x| x.logistic();
     /// `log(sigmoid(x))`, without overflow.
     log_sigmoid => |x| -softplus(-x);
     /// `log(1 + exp(x))`, without overflow.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(shardax::nn::softplus(array([0.0f32, 1000.0])).to_vec::<f32>()?, [2f32.ln(), 1000.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
     soft_sign => |x| &x / (x.abs() + 1);
     /// `x` clamped to `[-1, 1]`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(shardax::nn::hard_tanh(array([-3.0f32, 0.5, 3.0])).to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     hard_tanh => |x| {
         // Unsigned numbers have no -1, and are never below it.
         let low = if x.dtype().category() <= Category::Unsigned { x.clone() } else { where_(x.less(-1), -1, &x) };
@@ -107,6 +134,12 @@ pub use hard_silu as hard_swish;
 pub use silu as swish;
 
 /// A smooth rectifier, `(x + sqrt(x² + b)) / 2`. JAX's default `b` is 4.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::nn::squareplus(array([0.0f32, 1.5]), 4.0).to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (x, b) = (x.into_array(), b.into_array());
@@ -138,6 +171,13 @@ fn elu_of(x: Array, alpha: f64) -> Array {
 }
 
 /// The exponential linear unit: `x` where positive, `alpha * (exp(x) - 1)` elsewhere. JAX's default `alpha` is 1.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = shardax::nn::elu(array([-1.0f32, 2.0]), 1.0);
+/// assert!(allclose(y, array([-0.632121f32, 2.0]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn elu(x: impl ArrayLike, alpha: f64) -> Array {
     elu_of(x.into_array(), alpha)
@@ -152,6 +192,12 @@ pub fn celu(x: impl ArrayLike, alpha: f64) -> Array {
 }
 
 /// `x` where it is not negative, `slope * x` elsewhere. JAX's default `slope` is 0.01.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::nn::leaky_relu(array([-2.0f32, 3.0]), 0.5).to_vec::<f32>()?, [-1.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
     let x = x.into_array();
@@ -159,6 +205,13 @@ pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
 }
 
 /// The gated linear unit: the first half of `axis` times the sigmoid of the second.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = shardax::nn::glu(array([[2.0f32, 4.0, 0.0, 0.0]]), -1);
+/// assert_eq!(y.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn glu(x: impl ArrayLike, axis: i32) -> Array {
     let x = x.into_array();
@@ -208,6 +261,13 @@ fn chosen(x: &Array, mask: &Array, over: &Reduction) -> Array {
 
 /// `log(softmax(x))` over `axes`, without overflow. With a mask, of the elements that it selects; negative infinity
 /// elsewhere.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let y = shardax::nn::log_softmax(array([1000.0f32, 1000.0]), -1);
+/// assert!(allclose(y, array([-0.693147f32, -0.693147]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn log_softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let _line = source::enter();
@@ -272,6 +332,12 @@ pub fn standardize(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
 }
 
 /// `log(mean(exp(x)))` over `axes`, without overflow.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(shardax::nn::logmeanexp(array([1000.0f32, 1000.0]), ..).item::<f32>()?, 1000.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn logmeanexp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = x.into_array();

@@ -110,12 +110,26 @@ pub fn max_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl As
 }
 
 /// The minimum of each `window` of a channels-last array; see [`max_pool`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[[1], [5], [2], [4]]]); // one line of four pixels with one feature
+/// assert_eq!(shardax::nn::min_pool(x, [2], [2]).to_vec::<i32>()?, [1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn min_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
     Pool::new(window).strides(strides).min(x)
 }
 
 /// The mean of each `window` of a channels-last array; see [`max_pool`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([[[1.0f32], [5.0], [2.0], [4.0]]]);
+/// assert_eq!(shardax::nn::avg_pool(x, [2], [2]).to_vec::<f32>()?, [3.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn avg_pool(x: impl ArrayLike, window: impl AsRef<[usize]>, strides: impl AsRef<[usize]>) -> Array {
     Pool::new(window).strides(strides).avg(x)

@@ -19,8 +19,8 @@ use crate::shape::Shape;
 use crate::source;
 
 /// Applies the branch of the platform that the program is compiled for, `cpu`, `cuda`, `rocm`, `gpu` or `tpu`; `default`
-/// is for all others. The other branches are traced too, but no part of the compiled program. A branch may hold what
-/// another platform does not have, such as a kernel exported for it.
+/// is for all others. The other branches are traced too, but no part of the compiled program. A branch may use
+/// operations that other platforms lack, such as a kernel exported for its own.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -140,6 +140,13 @@ pub fn uniform(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 /// Uniform in `[minval, maxval)`, which broadcast to the shape.
 ///
 /// Fails for a dtype that is not floating point.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::uniform_dtype(random::key(0), [100], DType::F32, -1, 1);
+/// assert!((x.greater_equal(-1) & x.less(1)).all(..).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn uniform_dtype(
     key: impl Borrow<Array>,
@@ -190,6 +197,12 @@ pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
 /// Normal with mean 0 and variance 1 (for complex numbers: that of both parts together).
 ///
 /// Fails for a dtype that is neither floating point nor complex.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(random::normal_dtype(random::key(0), [2], DType::Bf16).type_name(), "bfloat16[2]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn normal_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType) -> Array {
     let key = key.borrow();
@@ -242,6 +255,13 @@ pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, 
 }
 
 /// Normal with mean 0 and variance 1, truncated to the open interval from `lower` to `upper`; float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::truncated_normal(random::key(0), -1.0, 1.0, [100]);
+/// assert!(x.abs().less(1).all(..).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn truncated_normal(
     key: impl Borrow<Array>,

@@ -40,6 +40,14 @@ pub fn randint(
 /// it (an end just beyond the largest number includes it); an empty range gives `minval`.
 ///
 /// Fails for dtypes or bounds that are not integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::randint_dtype(random::key(0), [100], 0, 6, DType::U8);
+/// assert_eq!(x.type_name(), "uint8[100]");
+/// assert!(x.less(6).all(..).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn randint_dtype(
     key: impl Borrow<Array>,
@@ -158,6 +166,13 @@ pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoSha
 }
 
 /// -1 or 1 with equal probability, int32; see [`rademacher_dtype`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::rademacher(random::key(0), [100]);
+/// assert!((&x * &x).equal(1).all(..).item::<bool>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn rademacher(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     let key = key.borrow();

@@ -254,6 +254,14 @@ fn start() -> Result<Client> {
 }
 
 /// All devices, those of other processes included, in the order of their ids.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let all = devices()?;
+/// assert_eq!((all.len(), all[3].to_string().as_str()), (8, "CpuDevice(id=3)"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn devices() -> Result<Vec<Device>> {
     client().map(|c| c.devices.clone()).at_caller()
@@ -266,6 +274,13 @@ pub fn local_devices() -> Result<Vec<Device>> {
 }
 
 /// The number of devices of all processes; 0 if the plugin cannot be loaded ([`devices`] returns the error).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// assert_eq!(device_count(), 8);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn device_count() -> usize {
     client().map(|c| c.devices.len()).unwrap_or(0)
 }

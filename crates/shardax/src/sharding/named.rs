@@ -70,6 +70,16 @@ pub enum Sharding {
 impl NamedSharding {
     /// Creates a sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
     /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let mesh = make_mesh([("x", 4), ("y", 2)])?;
+    /// let sharding = NamedSharding::new(&mesh, P!["x"]); // rows over `x`, copies along `y`
+    /// let x = device_put(&ones([8, 3]), &sharding)?;
+    /// assert_eq!(x.addressable_shards()?[0].data.shape(), [2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn new(mesh: &Mesh, spec: PartitionSpec) -> Self {
         NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec, memory_kind: None, layout: None }))
     }

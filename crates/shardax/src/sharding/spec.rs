@@ -120,7 +120,7 @@ impl PartitionSpec {
         self.all_axes().chain(self.unreduced.iter()).chain(self.reduced.iter()).collect()
     }
 
-    /// The spec of a cotangent: what is reduced becomes unreduced, and the other way round.
+    /// The spec of a cotangent: reduced axes become unreduced, and the other way round.
     pub(crate) fn cotangent(&self) -> PartitionSpec {
         PartitionSpec { dims: self.dims.clone(), unreduced: self.reduced.clone(), reduced: self.unreduced.clone() }
     }

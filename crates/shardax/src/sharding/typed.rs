@@ -147,7 +147,7 @@ impl Typed {
         self.with_partial(AxisSet::default(), AxisSet::default())
     }
 
-    /// The sharding of a cotangent of a value of this one: what is reduced becomes unreduced, and the other way round.
+    /// The sharding of a cotangent of a value of this one: reduced axes become unreduced, and the other way round.
     pub(crate) fn cotangent(&self) -> Self {
         Typed { unreduced: self.reduced.clone(), reduced: self.unreduced.clone(), ..self.clone() }
     }

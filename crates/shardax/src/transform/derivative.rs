@@ -111,7 +111,7 @@ fn check_same_axes(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     check_tangent(aval, t)
 }
 
-/// A function linearized: what [`vjp`] and [`linearize`] share. The values at the point are beside it.
+/// A linearized function, for [`vjp`] and [`linearize`]. The values at the point are beside it.
 #[derive(Clone)]
 struct LinearMap {
     program: Program,

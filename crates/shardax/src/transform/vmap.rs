@@ -63,18 +63,39 @@ pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
 
 impl<F, Args> Vmap<F, Args> {
     /// The mapped axis of each argument, or of parts of it; `None` where it is not mapped.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = vmap(|w: Array, x: Array| w.dot(&x)).in_axes((None, 1)); // one `w` for all columns of `x`
+    /// assert_eq!(f.call((array([1, 10]), array([[1, 2, 3], [4, 5, 6]])))?.to_vec::<i32>()?, [41, 52, 63]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.options.in_axes = axes.into_prefix();
         self
     }
 
     /// The mapped axis of each result, or of parts of it; `None` for results that do not depend on it.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = vmap(|x: Array| stack(&[x.clone(), x * 10], 0)).out_axes(1);
+    /// assert_eq!(f.call(array([1, 2, 3]))?.shape(), [2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn out_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.options.out_axes = axes.into_prefix();
         self
     }
 
     /// Names the axis, for collectives.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = vmap(|x: Array| &x - pmean(x.clone(), "i")).axis_name("i");
+    /// assert_eq!(f.call(array([1.0f32, 2.0, 3.0]))?.to_vec::<f32>()?, [-1.0, 0.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn axis_name(mut self, name: impl Into<AxisName>) -> Self {
         self.options.axis_name = Some(name.into());
         self

@@ -105,8 +105,8 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// The dtype of the result. Default: the policy's, or what input and parameters promote to. Statistics are computed
-    /// in float32 at least.
+    /// The dtype of the result. Default: the policy's, or the promoted dtype of input and parameters. Statistics are
+    /// computed in float32 at least.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self

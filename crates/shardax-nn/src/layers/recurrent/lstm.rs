@@ -19,21 +19,21 @@ use crate::layers::Linear;
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct LstmCell {
-    /// Of the input, to the gate that writes.
+    /// From the input to the input gate `i`, `[features, hidden]`.
     pub ii: Linear,
-    /// Of the input, to the gate that keeps.
+    /// From the input to the forget gate `f`.
     pub if_: Linear,
-    /// Of the input, to what is written.
+    /// From the input to the candidate `g`.
     pub ig: Linear,
-    /// Of the input, to the gate that reads.
+    /// From the input to the output gate `o`.
     pub io: Linear,
-    /// Of the last output, to the gate that writes.
+    /// From the last output to the input gate `i`, `[hidden, hidden]`.
     pub hi: Linear,
-    /// Of the last output, to the gate that keeps.
+    /// From the last output to the forget gate `f`.
     pub hf: Linear,
-    /// Of the last output, to what is written.
+    /// From the last output to the candidate `g`.
     pub hg: Linear,
-    /// Of the last output, to the gate that reads.
+    /// From the last output to the output gate `o`.
     pub ho: Linear,
     hidden_features: usize,
     #[tree(static)]
@@ -144,7 +144,7 @@ impl RnnCell for OptimizedLstmCell {
     }
 }
 
-/// The memory with what its gates (write, keep, written, read) make of it.
+/// The memory and output after the gates: input, forget, candidate, output.
 fn remember(functions: Functions, gates: [Array; 4], c: Array) -> ((Array, Array), Array) {
     let Functions { gate, activation } = functions;
     let [i, f, g, o] = gates;

@@ -111,7 +111,7 @@ impl<C: BuiltCell> CellBuilder<C> {
         self
     }
 
-    /// The dtype to compute in. Default: the policy's, or what inputs and parameters promote to.
+    /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.options.dtype = Some(dtype);
         self

@@ -14,7 +14,7 @@ use crate::layers::typed::{carry_of, resharded_as};
 /// let rnn = Rnn::new(LstmCell::new(3, 8, &mut Rngs::new(0)));
 /// let x = ones([2, 10, 3]);
 /// assert_eq!(rnn.forward(&x).shape(), [2, 10, 8]);
-/// // Sequences of ten steps and of four: what is carried after the last of each.
+/// // Sequences of ten steps and of four: the carry after the last step of each.
 /// let ((_, last), y) = rnn.run(&x, None, Some(&array([10, 4])))?;
 /// assert!(allclose(last.get(1), y.get((1, 3)), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
@@ -72,8 +72,8 @@ impl<C: RnnCell> Rnn<C> {
 
     /// Returns the carry after the last step, and the outputs of all steps.
     ///
-    /// With `seq_lengths`, integers of the shape of the batch, at least 1, sequences end there: what is carried is that
-    /// after the last step of each, and in reverse it begins there. Outputs beyond the end are not meaningful.
+    /// With `seq_lengths`, integers of the shape of the batch, at least 1, sequences end there: the carry is that after
+    /// the last step of each, and in reverse order it begins there. Outputs beyond the end are not meaningful.
     #[track_caller]
     pub fn run(
         &self,
@@ -130,7 +130,7 @@ fn of_steps(numbers: &Array, x: &Array) -> Array {
     numbers.reshape([&[1], numbers.shape(), vec![1; trailing].as_slice()].concat())
 }
 
-/// `x`, `[steps, batch, features]`, from the last step of each sequence to the first; what is beyond comes after.
+/// `x`, `[steps, batch, features]`, from the last step of each sequence to the first; steps beyond its end come after.
 fn flipped(x: &Array, lengths: Option<&Array>) -> Array {
     let Some(lengths) = lengths else { return x.flip(0) };
     let steps = x.shape()[0];

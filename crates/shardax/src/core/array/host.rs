@@ -166,6 +166,14 @@ impl Array {
     /// Creates an array of `shape` from elements in row-major order; weakly typed if they are `f64` (see [`array()`]).
     ///
     /// Fails when the number of elements is not the product of the shape.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = Array::from_slice(&[1, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// assert_eq!(x.type_name(), "int32[2,3]");
+    /// assert!(Array::from_slice(&[1, 2, 3], &[2, 2]).is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
         bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
@@ -196,6 +204,13 @@ impl Array {
 
     /// Like [`from_slice`](Array::from_slice), but takes over the memory of a `Vec`: on CPU nothing is copied where it
     /// begins at a multiple of 64 bytes; elsewhere the copy runs in the background. Complex numbers are always copied.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = Array::from_vec(vec![1.0f32; 6], &[2, 3])?;
+    /// assert_eq!(x.type_name(), "float32[2,3]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         let large = size_of_val(elements.as_slice()) >= LARGE && T::as_bytes(&elements).is_some();
@@ -214,6 +229,12 @@ impl Array {
     /// Creates an array of `shape` from the bytes of its elements, row-major, in the machine's byte order.
     ///
     /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(Array::from_bytes(&[1, 2], DType::U8, &[2])?.to_vec::<u8>()?, [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
         place(bytes, Aval::new(dtype, shape)).at_caller()
@@ -254,6 +275,12 @@ impl Array {
     }
 
     /// Returns the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1u8, 2]).to_bytes()?, [1, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.bytes(false).at_caller()
@@ -302,6 +329,14 @@ impl Array {
     ///
     /// Fails when `T` is not the array's dtype, and for random keys, whose words are
     /// [`random::key_data`](crate::random::key_data).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([[1, 2], [3, 4]]);
+    /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 3, 4]);
+    /// assert!(x.to_vec::<f32>().is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check()?;
@@ -318,6 +353,13 @@ impl Array {
     /// Returns the only element. Waits for the value.
     ///
     /// Fails when there is not exactly one, or when `T` is not the array's dtype.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).sum(..).item::<i32>()?, 6);
+    /// assert!(array([1, 2, 3]).item::<i32>().is_err());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         self.check()?;
@@ -345,6 +387,12 @@ impl Array {
     }
 
     /// Returns the elements as `f64`, whatever the dtype; the real parts of complex numbers. Waits for the values.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2]).to_f64_vec()?, [1.0, 2.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
         Ok(self.to_scalars().at_caller()?.into_iter().map(Scalar::to_f64).collect())

@@ -5,6 +5,13 @@ use crate::core::array::Array;
 use crate::error::{AtCaller, Result, err};
 
 /// Returns the leaves of `tree`, in order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let arrays = tree::leaves(&(ones([2]), vec![zeros([3])]));
+/// assert_eq!((arrays.len(), arrays[1].shape()), (2, &[3][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn leaves<T: Tree>(tree: &T) -> Vec<Array> {
     Flat::of(tree).leaves.into_vec()
 }
@@ -15,6 +22,13 @@ pub fn structure<T: Tree>(tree: &T) -> TreeDef {
 }
 
 /// Returns the leaves of `tree` with their key paths.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let leaves = tree::leaves_with_path(&(ones([2]), vec![zeros([3])]));
+/// assert_eq!((leaves[0].0.as_str(), leaves[1].0.as_str()), ("[0]", "[1][0]"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
     let flat = Flat::of(tree);
     flat.def.paths().into_iter().zip(flat.leaves).collect()

@@ -1,8 +1,9 @@
-//! Open sizes in what is exported here, as those of `jax.export.symbolic_shape`.
+//! Open sizes of exported functions, as those of `jax.export.symbolic_shape`.
 //!
-//! The sizes of traced arrays are numbers. So a function is traced for several sizes of each symbol: what differs between these
-//! programs must be numbers that are expressions of the symbols ([`template`]), and further sizes, the smallest and the largest
-//! among them, must give what the expressions say. Anything else is an error with the user's line.
+//! The sizes of traced arrays are numbers. So a function is traced for several sizes of each symbol: the differences
+//! between these programs must be numbers that are expressions of the symbols ([`template`]), and further sizes, the
+//! smallest and the largest among them, must give the values of the expressions. Anything else is an error with the
+//! user's line.
 //!
 //! A size of 1 is computed by the program of the others, as in JAX: its own lacks broadcasts. Its results have the same types.
 

@@ -65,7 +65,7 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
         NondiffVjp { f: self.f, types: PhantomData }
     }
 
-    /// Tells the rules what is zero whatever the values are (JAX's `symbolic_zeros=True`): `fwd` takes a
+    /// Reports symbolic zeros to the rules (JAX's `symbolic_zeros=True`): `fwd` takes a
     /// [`CustomVjpPrimal`](crate::control_flow::CustomVjpPrimal) in place of each array, which says whether it is
     /// differentiated, and `bwd` an `Option` in place of each cotangent, which is `None` for a result that does not count.
     /// In a struct they are found by key path: see [`Composed`](crate::tree::Composed).

@@ -59,6 +59,13 @@ impl At {
     /// [`GatherScatterMode::FillOrDrop`]). It is converted to the array's dtype as by [`Array::astype`].
     ///
     /// [`get`](Self::get) fails for other arrays, and for a plain integer that does not fit the dtype.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1, 2]).at(array([0, 5])).fill_value(-1).get();
+    /// assert_eq!(x.to_vec::<i32>()?, [1, -1]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     pub fn fill_value(mut self, value: impl ArrayLike) -> Self {
         self.options.mode = Some(GatherScatterMode::FillOrDrop);
         self.fill = Some(value.into_array());
@@ -121,12 +128,25 @@ impl At {
 
     /// Returns the array with the indexed elements set to `value`, broadcast. Its dtype must not be wider than the
     /// array's.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = zeros([2, 3]).at((0, 1..)).set(5);
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 5.0, 5.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Set, value.into_array()), &self.array)
     }
 
     /// Returns the array with `value` added to the indexed elements; an element indexed twice receives both.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(zeros([3]).at(array([1, 1, 2])).add(1).to_vec::<f32>()?, [0.0, 2.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Add, value.into_array()), &self.array)
@@ -139,6 +159,12 @@ impl At {
     }
 
     /// Returns the array with the indexed elements multiplied by `value`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).at(s![1..]).multiply(10).to_vec::<i32>()?, [1, 20, 30]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn multiply(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Mul, value.into_array()), &self.array)
@@ -151,6 +177,12 @@ impl At {
     }
 
     /// Returns the array with the maximum of the indexed elements and `value` in their place.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(array([1, 2, 3]).at(..2).max(2).to_vec::<i32>()?, [2, 2, 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     #[track_caller]
     pub fn max(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Max, value.into_array()), &self.array)

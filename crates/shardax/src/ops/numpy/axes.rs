@@ -68,8 +68,8 @@ impl Over {
         self
     }
 
-    /// The sharding in the type of a sum, over mesh axes of type [`Explicit`](crate::AxisType::Explicit); axes that split
-    /// what is summed may be unreduced in it.
+    /// The sharding in the type of a sum, over mesh axes of type [`Explicit`](crate::AxisType::Explicit); axes that
+    /// split the summed dimensions may be unreduced in it.
     ///
     /// ```
     /// # use shardax::prelude::*;

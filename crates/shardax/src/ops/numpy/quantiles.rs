@@ -1,4 +1,4 @@
-//! Quantiles of what is not NaN.
+//! Quantiles of elements that are not NaN.
 
 use super::statistics::lines;
 use super::{IntoAxes, convert, isnan, made, normalize_axes, to_inexact};

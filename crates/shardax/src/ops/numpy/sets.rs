@@ -22,7 +22,7 @@ pub struct Unique {
     pub indices: Array,
     /// The index of each entry among the unique ones, int32, of the array's shape.
     pub inverse_indices: Array,
-    /// The number of each, int32; 0 for what is filled up.
+    /// The number of each, int32; 0 for padding.
     pub counts: Array,
 }
 

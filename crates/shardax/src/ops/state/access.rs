@@ -41,7 +41,7 @@ pub(crate) struct Get {
     pub other: bool,
 }
 
-/// Replaces a part of a ref, and returns what it was. Operands are the new part, those of the place, and the mask.
+/// Replaces a part of a ref, and returns the old one. Operands are the new part, those of the place, and the mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Swap {
     pub access: Access,
@@ -83,7 +83,7 @@ impl Get {
 }
 
 impl Swap {
-    /// Replaces a part of the ref's value, and returns what it was.
+    /// Replaces a part of the ref's value, and returns the old one.
     pub fn write(&self, args: &[Array], value: &mut Array) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;
         let roomy = self.access.roomy(value);

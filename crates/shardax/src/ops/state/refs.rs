@@ -134,7 +134,7 @@ impl Ref {
         self.at(Ellipsis).add(value)
     }
 
-    /// Replaces its value, and returns what it was.
+    /// Replaces its value, and returns the old one.
     #[track_caller]
     pub fn swap(&self, value: impl ArrayLike) -> Array {
         self.at(Ellipsis).swap(value)
@@ -233,7 +233,7 @@ impl RefPart {
     }
 
     /// Its value where `mask` is true, and `other` elsewhere. Unlike [`get`](Self::get), a range that reaches beyond the
-    /// end is not moved: mask what lies there.
+    /// end is not moved: mask the elements beyond.
     #[track_caller]
     pub fn load(&self, mask: impl ArrayLike, other: impl ArrayLike) -> Array {
         self.read(Some((mask.into_array(), other.into_array())), true)
@@ -254,13 +254,13 @@ impl RefPart {
     }
 
     /// Replaces it by `value` where `mask` is true. Unlike [`set`](Self::set), a range that reaches beyond the end is not
-    /// moved, and what lies there is not written.
+    /// moved, and elements beyond are not written.
     #[track_caller]
     pub fn store(&self, value: impl ArrayLike, mask: impl ArrayLike) -> Result<()> {
         self.write(value.into_array(), Some(mask.into_array()), true).check()
     }
 
-    /// Replaces it by `value`, and returns what it was.
+    /// Replaces it by `value`, and returns the old value.
     #[track_caller]
     pub fn swap(&self, value: impl ArrayLike) -> Array {
         self.write(value.into_array(), None, false)

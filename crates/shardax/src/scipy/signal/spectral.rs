@@ -128,7 +128,7 @@ impl SpectralOptions {
     }
 
     /// The number of elements of a segment. Default: that of the window, or 256 or the whole signal where that is shorter;
-    /// for [`istft`] what the spectrum has.
+    /// for [`istft`] it follows from the spectrum.
     pub fn nperseg(mut self, nperseg: usize) -> Self {
         self.nperseg = Some(nperseg);
         self
