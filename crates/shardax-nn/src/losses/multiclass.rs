@@ -27,8 +27,8 @@ macro_rules! checked {
     };
 }
 
-/// By how much the highest of the other scores, plus a margin of 1, exceeds that of the true class: `[...]` for scores
-/// `[..., classes]` and integer labels `[...]`.
+/// The multiclass hinge loss: the excess of the highest other score, plus a margin of 1, over the score of the true
+/// class, at least 0. `[...]` for scores `[..., classes]` and integer labels `[...]`.
 ///
 /// ```
 /// use shardax_nn::losses::multiclass_hinge_loss;
@@ -44,8 +44,16 @@ pub fn multiclass_hinge_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> 
     (&scores + 1 - one_hot(&labels, classes)).max(-1) - own(&scores, &labels)
 }
 
-/// By how much the highest score exceeds that of the true class: `[...]` for scores `[..., classes]` and integer labels
-/// `[...]`.
+/// The multiclass perceptron loss: the excess of the highest score over that of the true class. `[...]` for scores
+/// `[..., classes]` and integer labels `[...]`.
+///
+/// ```
+/// use shardax_nn::losses::multiclass_perceptron_loss;
+/// use shardax_nn::prelude::*;
+/// let loss = multiclass_perceptron_loss(array([[3.0f32, 1.0, 4.5]]), array([0]));
+/// assert_eq!(loss.to_vec::<f32>()?, [1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_perceptron_loss", scores, labels);
@@ -106,8 +114,8 @@ pub fn ranking_softmax_loss<'a>(
     }
 }
 
-/// By how much the distance to the positive, plus a margin of 1, exceeds the distance to the negative: `[...]` for
-/// embeddings `[..., features]`. Optax's defaults: Euclidean distances with 1e-6 inside of the root.
+/// The triplet margin loss: the excess of the distance to the positive, plus a margin, over the distance to the negative,
+/// at least 0. `[...]` for embeddings `[..., features]`. Optax's defaults: Euclidean distances with 1e-6 inside of the root.
 ///
 /// Source: [Schroff et al. 2015](https://arxiv.org/abs/1503.03832).
 ///

@@ -316,10 +316,10 @@ impl<M: Module> Optimizer<M> {
     /// let model = Sequential((Linear::new(2, 8, &mut rngs), Dropout::new(0.1, &mut rngs), Linear::new(8, 1, &mut rngs)));
     /// let mut optimizer = Optimizer::new(model, adam(1e-2))?;
     /// let (x, y) = (ones([4, 2]), zeros([4, 1]));
-    /// let first = optimizer.minimize(|model| mse(model.forward(&x), &y).mean(..))?;
+    /// let first = optimizer.minimize(|model| mse(model.forward(&x), &y))?;
     /// let (second, outputs) = optimizer.minimize(|model| {
     ///     let outputs = model.forward(&x);
-    ///     (mse(&outputs, &y).mean(..), outputs)
+    ///     (mse(&outputs, &y), outputs)
     /// })?;
     /// assert_eq!((first.shape(), second.shape(), outputs.shape()), (&[][..], &[][..], &[4, 1][..]));
     /// # Ok::<(), shardax::Error>(())
