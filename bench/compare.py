@@ -70,7 +70,7 @@ def measure(names, commands, rounds):
         medians = [[] for _ in commands]
         for _ in range(rounds):
             for side, (command, collected) in enumerate(zip(commands, medians)):
-                # What failed once is not tried again, nor what PyTorch's side does not have.
+                # Rows that failed once are not tried again, nor rows that PyTorch's side lacks.
                 if None not in collected and (side < 2 or name in torch_rows()):
                     collected.append(run(command, name))
         table[name] = [of_rounds(collected, "median_us") for collected in medians]

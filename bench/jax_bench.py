@@ -52,7 +52,7 @@ def row(name, **parameters):
 
 
 def training_row(name, **parameters):
-    """The same for a training, whose calls return their losses."""
+    """Measures a training, whose calls return their losses."""
     STEPS.add(name)
     return row(name, **parameters)
 
@@ -969,7 +969,7 @@ def compile_48_layers(scanned=False):
     return summary(times)
 
 
-# What is around a training: Orbax, and NumPy on a thread
+# Parts around a training: Orbax, and NumPy on a thread
 
 
 MIB = 1 << 20
@@ -977,7 +977,7 @@ ARRAYS = 16
 
 
 def saved_bytes():
-    """How much is saved: `BENCH_MIB` (1024)."""
+    """The amount that is saved: `BENCH_MIB` (1024)."""
     return max(int(os.environ.get("BENCH_MIB", 1024)), ARRAYS) * MIB
 
 

@@ -182,7 +182,7 @@ def sizes(x, w, n):
 
 
 def decompositions(a, b):
-    """What JAX calls LAPACK for on CPU; of vectors whose sign is free what does not depend on it."""
+    """JAX's calls of LAPACK on CPU; of vectors whose sign is free, values that do not depend on it."""
     la, spd = jnp.linalg, a @ a.mT + 4 * jnp.eye(4)
     lu, permutation = jax.scipy.linalg.lu_factor(a)
     complex_lower = la.cholesky(spd + 1j * (a - a.mT) / 4)
@@ -205,7 +205,7 @@ def random(*shape, seed):
 
 
 def write(name, function, *args, vjp_order=1, **options):
-    """What `jax.export` itself writes, as it is, and what the function makes of the arguments: of all leaves in order."""
+    """Files of `jax.export` as they are, and the function's results for the arguments: all leaves in order."""
     exported = export.export(jax.jit(function) if not hasattr(function, "lower") else function, **options)(*args)
     (OUT / f"{name}.jax").write_bytes(exported.serialize(vjp_order=vjp_order))
     return leaves_of(name, function, args, vjp_order)
@@ -253,7 +253,7 @@ def write_older(name, version, function, *args):
 
 
 def older(x, w):
-    """What the earliest version has."""
+    """The functions of the earliest version."""
     y = jnp.tanh(x @ w)
     last, rows = jax.lax.scan(lambda c, r: (c * 0.5 + r, c), jnp.zeros(w.shape[1]), y)
     bits = jax.lax.bitcast_convert_type(y, jnp.int32)
@@ -368,7 +368,7 @@ def main():
         wide = export.export(jax.jit(where), platforms=["tpu", "cpu"])(jnp.arange(3, dtype=jnp.int32))
         (OUT / "wide.jax").write_bytes(wide.serialize())
     (OUT / "small.jax").write_bytes(small())
-    # What Rust rejects.
+    # Programs that Rust rejects.
     @jax.tree_util.register_pytree_node_class
     class Box:
         def __init__(self, *parts):

@@ -45,7 +45,7 @@ def dims_of(aval):
 
 
 def differs(operation, avals, results):
-    """Whether shardax types the operation otherwise on purpose, or rejects it: where JAX drops an axis without a word or puts
+    """True if shardax types the operation differently on purpose, or rejects it: where JAX drops an axis without a word or puts
     it on another dimension."""
     dims = [dims_of(aval) for aval in avals]
     params = operation.params

@@ -32,7 +32,7 @@ TRIALS = 3
 
 def answer(group, rng):
     """Sets the answers of these programs; returns those that JAX has some for."""
-    staged = []
+    batch = []
     for p in group:
         try:
             with jax.enable_x64(p.x64):
@@ -40,26 +40,26 @@ def answer(group, rng):
                 args = programs.all_arguments(p)
                 if p.mode not in ("pmap", "shard_map"):
                     jax.eval_shape(f, args, programs.noises(p, rng, 0))
-            staged.append((p, f, args))
+            batch.append((p, f, args))
         except Exception as error:
             reject(p, error)
-    if not staged:
+    if not batch:
         return []
     try:
-        with jax.enable_x64(staged[0][0].x64):
-            both = jax.jit(lambda args, noise: [f(a, n) for (_, f, _), a, n in zip(staged, args, noise)])
+        with jax.enable_x64(batch[0][0].x64):
+            both = jax.jit(lambda args, noise: [f(a, n) for (_, f, _), a, n in zip(batch, args, noise)])
             trials = []
             for trial in range(TRIALS):
-                found = both([a for *_, a in staged], [programs.noises(p, rng, trial) for p, *_ in staged])
+                found = both([a for *_, a in batch], [programs.noises(p, rng, trial) for p, *_ in batch])
                 trials.append([[np.asarray(x) for x in outs] for outs in found])
     except Exception as error:
-        if len(staged) == 1:
-            reject(staged[0][0], error)
+        if len(batch) == 1:
+            reject(batch[0][0], error)
             return []
-        half = len(staged) // 2
-        return answer([p for p, *_ in staged[:half]], rng) + answer([p for p, *_ in staged[half:]], rng)
+        half = len(batch) // 2
+        return answer([p for p, *_ in batch[:half]], rng) + answer([p for p, *_ in batch[half:]], rng)
     good = []
-    for k, (p, *_) in enumerate(staged):
+    for k, (p, *_) in enumerate(batch):
         try:
             programs.judge(p, [outs[k] for outs in trials])
             good.append(p)

@@ -38,7 +38,7 @@ EXACT = set(
 )
 # JAX has positions of 64 bits in its 64-bit mode, shardax of 32 always; random keys are made from seeds of 32 bits.
 NARROW_ONLY = {"argmax", "argmin", "argsort", "top_k", "searchsorted", "bincount", "median", "one_hot", "accuracy", "axis_index", "fori_loop"}
-# What takes complex numbers, of the families that compare elsewhere: shardax orders no complex numbers, JAX does, by their
+# Operations on complex numbers, of the families that compare elsewhere: shardax orders no complex numbers, JAX does, by their
 # real parts first.
 COMPLEX_FAMILIES = {"unary", "dot", "shape", "convert", "linalg", "spmd"}
 COMPLEX_OPS = set("add sub mul div pow eq ne integer_pow sum prod mean var std cumsum cumprod select where at_add at_set take getitem".split())
@@ -68,7 +68,7 @@ class Operation:
         return jax.tree.leaves(self.fn(*operands))
 
     def step(self, operands):
-        """What the file has of a step: `[family, op, operands, the rest]`."""
+        """The step as the file has it: `[family, op, operands, the rest]`."""
         rest = {"name": self.name}
         if self.params:
             rest["params"] = self.params
@@ -78,7 +78,7 @@ class Operation:
 
 
 def orders_complex(operation, avals):
-    """Whether complex numbers would be ordered."""
+    """True if complex numbers would be ordered."""
     if not any(np.issubdtype(a.dtype, np.complexfloating) for a in avals):
         return False
     if operation.name in ("where_f32_double_where", "where_f32_nan_leak"):
@@ -88,7 +88,7 @@ def orders_complex(operation, avals):
 
 
 def differs(operation, avals, results):
-    """Whether shardax means to do something else: an error where there is nothing to take, sums in other dtypes."""
+    """True if shardax differs on purpose: an error where there is nothing to take, sums in other dtypes."""
     halves = any(np.dtype(a.dtype).itemsize == 2 and not np.issubdtype(a.dtype, np.integer) for a in avals)
     if operation.op == "reduce_window" and operation.params.get("kind") == "sum":
         return halves
@@ -194,7 +194,7 @@ def table():
             # Results of these say nothing without a case of their own: no operands, or other layers' functions.
             if case.op in LEFT_OUT or (not case.inputs and name != "random") or not supported(name, case):
                 continue
-            # Cases of control flow and transformations are told by their names.
+            # Cases of control flow and transformations are identified by their names.
             by_name = case.name if name in ("control", "transform") else None
             key = (case.op, json.dumps(case.params), case.doc, by_name, name_matters(name, case))
             if key not in kept or (case.grad is True and kept[key].grad is not True):

@@ -378,7 +378,7 @@ class Builder:
         p.results = ids[-8:]
 
 
-# What JAX makes of a program.
+# JAX's results of a program.
 
 
 def noises(p, rng, trial):
@@ -617,7 +617,7 @@ def record(p, name):
         "results": p.results,
         "tols": dict(zip(map(str, p.kept), p.tols)),
     }
-    # How many results each step has, where it is not one.
+    # The number of results of each step, if it is not one.
     counts = [p.owner.count(s) for s in range(len(p.steps))]
     if any(c != 1 for c in counts):
         meta["counts"] = counts

@@ -51,7 +51,7 @@ def load(meta, tensors, table):
 
 
 def values_of(p):
-    """What each value is on the first device, for the inputs of parts."""
+    """Each value on the first device, for the inputs of parts."""
     with jax.enable_x64(p.x64):
         if p.mode not in ("pmap", "shard_map"):
             return [np.asarray(x) for x in p.values(p.inputs, None)]

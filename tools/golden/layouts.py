@@ -1,4 +1,4 @@
-"""What JAX's lowered programs say of layouts: crates/shardax/tests/snapshots/jax_layouts.txt.
+"""Layouts in JAX's lowered programs: crates/shardax/tests/snapshots/jax_layouts.txt.
 
     python tools/golden/layouts.py
 """

@@ -24,7 +24,7 @@ assert first == {"loss": 2.5, 'test/"accuracy"': 0.5}, first
 second = {v.tag: v.simple_value for v in events[3].summary.value}
 assert math.isnan(second["loss"]) and abs(second["état"] / -1e30 - 1) < 1e-6, second
 
-# What is drawn: the session that began at 300 took away what was there from then on.
+# The points drawn: the session that began at 300 removed the earlier ones from there on.
 accumulator = event_accumulator.EventAccumulator(str(FILE), size_guidance={"scalars": 0}, purge_orphaned_data=True)
 accumulator.Reload()
 scalars = {tag: [(s.step, s.value) for s in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}

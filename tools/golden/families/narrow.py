@@ -88,7 +88,7 @@ for name in ["f8_e4m3fn", "f8_e5m2", "f8_e4m3fnuz", "f8_e4m3b11fnuz", "f8_e3m4",
     y = x[::-1, ::-1]
     fns = OPERATIONS | (REAL if name in FLOATS else {})
     if name in ("i2", "u2"):
-        # What XLA for CPUs does not compile.
+        # Operations that XLA for CPUs does not compile.
         fns = {op: fn for op, fn in fns.items() if op not in ("dot_t", "concatenate", "sort")}
     case(
         f"operations_{name}",

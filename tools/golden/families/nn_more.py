@@ -148,7 +148,7 @@ def streams():
 
 
 def streams_default():
-    """The same with one stream: a Dropout between two Linears, made with Rngs(3), moves the weights of the second."""
+    """A model with one stream: a Dropout between two Linears, made with Rngs(3), moves the weights of the second."""
     rngs = nnx.Rngs(3)
     first = nnx.Linear(3, 4, rngs=rngs)
     dropout = nnx.Dropout(0.5, rngs=rngs)

@@ -103,7 +103,7 @@ def looking(reset, dtype):
         if not reset:
             _, path = jax.lax.scan(step, carry, jnp.arange(10, dtype=jnp.int32))
             return jax.tree.leaves(path)
-        # A state that begins anew changes its dtype in Optax.
+        # A state that is reset changes its dtype in Optax.
         found = []
         for i in range(10):
             carry, seen = step(carry, jnp.int32(i))

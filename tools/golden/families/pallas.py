@@ -283,7 +283,7 @@ def masked(x):
 case("masked", masked, normal(20), batch=[(0,)])
 
 
-# What nothing was written to, and what lies beyond the array.
+# Elements that were not written, and those beyond the array.
 def uninitialized(x):
     def kernel(x, o, untouched, sums, scratch):
         @pl.when(pl.program_id(0) == 1)

@@ -1,4 +1,4 @@
-"""What other families leave open, found by going through them: `vmap` of each operation that no case maps over a batch, and
+"""Gaps of the other families, found by going through them: `vmap` of each operation that no case maps over a batch, and
 each operation of 16-bit integers, u64, c128 and half precision. A case is named `family.case`, and means what that one does."""
 
 import importlib

@@ -1,4 +1,4 @@
-"""What has no family of its own: singular values, matrices of SciPy, largest elements along any axis, places of arrays."""
+"""Functions without a family of their own: singular values, matrices of SciPy, largest elements along any axis, places of arrays."""
 
 import jax
 import jax.numpy as jnp
