@@ -295,7 +295,7 @@ pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Ve
     trace_in(Frame::new(true), avals, Box::new(f))
 }
 
-/// A function to trace. Boxed: code that is generic over it would be compiled anew for each function of a user.
+/// A function to trace. Boxed: code that is generic over it would be compiled again for each function of a user.
 pub(crate) type Body<'a> = Box<dyn FnOnce(&[Array]) -> Result<Vec<Array>> + 'a>;
 
 fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
