@@ -122,7 +122,7 @@ impl Kernel<'_> {
         let (features, outputs) = (self.features, self.outputs);
         let columns = phase.filter.len() / outputs;
         let (positions, each) = (columns / features, (COLUMNS / features).max(1));
-        let filter = ArrayView2::from_shape((columns, outputs), &*phase.filter);
+        let filter = ArrayView2::from_shape((columns, outputs), &phase.filter);
         let out = ArrayViewMut2::from_shape((rows.len(), outputs), out);
         let (Ok(filter), Ok(mut out)) = (filter, out) else { return };
         for first in (0..positions).step_by(each) {
