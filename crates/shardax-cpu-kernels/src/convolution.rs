@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 
-use crate::patches::{COLUMNS, Patches, ROWS};
+use crate::patches::{COLUMNS, ROWS};
+use crate::phases::Phase;
 use crate::product::{Before, product};
 use crate::tasks::run_tasks;
 use crate::view::check;
-use crate::{FilterWindow, Result, SPATIAL, View};
+use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 
 /// Computes a convolution.
 ///
@@ -18,10 +19,12 @@ use crate::{FilterWindow, Result, SPATIAL, View};
 /// the result is `[images, depth, height, width, outputs]`, of which `size` are the spatial dimensions.
 ///
 /// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` the dilation of
-/// the filter, and its `positions` are the filter's spatial dimensions. Padding is multiplied with the filter: an infinite
-/// one gives NaN there. Sums over no elements are 0.
+/// the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance of the image's elements, as
+/// gradients of strided convolutions have it; what lies between them is left out of sums. Padding is multiplied with the
+/// filter: an infinite one gives NaN there. Sums over no elements are 0.
 ///
-/// Each thread allocates 256 rows of at most 1,024 columns, or of one element's features.
+/// Each thread allocates 256 rows of at most 1,024 columns, or of one element's features, and with a base dilation 256 rows
+/// of the result; the call allocates a copy of the filter then.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, convolution};
@@ -37,9 +40,10 @@ use crate::{FilterWindow, Result, SPATIAL, View};
 /// ```
 ///
 /// # Errors
-/// The shapes do not fit.
+/// The shapes do not fit, or a base dilation is 0.
 pub fn convolution(
     of: &FilterWindow,
+    base: [usize; SPATIAL],
     x: View<'_, f32>,
     filter: View<'_, f32>,
     size: [usize; SPATIAL],
@@ -55,48 +59,94 @@ pub fn convolution(
     check("the features of the filter", features, patches.features)?;
     let rows = size.iter().fold(images, |n, &d| n.saturating_mul(d));
     check("the elements of the result", out.len(), rows.saturating_mul(outputs))?;
+    if let Some(d) = base.iter().position(|n| i64::try_from(*n).is_err() || *n == 0) {
+        return Err(ShapeError(format!("the base dilation along dimension {d} is {}", base[d])));
+    }
     if filter.data().is_empty() {
         out.fill(0.0);
     } else if !out.is_empty() {
-        let filter = ArrayView2::from_shape((a * b * c * features, outputs), filter.data())?;
-        Kernel { patches, filter }.run(out, threads.max(1));
+        let phases = Phase::all(&patches, base, filter.data());
+        let is_whole = base == [1; SPATIAL];
+        Kernel { phases, is_whole, features, outputs, width: size[2] }.run(out, threads.max(1));
     }
     Ok(())
 }
 
 struct Kernel<'a> {
-    patches: Patches<'a>,
-    /// `[positions and features, outputs]`.
-    filter: ArrayView2<'a, f32>,
+    phases: Vec<Phase<'a>>,
+    /// Whether the only phase has all outputs.
+    is_whole: bool,
+    features: usize,
+    outputs: usize,
+    /// The number of outputs in a line.
+    width: usize,
+}
+
+/// The memory of a thread: patches, and outputs of a phase.
+struct Room {
+    patches: Vec<f32>,
+    outputs: Vec<f32>,
 }
 
 impl Kernel<'_> {
     fn run(&self, out: &mut [f32], threads: usize) {
-        let (columns, outputs) = self.filter.dim();
-        let rows = out.len() / outputs;
-        let room = || vec![0.0; ROWS.min(rows) * columns.min(COLUMNS.max(self.patches.features))];
-        let tasks = out.chunks_mut(ROWS * outputs).enumerate().collect();
-        run_tasks(tasks, threads, room, |room, (block, out)| {
-            let start = block * ROWS;
-            self.add_up(room, start..start + out.len() / outputs, out);
+        let outputs = self.outputs;
+        let columns = self.phases.iter().map(|phase| phase.filter.len() / outputs).max().unwrap_or_default();
+        let columns = columns.min(COLUMNS.max(self.features));
+        let rows = ROWS.min(out.len() / outputs);
+        let room = || Room {
+            patches: vec![0.0; rows * columns],
+            outputs: vec![0.0; if self.is_whole { 0 } else { rows * outputs }],
+        };
+        // With several phases whole lines, so many that each phase has about as many rows as are multiplied together.
+        let lines = (ROWS * self.phases.len() / self.width).max(1);
+        let block = if self.is_whole { ROWS } else { lines * self.width };
+        let tasks = out.chunks_mut(block * outputs).enumerate().collect();
+        run_tasks(tasks, threads, room, |room, (task, out)| {
+            let start = task * block;
+            let rows = start..start + out.len() / outputs;
+            match &self.phases[..] {
+                [phase] if self.is_whole => self.add_up(phase, &mut room.patches, rows, out),
+                phases => phases.iter().for_each(|phase| self.compute(phase, room, &rows, out)),
+            }
         });
     }
 
-    /// Computes some rows of the result, some positions of the filter at a time.
-    fn add_up(&self, room: &mut [f32], rows: Range<usize>, out: &mut [f32]) {
-        let (columns, outputs) = self.filter.dim();
-        let features = self.patches.features;
+    /// Computes the outputs of a phase among these rows of the result.
+    fn compute(&self, phase: &Phase<'_>, room: &mut Room, rows: &Range<usize>, out: &mut [f32]) {
+        let patches = phase.patches_in(&(rows.start / self.width..rows.end / self.width));
+        for start in patches.clone().step_by(ROWS) {
+            let patches = start..(start + ROWS).min(patches.end);
+            let computed = &mut room.outputs[..patches.len() * self.outputs];
+            if phase.filter.is_empty() {
+                computed.fill(0.0);
+            } else {
+                self.add_up(phase, &mut room.patches, patches.clone(), computed);
+            }
+            for (patch, computed) in patches.zip(computed.chunks_exact(self.outputs)) {
+                let at = (phase.place(patch) - rows.start) * self.outputs;
+                out[at..at + self.outputs].copy_from_slice(computed);
+            }
+        }
+    }
+
+    /// Computes some outputs of a phase, some positions of the filter at a time.
+    fn add_up(&self, phase: &Phase<'_>, room: &mut [f32], rows: Range<usize>, out: &mut [f32]) {
+        let (features, outputs) = (self.features, self.outputs);
+        let columns = phase.filter.len() / outputs;
         let (positions, each) = (columns / features, (COLUMNS / features).max(1));
-        let Ok(mut out) = ArrayViewMut2::from_shape((rows.len(), outputs), out) else { return };
+        let filter = ArrayView2::from_shape((columns, outputs), &phase.filter);
+        let out = ArrayViewMut2::from_shape((rows.len(), outputs), out);
+        let (Ok(filter), Ok(mut out)) = (filter, out) else { return };
         for first in (0..positions).step_by(each) {
             let positions = first..(first + each).min(positions);
             let columns = positions.len() * features;
             let room = &mut room[..rows.len() * columns];
-            self.patches.build(&rows, &positions, room);
+            phase.patches.build(&rows, &positions, room);
             let Ok(a) = ArrayView2::from_shape((rows.len(), columns), &*room) else { return };
             let of_positions = Slice::from(positions.start * features..positions.end * features);
             let before = if first == 0 { Before::Ignored } else { Before::Added };
-            product(&a, &self.filter.slice_axis(Axis(0), of_positions), before, &mut out);
+            product(&a, &filter.slice_axis(Axis(0), of_positions), before, &mut out);
         }
     }
 }

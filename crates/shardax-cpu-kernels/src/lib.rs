@@ -41,6 +41,7 @@ mod filter_gradient;
 mod filter_window;
 mod matmul;
 mod patches;
+mod phases;
 mod product;
 mod tasks;
 #[cfg(test)]

@@ -151,6 +151,35 @@ const WINDOWS: [(FilterWindow, [usize; 5], [usize; 3]); 3] = [
     ),
 ];
 
+/// Convolutions over images whose elements lie apart: gradients of strided convolutions with more outputs than are multiplied
+/// together, one of which meets a single element of the filter; strides and dilations that share a divisor with the distance.
+const BASE_DILATED: [(FilterWindow, [usize; 3], [usize; 5], [usize; 3]); 4] = [
+    (
+        FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 2, 1], positions: [1, 3, 3] },
+        [1, 2, 2],
+        [2, 1, 18, 17, 3],
+        [1, 36, 34],
+    ),
+    (
+        FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1; 3] },
+        [1, 2, 3],
+        [3, 1, 4, 5, 2],
+        [1, 8, 14],
+    ),
+    (
+        FilterWindow { stride: [1, 2, 4], dilation: [2, 1, 3], low: [1, -3, 5], positions: [3, 2, 4] },
+        [2, 4, 6],
+        [2, 3, 4, 2, 2],
+        [2, 9, 5],
+    ),
+    (
+        FilterWindow { stride: [1, 1, 2], dilation: [1, 1, 4], low: [0, 0, 1], positions: [1, 1, 3] },
+        [1, 1, 4],
+        [1, 1, 1, 3, 2],
+        [1, 1, 3],
+    ),
+];
+
 #[test]
 fn filter_gradients_are_sums_of_products() {
     for (of, xs, spatial) in WINDOWS {
@@ -173,7 +202,9 @@ fn filter_gradients_are_sums_of_products() {
 fn convolutions_are_sums_of_products() {
     // Also a filter whose positions are contracted in several parts, with more features than columns of one part.
     let wide = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 2] };
-    for (of, xs, spatial) in WINDOWS.into_iter().chain([(wide, [1, 1, 3, 3, 500], [1, 3, 4])]) {
+    let cases = WINDOWS.into_iter().chain([(wide, [1, 1, 3, 3, 500], [1, 3, 4])]);
+    let cases = cases.map(|(of, xs, spatial)| (of, [1; 3], xs, spatial));
+    for (of, base, xs, spatial) in cases.chain(BASE_DILATED) {
         let [a, b, c] = of.positions;
         let (fs, outs) = ([a, b, c, xs[4], 7], [xs[0], spatial[0], spatial[1], spatial[2], 7]);
         let (x, filter) = (noise(size(&xs), 12), noise(size(&fs), 13));
@@ -182,8 +213,9 @@ fn convolutions_are_sums_of_products() {
             (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |at| (0..7).map(move |o| (i, at, o))))
         {
             let step = |d: usize, p: [usize; 3]| (at[d] * of.dilation[d] + p[d] * of.stride[d]) as i64 - of.low[d];
-            let terms = indices(of.positions).enumerate().flat_map(|(n, p)| {
-                let here = [0, 1, 2].map(|d| step(d, p));
+            let meets = |p: &[usize; 3]| (0..SPATIAL).all(|d| step(d, *p) % base[d] as i64 == 0);
+            let terms = indices(of.positions).enumerate().filter(|(_, p)| meets(p)).flat_map(|(n, p)| {
+                let here = [0, 1, 2].map(|d| step(d, p) / base[d] as i64);
                 let (x, filter) = (&x, &filter);
                 (0..xs[4])
                     .map(move |f| element(x, xs, image, here, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
@@ -192,7 +224,7 @@ fn convolutions_are_sums_of_products() {
         }
         let run = |threads| {
             let mut out = vec![f32::NAN; size(&outs)];
-            convolution(&of, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
+            convolution(&of, base, view(&xs, &x), view(&fs, &filter), spatial, &mut out, threads).unwrap();
             out
         };
         assert_close(&run(1), &want);
@@ -204,17 +236,28 @@ fn convolutions_are_sums_of_products() {
 fn convolutions_without_elements() {
     let of = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 2] };
     let mut out = [f32::NAN; 3];
-    convolution(&of, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 2, 0, 1], &[]), [1, 1, 3], &mut out, 2).unwrap();
+    convolution(&of, [1; 3], view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 2, 0, 1], &[]), [1, 1, 3], &mut out, 2).unwrap();
     assert_eq!(out, [0.0; 3], "no features");
     out = [f32::NAN; 3];
-    convolution(&of, view(&[1, 1, 0, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2).unwrap();
+    convolution(&of, [1; 3], view(&[1, 1, 0, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2)
+        .unwrap();
     assert_eq!(out, [0.0; 3], "padding alone");
-    convolution(&of, view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0).unwrap();
+    convolution(&of, [1; 3], view(&[0, 1, 1, 4, 1], &[]), view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut [], 0)
+        .unwrap();
     let x = view(&[1, 1, 1, 4, 1], &[1.0; 4]);
-    let found = convolution(&of, x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    let found = convolution(&of, [1; 3], x, view(&[1, 1, 1, 2, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
     assert_error(found, "the positions of the filter: 1, expected 2");
-    let found = convolution(&of, x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
+    let found = convolution(&of, [1; 3], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 4], &mut out, 2);
     assert_error(found, "the elements of the result: 3, expected 4");
+    let found = convolution(&of, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
+    assert_error(found, "the base dilation along dimension 1 is 0");
+    // Outputs between the elements of the image meet nothing, not even an infinite filter; padding is multiplied with it.
+    let infinite = view(&[1, 1, 1, 1, 1], &[f32::INFINITY]);
+    let of = FilterWindow { positions: [1; 3], ..of };
+    convolution(&of, [1, 1, 5], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
+    assert_eq!(out, [f32::INFINITY, 0.0, 0.0]);
+    convolution(&FilterWindow { low: [0, 0, 2], ..of }, [1, 1, 2], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
+    assert!(out[0].is_nan() && out[1..] == [0.0, f32::INFINITY]);
 }
 
 #[test]

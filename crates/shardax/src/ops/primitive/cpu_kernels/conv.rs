@@ -1,4 +1,4 @@
-//! Chooses the kernel of a convolution of f32 without base dilation.
+//! Chooses the kernel of a convolution of f32.
 //!
 //! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
 //! each position of the window gives an element of the filter.
@@ -13,6 +13,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::dot::DotGeneral;
+use crate::ops::primitive::window::WindowDim;
 use crate::shape::size;
 
 /// A convolution, and the types of its operands and its result.
@@ -32,12 +33,12 @@ pub(in super::super) fn lower(
 ) -> Result<Option<Value>> {
     let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out };
     let is_known = (1..=SPATIAL).contains(&conv.window.len())
-        && [&of.lhs, &of.rhs, out].iter().all(|aval| aval.dtype == DType::F32 && aval.size() > 0)
-        && conv.window.iter().all(|w| w.base_dilation == 1);
+        && [&of.lhs, &of.rhs, out].iter().all(|aval| aval.dtype == DType::F32 && aval.size() > 0);
     if !is_known || !is_enabled(cx) {
         return Ok(None);
     }
-    if of.is_depthwise_gradient() {
+    let apart = conv.window.iter().fold(1usize, |n, w| n.saturating_mul(w.base_dilation));
+    if of.is_depthwise_gradient() && apart == 1 {
         return Ok(is_worth(of.work(), limits::DEPTHWISE)
             .then(|| filter_window::lower(filter_window::DEPTHWISE, &of, cx, args)));
     }
@@ -48,14 +49,18 @@ pub(in super::super) fn lower(
         return of.matmul(cx, args).map(Some);
     }
     let patches = of.lhs.shape[conv.lhs[1]].saturating_mul(of.window());
-    let is_filter_gradient =
-        of.positions() < of.window() && is_worth(of.work(), limits::FILTER_GRADIENT) && is_worth(patches, MIN_PATCHES);
+    let is_filter_gradient = apart == 1
+        && of.positions() < of.window()
+        && is_worth(of.work(), limits::FILTER_GRADIENT)
+        && is_worth(patches, MIN_PATCHES);
     if is_filter_gradient {
         return Ok(Some(filter_window::lower(filter_window::TARGET, &of, cx, args)));
     }
     let features = [of.lhs.shape[conv.lhs[1]], of.rhs.shape[conv.rhs[0]]];
     let is_wide = is_always_used() || features.iter().all(|n| *n >= limits::CONVOLUTION_FEATURES);
-    let is_convolution = is_wide && is_worth(of.work(), limits::CONVOLUTION);
+    // With a base dilation one in `apart` elements is multiplied, in as many convolutions.
+    let work = of.work() / apart.saturating_mul(apart);
+    let is_convolution = is_wide && is_worth(work, limits::CONVOLUTION);
     Ok(is_convolution.then(|| filter_window::lower_convolution(&of, cx, args)))
 }
 
@@ -83,7 +88,7 @@ impl Conv<'_> {
 
     /// Returns `true` if the window is a single element, or all of the operand, and never padding.
     fn is_matmul(&self) -> bool {
-        let is_plain = self.conv.window.iter().all(|w| (w.stride, w.window_dilation, w.low, w.high) == (1, 1, 0, 0));
+        let is_plain = self.conv.window.iter().all(|w| *w == WindowDim::new(1));
         is_plain && (self.window() == 1 || self.positions() == 1)
     }
 

@@ -41,7 +41,8 @@ pub(super) fn lower_convolution(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]
     let conv = of.conv;
     let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
     let operands = [with_all_dims(cx, args[0], &order(&conv.lhs, 0), 1), with_all_dims(cx, args[1], &filter, 0)];
-    let numbers = numbers(of, [DILATION, STRIDE]);
+    let base = |d: usize| (BASE[d], window(of, d).map_or(1, |w| w.base_dilation as i64));
+    let numbers: Vec<_> = numbers(of, [DILATION, STRIDE]).into_iter().chain((0..SPATIAL).map(base)).collect();
     called(CONVOLUTION, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
 }
 
@@ -92,6 +93,8 @@ fn called(
 const STRIDE: [&str; SPATIAL] = ["stride_0", "stride_1", "stride_2"];
 const DILATION: [&str; SPATIAL] = ["dilation_0", "dilation_1", "dilation_2"];
 const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
+/// The base dilation of a convolution.
+const BASE: [&str; SPATIAL] = ["base_0", "base_1", "base_2"];
 
 /// A kernel: the window, its operand and itself, the result, and the number of threads.
 type Kernel = fn(&FilterWindow, View<'_, f32>, View<'_, f32>, &mut [f32], usize) -> Result<(), ShapeError>;
@@ -120,12 +123,17 @@ fn run(kernel: Kernel, frame: &mut CallFrame<'_>) -> Result<(), String> {
 pub(super) fn handle_convolution(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let threads = number(frame, "threads")?;
     let mut of = read(frame)?;
+    let mut base = [1; SPATIAL];
+    for (base, name) in base.iter_mut().zip(BASE) {
+        *base = number(frame, name)?;
+    }
     let (args, results) = frame.split();
     let ([x, filter], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
     let (x_shape, filter_shape) = (sizes(x.dims), sizes(filter.dims));
     of.positions = spatial(&filter_shape, 0)?;
     let size = spatial(&sizes(out.dims), 1)?;
-    Ok(kernels::convolution(&of, view(x, &x_shape)?, view(filter, &filter_shape)?, size, numbers_mut(out)?, threads)?)
+    let (x, filter) = (view(x, &x_shape)?, view(filter, &filter_shape)?);
+    Ok(kernels::convolution(&of, base, x, filter, size, numbers_mut(out)?, threads)?)
 }
 
 /// The window of a call, without its positions.

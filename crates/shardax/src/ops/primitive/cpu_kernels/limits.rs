@@ -12,7 +12,7 @@ pub(super) const ATTENTION: usize = 1 << 20;
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
-/// Convolutions, and gradients with respect to the image of those without strides.
+/// Convolutions, and gradients with respect to the image.
 pub(super) const CONVOLUTION: usize = 1 << 20;
 
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.

@@ -1,0 +1,146 @@
+//! Convolutions over an image whose elements lie apart (base dilation), as gradients of strided ones with respect to the
+//! image are: divided into phases, each of which is a convolution of the image itself.
+//!
+//! Outputs at a distance that is a multiple of the base dilation meet the same elements of the filter: with a base dilation
+//! of 2 along two dimensions there are four phases, and a filter of 3 × 3 has 1, 2, 2 and 4 elements in them. Nothing is
+//! multiplied with the zeros in between.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::SPATIAL;
+use crate::filter_window::Window;
+use crate::patches::Patches;
+
+/// The outputs whose indices have the same remainders, and what they meet.
+pub(crate) struct Phase<'a> {
+    /// The patches that they meet, of an image whose elements lie side by side.
+    pub patches: Patches<'a>,
+    /// The filter's elements that meet the image: `[positions and features, outputs]`.
+    pub filter: Cow<'a, [f32]>,
+    dims: [Dim; SPATIAL],
+}
+
+/// A phase along one dimension.
+#[derive(Clone, Copy)]
+struct Dim {
+    /// The first output, and the distance of outputs.
+    first: usize,
+    step: usize,
+    /// The number of all outputs, and of those of the phase.
+    all: usize,
+    outputs: usize,
+    /// The first element of the filter that meets the image, the distance of such elements, and their number.
+    element: usize,
+    apart: usize,
+    elements: usize,
+    /// The window without base dilation.
+    stride: usize,
+    dilation: usize,
+    low: i64,
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The number of indices `first`, `first + step`, … below `end`.
+fn count(first: usize, step: usize, end: usize) -> usize {
+    end.saturating_sub(first).div_ceil(step)
+}
+
+impl Dim {
+    /// The phases along dimension `d` of outputs in an image with this base dilation.
+    fn all(of: &Window, base: usize, d: usize) -> impl Iterator<Item = Dim> {
+        let (outputs, elements) = (of.window[d], of.positions[d]);
+        let (between_outputs, between_elements) = (of.dilation[d], of.stride[d]);
+        let low = of.low[d];
+        let (outputs_gcd, elements_gcd) = (gcd(between_outputs, base), gcd(between_elements, base));
+        let (step, apart) = (base / outputs_gcd, base / elements_gcd);
+        (0..step.min(outputs)).map(move |first| {
+            // Inside of the range that `Window::check` has checked.
+            let at = |element: usize| (first * between_outputs + element * between_elements) as i64 - low;
+            let found = (0..elements.min(apart)).find(|&element| at(element) % base as i64 == 0);
+            let element = found.unwrap_or(elements);
+            Dim {
+                first,
+                step,
+                all: outputs,
+                outputs: count(first, step, outputs),
+                element,
+                apart,
+                elements: count(element, apart, elements),
+                stride: between_elements / elements_gcd,
+                dilation: between_outputs / outputs_gcd,
+                low: found.map_or(0, |element| -at(element) / base as i64),
+            }
+        })
+    }
+
+    /// The number of outputs of the phase before the output `end`.
+    fn before(&self, end: usize) -> usize {
+        count(self.first, self.step, end)
+    }
+
+    fn contains(&self, output: usize) -> bool {
+        output % self.step == self.first
+    }
+}
+
+impl<'a> Phase<'a> {
+    /// Divides a convolution; `filter` is `[positions, features, outputs]`, and none is empty.
+    pub fn all(of: &Patches<'a>, base: [usize; SPATIAL], filter: &'a [f32]) -> Vec<Phase<'a>> {
+        if base == [1; SPATIAL] {
+            let dims = std::array::from_fn(|d| Dim::all(&of.of, 1, d).next());
+            let [Some(a), Some(b), Some(c)] = dims else { return Vec::new() };
+            return vec![Phase { patches: *of, filter: Cow::Borrowed(filter), dims: [a, b, c] }];
+        }
+        let along = |d: usize| Dim::all(&of.of, base[d], d);
+        let dims = along(0).flat_map(|a| along(1).flat_map(move |b| along(2).map(move |c| [a, b, c])));
+        dims.map(|dims| Phase::new(of, dims, filter)).collect()
+    }
+
+    fn new(of: &Patches<'a>, dims: [Dim; SPATIAL], filter: &[f32]) -> Self {
+        let [a, b, c] = dims;
+        let [_, height, width] = of.of.positions;
+        let size = filter.len() / of.of.positions.iter().product::<usize>();
+        let along = |d: Dim| (0..d.elements).map(move |i| d.element + i * d.apart);
+        let mut part = Vec::with_capacity(dims.iter().map(|d| d.elements).product::<usize>() * size);
+        for (a, b) in along(a).flat_map(|a| along(b).map(move |b| (a, b))) {
+            for at in along(c).map(|c| (a * height + b) * width + c) {
+                part.extend_from_slice(&filter[at * size..(at + 1) * size]);
+            }
+        }
+        let window = Window {
+            stride: dims.map(|d| d.stride),
+            dilation: dims.map(|d| d.dilation),
+            low: dims.map(|d| d.low),
+            operand: of.of.operand,
+            window: dims.map(|d| d.outputs),
+            positions: dims.map(|d| d.elements),
+        };
+        Phase { patches: Patches { of: window, ..*of }, filter: Cow::Owned(part), dims }
+    }
+
+    /// The patches of the phase among these lines of all outputs.
+    pub fn patches_in(&self, lines: &Range<usize>) -> Range<usize> {
+        self.lines_before(lines.start) * self.dims[2].outputs..self.lines_before(lines.end) * self.dims[2].outputs
+    }
+
+    /// The number of lines of the phase among the first lines of all outputs.
+    fn lines_before(&self, line: usize) -> usize {
+        let [a, b, _] = self.dims;
+        let (image, depth, row) = (line / (a.all * b.all), line / b.all % a.all, line % b.all);
+        let in_depth = if a.contains(depth) { b.before(row) } else { 0 };
+        (image * a.outputs + a.before(depth)) * b.outputs + in_depth
+    }
+
+    /// The place of a patch among all outputs.
+    pub fn place(&self, patch: usize) -> usize {
+        let [a, b, c] = self.dims;
+        let (line, column) = (patch / c.outputs, patch % c.outputs);
+        let (image, depth, row) = (line / (a.outputs * b.outputs), line / b.outputs % a.outputs, line % b.outputs);
+        let line = (image * a.all + a.first + depth * a.step) * b.all + b.first + row * b.step;
+        line * c.all + c.first + column * c.step
+    }
+}
