@@ -12,6 +12,7 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{Shape, size};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::source;
 use crate::transfer_guard::{self, Direction};
 
 use super::{Array, Concrete, Literal};
@@ -121,6 +122,7 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 /// ```
 #[track_caller]
 pub fn array<T: IntoHostArray>(values: T) -> Array {
+    let _line = source::enter();
     let made = collected(&values).and_then(|(elements, shape)| Array::from_slice(&elements, shape.as_slice()));
     Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
@@ -138,6 +140,7 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
 /// Fails for an integer that does not fit an integer dtype.
 #[track_caller]
 pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
+    let _line = source::enter();
     let made = collected(&values).and_then(|(elements, shape)| {
         let mut bytes = Vec::with_capacity(elements.len() * dtype.byte_size());
         for element in elements {
@@ -168,6 +171,7 @@ impl Array {
     /// Fails when the number of elements is not the product of the shape.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
     }
 
@@ -189,6 +193,7 @@ impl Array {
     /// Also fails when the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        let _line = source::enter();
         let placed = bytes_of(elements, shape)
             .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::of_host(T::DTYPE, shape), to.into()));
         placed.at_caller()
@@ -198,6 +203,7 @@ impl Array {
     /// begins at a multiple of 64 bytes; elsewhere the copy runs in the background. Complex numbers are always copied.
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         let large = size_of_val(elements.as_slice()) >= LARGE && T::as_bytes(&elements).is_some();
         if !large || elements.len() != size(shape) {
             return Array::from_slice(&elements, shape);
@@ -216,6 +222,7 @@ impl Array {
     /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         place(bytes, Aval::new(dtype, shape)).at_caller()
     }
 
@@ -230,6 +237,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        let _line = source::enter();
         put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 
