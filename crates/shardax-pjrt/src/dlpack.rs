@@ -345,7 +345,7 @@ impl Tensor {
         }
     }
 
-    /// What a tensor of the other form has in common with this one; strides are kept too, for [`exported`].
+    /// The parts that a tensor of the other form has in common with this one.
     fn parts(&self) -> (*mut c_void, DlDevice, DlDataType, Dims) {
         let tensor = self.tensor();
         let dims = Dims { shape: self.shape().to_vec(), strides: self.strides() };
@@ -372,7 +372,7 @@ struct Dims {
     strides: Vec<i64>,
 }
 
-/// What a tensor that is made here owns.
+/// The memory of a tensor that is made here.
 struct Exported {
     dims: Dims,
     /// Dropped by the deleter: whatever keeps the memory.

@@ -92,7 +92,8 @@ impl Drop for RankPromotionGuard {
 /// name); [`config::set_numpy_rank_promotion`](crate::config::set_numpy_rank_promotion) sets that of the process. A function
 /// that was traced under another rule is traced again.
 ///
-/// The rule is about operations that the program writes itself. Functions and layers of shardax broadcast as they must.
+/// The rule is about operators, elementwise functions such as `maximum`, and `where_`, that the program calls itself. Other functions,
+/// and layers, broadcast as they must.
 ///
 /// ```
 /// # use shardax::prelude::*;

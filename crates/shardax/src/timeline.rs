@@ -80,7 +80,7 @@ const ANNOTATIONS: u8 = 1;
 /// Host events of the library: calls, compilations and transfers.
 const LIBRARY: u8 = 2;
 
-/// What a profile records (JAX's `ProfileOptions`). JAX's `python_tracer_level` has no counterpart, because there are no
+/// Options of a profile: the events that it records (JAX's `ProfileOptions`). JAX's `python_tracer_level` has no counterpart, because there are no
 /// calls of Python.
 ///
 /// ```

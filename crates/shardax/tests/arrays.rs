@@ -294,9 +294,9 @@ fn many_threads_share_arrays() -> Result<()> {
 }
 
 /// An array of `ndarray`, which a DLPack tensor keeps.
-struct Shared(ndarray::Array2<f32>);
+struct Matrix(ndarray::Array2<f32>);
 
-impl dlpack::HostBytes for Shared {
+impl dlpack::HostBytes for Matrix {
     fn bytes(&self) -> &[u8] {
         zerocopy::IntoBytes::as_bytes(self.0.as_slice().expect("a row-major array"))
     }
@@ -307,7 +307,7 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     setup();
     // From `ndarray` into an array, and back.
     let rows = ndarray::Array2::from_shape_fn((3, 4), |(i, j)| (i * 4 + j) as f32);
-    let owner = std::sync::Arc::new(Shared(rows.clone()));
+    let owner = std::sync::Arc::new(Matrix(rows.clone()));
     let tensor = dlpack::Tensor::of_host(owner.clone(), dlpack::ElementType::F32, &[3, 4])?;
     let x = dlpack::from_dlpack(tensor)?;
     assert_eq!(x.to_ndarray::<f32>()?, rows.into_dyn());
@@ -318,7 +318,7 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     let bytes: Vec<u8> = (0..32).map(|i| i * 7 % 2).collect();
     let mut dtypes = 0;
     for dtype in DType::ALL {
-        let Ok(x) = Array::from_bytes(&bytes[..2 * dtype.byte_size()], *dtype, &[2, 1]) else { continue };
+        let Ok(x) = Array::from_bytes(&bytes[..2 * dtype.byte_size()], dtype, &[2, 1]) else { continue };
         let Ok(tensor) = dlpack::to_dlpack(&x) else { continue };
         assert_eq!(tensor.bytes_in_place().map(<[u8]>::to_vec), Some(x.to_bytes()?), "{dtype}");
         let y = dlpack::from_dlpack(tensor)?;

@@ -33,7 +33,7 @@ const SMALL: usize = 4096;
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
-    /// What its rules may read while they are traced.
+    /// The defaults that its rules may read while they are traced.
     defaults: Defaults,
     /// The default device of uncommitted operands.
     device: Option<Device>,

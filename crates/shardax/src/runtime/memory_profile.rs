@@ -87,7 +87,7 @@ struct Function {
     start_line: i64,
 }
 
-/// What holds memory, and where it was made. Equal ones are one sample.
+/// An array or a program that holds memory, and the place that made it. Equal ones are one sample.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     name: String,
