@@ -140,25 +140,25 @@ pub mod distributed {
 
 /// Profiles: timelines of threads and devices, in the formats that TensorBoard, Perfetto and chrome://tracing read, and the
 /// memory of the devices, for `pprof`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::profiler;
+/// # let folder = std::env::temp_dir().join(format!("shardax-profile-{}", std::process::id()));
+/// let step = jit(|x: Array| x.matmul(&x).tanh());
+/// let mut x = ones([64, 64]);
+/// let profile = profiler::trace(&folder)?;
+/// for i in 0..3 {
+///     let _step = profiler::annotate(format!("step {i}"));
+///     x = step.call(&x)?;
+/// }
+/// block_until_ready(x)?;
+/// let written = profile.stop()?;
+/// assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub mod profiler {
-    //! ```
-    //! # use shardax::prelude::*;
-    //! # use shardax::profiler;
-    //! # let folder = std::env::temp_dir().join(format!("shardax-profile-{}", std::process::id()));
-    //! let step = jit(|x: Array| x.matmul(&x).tanh());
-    //! let mut x = ones([64, 64]);
-    //! let profile = profiler::trace(&folder)?;
-    //! for i in 0..3 {
-    //!     let _step = profiler::annotate(format!("step {i}"));
-    //!     x = step.call(&x)?;
-    //! }
-    //! block_until_ready(x)?;
-    //! let written = profile.stop()?;
-    //! assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
-    //! # std::fs::remove_dir_all(&folder).ok();
-    //! # Ok::<(), shardax::Error>(())
-    //! ```
-
     pub use crate::runtime::memory_profile::*;
     pub use crate::runtime::profiler_server::*;
     pub use crate::timeline::*;
