@@ -102,7 +102,7 @@ mod tests {
         let part = lock(&LIVE[own()]);
         assert!(part.arrays.len() <= part.limit && part.arrays.len() < 900, "{}", part.arrays.len());
         drop(part);
-        let live = all();
+        let live = super::all();
         assert!(keep.iter().all(|a| live.iter().any(|c| a.concrete_ref().is_some_and(|a| std::ptr::eq(a, &**c)))));
     }
 }
