@@ -41,6 +41,7 @@ mod buffer_reference;
 mod cache_entry;
 mod client;
 mod device;
+pub mod dlpack;
 mod element;
 mod elf;
 mod error;

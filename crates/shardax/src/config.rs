@@ -8,9 +8,11 @@ use crate::client_options;
 pub use crate::client_options::{Allocator, ClientOptions};
 use crate::compiler_options::{self, CompilerOption};
 pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
+use crate::default_dtype;
 use crate::error::{AtCaller, Result, err};
 use crate::precision::{self, Precision};
 use crate::prng::PrngImpl;
+use crate::rank_promotion::RankPromotion;
 use crate::settings;
 use crate::transfer_guard::{self, TransferGuardLevel};
 use crate::warning;
@@ -304,6 +306,50 @@ pub fn set_debug_infs(debug: bool) {
     DEBUG_VALUES.store(debug || DEBUG_NANS.load(Relaxed), Relaxed);
 }
 
+/// Makes 64 bits the default of floating point numbers (JAX's `jax_enable_x64`), for a program that computes in double
+/// precision: `zeros`, `ones`, `eye`, `linspace`, `fftfreq`, the distributions of [`random`](crate::random), and plain
+/// numbers that meet no floating point array, are float64 where the program calls them without a dtype.
+///
+/// Unlike in JAX, this is not needed to have 64-bit arrays, and turning it off narrows none: a dtype that is stated is kept
+/// either way. What states its dtype is not changed: Rust's integers (`array([1, 2])` is int32), indices such as `argmax`'s
+/// (int32), counts (`random::poisson`), and the parameters of layers, which have a `param_dtype`. A function that was
+/// traced before a change is traced again.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// config::enable_x64(true); // or config::update("jax_enable_x64", "true")?;
+/// assert_eq!((zeros(3).dtype(), random::normal(random::key(0), 3).dtype()), (DType::F64, DType::F64));
+/// assert_eq!((arange(0..3) / 2.0).to_vec::<f64>()?, [0.0, 0.5, 1.0]);
+/// # let f = jit(|| linspace(0.0, 1.0, 3) * ones(3));
+/// # assert_eq!(f.call(())?.to_vec::<f64>()?, [0.0, 0.5, 1.0]);
+/// # assert_eq!((eye(2).to_vec::<f64>()?, shardax::nn::softmax(array([1.0f32]), -1).dtype()), (vec![1.0, 0.0, 0.0, 1.0], DType::F32));
+/// config::enable_x64(false);
+/// assert_eq!((zeros(3).dtype(), array_of([1.0, 2.0], DType::F64).dtype()), (DType::F32, DType::F64));
+/// # assert_eq!(f.call(())?.dtype(), DType::F32);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn enable_x64(on: bool) {
+    default_dtype::set_x64(on);
+}
+
+/// Sets the rule for operands of different ranks (JAX's `jax_numpy_rank_promotion`): whether `float32[3]` beside
+/// `float32[2,3]` is broadcast, warned of or an error. [`numpy_rank_promotion`](crate::numpy_rank_promotion) is the rule of
+/// a thread, and explains what it is about.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::RankPromotion;
+/// config::set_numpy_rank_promotion(RankPromotion::Raise);
+/// let add = jit(|(x, y): (Array, Array)| x + y);
+/// assert!(add.call((ones([2, 3]), ones(3))).is_err());
+/// config::update("jax_numpy_rank_promotion", "allow")?;
+/// assert!(add.call((ones([2, 3]), ones(3))).is_ok());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn set_numpy_rank_promotion(rule: RankPromotion) {
+    rule.set_of_process();
+}
+
 /// Sets XLA options, by name, for all later compilations: a GPU's collectives, command buffers
 /// and autotuning, a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) are those of one
 /// function. Options set earlier remain, unless they are named again.
@@ -326,7 +372,7 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
 
 /// Sets an option by name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`, `default_prng_impl`,
-/// `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
+/// `enable_x64`, `numpy_rank_promotion`, `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
 /// whose name begins with `xla_`.
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
@@ -365,9 +411,12 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             transfer_guard::set_of_process(name.strip_prefix("jax_").unwrap_or(name), level);
             Ok(())
         }
-        // These have one value here: Threefry's bits do not depend on the split, Shardy partitions, shapes broadcast.
+        // These have one value here: Threefry's bits do not depend on the split, and Shardy partitions.
         "threefry_partitionable" | "use_shardy_partitioner" if flag(name, value).is_ok_and(|on| on) => Ok(()),
-        "numpy_rank_promotion" if value == "allow" => Ok(()),
+        "numpy_rank_promotion" => {
+            set_numpy_rank_promotion(RankPromotion::from_name(value).at_caller()?);
+            Ok(())
+        }
         "default_prng_impl" => {
             set_default_prng_impl(PrngImpl::from_name(value).at_caller()?);
             Ok(())
@@ -382,15 +431,16 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             set_compilation_cache_max_size(bytes);
             Ok(())
         }
-        "enable_x64" => Err(err!(NotImplemented, "{name} has no effect: dtypes of 64 bits are always available, and defaults have 32")
-            .help("leave it out; ask for 64 bits where they are made: `array_of(.., DType::F64)`, `zeros_dtype`, `astype`"))
-        .at_caller(),
+        "enable_x64" => {
+            enable_x64(flag(name, value).at_caller()?);
+            Ok(())
+        }
         xla if xla.starts_with("xla_") => {
             set_compiler_options([(xla, compiler_options::parsed(name, value).at_caller()?)]);
             Ok(())
         }
         _ => Err(err!(Value, "Unrecognized config option: {name}")
-            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, debug_nans, debug_infs, transfer_guard and its three directions, platform_name, and options of XLA, which begin with xla_"))
+            .help("known: num_cpu_devices, platform, compilation_cache_dir, compilation_cache_max_size, max_compiled_programs, max_compiled_bytes, explain_cache_misses, log_compiles, default_matmul_precision, default_prng_impl, enable_x64, numpy_rank_promotion, debug_nans, debug_infs, transfer_guard and its three directions, platform_name, and options of XLA, which begin with xla_"))
         .at_caller(),
     }
 }

@@ -70,17 +70,20 @@ extern crate self as shardax;
 mod client_options;
 mod compiler_options;
 pub mod config;
+mod default_dtype;
+mod defaults;
 pub mod dtype;
 pub mod error;
 mod local;
 mod precision;
 mod prng;
-pub mod profiler;
+mod rank_promotion;
 mod scope;
 mod settings;
 pub mod shape;
 mod source;
 mod stack;
+mod timeline;
 mod transfer_guard;
 mod tuples;
 mod warning;
@@ -107,7 +110,7 @@ mod spmd;
 mod transform;
 
 pub use core::{function, prefix, program, tree};
-pub use ops::callback::debug;
+pub use ops::callback::{debug, ffi};
 pub use ops::checkify;
 pub use ops::{control_flow, lax};
 pub use runtime::aot as stages;
@@ -134,6 +137,32 @@ pub mod array {
 pub mod distributed {
     pub use crate::sharding::distributed::*;
     pub use crate::spmd::multihost::wait_at_barrier;
+}
+
+/// Profiles: timelines of threads and devices, in the formats that TensorBoard, Perfetto and chrome://tracing read, and the
+/// memory of the devices, for `pprof`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::profiler;
+/// # let folder = std::env::temp_dir().join(format!("shardax-profile-{}", std::process::id()));
+/// let step = jit(|x: Array| x.matmul(&x).tanh());
+/// let mut x = ones([64, 64]);
+/// let profile = profiler::trace(&folder)?;
+/// for i in 0..3 {
+///     let _step = profiler::annotate(format!("step {i}"));
+///     x = step.call(&x)?;
+/// }
+/// block_until_ready(x)?;
+/// let written = profile.stop()?;
+/// assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub mod profiler {
+    pub use crate::runtime::memory_profile::*;
+    pub use crate::runtime::profiler_server::*;
+    pub use crate::timeline::*;
 }
 
 /// Checks of derivatives, as in [`jax.test_util`](https://docs.jax.dev/en/latest/jax.test_util.html).
@@ -164,7 +193,8 @@ pub use control_flow::{
     AssociativeScanOptions, ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, custom_vmap, fori_loop, scan,
     scan_n, sequential_vmap, switch, while_loop,
 };
-pub use core::array::visualize_array_sharding;
+pub use core::array::dlpack;
+pub use core::array::{live_arrays, visualize_array_sharding};
 pub use core::function::{Function, IntoArgnums};
 pub use core::sharding_like::{ShardingLike, UNSPECIFIED};
 pub use core::tree::{Static, Tree};
@@ -185,6 +215,7 @@ pub use ops::primitive::reshard::reshard;
 pub use ops::primitive::stop_gradient::stop_gradient;
 pub use ops::state::{Ref, RefPart, ds, new_ref};
 pub use precision::{PrecisionGuard, default_matmul_precision};
+pub use rank_promotion::{RankPromotion, RankPromotionGuard, numpy_rank_promotion};
 pub use runtime::aot::{
     Compiled, CrossCompiled, Lowered, compile_all, eval_shape, shape_dtype_struct, shape_dtype_struct_on,
 };

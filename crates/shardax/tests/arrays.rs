@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::values::{ints, spec};
 use common::{quick::setup, resident_mib};
-use shardax::ErrorKind;
 use shardax::prelude::*;
+use shardax::{ErrorKind, dlpack};
 
 #[test]
 fn shards_of_an_array() -> Result<()> {
@@ -290,5 +290,98 @@ fn many_threads_share_arrays() -> Result<()> {
         !warmed || end.saturating_sub(warm) < 32,
         "resident memory grew from {warm} to {end} MiB when all was warm"
     );
+    Ok(())
+}
+
+/// An array of `ndarray`, which a DLPack tensor keeps.
+struct Matrix(ndarray::Array2<f32>);
+
+impl dlpack::HostBytes for Matrix {
+    fn bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(self.0.as_slice().expect("a row-major array"))
+    }
+}
+
+#[test]
+fn arrays_go_to_other_libraries_and_back() -> Result<()> {
+    setup();
+    // From `ndarray` into an array, and back.
+    let rows = ndarray::Array2::from_shape_fn((3, 4), |(i, j)| (i * 4 + j) as f32);
+    let owner = std::sync::Arc::new(Matrix(rows.clone()));
+    let tensor = dlpack::Tensor::of_host(owner.clone(), dlpack::ElementType::F32, &[3, 4])?;
+    let x = dlpack::from_dlpack(tensor)?;
+    assert_eq!(x.to_ndarray::<f32>()?, rows.into_dyn());
+    drop(x);
+    block_until_ready(zeros(1))?;
+
+    // Every dtype keeps its bits.
+    let bytes: Vec<u8> = (0..32).map(|i| i * 7 % 2).collect();
+    let mut dtypes = 0;
+    for dtype in DType::ALL {
+        let Ok(x) = Array::from_bytes(&bytes[..2 * dtype.byte_size()], dtype, &[2, 1]) else { continue };
+        let Ok(tensor) = dlpack::to_dlpack(&x) else { continue };
+        assert_eq!(tensor.bytes_in_place().map(<[u8]>::to_vec), Some(x.to_bytes()?), "{dtype}");
+        let y = dlpack::from_dlpack(tensor)?;
+        assert_eq!((y.type_name(), y.to_bytes()?), (x.type_name(), x.to_bytes()?));
+        dtypes += 1;
+    }
+    assert_eq!(dtypes, 21);
+
+    // The memory is shared, and kept: neither dropped nor donated while the tensor exists.
+    let x = ones([64, 64]);
+    let address = |t: &dlpack::Tensor| t.bytes_in_place().map(|bytes| bytes.as_ptr() as usize);
+    let (one, two) = (dlpack::to_dlpack(&x)?, dlpack::to_dlpack(&x)?);
+    assert_eq!((address(&one), one.is_read_only()), (address(&two), true));
+    let y = dlpack::from_dlpack(one)?;
+    assert_eq!(address(&dlpack::to_dlpack(&y)?), address(&two));
+    drop((x, two));
+    assert_eq!(y.sum(..).item::<f32>()?, 4096.0);
+
+    // A sharded array is gathered, which is a copy.
+    let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let z = device_put(&arange(0..16), &split)?;
+    assert_eq!(dlpack::to_dlpack(&z)?.bytes_in_place().map(<[u8]>::to_vec), Some(z.to_bytes()?));
+
+    let error = |x: Array| dlpack::to_dlpack(&x).unwrap_err().to_string();
+    assert!(error(random::key(0)).contains("random keys key<fry>[] have no counterpart in DLPack"));
+    assert!(error(array_of([1], DType::I4)).contains("DLPack has no type for arrays of s4"));
+    let gone = ones(2);
+    gone.delete()?;
+    assert!(error(gone).contains("deleted"));
+    struct Bytes(Vec<u8>);
+    impl dlpack::HostBytes for Bytes {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    let odd = dlpack::Tensor::of_host(std::sync::Arc::new(Bytes(vec![2])), dlpack::ElementType::Pred, &[1])?;
+    assert!(dlpack::from_dlpack(odd).unwrap_err().to_string().contains("is 2, which is not a bool"));
+    Ok(())
+}
+
+/// JAX: `testRankPromotion`.
+#[test]
+fn ranks_are_promoted_as_the_rule_says() -> Result<()> {
+    use shardax::{RankPromotion, numpy_rank_promotion};
+    setup();
+    let (x, y) = (ones([2, 3]), ones(3));
+    let strict = numpy_rank_promotion(RankPromotion::Raise);
+    let add = jit(|(x, y): (Array, Array)| x + y);
+    let error = add.call((x.clone(), y.clone())).unwrap_err().to_string();
+    let says = "Operands could not be broadcast together for add on shapes (2, 3) (3,)";
+    assert!(error.contains(says) && error.contains("arrays.rs"), "{error}");
+    for result in [&x * &y, where_(x.greater(0), &x, &y), maximum(&y, &x), x.pow(&y)] {
+        let error = result.check().unwrap_err().to_string();
+        assert!(error.contains("Operands could not be broadcast together for"), "{error}");
+    }
+    // Scalars, equal ranks, and functions of the library are not concerned.
+    for result in [&x * 2, &x + y.sum(..), &x * y.expand_dims(0), shardax::nn::softmax(&x, -1), x.std(0)] {
+        result.check()?;
+    }
+    drop(strict);
+    add.call((x.clone(), y.clone()))?;
+    let _warned = numpy_rank_promotion(RankPromotion::Warn);
+    add.call((x, y))?;
+    assert!(config::update("numpy_rank_promotion", "never").unwrap_err().to_string().contains("allow, warn or raise"));
     Ok(())
 }

@@ -16,7 +16,7 @@ const FLOORS: [&[&str]; 6] = [
 ];
 
 /// Parts of the vocabulary that have a folder.
-const VOCABULARY: &[&str] = &["dtype", "profiler"];
+const VOCABULARY: &[&str] = &["dtype", "timeline"];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

@@ -2,8 +2,9 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use common::{child, setup};
 use serde_json::Value;
@@ -22,9 +23,13 @@ fn halve(x: Array) -> Array {
     x / 2
 }
 
+/// Tests that record a profile, and those whose work would be in it, run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn profiles_show_calls_and_devices() -> Result<()> {
     setup();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = std::env::temp_dir().join(format!("shardax-profile-test-{}", std::process::id()));
     let f = pmap(halve);
     let mut x = f.call(ones([8, 256, 256]))?;
@@ -168,4 +173,172 @@ fn a_plugin_that_cannot_record_is_warned_of() {
         assert!(said.contains("the counters are in use (in the plugin's profiler)"), "{said}");
         assert!(trace["traceEvents"].as_array().is_some_and(|events| events.iter().any(|e| e["name"] == "halve")));
     }
+}
+
+/// The messages of a `pprof` profile that are read here, declared apart from the library's.
+mod pprof {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Profile {
+        #[prost(message, repeated, tag = "2")]
+        pub samples: Vec<Sample>,
+        #[prost(message, repeated, tag = "4")]
+        pub locations: Vec<Location>,
+        #[prost(message, repeated, tag = "5")]
+        pub functions: Vec<Numbers>,
+        #[prost(string, repeated, tag = "6")]
+        pub strings: Vec<String>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Sample {
+        #[prost(uint64, repeated, tag = "1")]
+        pub locations: Vec<u64>,
+        #[prost(int64, repeated, tag = "2")]
+        pub values: Vec<i64>,
+        #[prost(message, repeated, tag = "3")]
+        pub labels: Vec<Numbers>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Location {
+        #[prost(uint64, tag = "1")]
+        pub id: u64,
+        #[prost(message, repeated, tag = "4")]
+        pub lines: Vec<Numbers>,
+    }
+
+    /// A label (key, text), a line (function, line) or a function (number, name).
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Numbers {
+        #[prost(int64, tag = "1")]
+        pub first: i64,
+        #[prost(int64, tag = "2")]
+        pub second: i64,
+    }
+}
+
+/// The samples of a memory profile as `name labels count bytes`.
+fn samples(packed: &[u8]) -> Vec<(String, Vec<String>, Vec<i64>)> {
+    let mut raw = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut raw).expect("gzip");
+    let profile = <pprof::Profile as prost::Message>::decode(raw.as_slice()).expect("a profile");
+    let text = |at: i64| profile.strings[usize::try_from(at).expect("a number")].clone();
+    let of = |sample: &pprof::Sample| {
+        let location = profile.locations.iter().find(|l| l.id == sample.locations[0]).expect("a location");
+        let function = profile.functions.iter().find(|f| f.first == location.lines[0].first).expect("a function");
+        let labels = sample.labels.iter().map(|l| format!("{}={}", text(l.first), text(l.second))).collect();
+        (text(function.second), labels, sample.values.clone())
+    };
+    profile.samples.iter().map(of).collect()
+}
+
+#[test]
+fn memory_is_counted_by_line_device_and_program() -> Result<()> {
+    setup();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    fn squared(x: Array) -> Array {
+        x.matmul(&x)
+    }
+    let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let (f, before) = (jit(squared), line!());
+    let x = zeros([64, 64]);
+    let ys = [f.call(&x)?, f.call(&x)?];
+    let z = device_put(&x, &split)?;
+    let same = x.with_weak_type(true);
+    let found = samples(&profiler::device_memory_profile()?);
+    let at = |offset: u32| {
+        let name = format!("profiler.rs:{}", before + offset);
+        let mut found: Vec<_> = found.iter().filter(|(place, ..)| place.ends_with(&name)).collect();
+        found.sort_by_key(|(_, labels, _)| labels.clone());
+        found
+    };
+    let of_device = |i: usize| vec!["kind=buffer".to_owned(), format!("device=cpu:{i}")];
+    // Memory that `x` and `same` share counts once.
+    let (name, labels, values) = at(1)[0];
+    assert_eq!((labels, &values[..]), (&of_device(0), &[1, 64 * 64 * 4][..]), "{name}");
+    assert_eq!(at(2).iter().map(|(_, _, v)| &v[..]).collect::<Vec<_>>(), [[2, 2 * 64 * 64 * 4]]);
+    let shards = at(3);
+    assert_eq!(shards.len(), 8);
+    for (i, (_, labels, values)) in shards.into_iter().enumerate() {
+        assert_eq!((labels, &values[..]), (&of_device(i), &[1, 8 * 64 * 4][..]));
+    }
+    let program = found.iter().find(|(name, ..)| name == "jit_squared" || name == "squared").expect("the program");
+    assert_eq!(program.1, ["kind=executable"]);
+
+    let file = std::env::temp_dir().join(format!("shardax-memory-test-{}.prof", std::process::id()));
+    profiler::save_device_memory_profile(&file)?;
+    assert!(!samples(&std::fs::read(&file).expect("the file")).is_empty());
+    std::fs::remove_file(&file).ok();
+    let error = profiler::save_device_memory_profile(file.join("below")).unwrap_err().to_string();
+    assert!(error.contains("cannot write the memory profile to"), "{error}");
+
+    // What is deleted, donated or dropped is not among the arrays.
+    let live = || shardax::live_arrays().iter().filter(|a| a.shape() == [64, 64]).count();
+    assert_eq!(live(), 5);
+    ys[0].delete()?;
+    drop((same, z));
+    assert_eq!(live(), 2);
+    drop((x, ys));
+    assert_eq!(live(), 0);
+    Ok(())
+}
+
+/// The status and the content of an answer of the profiler's server.
+fn asked(port: u16, request: &str) -> (String, Vec<u8>) {
+    let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    client.write_all(format!("{request}\r\nHost: localhost\r\n\r\n").as_bytes()).expect("it reads");
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).expect("it answers");
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head");
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    (head.lines().next().unwrap_or_default().to_owned(), answer[end + 4..].to_vec())
+}
+
+#[test]
+fn a_server_records_profiles_on_request() -> Result<()> {
+    setup();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(profiler::stop_server().unwrap_err().to_string().contains("No active profiler server."));
+    let port = profiler::start_server(0)?;
+    let error = profiler::start_server(port).unwrap_err().to_string();
+    assert!(error.contains("Only one profiler server can be active at a time"), "{error}");
+    let f = jit(halve);
+    let x = block_until_ready(f.call(ones(4))?)?;
+    let client = std::thread::spawn(move || asked(port, "GET /trace?ms=1000 HTTP/1.1"));
+    while !client.is_finished() {
+        block_until_ready(f.call(&x)?)?;
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let (status, content) = client.join().expect("no panic");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(content.as_slice()).read_to_string(&mut text).expect("packed text");
+    let trace: Value = serde_json::from_str(&text).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    assert!(events.iter().filter(|e| e["name"] == "halve").count() > 2, "{events:?}");
+
+    assert!(!samples(&asked(port, "GET /memory HTTP/1.1").1).is_empty());
+    assert_eq!(asked(port, "GET /xplane?ms=1 HTTP/1.1").0, "HTTP/1.1 200 OK");
+    for (request, status) in [
+        ("GET /nowhere HTTP/1.1", "HTTP/1.1 404 Not Found"),
+        ("GET /trace?ms=0 HTTP/1.1", "HTTP/1.1 400 Bad Request"),
+        ("POST /trace HTTP/1.1", "HTTP/1.1 400 Bad Request"),
+    ] {
+        assert_eq!(asked(port, request).0, status);
+    }
+    // A profile of annotations alone; meanwhile the server has none to give.
+    let folder = child::Folder::new();
+    let profile = profiler::ProfileOptions::default().host_tracer_level(1).device_tracer_level(0).trace(&folder.0)?;
+    assert_eq!(asked(port, "GET /trace?ms=1 HTTP/1.1").0, "HTTP/1.1 409 Conflict");
+    let annotation = profiler::annotate("mine");
+    block_until_ready(f.call(&x)?)?;
+    drop(annotation);
+    let trace = unpacked(&profile.stop()?);
+    let names: Vec<&Value> = trace["traceEvents"].as_array().expect("events").iter().map(|e| &e["name"]).collect();
+    assert_eq!(names, ["process_name", "thread_name", "mine"]);
+    profiler::stop_server()?;
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    Ok(())
 }

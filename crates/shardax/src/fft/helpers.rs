@@ -2,7 +2,6 @@
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::numpy::{IntoAxes, normalize_axes};
 use crate::ops::operators::ArrayLike;
@@ -17,7 +16,7 @@ use crate::ops::operators::ArrayLike;
 /// ```
 #[track_caller]
 pub fn fftfreq(n: usize, d: f64) -> Array {
-    let positive = n.div_ceil(2);
+    let (positive, dtype) = (n.div_ceil(2), crate::default_dtype::float());
     let count = |n: usize| crate::ops::numpy::arange(0..i32::try_from(n).unwrap_or(i32::MAX));
     let place = count(n);
     let wrapped = crate::ops::numpy::where_(
@@ -25,7 +24,7 @@ pub fn fftfreq(n: usize, d: f64) -> Array {
         &place,
         &place - i32::try_from(n).unwrap_or(i32::MAX),
     );
-    wrapped.astype(DType::F32) / (d * n as f64)
+    wrapped.astype(dtype) / (d * n as f64)
 }
 
 /// The sample frequencies of [`rfft`](super::rfft()): `n / 2 + 1` elements for sample spacing `d`, float32.
@@ -38,7 +37,7 @@ pub fn fftfreq(n: usize, d: f64) -> Array {
 #[track_caller]
 pub fn rfftfreq(n: usize, d: f64) -> Array {
     let half = i32::try_from(n / 2 + 1).unwrap_or(i32::MAX);
-    crate::ops::numpy::arange(0..half).astype(DType::F32) / (d * n as f64)
+    crate::ops::numpy::arange(0..half).astype(crate::default_dtype::float()) / (d * n as f64)
 }
 
 /// Shifts the zero frequency of a transform to the middle, along `axes`

@@ -8,6 +8,7 @@ use crate::core::array::host::place;
 use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind1, is_tracing};
 use crate::core::sharding_like::ShardingLike;
+use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 use crate::shape::{IntoShape, shape_of};
@@ -128,7 +129,7 @@ pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) ->
     })
 }
 
-/// Zeros, float32.
+/// Zeros, float32 ([float64](crate::config::enable_x64) if that is the default).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -137,10 +138,10 @@ pub fn full_dtype(shape: impl IntoShape, value: impl ArrayLike, dtype: DType) ->
 /// ```
 #[track_caller]
 pub fn zeros(shape: impl IntoShape) -> Array {
-    constant(shape, Scalar::Int(0), DType::F32)
+    constant(shape, Scalar::Int(0), default_dtype::float())
 }
 
-/// Ones, float32.
+/// Ones, float32 ([float64](crate::config::enable_x64) if that is the default).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -149,7 +150,7 @@ pub fn zeros(shape: impl IntoShape) -> Array {
 /// ```
 #[track_caller]
 pub fn ones(shape: impl IntoShape) -> Array {
-    constant(shape, Scalar::Int(1), DType::F32)
+    constant(shape, Scalar::Int(1), default_dtype::float())
 }
 
 /// `value` everywhere, with the sharding in the type.
@@ -273,7 +274,8 @@ pub(crate) fn iota(dtype: DType, shape: &[usize], dim: usize) -> Array {
 /// ```
 #[track_caller]
 pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
-    at_caller(|| convert(&band(&[rows, columns], k, Array::equal), DType::F32, false))
+    let dtype = default_dtype::float();
+    at_caller(|| convert(&band(&[rows, columns], k, Array::equal), dtype, false))
 }
 
 /// Compares, for each element of the last two dimensions, its column with its row + `k`.

@@ -4,6 +4,7 @@ use std::ops;
 
 use super::elementwise;
 use crate::core::array::Array;
+use crate::default_dtype;
 use crate::dtype::{DType, Element, Scalar};
 
 /// Operands of operations: arrays, and plain Rust numbers, which are weakly typed.
@@ -40,7 +41,7 @@ macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(
         impl ArrayLike for $t {
             fn into_array(self) -> Array {
-                Array::literal(Element::to_scalar(self), DType::$dtype, true)
+                Array::literal(Element::to_scalar(self), default_dtype::of_number(DType::$dtype), true)
             }
         }
 
@@ -53,7 +54,7 @@ macro_rules! number_operands {
     )*};
 }
 
-// A plain number takes the other operand's width; alone it is 32 bits wide, as in JAX.
+// A plain number takes the other operand's width; alone it has 32 bits for each part, or the default's 64, as in JAX.
 number_operands!(
     i8 => I32, i16 => I32, i32 => I32, i64 => I32, u8 => I32, u16 => I32, u32 => I32, u64 => I32,
     f32 => F32, f64 => F32, num_complex::Complex<f32> => Complex64, num_complex::Complex<f64> => Complex64

@@ -8,6 +8,7 @@ use crate::core::program::trace::bind1;
 use crate::core::sharding_rule::check_context;
 use crate::dtype::{Category, DType, promote};
 use crate::error::{Result, err};
+use crate::rank_promotion;
 use crate::shape::{AxisName, AxisSet, broadcast_shapes};
 use crate::sharding::abstract_mesh::any_explicit;
 use crate::sharding::{DimSpec, Typed};
@@ -89,6 +90,7 @@ pub(crate) fn broadcast_args(name: &str, args: &[Array]) -> Result<Vec<Array>> {
         return Ok(args.to_vec());
     }
     let shapes: Vec<&[usize]> = args.iter().map(|a| a.shape()).collect();
+    rank_promotion::check(name, &shapes)?;
     let Some(shape) = broadcast_shapes(&shapes) else {
         check_context(name, &args.iter().map(Array::aval).collect::<Vec<_>>())?;
         let types: Vec<String> = args.iter().map(|a| a.type_name()).collect();

@@ -6,6 +6,7 @@ use super::primitive::reshard::sharded_alike;
 use super::promotion::{broadcast_args, promote_args};
 use crate::core::array::Array;
 use crate::dtype::DType;
+use crate::rank_promotion;
 use crate::source;
 
 /// `x` where `condition` is true, else `y`; broadcast and promoted.
@@ -20,7 +21,9 @@ use crate::source;
 pub fn where_(condition: impl ArrayLike, x: impl ArrayLike, y: impl ArrayLike) -> Array {
     let _line = source::enter();
     let (condition, x, y) = (condition.into_array(), x.into_array(), y.into_array());
-    let made = condition.check().and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
+    // Outside of the closures, which do not know the caller.
+    let ranks = rank_promotion::check("where", &[condition.shape(), x.shape(), y.shape()]);
+    let made = condition.check().and(ranks).and_then(|()| promote_args("where", &[&x, &y])).and_then(|args| {
         let condition = if condition.dtype() == DType::Bool { condition.clone() } else { condition.not_equal(0) };
         let mut all = broadcast_args("where", &[condition.clone(), args[0].clone(), args[1].clone()])?;
         if all.iter().zip([&condition, &x, &y]).any(|(grown, x)| grown.shape() != x.shape()) {

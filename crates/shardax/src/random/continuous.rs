@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use super::bits::random_bits;
 use super::{sample, split_two};
 use crate::core::array::Array;
+use crate::default_dtype;
 use crate::dtype::{DType, Format, Scalar};
 use crate::error::{Result, bail, err};
 use crate::ops::lax;
@@ -130,9 +131,10 @@ pub(crate) fn check_broadcast_shape(name: &str, shape: &[usize], param: &[usize]
 #[track_caller]
 pub fn uniform(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     let key = key.borrow();
-    sample("uniform", key, shape, DType::F32, |shape| {
-        composite1("uniform_unit", shape, std::slice::from_ref(key), |shape, args| {
-            Ok(vec![uniform_numbers(&args[0], shape, DType::F32, 0.0, 1.0)?])
+    let dtype = default_dtype::float();
+    sample("uniform", key, shape, dtype, |shape| {
+        composite1("uniform_unit", (shape, dtype), std::slice::from_ref(key), |(shape, dtype), args| {
+            Ok(vec![uniform_numbers(&args[0], shape, *dtype, 0.0, 1.0)?])
         })
     })
 }
@@ -191,7 +193,7 @@ pub(super) fn normal_traced(key: &Array, shape: &[usize], dtype: DType) -> Resul
 #[track_caller]
 pub fn normal(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     let key = key.borrow();
-    normal_dtype(key, shape, DType::F32)
+    normal_dtype(key, shape, default_dtype::float())
 }
 
 /// Normal with mean 0 and variance 1 (for complex numbers: that of both parts together).
@@ -227,7 +229,7 @@ pub fn normal_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: DType
 #[track_caller]
 pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
     let key = key.borrow();
-    orthogonal_dtype(key, [n, n], (), DType::F32)
+    orthogonal_dtype(key, [n, n], (), default_dtype::float())
 }
 
 /// Uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are
@@ -270,7 +272,7 @@ pub fn truncated_normal(
     shape: impl IntoShape,
 ) -> Array {
     let key = key.borrow();
-    truncated_normal_dtype(key, lower, upper, shape, DType::F32)
+    truncated_normal_dtype(key, lower, upper, shape, default_dtype::float())
 }
 
 /// Like [`truncated_normal`], of a floating point dtype.
@@ -315,7 +317,7 @@ macro_rules! standard_samplers {
         #[track_caller]
         pub fn $name(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
     let key = key.borrow();
-            $name_dtype(key, shape, DType::F32)
+            $name_dtype(key, shape, $crate::default_dtype::float())
         }
 
         $(#[$doc])*

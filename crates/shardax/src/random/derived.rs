@@ -70,7 +70,7 @@ parameter_samplers! {
 /// Maxwell with scale 1: the length of a vector of three normal samples. Float32.
 #[track_caller]
 pub fn maxwell(key: impl Borrow<Array>, shape: impl IntoShape) -> Array {
-    maxwell_dtype(key, shape, DType::F32)
+    maxwell_dtype(key, shape, crate::default_dtype::float())
 }
 
 /// Like [`maxwell`], of a floating point dtype; fails for any other.

@@ -8,6 +8,7 @@ use super::parameters::parameter_samplers;
 use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::core::function::Function as _;
+use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{custom_jvp, while_loop};
@@ -161,7 +162,7 @@ parameter_samplers! {
 /// ```
 #[track_caller]
 pub fn dirichlet(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: impl IntoShape) -> Array {
-    dirichlet_dtype(key, alpha, shape, DType::F32)
+    dirichlet_dtype(key, alpha, shape, default_dtype::float())
 }
 
 /// Like [`dirichlet`], of a floating point dtype; fails for any other.
@@ -193,7 +194,7 @@ pub fn dirichlet_dtype(key: impl Borrow<Array>, alpha: impl ArrayLike, shape: im
 /// Fails where `p` is not positive.
 #[track_caller]
 pub fn generalized_normal(key: impl Borrow<Array>, p: f64, shape: impl IntoShape) -> Array {
-    generalized_normal_dtype(key, p, shape, DType::F32)
+    generalized_normal_dtype(key, p, shape, default_dtype::float())
 }
 
 /// Like [`generalized_normal`], of a floating point dtype; fails for any other.
@@ -226,7 +227,7 @@ pub fn generalized_normal_dtype(key: impl Borrow<Array>, p: f64, shape: impl Int
 /// ```
 #[track_caller]
 pub fn ball(key: impl Borrow<Array>, d: usize, p: f64, shape: impl IntoShape) -> Array {
-    ball_dtype(key, d, p, shape, DType::F32)
+    ball_dtype(key, d, p, shape, default_dtype::float())
 }
 
 /// Like [`ball`], of a floating point dtype; fails for any other.

@@ -7,7 +7,7 @@ macro_rules! parameter_samplers {
         /// Parameters broadcast to the shape. Float32.
         #[track_caller]
         pub fn $name(key: impl Borrow<Array>, $($p: impl ArrayLike,)* shape: impl IntoShape) -> Array {
-            $name_dtype(key, $($p,)* shape, DType::F32)
+            $name_dtype(key, $($p,)* shape, $crate::default_dtype::float())
         }
 
         $(#[$doc])*

@@ -7,8 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::dispatch::{ArgKey, Key, hash_leaf};
 use crate::core::array::Array;
 use crate::core::tree::{Flat, TreeDef};
-use crate::precision::{self, Precision};
-use crate::prng::PrngImpl;
+use crate::defaults::Defaults;
 use crate::sharding::context::get_mesh;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{Mesh, Sharding};
@@ -73,20 +72,13 @@ impl Key {
             return (1, "different input shardings", places);
         }
         let mesh = |mesh: Option<&Mesh>| mesh.map_or("none".to_owned(), Mesh::to_string);
-        let precision = |precision: Option<Precision>| precision.map_or("none".to_owned(), |p| format!("{p:?}"));
         let device = |device: Option<&Device>| device.map_or("none".to_owned(), Device::to_string);
         let text = match get_mesh() == self.mesh {
             true if !is_chosen(self.device.as_ref()) => {
                 let (now, before) = (device(chosen_device().as_ref()), device(self.device.as_ref()));
                 format!("the default device, now {now} and before {before}")
             }
-            true if PrngImpl::default_of_process() != self.prng => {
-                format!("the default PRNG, now {} and before {}", PrngImpl::default_of_process(), self.prng)
-            }
-            true => {
-                let (now, before) = (precision(precision::current()), precision(self.precision));
-                format!("the default matmul precision, now {now} and before {before}")
-            }
+            true => Defaults::current().difference(self.defaults).unwrap_or_default(),
             false => {
                 format!("the context mesh, now {} and before {}", mesh(get_mesh().as_ref()), mesh(self.mesh.as_ref()))
             }

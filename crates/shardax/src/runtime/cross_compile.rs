@@ -6,8 +6,8 @@ use super::counts;
 use super::load::{Request, with_known_options};
 use super::placement::Place;
 use crate::error::{Result, err};
-use crate::profiler;
 use crate::sharding::{Device, Mesh, NamedSharding, Sharding, Topology};
+use crate::timeline;
 
 /// A program compiled for the devices of a topology.
 pub(crate) struct CrossCompiledProgram {
@@ -26,7 +26,7 @@ impl Request {
         topology: &Topology,
         xla_options: &[(&str, pjrt::Value)],
     ) -> Result<CrossCompiledProgram> {
-        let _span = profiler::span(|| format!("compile {} for {topology}", self.name).into());
+        let _span = timeline::span(|| format!("compile {} for {topology}", self.name).into());
         let moved = self.moved_to(topology)?;
         let mut request = moved.clone();
         // The second round replicates results that the compiler would split in a way that no spec expresses.

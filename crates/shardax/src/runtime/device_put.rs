@@ -16,6 +16,7 @@ use crate::shape::AxisName;
 use crate::sharding::axis_env;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{NamedSharding, Sharding, Space};
+use crate::source;
 use crate::transfer_guard::{self, Direction};
 
 /// Moves every array of a tree to a device or a sharding, or a tree of them: one for each part of the value,
@@ -101,6 +102,7 @@ impl PutOptions {
     /// See [`device_put`](device_put()). Also fails when both `donate` and `may_alias` are set.
     #[track_caller]
     pub fn device_put<T: Tree>(self, tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
+        let _line = source::enter();
         let flat = Flat::of(tree);
         self.put_all(&flat, &to.into_prefix()).and_then(|flat| flat.build()).at_caller()
     }

@@ -20,9 +20,8 @@ use crate::config;
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
+use crate::defaults::Defaults;
 use crate::error::Result;
-use crate::precision::{self, Precision};
-use crate::prng::PrngImpl;
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
@@ -39,10 +38,7 @@ pub(crate) struct Entry {
 pub(super) struct Key {
     /// The context mesh, which the function may have used.
     pub mesh: Option<Mesh>,
-    /// The default precision.
-    pub precision: Option<Precision>,
-    /// The default algorithm of random keys.
-    pub prng: PrngImpl,
+    pub defaults: Defaults,
     /// The default device of uncommitted arrays.
     pub device: Option<Device>,
     pub def: TreeDef,
@@ -98,8 +94,7 @@ impl Key {
             && self.args.iter().zip(&flat.leaves).all(|(key, leaf)| key.matches(leaf))
             && self.def == flat.def
             && context::is_current(self.mesh.as_ref())
-            && precision::current() == self.precision
-            && PrngImpl::default_of_process() == self.prng
+            && Defaults::current() == self.defaults
             && is_chosen(self.device.as_ref())
     }
 }
@@ -171,11 +166,10 @@ impl Cache {
             return Ok(last.clone());
         }
         check_all(flat)?;
-        let (mesh, precision, device) = (get_mesh(), precision::current(), chosen_device());
-        let prng = PrngImpl::default_of_process();
+        let (mesh, defaults, device) = (get_mesh(), Defaults::current(), chosen_device());
         let mut hasher = DefaultHasher::new();
         flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
-        (&flat.def, &mesh, precision, prng, &device).hash(&mut hasher);
+        (&flat.def, &mesh, defaults, &device).hash(&mut hasher);
         let hash = hasher.finish();
         let entry = match self.all.find(hash, |entry| entry.matches(flat)) {
             Some(entry) => entry,
@@ -185,10 +179,8 @@ impl Cache {
                 }
                 let args = flat.leaves.iter().map(ArgKey::of).collect();
                 let callable = build(flat)?;
-                let entry = Arc::new(Entry {
-                    key: Key { mesh, precision, prng, device, def: flat.def.clone(), args },
-                    callable,
-                });
+                let entry =
+                    Arc::new(Entry { key: Key { mesh, defaults, device, def: flat.def.clone(), args }, callable });
                 if !entry.callable.reusable {
                     return Ok(entry);
                 }

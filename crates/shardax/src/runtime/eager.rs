@@ -15,6 +15,7 @@ use crate::core::array::{Array, Concrete};
 use crate::core::primitive::{Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, bind, infer, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
+use crate::defaults::Defaults;
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::ops::primitive::call::Call;
@@ -32,6 +33,8 @@ const SMALL: usize = 4096;
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
+    /// The defaults that its rules may read while they are traced.
+    defaults: Defaults,
     /// The default device of uncommitted operands.
     device: Option<Device>,
     /// The context mesh, where types have shardings.
@@ -46,6 +49,7 @@ impl Single {
         };
         self.args.len() == args.len()
             && self.args.iter().zip(args).all(same)
+            && self.defaults == Defaults::current()
             && is_chosen(self.device.as_ref())
             && self.mesh == context_mesh(args)
             && self.primitive.dyn_eq(primitive)
@@ -64,7 +68,7 @@ fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
     let mut state = DefaultHasher::new();
     primitive.dyn_hash(&mut state);
     args.iter().for_each(|a| (&a.aval, &a.sharding, a.committed).hash(&mut state));
-    chosen_device().hash(&mut state);
+    (Defaults::current(), chosen_device()).hash(&mut state);
     context_mesh(args).hash(&mut state);
     state.finish()
 }
@@ -108,8 +112,8 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
             let effort = if small { Effort::Quick } else { Effort::Full };
             let loaded = Request { effort, ..request }.load()?;
             let keys = args.iter().map(|a| (a.aval.clone(), a.sharding.clone(), a.committed)).collect();
-            let compiled =
-                Arc::new(Single { primitive, args: keys, device: chosen_device(), mesh: context_mesh(&args), loaded });
+            let (defaults, device, mesh) = (Defaults::current(), chosen_device(), context_mesh(&args));
+            let compiled = Arc::new(Single { primitive, args: keys, defaults, device, mesh, loaded });
             singles().insert(hash, compiled.clone());
             compiled
         }

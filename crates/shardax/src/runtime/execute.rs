@@ -20,10 +20,10 @@ use crate::core::array::{Array, Buffers, Concrete, transfer};
 use crate::core::program::Aval;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::callback::turn;
-use crate::profiler;
 use crate::sharding::Sharding;
 use crate::sharding::device::{GO_ON, latest};
 use crate::sharding::distributed::processes;
+use crate::timeline;
 use crate::transfer_guard::{self, Direction};
 use crate::warning;
 
@@ -103,7 +103,7 @@ impl LoadedProgram {
         A: Borrow<Concrete>,
         C: FromIterator<Array>,
     {
-        let _span = profiler::span(|| self.name.clone().into());
+        let _span = timeline::span(|| self.name.clone().into());
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
             let arg = arg.borrow();
@@ -128,7 +128,7 @@ impl LoadedProgram {
         for (i, buffers) in &moved {
             placed[*i] = buffers;
         }
-        let begun = profiler::now();
+        let begun = timeline::now();
         let count = self.out_avals.len() + usize::from(self.ordered);
         let mut outs: SmallVec<[Buffers; 8]> = SmallVec::from_elem(Buffers::new(), count);
         let turn = self.ordered.then(turn);
@@ -159,7 +159,7 @@ impl LoadedProgram {
             let devices = self.place.devices().iter().filter(|device| device.is_addressable());
             let first = outs.first().into_iter().flatten().zip(devices);
             let devices = first.filter_map(|(out, d)| Some((d.id(), d.to_string(), out.ready().ok()?)));
-            profiler::launched(moment, &self.name, devices);
+            timeline::launched(moment, &self.name, devices);
         }
         for (arg, _) in args.iter().zip(&self.donated).filter(|(_, donated)| **donated) {
             arg.borrow().mark_taken(&self.name);

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::core::program::Aval;
 use crate::core::tree::TreeDef;
+use crate::defaults::Defaults;
 use crate::ops::primitive::call::Call;
-use crate::precision::{self, Precision};
-use crate::prng::PrngImpl;
 use crate::sharding::axis_env::Environment;
 use crate::sharding::context::{get_abstract_mesh, get_mesh};
 use crate::sharding::device::{Device, chosen_device};
@@ -37,8 +36,7 @@ pub(crate) struct InnerKey {
     mesh: Option<Mesh>,
     abstract_mesh: Option<AbstractMesh>,
     axes: Environment,
-    precision: Option<Precision>,
-    prng: PrngImpl,
+    defaults: Defaults,
     device: Option<Device>,
 }
 
@@ -51,8 +49,7 @@ impl InnerKey {
             mesh: get_mesh(),
             abstract_mesh: get_abstract_mesh(),
             axes: Environment::current(),
-            precision: precision::current(),
-            prng: PrngImpl::default_of_process(),
+            defaults: Defaults::current(),
             device: chosen_device(),
         }
     }

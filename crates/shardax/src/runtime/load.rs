@@ -22,11 +22,11 @@ use crate::core::lower::{Platform, without_locations};
 use crate::core::program::{Atom, Aval, Program};
 use crate::error::{Result, err};
 use crate::ops::callback::in_order;
-use crate::profiler;
 use crate::sharding::device::{check_current, client};
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{AxisType, NamedSharding, Sharding};
+use crate::timeline;
 use crate::warning;
 
 /// Everything that a compiled program depends on.
@@ -86,6 +86,12 @@ fn alive(hash: u64, request: &Request) -> Option<Arc<LoadedProgram>> {
         all.get(&hash)?.iter().filter_map(Weak::upgrade).collect()
     };
     found.into_iter().find(|program| program.request.as_ref() == Some(request))
+}
+
+/// All loaded programs that something holds.
+pub(super) fn all_alive() -> Vec<Arc<LoadedProgram>> {
+    let all = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    all.values().flatten().filter_map(Weak::upgrade).collect()
 }
 
 fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
@@ -356,7 +362,7 @@ impl Request {
             loaded.out_shardings.pop();
             return Ok(LoadedProgram { ordered: true, ..loaded });
         }
-        let _span = profiler::span(|| format!("compile {}", self.name).into());
+        let _span = timeline::span(|| format!("compile {}", self.name).into());
         let _traced = tracing::info_span!("compile", name = self.name).entered();
         self.check_layouts()?;
         let text = self.lower(true)?;

@@ -12,8 +12,8 @@ use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
 use crate::local::{Stack, StackKey};
-use crate::profiler;
 use crate::settings;
+use crate::timeline;
 
 /// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of a device of a
 /// [`Topology`](crate::Topology), which programs can be compiled for without having it.
@@ -182,7 +182,7 @@ pub(crate) fn client() -> Result<&'static Client> {
             if client.platform_name == "cpu" && distributed::processes().is_none() {
                 distributed::warn_if_alone();
             }
-            profiler::watch(client.pjrt.plugin());
+            timeline::watch(client.pjrt.plugin());
             Ok(client)
         }
         Some(client) if client.pjrt.is_broken() => {

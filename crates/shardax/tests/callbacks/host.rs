@@ -394,3 +394,64 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
     assert_eq!(*inside.lock().unwrap(), Some(true));
     Ok(())
 }
+
+#[test]
+fn functions_are_called_by_name() -> Result<()> {
+    use shardax::ffi::{Attributes, ffi_call, register_ffi_target};
+    setup();
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    register_ffi_target("test.scale", |args, results, attributes| {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+        let (by, of) = (attributes.float("by")?, attributes.text("of")?);
+        assert_eq!(of, "all");
+        results[0].write(args[0].values::<f32>()?.map(|x| x * by as f32))
+    })?;
+    let again = register_ffi_target("test.scale", |_, _, _| Ok(())).unwrap_err().to_string();
+    assert!(again.contains("the FFI target \"test.scale\" is registered for cpu already"), "{again}");
+
+    let scaled = |x: Array, by: f64| {
+        let like = shape_dtype_struct(x.shape(), x.dtype());
+        ffi_call("test.scale", like)
+            .attribute("by", by)
+            .attribute("of", "all")
+            .vmap_method(VmapMethod::ExpandDims)
+            .call(x)
+    };
+    let x = array([1.0f32, 2.0]);
+    assert_eq!(scaled(x.clone(), 3.0)?.to_vec::<f32>()?, [3.0, 6.0]);
+    assert_eq!(jit(move |x: Array| scaled(x, 4.0)).call(&x)?.to_vec::<f32>()?, [4.0, 8.0]);
+    let before = CALLS.load(Ordering::SeqCst);
+    let rows = ones([5, 2]);
+    let mapped = jit(vmap(move |x: Array| scaled(x, 2.0)));
+    assert_eq!(mapped.call(&rows)?.to_vec::<f32>()?, [2.0; 10]);
+    assert_eq!(CALLS.load(Ordering::SeqCst), before + 1);
+    // A call whose results are unused is left out, unless it has a side effect.
+    for has in [false, true] {
+        let before = CALLS.load(Ordering::SeqCst);
+        let unused = jit(move |x: Array| {
+            let call =
+                ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("by", 1).attribute("by", 1.0);
+            call.attribute("of", "all").has_side_effect(has).call(&x).map(|_| x)
+        });
+        block_until_ready(unused.call(&x)?)?;
+        shardax::effects_barrier()?;
+        assert_eq!(CALLS.load(Ordering::SeqCst) - before, usize::from(has));
+    }
+
+    let error = |call: Result<Array>| call.and_then(|y| y.to_vec::<f32>()).unwrap_err().to_string();
+    let f = jit(|x: Array| ffi_call("test.nowhere", shape_dtype_struct([2], DType::F32)).call(x));
+    let said = error(f.call(&x));
+    assert!(
+        said.contains("no function is registered as the FFI target \"test.nowhere\"") && said.contains("host.rs"),
+        "{said}"
+    );
+    let said = error(ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("of", "all").call(&x));
+    assert!(said.contains("the attribute \"by\" of an FFI call must be a floating point number"), "{said}");
+    assert!(said.contains("of = Text(\"all\")") && said.contains("test.scale"), "{said}");
+    let said = error(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
+    assert!(said.contains("The FFI call to test.scale cannot be differentiated"), "{said}");
+    let nested = Attributes::new().with("inner", Attributes::new().with("on", true)).with("sizes", vec![1i64, 2]);
+    assert_eq!((nested.ints("sizes")?, nested.iter().count()), (&[1, 2][..], 2));
+    assert!(nested.bool("on").is_err());
+    Ok(())
+}

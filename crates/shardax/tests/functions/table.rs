@@ -173,6 +173,10 @@ pub const EXCEPTED: &[(&str, &str)] = &[
         "places, not computations: tests/placement.rs and tests/errors",
     ),
     (
+        "array::from_dlpack array::to_dlpack array::is_supported_dtype array::live_arrays",
+        "memory, not computations: tests/arrays.rs and tests/profiler.rs",
+    ),
+    (
         "spmd::pmap spmd::shard_map spmd::smap spmd::set_mesh spmd::with_sharding_constraint",
         "functions of functions and meshes: tests/errors/spmd.rs",
     ),

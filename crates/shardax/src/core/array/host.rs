@@ -12,6 +12,7 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{Shape, size};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::source;
 use crate::transfer_guard::{self, Direction};
 
 use super::{Array, Concrete, Literal};
@@ -121,6 +122,7 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
 /// ```
 #[track_caller]
 pub fn array<T: IntoHostArray>(values: T) -> Array {
+    let _line = source::enter();
     let made = collected(&values).and_then(|(elements, shape)| Array::from_slice(&elements, shape.as_slice()));
     Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
@@ -138,6 +140,7 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
 /// Fails for an integer that does not fit an integer dtype.
 #[track_caller]
 pub fn array_of<T: IntoHostArray>(values: T, dtype: DType) -> Array {
+    let _line = source::enter();
     let made = collected(&values).and_then(|(elements, shape)| {
         let mut bytes = Vec::with_capacity(elements.len() * dtype.byte_size());
         for element in elements {
@@ -176,6 +179,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
     }
 
@@ -197,6 +201,7 @@ impl Array {
     /// Also fails when the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        let _line = source::enter();
         let placed = bytes_of(elements, shape)
             .and_then(|bytes| put_on("from_slice_on", &bytes, Aval::of_host(T::DTYPE, shape), to.into()));
         placed.at_caller()
@@ -213,6 +218,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         let large = size_of_val(elements.as_slice()) >= LARGE && T::as_bytes(&elements).is_some();
         if !large || elements.len() != size(shape) {
             return Array::from_slice(&elements, shape);
@@ -237,6 +243,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Array> {
+        let _line = source::enter();
         place(bytes, Aval::new(dtype, shape)).at_caller()
     }
 
@@ -251,6 +258,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
+        let _line = source::enter();
         put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 

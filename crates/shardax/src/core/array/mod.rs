@@ -1,7 +1,9 @@
 //! `Array`: a logical array, concrete on any number of devices or traced. User code does not distinguish the two.
 
+pub mod dlpack;
 pub(crate) mod host;
 mod host_buffer;
+pub(crate) mod live;
 pub(crate) mod print;
 mod shards;
 pub(crate) mod transfer;
@@ -14,6 +16,7 @@ use smallvec::SmallVec;
 
 pub use host::{IntoHostArray, array, array_of};
 pub use host_buffer::HostBuffer;
+pub use live::live_arrays;
 pub use shards::{
     ByRef, ByRefs, ByValue, GlobalShard, Shard, TreeOrRef, block_until_ready, device_get, visualize_array_sharding,
 };
@@ -27,6 +30,7 @@ use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::device;
 use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::source::{self, Line};
 use crate::transfer_guard::{self, Direction};
 
 /// The buffers of a concrete array, one for each device of its sharding.
@@ -98,6 +102,8 @@ pub(crate) struct Concrete {
     /// `true` if it must stay on its devices.
     pub committed: bool,
     pub buffers: Buffers,
+    /// The user's line that made it, if that is known.
+    pub made_at: Option<Line>,
     /// The operation that deleted it or took its memory.
     taken: OnceLock<String>,
 }
@@ -111,7 +117,7 @@ impl Concrete {
 
     /// An array of exactly this type.
     pub fn of_type(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
-        Concrete { aval, sharding, committed, buffers, taken: OnceLock::new() }
+        Concrete { aval, sharding, committed, buffers, made_at: source::line(), taken: OnceLock::new() }
     }
 
     /// Records which operation took the memory.
@@ -157,7 +163,9 @@ impl Concrete {
 
 impl Array {
     pub(crate) fn from_concrete(c: Concrete) -> Self {
-        Array(Repr::Concrete(Arc::new(c)))
+        let c = Arc::new(c);
+        live::enter(&c);
+        Array(Repr::Concrete(c))
     }
 
     pub(crate) fn of_concrete(c: Arc<Concrete>) -> Self {

@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use super::{Array, Buffers, Concrete};
 use crate::core::program::Aval;
 use crate::error::{Result, err};
-use crate::profiler;
 use crate::shape::size;
 use crate::sharding::device::client;
 use crate::sharding::distributed::processes;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
+use crate::timeline;
 
 /// The positions in the sharding of an array's buffers: those on this process's devices.
 fn parts(sharding: &Sharding) -> impl Iterator<Item = usize> + '_ {
@@ -37,7 +37,7 @@ pub(crate) fn is_here(array: &Concrete) -> bool {
 
 /// The buffers of a host array laid out by `sharding`, on this process's devices.
 pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
-    let _span = profiler::span(|| format!("{aval} from the host").into());
+    let _span = timeline::span(|| format!("{aval} from the host").into());
     sharding.check_attached()?;
     let client = client()?;
     let shard_shape = sharding.shard_shape(&aval.shape)?;
@@ -91,7 +91,7 @@ pub(crate) fn array_of_shared(
     device: Device,
     committed: bool,
 ) -> Result<Array> {
-    let _span = profiler::span(|| format!("{aval} from the host").into());
+    let _span = timeline::span(|| format!("{aval} from the host").into());
     let dims: SmallVec<[i64; 4]> = aval.shape.iter().map(|&d| d as i64).collect();
     let buffer = client()?.pjrt.buffer_from_host_shared(data, aval.dtype.element_type(), &dims, device.attached()?)?;
     let buffers = Buffers::from_iter([Arc::new(buffer)]);
@@ -121,7 +121,7 @@ pub(crate) fn begin_to_host(array: &Concrete) -> Result<()> {
 
 /// The whole array's bytes in row-major order.
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
-    let _span = profiler::span(|| format!("{} to the host", array.aval).into());
+    let _span = timeline::span(|| format!("{} to the host", array.aval).into());
     array.check_values()?;
     if !is_here(array) {
         return Err(err!(
@@ -196,7 +196,7 @@ pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> 
     if array.sharding.is_equivalent_to(sharding, array.aval.rank()) {
         return Ok(array.buffers.clone());
     }
-    let _span = profiler::span(|| format!("reshard {} to {sharding}", array.aval).into());
+    let _span = timeline::span(|| format!("reshard {} to {sharding}", array.aval).into());
     sharding.shard_shape(&array.aval.shape)?;
     let Some(sources) = sources(array, sharding)? else {
         return buffers_from_host(&to_host(array)?, &array.aval, sharding);

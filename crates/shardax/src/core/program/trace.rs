@@ -441,6 +441,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
         if args.iter().any(|a| matches!(a.0, Repr::Traced(_))) {
             bail!(Leak, "a traced array met an operation outside its trace");
         }
+        let _line = source::enter_at(location);
         return primitive.run(args);
     };
 

@@ -51,7 +51,15 @@ impl HostFunction {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
-        HostFunction::keep(f, |f| Body::Host(Box::new(f)))
+        HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Host(Box::new(f)))
+    }
+
+    /// Like [`new`](Self::new), with a name of its own in errors.
+    pub(super) fn named<F>(name: &'static str, f: F) -> Arc<HostFunction>
+    where
+        F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
+    {
+        HostFunction::keep(name, f, |f| Body::Host(Box::new(f)))
     }
 
     /// Wraps a function on device memory.
@@ -59,14 +67,14 @@ impl HostFunction {
     where
         F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
     {
-        HostFunction::keep(f, |f| Body::Device(Box::new(f)))
+        HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Device(Box::new(f)))
     }
 
-    fn keep<F: 'static>(f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
+    fn keep<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
         static NEXT: AtomicI64 = AtomicI64::new(1);
         let make = |f| {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            Arc::new(HostFunction { number, name: std::any::type_name::<F>(), body: body(f) })
+            Arc::new(HostFunction { number, name, body: body(f) })
         };
         let mut all = all();
         let function = match size_of::<F>() {

@@ -1,6 +1,7 @@
 //! Host functions in programs: `pure_callback`, `io_callback`, `ffi_call`, and debug printing.
 
 pub mod debug;
+pub mod ffi;
 mod function;
 mod one_device;
 mod ordered;
@@ -91,9 +92,12 @@ impl<T: Tree> HostCallback<T> {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
+        HostCallback::of_function(HostFunction::new(f), results, kind)
+    }
+
+    fn of_function(function: Arc<HostFunction>, results: &T, kind: Kind) -> Self {
         let results = Flat::of(results);
         let types = results.leaves.iter().map(|r| (r.dtype(), r.aval().shape)).collect();
-        let function = HostFunction::new(f);
         let call = HostCall { function, cuda: None, results: types, kind, vmap: None, ordered: false, token: false };
         HostCallback { call, results, types: std::marker::PhantomData }
     }

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Pure,
     /// Like [`Pure`](Kind::Pure), for a function of another language.
     Ffi,
+    /// Like [`Ffi`](Kind::Ffi), with any side effect.
+    FfiWithEffect,
     /// Any side effect.
     Io,
     /// Prints or records its operands.
@@ -70,7 +72,7 @@ impl Primitive for HostCall {
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Pure => "pure_callback",
-            Kind::Ffi => "ffi_call",
+            Kind::Ffi | Kind::FfiWithEffect => "ffi_call",
             Kind::Io => "io_callback",
             Kind::Debug => "debug_callback",
         }
@@ -81,7 +83,7 @@ impl Primitive for HostCall {
     }
 
     fn has_effects(&self) -> bool {
-        matches!(self.kind, Kind::Io | Kind::Debug)
+        matches!(self.kind, Kind::FfiWithEffect | Kind::Io | Kind::Debug)
     }
 
     fn retained(&self) -> Option<Arc<dyn Any + Send + Sync>> {
@@ -167,7 +169,7 @@ impl Primitive for HostCall {
                 NotImplemented,
                 "IO callbacks do not support JVP. Please use `custom_jvp` to use callbacks while taking gradients."
             )),
-            Kind::Ffi => Err(err!(
+            Kind::Ffi | Kind::FfiWithEffect => Err(err!(
                 NotImplemented,
                 "The FFI call to {:?} cannot be differentiated. You can use `custom_jvp` or `custom_vjp` to add support.",
                 self.function

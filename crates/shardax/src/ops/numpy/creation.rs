@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::convert;
 use crate::core::array::Array;
 use crate::core::program::Aval;
+use crate::default_dtype;
 use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, err};
 pub(crate) use crate::ops::constants::filled;
@@ -91,23 +92,23 @@ fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
 /// `n` numbers from `start` to `end`, both included, float32.
 #[track_caller]
 pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
-    let last = n.saturating_sub(1).max(1) as f64;
+    let (last, dtype) = (n.saturating_sub(1).max(1) as f64, default_dtype::float());
     made(
-        &Aval::new(DType::F32, [n].as_slice()),
+        &Aval::new(dtype, [n].as_slice()),
         |bytes, n| {
             for i in 0..n {
                 let value = if i + 1 == n && n > 1 { end } else { start + (end - start) * i as f64 / last };
-                (value as f32).write(bytes);
+                Scalar::float(value).write(dtype, bytes);
             }
         },
         || {
-            composite1("linspace", (n, start.to_bits(), end.to_bits()), &[], |&(n, start, end), _| {
-                let number = |bits| Array::literal(nearest(f64::from_bits(bits), DType::F32), DType::F32, false);
+            composite1("linspace", (dtype, n, start.to_bits(), end.to_bits()), &[], |&(dtype, n, start, end), _| {
+                let number = |bits| Array::literal(nearest(f64::from_bits(bits), dtype), dtype, false);
                 let (start, end) = (number(start), number(end));
                 if n < 2 {
                     return Ok(vec![start.broadcast_in_dim(&[n], &[])]);
                 }
-                let part = lax::iota(DType::F32, &[n - 1], 0) / (n - 1) as f64;
+                let part = lax::iota(dtype, &[n - 1], 0) / (n - 1) as f64;
                 let inner = start * (1.0 - &part) + &end * part;
                 Ok(vec![lax::concatenate(&[inner, end.broadcast_in_dim(&[1], &[])], 0)])
             })
@@ -124,10 +125,11 @@ pub(super) fn linspace_of_numbers(start: f64, end: f64, n: usize) -> Array {
 /// ```
 #[track_caller]
 pub fn eye(n: usize) -> Array {
+    let dtype = default_dtype::float();
     made(
-        &Aval::new(DType::F32, [n, n].as_slice()),
-        |bytes, count| (0..count).for_each(|i| ((i % (n + 1) == 0) as u8 as f32).write(bytes)),
-        || composite1("eye", n, &[], |&n, _| Ok(vec![eye_offset(n, n, 0)])),
+        &Aval::new(dtype, [n, n].as_slice()),
+        |bytes, count| (0..count).for_each(|i| Scalar::Int((i % (n + 1) == 0).into()).write(dtype, bytes)),
+        || composite1("eye", (n, dtype), &[], |&(n, dtype), _| Ok(vec![convert(&eye_offset(n, n, 0), dtype, false)])),
     )
 }
 

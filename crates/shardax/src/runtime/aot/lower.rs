@@ -11,11 +11,10 @@ use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::core::sharding_like::RequestedSharding;
 use crate::core::tree::{Flat, TreeDef};
+use crate::defaults::Defaults;
 use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
 use crate::ops::state::lift::{Lifted, lift};
-use crate::precision::{self, Precision};
-use crate::prng::PrngImpl;
 use crate::runtime::callable::CallConvention;
 use crate::runtime::counts;
 use crate::runtime::eager::input_name;
@@ -62,10 +61,9 @@ struct Trace {
     /// The context mesh, and whether the function asked for its devices: if not, it is the same trace on others.
     mesh: Option<Mesh>,
     asked_devices: bool,
-    /// The client of captured arrays, and the defaults of precision and of random keys.
+    /// The client of captured arrays.
     client_number: usize,
-    precision: Option<Precision>,
-    prng: PrngImpl,
+    defaults: Defaults,
     in_def: TreeDef,
     in_avals: Vec<Aval>,
     pruned: Pruned,
@@ -154,11 +152,10 @@ impl LowerOptions<'_> {
         // Host data lies as `in_shardings` say, and so does its type.
         let given = self.in_shardings.iter().map(|given| given.sharding.as_ref());
         let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(given).map(placed).collect();
-        let (mesh, client_number) = (get_mesh(), client_number());
-        let (precision, prng) = (precision::current(), PrngImpl::default_of_process());
+        let (mesh, client_number, defaults) = (get_mesh(), client_number(), Defaults::current());
         let shape = |mesh: &Option<Mesh>| mesh.as_ref().map(|mesh| mesh.abstract_mesh().clone());
         let same = |trace: &Trace| {
-            (trace.client_number, trace.precision, trace.prng) == (client_number, precision, prng)
+            (trace.client_number, trace.defaults) == (client_number, defaults)
                 && (trace.mesh == mesh || (!trace.asked_devices && shape(&trace.mesh) == shape(&mesh)))
                 && trace.in_def == flat.def
                 && trace.in_avals == in_avals
@@ -179,8 +176,7 @@ impl LowerOptions<'_> {
             mesh,
             asked_devices: devices_asked() != devices,
             client_number,
-            precision,
-            prng,
+            defaults,
             in_def: flat.def.clone(),
             in_avals,
             pruned,

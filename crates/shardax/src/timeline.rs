@@ -1,37 +1,22 @@
-//! Profiles: timelines of threads and devices, in the formats that TensorBoard, Perfetto and chrome://tracing
-//! read.
-//!
-//! ```
-//! # use shardax::prelude::*;
-//! # use shardax::profiler;
-//! # let folder = std::env::temp_dir().join(format!("shardax-profile-{}", std::process::id()));
-//! let step = jit(|x: Array| x.matmul(&x).tanh());
-//! let mut x = ones([64, 64]);
-//! let profile = profiler::trace(&folder)?;
-//! for i in 0..3 {
-//!     let _step = profiler::annotate(format!("step {i}"));
-//!     x = step.call(&x)?;
-//! }
-//! block_until_ready(x)?;
-//! let written = profile.stop()?;
-//! assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
-//! # std::fs::remove_dir_all(&folder).ok();
-//! # Ok::<(), shardax::Error>(())
-//! ```
+//! Profiles: timelines of threads and devices.
 
 mod formats;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
+pub(crate) use formats::Encoded;
 use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Result, err};
 
 static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// The levels of the profile being recorded; see [`ProfileOptions`].
+static HOST_LEVEL: AtomicU8 = AtomicU8::new(0);
+static DEVICE_LEVEL: AtomicU8 = AtomicU8::new(0);
 static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
 /// Signals that a device has finished a program of the profile.
 static FINISHED: Condvar = Condvar::new();
@@ -84,6 +69,63 @@ fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
+/// Returns `true` while a profile with host events of this level is being recorded.
+#[inline]
+fn is_active_at(level: u8) -> bool {
+    is_active() && HOST_LEVEL.load(Ordering::Relaxed) >= level
+}
+
+/// Host events of the user's annotations.
+const ANNOTATIONS: u8 = 1;
+/// Host events of the library: calls, compilations and transfers.
+const LIBRARY: u8 = 2;
+
+/// Options of a profile: the events that it records (JAX's `ProfileOptions`). JAX's `python_tracer_level` has no counterpart, because there are no
+/// calls of Python.
+///
+/// ```
+/// # use shardax::profiler::ProfileOptions;
+/// # let folder = std::env::temp_dir().join(format!("shardax-profile-options-{}", std::process::id()));
+/// // A long profile: annotations and programs, without the library's own events.
+/// let profile = ProfileOptions::default().host_tracer_level(1).trace(&folder)?;
+/// profile.stop()?;
+/// # std::fs::remove_dir_all(&folder).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfileOptions {
+    host: u8,
+    device: u8,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> Self {
+        ProfileOptions { host: LIBRARY, device: 1 }
+    }
+}
+
+impl ProfileOptions {
+    /// Sets the events of host threads: 0 for none, 1 for annotations ([`annotate`], [`step_trace_annotation`]), 2 for calls,
+    /// compilations and transfers too. More is the same as 2, the default.
+    pub fn host_tracer_level(mut self, level: u8) -> Self {
+        self.host = level;
+        self
+    }
+
+    /// Sets the events of devices: 0 for none, 1 for each program, and those of the plugin's own profiler. More is the
+    /// same as 1, the default.
+    pub fn device_tracer_level(mut self, level: u8) -> Self {
+        self.device = level;
+        self
+    }
+
+    /// Starts recording; see [`trace`].
+    #[track_caller]
+    pub fn trace(self, folder: impl AsRef<Path>) -> Result<Profile> {
+        begin_profile(self, folder.as_ref()).at_caller()
+    }
+}
+
 /// A profile being recorded; see [`trace`]. Dropping it writes the profile.
 #[must_use = "the profile ends where this is dropped"]
 #[derive(Debug)]
@@ -104,13 +146,18 @@ pub struct Profile {
 /// Fails when a profile is already being recorded.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
+    ProfileOptions::default().trace(folder)
+}
+
+fn begin_profile(options: ProfileOptions, folder: &Path) -> Result<Profile> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut current = recording();
     if current.is_some() {
-        return Err(err!(Runtime, "Only one profile may be run at a time.").help("stop the other one first"))
-            .at_caller();
+        return Err(err!(Runtime, "Only one profile may be run at a time.").help("stop the other one first"));
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    HOST_LEVEL.store(options.host, Ordering::Relaxed);
+    DEVICE_LEVEL.store(options.device, Ordering::Relaxed);
     let devices = recorder();
     let failed = devices.as_ref().err().cloned();
     let (start, started_at, devices) = (Instant::now(), SystemTime::now(), devices.unwrap_or_default());
@@ -120,7 +167,7 @@ pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     if let Some(error) = failed {
         warn_without_devices("start", &error)
     }
-    Ok(Profile { folder: folder.as_ref().to_owned(), number })
+    Ok(Profile { folder: folder.to_owned(), number })
 }
 
 /// Includes this plugin's devices in profiles, also in the one being recorded.
@@ -139,7 +186,7 @@ pub(crate) fn watch(plugin: &pjrt::Plugin) {
 
 /// Starts the plugin's profiler.
 fn recorder() -> pjrt::Result<Option<pjrt::Profiler>> {
-    PLUGIN.get().map_or(Ok(None), pjrt::Plugin::start_profiler)
+    PLUGIN.get().filter(|_| DEVICE_LEVEL.load(Ordering::Relaxed) > 0).map_or(Ok(None), pjrt::Plugin::start_profiler)
 }
 
 const IN_USE: &str = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
@@ -161,9 +208,17 @@ impl Profile {
     }
 
     fn finish(&self) -> Result<Vec<PathBuf>> {
+        let Some(encoded) = self.encode()? else { return Ok(Vec::new()) };
+        encoded
+            .write(&self.folder)
+            .map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", self.folder.display()))
+    }
+
+    /// Ends the profile; `None` if it has ended.
+    pub(crate) fn encode(&self) -> Result<Option<Encoded>> {
         let mut current = recording();
         if current.as_ref().is_none_or(|r| r.number != self.number) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         ACTIVE.store(false, Ordering::Relaxed);
         while current.as_ref().is_some_and(|r| r.under_way > 0) {
@@ -173,15 +228,15 @@ impl Profile {
         let devices = current.as_mut().and_then(|r| r.devices.take());
         drop(current);
         let recorded = devices.map_or(Ok(Vec::new()), pjrt::Profiler::stop);
-        let Some(mut done) = recording().take() else { return Ok(Vec::new()) };
+        let Some(mut done) = recording().take() else { return Ok(None) };
         let recorded = recorded.unwrap_or_else(|error| warn_without_devices("end", &error));
         for error in formats::recorder_errors(&recorded) {
             crate::warning::warn(&format!("the plugin's profiler reports: {error}"), IN_USE);
         }
         done.events.sort_by(|a, b| (&a.track, a.begin).cmp(&(&b.track, b.begin)));
         one_after_the_other(&mut done.events);
-        formats::write(&self.folder, &done.events, &recorded, done.started_at)
-            .map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", self.folder.display()))
+        let encoded = formats::encode(&done.events, &recorded, done.started_at);
+        encoded.map(Some).map_err(|e| err!(Runtime, "cannot encode the profile: {e}"))
     }
 }
 
@@ -211,13 +266,13 @@ pub struct Annotation(Option<(Cow<'static, str>, u64, u64)>, Option<i64>);
 
 /// Annotates the work of this thread until the result is dropped, if a profile is recorded (JAX's `TraceAnnotation`).
 pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
-    span(|| name.into())
+    if is_active_at(ANNOTATIONS) { begin(name.into(), None) } else { Annotation(None, None) }
 }
 
-/// Like [`annotate`], with a name that is only made when it is recorded.
+/// Like [`annotate`], for the library's own work, with a name that is only made when it is recorded.
 #[inline]
 pub(crate) fn span(name: impl FnOnce() -> Cow<'static, str>) -> Annotation {
-    if is_active() { begin(name(), None) } else { Annotation(None, None) }
+    if is_active_at(LIBRARY) { begin(name(), None) } else { Annotation(None, None) }
 }
 
 #[cold]
@@ -237,7 +292,7 @@ fn begin(name: Cow<'static, str>, step: Option<i64>) -> Annotation {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn step_trace_annotation(name: impl Into<Cow<'static, str>>, step_num: i64) -> Annotation {
-    if is_active() { begin(name.into(), Some(step_num)) } else { Annotation(None, None) }
+    if is_active_at(ANNOTATIONS) { begin(name.into(), Some(step_num)) } else { Annotation(None, None) }
 }
 
 /// The profile between [`start_trace`] and [`stop_trace`].
@@ -304,10 +359,13 @@ fn this_thread() -> Track {
 #[derive(Clone, Copy)]
 pub(crate) struct Timestamp(u64, u64);
 
-/// The current time; `None` if no profile is recorded.
+/// The current time; `None` if no profile of devices is recorded.
 #[inline]
 pub(crate) fn now() -> Option<Timestamp> {
-    if is_active() { recording().as_ref().map(|r| Timestamp(r.number, r.now())) } else { None }
+    match is_active() && DEVICE_LEVEL.load(Ordering::Relaxed) > 0 {
+        true => recording().as_ref().map(|r| Timestamp(r.number, r.now())),
+        false => None,
+    }
 }
 
 /// Records when each device finishes a program launched at that moment: its id, its name, and the event.

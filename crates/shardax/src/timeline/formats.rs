@@ -102,17 +102,21 @@ struct XEventMetadata {
     name: String,
 }
 
-/// Writes the files into a new folder below `folder`; returns their paths. `recorded` is the plugin's own recording:
-/// an XSpace.
-pub(crate) fn write(
-    folder: &Path,
-    events: &[Event],
-    recorded: &[u8],
-    started_at: SystemTime,
-) -> io::Result<Vec<PathBuf>> {
+/// A profile in both formats.
+pub(crate) struct Encoded {
+    /// The name of the host, with which the names of the files begin.
+    host: String,
+    /// The time of the start, in milliseconds since 1970.
+    started_ms: u128,
+    /// An XSpace.
+    pub xplane: Vec<u8>,
+    /// The trace-event JSON, gzipped.
+    pub trace: Vec<u8>,
+}
+
+/// Encodes a profile. `recorded` is the plugin's own recording: an XSpace.
+pub(crate) fn encode(events: &[Event], recorded: &[u8], started_at: SystemTime) -> io::Result<Encoded> {
     let since = started_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let folder = folder.join("plugins").join("profile").join(since.as_millis().to_string());
-    std::fs::create_dir_all(&folder)?;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match host.trim() {
         "" => "host",
@@ -120,13 +124,28 @@ pub(crate) fn write(
     };
     let started_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     let space = space(events, host, started_ns);
-    let files = [folder.join(format!("{host}.xplane.pb")), folder.join(format!("{host}.trace.json.gz"))];
-    // Concatenated messages decode as one with the fields of both, so everything in the plugin's planes is preserved.
-    std::fs::write(&files[0], [&space.encode_to_vec(), recorded].concat())?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());
     packed.write_all(json(events, recorded, started_ns).as_bytes())?;
-    std::fs::write(&files[1], packed.finish()?)?;
-    Ok(files.into())
+    Ok(Encoded {
+        host: host.to_owned(),
+        started_ms: since.as_millis(),
+        // Concatenated messages decode as one with the fields of both, so everything in the plugin's planes is preserved.
+        xplane: [&space.encode_to_vec(), recorded].concat(),
+        trace: packed.finish()?,
+    })
+}
+
+impl Encoded {
+    /// Writes the files into a new folder below `folder`; returns their paths.
+    pub fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let folder = folder.join("plugins").join("profile").join(self.started_ms.to_string());
+        std::fs::create_dir_all(&folder)?;
+        let file = |end: &str| folder.join(format!("{}.{end}", self.host));
+        let files = [file("xplane.pb"), file("trace.json.gz")];
+        std::fs::write(&files[0], &self.xplane)?;
+        std::fs::write(&files[1], &self.trace)?;
+        Ok(files.into())
+    }
 }
 
 /// The errors reported by a plugin's profiler.

@@ -1,0 +1,49 @@
+//! The defaults that a trace depends on: a function traced under others is traced again.
+
+use crate::default_dtype;
+use crate::precision::{self, Precision};
+use crate::prng::PrngImpl;
+use crate::rank_promotion::RankPromotion;
+
+/// The defaults in force on a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Defaults {
+    /// The precision of matmuls.
+    precision: Option<Precision>,
+    /// The algorithm of random keys.
+    prng: PrngImpl,
+    /// The rule for operands of different ranks.
+    rank_promotion: RankPromotion,
+    /// `true` if floating point numbers without a dtype have 64 bits.
+    x64: bool,
+}
+
+impl Defaults {
+    pub fn current() -> Defaults {
+        Defaults {
+            precision: precision::current(),
+            prng: PrngImpl::default_of_process(),
+            rank_promotion: RankPromotion::current(),
+            x64: default_dtype::is_x64(),
+        }
+    }
+
+    /// The first difference between the defaults now and those `before`, in words.
+    pub fn difference(self, before: Defaults) -> Option<String> {
+        let told = |what: &str, now: String, before: String| Some(format!("{what}, now {now} and before {before}"));
+        let precision = |p: Option<Precision>| p.map_or_else(|| "none".to_owned(), |p| format!("{p:?}"));
+        if self.prng != before.prng {
+            return told("the default PRNG", self.prng.to_string(), before.prng.to_string());
+        }
+        if self.rank_promotion != before.rank_promotion {
+            return told("numpy_rank_promotion", self.rank_promotion.to_string(), before.rank_promotion.to_string());
+        }
+        if self.x64 != before.x64 {
+            return told("enable_x64", self.x64.to_string(), before.x64.to_string());
+        }
+        if self.precision != before.precision {
+            return told("the default matmul precision", precision(self.precision), precision(before.precision));
+        }
+        None
+    }
+}

@@ -1,0 +1,303 @@
+//! Functions of other languages by name (JAX's `jax.ffi`): registered once, and called from programs with attributes.
+//!
+//! ```
+//! # use shardax::prelude::*;
+//! use shardax::ffi::{ffi_call, register_ffi_target};
+//! register_ffi_target("rms_norm", |args, results, attributes| {
+//!     let eps = attributes.float("eps")?;
+//!     let x: Vec<f32> = args[0].to_vec()?;
+//!     let mean = x.iter().map(|v| f64::from(v * v)).sum::<f64>() / x.len() as f64;
+//!     results[0].write(x.iter().map(|v| (f64::from(*v) / (mean + eps).sqrt()) as f32))
+//! })?;
+//! let norm = |x: Array| ffi_call("rms_norm", shape_dtype_struct(x.shape(), x.dtype())).attribute("eps", 1e-5).call(x);
+//! let y = jit(norm).call(array([3.0f32, 4.0]))?;
+//! assert!(allclose(y, array([0.8485f32, 1.1314]), 1e-4, 0.0)?);
+//! # Ok::<(), shardax::Error>(())
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use super::function::HostFunction;
+use super::primitive::Kind;
+use super::views::{DeviceCall, HostArg, HostResult};
+use super::{HostCallback, IntoOperands, VmapMethod};
+use crate::core::tree::Tree;
+use crate::error::{AtCaller, Error, Result, err};
+use crate::shape::interned;
+use crate::source;
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Attribute {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i64),
+    /// A floating point number.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// Floating point numbers.
+    Floats(Vec<f64>),
+    /// Attributes by name.
+    Dictionary(Attributes),
+}
+
+macro_rules! attributes_from {
+    ($($t:ty => $kind:ident |$v:ident| $value:expr;)*) => {$(
+        impl From<$t> for Attribute {
+            fn from($v: $t) -> Attribute {
+                Attribute::$kind($value)
+            }
+        }
+    )*};
+}
+
+attributes_from! {
+    bool => Bool |v| v;
+    i32 => Int |v| v.into();
+    i64 => Int |v| v;
+    f32 => Float |v| v.into();
+    f64 => Float |v| v;
+    &str => Text |v| v.to_owned();
+    String => Text |v| v;
+    Vec<i64> => Ints |v| v;
+    Vec<f64> => Floats |v| v;
+    Attributes => Dictionary |v| v;
+}
+
+/// The attributes of a call, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attributes(BTreeMap<String, Attribute>);
+
+impl Attributes {
+    /// No attributes, to which [`with`](Self::with) adds: for dictionaries.
+    pub fn new() -> Attributes {
+        Attributes::default()
+    }
+
+    /// Adds an attribute, or replaces that of the same name.
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<Attribute>) -> Attributes {
+        self.0.insert(name.into(), value.into());
+        self
+    }
+
+    /// The attribute of this name.
+    pub fn get(&self, name: &str) -> Option<&Attribute> {
+        self.0.get(name)
+    }
+
+    /// All attributes, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Attribute)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// The truth value of this name. Fails if there is none.
+    pub fn bool(&self, name: &str) -> Result<bool> {
+        self.read(name, "a truth value", |value| if let Attribute::Bool(v) = value { Some(*v) } else { None })
+    }
+
+    /// The integer of this name. Fails if there is none.
+    pub fn int(&self, name: &str) -> Result<i64> {
+        self.read(name, "an integer", |value| if let Attribute::Int(v) = value { Some(*v) } else { None })
+    }
+
+    /// The floating point number of this name. Fails if there is none.
+    pub fn float(&self, name: &str) -> Result<f64> {
+        self.read(
+            name,
+            "a floating point number",
+            |value| if let Attribute::Float(v) = value { Some(*v) } else { None },
+        )
+    }
+
+    /// The text of this name. Fails if there is none.
+    pub fn text(&self, name: &str) -> Result<&str> {
+        self.read(name, "text", |value| if let Attribute::Text(v) = value { Some(v.as_str()) } else { None })
+    }
+
+    /// The integers of this name. Fails if there are none.
+    pub fn ints(&self, name: &str) -> Result<&[i64]> {
+        self.read(name, "integers", |value| if let Attribute::Ints(v) = value { Some(v.as_slice()) } else { None })
+    }
+
+    /// The floating point numbers of this name. Fails if there are none.
+    pub fn floats(&self, name: &str) -> Result<&[f64]> {
+        self.read(name, "floating point numbers", |value| {
+            if let Attribute::Floats(v) = value { Some(v.as_slice()) } else { None }
+        })
+    }
+
+    fn read<'a, T>(&'a self, name: &str, what: &str, found: impl FnOnce(&'a Attribute) -> Option<T>) -> Result<T> {
+        let value = self.get(name);
+        value.and_then(found).ok_or_else(|| {
+            let given: Vec<String> = self.iter().map(|(name, value)| format!("{name} = {value:?}")).collect();
+            let given = if given.is_empty() { "none".to_owned() } else { given.join(", ") };
+            err!(Value, "the attribute {name:?} of an FFI call must be {what}; its attributes are {given}")
+                .help(format!("give it where the function is called: `.attribute({name:?}, ..)`"))
+        })
+    }
+}
+
+type OnHost = dyn Fn(&[HostArg<'_>], &mut [HostResult<'_>], &Attributes) -> Result<()> + Send + Sync;
+type OnDevice = dyn Fn(&DeviceCall, &Attributes) -> Result<()> + Send + Sync;
+
+/// A registered function, for each platform.
+#[derive(Default)]
+struct Target {
+    host: Option<Arc<OnHost>>,
+    cuda: Option<Arc<OnDevice>>,
+    /// The functions of calls with these attributes, so that equal calls make equal programs.
+    calls: Vec<(Attributes, Weak<HostFunction>, Option<Arc<HostFunction>>)>,
+}
+
+fn targets() -> MutexGuard<'static, HashMap<String, Target>> {
+    static TARGETS: OnceLock<Mutex<HashMap<String, Target>>> = OnceLock::new();
+    TARGETS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers `f` under a name for programs on CPU, for the rest of the process (JAX's function of this name). It receives
+/// what a function of [`pure_callback`](crate::pure_callback) does, and the attributes of the call; in the same way it runs
+/// on XLA's threads, reads its arguments in place, writes each result whole, and its error or panic is the error of the
+/// call. A function of a C or C++ library is called from `f`, with the addresses of [`HostArg::bytes`].
+///
+/// Fails if the name is empty or registered already.
+#[track_caller]
+pub fn register_ffi_target<F>(name: &str, f: F) -> Result<()>
+where
+    F: Fn(&[HostArg<'_>], &mut [HostResult<'_>], &Attributes) -> Result<()> + Send + Sync + 'static,
+{
+    register(name, "cpu", |target| target.host.replace(Arc::new(f)).is_none()).at_caller()
+}
+
+/// Registers the implementation of a name for programs on NVIDIA GPUs, beside or without one for CPU (JAX's
+/// `register_ffi_target(.., platform="CUDA")`); see [`HostCallback::cuda`](crate::HostCallback::cuda) for what it may do.
+///
+/// Fails if the name is empty or registered already.
+#[track_caller]
+pub fn register_ffi_target_cuda<F>(name: &str, f: F) -> Result<()>
+where
+    F: Fn(&DeviceCall, &Attributes) -> Result<()> + Send + Sync + 'static,
+{
+    register(name, "cuda", |target| target.cuda.replace(Arc::new(f)).is_none()).at_caller()
+}
+
+fn register(name: &str, platform: &str, put: impl FnOnce(&mut Target) -> bool) -> Result<()> {
+    if name.is_empty() {
+        return Err(err!(Value, "the name of an FFI target is empty").help("give the name that calls refer to"));
+    }
+    let mut all = targets();
+    let target = all.entry(name.to_owned()).or_default();
+    let taken = if platform == "cpu" { target.host.is_some() } else { target.cuda.is_some() };
+    if taken {
+        return Err(err!(Value, "the FFI target {name:?} is registered for {platform} already")
+            .help("register each name once, at the start of the program"));
+    }
+    put(target);
+    // Calls that were made before refer to what was there then.
+    target.calls.clear();
+    Ok(())
+}
+
+/// A call of a registered function; see [`ffi_call`].
+#[derive(Clone, Debug)]
+#[must_use = "an FFI call does nothing until it is called"]
+pub struct FfiCall<T> {
+    name: &'static str,
+    results: T,
+    attributes: Attributes,
+    vmap: Option<VmapMethod>,
+    has_side_effect: bool,
+}
+
+/// A call of the function that is registered under `name`, with results of these types: a tree of
+/// [`shape_dtype_struct`](crate::shape_dtype_struct)s. [`call`](FfiCall::call) takes the operands. The module has an example.
+///
+/// Results have memory of their own: there is no `input_output_aliases`. Layouts are row-major. The program refers to the
+/// function by a number of this process, so it cannot be exported.
+/// [`shardax::ffi_call`](crate::ffi_call()) takes the function itself in place of a name.
+pub fn ffi_call<T: Tree>(name: &str, results: T) -> FfiCall<T> {
+    let (name, attributes) = (interned(name), Attributes::default());
+    FfiCall { name, results, attributes, vmap: None, has_side_effect: false }
+}
+
+impl<T: Tree> FfiCall<T> {
+    /// Adds an attribute: a constant of the program that the function receives.
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<Attribute>) -> Self {
+        self.attributes = self.attributes.with(name, value);
+        self
+    }
+
+    /// Sets how `vmap` calls it. Without a method, `vmap` of it is an error.
+    pub fn vmap_method(mut self, method: VmapMethod) -> Self {
+        self.vmap = Some(method);
+        self
+    }
+
+    /// If true, the function is called as often as the program says, even if its results are unused, and not by programs
+    /// that the compiler partitions over several devices. Default `false`.
+    pub fn has_side_effect(mut self, has: bool) -> Self {
+        self.has_side_effect = has;
+        self
+    }
+
+    /// Calls the function: immediately if the operands are concrete and nothing is being traced. Operands are an array
+    /// or a plain number, or a tuple or list of them.
+    ///
+    /// Fails, also while tracing, if no function is registered under the name.
+    #[track_caller]
+    pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
+        let _line = source::enter();
+        self.callback().and_then(|callback| callback.call(operands)).at_caller()
+    }
+
+    fn callback(&self) -> Result<HostCallback<T>> {
+        let (host, cuda) = self.functions()?;
+        let kind = if self.has_side_effect { Kind::FfiWithEffect } else { Kind::Ffi };
+        let mut callback = HostCallback::of_function(host, &self.results, kind);
+        callback.call.vmap = self.vmap;
+        callback.call.cuda = cuda;
+        Ok(callback)
+    }
+
+    /// The functions that this call refers to: those of an equal call, if there is one.
+    fn functions(&self) -> Result<(Arc<HostFunction>, Option<Arc<HostFunction>>)> {
+        let mut all = targets();
+        let Some(target) = all.get_mut(self.name) else {
+            let mut names: Vec<&String> = all.keys().collect();
+            names.sort();
+            return Err(err!(
+                Value,
+                "no function is registered as the FFI target {:?}; registered are {names:?}",
+                self.name
+            )
+            .help("call `ffi::register_ffi_target` before the function is traced"));
+        };
+        target.calls.retain(|(_, host, _)| host.strong_count() > 0);
+        let equal = target.calls.iter().find(|(attributes, ..)| *attributes == self.attributes);
+        if let Some((host, cuda)) = equal.and_then(|(_, host, cuda)| Some((host.upgrade()?, cuda.clone()))) {
+            return Ok((host, cuda));
+        }
+        let name = self.name;
+        let attributes = Arc::new(self.attributes.clone());
+        let on_host = match target.host.clone() {
+            Some(f) => {
+                let attributes = attributes.clone();
+                HostFunction::named(name, move |args, results| f(args, results, &attributes))
+            }
+            None => HostFunction::named(name, move |_, _| Err(not_on_cpu(name))),
+        };
+        let on_cuda = target.cuda.clone().map(|f| HostFunction::on_device(move |call| f(call, &attributes)));
+        target.calls.push((self.attributes.clone(), Arc::downgrade(&on_host), on_cuda.clone()));
+        Ok((on_host, on_cuda))
+    }
+}
+
+fn not_on_cpu(name: &str) -> Error {
+    err!(NotImplemented, "the FFI target {name:?} is registered for cuda, not for cpu")
+        .help("register it for CPU too, by `ffi::register_ffi_target`, or compute this part of the program on a GPU")
+}

@@ -1,0 +1,143 @@
+//! Broadcasting of operands of different ranks: allowed, warned of, or an error.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use crate::error::{Result, err};
+use crate::local::{Stack, StackKey};
+use crate::source;
+use crate::warning;
+
+/// The rule for operands of different ranks, neither of them a scalar, such as `float32[3]` beside `float32[2,3]` (JAX's
+/// `jax_numpy_rank_promotion`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RankPromotion {
+    /// They are broadcast as in NumPy: leading dimensions are added. The default.
+    #[default]
+    Allow,
+    /// They are broadcast, with a warning.
+    Warn,
+    /// They are an error.
+    Raise,
+}
+
+/// The rule of the process, by its position in [`RankPromotion::ALL`].
+static PROCESS: AtomicU8 = AtomicU8::new(0);
+
+thread_local! {
+    /// The rules of the guards that exist, with the number of each.
+    static THREAD: Stack<(u64, RankPromotion)> = const { Stack::new() };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
+}
+
+impl RankPromotion {
+    const ALL: [RankPromotion; 3] = [RankPromotion::Allow, RankPromotion::Warn, RankPromotion::Raise];
+
+    /// JAX's name: `allow`, `warn` or `raise`.
+    pub fn name(self) -> &'static str {
+        match self {
+            RankPromotion::Allow => "allow",
+            RankPromotion::Warn => "warn",
+            RankPromotion::Raise => "raise",
+        }
+    }
+
+    /// The rule of this name.
+    ///
+    /// Fails for any other.
+    pub fn from_name(name: &str) -> Result<RankPromotion> {
+        RankPromotion::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
+            err!(Value, "numpy_rank_promotion must be allow, warn or raise, got {name:?}")
+                .help("write one of the three names, in lower case")
+        })
+    }
+
+    /// The rule in force on this thread.
+    pub(crate) fn current() -> RankPromotion {
+        let process = || RankPromotion::ALL.get(usize::from(PROCESS.load(Relaxed))).copied().unwrap_or_default();
+        THREAD.with_borrow(|all| all.last().map(|(_, rule)| *rule)).unwrap_or_else(process)
+    }
+
+    /// Sets the rule of the process.
+    pub(crate) fn set_of_process(self) {
+        PROCESS.store(RankPromotion::ALL.iter().position(|rule| *rule == self).unwrap_or(0) as u8, Relaxed);
+    }
+}
+
+impl fmt::Display for RankPromotion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Restores the previous rule when dropped.
+#[must_use = "the rule holds only while the guard lives"]
+pub struct RankPromotionGuard {
+    number: u64,
+    // Guards belong to the thread that made them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for RankPromotionGuard {
+    fn drop(&mut self) {
+        THREAD.with_borrow_mut(|all| all.retain(|(number, _)| *number != self.number));
+    }
+}
+
+/// Sets the rule for operands of different ranks on this thread until the guard is dropped (JAX's context manager of that
+/// name); [`config::set_numpy_rank_promotion`](crate::config::set_numpy_rank_promotion) sets that of the process. A function
+/// that was traced under another rule is traced again.
+///
+/// The rule is about operators, elementwise functions such as `maximum`, and `where_`, that the program calls itself. Other functions,
+/// and layers, broadcast as they must.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::{RankPromotion, numpy_rank_promotion};
+/// let (x, y) = (ones([2, 3]), ones(3));
+/// assert!((&x + &y).check().is_ok());
+/// let _strict = numpy_rank_promotion(RankPromotion::Raise);
+/// let error = (&x + &y).check().unwrap_err().to_string();
+/// assert!(error.contains("Operands could not be broadcast together for add on shapes (2, 3) (3,)"), "{error}");
+/// assert!((&x + y.expand_dims(0)).check().is_ok());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
+    let number = NEXT.replace(NEXT.get() + 1);
+    THREAD.with_borrow_mut(|all| all.push((number, rule)));
+    RankPromotionGuard { number, not_send: PhantomData }
+}
+
+/// Applies the rule to an operation that a user wrote: fails, or warns, if operands that are not scalars differ in rank.
+#[track_caller]
+pub(crate) fn check(name: &str, shapes: &[&[usize]]) -> Result<()> {
+    let mut ranks = shapes.iter().map(|shape| shape.len()).filter(|rank| *rank > 0);
+    let first = ranks.next();
+    if ranks.all(|rank| Some(rank) == first) {
+        return Ok(());
+    }
+    let rule = RankPromotion::current();
+    if rule == RankPromotion::Allow || source::is_own(Location::caller()) {
+        return Ok(());
+    }
+    let text = |shape: &&[usize]| match shape {
+        [only] => format!("({only},)"),
+        dims => format!("({})", dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    let shapes: Vec<String> = shapes.iter().map(text).collect();
+    let shapes = shapes.join(" ");
+    const HELP: &str = "give both the same number of dimensions, by `expand_dims` or `reshape`, or allow it: `config::set_numpy_rank_promotion(RankPromotion::Allow)`";
+    if rule == RankPromotion::Raise {
+        let config = "and with the config option numpy_rank_promotion='raise'";
+        return Err(
+            err!(Value, "Operands could not be broadcast together for {name} on shapes {shapes} {config}").help(HELP)
+        );
+    }
+    let _line = source::enter();
+    warning::warn(&format!("Following NumPy automatic rank promotion for {name} on shapes {shapes}."), HELP);
+    Ok(())
+}

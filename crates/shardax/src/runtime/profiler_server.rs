@@ -1,0 +1,178 @@
+//! A server that records profiles of a running program on request, by HTTP.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::memory_profile::device_memory_profile;
+use crate::error::{AtCaller, Result, err};
+use crate::timeline;
+
+/// The server of this process.
+struct Server {
+    address: SocketAddr,
+    /// Set once it is to end.
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+static SERVER: Mutex<Option<Server>> = Mutex::new(None);
+
+fn server() -> MutexGuard<'static, Option<Server>> {
+    SERVER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The longest profile, in milliseconds.
+const LONGEST: u64 = 600_000;
+/// The time for a client to send its request or to receive the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starts a thread that records profiles of this process on request, until [`stop_server`] (JAX's function of this name).
+/// Returns the port, which the system chooses if it is given as 0.
+///
+/// JAX's server speaks gRPC with TensorBoard's "Capture profile" button; this one answers HTTP requests from this host:
+///
+/// | request | answer |
+/// |---|---|
+/// | `/trace?ms=500` | what the threads and devices do in the next 500 ms, for Perfetto and chrome://tracing |
+/// | `/xplane?ms=500` | the same for TensorBoard, which looks for it below its log directory as `plugins/profile/<run>/<host>.xplane.pb` |
+/// | `/memory` | [`device_memory_profile`], so that `pprof http://localhost:9012/memory` shows it |
+///
+/// ```text
+/// curl -o step.trace.json.gz 'localhost:9012/trace?ms=500'
+/// ```
+///
+/// `ms` is from 1 to 600,000, by default 1,000. It listens on the loopback interface only, because a profile shows names of the program;
+/// `ssh -L 9012:localhost:9012 host` reaches it from elsewhere. Requests are answered one after the other; one for a
+/// profile while the program itself records one gets status 409.
+///
+/// ```
+/// # use std::io::{Read, Write};
+/// let port = shardax::profiler::start_server(0)?;
+/// let mut client = std::net::TcpStream::connect(("localhost", port))?;
+/// client.write_all(b"GET /memory HTTP/1.1\r\n\r\n")?;
+/// let mut answer = Vec::new();
+/// client.read_to_end(&mut answer)?;
+/// assert!(answer.starts_with(b"HTTP/1.1 200 OK"));
+/// shardax::profiler::stop_server()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Fails if a server runs already, or the port is taken.
+#[track_caller]
+pub fn start_server(port: u16) -> Result<u16> {
+    start(port).at_caller()
+}
+
+fn start(port: u16) -> Result<u16> {
+    let mut running = server();
+    if let Some(other) = running.as_ref() {
+        return Err(err!(
+            Runtime,
+            "Only one profiler server can be active at a time; one listens on {}",
+            other.address
+        )
+        .help("use that one, or call `stop_server` first"));
+    }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let bound = listener.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = bound.map_err(|e| {
+        err!(Runtime, "the profiler server cannot listen on port {port}: {e}")
+            .help("give a port above 1023 that no other program uses, or 0 for any")
+    })?;
+    let ends = Arc::new(AtomicBool::new(false));
+    let end = ends.clone();
+    let thread = std::thread::Builder::new().name("profiler server".to_owned()).spawn(move || serve(&listener, &end));
+    let thread = thread.map_err(|e| err!(Runtime, "cannot start the thread of the profiler server: {e}"))?;
+    *running = Some(Server { address, ends, thread });
+    Ok(address.port())
+}
+
+/// Stops the server that [`start_server`] started. A profile under way ends early.
+///
+/// Fails if none runs.
+#[track_caller]
+pub fn stop_server() -> Result<()> {
+    let stopped =
+        server().take().ok_or_else(|| err!(Runtime, "No active profiler server.").help("it has been stopped"));
+    let Server { address, ends, thread } = stopped.at_caller()?;
+    ends.store(true, Ordering::Release);
+    // Wakes the thread, which waits for a connection.
+    drop(TcpStream::connect_timeout(&address, PATIENCE));
+    // Its panic is no concern of the caller's.
+    drop(thread.join());
+    Ok(())
+}
+
+fn serve(listener: &TcpListener, ends: &AtomicBool) {
+    while !ends.load(Ordering::Acquire) {
+        // A client that is gone is not an error of the program's.
+        match listener.accept() {
+            Ok((client, _)) if !ends.load(Ordering::Acquire) => drop(answer(client, ends)),
+            Ok(_) => {}
+            // Such as too many open files: not to be tried without a pause.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// An answer: status, type and content.
+type Answer = (&'static str, &'static str, Vec<u8>);
+
+fn answer(mut client: TcpStream, ends: &AtomicBool) -> std::io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut request = BufReader::new((&client).take(16 << 10));
+    let mut line = String::new();
+    request.read_line(&mut line)?;
+    let mut header = String::new();
+    // The headers are read, because a connection that is closed with unread data may lose the answer.
+    while request.read_line(&mut header)? > 2 {
+        header.clear();
+    }
+    let (status, kind, content) = answer_to(&line, ends);
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        content.len()
+    );
+    client.write_all(head.as_bytes())?;
+    client.write_all(&content)
+}
+
+fn answer_to(line: &str, ends: &AtomicBool) -> Answer {
+    let text = |status, text: String| (status, "text/plain; charset=utf-8", format!("{text}\n").into_bytes());
+    let mut words = line.split_whitespace();
+    let (Some("GET"), Some(target)) = (words.next(), words.next()) else {
+        return text("400 Bad Request", format!("expected a GET request, got {line:?}"));
+    };
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let given = query.split('&').find_map(|pair| pair.strip_prefix("ms="));
+    let ms = given.map_or(Ok(1000), str::parse::<u64>);
+    let Some(ms) = ms.ok().filter(|ms| (1..=LONGEST).contains(ms)) else {
+        return text("400 Bad Request", format!("ms must be a whole number from 1 to {LONGEST}, got {query:?}"));
+    };
+    let encoded = match path {
+        "/memory" => device_memory_profile().map(|profile| ("application/octet-stream", profile)),
+        "/trace" => record(ms, ends).map(|profile| ("application/gzip", profile.trace)),
+        "/xplane" => record(ms, ends).map(|profile| ("application/octet-stream", profile.xplane)),
+        _ => return text("404 Not Found", "shardax answers /trace?ms=500, /xplane?ms=500 and /memory".to_owned()),
+    };
+    match encoded {
+        Ok((kind, content)) => ("200 OK", kind, content),
+        Err(error) => text("409 Conflict", error.to_string()),
+    }
+}
+
+/// Records this process for so many milliseconds.
+fn record(ms: u64, ends: &AtomicBool) -> Result<timeline::Encoded> {
+    let profile = timeline::trace("")?;
+    let until = Instant::now() + Duration::from_millis(ms);
+    while !ends.load(Ordering::Acquire) {
+        let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+    profile.encode()?.ok_or_else(|| err!(Runtime, "the profile was ended by another thread"))
+}
