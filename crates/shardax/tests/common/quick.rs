@@ -3,10 +3,12 @@
 use shardax::stages::CompilerOption;
 
 /// Compiles in a third of the time, with XLA (xla-cpu-pjrt 0.0.1); the code is slower, and its numbers differ in last bits.
-pub const QUICK: [(&str, CompilerOption); 3] = [
+pub const QUICK: [(&str, CompilerOption); 4] = [
     ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
     ("xla_backend_optimization_level", CompilerOption::Int(0)),
     ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
+    // One LLVM module a program: a program is small, and each module detects the processor's features anew.
+    ("xla_cpu_parallel_codegen_split_count", CompilerOption::Int(1)),
 ];
 
 /// The options of program `i` of a list: every eighth is compiled as users' programs are.
