@@ -39,9 +39,10 @@ fn chosen(case: usize, function: usize, every: usize) -> bool {
     all() || (case + 7 * function).is_multiple_of(every)
 }
 
-/// One of so many cases is in the slice.
-const TRACED_EVERY: usize = 13;
-const TRANSFORMED_EVERY: usize = 13;
+/// The slice has one of so many cases: more in CI, which has the variable `CI`.
+fn every() -> usize {
+    if std::env::var_os("CI").is_some() { 13 } else { 37 }
+}
 
 /// The number of cases of each function where all are asked for.
 const ROUNDS: usize = 12;
@@ -221,7 +222,7 @@ impl Calls {
 
 /// Each function with each type, shape and set of parameters, recorded and not run.
 pub fn traced() {
-    let mut calls = Calls::new();
+    let (mut calls, every) = (Calls::new(), every());
     let mut number = 0;
     for ty in types() {
         for (s, shape) in SHAPES.iter().enumerate() {
@@ -229,7 +230,7 @@ pub fn traced() {
                 let case = case(ty, shape, p + PARAMETERS.len() * s);
                 number += 1;
                 for (function, (name, call)) in TABLE.iter().enumerate() {
-                    if chosen(number, function, TRACED_EVERY) {
+                    if chosen(number, function, every) {
                         let _ = calls.call(&|| describe(name, &case), || traced_types(&case, *call));
                     }
                 }
@@ -265,7 +266,7 @@ fn total(results: &[Array]) -> Result<Array> {
 
 /// Each function differentiated and mapped over an axis.
 pub fn transformed() {
-    let mut calls = Calls::new();
+    let (mut calls, every) = (Calls::new(), every());
     let of = |dtype| Type { dtype, weak: false };
     let mut number = 0;
     for ty in [of(DType::F32), of(DType::Bf16), of(DType::Complex128), of(DType::I8), of(DType::Bool)] {
@@ -274,7 +275,7 @@ pub fn transformed() {
                 let case = case(ty, shape, p + PARAMETERS.len() * s);
                 number += 1;
                 for (function, (name, call)) in TABLE.iter().enumerate() {
-                    if !chosen(number, function, TRANSFORMED_EVERY) {
+                    if !chosen(number, function, every) {
                         continue;
                     }
                     let run = |x: Array| call(&Case { x, ..case.clone() });

@@ -20,10 +20,11 @@ use crate::golden_support::read::cases;
 const AT_ONCE: [usize; 2] = [8, 24];
 
 /// The options that [`QUICK`] changes, as XLA has them.
-const USUAL: [(&str, CompilerOption); 3] = [
+const USUAL: [(&str, CompilerOption); 4] = [
     ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(true)),
     ("xla_backend_optimization_level", CompilerOption::Int(3)),
     ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(false)),
+    ("xla_cpu_parallel_codegen_split_count", CompilerOption::Int(32)),
 ];
 
 /// A way to run a program.
