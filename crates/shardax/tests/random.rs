@@ -351,7 +351,7 @@ fn words_of_the_device_s_generator() -> Result<()> {
     assert!(refused.message().contains("the words [1, 2, 3, 4] of rbg are not twice the same two"), "{refused}");
     let traced =
         jit(move |w: Array| prng.wrap_key_data(&w)).call(prng.raw_key(1)).expect_err("a typed key of traced words");
-    assert!(traced.message().contains("in a traced function"), "{traced}");
+    assert!(traced.message().contains("while a function is traced"), "{traced}");
     let mixed = error_of(lax::select(&array(true), &random::key(0), &prng.key(0)));
     assert!(mixed.message().contains("key<rbg>"), "{mixed}");
     let short = error_of(lax::rng_bit_generator(&array([1u32]), &[2], DType::U32, lax::RandomAlgorithm::Default).1);

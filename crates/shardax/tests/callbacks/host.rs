@@ -62,6 +62,7 @@ fn arguments_and_results_are_row_major() -> Result<()> {
 #[test]
 fn errors_and_panics_are_errors_of_the_call() -> Result<()> {
     setup();
+    let _failures = crate::failures();
     let fails = || pure_callback(|args, _| args[0].to_vec::<i32>().map(drop), vector(2));
     let panics = || pure_callback(|_, _| panic!("not {}", "again"), vector(2));
     let lazy = || pure_callback(|_, _| Ok(()), vector(2));
@@ -355,6 +356,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
 #[test]
 fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
     setup();
+    let _failures = crate::failures();
     let calls = Arc::new(AtomicUsize::new(0));
     let count = calls.clone();
     let slow = io_callback(
@@ -399,6 +401,7 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
 fn functions_are_called_by_name() -> Result<()> {
     use shardax::ffi::{Attributes, ffi_call, register_ffi_target};
     setup();
+    let _failures = crate::failures();
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     register_ffi_target("test.scale", |args, results, attributes| {
         CALLS.fetch_add(1, Ordering::SeqCst);

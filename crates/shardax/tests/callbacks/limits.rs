@@ -13,6 +13,7 @@ use shardax::{HostCallback, debug};
 #[track_caller]
 fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     setup();
+    let _failures = crate::failures();
     let (send, done) = mpsc::channel();
     std::thread::spawn(move || send.send(f()));
     done.recv_timeout(Duration::from_secs(60)).expect("it ends")

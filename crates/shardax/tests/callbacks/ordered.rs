@@ -91,6 +91,7 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
 #[test]
 fn calls_keep_their_order_over_programs() -> Result<()> {
     setup();
+    let _failures = crate::failures();
     let log = Log::default();
     let show = log.show();
     let each = show.clone();
