@@ -80,7 +80,7 @@ fn a_disk_that_is_full_for_a_while_is_held() {
     std::fs::remove_file(&filler).expect("it is there");
     let (status, text) = running.end(60);
     assert!(status.success(), "{text}");
-    says(&text, &["(1 of 4 in a row that end the run)", "No space left on device", "the run goes on"]);
+    says(&text, &["(1 of 4 in a row that end the run)", "No space left on device", "the run continues"]);
     assert_eq!(run.saved(), [180, 200]);
     assert_eq!(run.weights(), format!("{:?}", expected(200)));
     drop(disk);
