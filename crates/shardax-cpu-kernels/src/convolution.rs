@@ -34,7 +34,7 @@ use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 /// let x = View::new(&[1, 1, 1, 4, 1], &[1.0, 2.0, 3.0, 4.0])?;
 /// let filter = View::new(&[1, 1, 2, 1, 1], &[1.0, 1.0])?;
 /// let mut sums = [0.0; 3];
-/// convolution(&of, x, filter, [1, 1, 3], &mut sums, 1)?;
+/// convolution(&of, [1; 3], x, filter, [1, 1, 3], &mut sums, 1)?;
 /// assert_eq!(sums, [3.0, 5.0, 7.0]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```
