@@ -74,7 +74,7 @@ pub fn convolution(
 
 struct Kernel<'a> {
     phases: Vec<Phase<'a>>,
-    /// Whether the only phase has all outputs.
+    /// `true` if the image has no gaps: there is one phase, the convolution itself.
     is_whole: bool,
     features: usize,
     outputs: usize,

@@ -7,7 +7,7 @@ pub const QUICK: [(&str, CompilerOption); 4] = [
     ("xla_cpu_use_fusion_emitters", CompilerOption::Bool(false)),
     ("xla_backend_optimization_level", CompilerOption::Int(0)),
     ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(true)),
-    // One LLVM module a program: a program is small, and each module detects the processor's features anew.
+    // One LLVM module a program: a program is small, and each module detects the processor's features again.
     ("xla_cpu_parallel_codegen_split_count", CompilerOption::Int(1)),
 ];
 
