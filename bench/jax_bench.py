@@ -24,7 +24,7 @@ import time
 
 DEVICES = 8
 FILTER = "only the row NAME, or rows whose name contains it where none is called so"
-BUDGET_S = 3.0  # wall time that one row may spend in timed calls
+BUDGET_S = float(os.environ.get("BENCH_SECONDS", 3))  # wall time that one row may spend in timed calls
 MAX_RUNS = 3000
 MIN_RUNS = 3
 
@@ -59,6 +59,9 @@ def training_row(name, **parameters):
 
 WARM_UP = 3
 
+# `cuda` for the rows on GPUs.
+PLATFORM = os.environ.get("JAX_PLATFORMS", "cpu")
+
 # With BENCH_CLOCK=cpu the CPU time of all threads, which other processes hardly change.
 now = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter
 
@@ -87,7 +90,7 @@ def start_jax():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import jax
 
-    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_platforms", PLATFORM)
     jax.config.update("jax_num_cpu_devices", DEVICES)
     return jax
 
@@ -826,6 +829,91 @@ def gpt_fsdp_tp_8():
     return gpt.stepping(jax.jit(gpt.step, donate_argnums=(0,), out_shardings=shardings), state, batch)
 
 
+def causal_attention(q, k, v):
+    import jax
+
+    on_gpu = PLATFORM in ("cuda", "gpu")
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn" if on_gpu else "xla")
+
+
+@row("attention_bf16")
+def attention_bf16():
+    import jax
+    import jax.numpy as jnp
+
+    def loss(q, k, v):
+        return jnp.square(causal_attention(q, k, v).astype(jnp.float32)).sum()
+
+    arrays = [uniform((4, 2048, 16, 64), seed).astype(jnp.bfloat16) for seed in range(3)]
+    return waiting(jax.jit(jax.grad(loss, argnums=(0, 1, 2))), *arrays)
+
+
+@training_row("gpt2_step_bf16")
+def gpt2_step_bf16():
+    """The GPT of bench/src/accelerators.rs in Flax."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from flax import nnx
+
+    vocabulary, length, features, heads, layers, rows = 50304, 1024, 768, 12, 12, 8
+
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
+            attention = lambda q, k, v, **_: causal_attention(q, k, v)
+            self.attention = nnx.MultiHeadAttention(heads, features, decode=False, attention_fn=attention, rngs=rngs)
+            self.mlp_norm = nnx.LayerNorm(features, rngs=rngs)
+            self.up = nnx.Linear(features, 4 * features, rngs=rngs)
+            self.down = nnx.Linear(4 * features, features, rngs=rngs)
+
+        def __call__(self, x):
+            x = x + self.attention(self.attention_norm(x))
+            return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.tokens = nnx.Embed(vocabulary, features, rngs=rngs)
+            self.positions = nnx.Embed(length, features, rngs=rngs)
+            self.blocks = nnx.List([Block(rngs) for _ in range(layers)])
+            self.norm = nnx.LayerNorm(features, rngs=rngs)
+            self.head = nnx.Linear(features, vocabulary, rngs=rngs)
+
+        def __call__(self, tokens):
+            x = self.tokens(tokens) + self.positions(jnp.arange(length))
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.norm(x))
+
+    graph, params = nnx.split(Model(nnx.Rngs(0)))
+    optimizer = optax.adamw(1e-3)
+    state = (params, optimizer.init(params))
+    places = np.mgrid[:rows, : length + 1]
+    tokens = jnp.asarray((places[0] * 31 + places[1] * 7) % vocabulary, jnp.int32)
+
+    def step(state, x, y):
+        params, optimizer_state = state
+
+        def loss_of(params):
+            logits = nnx.merge(graph, jax.tree.map(lambda p: p.astype(jnp.bfloat16), params))(x)
+            return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), y).mean()
+
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        return (optax.apply_updates(params, updates), optimizer_state), loss
+
+    step = jax.jit(step, donate_argnums=(0,))
+
+    def call():
+        nonlocal state
+        state, loss = step(state, tokens[:, :-1], tokens[:, 1:])
+        jax.block_until_ready((state, loss))
+        return loss
+
+    return call
+
+
 @row("gpt_decode")
 def gpt_decode():
     import jax
@@ -1283,6 +1371,10 @@ def chosen(names, wanted):
     return [wanted] if wanted in names else [name for name in names if wanted in name]
 
 
+# Rows of a size for GPUs and TPUs, which run on CPU only if they are named.
+ON_ACCELERATORS = ["attention_bf16", "gpt2_step_bf16"]
+
+
 def main():
     parser = argparse.ArgumentParser(description="The benchmark rows, done by JAX.")
     parser.add_argument("--json", metavar="FILE", help="where the results go (default: standard output)")
@@ -1291,7 +1383,7 @@ def main():
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
-    names = chosen(NAMES, options.filter)
+    names = chosen(NAMES if PLATFORM == "cpu" and options.filter not in ON_ACCELERATORS else NAMES + ON_ACCELERATORS, options.filter)
     if options.list:
         print("\n".join(names))
         return

@@ -1,6 +1,6 @@
-"""Rows of bench/src with PyTorch, for bench/compare.sh --torch: the same models, batches and optimizers, on CPU.
+"""Rows of bench/src with PyTorch, for bench/compare.sh --torch: the same models, batches and optimizers.
 
-Run alone: python bench/torch_bench.py [--filter NAME] [--json FILE]
+Run alone: python bench/torch_bench.py [--filter NAME] [--json FILE] [--compile]; BENCH_DEVICE=cuda selects a GPU.
 """
 
 import argparse
@@ -14,7 +14,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-BUDGET_S, WARM_UP, MIN_RUNS = 3, 3, 3
+BUDGET_S, WARM_UP, MIN_RUNS = float(os.environ.get("BENCH_SECONDS", 3)), 3, 3
+DEVICE = os.environ.get("BENCH_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
+# Matmuls by TF32, as XLA's on GPUs.
+torch.set_float32_matmul_precision("high" if DEVICE == "cuda" else "highest")
+COMPILED = False
 
 # With BENCH_CLOCK=cpu the CPU time of all threads, which other processes hardly change.
 now = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter
@@ -67,31 +72,29 @@ class ResNet(nn.Module):
         return self.dense(self.blocks(self.stem(x)).mean((2, 3)))
 
 
-LAYERS, FEATURES, HEADS, LENGTH, VOCABULARY = 6, 256, 8, 256, 256
-
-
 class GptBlock(nn.Module):
-    def __init__(self):
+    def __init__(self, features, heads):
         super().__init__()
-        self.norms = nn.ModuleList([nn.LayerNorm(FEATURES, eps=1e-6) for _ in range(2)])
-        self.qkv = nn.Linear(FEATURES, 3 * FEATURES)
-        self.out = nn.Linear(FEATURES, FEATURES)
-        self.up, self.down = nn.Linear(FEATURES, 4 * FEATURES), nn.Linear(4 * FEATURES, FEATURES)
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(features, eps=1e-6) for _ in range(2)])
+        self.qkv = nn.Linear(features, 3 * features)
+        self.out = nn.Linear(features, features)
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
 
     def forward(self, x):
-        b, t, _ = x.shape
-        q, k, v = self.qkv(self.norms[0](x)).view(b, t, 3, HEADS, FEATURES // HEADS).permute(2, 0, 3, 1, 4)
+        b, t, features = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(b, t, 3, self.heads, features // self.heads).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, FEATURES))
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, features))
         return x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):
-    def __init__(self):
+    def __init__(self, vocabulary=256, layers=6, features=256, heads=8, length=256):
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, FEATURES), nn.Embedding(LENGTH, FEATURES)
-        self.blocks = nn.Sequential(*[GptBlock() for _ in range(LAYERS)])
-        self.norm, self.head = nn.LayerNorm(FEATURES, eps=1e-6), nn.Linear(FEATURES, VOCABULARY)
+        self.tokens, self.positions = nn.Embedding(vocabulary, features), nn.Embedding(length, features)
+        self.blocks = nn.Sequential(*[GptBlock(features, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(features, eps=1e-6), nn.Linear(features, vocabulary)
 
     def forward(self, tokens):
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions.weight)))
@@ -99,10 +102,11 @@ class Gpt(nn.Module):
 
 def training(model, optimizer, x, labels, clip=None):
     """A step that leaves its loss behind."""
+    run = torch.compile(model) if COMPILED else model
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x).flatten(0, -2), labels.flatten())
+        loss = F.cross_entropy(run(x).flatten(0, -2).float(), labels.flatten())
         loss.backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -139,10 +143,37 @@ def gpt_step_1():
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, 1e-3, foreach=True)
-    tokens = torch.randint(VOCABULARY, (8, LENGTH))
+    tokens = torch.randint(256, (8, 256))
     return training(model, optimizer, tokens, tokens.roll(-1, 1), clip=1.0)
 
 
+def attention_bf16():
+    q, k, v = (torch.rand(4, 16, 2048, 64).bfloat16().requires_grad_() for _ in range(3))
+
+    def call():
+        loss = F.scaled_dot_product_attention(q, k, v, is_causal=True).float().square().sum()
+        torch.autograd.grad(loss, (q, k, v))
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
+    return call
+
+
+def gpt2_step_bf16():
+    model = Gpt(50304, 12, 768, 12, 1024)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=1e-4, fused=DEVICE == "cuda")
+    tokens = torch.randint(50304, (8, 1024))
+    step = training(model, optimizer, tokens, tokens.roll(-1, 1))
+
+    def call():
+        with torch.autocast(DEVICE, torch.bfloat16):
+            return step()
+
+    return call
+
+
+# Rows of a size for GPUs, which run on CPU only if they are named.
+ON_ACCELERATORS = {f.__name__: f for f in (attention_bf16, gpt2_step_bf16)}
 ROWS = {f.__name__: f for f in (mlp_step_1, cnn_step_1, resnet18_step_1, gpt_step_1)}
 
 
@@ -161,11 +192,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--filter", metavar="NAME", default="", help="only the row NAME, or rows whose name contains it")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--compile", action="store_true", help="compile the models with torch.compile")
     options = parser.parse_args()
+    global COMPILED
+    COMPILED = options.compile
     torch.manual_seed(0)
     results = []
-    for name, make in ROWS.items():
-        if name == options.filter or (options.filter not in ROWS and options.filter in name):
+    rows = ROWS if DEVICE == "cpu" and options.filter not in ON_ACCELERATORS else ROWS | ON_ACCELERATORS
+    for name, make in rows.items():
+        if name == options.filter or (options.filter not in rows and options.filter in name):
             found = {"name": name, **measure(make())}
             found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             results.append(found)

@@ -7,8 +7,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use shardax::{Array, Result};
 
-/// The total time of the runs of one row.
-const BUDGET: Duration = Duration::from_secs(3);
+/// The total time of the runs of one row: `BENCH_SECONDS`, or 3 s.
+static BUDGET: LazyLock<Duration> = LazyLock::new(|| {
+    let seconds = std::env::var("BENCH_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(3))
+});
 const WARM_UP: usize = 3;
 pub const MIN_RUNS: usize = 3;
 const MAX_RUNS: usize = 3000;
@@ -96,7 +99,7 @@ pub fn measure_times<R>(runs: usize, mut call: impl FnMut() -> Result<R>) -> Res
 pub fn measure_parts(least: usize, mut once: impl FnMut() -> Result<Duration>) -> Result<Timing> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    while times.len() < least || (begin.elapsed() < BUDGET && times.len() < MAX_RUNS) {
+    while times.len() < least || (begin.elapsed() < *BUDGET && times.len() < MAX_RUNS) {
         times.push(once()?.as_secs_f64() * 1e6);
     }
     Ok(Timing::of(times))

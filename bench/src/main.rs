@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accelerators;
 mod arithmetic;
 mod clock;
 mod cnn;
@@ -25,6 +26,7 @@ use clock::Timing;
 use serde::Serialize;
 use shardax::Result;
 use shardax_alloc as _;
+use shardax_nn::Implementation;
 
 /// The number of simulated devices; rows with fewer devices use the first of them.
 const DEVICES: usize = 8;
@@ -114,6 +116,14 @@ const ROWS: &[Row] = &[
     ("second_start_gpt", startup::second_start_gpt),
 ];
 
+/// Rows of a size for GPUs and TPUs, which run on CPU only if they are named.
+const ON_ACCELERATORS: &[Row] = &[
+    ("attention_bf16", || accelerators::attention(None)),
+    ("attention_bf16_flash", || accelerators::attention(Some(Implementation::Flash))),
+    ("attention_bf16_plain", || accelerators::attention(Some(Implementation::Xla))),
+    ("gpt2_step_bf16", accelerators::gpt2_step),
+];
+
 /// Runs the benchmark rows
 #[derive(Parser)]
 struct Options {
@@ -195,9 +205,12 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let Some(number) = options.kernel {
         return Ok(kernels::child(number)?);
     }
-    let named = ROWS.iter().any(|(name, _)| *name == options.filter);
-    let rows =
-        ROWS.iter().filter(|(name, _)| if named { *name == options.filter } else { name.contains(&options.filter) });
+    let named = |rows: &[Row]| rows.iter().any(|(name, _)| *name == options.filter);
+    let one = named(ROWS) || named(ON_ACCELERATORS);
+    let on_cpu = std::env::var("SHARDAX_PLATFORM").map_or(true, |platform| platform == "cpu");
+    let others = if one || !on_cpu { ON_ACCELERATORS } else { &[] };
+    let chosen = |(name, _): &&Row| if one { *name == options.filter } else { name.contains(&options.filter) };
+    let rows = ROWS.iter().chain(others).filter(chosen);
     if options.list {
         rows.for_each(|(name, _)| println!("{name}"));
         return Ok(());

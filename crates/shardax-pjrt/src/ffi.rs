@@ -29,6 +29,7 @@ use crate::launch_failure;
 use crate::plugin::Plugin;
 use crate::raw::{RawError, RawExtension, RawVoidFn};
 
+pub mod copies;
 pub mod device;
 mod inside;
 mod raw;

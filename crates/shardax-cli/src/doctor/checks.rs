@@ -1,6 +1,7 @@
 //! The checks, in the order of the report.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use shardax::error::{Error, ErrorKind, Result};
@@ -99,10 +100,17 @@ fn dtypes() -> Result<String> {
     let (mut work, mut not) = (Vec::new(), Vec::new());
     // float8_e8m0fnu has no 0.
     for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_complex() && *dtype != DType::F8E8M0Fnu) {
-        let doubled = jit(move |x: Array| (x.astype(dtype) * ones_dtype((), dtype)).astype(DType::F32));
-        match doubled.call(array([0.0f32, 1.0])).and_then(|x| x.to_vec::<f32>()) {
-            Ok(got) if got == [0.0, 1.0] => work.push(dtype.to_string()),
-            Ok(got) => return Err(wrong(format!("{dtype}: [0, 1] times 1 is {got:?}"))),
+        // Every bit of integers of 2 bits.
+        let values = match dtype {
+            DType::Bool => [0.0, 1.0, 1.0],
+            _ if dtype.is_signed() => [0.0, 1.0, -1.0],
+            _ => [0.0, 1.0, 2.0],
+        };
+        let same = jit(move |x: Array| (x * ones_dtype((), dtype)).astype(DType::F32));
+        let found = block_until_ready(array(values).astype(dtype)).and_then(|x| same.call(x)?.to_vec::<f32>());
+        match found {
+            Ok(got) if got == values => work.push(dtype.to_string()),
+            Ok(got) => return Err(wrong(format!("{dtype}: {values:?} times 1 is {got:?}"))),
             Err(error) => not.push(format!("{dtype} ({})", error.message().lines().next().unwrap_or_default())),
         }
     }
@@ -218,14 +226,35 @@ fn layouts() -> Result<String> {
     }
 }
 
+/// A function's result, and the order of functions with effects.
 fn callbacks() -> Result<String> {
     let host = pure_callback(
         |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
         shape_dtype_struct([4], DType::F32),
     );
-    match jit(move |x: Array| host.call(x + 1.0)).call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
-        Ok(got) if got == [2.0; 4] => Ok("a function of the host in a program".to_owned()),
-        Ok(got) => Err(wrong(format!("a function of the host gave {got:?}"))),
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = seen.clone();
+    let show = io_callback(
+        move |args, _| {
+            note.lock().unwrap_or_else(PoisonError::into_inner).push(args[0].item::<i32>()?);
+            Ok(())
+        },
+        (),
+    )
+    .ordered();
+    let program = jit(move |x: Array| {
+        let n = fori_loop(0, 3, |i: Array, n: Array| show.call(&i).map(|()| n + i), array(0))?;
+        Ok::<_, Error>(host.call(x + 1.0)? + n.astype(DType::F32))
+    });
+    match program.call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
+        Ok(got) => {
+            shardax::effects_barrier()?;
+            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match got == [5.0; 4] && seen == [0, 1, 2] {
+                true => Ok("functions of the host in a program, in order".to_owned()),
+                false => Err(wrong(format!("functions of the host gave {got:?}, and were called with {seen:?}"))),
+            }
+        }
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
             Ok(format!("not on this platform: {}", error.message()))
         }

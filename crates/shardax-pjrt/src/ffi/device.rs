@@ -2,7 +2,8 @@
 //!
 //! The call comes on the thread that runs the program or on one of the plugin's, while earlier work of the program may
 //! still run on the stream. Work that the function starts on the stream runs after that, and before the next operation
-//! of the program. The function must not wait for it, and cannot read device memory from the host.
+//! of the program. The function should not wait for it, and cannot read device memory from the host;
+//! [`copies`](super::copies) do both.
 
 use std::ffi::c_void;
 
@@ -10,8 +11,11 @@ use smallvec::SmallVec;
 
 use super::*;
 
-/// A function of arrays in device memory.
-pub(super) type OnDevice = Box<dyn Fn(&DeviceCall<'_>) -> std::result::Result<(), String> + Send + Sync>;
+/// A function of arrays in device memory, and the platform of the device, named as in XLA.
+pub(super) struct OnDevice {
+    platform: String,
+    body: Box<dyn Fn(&DeviceCall<'_>) -> std::result::Result<(), String> + Send + Sync>,
+}
 
 /// Registers `handler` as `name` for programs of a platform, named as in XLA (`CUDA`, `ROCM`), for the rest of the
 /// process.
@@ -25,7 +29,8 @@ pub fn register<F>(plugin: &Plugin, platform: &str, name: &str, handler: F) -> R
 where
     F: Fn(&DeviceCall<'_>) -> std::result::Result<(), String> + Send + Sync + 'static,
 {
-    add(plugin, platform, name, Handler::Device(Box::new(handler)))
+    let handler = OnDevice { platform: platform.to_owned(), body: Box::new(handler) };
+    add(plugin, platform, name, Handler::Device(handler))
 }
 
 /// One call from a program on a device.
@@ -33,6 +38,7 @@ pub struct DeviceCall<'a> {
     args: SmallVec<[DeviceArray<'a>; 8]>,
     results: SmallVec<[DeviceArray<'a>; 4]>,
     frame: Frame<'a>,
+    platform: &'a str,
 }
 
 /// A dense row-major array in device memory.
@@ -57,6 +63,11 @@ impl<'a> DeviceCall<'a> {
     /// The results. The function must write every byte; initially the contents are arbitrary.
     pub fn results(&self) -> &[DeviceArray<'a>] {
         &self.results
+    }
+
+    /// The platform that the function was [registered](register) for.
+    pub fn platform(&self) -> &str {
+        self.platform
     }
 
     /// The stream of the program: a `CUstream` or `hipStream_t`. `None` on the host.
@@ -96,6 +107,7 @@ pub(super) unsafe fn call(handler: &OnDevice, frame: &RawFrame) -> std::result::
         args: args.map(|array| array.map(on_device)).collect::<std::result::Result<_, _>>()?,
         results: results.map(|array| array.map(on_device)).collect::<std::result::Result<_, _>>()?,
         frame: Frame(frame),
+        platform: &handler.platform,
     };
-    guarded(|| handler(&call))
+    guarded(|| (handler.body)(&call))
 }

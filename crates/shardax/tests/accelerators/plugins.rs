@@ -29,9 +29,13 @@ pub fn calls(topology: &Topology) -> Result<()> {
     assert!(compiled.as_text()?.contains("shardax.host_function"), "{}", compiled.as_text()?);
     let error = compiled.serialize().expect_err("its function is of this process");
     assert!(error.message().contains("it calls functions of this process"), "{error}");
-    let called = pure_callback(|_, _| Ok(()), shape_dtype_struct([8], DType::F32)).cuda(|_| Ok(()));
-    let rejected = jit(move |x: Array| called.call(x)).lower(&x).err().expect("it is no `ffi_call`").to_string();
-    assert!(rejected.contains("pure_callback of ") && rejected.contains("is not implemented on GPU"), "{rejected}");
+    // Other callbacks get copies of their arguments on the host.
+    let called = pure_callback(|_, _| Ok(()), shape_dtype_struct([8], DType::F32));
+    let compiled = jit(move |x: Array| called.call(x)).lower(&x)?.compile_for(topology)?;
+    assert!(compiled.as_text()?.contains("shardax.host_function"), "{}", compiled.as_text()?);
+    let narrow = pure_callback(|_, _| Ok(()), shape_dtype_struct([8], DType::I4));
+    let rejected = jit(move |x: Array| narrow.call(x)).lower(&x).err().expect("not elements of 4 bits").to_string();
+    assert!(rejected.contains("pure_callback of ") && rejected.contains("4 bits and fewer"), "{rejected}");
     let host = doubled();
     let error = jit(move |x: Array| host.call(x)).lower(&x).err().expect("it has no part for GPUs").to_string();
     assert!(error.contains("is not implemented on GPU") && error.contains("`.cuda(…)`"), "{error}");

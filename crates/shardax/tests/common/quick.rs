@@ -16,9 +16,16 @@ pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
     if i % 8 == 7 { Vec::new() } else { QUICK.to_vec() }
 }
 
-/// Simulates eight CPU devices.
+/// Simulates eight CPU devices, unless `SHARDAX_PLATFORM` selects another platform.
 pub fn eight_devices() {
-    shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+    if is_on_cpu() {
+        shardax::config::set_num_cpu_devices(8).expect("eight CPU devices");
+    }
+}
+
+/// Returns true unless `SHARDAX_PLATFORM` selects another platform.
+pub fn is_on_cpu() -> bool {
+    std::env::var("SHARDAX_PLATFORM").map_or(true, |platform| platform == "cpu")
 }
 
 /// Simulates eight CPU devices, and compiles all programs of the process quickly.

@@ -11,7 +11,7 @@ use shardax::prelude::*;
 use shardax::stages::CompilerOption;
 
 use super::compare::{differ, is_blind};
-use super::quick::{QUICK, mostly_quick};
+use super::quick::{QUICK, is_on_cpu, mostly_quick};
 use super::read::ints;
 use super::{Case, Fun, Host, family, outside_of_ci};
 
@@ -69,6 +69,10 @@ impl Check<'_> {
 /// differ, each with the reason. One that passes, or that no case has, is a failure too.
 pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pending: &[(&str, &str)]) {
     let start = Instant::now();
+    if !is_on_cpu() {
+        // As in JAX's tests: GPUs and TPUs round operands of float32 otherwise.
+        shardax::config::set_default_matmul_precision(Some(shardax::lax::Precision::Highest));
+    }
     let cases = family(name);
     let pending: Vec<&str> = pending.iter().map(|(path, _)| *path).filter(|p| belongs(p, name)).collect();
     let is_pending = |path: &str| pending.iter().any(|p| path.starts_with(p));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use shardax_pjrt::Plugin;
+use shardax_pjrt::ffi::copies::zeroed;
 use shardax_pjrt::ffi::{self, Attr, CallFrame};
 
 use super::guarded;
@@ -154,13 +155,25 @@ pub(super) fn register_on_device() -> Result<()> {
     REGISTERED.get_or_init(register).clone()
 }
 
-/// Handles a call from a GPU program.
+/// Handles a call from a GPU program. Functions on host memory get copies, as in JAX.
 fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     let function = found(call.attr("function"))?;
-    match &function.body {
-        Body::Device(body) => body(&DeviceCall::new(call)?),
-        Body::Host(_) => Err(function.wrong_memory("a device's")),
+    if let Body::Device(body) = &function.body {
+        return body(&DeviceCall::new(call)?);
     }
+    let given = call.copy_args()?;
+    let args = call.args().iter().zip(&given);
+    let args: Vec<HostArg<'_>> = args
+        .map(|(arg, bytes)| Ok(HostArg { dtype: dtype(arg.ty)?, shape: shape(arg.dims), bytes }))
+        .collect::<Result<_>>()?;
+    let mut made: Vec<Vec<u8>> =
+        call.results().iter().map(|result| zeroed(result.byte_len)).collect::<shardax_pjrt::Result<_>>()?;
+    let rooms = call.results().iter().zip(&mut made);
+    let mut results: Vec<HostResult<'_>> = rooms
+        .map(|(to, bytes)| Ok(HostResult { dtype: dtype(to.ty)?, shape: shape(to.dims), bytes, written: false }))
+        .collect::<Result<_>>()?;
+    run(&function, call.attr("token"), &args, &mut results)?;
+    Ok(call.write_results(&made)?)
 }
 
 /// Finds the function of a call by its number.
@@ -178,7 +191,7 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
         return Ok(());
     }
     let function = found(frame.attr("function"))?;
-    let token = frame.attr("token").and_then(|a| a.as_i64()).is_some_and(|n| n != 0);
+    let token = frame.attr("token");
     let (given, made) = frame.split();
     let args: Vec<HostArg<'_>> = given
         .iter()
@@ -188,11 +201,21 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
         .iter_mut()
         .map(|ret| Ok(HostResult { dtype: dtype(ret.ty)?, shape: shape(ret.dims), bytes: ret.data(), written: false }))
         .collect::<Result<_>>()?;
-    if token {
+    run(&function, token, &args, &mut results)
+}
+
+/// Calls the function; a token goes from the first argument to the first result.
+fn run(
+    function: &Arc<HostFunction>,
+    token: Option<Attr<'_>>,
+    args: &[HostArg<'_>],
+    results: &mut [HostResult<'_>],
+) -> Result<()> {
+    if token.and_then(|token| token.as_i64()).is_some_and(|n| n != 0) {
         results[0].write([0i32])?;
-        return guarded(&function, &args[1..], &mut results[1..]);
+        return guarded(function, &args[1..], &mut results[1..]);
     }
-    guarded(&function, &args, &mut results)
+    guarded(function, args, results)
 }
 
 pub(super) fn shape(dims: &[i64]) -> Shape {
@@ -217,7 +240,7 @@ mod tests {
         let client = &client()?.pjrt;
         let handler = |call: &ffi::device::DeviceCall<'_>| handle_on_device(call).map_err(|e| e.to_string());
         ffi::device::register(client.plugin(), "Host", "test.device_function", handler)?;
-        let run = |number: i64| -> Result<()> {
+        let run = |number: i64| -> Result<Vec<u8>> {
             let text = format!(
                 "func.func @main(%x: tensor<2x3xf32>) -> tensor<4xi32> {{
                   %y = stablehlo.custom_call @test.device_function(%x) {{api_version = 4 : i32, backend_config = {{function = {number} : i64}}}}
@@ -227,8 +250,11 @@ mod tests {
             );
             let signature = Signature { parameters: vec![ParameterSpec::new(ElementType::F32, [2, 3])] };
             let program = client.compile(&text, &CompileOptions::default(), signature)?;
-            let x = client.buffer_from_host(&[0; 24], ElementType::F32, &[2, 3], &client.devices()[0])?;
-            Ok(program.execute(&[&x])?[0][0].block_until_ready()?)
+            let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_ne_bytes).concat();
+            let x = client.buffer_from_host(&x, ElementType::F32, &[2, 3], &client.devices()[0])?;
+            let mut bytes = vec![0; 16];
+            program.execute(&[&x])?[0][0].to_host(&mut bytes)?;
+            Ok(bytes)
         };
         let calls = Arc::new(AtomicUsize::new(0));
         let seen = calls.clone();
@@ -247,8 +273,14 @@ mod tests {
         };
         says(function.number, "the plugin gives this call no stream");
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        let host = HostFunction::new(|_, _| Ok(()));
-        says(host.number, "does not work on a device's memory");
+        // A function on host memory gets copies.
+        let host = HostFunction::new(|args, results| {
+            let x: Vec<f32> = args[0].to_vec()?;
+            results[0].write([x[0] as i32, x[5] as i32, 7, 8])
+        });
+        assert_eq!(run(host.number)?, [1i32, 6, 7, 8].map(i32::to_ne_bytes).concat());
+        let lazy = HostFunction::new(|_, _| Ok(()));
+        says(lazy.number, "left its result 0 unwritten");
         let gone = function.number;
         drop(function);
         says(gone, "is gone");

@@ -40,7 +40,7 @@ pub struct HostCallback<T> {
 ///
 /// A call may be left out where its results are unused, and repeated. It is called on
 /// XLA's threads, from several devices at once: inside a `shard_map` by each with its own shard, and otherwise
-/// with whole arrays. It reads its arguments in place and writes each result whole; an error or a panic is the error of
+/// with whole arrays. It reads its arguments in place (on GPUs copies on the host) and writes each result whole; an error or a panic is the error of
 /// the call, or of reading its results, and after it the program makes no further calls. It cannot run programs, and so
 /// not compute with arrays: that is an error, because XLA's threads may all be waiting for such functions.
 ///
@@ -113,7 +113,7 @@ impl<T: Tree> HostCallback<T> {
     /// stream, and starts its work on that stream, without waiting for it (JAX's
     /// `register_ffi_target(platform="CUDA")`). Results must be written whole. Its error is the error of the call. If
     /// several devices compute together an error may end the process, because others wait for this one; arrays donated
-    /// to that call are lost. Callbacks other than `ffi_call` only run on CPU.
+    /// to that call are lost. Other callbacks need none: on GPUs they get copies of their arguments on the host.
     ///
     /// The program refers to `f` by a number of this process, so it cannot be exported.
     ///

@@ -66,6 +66,16 @@ impl HostCall {
     pub fn apply(self, args: &[Array]) -> Outputs {
         bind(Arc::new(self), args)
     }
+
+    fn is_ffi(&self) -> bool {
+        matches!(self.kind, Kind::Ffi | Kind::FfiWithEffect)
+    }
+
+    /// `true` if an operand or result has elements of less than a byte.
+    fn has_parts_of_bytes(&self, cx: &Lowering, args: &[Value]) -> bool {
+        let operands = args.iter().map(|&arg| cx.dtype(arg));
+        operands.chain(self.results.iter().map(|(dtype, _)| *dtype)).any(|dtype| dtype.bits() < 8)
+    }
 }
 
 impl Primitive for HostCall {
@@ -114,9 +124,18 @@ impl Primitive for HostCall {
                 register_on_device()?;
                 function
             }
-            _ => {
-                let way = "compute this part of the program on the CPU's devices, leave the call out on other platforms, or add a GPU implementation to an `ffi_call` with `.cuda(…)`";
-                return Err(cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
+            // Its arguments are copied to the host, where elements of less than a byte have a byte each.
+            (Platform::Gpu, None) if !self.is_ffi() && !self.has_parts_of_bytes(cx, args) => {
+                register_on_device()?;
+                &self.function
+            }
+            (platform, _) => {
+                let way = match platform {
+                    Platform::Gpu if self.is_ffi() => "add a GPU implementation with `.cuda(…)`, or use a `pure_callback`, whose arguments are copied to the host",
+                    Platform::Gpu => "convert operands and results of 4 bits and fewer to int8 or bfloat16",
+                    _ => "compute this part of the program on the CPU's devices, or leave the call out on other platforms",
+                };
+                return Err(platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
             }
         };
         if self.ordered && self.kind == Kind::Debug && cx.many_devices {
