@@ -16,9 +16,8 @@ const LENGTH: usize = 1024;
 pub fn attention(implementation: Option<Implementation>) -> Result<Timing> {
     let x = |seed| uniform(&[4, 2048, 16, 64], seed).map(|x| x.astype(DType::Bf16));
     let options = AttentionOptions::new().is_causal(true).implementation(implementation);
-    let loss = move |q: Array, k: Array, v: Array| {
-        options.dot_product_attention(q, k, v).astype(DType::F32).square().sum(..)
-    };
+    let loss =
+        move |q: Array, k: Array, v: Array| options.dot_product_attention(q, k, v).astype(DType::F32).square().sum(..);
     let f = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     let (q, k, v) = (x(0)?, x(1)?, x(2)?);
     measure(|| block_until_ready(f.call((&q, &k, &v))?))

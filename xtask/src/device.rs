@@ -22,6 +22,9 @@ const ROWS: [&str; 14] = [
     "gpt_step_1",
 ];
 
+/// Rows that would take CPUs minutes.
+const ON_ACCELERATORS: [&str; 2] = ["attention_bf16", "gpt2_step_bf16"];
+
 /// Runs the doctor with these options, then the rows. `--only` is a run of some checks, without rows.
 pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let doctor = ["run", "--release", "--quiet", "-p", "shardax-cli", "--bin", "shardax-doctor", "--"];
@@ -30,7 +33,8 @@ pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         return checked;
     }
     let platform = options.first().filter(|option| !option.starts_with('-'));
-    let rows = ROWS.map(|name| row(root, name, platform.copied()));
+    let others: &[&str] = if platform.is_some_and(|platform| *platform != "cpu") { &ON_ACCELERATORS } else { &[] };
+    let rows: Vec<String> = ROWS.iter().chain(others).map(|name| row(root, name, platform.copied())).collect();
     let report = option(options, "--report").unwrap_or_else(|| PathBuf::from("shardax-doctor.md"));
     let text = format!("\nRows of the benchmarks (bench/README.md):\n\n```text\n{}```\n", rows.concat());
     let written =
@@ -88,7 +92,7 @@ mod tests {
     #[test]
     fn the_rows_are_those_of_the_benchmarks() {
         let bench = include_str!("../../bench/src/main.rs");
-        for row in ROWS {
+        for row in ROWS.iter().chain(&ON_ACCELERATORS) {
             assert!(bench.contains(&format!("(\"{row}\", ")), "{row}");
         }
     }

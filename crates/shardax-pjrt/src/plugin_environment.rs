@@ -40,7 +40,7 @@ pub(crate) fn for_tpu() {
     }
 }
 
-/// Loads libraries that cuDNN does not find by itself, from next to the plugin (as JAX does; not tested on a GPU).
+/// Loads libraries that cuDNN does not find by itself, from next to the plugin, as JAX does.
 fn for_cuda(path: &Path) {
     const FILES: &[&str] = &["nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "nvidia/cu13/lib/libnvrtc.so.13"];
     // The `site-packages` folder, two levels above the plugin's.

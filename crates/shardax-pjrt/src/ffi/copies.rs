@@ -100,7 +100,8 @@ impl DeviceCall<'_> {
             if *byte_len > 0 {
                 // SAFETY: both have this length. The copy lives until the stream has been waited for, unless the driver
                 // fails, which then copies nothing more.
-                let code = unsafe { (driver.to_host)(copy.as_mut_ptr().cast(), *address as Address, *byte_len, stream) };
+                let code =
+                    unsafe { (driver.to_host)(copy.as_mut_ptr().cast(), *address as Address, *byte_len, stream) };
                 driver.check("copying an argument to the host", code)?;
             }
             copies.push(copy);

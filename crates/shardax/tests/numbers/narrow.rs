@@ -164,14 +164,14 @@ fn products() -> Result<()> {
     let wide = |dtype| DotOptions::new().preferred_element_type(dtype);
     let x = array([[100i8, 100], [-128, 127]]);
     assert_eq!(wide(DType::I32).dot(&x, &x).to_vec::<i32>()?, [10000 - 12800, 22700, -12800 - 16256, -12800 + 16129]);
-    // As it is written for GPUs; the CPU multiplies widened operands.
+    // As it is written for GPUs, where int8 is widened; the CPU widens all.
     let on_gpu = |f: &dyn Fn(Array, Array) -> Array, x: &Array, y: &Array| -> Result<String> {
         let options = shardax::export::ExportOptions::new().platforms(["cuda"]);
         let made = options.export(|x: Array, y: Array| f(x, y), (x, y))?;
         Ok(made.mlir_module("cuda").unwrap_or_default().to_owned())
     };
     let text = on_gpu(&move |x, y| wide(DType::I32).dot(x, y), &x, &x)?;
-    assert!(text.contains("(tensor<2x2xi8>, tensor<2x2xi8>) -> tensor<2x2xi32>"), "{text}");
+    assert!(text.contains("(tensor<2x2xi32>, tensor<2x2xi32>) -> tensor<2x2xi32>"), "{text}");
     let f = move |x: Array, y: Array| wide(DType::F32).dot(x, y);
     let q = array([[F8E4M3Fn::from_f64(448.0); 4]; 2]);
     let text = on_gpu(&f, &q, &q.t())?;

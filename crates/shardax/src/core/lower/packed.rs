@@ -1,9 +1,12 @@
-//! Elements of fewer than 8 bits on CPU, computed in bytes and in float32.
+//! Elements of fewer than 8 bits on CPU and GPU, computed in bytes and in float32.
 //!
 //! Their kernels in the CPU plugin (xla-cpu-pjrt 0.0.1) abort the process, or give other numbers: elements that share a
 //! byte are loaded as if each had one. Conversions are right. Noticed by `narrow::packed_elements`.
+//!
+//! The CUDA plugin (jax-cuda13-plugin 0.11.2) does not compile sorts and reductions of int4, and on an H100 several
+//! conversions of one array of int2 in a program lost its upper bits.
 
-use super::{Lowering, Value};
+use super::{Lowering, Platform, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -27,7 +30,7 @@ const OF_BITS: [&str; 2] = ["shift_right_logical", "nextafter"];
 const AS_IS: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
 
 impl Lowering {
-    /// Writes an operation; on CPU, if elements are packed, between conversions.
+    /// Writes an operation; on CPU and GPU, if elements are packed, between conversions.
     pub(super) fn unpacked(
         &mut self,
         primitive: &dyn Primitive,
@@ -37,8 +40,16 @@ impl Lowering {
         let any = |cx: &Lowering| {
             inputs.iter().any(|v| cx.dtype(*v).bits() < 8) || outs.iter().any(|out| out.dtype.bits() < 8)
         };
+        let two_bits = |cx: &Lowering| {
+            inputs.iter().any(|v| cx.dtype(*v).bits() == 2) || outs.iter().any(|out| out.dtype.bits() == 2)
+        };
+        if self.platform == Platform::Gpu && two_bits(self) {
+            let operation = format!("{} of int2 and uint2", primitive.name());
+            return Err(self.platform.lacks(&operation, "use int4 or int8"));
+        }
         let as_is = AS_IS.contains(&primitive.name());
-        if !self.on_cpu() || as_is || !any(self) || !primitive.programs().is_empty() {
+        let has_kernels = !matches!(self.platform, Platform::Cpu | Platform::Gpu);
+        if has_kernels || as_is || !any(self) || !primitive.programs().is_empty() {
             return primitive.lower(self, inputs, outs);
         }
         if OF_BITS.contains(&primitive.name()) {

@@ -131,9 +131,13 @@ impl Primitive for HostCall {
             }
             (platform, _) => {
                 let way = match platform {
-                    Platform::Gpu if self.is_ffi() => "add a GPU implementation with `.cuda(…)`, or use a `pure_callback`, whose arguments are copied to the host",
+                    Platform::Gpu if self.is_ffi() => {
+                        "add a GPU implementation with `.cuda(…)`, or use a `pure_callback`, whose arguments are copied to the host"
+                    }
                     Platform::Gpu => "convert operands and results of 4 bits and fewer to int8 or bfloat16",
-                    _ => "compute this part of the program on the CPU's devices, or leave the call out on other platforms",
+                    _ => {
+                        "compute this part of the program on the CPU's devices, or leave the call out on other platforms"
+                    }
                 };
                 return Err(platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
             }

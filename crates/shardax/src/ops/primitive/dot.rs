@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{add_tangents, dot_algorithm, dot_vector};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -329,8 +329,12 @@ impl Primitive for DotGeneral {
             return Ok(vec![dot_algorithm::lower(self, preset, cx, args, &outs[0])?]);
         }
         let attrs = self.attributes();
+        // On an H100 Triton's kernels for operands of 8 bits gave twice the sums (jax-cuda13-plugin 0.11.2, JAX too). Those
+        // of int32 are right. Noticed by the reference value `dot/dot_general_i8_to_i32` on a GPU.
+        let is_byte = |dtype: DType| dtype.is_integer() && dtype.bits() == 8;
+        let bytes_on_gpu = cx.platform == Platform::Gpu && args.iter().any(|&v| is_byte(cx.dtype(v)));
         // The CPU computes in 32 bits, which have the numbers of two kinds of float8.
-        if outs[0].dtype.is_narrow() && cx.on_cpu() {
+        if outs[0].dtype.is_narrow() && cx.on_cpu() || is_byte(outs[0].dtype) && bytes_on_gpu {
             let dtype = if outs[0].dtype.is_float() { DType::F32 } else { DType::I32 };
             let wide = DotGeneral { preferred: Some(dtype), ..self.clone() };
             let made = wide.lower(cx, args, &[outs[0].with_dtype(dtype)])?;
@@ -339,7 +343,7 @@ impl Primitive for DotGeneral {
         // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
         // way.
         let args: Vec<Value> = match self.preferred {
-            Some(dtype) if cx.on_cpu() => args
+            Some(dtype) if cx.on_cpu() || bytes_on_gpu => args
                 .iter()
                 .map(|&v| {
                     let wide = Aval::new(dtype, cx.shape(v).clone());
