@@ -1,4 +1,4 @@
-//! Matmuls, convolutions and gradients of their filters, and attention on CPU, as functions on slices.
+//! Matmuls, convolutions and gradients of their filters, sums, and attention on CPU, as functions on slices.
 //!
 //! | function | computes | of |
 //! |---|---|---|
@@ -6,6 +6,7 @@
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
+//! | [`column_sums`] | sums over the rows of matrices | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //!
@@ -33,6 +34,7 @@
 #![warn(missing_docs)]
 
 mod attention;
+mod column_sums;
 mod convolution;
 #[cfg(feature = "decompositions")]
 mod decompositions;
@@ -49,6 +51,7 @@ mod tests;
 mod view;
 
 pub use attention::{Attention, Backward, MASKED_SCORE, Window};
+pub use column_sums::column_sums;
 pub use convolution::convolution;
 #[cfg(feature = "decompositions")]
 pub use decompositions::{Real, cholesky, eigh, qr, svd};

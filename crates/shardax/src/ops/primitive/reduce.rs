@@ -287,6 +287,12 @@ impl Primitive for Reduce {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(self.reducer, Reducer::Sum | Reducer::Prod) {
+            #[cfg(feature = "cpu-kernels")]
+            if self.reducer == Reducer::Sum
+                && let Some(sum) = super::cpu_kernels::column_sums::lower(&self.axes, cx, args[0], &outs[0])
+            {
+                return Ok(vec![sum]);
+            }
             if let Some(sum) = self.in_blocks(cx, args[0], &outs[0])? {
                 return Ok(vec![sum]);
             }

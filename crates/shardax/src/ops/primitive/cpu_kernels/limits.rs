@@ -7,6 +7,12 @@ pub(super) const MATMUL: usize = 1 << 20;
 /// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
 pub(super) const MATMUL_SIDE: usize = 8;
 
+/// Sums over rows, in elements.
+pub(super) const COLUMN_SUM: usize = 1 << 15;
+
+/// The minimum number of rows and of columns of these sums.
+pub(super) const COLUMN_SUM_SIDE: usize = 16;
+
 pub(super) const ATTENTION: usize = 1 << 20;
 
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
