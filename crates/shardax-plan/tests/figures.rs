@@ -1,11 +1,21 @@
 //! Reports of steps on eight simulated devices, compared with theory and with the compiler's figures.
 
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
+
 use shardax::prelude::*;
 use shardax_plan::models::{self, Sizes};
 use shardax_plan::{Candidate, Holder, Link, Plan, Remat, Report, Search, Setup, Target};
 
+/// A target whose programs are compiled quickly, since they do not run: only their figures are read.
+fn target(name: &str) -> Result<Target> {
+    shardax::config::set_compiler_options(quick::QUICK);
+    Target::new(name)
+}
+
 fn setup(axes: &[(&'static str, usize)]) -> Result<Setup> {
-    let target = Target::new("cpu:8")?;
+    let target = target("cpu:8")?;
     target.prepare()?;
     let axes = axes.iter().map(|(name, size)| ((*name).into(), *size)).collect();
     Ok(Setup { axes, micro_batch: Some(16), ..Setup::new(target) })
@@ -54,7 +64,7 @@ fn fsdp_splits_the_state_of_a_decoder() -> Result<()> {
 // The CPU plugin's figures for the same program, summed in another way.
 #[test]
 fn sums_are_the_compiler_s() -> Result<()> {
-    let target = Target::new("cpu:8")?;
+    let target = target("cpu:8")?;
     target.prepare()?;
     let mesh = target.mesh([("data", 2), ("model", 4)])?;
     let on = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
@@ -83,7 +93,7 @@ fn sums_are_the_compiler_s() -> Result<()> {
 // Without the platforms' compilers, the CPU's is used, and the report states that.
 #[test]
 fn without_the_platform_s_compiler() -> Result<()> {
-    let target = Target::new("h100:8")?.by_cpu();
+    let target = target("h100:8")?.by_cpu();
     target.prepare()?;
     let setup = Setup { axes: vec![("fsdp".into(), 8)], ..Setup::new(target) };
     let report = models::named("mlp", &setup)?.report(&setup.target)?;
@@ -112,7 +122,7 @@ fn targets_are_parsed_or_rejected() -> Result<()> {
         let error = Target::new(name).expect_err(name);
         assert!(error.to_string().contains("write `v5e:4x8`"), "{error}");
     }
-    let target = Target::new("cpu:8")?;
+    let target = target("cpu:8")?;
     target.prepare()?;
     let error = target.mesh([("data", 4)]).expect_err("too few");
     assert!(error.message().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
@@ -127,7 +137,7 @@ fn a_device_that_a_file_describes() -> Result<()> {
     write(
         r#"{"name": "big", "memory": 192e9, "flops": 1e15, "memory_bandwidth": 5e12, "switch": 4e11, "outside": 5e10, "source": "a guess"}"#,
     );
-    let target = Target::new(&name)?;
+    let target = target(&name)?;
     target.prepare()?;
     let setup = Setup { axes: vec![("fsdp".into(), 8)], micro_batch: Some(16), ..Setup::new(target) };
     let report = models::mlp(&setup)?.report(&setup.target)?;
@@ -150,7 +160,7 @@ fn a_device_that_a_file_describes() -> Result<()> {
 
 #[test]
 fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
-    let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
+    let setup = Setup { micro_batch: Some(16), ..Setup::new(target("h100:8")?.by_cpu()) };
     let found = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&models::cnn, &setup)?;
     // Four meshes of `data` and `fsdp`.
     assert_eq!((found.tried, &found.idle[..]), (4, &["expert".to_owned(), "model".to_owned()][..]));
@@ -167,7 +177,7 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
         ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10, 0.3, 0.1),
         ("gpt", options(&[]), 16, 1, 0.1, 0.1),
     ] {
-        let target = Target::new("h100:8")?.by_cpu();
+        let target = target("h100:8")?.by_cpu();
         let setup = Setup { micro_batch: Some(batch), options, ..Setup::new(target) };
         let search = Search { compile, remats: vec![Remat::Full], ..Search::default() };
         let found = search.run(&|setup| models::named(name, setup), &setup)?;
@@ -185,7 +195,7 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
 
 #[test]
 fn failures_of_a_search_are_reported() -> Result<()> {
-    let setup = Setup { micro_batch: Some(16), ..Setup::new(Target::new("h100:8")?.by_cpu()) };
+    let setup = Setup { micro_batch: Some(16), ..Setup::new(target("h100:8")?.by_cpu()) };
     let fails = |setup: &Setup| match (setup.axis("data"), setup.axis("model")) {
         (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is not a mesh of mine")),
         _ => models::mlp(setup),
@@ -199,7 +209,7 @@ fn failures_of_a_search_are_reported() -> Result<()> {
 
 #[test]
 fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
-    let target = Target::new("h100:8")?.by_cpu();
+    let target = target("h100:8")?.by_cpu();
     let mut setup = Setup { micro_batch: Some(64), ..Setup::new(target) };
     setup.options = [("features", "64"), ("hidden", "256")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     let search = Search { compile: 2, remats: vec![Remat::None, Remat::Full], ..Search::default() };

@@ -15,10 +15,24 @@ pub fn example(name: &str) -> PathBuf {
     path
 }
 
+/// Options of XLA that compile in half of the time, for what compiles longer than it runs; as in `quick.rs` of shardax's tests.
+const QUICK: &str = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 \
+    --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1";
+
+/// Has an example compile quickly, unless it runs longer than it compiles, or CI, where the variable `CI` is, or `cargo xtask
+/// platforms` compiles what users compile.
+pub fn compile_quickly(name: &str, command: &mut Command) {
+    let as_users = ["CI", "SHARDAX_COMPILE_ALSO_FOR", "XLA_FLAGS"];
+    if name != "cifar10" && as_users.iter().all(|variable| std::env::var_os(variable).is_none()) {
+        command.env("XLA_FLAGS", QUICK);
+    }
+}
+
 pub fn run(name: &str, args: &[&str]) -> Output {
     // A user's second run finds the programs of the first; `.cargo/config.toml` turns that off.
     let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
     let mut command = Command::new(example(name));
+    compile_quickly(name, &mut command);
     let out = command.args(args).env("SHARDAX_COMPILATION_CACHE_DIR", cache).output().expect("the example starts");
     // If programs are compiled for TPUs and GPUs as well, forwards the results, which `cargo xtask platforms` counts.
     if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {

@@ -6,13 +6,15 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time limit of a job in seconds, unless `SHARDAX_JOB_LIMIT` is set.
 const LIMIT: u64 = 120;
 /// The lines of standard error that say how a job ended.
 const LAST_LINES: usize = 60;
+/// The processes of all jobs that run at the same time: jobs wait more than they compute.
+const PROCESSES: usize = 8;
 /// Tells a process of a job which case to run.
 pub const CASE: &str = "SHARDAX_MPI_TEST_CASE";
 
@@ -45,12 +47,39 @@ impl Drop for Job {
     }
 }
 
+/// A job's share of [`PROCESSES`], until it is dropped.
+struct Turn(usize);
+
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
+impl Turn {
+    /// Waits until other jobs leave room for a job of so many processes, however large it is.
+    fn wait(processes: usize) -> Turn {
+        let share = processes.min(PROCESSES);
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running =
+            ENDED.wait_while(running, |running| *running + share > PROCESSES).unwrap_or_else(PoisonError::into_inner);
+        *running += share;
+        Turn(share)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= self.0;
+        ENDED.notify_all();
+    }
+}
+
 pub struct Outcome {
     pub success: bool,
     /// Standard output, then standard error.
     pub text: String,
     /// The launcher's exit status and the last lines of standard error.
     pub end: String,
+    /// From its start, without the wait for other jobs.
+    pub took: Duration,
 }
 
 /// Runs the test `child` of this program in several processes.
@@ -66,9 +95,7 @@ pub fn run(
     processes: usize,
     variables: &[(&str, &str)],
 ) -> Outcome {
-    // One job at a time: each has at least as many processes as the machine has cores.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = Turn::wait(processes);
     let dir = std::env::temp_dir().join(format!("shardax-mpi-{}-{case}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let (out, err) = (dir.join("out"), dir.join("err"));
@@ -95,6 +122,7 @@ pub fn run(
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
+    let took = start.elapsed();
     drop(job);
     // A process that was killed may have written half a character.
     let [out, err] = [out, err].map(|file| std::fs::read(file).unwrap_or_default());
@@ -104,5 +132,5 @@ pub fn run(
     let text = out + &err;
     let _ = std::fs::remove_dir_all(&dir);
     let status = status.unwrap_or_else(|| panic!("{case} under {} ran past {limit} s:\n{text}", launcher.display()));
-    Outcome { success: status.success(), end: format!("{status}\n{last}"), text }
+    Outcome { success: status.success(), end: format!("{status}\n{last}"), text, took }
 }

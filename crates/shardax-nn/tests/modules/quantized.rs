@@ -29,16 +29,16 @@ fn float8_trains() -> Result<()> {
     let mut narrow = Optimizer::new(Mlp { hidden, out }, adam(1e-2))?;
     let mut wide = Optimizer::new(Sequential((layers[0].clone(), Apply(relu), layers[1].clone())), adam(1e-2))?;
     let step = jit(|mut optimizer: Optimizer<Mlp>, x: Array, y: Array| -> Result<(Optimizer<Mlp>, Array)> {
-        let loss = optimizer.minimize(|model| mse(model.forward(&x), &y).mean(..))?;
+        let loss = optimizer.minimize(|model| mse(model.forward(&x), &y))?;
         Ok((optimizer, loss))
     });
     let (mut of_narrow, mut of_wide) = (0.0, 0.0);
-    let first = mse(narrow.model.forward(&x), &y).mean(..).to_f64()?;
+    let first = mse(narrow.model.forward(&x), &y).to_f64()?;
     for _ in 0..60 {
         let (next, loss) = step.call((narrow, &x, &y))?;
         narrow = next;
         of_narrow = loss.to_f64()?;
-        of_wide = wide.minimize(|model| mse(model.forward(&x), &y).mean(..))?.to_f64()?;
+        of_wide = wide.minimize(|model| mse(model.forward(&x), &y))?.to_f64()?;
     }
     assert!(
         of_narrow < first / 10.0 && of_narrow < of_wide + 0.05,

@@ -11,6 +11,11 @@ pub const QUICK: [(&str, CompilerOption); 4] = [
     ("xla_cpu_parallel_codegen_split_count", CompilerOption::Int(1)),
 ];
 
+/// Of so many checks `cargo test` makes one, to be quick; CI, which has the variable `CI`, makes all.
+pub fn outside_of_ci(every: usize) -> usize {
+    if std::env::var_os("CI").is_some() { 1 } else { every }
+}
+
 /// The options of program `i` of a list: every eighth is compiled as users' programs are.
 pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
     if i % 8 == 7 { Vec::new() } else { QUICK.to_vec() }

@@ -44,17 +44,13 @@ pub mod ways;
 pub mod window;
 
 pub use check::check_family;
+pub use quick::outside_of_ci;
 pub use read::{Case, Host, dtype, family, golden_dir};
 
 use std::cell::Cell;
 use std::panic::Location;
 
 use shardax::prelude::*;
-
-/// Of so many checks `cargo test` makes one, to be quick; CI, which has the variable `CI`, makes all.
-pub fn outside_of_ci(every: usize) -> usize {
-    if std::env::var_os("CI").is_some() { 1 } else { every }
-}
 
 /// The function of a case.
 pub type Fun = Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>;

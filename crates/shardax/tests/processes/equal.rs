@@ -137,9 +137,9 @@ type Made = std::result::Result<PathBuf, String>;
 /// With 4 devices, and with 8.
 static MADE: [OnceLock<Made>; 2] = [const { OnceLock::new() }; 2];
 
-/// The results computed with this number of devices, if there are any.
-pub fn made(devices: usize) -> Option<&'static Made> {
-    MADE[usize::from(devices > 4)].get()
+/// The folders of all results that were computed.
+pub fn made() -> impl Iterator<Item = &'static PathBuf> {
+    MADE.iter().filter_map(|made| made.get()?.as_ref().ok())
 }
 
 /// Has one process compute with so many devices what the others are compared with, once; otherwise what went wrong.

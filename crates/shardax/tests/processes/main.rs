@@ -68,18 +68,25 @@ fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
 
 #[track_caller]
 fn passes(case: &str) {
-    static RUNS: [OnceLock<Vec<(PathBuf, Said)>>; JOBS.len()] = [const { OnceLock::new() }; JOBS.len()];
-    for (run, (processes, devices)) in RUNS.iter().zip(JOBS) {
-        let run = run.get_or_init(|| {
-            let only = std::env::var("SHARDAX_JOB_CASE").ok();
-            let one = |l: PathBuf| (l.clone(), start(&l, processes, devices, only.as_deref()));
-            let runs = launchers().into_iter().map(one).collect();
-            // Nobody else is compared with it: those of 2 × 2 have been.
-            if let (4, Some(Ok(folder))) = (processes, equal::made(processes * devices)) {
-                let _ = std::fs::remove_dir_all(folder);
-            }
-            runs
+    static RUNS: OnceLock<Vec<Vec<(PathBuf, Said)>>> = OnceLock::new();
+    let runs = RUNS.get_or_init(|| {
+        let only = std::env::var("SHARDAX_JOB_CASE").ok();
+        let only = only.as_deref();
+        let runs = std::thread::scope(|scope| {
+            let jobs = JOBS.map(|(processes, devices)| {
+                scope.spawn(move || {
+                    let one = |l: PathBuf| (l.clone(), start(&l, processes, devices, only));
+                    launchers().into_iter().map(one).collect()
+                })
+            });
+            jobs.map(|job| job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).into()
         });
+        for folder in equal::made() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+        runs
+    });
+    for (run, (processes, devices)) in runs.iter().zip(JOBS) {
         for (launcher, said) in run {
             let said = said.get(case).cloned().unwrap_or_default();
             let wrong: Vec<String> = (0..processes)
