@@ -279,9 +279,16 @@ fn in_a_process_with_the_kernels() {
     }
     let w = random.whole(&[3, 3, 16, 16]);
     let want = floats(&f.call((&x, &w)).unwrap());
+    let (ct, loss) = (random.whole(x.shape()), |w: Array, x: Array, ct: Array| (same(&x, &w, 1) * ct).sum(..));
+    let gradient = jit(grad(loss));
+    let [w_64, x_64, ct_64] = [&w, &x, &ct].map(|x| x.astype(DType::F64));
+    let dw = gradient.call((&w_64, &x_64, &ct_64)).unwrap();
     for dtype in [DType::F16, DType::Bf16, DType::F64] {
-        let found = f.call((&x.astype(dtype), &w.astype(dtype))).unwrap();
+        let [w, x, ct] = [&w, &x, &ct].map(|x| x.astype(dtype));
+        let found = f.call((&x, &w)).unwrap();
         assert_eq!((found.dtype(), floats(&found)), (dtype, floats(&exact.call((&x, &w)).unwrap().astype(dtype))));
+        let found = gradient.call((&w, &x, &ct)).unwrap();
+        assert_eq!((found.dtype(), floats(&found)), (dtype, floats(&dw.astype(dtype))));
     }
     assert_eq!(want, floats(&exact.call((&x, &w)).unwrap()));
     // Other programs than this one's do not know the calls.

@@ -46,6 +46,24 @@ fn in_a_process_with_cpu_kernels() {
     let (text, found) = text_and_numbers("ij,kj->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[400, 300], 2));
     assert!(text.contains("shardax_dot"), "{text}");
     assert_eq!(found, text_and_numbers("ij,kj->ik", &whole::<f64>(&[64, 300], 1), &whole::<f64>(&[400, 300], 2)).1);
+    // Of half precision where an operand is transposed: exact sums in f32 that are rounded once, of what is not finite too.
+    let mut odd = whole::<f32>(&[100, 130], 1).to_vec::<f32>().unwrap();
+    (odd[7], odd[130 * 3 + 9], odd[130 * 9 + 11]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let [a, b] = [Array::from_vec(odd, &[100, 130]).unwrap(), whole::<f32>(&[100, 90], 2)];
+    let sums = text_and_numbers("ji,jk->ik", &a, &b).1;
+    for dtype in [DType::Bf16, DType::F16] {
+        let [a, b] = [&a, &b].map(|x| x.astype(dtype));
+        let (text, found) = text_and_numbers("ji,jk->ik", &a, &b);
+        assert!(text.contains("shardax_dot"), "{text}");
+        let want = floats(&Array::from_vec(sums.clone(), &[130, 90]).unwrap().astype(DType::F32).astype(dtype));
+        let is_same = |(x, y): (&f64, &f64)| x == y || x.is_nan() && y.is_nan();
+        assert!(
+            found.iter().zip(&want).all(is_same) && found.iter().filter(|x| x.is_infinite()).count() > 90,
+            "{dtype}"
+        );
+        let (text, _) = text_and_numbers("ji,ik->jk", &a, &whole::<f32>(&[130, 90], 3).astype(dtype));
+        assert!(!text.contains("shardax_dot"), "XLA is as fast:\n{text}");
+    }
     // Small ones stay with XLA, and so do those that other programs are to run.
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
     assert!(!text.contains("shardax_dot"), "{text}");

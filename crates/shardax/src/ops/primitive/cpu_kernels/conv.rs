@@ -1,11 +1,11 @@
-//! Chooses the kernel of a convolution of f32.
+//! Chooses the kernel of a convolution of f32, or of half precision in f32.
 //!
 //! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
 //! each position of the window gives an element of the filter.
 
 use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL};
 
-use super::{filter_window, is_always_used, is_enabled, is_worth, limits, reshape, transpose};
+use super::{convert, filter_window, is_always_used, is_enabled, is_worth, limits, reshape, transpose, widened};
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
@@ -31,40 +31,54 @@ pub(in super::super) fn lower(
     args: &[Value],
     out: &Aval,
 ) -> Result<Option<Value>> {
-    let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out };
+    let wide = out.with_dtype(widened(out.dtype));
+    let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out: &wide };
     let is_known = (1..=SPATIAL).contains(&conv.window.len())
-        && [&of.lhs, &of.rhs, out].iter().all(|aval| aval.dtype == DType::F32 && aval.size() > 0);
+        && wide.dtype == DType::F32
+        && [&of.lhs, &of.rhs, out].iter().all(|aval| aval.dtype == out.dtype && aval.size() > 0);
     if !is_known || !is_enabled(cx) {
         return Ok(None);
     }
-    let apart = conv.window.iter().fold(1usize, |n, w| n.saturating_mul(w.base_dilation));
-    if of.is_depthwise_gradient() && apart == 1 {
-        return Ok(is_worth(of.work(), limits::DEPTHWISE)
-            .then(|| filter_window::lower(filter_window::DEPTHWISE, &of, cx, args)));
-    }
-    if conv.batch_group_count > 1 || conv.feature_group_count > 1 {
-        return Ok(None);
-    }
-    if of.is_matmul() {
+    if of.is_matmul() && conv.batch_group_count == 1 && conv.feature_group_count == 1 {
         return of.matmul(cx, args).map(Some);
     }
-    let patches = of.lhs.shape[conv.lhs[1]].saturating_mul(of.window());
-    let is_filter_gradient = apart == 1
-        && of.positions() < of.window()
-        && is_worth(of.work(), limits::FILTER_GRADIENT)
-        && is_worth(patches, MIN_PATCHES);
-    if is_filter_gradient {
-        return Ok(Some(filter_window::lower(filter_window::TARGET, &of, cx, args)));
-    }
-    let features = [of.lhs.shape[conv.lhs[1]], of.rhs.shape[conv.rhs[0]]];
-    let is_wide = is_always_used() || features.iter().all(|n| *n >= limits::CONVOLUTION_FEATURES);
-    // With a base dilation one in `apart` elements is multiplied, in as many convolutions.
-    let work = of.work() / apart.saturating_mul(apart);
-    let is_convolution = is_wide && is_worth(work, limits::CONVOLUTION);
-    Ok(is_convolution.then(|| filter_window::lower_convolution(&of, cx, args)))
+    let Some(target) = of.target() else { return Ok(None) };
+    let args = [args[0], args[1]].map(|v| convert(cx, v, DType::F32));
+    let made = match target {
+        filter_window::CONVOLUTION => filter_window::lower_convolution(&of, cx, &args),
+        target => filter_window::lower(target, &of, cx, &args),
+    };
+    Ok(Some(convert(cx, made, out.dtype)))
 }
 
 impl Conv<'_> {
+    /// The kernel that computes it, if one is worthwhile.
+    fn target(&self) -> Option<&'static str> {
+        let Conv { conv, lhs, rhs, .. } = self;
+        let apart = conv.window.iter().fold(1usize, |n, w| n.saturating_mul(w.base_dilation));
+        if self.is_depthwise_gradient() && apart == 1 {
+            return is_worth(self.work(), limits::DEPTHWISE).then_some(filter_window::DEPTHWISE);
+        }
+        if conv.batch_group_count > 1 || conv.feature_group_count > 1 {
+            return None;
+        }
+        let patches = lhs.shape[conv.lhs[1]].saturating_mul(self.window());
+        let is_filter_gradient = apart == 1
+            && self.positions() < self.window()
+            && is_worth(self.work(), limits::FILTER_GRADIENT)
+            && is_worth(patches, MIN_PATCHES);
+        if is_filter_gradient {
+            return Some(filter_window::TARGET);
+        }
+        let features = [lhs.shape[conv.lhs[1]], rhs.shape[conv.rhs[0]]];
+        let is_wide = is_always_used() || features.iter().all(|n| *n >= limits::CONVOLUTION_FEATURES);
+        // With a base dilation one in `apart` elements is multiplied, in as many convolutions.
+        let work = self.work() / apart.saturating_mul(apart);
+        // XLA widens half precision as fast, so that the kernel pays only where it leaves out the zeros of a base dilation.
+        let is_ahead = lhs.dtype == DType::F32 || apart > 1 || is_always_used();
+        (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(filter_window::CONVOLUTION)
+    }
+
     /// The number of elements of the window.
     fn window(&self) -> usize {
         self.conv.rhs[2..].iter().map(|&d| self.rhs.shape[d]).product()

@@ -1,7 +1,7 @@
 //! The sizes from which the kernels are used, in multiply-adds unless stated otherwise. `shardax-bench --cpu-kernels`
 //! prints the times of XLA and of the kernels for shapes around these.
 
-/// Matmuls of f32 and f64. Below, the call costs more than it saves.
+/// Matmuls of f32 and f64, and with a transposed operand of bf16 and f16. Below, the call costs more than it saves.
 pub(super) const MATMUL: usize = 1 << 20;
 
 /// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
@@ -18,7 +18,7 @@ pub(super) const ATTENTION: usize = 1 << 20;
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
-/// Convolutions, and gradients with respect to the image.
+/// Convolutions, and gradients with respect to the image; of bf16 and f16 those of strided convolutions.
 pub(super) const CONVOLUTION: usize = 1 << 20;
 
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.

@@ -1,12 +1,15 @@
-//! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`. XLA's (xla-cpu-pjrt 0.0.1) take up to three times as long: of
-//! f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
+//! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`, and of bf16 and f16 in f32. XLA's (xla-cpu-pjrt 0.0.1) take up
+//! to three times as long: of f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
 
 use shardax_cpu_kernels::{self as kernels, Float};
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{call, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, transpose, view};
+use super::{
+    call, convert, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, sizes, transpose, view,
+    widened,
+};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -29,30 +32,45 @@ pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value
     let sides = [rows, columns, depth];
     let is_wide = is_always_used() || sides.iter().all(|side| *side >= limits::MATMUL_SIDE);
     let work = sides.into_iter().fold(batch, usize::saturating_mul);
-    if !matches!(out.dtype, DType::F32 | DType::F64) || !is_wide || !is_worth(work, limits::MATMUL) || !is_enabled(cx) {
+    let dtype = widened(out.dtype);
+    if !matches!(dtype, DType::F32 | DType::F64) || !is_wide || !is_worth(work, limits::MATMUL) || !is_enabled(cx) {
         return None;
     }
-    let (a, a_dim) = matrices(cx, args[0], [&dot.lhs_batch, &lhs_free, &dot.lhs_contract], [batch, rows, depth]);
-    let (b, b_dim) = matrices(cx, args[1], [&dot.rhs_batch, &rhs_free, &dot.rhs_contract], [batch, columns, depth]);
-    let product = Aval::new(out.dtype, Shape::from_slice(&[batch, rows, columns]));
+    let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];
+    // XLA widens half precision as fast, so that the kernel pays only where it is far ahead in f32.
+    let is_transposed = matches!(parts.map(contracted_dim), [Some(1), Some(_)] | [Some(_), Some(2)]);
+    if dtype != out.dtype && !is_transposed && !is_always_used() {
+        return None;
+    }
+    let [a, b] = [args[0], args[1]].map(|v| convert(cx, v, dtype));
+    let (a, a_dim) = matrices(cx, a, parts[0], [batch, rows, depth]);
+    let (b, b_dim) = matrices(cx, b, parts[1], [batch, columns, depth]);
+    let product = Aval::new(dtype, Shape::from_slice(&[batch, rows, columns]));
     let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
     let product = call(cx, TARGET, &[a, b], &numbers, &[product])[0];
+    let product = convert(cx, product, out.dtype);
     Some(reshape(cx, product, &out.shape))
+}
+
+/// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are its batch, free and
+/// contracted dimensions. `None` if they are in another order.
+fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
+    let is_order = |order: [&[usize]; 3]| order.concat().into_iter().enumerate().all(|(i, d)| i == d);
+    if is_order([b, c, f]) {
+        Some(1)
+    } else if is_order([b, f, c]) {
+        Some(2)
+    } else {
+        None
+    }
 }
 
 /// Views `v` as a batch of matrices, and returns their contracted dimension: whichever needs no transposition,
 /// or else the last.
 fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, depth]: [usize; 3]) -> (Value, usize) {
-    let aval = cx.aval(v);
-    let [b, f, c] = parts;
-    let is_order = |order: [&[usize]; 3]| order.concat().into_iter().eq(0..aval.rank());
-    let (v, dims, dim) = if is_order([b, c, f]) {
-        (v, [batch, depth, free], 1)
-    } else if is_order([b, f, c]) {
-        (v, [batch, free, depth], 2)
-    } else {
-        (transpose(cx, v, &[b, f, c].concat()), [batch, free, depth], 2)
-    };
+    let v = if contracted_dim(parts).is_some() { v } else { transpose(cx, v, &parts.concat()) };
+    let dim = contracted_dim(parts).unwrap_or(2);
+    let dims = if dim == 1 { [batch, depth, free] } else { [batch, free, depth] };
     (reshape(cx, v, &dims), dim)
 }
 

@@ -24,6 +24,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::settings::{CPU_KERNELS, CpuKernels};
 use crate::shape::Shape;
@@ -96,6 +97,20 @@ fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)]
          operand_layouts = [{operands}], result_layouts = [{results}]"
     );
     cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)
+}
+
+/// The dtype that a kernel computes in: f32 for half precision, whose sums are rounded once.
+fn widened(dtype: DType) -> DType {
+    if matches!(dtype, DType::Bf16 | DType::F16) { DType::F32 } else { dtype }
+}
+
+/// Converts `v`, unless it is of this dtype already.
+fn convert(cx: &mut Lowering, v: Value, dtype: DType) -> Value {
+    if cx.dtype(v) == dtype {
+        return v;
+    }
+    let converted = cx.aval(v).with_dtype(dtype);
+    cx.op("stablehlo.convert", &[v], "", &converted)
 }
 
 /// Transposes `v`, unless its dimensions are in this order already.
