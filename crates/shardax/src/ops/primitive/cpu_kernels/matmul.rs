@@ -37,7 +37,7 @@ pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value
         return None;
     }
     let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];
-    // XLA widens half precision as fast, so that the kernel pays only where it is far ahead in f32.
+    // XLA widens half precision as fast, so that the kernel pays only where it is far ahead in f32 (`docs/benchmarks.md`).
     let is_transposed = matches!(parts.map(contracted_dim), [Some(1), Some(_)] | [Some(_), Some(2)]);
     if dtype != out.dtype && !is_transposed && !is_always_used() {
         return None;
