@@ -42,8 +42,9 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let (args, results) = frame.split();
     let ([x], [out]) = (args, results) else { return Err("not an operand and a result".into()) };
     let shape = sizes(x.dims);
-    Ok(match out.ty {
-        ElementType::F64 => kernels::column_sums::<f64>(view(x, &shape)?, numbers_mut(out)?, threads)?,
-        _ => kernels::column_sums::<f32>(view(x, &shape)?, numbers_mut(out)?, threads)?,
-    })
+    let made = match out.ty {
+        ElementType::F64 => kernels::column_sums::<f64>(view(x, &shape)?, numbers_mut(out)?, threads),
+        _ => kernels::column_sums::<f32>(view(x, &shape)?, numbers_mut(out)?, threads),
+    };
+    Ok(made?)
 }
