@@ -3,7 +3,7 @@
 //! The call comes on the thread that runs the program or on one of the plugin's, while earlier work of the program may
 //! still run on the stream. Work that the function starts on the stream runs after that, and before the next operation
 //! of the program. The function should not wait for it, and cannot read device memory from the host;
-//! [`copies`](super::copies) do both.
+//! [`copies`] do both.
 
 use std::ffi::c_void;
 
