@@ -1383,7 +1383,8 @@ def main():
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
 
-    names = chosen(NAMES if PLATFORM == "cpu" and options.filter not in ON_ACCELERATORS else NAMES + ON_ACCELERATORS, options.filter)
+    on_cpu = PLATFORM == "cpu" and options.filter not in ON_ACCELERATORS
+    names = chosen(NAMES if on_cpu else NAMES + ON_ACCELERATORS, options.filter)
     if options.list:
         print("\n".join(names))
         return

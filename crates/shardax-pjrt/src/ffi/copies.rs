@@ -87,13 +87,23 @@ impl Driver {
 }
 
 impl DeviceCall<'_> {
+    /// The driver, and the stream on which it copies.
+    fn driver(&self) -> Result<(&'static Driver, Stream)> {
+        let stream = match self.stream() {
+            Some(stream) => stream,
+            None if self.platform() == "Host" => std::ptr::null_mut(),
+            // On another stream, copies would not wait for the program.
+            None => return Err(Error::new(Code::Internal, "the plugin gives this call no stream")),
+        };
+        Ok((Driver::of(self.platform())?, stream))
+    }
+
     /// Copies the arguments to the host, after the program's earlier work.
     ///
     /// # Errors
     /// The driver fails or is not there, or there is no memory for the copies.
     pub fn copy_args(&self) -> Result<Vec<Vec<u8>>> {
-        let driver = Driver::of(self.platform())?;
-        let stream = self.stream().unwrap_or(std::ptr::null_mut());
+        let (driver, stream) = self.driver()?;
         let mut copies = Vec::new();
         for DeviceArray { address, byte_len, .. } in self.args() {
             let mut copy = zeroed(*byte_len)?;
@@ -119,8 +129,7 @@ impl DeviceCall<'_> {
     /// # Panics
     /// A result has another length.
     pub fn write_results(&self, bytes: &[Vec<u8>]) -> Result<()> {
-        let driver = Driver::of(self.platform())?;
-        let stream = self.stream().unwrap_or(std::ptr::null_mut());
+        let (driver, stream) = self.driver()?;
         assert_eq!(bytes.len(), self.results().len(), "the number of results");
         for (DeviceArray { address, byte_len, .. }, bytes) in self.results().iter().zip(bytes) {
             assert_eq!(bytes.len(), *byte_len, "the length of a result");

@@ -37,19 +37,14 @@ impl Lowering {
         inputs: &[Value],
         outs: &[Aval],
     ) -> Result<Vec<Value>> {
-        let any = |cx: &Lowering| {
-            inputs.iter().any(|v| cx.dtype(*v).bits() < 8) || outs.iter().any(|out| out.dtype.bits() < 8)
-        };
-        let two_bits = |cx: &Lowering| {
-            inputs.iter().any(|v| cx.dtype(*v).bits() == 2) || outs.iter().any(|out| out.dtype.bits() == 2)
-        };
-        if self.platform == Platform::Gpu && two_bits(self) {
+        let bits = inputs.iter().map(|v| self.dtype(*v).bits()).chain(outs.iter().map(|out| out.dtype.bits())).min();
+        if self.platform == Platform::Gpu && bits == Some(2) {
             let operation = format!("{} of int2 and uint2", primitive.name());
             return Err(self.platform.lacks(&operation, "use int4 or int8"));
         }
         let as_is = AS_IS.contains(&primitive.name());
         let has_kernels = !matches!(self.platform, Platform::Cpu | Platform::Gpu);
-        if has_kernels || as_is || !any(self) || !primitive.programs().is_empty() {
+        if has_kernels || as_is || bits.is_none_or(|bits| bits >= 8) || !primitive.programs().is_empty() {
             return primitive.lower(self, inputs, outs);
         }
         if OF_BITS.contains(&primitive.name()) {
