@@ -64,18 +64,14 @@ impl Job {
         let temporary = unfinished(&self.path);
         let alone = process_count() == 1;
         let first = process_index() == 0;
-        let made = match (first, self.replace) {
-            (false, _) => Ok(None),
-            (true, false) => make_folder(&temporary).map(|()| None),
-            (true, true) => claim(&temporary, self.timeout).map(Some),
-        };
+        let made = if first { claim(&temporary, self.replace, self.timeout).map(Some) } else { Ok(None) };
         if alone && let Err(error) = &made {
             return Err(error.clone());
         }
         self.wait("begun")?;
         let begun = made.is_ok();
         let snapshot = std::mem::replace(&mut self.snapshot, Err(Error::new(ErrorKind::Value, "taken")));
-        // The claim is held until the checkpoint is at its final path.
+        // The claim is held until the checkpoint is at its final path, and the one that it replaced is gone.
         let (made, _claim) = match made {
             Ok(claim) => (Ok(()), claim),
             Err(error) => (Err(error), None),
@@ -188,6 +184,10 @@ impl Job {
         sync_folder(temporary)?;
         let old = replaced(&self.path);
         if self.replace && self.path.exists() {
+            // Its writer may still be removing the one before it.
+            let folder = fs::File::open(&self.path).map_err(|error| failed("open", &self.path, &error))?;
+            let begin = Instant::now();
+            while !lock(&folder, &self.path, begin, self.timeout)? {}
             // A leftover of a program that was interrupted here.
             remove(&old)?;
             fs::rename(&self.path, &old).map_err(|error| failed("move", &self.path, &error))?;
@@ -244,24 +244,9 @@ fn index_name(rank: usize) -> String {
     format!("process-{rank:05}.json")
 }
 
-fn make_folder(path: &Path) -> Result<()> {
-    let above = parent(path);
-    fs::create_dir_all(above).map_err(|error| failed("make the folder", above, &error))?;
-    fs::create_dir(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            let what =
-                format!("{} is there already: another program writes this checkpoint, or was stopped", path.display());
-            Error::new(ErrorKind::Runtime, what)
-                .help("remove it if no other program runs; a `CheckpointManager` does so when it starts")
-        }
-        _ => failed("make the folder", path, &error),
-    })
-}
-
-/// Creates the temporary folder of a replacement, and locks it: a concurrent replacement waits. Removes what an
-/// interrupted program left there.
-fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
-    const POLL: Duration = Duration::from_millis(10);
+/// Creates the temporary folder of a checkpoint, and locks it. Where checkpoints are replaced, a concurrent writer
+/// waits, and what an interrupted program left there is removed.
+fn claim(path: &Path, replace: bool, timeout: Duration) -> Result<fs::File> {
     let begin = Instant::now();
     let cannot = |error: io::Error| failed("make the folder", path, &error);
     let above = parent(path);
@@ -269,6 +254,12 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
     loop {
         let is_new = match fs::create_dir(path) {
             Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !replace => {
+                let path = path.display();
+                let what = format!("{path} is there already: another program writes this checkpoint, or was stopped");
+                return Err(Error::new(ErrorKind::Runtime, what)
+                    .help("remove it if no other program runs; a `CheckpointManager` does so when it starts"));
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
             Err(error) => return Err(cannot(error)),
         };
@@ -277,12 +268,7 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             folder => folder.map_err(cannot)?,
         };
-        if let Err(fs::TryLockError::WouldBlock) = folder.try_lock() {
-            if begin.elapsed() >= timeout {
-                let what = format!("{} is written by another program or thread", path.display());
-                return Err(Error::new(ErrorKind::Runtime, what).help("save to another folder, or wait for it to end"));
-            }
-            std::thread::sleep(POLL);
+        if !lock(&folder, path, begin, timeout)? {
             continue;
         }
         // The previous owner may have moved it to its final path before it released the lock.
@@ -292,6 +278,22 @@ fn claim(path: &Path, timeout: Duration) -> Result<fs::File> {
             (_, false) => {}
         }
     }
+}
+
+/// Locks a folder, or waits a moment if another program or thread has locked it: false then, and an error once
+/// `timeout` is over.
+fn lock(folder: &fs::File, path: &Path, begin: Instant, timeout: Duration) -> Result<bool> {
+    const POLL: Duration = Duration::from_millis(10);
+    // Some file systems have no locks: writers are not kept apart there.
+    if !matches!(folder.try_lock(), Err(fs::TryLockError::WouldBlock)) {
+        return Ok(true);
+    }
+    if begin.elapsed() >= timeout {
+        let what = format!("{} is written by another program or thread", path.display());
+        return Err(Error::new(ErrorKind::Runtime, what).help("save to another folder, or wait for it to end"));
+    }
+    std::thread::sleep(POLL);
+    Ok(false)
 }
 
 /// True if the open folder is the one at this path.
