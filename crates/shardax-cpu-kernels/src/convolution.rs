@@ -9,6 +9,7 @@ use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use crate::patches::{COLUMNS, ROWS};
 use crate::phases::Phase;
 use crate::product::{Before, product};
+use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
@@ -23,8 +24,8 @@ use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 /// gradients of strided convolutions have it; what lies between them is left out of sums. Padding is multiplied with the
 /// filter: an infinite one gives NaN there. Sums over no elements are 0.
 ///
-/// Each thread allocates 256 rows of at most 1,024 columns, or of one element's features, and with a base dilation 256 rows
-/// of the result; the call allocates a copy of the filter then.
+/// Each thread needs 256 rows of at most 1,024 columns, or of one element's features, and with a base dilation 256 rows of the
+/// result; the call allocates a copy of the filter then.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, convolution};
@@ -84,8 +85,8 @@ struct Kernel<'a> {
 
 /// The memory of a thread: patches, and outputs of a phase.
 struct Room {
-    patches: Vec<f32>,
-    outputs: Vec<f32>,
+    patches: Scratch,
+    outputs: Scratch,
 }
 
 impl Kernel<'_> {
@@ -95,8 +96,8 @@ impl Kernel<'_> {
         let columns = columns.min(COLUMNS.max(self.features));
         let rows = ROWS.min(out.len() / outputs);
         let room = || Room {
-            patches: vec![0.0; rows * columns],
-            outputs: vec![0.0; if self.is_whole { 0 } else { rows * outputs }],
+            patches: Scratch::new(rows * columns),
+            outputs: Scratch::new(if self.is_whole { 0 } else { rows * outputs }),
         };
         // With several phases whole lines, so many that each phase has about as many rows as are multiplied together.
         let lines = (ROWS * self.phases.len() / self.width).max(1);

@@ -11,6 +11,7 @@ use ndarray::{ArrayView2, ArrayViewMut2};
 use crate::filter_window::Operands;
 use crate::patches::{COLUMNS, ROWS};
 use crate::product::{Before, product};
+use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 use crate::{FilterWindow, Result, View};
 
@@ -40,8 +41,8 @@ struct Task<'a> {
 /// `[images, depth, height, width, outputs]`, the result `[positions.., features, outputs]`. Padding is multiplied with
 /// the cotangent: an infinite one gives NaN there. Without images the result is 0.
 ///
-/// Each thread allocates [`MIN_PATCHES`] rows of at most 1,024 columns, or of one position's features; for results of fewer
-/// than 2¹⁶ elements the call allocates up to seven more.
+/// Each thread needs [`MIN_PATCHES`] rows of at most 1,024 columns, or of one position's features; for results of fewer
+/// than 2¹⁶ elements the call needs up to seven more.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, filter_gradient};
@@ -88,7 +89,7 @@ impl Kernel<'_> {
         let many = (COLUMNS / self.0.features).max(1);
         let few = MIN_COLUMNS.div_ceil(self.0.features);
         let each = if threads == 1 { many } else { positions.div_ceil(4 * threads).clamp(few.min(many), many) };
-        let mut parts = vec![0.0; (count - 1) * out.len()];
+        let mut parts = Scratch::new((count - 1) * out.len());
         let all = std::iter::once(&mut *out).chain(parts.chunks_mut(positions * self.0.features * self.0.outputs));
         let mut tasks = Vec::new();
         for (part, out) in all.enumerate() {
@@ -99,7 +100,7 @@ impl Kernel<'_> {
             }
         }
         let columns = each.min(positions) * self.0.features;
-        let room = || vec![0.0; MIN_PATCHES.min(patches) * columns];
+        let room = || Scratch::new(MIN_PATCHES.min(patches) * columns);
         run_tasks(tasks, threads, room, |room, task| self.add_up(room, task));
         for part in parts.chunks(out.len()) {
             out.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);

@@ -14,8 +14,8 @@
 //! threads that it may run on, at least one of which is the caller's; the others live as long as the call. How sums are
 //! divided follows from shapes, never from the number of threads, so bits do not depend on it.
 //!
-//! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. Memory beside operands
-//! and results is allocated by the call; the functions say how much.
+//! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. The functions say how much
+//! memory they need beside operands and results; a thread keeps up to 4 MiB of it for its next call.
 //!
 //! Without optimization these functions are many times slower. `shardax` therefore leaves all work to XLA in debug
 //! builds.
@@ -45,6 +45,7 @@ mod matmul;
 mod patches;
 mod phases;
 mod product;
+mod scratch;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,88 @@
+//! Scratch memory that threads keep between calls: allocating a mebibyte for each costs page faults and zeros.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// The blocks that a thread keeps, at most, and the elements of each.
+const BLOCKS: usize = 2;
+const ELEMENTS: usize = 1 << 19;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Scratch memory of the thread. Its contents are left over from earlier calls.
+pub(crate) struct Scratch {
+    memory: Vec<f32>,
+    len: usize,
+}
+
+impl Scratch {
+    /// Takes the smallest kept block of at least `len` elements, or allocates one.
+    pub fn new(len: usize) -> Self {
+        let memory = KEPT.with_borrow_mut(|kept| {
+            let fits = (0..kept.len()).filter(|i| kept[*i].len() >= len).min_by_key(|i| kept[*i].len());
+            fits.map(|i| kept.swap_remove(i))
+        });
+        Scratch { memory: memory.unwrap_or_else(|| vec![0.0; len]), len }
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.memory[..self.len]
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[..self.len]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.memory);
+        if memory.is_empty() || memory.len() > ELEMENTS {
+            return;
+        }
+        // It fails while the thread ends, where nothing is to be kept.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            kept.push(memory);
+            if kept.len() > BLOCKS {
+                // The largest serve most calls.
+                let smallest = (0..kept.len()).min_by_key(|i| kept[*i].len());
+                smallest.map(|i| kept.swap_remove(i));
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Vec<usize> {
+        KEPT.with_borrow(|kept| kept.iter().map(Vec::len).collect())
+    }
+
+    #[test]
+    fn the_largest_blocks_are_kept_within_bounds() {
+        for len in [10, 0, 100, 50, ELEMENTS + 1] {
+            assert_eq!(Scratch::new(len).len(), len);
+        }
+        assert_eq!(kept(), [100]);
+        let all = [30, 100, 200, 40].map(Scratch::new);
+        assert!(all.iter().zip([30, 100, 200, 40]).all(|(scratch, len)| scratch.len() == len));
+        drop(all);
+        let mut sizes = kept();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [100, 200]);
+        // The smallest that is large enough.
+        let small = Scratch::new(60);
+        assert_eq!((small.memory.len(), kept()), (100, vec![200]));
+    }
+}
