@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 
-use crate::patches::{COLUMNS, ROWS};
+use crate::patches::{COLUMNS, Patches, ROWS};
 use crate::phases::Phase;
 use crate::product::{Before, product};
 use crate::scratch::Scratch;
@@ -51,34 +51,19 @@ pub fn convolution(
     out: &mut [f32],
     threads: usize,
 ) -> Result<()> {
-    let [a, b, c, features, outputs] = filter.dims("the filter")?;
-    for (found, expected) in [a, b, c].into_iter().zip(of.positions) {
-        check("the positions of the filter", found, expected)?;
-    }
-    let images = x.shape().first().copied().unwrap_or_default();
-    let patches = of.patches(x, images, size)?;
-    check("the features of the filter", features, patches.features)?;
-    let rows = size.iter().fold(images, |n, &d| n.saturating_mul(d));
-    check("the elements of the result", out.len(), rows.saturating_mul(outputs))?;
-    if let Some(d) = base.iter().position(|n| i64::try_from(*n).is_err() || *n == 0) {
-        return Err(ShapeError(format!("the base dilation along dimension {d} is {}", base[d])));
-    }
-    if filter.data().is_empty() {
-        out.fill(0.0);
-    } else if !out.is_empty() {
-        let phases = Phase::all(&patches, base, filter.data());
-        let is_whole = base == [1; SPATIAL];
-        Kernel { phases, is_whole, features, outputs, width: size[2] }.run(out, threads.max(1));
+    if let Some(kernel) = Kernel::new(of, base, x, filter, size, out)? {
+        kernel.run(out, threads.max(1));
     }
     Ok(())
 }
 
-struct Kernel<'a> {
+/// A convolution that has something to multiply.
+pub(crate) struct Kernel<'a> {
     phases: Vec<Phase<'a>>,
     /// `true` if the image has no gaps: there is one phase, the convolution itself.
     is_whole: bool,
     features: usize,
-    outputs: usize,
+    pub outputs: usize,
     /// The number of outputs in a line.
     width: usize,
 }
@@ -89,11 +74,59 @@ struct Room {
     outputs: Scratch,
 }
 
-impl Kernel<'_> {
-    fn run(&self, out: &mut [f32], threads: usize) {
+impl<'a> Kernel<'a> {
+    /// Checks the operands. Where there is nothing to multiply, the result is filled with 0.
+    pub fn new(
+        of: &FilterWindow,
+        base: [usize; SPATIAL],
+        x: View<'a, f32>,
+        filter: View<'a, f32>,
+        size: [usize; SPATIAL],
+        out: &mut [f32],
+    ) -> Result<Option<Self>> {
+        let [a, b, c, features, outputs] = filter.dims("the filter")?;
+        for (found, expected) in [a, b, c].into_iter().zip(of.positions) {
+            check("the positions of the filter", found, expected)?;
+        }
+        let images = x.shape().first().copied().unwrap_or_default();
+        let patches = of.patches(x, images, size)?;
+        check("the features of the filter", features, patches.features)?;
+        let rows = size.iter().fold(images, |n, &d| n.saturating_mul(d));
+        check("the elements of the result", out.len(), rows.saturating_mul(outputs))?;
+        if let Some(d) = base.iter().position(|n| i64::try_from(*n).is_err() || *n == 0) {
+            return Err(ShapeError(format!("the base dilation along dimension {d} is {}", base[d])));
+        }
+        if out.is_empty() || filter.data().is_empty() {
+            out.fill(0.0);
+            return Ok(None);
+        }
+        let phases = Phase::all(&patches, base, filter.data());
+        Ok(Some(Kernel { phases, is_whole: base == [1; SPATIAL], features, outputs, width: size[2] }))
+    }
+
+    /// The patches that the outputs meet, if the image has no gaps.
+    pub fn patches(&self) -> Option<&Patches<'a>> {
+        self.phases.first().filter(|_| self.is_whole).map(|phase| &phase.patches)
+    }
+
+    /// Computes some rows of the result, of an image without gaps.
+    pub fn compute_rows(&self, rows: Range<usize>, out: &mut [f32]) {
+        let [phase] = &self.phases[..] else { return };
+        let mut room = Scratch::new(ROWS.min(rows.len()) * self.columns());
+        for (start, out) in rows.step_by(ROWS).zip(out.chunks_mut(ROWS * self.outputs)) {
+            self.add_up(phase, &mut room, start..start + out.len() / self.outputs, out);
+        }
+    }
+
+    /// The number of columns of patches built together.
+    fn columns(&self) -> usize {
+        let columns = self.phases.iter().map(|phase| phase.filter.len() / self.outputs).max().unwrap_or_default();
+        columns.min(COLUMNS.max(self.features))
+    }
+
+    pub fn run(&self, out: &mut [f32], threads: usize) {
         let outputs = self.outputs;
-        let columns = self.phases.iter().map(|phase| phase.filter.len() / outputs).max().unwrap_or_default();
-        let columns = columns.min(COLUMNS.max(self.features));
+        let columns = self.columns();
         let rows = ROWS.min(out.len() / outputs);
         let room = || Room {
             patches: Scratch::new(rows * columns),

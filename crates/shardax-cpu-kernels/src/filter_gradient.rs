@@ -66,20 +66,28 @@ pub fn filter_gradient(
     out: &mut [f32],
     threads: usize,
 ) -> Result<()> {
-    let kernel = Kernel(of.operands(x, window)?);
-    kernel.0.check_out(out, kernel.0.features.saturating_mul(kernel.0.outputs))?;
-    if window.data().is_empty() {
-        out.fill(0.0);
-    } else if !out.is_empty() {
+    if let Some(kernel) = Kernel::new(of, x, window, out)? {
         kernel.run(out, threads.max(1));
     }
     Ok(())
 }
 
-struct Kernel<'a>(Operands<'a>);
+/// A gradient that has something to multiply.
+pub(crate) struct Kernel<'a>(pub Operands<'a>);
 
-impl Kernel<'_> {
-    fn run(&self, out: &mut [f32], threads: usize) {
+impl<'a> Kernel<'a> {
+    /// Checks the operands. Where there is nothing to multiply, the result is filled with 0.
+    pub fn new(of: &FilterWindow, x: View<'a, f32>, window: View<'a, f32>, out: &mut [f32]) -> Result<Option<Self>> {
+        let operands = of.operands(x, window)?;
+        operands.check_out(out, operands.features.saturating_mul(operands.outputs))?;
+        if out.is_empty() || window.data().is_empty() {
+            out.fill(0.0);
+            return Ok(None);
+        }
+        Ok(Some(Kernel(operands)))
+    }
+
+    pub fn run(&self, out: &mut [f32], threads: usize) {
         let patches = self.0.window.len() / self.0.outputs;
         let positions: usize = self.0.of.positions.iter().product();
         // The parts follow from the shapes, for equal bits whatever the number of threads. How positions are divided

@@ -6,6 +6,7 @@
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
+//! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`column_sums`] | sums over the rows of matrices | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -15,7 +16,7 @@
 //! divided follows from shapes, never from the number of threads, so bits do not depend on it.
 //!
 //! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. The functions say how much
-//! memory they need beside operands and results; a thread keeps up to 4 MiB of it for its next call.
+//! memory they need beside operands and results; a thread keeps up to 8 MiB of it for its next call.
 //!
 //! Without optimization these functions are many times slower. `shardax` therefore leaves all work to XLA in debug
 //! builds.
@@ -50,6 +51,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod view;
+mod winograd;
 
 pub use attention::{Attention, Backward, MASKED_SCORE, Window};
 pub use column_sums::column_sums;
@@ -61,6 +63,7 @@ pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
 pub use matmul::{Float, matmul};
 pub use view::{ShapeError, View};
+pub use winograd::{is_winograd, winograd_convolution, winograd_filter_gradient};
 
 /// A result, or the shapes that do not fit.
 pub(crate) type Result<T> = std::result::Result<T, ShapeError>;

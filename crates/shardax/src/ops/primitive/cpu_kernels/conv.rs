@@ -3,7 +3,7 @@
 //! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
 //! each position of the window gives an element of the filter.
 
-use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL};
+use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL, is_winograd};
 
 use super::{convert, filter_window, is_always_used, is_enabled, is_worth, limits, reshape, transpose, widened};
 use crate::core::lower::{Lowering, Value};
@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::ops::primitive::conv::{ConvGeneralDilated, Spec};
 use crate::ops::primitive::dot::DotGeneral;
 use crate::ops::primitive::window::WindowDim;
+use crate::precision::Precision;
 use crate::shape::size;
 
 /// A convolution, and the types of its operands and its result.
@@ -45,7 +46,9 @@ pub(in super::super) fn lower(
     let Some(target) = of.target() else { return Ok(None) };
     let args = [args[0], args[1]].map(|v| convert(cx, v, DType::F32));
     let made = match target {
-        filter_window::CONVOLUTION => filter_window::lower_convolution(&of, cx, &args),
+        filter_window::CONVOLUTION | filter_window::WINOGRAD => {
+            filter_window::lower_convolution(target, &of, cx, &args)
+        }
         target => filter_window::lower(target, &of, cx, &args),
     };
     Ok(Some(convert(cx, made, out.dtype)))
@@ -54,7 +57,7 @@ pub(in super::super) fn lower(
 impl Conv<'_> {
     /// The kernel that computes it, if one is worthwhile.
     fn target(&self) -> Option<&'static str> {
-        let Conv { conv, lhs, rhs, .. } = self;
+        let Conv { conv, lhs, rhs, out } = self;
         let apart = conv.window.iter().fold(1usize, |n, w| n.saturating_mul(w.base_dilation));
         if self.is_depthwise_gradient() && apart == 1 {
             return is_worth(self.work(), limits::DEPTHWISE).then_some(filter_window::DEPTHWISE);
@@ -68,15 +71,39 @@ impl Conv<'_> {
             && is_worth(self.work(), limits::FILTER_GRADIENT)
             && is_worth(patches, MIN_PATCHES);
         if is_filter_gradient {
-            return Some(filter_window::TARGET);
+            let [outputs, features] = [rhs.shape[conv.rhs[0]], lhs.shape[conv.lhs[0]]];
+            return Some(match self.is_winograd(&out.shape, &conv.out, (&rhs.shape, &conv.rhs), features, outputs) {
+                true => filter_window::WINOGRAD_GRADIENT,
+                false => filter_window::TARGET,
+            });
         }
-        let features = [lhs.shape[conv.lhs[1]], rhs.shape[conv.rhs[0]]];
-        let is_wide = is_always_used() || features.iter().all(|n| *n >= limits::CONVOLUTION_FEATURES);
+        let [features, outputs] = [lhs.shape[conv.lhs[1]], rhs.shape[conv.rhs[0]]];
+        let is_wide = is_always_used() || features.min(outputs) >= limits::CONVOLUTION_FEATURES;
         // With a base dilation one in `apart` elements is multiplied, in as many convolutions.
         let work = self.work() / apart.saturating_mul(apart);
         // XLA widens half precision as fast, so that the kernel pays only where it leaves out the zeros of a base dilation.
         let is_ahead = lhs.dtype == DType::F32 || apart > 1 || is_always_used();
-        (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(filter_window::CONVOLUTION)
+        let is_winograd = self.is_winograd(&rhs.shape, &conv.rhs, (&out.shape, &conv.out), features, outputs);
+        let target = if is_winograd { filter_window::WINOGRAD } else { filter_window::CONVOLUTION };
+        (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(target)
+    }
+
+    /// Returns `true` if tiles take fewer multiplications, with the filter and the outputs at these spatial dimensions. A
+    /// requested precision gets sums of products.
+    fn is_winograd(
+        &self,
+        filter: &[usize],
+        filter_spec: &Spec,
+        (outputs_shape, outputs_spec): (&[usize], &Spec),
+        features: usize,
+        outputs: usize,
+    ) -> bool {
+        let is_fastest = matches!(self.conv.precision, None | Some(Precision::Default));
+        let is_enough = is_always_used() || features.min(outputs) >= limits::WINOGRAD_FEATURES;
+        let of = filter_window::window_of(self, spatial(filter, filter_spec));
+        let size = spatial(outputs_shape, outputs_spec);
+        let is_dense = self.conv.window.iter().all(|w| w.base_dilation == 1);
+        is_fastest && is_enough && is_dense && is_winograd(&of, size, features, outputs)
     }
 
     /// The number of elements of the window.
@@ -149,6 +176,14 @@ impl Conv<'_> {
         let order: Vec<usize> = (0..places.len()).filter_map(|d| places.iter().position(|place| *place == d)).collect();
         transpose(cx, v, &order)
     }
+}
+
+/// The spatial dimensions, of which missing ones have size 1.
+fn spatial(shape: &[usize], spec: &Spec) -> [usize; SPATIAL] {
+    let mut sizes = [1; SPATIAL];
+    let missing = SPATIAL - spec[2..].len();
+    sizes[missing..].iter_mut().zip(&spec[2..]).for_each(|(size, d)| *size = shape[*d]);
+    sizes
 }
 
 /// The dimensions of a spec with one of the first two (0 or 1) first, then the spatial ones, and the other one last.

@@ -26,6 +26,10 @@ pub(super) const DEPTHWISE: &str = "shardax_depthwise_filter_gradient";
 /// The target of convolutions.
 pub(super) const CONVOLUTION: &str = "shardax_convolution";
 
+/// The targets of convolutions with a window of 3 × 3 by Winograd's algorithm, and of gradients of their filters.
+pub(super) const WINOGRAD: &str = "shardax_winograd_convolution";
+pub(super) const WINOGRAD_GRADIENT: &str = "shardax_winograd_filter_gradient";
+
 /// Lowers the gradient `of` to a call of `target`.
 pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
     let conv = of.conv;
@@ -36,14 +40,14 @@ pub(super) fn lower(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Valu
     called(target, of, cx, &operands, &numbers, (&places, 0))
 }
 
-/// Lowers a convolution to a call of [`CONVOLUTION`], whose window is that of the filter's gradient.
-pub(super) fn lower_convolution(of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
+/// Lowers a convolution to a call of `target`, whose window is that of the filter's gradient.
+pub(super) fn lower_convolution(target: &str, of: &Conv<'_>, cx: &mut Lowering, args: &[Value]) -> Value {
     let conv = of.conv;
     let filter = [&conv.rhs[2..], &[conv.rhs[1], conv.rhs[0]]].concat();
     let operands = [with_all_dims(cx, args[0], &order(&conv.lhs, 0), 1), with_all_dims(cx, args[1], &filter, 0)];
     let base = |d: usize| (BASE[d], window(of, d).map_or(1, |w| w.base_dilation as i64));
     let numbers: Vec<_> = numbers(of, [DILATION, STRIDE]).into_iter().chain((0..SPATIAL).map(base)).collect();
-    called(CONVOLUTION, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
+    called(target, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
 }
 
 /// The window as attributes of a call: those of its stride and of its dilation have these names.
@@ -57,6 +61,18 @@ fn numbers(of: &Conv<'_>, [stride, dilation]: [[&'static str; SPATIAL]; 2]) -> V
         ]
     };
     (0..SPATIAL).flat_map(along).collect()
+}
+
+/// The window of a convolution whose strides and dilations are equal, at these positions.
+pub(super) fn window_of(of: &Conv<'_>, positions: [usize; SPATIAL]) -> FilterWindow {
+    let along = |d: usize| window(of, d).unwrap_or(WindowDim::new(1));
+    let [a, b, c] = [0, 1, 2].map(along);
+    FilterWindow {
+        stride: [a, b, c].map(|w| w.stride),
+        dilation: [a, b, c].map(|w| w.window_dilation),
+        low: [a, b, c].map(|w| w.low),
+        positions,
+    }
 }
 
 /// The window along a dimension of the call, if it is not a missing one.
@@ -104,6 +120,11 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     run(kernels::filter_gradient, frame)
 }
 
+/// Handles a call of [`WINOGRAD_GRADIENT`].
+pub(super) fn handle_winograd_gradient(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    run(kernels::winograd_filter_gradient, frame)
+}
+
 /// Handles a call of [`DEPTHWISE`], whose result is `[positions.., 1, features]`.
 pub(super) fn handle_depthwise(frame: &mut CallFrame<'_>) -> Result<(), String> {
     run(kernels::depthwise_filter_gradient, frame)
@@ -121,19 +142,39 @@ fn run(kernel: Kernel, frame: &mut CallFrame<'_>) -> Result<(), String> {
 
 /// Handles a call of [`CONVOLUTION`].
 pub(super) fn handle_convolution(frame: &mut CallFrame<'_>) -> Result<(), String> {
-    let threads = number(frame, "threads")?;
-    let mut of = read(frame)?;
     let mut base = [1; SPATIAL];
     for (base, name) in base.iter_mut().zip(BASE) {
         *base = number(frame, name)?;
     }
+    convolve(frame, |of, x, filter, size, out, threads| kernels::convolution(of, base, x, filter, size, out, threads))
+}
+
+/// Handles a call of [`WINOGRAD`].
+pub(super) fn handle_winograd(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    convolve(frame, kernels::winograd_convolution)
+}
+
+/// Calls a kernel with the window, the image, the filter, the spatial dimensions of the result, it, and the number of threads.
+fn convolve(
+    frame: &mut CallFrame<'_>,
+    kernel: impl FnOnce(
+        &FilterWindow,
+        View<'_, f32>,
+        View<'_, f32>,
+        [usize; SPATIAL],
+        &mut [f32],
+        usize,
+    ) -> Result<(), ShapeError>,
+) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let mut of = read(frame)?;
     let (args, results) = frame.split();
     let ([x, filter], [out]) = (args, results) else { return Err("not two operands and a result".into()) };
     let (x_shape, filter_shape) = (sizes(x.dims), sizes(filter.dims));
     of.positions = spatial(&filter_shape, 0)?;
     let size = spatial(&sizes(out.dims), 1)?;
     let (x, filter) = (view(x, &x_shape)?, view(filter, &filter_shape)?);
-    Ok(kernels::convolution(&of, base, x, filter, size, numbers_mut(out)?, threads)?)
+    Ok(kernel(&of, x, filter, size, numbers_mut(out)?, threads)?)
 }
 
 /// The window of a call, without its positions.

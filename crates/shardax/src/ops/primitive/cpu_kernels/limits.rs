@@ -24,6 +24,10 @@ pub(super) const CONVOLUTION: usize = 1 << 20;
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.
 pub(super) const CONVOLUTION_FEATURES: usize = 8;
 
+/// The minimum number of input and of output features of convolutions by Winograd's algorithm: with fewer, transforming tiles
+/// dominates.
+pub(super) const WINOGRAD_FEATURES: usize = 32;
+
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
 
