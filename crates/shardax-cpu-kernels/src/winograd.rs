@@ -30,9 +30,15 @@ const POINTS: usize = 16;
 
 /// The number of tiles that are multiplied together, at most, and of transformed elements, if these are no fewer tiles than
 /// [`MIN_TILES`].
-const TILES: usize = 256;
+const TILES: usize = 128;
 const MIN_TILES: usize = 32;
 const ELEMENTS: usize = 1 << 20;
+
+/// The distance of the matrices of two points, of which each has `rows` rows: more than their elements, so that those of all
+/// points are not in the same set of the cache.
+fn apart(rows: usize, columns: usize) -> usize {
+    rows * columns + 5 * LANES
+}
 
 /// Computes a convolution as [`convolution`](crate::convolution()) does, with 16 multiplications in the place of 36 where it has
 /// a window of 3 × 3 elements without strides and dilations, and multiples of 16 features and outputs.
@@ -172,10 +178,10 @@ impl<'a> Tiles<'a> {
 
     fn convolution(&self, filter: &[f32], sums: &convolution::Kernel<'_>, out: &mut [f32], threads: usize) {
         let together = self.outputs_together();
-        let mut filters = Scratch::new(POINTS * self.features * together.min(self.outputs));
+        let mut filters = Scratch::new(POINTS * apart(self.features, together.min(self.outputs)));
         for first in (0..self.outputs).step_by(together) {
             let outputs = first..(first + together).min(self.outputs);
-            let filters = &mut filters[..POINTS * self.features * outputs.len()];
+            let filters = &mut filters[..POINTS * apart(self.features, outputs.len())];
             self.transform_filter(filter, &outputs, filters);
             let (filters, mut rest, mut tasks) = (&*filters, &mut *out, Vec::new());
             for rows in self.blocks() {
@@ -184,17 +190,16 @@ impl<'a> Tiles<'a> {
                 tasks.push((rows, own));
             }
             let tiles = self.together * self.columns;
-            let room = || (Scratch::new(POINTS * tiles * self.features), Scratch::new(POINTS * tiles * outputs.len()));
-            run_tasks(tasks, threads, room, |(images, products), (rows, out)| {
+            let room = || [self.features, outputs.len()].map(|columns| Scratch::new(POINTS * apart(tiles, columns)));
+            run_tasks(tasks, threads, room, |[images, products], (rows, out)| {
                 let tiles = rows.len() * self.columns;
-                let images = &mut images[..POINTS * tiles * self.features];
-                let products = &mut products[..POINTS * tiles * outputs.len()];
+                let images = &mut images[..POINTS * apart(tiles, self.features)];
+                let products = &mut products[..POINTS * apart(tiles, outputs.len())];
                 self.transform_images(&rows, images);
                 for point in 0..POINTS {
                     let images = matrix(images, point, tiles, self.features);
                     let filters = matrix(filters, point, self.features, outputs.len());
-                    let products = &mut products[point * tiles * outputs.len()..][..tiles * outputs.len()];
-                    let products = ArrayViewMut2::from_shape((tiles, outputs.len()), products);
+                    let products = matrix_mut(products, point, tiles, outputs.len());
                     let (Ok(images), Ok(filters), Ok(mut products)) = (images, filters, products) else { return };
                     product(&images, &filters, Before::Ignored, &mut products);
                 }
@@ -212,20 +217,20 @@ impl<'a> Tiles<'a> {
         let tasks = (0..self.outputs).step_by(each).map(|first| first..(first + each).min(self.outputs)).collect();
         let out = Mutex::new(out);
         let tiles = self.together * self.columns;
-        let room = || [self.features, each].map(|n| Scratch::new(POINTS * tiles * n));
+        let room = || [self.features, each].map(|n| Scratch::new(POINTS * apart(tiles, n)));
         run_tasks(tasks, threads, room, |[images, windows], outputs: Range<usize>| {
-            let mut sums = Scratch::new(POINTS * self.features * outputs.len());
+            let mut sums = Scratch::new(POINTS * apart(self.features, outputs.len()));
             for rows in self.blocks() {
                 let tiles = rows.len() * self.columns;
-                let images = &mut images[..POINTS * tiles * self.features];
-                let windows = &mut windows[..POINTS * tiles * outputs.len()];
+                let images = &mut images[..POINTS * apart(tiles, self.features)];
+                let windows = &mut windows[..POINTS * apart(tiles, outputs.len())];
                 self.transform_images(&rows, images);
                 self.transform_window(window, &rows, &outputs, windows);
                 let before = if rows.start == 0 { Before::Ignored } else { Before::Added };
-                for (point, sums) in sums.chunks_exact_mut(self.features * outputs.len()).enumerate() {
+                for point in 0..POINTS {
                     let images = matrix(images, point, tiles, self.features);
                     let windows = matrix(windows, point, tiles, outputs.len());
-                    let sums = ArrayViewMut2::from_shape((self.features, outputs.len()), sums);
+                    let sums = matrix_mut(&mut sums, point, self.features, outputs.len());
                     let (Ok(images), Ok(windows), Ok(mut sums)) = (images, windows, sums) else { return };
                     product(&images.t(), &windows, before, &mut sums);
                 }
@@ -305,7 +310,16 @@ fn matrix(
     rows: usize,
     columns: usize,
 ) -> std::result::Result<ArrayView2<'_, f32>, ndarray::ShapeError> {
-    ArrayView2::from_shape((rows, columns), &of[point * rows * columns..][..rows * columns])
+    ArrayView2::from_shape((rows, columns), &of[point * apart(rows, columns)..][..rows * columns])
+}
+
+fn matrix_mut(
+    of: &mut [f32],
+    point: usize,
+    rows: usize,
+    columns: usize,
+) -> std::result::Result<ArrayViewMut2<'_, f32>, ndarray::ShapeError> {
+    ArrayViewMut2::from_shape((rows, columns), &mut of[point * apart(rows, columns)..][..rows * columns])
 }
 
 fn is_finite(x: &[f32]) -> bool {
@@ -318,7 +332,7 @@ type Places<const N: usize> = [[Option<usize>; N]; N];
 
 /// Where the elements of a tile begin in the matrices of all points, `[tiles, features]`.
 fn points(tiles: usize, features: usize) -> impl Fn(usize) -> Places<4> {
-    move |tile| from_fn(|i| from_fn(|j| Some(((4 * i + j) * tiles + tile) * features)))
+    move |tile| from_fn(|i| from_fn(|j| Some((4 * i + j) * apart(tiles, features) + tile * features)))
 }
 
 /// Transforms tiles of this number of features each: the elements at `source` to those at `target`.

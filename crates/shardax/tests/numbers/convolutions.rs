@@ -6,7 +6,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use shardax::lax::{self, ConvOptions, Padding};
+use shardax::lax::{self, ConvOptions, Padding, Precision};
 
 use super::common::child;
 use super::*;
@@ -58,18 +58,21 @@ const LAYOUTS: [[[&str; 3]; 2]; 3] = [
 ];
 
 impl Case {
-    /// A convolution of one to three spatial dimensions whose window fits.
-    fn random(random: &mut Random) -> Case {
-        let n = random.within(1, 3) as usize;
+    /// A convolution of one to three spatial dimensions whose window fits; with `tiled` one that is computed by tiles.
+    fn random(random: &mut Random, tiled: bool) -> Case {
+        let n = if tiled { 2 } else { random.within(1, 3) as usize };
         let (mut groups, inputs) = ([1, 1, 2, 3][random.within(0, 3) as usize], random.within(1, 5) as usize);
         let mut features = [groups * inputs, groups * random.within(1, 5) as usize];
-        if random.within(0, 3) == 0 {
+        if tiled {
+            groups = 1;
+            features = [16, 32];
+        } else if random.within(0, 3) == 0 {
             // Depthwise, of more features than are processed together.
             groups = random.within(2, 35) as usize;
             features = [groups, groups * random.within(1, 2) as usize];
         }
-        let window = random.sizes(n, 1, 4);
-        let dilation = random.sizes(n, 1, 2);
+        let window = if tiled { vec![3; n] } else { random.sizes(n, 1, 4) };
+        let dilation = if tiled { vec![1; n] } else { random.sizes(n, 1, 2) };
         let pads: Vec<(i64, i64)> = (0..n).map(|_| (random.within(-1, 4), random.within(-1, 4))).collect();
         let spatial: Vec<usize> = (0..n)
             .map(|d| {
@@ -86,7 +89,7 @@ impl Case {
         Case {
             x: shape(layouts[0], [('N', random.within(1, 3) as usize), ('C', features[0])], &spatial),
             kernel: shape(layouts[1], [('I', features[0] / groups), ('O', features[1])], &window),
-            stride: random.sizes(n, 1, 3),
+            stride: if tiled { vec![1; n] } else { random.sizes(n, 1, 3) },
             pads,
             dilation,
             groups,
@@ -148,8 +151,8 @@ fn odd(random: &mut Random, x: &Array) -> Array {
 fn prints_convolutions_of_whole_numbers() {
     common::quick::setup();
     let random = &mut Random(7);
-    for i in 0..24 {
-        let case = &Case::random(random);
+    for i in 0..32 {
+        let case = &Case::random(random, i >= 24);
         println!("{i} {case:?}");
         let (x, w) = (random.whole(&case.x), random.whole(&case.kernel));
         let f = |x: Array, w: Array| case.apply(&x, &w);
@@ -226,15 +229,19 @@ fn all_passes(groups: usize) -> impl Fn(Array, Array, Array) -> (Array, Array, A
 fn in_a_process_with_the_kernels() {
     common::quick::setup();
     let random = &mut Random(3);
-    for (features, groups) in [(24, 1), (3, 1), (40, 40)] {
+    for (features, groups, names) in [
+        (24, 1, ["shardax_convolution", "shardax_filter_gradient"]),
+        (3, 1, ["shardax_convolution", "shardax_filter_gradient"]),
+        (32, 1, ["shardax_winograd_convolution", "shardax_winograd_filter_gradient"]),
+        (40, 40, ["shardax_convolution", "shardax_depthwise_filter_gradient"]),
+    ] {
         let (x, w) = (random.noise(&[4, 24, 24, features]), random.noise(&[3, 3, features / groups, features]));
         let ct = random.noise(&[4, 24, 24, features]);
         let passes = jit(all_passes(groups));
         let text = passes.lower((&x, &w, &ct)).unwrap().as_text().to_string();
-        let own = if groups == 1 { "shardax_filter_gradient" } else { "shardax_depthwise_filter_gradient" };
-        assert_eq!(text.matches(own).count(), 1, "{text}");
+        assert_eq!(text.matches(names[1]).count(), 1, "{text}");
         // The convolution, and its gradient with respect to the image.
-        assert_eq!(text.matches("shardax_convolution").count(), if groups == 1 { 2 } else { 0 }, "{text}");
+        assert_eq!(text.matches(names[0]).count(), if groups == 1 { 2 } else { 0 }, "{text}");
         // The same bits each time, whether one device has all threads or each of some has one.
         let bits = |(y, dx, dw): (Array, Array, Array)| [y, dx, dw].map(|x| x.to_vec::<f32>().unwrap());
         let once = bits(passes.call((&x, &w, &ct)).unwrap());
@@ -261,6 +268,18 @@ fn in_a_process_with_the_kernels() {
         let split = NamedSharding::new(&make_mesh([("i", 8)]).unwrap(), P!["i"]);
         let [x_split, ct_split] = [&x, &ct].map(|x| device_put(x, &split).unwrap());
         assert_eq!(bits(passes.call((&x_split, &w, &ct_split)).unwrap()), bits(passes.call((&x, &w, &ct)).unwrap()));
+    }
+    // A requested precision is that of sums of products.
+    let (x, w) = (random.noise(&[1, 8, 8, 32]), random.noise(&[3, 3, 32, 32]));
+    for (precision, name) in
+        [(Precision::Default, "shardax_winograd_convolution"), (Precision::Highest, "shardax_convolution")]
+    {
+        let precise = jit(move |x: Array, w: Array| {
+            let options = ConvOptions::new().channels_last(2).precision(precision);
+            lax::conv_general_dilated(&x, &w, [1, 1], Padding::Same, options)
+        });
+        let text = precise.lower((&x, &w)).unwrap().as_text().to_string();
+        assert_eq!(text.matches(name).count(), 1, "{text}");
     }
     // Each kernel is the one that was passed, also where it takes the memory of the one before.
     let (x, f) = (random.whole(&[2, 9, 9, 16]), jit(|x: Array, w: Array| same(&x, &w, 1)));
@@ -299,7 +318,7 @@ fn in_a_process_with_the_kernels() {
     let slope = jit(grad(|w: Array, x: Array| same(&x, &w, 1).square().sum(..)));
     let want = floats(&slope.call((&w, &x)).unwrap());
     let lowered = slope.lower((&w, &x)).unwrap();
-    assert!(lowered.as_text().contains("shardax_filter_gradient"));
+    assert!(lowered.as_text().contains("shardax_winograd_filter_gradient"));
     let bytes = lowered.compile().unwrap().serialize().unwrap();
     let loaded = Compiled::load(&lowered, &bytes).unwrap();
     assert_eq!(floats(&loaded.call((&w, &x)).unwrap()), want);

@@ -71,8 +71,9 @@ impl Conv<'_> {
             && is_worth(self.work(), limits::FILTER_GRADIENT)
             && is_worth(patches, MIN_PATCHES);
         if is_filter_gradient {
-            let [outputs, features] = [rhs.shape[conv.rhs[0]], lhs.shape[conv.lhs[0]]];
-            return Some(match self.is_winograd(&out.shape, &conv.out, (&rhs.shape, &conv.rhs), features, outputs) {
+            let [images, features, outputs] = [lhs.shape[conv.lhs[1]], lhs.shape[conv.lhs[0]], rhs.shape[conv.rhs[0]]];
+            let spatial = [spatial(&out.shape, &conv.out), spatial(&rhs.shape, &conv.rhs)];
+            return Some(match self.is_winograd(spatial, images, [features, outputs]) {
                 true => filter_window::WINOGRAD_GRADIENT,
                 false => filter_window::TARGET,
             });
@@ -83,27 +84,30 @@ impl Conv<'_> {
         let work = self.work() / apart.saturating_mul(apart);
         // XLA widens half precision as fast, so that the kernel pays only where it leaves out the zeros of a base dilation.
         let is_ahead = lhs.dtype == DType::F32 || apart > 1 || is_always_used();
-        let is_winograd = self.is_winograd(&rhs.shape, &conv.rhs, (&out.shape, &conv.out), features, outputs);
+        let spatial = [spatial(&rhs.shape, &conv.rhs), spatial(&out.shape, &conv.out)];
+        let is_winograd = self.is_winograd(spatial, lhs.shape[conv.lhs[0]], [features, outputs]);
         let target = if is_winograd { filter_window::WINOGRAD } else { filter_window::CONVOLUTION };
         (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(target)
     }
 
-    /// Returns `true` if tiles take fewer multiplications, with the filter and the outputs at these spatial dimensions. A
+    /// Returns `true` if Winograd's algorithm takes less time, for a filter and outputs of these spatial dimensions. A
     /// requested precision gets sums of products.
     fn is_winograd(
         &self,
-        filter: &[usize],
-        filter_spec: &Spec,
-        (outputs_shape, outputs_spec): (&[usize], &Spec),
-        features: usize,
-        outputs: usize,
+        [filter, size]: [[usize; SPATIAL]; 2],
+        images: usize,
+        [features, outputs]: [usize; 2],
     ) -> bool {
-        let is_fastest = matches!(self.conv.precision, None | Some(Precision::Default));
-        let is_enough = is_always_used() || features.min(outputs) >= limits::WINOGRAD_FEATURES;
-        let of = filter_window::window_of(self, spatial(filter, filter_spec));
-        let size = spatial(outputs_shape, outputs_spec);
+        let is_fastest = self.lhs.dtype == DType::F32 && matches!(self.conv.precision, None | Some(Precision::Default));
         let is_dense = self.conv.window.iter().all(|w| w.base_dilation == 1);
-        is_fastest && is_enough && is_dense && is_winograd(&of, size, features, outputs)
+        let tiles = size.iter().fold(images, |n, d| n.saturating_mul(d.div_ceil(2)));
+        let is_faster = tiles >= limits::WINOGRAD_TILES
+            && features.min(outputs) >= limits::WINOGRAD_FEATURES[0]
+            && features.max(outputs) >= limits::WINOGRAD_FEATURES[1];
+        is_fastest
+            && is_dense
+            && (is_faster || is_always_used())
+            && is_winograd(&filter_window::window_of(self, filter), size, features, outputs)
     }
 
     /// The number of elements of the window.

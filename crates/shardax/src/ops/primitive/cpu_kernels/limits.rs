@@ -24,9 +24,12 @@ pub(super) const CONVOLUTION: usize = 1 << 20;
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.
 pub(super) const CONVOLUTION_FEATURES: usize = 8;
 
-/// The minimum number of input and of output features of convolutions by Winograd's algorithm: with fewer, transforming tiles
-/// dominates.
-pub(super) const WINOGRAD_FEATURES: usize = 32;
+/// The minimum numbers of features of convolutions by Winograd's algorithm, the smaller and the larger of inputs and outputs:
+/// with fewer, transforming images and products dominates.
+pub(super) const WINOGRAD_FEATURES: [usize; 2] = [32, 64];
+
+/// The minimum number of tiles of 2 × 2 outputs: with fewer, transforming filters dominates.
+pub(super) const WINOGRAD_TILES: usize = 32;
 
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
