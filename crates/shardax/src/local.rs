@@ -4,7 +4,8 @@
 //! point where a panic aborts the process. A user's own thread local may compute when it is dropped, so these have no
 //! destructor: instead their memory is freed whenever they are empty.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::thread::LocalKey;
 
@@ -39,5 +40,62 @@ impl<T: 'static> StackKey<T> for LocalKey<Stack<T>> {
             }
             result
         })
+    }
+}
+
+/// Values that guards set for their thread: that of the last guard holds, whatever the order in which guards are dropped.
+pub(crate) struct Guarded<T> {
+    /// The values of the guards that exist, with the number of each.
+    values: Stack<(u64, T)>,
+    next: Cell<u64>,
+}
+
+impl<T> Guarded<T> {
+    pub(crate) const fn new() -> Self {
+        Guarded { values: Stack::new(), next: Cell::new(0) }
+    }
+}
+
+/// Removes its value when dropped.
+pub(crate) struct Guard<T: 'static> {
+    of: &'static LocalKey<Guarded<T>>,
+    number: u64,
+    // Guards belong to the thread that made them.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T> Drop for Guard<T> {
+    fn drop(&mut self) {
+        self.of.with(|all| {
+            let mut values = all.values.0.borrow_mut();
+            values.retain(|(number, _)| *number != self.number);
+            if values.is_empty() {
+                *values = Vec::new();
+            }
+        });
+    }
+}
+
+pub(crate) trait GuardedKey<T: 'static> {
+    /// Sets the value until the guard is dropped.
+    fn guard(&'static self, value: T) -> Guard<T>;
+
+    /// Calls `f` with the value that holds.
+    fn with_last<R>(&'static self, f: impl FnOnce(Option<&T>) -> R) -> R;
+}
+
+impl<T> GuardedKey<T> for LocalKey<Guarded<T>> {
+    fn guard(&'static self, value: T) -> Guard<T> {
+        let number = self.with(|all| {
+            let number = all.next.replace(all.next.get() + 1);
+            all.values.0.borrow_mut().push((number, value));
+            number
+        });
+        Guard { of: self, number, not_send: PhantomData }
+    }
+
+    #[inline]
+    fn with_last<R>(&'static self, f: impl FnOnce(Option<&T>) -> R) -> R {
+        self.with(|all| f(all.values.0.borrow().last().map(|(_, value)| value)))
     }
 }

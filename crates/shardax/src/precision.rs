@@ -1,11 +1,9 @@
 //! The precision of float32 matrix multiplications on accelerators, and its default.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::error::{Result, err};
-use crate::local::{Stack, StackKey};
+use crate::local::{Guard, Guarded, GuardedKey};
 
 /// The precision of matrix multiplications and convolutions (JAX's `jax.lax.Precision`).
 ///
@@ -134,23 +132,13 @@ impl Precision {
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
 thread_local! {
-    /// The precisions of the guards that exist, with the number of each.
-    static THREAD: Stack<(u64, Precision)> = const { Stack::new() };
-    static NEXT: Cell<u64> = const { Cell::new(0) };
+    static THREAD: Guarded<Precision> = const { Guarded::new() };
 }
 
 /// Restores the previous precision when dropped.
 #[must_use = "the precision holds only while the guard lives"]
 pub struct PrecisionGuard {
-    number: u64,
-    // Guards belong to the thread that made them.
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for PrecisionGuard {
-    fn drop(&mut self) {
-        THREAD.with_borrow_mut(|all| all.retain(|(number, _)| *number != self.number));
-    }
+    _guard: Guard<Precision>,
 }
 
 /// Sets the default precision of matrix multiplications on this thread until the guard is dropped (JAX's context
@@ -165,9 +153,7 @@ impl Drop for PrecisionGuard {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn default_matmul_precision(precision: Precision) -> PrecisionGuard {
-    let number = NEXT.replace(NEXT.get() + 1);
-    THREAD.with_borrow_mut(|all| all.push((number, precision)));
-    PrecisionGuard { number, not_send: PhantomData }
+    PrecisionGuard { _guard: THREAD.guard(precision) }
 }
 
 /// Sets the precision of the process.
@@ -193,5 +179,5 @@ pub(crate) fn current() -> Option<Precision> {
         3 => Some(Precision::Highest),
         n => DotAlgorithmPreset::ALL.get(usize::from(n).checked_sub(4)?).copied().map(Precision::Algorithm),
     };
-    THREAD.with_borrow(|all| all.last().map(|(_, precision)| *precision)).or_else(process)
+    THREAD.with_last(|precision| precision.copied()).or_else(process)
 }

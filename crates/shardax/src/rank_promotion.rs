@@ -1,13 +1,11 @@
 //! Broadcasting of operands of different ranks: allowed, warned of, or an error.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::error::{Result, err};
-use crate::local::{Stack, StackKey};
+use crate::local::{Guard, Guarded, GuardedKey};
 use crate::source;
 use crate::warning;
 
@@ -29,9 +27,7 @@ pub enum RankPromotion {
 static PROCESS: AtomicU8 = AtomicU8::new(0);
 
 thread_local! {
-    /// The rules of the guards that exist, with the number of each.
-    static THREAD: Stack<(u64, RankPromotion)> = const { Stack::new() };
-    static NEXT: Cell<u64> = const { Cell::new(0) };
+    static THREAD: Guarded<RankPromotion> = const { Guarded::new() };
 }
 
 impl RankPromotion {
@@ -59,7 +55,7 @@ impl RankPromotion {
     /// The rule in force on this thread.
     pub(crate) fn current() -> RankPromotion {
         let process = || RankPromotion::ALL.get(usize::from(PROCESS.load(Relaxed))).copied().unwrap_or_default();
-        THREAD.with_borrow(|all| all.last().map(|(_, rule)| *rule)).unwrap_or_else(process)
+        THREAD.with_last(|rule| rule.copied()).unwrap_or_else(process)
     }
 
     /// Sets the rule of the process.
@@ -77,15 +73,7 @@ impl fmt::Display for RankPromotion {
 /// Restores the previous rule when dropped.
 #[must_use = "the rule holds only while the guard lives"]
 pub struct RankPromotionGuard {
-    number: u64,
-    // Guards belong to the thread that made them.
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for RankPromotionGuard {
-    fn drop(&mut self) {
-        THREAD.with_borrow_mut(|all| all.retain(|(number, _)| *number != self.number));
-    }
+    _guard: Guard<RankPromotion>,
 }
 
 /// Sets the rule for operands of different ranks on this thread until the guard is dropped (JAX's context manager of that
@@ -107,9 +95,7 @@ impl Drop for RankPromotionGuard {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
-    let number = NEXT.replace(NEXT.get() + 1);
-    THREAD.with_borrow_mut(|all| all.push((number, rule)));
-    RankPromotionGuard { number, not_send: PhantomData }
+    RankPromotionGuard { _guard: THREAD.guard(rule) }
 }
 
 /// Applies the rule to an operation that a user wrote: fails, or warns, if operands that are not scalars differ in rank.

@@ -1,8 +1,6 @@
 //! The devices, and the PJRT client that owns them.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock};
 
 use shardax_pjrt as pjrt;
@@ -11,7 +9,7 @@ use super::distributed;
 use crate::client_options;
 use crate::config;
 use crate::error::{AtCaller, Result, err};
-use crate::local::{Stack, StackKey};
+use crate::local::{Guard, Guarded, GuardedKey};
 use crate::settings;
 use crate::timeline;
 
@@ -309,33 +307,23 @@ pub(crate) fn uncommitted_device() -> Result<Device> {
 }
 
 thread_local! {
-    /// The devices whose guards exist, with the number of each guard.
-    static CHOSEN: Stack<(u64, Device)> = const { Stack::new() };
-    static NEXT: Cell<u64> = const { Cell::new(0) };
+    static CHOSEN: Guarded<Device> = const { Guarded::new() };
 }
 
 /// The device of [`default_device`], which programs without other placement depend on.
 pub(crate) fn chosen_device() -> Option<Device> {
-    CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device.clone()))
+    CHOSEN.with_last(Option::<&Device>::cloned)
 }
 
 /// Returns `true` if this is the device of [`default_device`].
 pub(crate) fn is_chosen(device: Option<&Device>) -> bool {
-    CHOSEN.with_borrow(|all| all.last().map(|(_, device)| device) == device)
+    CHOSEN.with_last(|chosen| chosen == device)
 }
 
 /// Restores the previous default device when dropped.
 #[must_use = "the device is the default one only while the guard lives"]
 pub struct DeviceGuard {
-    number: u64,
-    // Guards belong to the thread that made them.
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for DeviceGuard {
-    fn drop(&mut self) {
-        CHOSEN.with_borrow_mut(|all| all.retain(|(number, _)| *number != self.number));
-    }
+    _guard: Guard<Device>,
 }
 
 /// Makes this the default device of the thread until the guard is dropped: of new arrays, and of programs whose
@@ -362,7 +350,5 @@ pub fn default_device(device: &Device) -> Result<DeviceGuard> {
         let e = err!(Value, "default_device cannot be {device}: it belongs to process {}", device.process_index());
         return Err(e.help("take one of `local_devices()`")).at_caller();
     }
-    let number = NEXT.replace(NEXT.get() + 1);
-    CHOSEN.with_borrow_mut(|all| all.push((number, device.clone())));
-    Ok(DeviceGuard { number, not_send: PhantomData })
+    Ok(DeviceGuard { _guard: CHOSEN.guard(device.clone()) })
 }
