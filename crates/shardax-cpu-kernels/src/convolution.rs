@@ -132,9 +132,11 @@ impl<'a> Kernel<'a> {
             patches: Scratch::new(rows * columns),
             outputs: Scratch::new(if self.is_whole { 0 } else { rows * outputs }),
         };
-        // With several phases whole lines, so many that each phase has about as many rows as are multiplied together.
-        let lines = (ROWS * self.phases.len() / self.width).max(1);
-        let block = if self.is_whole { ROWS } else { lines * self.width };
+        // A part for each thread at least. With several phases whole lines, so many that each phase has about as many rows as
+        // are multiplied together. How rows are divided changes no sum.
+        let most = (out.len() / outputs).div_ceil(threads);
+        let lines = ((ROWS * self.phases.len()).min(most) / self.width).max(1);
+        let block = if self.is_whole { ROWS.min(most) } else { lines * self.width };
         let tasks = out.chunks_mut(block * outputs).enumerate().collect();
         run_tasks(tasks, threads, room, |room, (task, out)| {
             let start = task * block;

@@ -13,7 +13,10 @@ const MIN_ROWS: usize = 32;
 /// The approximate number of tasks per thread.
 const BLOCKS: usize = 2;
 
-/// Some rows of one matmul: of the left operand, the right one, and the result.
+/// The minimum number of multiply-adds of a thread: with fewer, starting it costs what it saves.
+const THREAD: usize = 1 << 23;
+
+/// A part of one matmul: of the left operand, the right one, and the result.
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
 mod sealed {
@@ -74,17 +77,31 @@ fn matrices<'a, T>(
     Ok(matrices)
 }
 
-/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less.
+/// Computes `c = a b`; threads take a few rows at a time, so one that starts late does less. Where the right operand is
+/// transposed they take columns: packing it costs most, and each packs its own.
 fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayViewMut3<'_, T>, threads: usize) {
-    let (batch, rows, _) = c.dim();
-    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(rows / MIN_ROWS).max(1) };
-    let block = rows.div_ceil(blocks);
+    let (batch, rows, columns) = c.dim();
+    let work = c.len().saturating_mul(a.dim().2);
+    let threads = threads.min(work / THREAD).max(1);
+    let by_rows = b.strides()[2] == 1 || columns < rows / 2;
+    let (along, axis) = if by_rows { (rows, Axis(0)) } else { (columns, Axis(1)) };
+    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(along / MIN_ROWS).max(1) };
+    let block = along.div_ceil(blocks).max(1);
     let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);
-    for ((mut a, b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
-        while a.nrows() > block {
-            let ((first, rest), (first_c, rest_c)) = (a.split_at(Axis(0), block), c.split_at(Axis(0), block));
-            tasks.push((first, b, first_c));
-            (a, c) = (rest, rest_c);
+    for ((mut a, mut b), mut c) in a.outer_iter().zip(b.outer_iter()).zip(c.outer_iter_mut()) {
+        while c.len_of(axis) > block {
+            let (first_c, rest_c) = c.split_at(axis, block);
+            let (first_a, first_b) = if by_rows {
+                let (first, rest) = a.split_at(axis, block);
+                a = rest;
+                (first, b)
+            } else {
+                let (first, rest) = b.split_at(axis, block);
+                b = rest;
+                (a, first)
+            };
+            tasks.push((first_a, first_b, first_c));
+            c = rest_c;
         }
         tasks.push((a, b, c));
     }

@@ -40,6 +40,9 @@ fn apart(rows: usize, columns: usize) -> usize {
     rows * columns + 5 * LANES
 }
 
+/// The parts of the tiles over which sums of small filters are divided, so that threads have something to divide.
+const PARTS: usize = 4;
+
 /// Computes a convolution as [`convolution`](crate::convolution()) does, with 16 multiplications in the place of 36 where it has
 /// a window of 3 × 3 elements without strides and dilations, and multiples of 16 features and outputs.
 ///
@@ -213,21 +216,33 @@ impl<'a> Tiles<'a> {
     }
 
     fn filter_gradient(&self, window: &[f32], out: &mut [f32], threads: usize) {
-        // How outputs are divided among threads changes no sum.
-        let each = self.outputs.div_ceil(threads).next_multiple_of(LANES).min(self.outputs_together());
-        let tasks = (0..self.outputs).step_by(each).map(|first| first..(first + each).min(self.outputs)).collect();
-        let out = Mutex::new(out);
-        let tiles = self.together * self.columns;
-        let room = || [self.features, each].map(|n| Scratch::new(POINTS * apart(tiles, n)));
-        run_tasks(tasks, threads, room, |[images, windows], outputs: Range<usize>| {
+        let blocks: Vec<Range<usize>> = self.blocks().collect();
+        // Of a small filter, sums over parts of the blocks: how many follows from the shapes, for equal bits whatever the
+        // number of threads. How outputs are divided changes no sum.
+        let is_small = POINTS * self.features * self.outputs <= ELEMENTS / 4 && blocks.len() >= 2 * PARTS;
+        let (parts, each) = match is_small {
+            true => (PARTS, self.outputs),
+            false => (1, self.outputs.div_ceil(threads).next_multiple_of(LANES).min(self.outputs_together())),
+        };
+        let mut tasks = Vec::new();
+        for first in (0..self.outputs).step_by(each) {
+            let outputs = first..(first + each).min(self.outputs);
+            tasks.extend(blocks.chunks(blocks.len().div_ceil(parts)).enumerate().map(|part| (outputs.clone(), part)));
+        }
+        let (out, of_parts) = (Mutex::new(out), Mutex::new(Vec::new()));
+        let room = || {
+            let tiles = self.together * self.columns;
+            [self.features, each].map(|columns| Scratch::new(POINTS * apart(tiles, columns)))
+        };
+        run_tasks(tasks, threads, room, |[images, windows], (outputs, (part, blocks))| {
             let mut sums = Scratch::new(POINTS * apart(self.features, outputs.len()));
-            for rows in self.blocks() {
+            for (i, rows) in blocks.iter().enumerate() {
                 let tiles = rows.len() * self.columns;
                 let images = &mut images[..POINTS * apart(tiles, self.features)];
                 let windows = &mut windows[..POINTS * apart(tiles, outputs.len())];
-                self.transform_images(&rows, images);
-                self.transform_window(window, &rows, &outputs, windows);
-                let before = if rows.start == 0 { Before::Ignored } else { Before::Added };
+                self.transform_images(rows, images);
+                self.transform_window(window, rows, &outputs, windows);
+                let before = if i == 0 { Before::Ignored } else { Before::Added };
                 for point in 0..POINTS {
                     let images = matrix(images, point, tiles, self.features);
                     let windows = matrix(windows, point, tiles, outputs.len());
@@ -236,9 +251,25 @@ impl<'a> Tiles<'a> {
                     product(&images.t(), &windows, before, &mut sums);
                 }
             }
-            let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            self.transform_sums(&sums, &outputs, &mut out);
+            if is_small {
+                of_parts.lock().unwrap_or_else(PoisonError::into_inner).push((part, sums));
+            } else {
+                self.transform_sums(&sums, &outputs, &mut out.lock().unwrap_or_else(PoisonError::into_inner));
+            }
         });
+        let mut of_parts = of_parts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        of_parts.sort_unstable_by_key(|(part, _)| *part);
+        let all = of_parts.into_iter().map(|(_, sums)| sums).reduce(|mut all, sums| {
+            all.iter_mut().zip(sums.iter()).for_each(|(all, sum)| *all += sum);
+            all
+        });
+        if let Some(all) = all {
+            self.transform_sums(
+                &all,
+                &(0..self.outputs),
+                &mut out.into_inner().unwrap_or_else(PoisonError::into_inner),
+            );
+        }
     }
 
     /// `G g Gᵀ` of the filters of some outputs.
