@@ -1,4 +1,5 @@
-//! Tasks on several threads.
+//! Tasks on several threads: the caller's and those of rayon's global pool. A thread that is started for a call often shares the
+//! caller's core for milliseconds, until Linux moves it; one that waits is woken on an idle core.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,10 +20,11 @@ pub(crate) fn run_tasks<T: Send, Own>(
             work(&mut own, task);
         }
     };
-    std::thread::scope(|scope| {
-        (0..helpers).for_each(|_| {
-            scope.spawn(run);
-        });
+    if helpers == 0 {
+        return run();
+    }
+    rayon_core::in_place_scope(|scope| {
+        (0..helpers).for_each(|_| scope.spawn(|_| run()));
         run();
     });
 }

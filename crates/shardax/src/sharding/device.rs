@@ -312,7 +312,7 @@ thread_local! {
 
 /// The device of [`default_device`], which programs without other placement depend on.
 pub(crate) fn chosen_device() -> Option<Device> {
-    CHOSEN.with_last(Option::<&Device>::cloned)
+    CHOSEN.with_last(|device| device.cloned())
 }
 
 /// Returns `true` if this is the device of [`default_device`].
