@@ -12,7 +12,7 @@
 //! | `cholesky`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //!
 //! Operands are row-major arrays ([`View`]). Results are slices that are overwritten. Each function takes the number of
-//! threads that it may run on, one of which is the caller's; the others are of rayon's global pool. How sums are
+//! threads that it may run on, one of which is the caller's; the others wait in a pool, one for each other core. How sums are
 //! divided follows from shapes, never from the number of threads, so bits do not depend on it.
 //!
 //! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. The functions say how much

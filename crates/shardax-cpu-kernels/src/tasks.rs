@@ -1,7 +1,19 @@
-//! Tasks on several threads: the caller's and those of rayon's global pool. A thread that is started for a call often shares the
-//! caller's core for milliseconds, until Linux moves it; one that waits is woken on an idle core.
+//! Tasks on several threads: the caller's, and those of a pool. A thread that is started for a call often shares the caller's
+//! core for milliseconds, until Linux moves it; one that waits is woken on an idle core.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
+
+/// The threads beside the caller's; `None` on one core, and where the system starts no threads.
+///
+/// It is not rayon's global pool, whose threads may all be waiting for a program that calls a kernel.
+fn pool() -> Option<&'static ThreadPool> {
+    static POOL: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let others = || std::thread::available_parallelism().ok().map(|n| n.get() - 1).filter(|n| *n > 0);
+    let name = |i| format!("shardax-kernel-{i}");
+    POOL.get_or_init(|| ThreadPoolBuilder::new().num_threads(others()?).thread_name(name).build().ok()).as_ref()
+}
 
 /// Runs the tasks, the last one first, on this many threads, each with its own state. A thread that starts late
 /// runs fewer.
@@ -20,11 +32,11 @@ pub(crate) fn run_tasks<T: Send, Own>(
             work(&mut own, task);
         }
     };
-    if helpers == 0 {
-        return run();
+    match pool() {
+        Some(pool) if helpers > 0 => pool.in_place_scope(|scope| {
+            (0..helpers).for_each(|_| scope.spawn(|_| run()));
+            run();
+        }),
+        _ => run(),
     }
-    rayon_core::in_place_scope(|scope| {
-        (0..helpers).for_each(|_| scope.spawn(|_| run()));
-        run();
-    });
 }
