@@ -668,3 +668,24 @@ fn other_windows_have_no_tiles() {
         "the elements of the result: 191, expected 192",
     );
 }
+
+#[test]
+fn all_threads_of_rayon_may_wait_for_kernels() {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // As programs do whose launches XLA's threads compute.
+        rayon_core::scope(|scope| {
+            for _ in 0..2 * rayon_core::current_num_threads() {
+                scope.spawn(|_| std::thread::scope(|threads| drop(threads.spawn(product_on_several_threads))));
+            }
+        });
+        done.send(()).unwrap();
+    });
+    finished.recv_timeout(std::time::Duration::from_secs(60)).expect("it ends");
+}
+
+fn product_on_several_threads() {
+    let (a, mut out) = (vec![1.0f32; 512 * 256], vec![0.0; 512 * 512]);
+    matmul(view(&[1, 512, 256], &a), view(&[1, 512, 256], &a), [2, 2], &mut out, 4).unwrap();
+    assert!(out.iter().all(|x| *x == 256.0));
+}

@@ -264,11 +264,7 @@ impl<'a> Tiles<'a> {
             all
         });
         if let Some(all) = all {
-            self.transform_sums(
-                &all,
-                &(0..self.outputs),
-                &mut out.into_inner().unwrap_or_else(PoisonError::into_inner),
-            );
+            self.transform_sums(&all, &(0..self.outputs), out.into_inner().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
