@@ -113,7 +113,7 @@ pub fn winograd_filter_gradient(
     Ok(())
 }
 
-/// Whether a convolution with this window, of this size and these numbers of features and outputs, takes fewer
+/// Returns `true` if a convolution with this window, of this size and these numbers of features and outputs, takes fewer
 /// multiplications by the algorithm of [`winograd_convolution`].
 pub fn is_winograd(of: &FilterWindow, size: [usize; SPATIAL], features: usize, outputs: usize) -> bool {
     let [depth, height, width] = size;
