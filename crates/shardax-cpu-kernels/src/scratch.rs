@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// The blocks that a thread keeps, at most, and the elements of each.
+/// The blocks that a thread keeps, at most, and the elements of each: of a transformed filter, with what lies between its
+/// matrices.
 const BLOCKS: usize = 2;
-const ELEMENTS: usize = 1 << 20;
+const ELEMENTS: usize = (1 << 20) + (1 << 12);
 
 thread_local! {
     static KEPT: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
