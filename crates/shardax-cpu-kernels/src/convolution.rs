@@ -14,6 +14,9 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 
+/// The minimum number of rows in a task: with fewer, packing the filter for each costs most.
+const MIN_ROWS: usize = 32;
+
 /// Computes a convolution.
 ///
 /// The image `x` is `[images, depth, height, width, features]`, the filter is `[depth, height, width, features, outputs]`, and
@@ -134,7 +137,7 @@ impl<'a> Kernel<'a> {
         };
         // A part for each thread at least. With several phases whole lines, so many that each phase has about as many rows as
         // are multiplied together. How rows are divided changes no sum.
-        let most = (out.len() / outputs).div_ceil(threads);
+        let most = (out.len() / outputs).div_ceil(threads).max(MIN_ROWS);
         let lines = ((ROWS * self.phases.len()).min(most) / self.width).max(1);
         let block = if self.is_whole { ROWS.min(most) } else { lines * self.width };
         let tasks = out.chunks_mut(block * outputs).enumerate().collect();

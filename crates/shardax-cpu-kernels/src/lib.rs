@@ -16,7 +16,7 @@
 //! divided follows from shapes, never from the number of threads, so bits do not depend on it.
 //!
 //! No call panics: operands whose shapes do not fit are a [`ShapeError`], and nothing is written. The functions say how much
-//! memory they need beside operands and results; a thread keeps up to 8 MiB of it for its next call.
+//! memory they need beside operands and results; a thread keeps up to 12 MiB of it for its next call.
 //!
 //! Without optimization these functions are many times slower. `shardax` therefore leaves all work to XLA in debug
 //! builds.

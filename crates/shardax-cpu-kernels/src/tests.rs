@@ -105,6 +105,26 @@ fn matmuls_with_either_operand_transposed() {
 }
 
 #[test]
+fn threads_change_no_bits_of_large_matmuls() {
+    // Enough for several threads: rows that are divided, and columns of a transposed operand, into uneven parts.
+    for [rows, columns, depth] in [[260, 300, 440], [1031, 67, 515], [67, 1031, 515]] {
+        for dims in [[2, 1], [1, 1], [2, 2], [1, 2]] {
+            let a_shape = if dims[0] == 2 { [1, rows, depth] } else { [1, depth, rows] };
+            let b_shape = if dims[1] == 1 { [1, depth, columns] } else { [1, columns, depth] };
+            let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
+            let run = |threads| {
+                let mut out = vec![f32::NAN; rows * columns];
+                matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut out, threads).unwrap();
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let (one, four) = (run(1), run(4));
+            let other = one.iter().zip(&four).position(|(x, y)| x != y);
+            assert_eq!(other, None, "{dims:?} of {rows} × {columns} × {depth}");
+        }
+    }
+}
+
+#[test]
 fn matmuls_of_infinities_and_nan() {
     let (shape, [rows, columns, depth]) = ([1, 20, 20], [20; 3]);
     let (mut a, mut b) = (noise(400, 1), noise(400, 2));
