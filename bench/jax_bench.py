@@ -599,7 +599,8 @@ def make_resnet():
     class ConvNorm(nnx.Module):
         def __init__(self, start, end, size, stride, rngs):
             init = nnx.initializers.he_normal()
-            self.conv = nnx.Conv(start, end, (size, size), strides=stride, use_bias=False, kernel_init=init, rngs=rngs)
+            options = {"strides": stride, "padding": size // 2, "use_bias": False, "kernel_init": init}
+            self.conv = nnx.Conv(start, end, (size, size), rngs=rngs, **options)
             self.norm = nnx.BatchNorm(end, momentum=0.9, use_running_average=False, rngs=rngs)
 
         def __call__(self, x):
@@ -859,26 +860,27 @@ def gpt2_step_bf16():
 
     vocabulary, length, features, heads, layers, rows = 50304, 1024, 768, 12, 12, 8
 
+    # Embeddings compute in the dtype that their parameters were made in, if no other is given.
     class Block(nnx.Module):
-        def __init__(self, rngs):
-            self.attention_norm = nnx.LayerNorm(features, rngs=rngs)
+        def __init__(self, options):
+            self.attention_norm = nnx.LayerNorm(features, **options)
             attention = lambda q, k, v, **_: causal_attention(q, k, v)
-            self.attention = nnx.MultiHeadAttention(heads, features, decode=False, attention_fn=attention, rngs=rngs)
-            self.mlp_norm = nnx.LayerNorm(features, rngs=rngs)
-            self.up = nnx.Linear(features, 4 * features, rngs=rngs)
-            self.down = nnx.Linear(4 * features, features, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(heads, features, decode=False, attention_fn=attention, **options)
+            self.mlp_norm = nnx.LayerNorm(features, **options)
+            self.up = nnx.Linear(features, 4 * features, **options)
+            self.down = nnx.Linear(4 * features, features, **options)
 
         def __call__(self, x):
             x = x + self.attention(self.attention_norm(x))
             return x + self.down(nnx.gelu(self.up(self.mlp_norm(x))))
 
     class Model(nnx.Module):
-        def __init__(self, rngs):
-            self.tokens = nnx.Embed(vocabulary, features, rngs=rngs)
-            self.positions = nnx.Embed(length, features, rngs=rngs)
-            self.blocks = nnx.List([Block(rngs) for _ in range(layers)])
-            self.norm = nnx.LayerNorm(features, rngs=rngs)
-            self.head = nnx.Linear(features, vocabulary, rngs=rngs)
+        def __init__(self, options):
+            self.tokens = nnx.Embed(vocabulary, features, **options)
+            self.positions = nnx.Embed(length, features, **options)
+            self.blocks = nnx.List([Block(options) for _ in range(layers)])
+            self.norm = nnx.LayerNorm(features, **options)
+            self.head = nnx.Linear(features, vocabulary, **options)
 
         def __call__(self, tokens):
             x = self.tokens(tokens) + self.positions(jnp.arange(length))
@@ -886,7 +888,7 @@ def gpt2_step_bf16():
                 x = block(x)
             return self.head(self.norm(x))
 
-    graph, params = nnx.split(Model(nnx.Rngs(0)))
+    graph, params = nnx.split(Model({"dtype": jnp.bfloat16, "rngs": nnx.Rngs(0)}))
     optimizer = optax.adamw(1e-3)
     state = (params, optimizer.init(params))
     places = np.mgrid[:rows, : length + 1]

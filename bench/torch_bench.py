@@ -1,6 +1,7 @@
-"""Rows of bench/src with PyTorch, for bench/compare.sh --torch: the same models, batches and optimizers.
+"""Rows of bench/src with PyTorch, for bench/compare.sh --torch: the same models, weights, batches and optimizers.
 
-Run alone: python bench/torch_bench.py [--filter NAME] [--json FILE] [--compile]; BENCH_DEVICE=cuda selects a GPU.
+Run alone: python bench/torch_bench.py --inputs FOLDER [--filter NAME] [--json FILE] [--compile], where `shardax-bench --inputs
+FOLDER` has written the folder; BENCH_DEVICE=cuda selects a GPU.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import statistics
 import time
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,6 +22,7 @@ torch.set_default_device(DEVICE)
 # Matmuls by TF32, as XLA's on GPUs.
 torch.set_float32_matmul_precision("high" if DEVICE == "cuda" else "highest")
 COMPILED = False
+INPUTS = "."
 
 # With BENCH_CLOCK=cpu the CPU time of all threads, which other processes hardly change.
 now = time.process_time if os.environ.get("BENCH_CLOCK") == "cpu" else time.perf_counter
@@ -100,8 +103,38 @@ class Gpt(nn.Module):
         return self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions.weight)))
 
 
+class Inputs:
+    """The weights and the batch of a row, by shardax's key paths."""
+
+    def __init__(self, row):
+        self.arrays = load_file(os.path.join(INPUTS, row, "device-00000.safetensors"), device=DEVICE)
+
+    def batch(self, path):
+        array = self.arrays[path]
+        return array.long() if array.dtype == torch.int32 else array
+
+    def images(self):
+        """Channels last, in which PyTorch's convolutions are fastest on CPU."""
+        return self.arrays["[1]"].permute(0, 3, 1, 2)
+
+    @torch.no_grad()
+    def linear(self, layer, path):
+        layer.weight.copy_(self.arrays[f"[0].{path}.kernel"].reshape(-1, layer.out_features).T)
+        layer.bias.copy_(self.arrays[f"[0].{path}.bias"].flatten())
+
+    @torch.no_grad()
+    def conv(self, layer, path):
+        layer.weight.copy_(self.arrays[f"[0].{path}.kernel"].permute(3, 2, 0, 1))
+        if layer.bias is not None:
+            layer.bias.copy_(self.arrays[f"[0].{path}.bias"])
+
+    @torch.no_grad()
+    def embedding(self, layer, path):
+        layer.weight.copy_(self.arrays[f"[0].{path}.embedding"])
+
+
 def training(model, optimizer, x, labels, clip=None):
-    """A step that leaves its loss behind."""
+    """A step that returns its loss."""
     run = torch.compile(model) if COMPILED else model
 
     def step():
@@ -117,34 +150,60 @@ def training(model, optimizer, x, labels, clip=None):
 
 
 def mlp_step_1():
-    model = Mlp()
+    model, inputs = Mlp(), Inputs("mlp_step_1")
+    for number, layer in enumerate(list(model)[::2], 1):
+        inputs.linear(layer, f"layer{number}")
     optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=True)
-    return training(model, optimizer, torch.rand(512, 784), torch.randint(10, (512,)))
-
-
-def images(model, count, optimizer):
-    """Channels last, in which PyTorch's convolutions are fastest on CPU."""
-    model = model.to(memory_format=torch.channels_last)
-    x = torch.rand(count, 3, 32, 32).to(memory_format=torch.channels_last)
-    return training(model, optimizer(model.parameters()), x, torch.randint(10, (count,)))
+    return training(model, optimizer, inputs.batch("[1]"), inputs.batch("[2]"))
 
 
 def cnn_step_1():
-    return images(Cnn(), 128, lambda parameters: torch.optim.Adam(parameters, 1e-3, foreach=True))
+    model, inputs = Cnn(), Inputs("cnn_step_1")
+    inputs.conv(model[0], "conv1")
+    inputs.conv(model[3], "conv2")
+    inputs.linear(model[7], "dense")
+    # Its inputs are features, rows, columns here; rows, columns, features there.
+    with torch.no_grad():
+        model[7].weight.copy_(model[7].weight.view(10, 8, 8, 64).permute(0, 3, 1, 2).reshape(10, -1))
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, foreach=True)
+    return training(model, optimizer, inputs.images(), inputs.batch("[2]"))
 
 
 def resnet18_step_1():
-    return images(ResNet(), 32, lambda parameters: torch.optim.SGD(parameters, 0.1, foreach=True))
+    model, inputs = ResNet(), Inputs("resnet18_step_1")
+    inputs.conv(model.stem[0], "stem.conv")
+    for i, block in enumerate(model.blocks):
+        inputs.conv(block.first, f"blocks[{i}].first.conv")
+        inputs.conv(block.second, f"blocks[{i}].second.conv")
+        if block.shortcut:
+            inputs.conv(block.shortcut[0], f"blocks[{i}].shortcut.conv")
+    inputs.linear(model.dense, "dense")
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=True)
+    return training(model, optimizer, inputs.images(), inputs.batch("[2]"))
 
 
 def gpt_step_1():
-    model = Gpt()
+    model, inputs = Gpt(), Inputs("gpt_step_1")
+    inputs.embedding(model.tokens, "embed")
+    inputs.embedding(model.positions, "positions")
+    for i, block in enumerate(model.blocks):
+        projections = [f"blocks[{i}].attention.{name}" for name in ("query", "key", "value")]
+        with torch.no_grad():
+            # [features, heads, features of a head]: the last two are the projection's outputs.
+            parts = [inputs.arrays[f"[0].{path}.kernel"].flatten(1).T for path in projections]
+            block.qkv.weight.copy_(torch.cat(parts))
+            block.qkv.bias.copy_(torch.cat([inputs.arrays[f"[0].{path}.bias"].flatten() for path in projections]))
+        inputs.linear(block.out, f"blocks[{i}].attention.out")
+        inputs.linear(block.up, f"blocks[{i}].mlp.up")
+        inputs.linear(block.down, f"blocks[{i}].mlp.down")
+    inputs.linear(model.head, "head")
     matrices = [p for p in model.parameters() if p.ndim > 1]
     others = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, 1e-3, foreach=True)
-    tokens = torch.randint(256, (8, 256))
-    return training(model, optimizer, tokens, tokens.roll(-1, 1), clip=1.0)
+    return training(model, optimizer, inputs.batch("[1][0]"), inputs.batch("[1][1]"), clip=1.0)
 
 
 def attention_bf16():
@@ -178,24 +237,26 @@ ROWS = {f.__name__: f for f in (mlp_step_1, cnn_step_1, resnet18_step_1, gpt_ste
 
 
 def measure(call):
-    for _ in range(WARM_UP):
-        call()
+    """The first value that a training step returns is its first loss."""
+    first, *_ = [call() for _ in range(WARM_UP)]
     begin, times = time.perf_counter(), []
     while len(times) < MIN_RUNS or time.perf_counter() - begin < BUDGET_S:
         start = now()
         call()
         times.append((now() - start) * 1e6)
-    return {"median_us": statistics.median(times), "min_us": min(times), "runs": len(times)}
+    found = {"median_us": statistics.median(times), "min_us": min(times), "runs": len(times)}
+    return found if first is None else {**found, "first_loss": first}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--filter", metavar="NAME", default="", help="only the row NAME, or rows whose name contains it")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
+    parser.add_argument("--inputs", metavar="FOLDER", required=True, help="what `shardax-bench --inputs FOLDER` has written")
     parser.add_argument("--compile", action="store_true", help="compile the models with torch.compile")
     options = parser.parse_args()
-    global COMPILED
-    COMPILED = options.compile
+    global COMPILED, INPUTS
+    COMPILED, INPUTS = options.compile, options.inputs
     torch.manual_seed(0)
     results = []
     rows = ROWS if DEVICE == "cpu" and options.filter not in ON_ACCELERATORS else ROWS | ON_ACCELERATORS

@@ -55,6 +55,11 @@ fn arguments(mesh: &Mesh, each: usize) -> Result<(State, Array, Array)> {
     Ok((state, x, labels))
 }
 
+/// The model and batch of `cnn_step_1`.
+pub fn inputs() -> Result<impl Tree> {
+    Ok((Cnn::new(&mut Rngs::new(0)), images([BATCH, 32, 32, 3]), labels(&[BATCH])?))
+}
+
 macro_rules! step {
     () => {
         pmap(train_step).axis_name("batch").in_axes((None, 0, 0)).out_axes(None).donate_argnums([0])

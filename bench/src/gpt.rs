@@ -59,6 +59,11 @@ fn batch() -> Result<(Array, Array)> {
     Ok((Array::from_vec(rows(0), &[ROWS, LENGTH])?, Array::from_vec(rows(1), &[ROWS, LENGTH])?))
 }
 
+/// The model and batch of `gpt_step_1`.
+pub fn inputs() -> Result<impl Tree> {
+    Ok((model(LAYERS, &Rules::default())?, batch()?))
+}
+
 fn step(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array)> {
     let (loss, grads) = value_and_grad(loss).call((&state.model, tokens, targets))?;
     state.update(grads)?;

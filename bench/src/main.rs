@@ -19,7 +19,7 @@ mod simulated;
 mod startup;
 mod training;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use clock::Timing;
@@ -27,6 +27,7 @@ use serde::Serialize;
 use shardax::Result;
 use shardax_alloc as _;
 use shardax_nn::Implementation;
+use shardax_train::checkpoint;
 
 /// The number of simulated devices; rows with fewer devices use the first of them.
 const DEVICES: usize = 8;
@@ -143,6 +144,9 @@ struct Options {
     /// Print what preparing a program for N processes costs each of them, as a row of a table
     #[arg(long, value_name = "N")]
     simulated: Option<usize>,
+    /// Write the models and batches of the training rows to a folder, as safetensors, and stop
+    #[arg(long, value_name = "FOLDER")]
+    inputs: Option<PathBuf>,
     /// Measure tracing and lowering for 8 and for 1,024 devices
     #[arg(long)]
     plan: bool,
@@ -202,6 +206,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     // Only some rows use the disk cache, and they enable it.
     shardax::config::set_compilation_cache_dir("")?;
+    if let Some(folder) = options.inputs {
+        return Ok(write_inputs(&folder)?);
+    }
     if let Some(number) = options.kernel {
         return Ok(kernels::child(number)?);
     }
@@ -226,6 +233,14 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return Err(format!("no row's name contains {:?}", options.filter).into());
     }
     write(&measured, options.json)
+}
+
+/// The models and batches of training rows, which other sides read so that their first losses are the same.
+fn write_inputs(folder: &Path) -> Result<()> {
+    checkpoint::save(folder.join("mlp_step_1"), &training::mlp_inputs()?)?;
+    checkpoint::save(folder.join("cnn_step_1"), &cnn::inputs()?)?;
+    checkpoint::save(folder.join("resnet18_step_1"), &resnet::inputs()?)?;
+    checkpoint::save(folder.join("gpt_step_1"), &gpt::inputs()?)
 }
 
 fn write(measured: &[Measured], to: Option<PathBuf>) -> std::result::Result<(), Box<dyn std::error::Error>> {

@@ -17,7 +17,9 @@ struct ConvNorm {
 
 impl ConvNorm {
     fn new(from: usize, to: usize, size: usize, stride: usize, rngs: &mut Rngs) -> Self {
-        let conv = Conv::builder(from, to, [size, size]).strides([stride, stride]).use_bias(false);
+        // As in PyTorch: with `Same` and strides of 2 there would be padding at the end alone.
+        let padding = [(size as i64 / 2, size as i64 / 2); 2];
+        let conv = Conv::builder(from, to, [size, size]).strides([stride, stride]).padding(padding).use_bias(false);
         let conv = conv.kernel_init(initializers::he_normal()).build(rngs);
         ConvNorm { conv, norm: BatchNorm::builder(to).momentum(0.9).build(rngs) }
     }
@@ -80,6 +82,11 @@ fn step(mut state: State, images: Array, labels: Array) -> Result<(State, Array)
     let loss =
         state.minimize(|model| softmax_cross_entropy_with_integer_labels(model.forward(&images), &labels).mean(..))?;
     Ok((state, loss))
+}
+
+/// The model and batch of `resnet18_step_1`.
+pub fn inputs() -> Result<impl Tree> {
+    Ok((ResNet::new(&mut Rngs::new(0)), images([IMAGES, 32, 32, 3]), labels(&[IMAGES])?))
 }
 
 pub fn resnet18_step_1() -> Result<Timing> {

@@ -114,15 +114,24 @@ impl<M: Model, O: Optimizer<M>> Training<M, O> {
     }
 }
 
+impl Mlp {
+    fn new(rngs: &mut Rngs) -> Mlp {
+        Mlp {
+            layer1: Linear::new(784, 1024, rngs),
+            layer2: Linear::new(1024, 1024, rngs),
+            layer3: Linear::new(1024, 10, rngs),
+        }
+    }
+}
+
 /// The step on `n` devices of this process with `each` rows per device.
 fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
-    let rngs = &mut Rngs::new(0);
-    let model = Mlp {
-        layer1: Linear::new(784, 1024, rngs),
-        layer2: Linear::new(1024, 1024, rngs),
-        layer3: Linear::new(1024, 10, rngs),
-    };
-    Ok(Training::new((n, each), model, Sgd(0.1), &[784])?.stepping())
+    Ok(Training::new((n, each), Mlp::new(&mut Rngs::new(0)), Sgd(0.1), &[784])?.stepping())
+}
+
+/// The model and batch of `mlp_step_1`.
+pub fn mlp_inputs() -> Result<impl Tree> {
+    Ok((Mlp::new(&mut Rngs::new(0)), images([ROWS, 784]), labels(&[ROWS])?))
 }
 
 pub fn mlp_step(n: usize) -> Result<Timing> {

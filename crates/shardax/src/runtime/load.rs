@@ -274,6 +274,17 @@ impl Request {
         cpu_options(self.effort(), !(imported && self.place.devices().len() > 1))
     }
 
+    /// The options on GPUs and TPUs.
+    pub fn accelerator_options(&self) -> Vec<(&'static str, pjrt::Value)> {
+        // By default XLA for GPUs leaves out a conversion to a narrow type and back, and with it the quantization that the user
+        // wrote. For bfloat16 and float16 this is wanted: it saves time, and only adds digits.
+        let narrow =
+            |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
+        let mut found = narrow(&self.program);
+        self.program.for_each_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(|inner| narrow(inner)));
+        if found { vec![("xla_allow_excess_precision", pjrt::Value::Bool(false))] } else { Vec::new() }
+    }
+
     /// The donation of each input's memory: the first free output of the same type and sharding reuses it.
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
@@ -491,7 +502,7 @@ impl Request {
     /// The compile options for its devices, which must be present.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
         let platform = &client()?.platform_name;
-        let ours = if platform == "cpu" { self.cpu_options() } else { Vec::new() };
+        let ours = if platform == "cpu" { self.cpu_options() } else { self.accelerator_options() };
         let overrides = self.overrides(platform, ours, xla_options);
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }

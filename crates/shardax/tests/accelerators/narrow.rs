@@ -25,6 +25,12 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
         assert!(text.contains("s32[256,512]") && text.contains("s32[512,128]"), "operands are not widened:\n{text}");
     }
     let device = topology.devices().swap_remove(0);
+    // Conversions to a narrow type and back stay: they are a quantization. Those to bfloat16 go, which only adds digits.
+    for (dtype, stays) in [(F8E4M3Fn, true), (DType::F4E2M1Fn, true), (DType::Bf16, false)] {
+        let rounded = jit(move |x: Array| (x * 3).astype(dtype).astype(F32) * 2);
+        let text = rounded.lower(shape_dtype_struct_on([64], F32, &device))?.compile_for(topology)?.as_text()?;
+        assert_eq!(text.contains(" convert("), stays, "{dtype}: {text}");
+    }
     let sorted = jit(|x: Array| x.argsort(1));
     sorted.lower(shape_dtype_struct_on([8, 8], DType::I4, &device))?.compile_for(topology)?;
     let error = sorted.lower(shape_dtype_struct_on([8, 8], DType::I2, &device)).err().expect("no elements of 2 bits");

@@ -298,6 +298,8 @@ pub fn rejected(topology: &Topology) -> Result<()> {
         }
         (result, platform) => panic!("on {platform}: {:?}", result.err()),
     }
+    let complex = |shape: &[usize]| shape_dtype_struct_on(shape, DType::Complex64, &device);
+    convolution.lower((complex(&[1, 2, 8, 8]), complex(&[2, 2, 3, 3])))?.compile_for(topology)?;
 
     // Maxima of 64 bits, and sums of them in parts, over devices.
     let mesh = topology.mesh([("x", 8)])?;

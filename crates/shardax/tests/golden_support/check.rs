@@ -100,6 +100,10 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     // do neither without the fusion emitters alone nor with the other two.
     let whole = std::env::var_os("SHARDAX_GOLDEN_EVERY").is_some() || name == "narrow";
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
+        if whole {
+            let (done, seconds) = (i * CHUNK, start.elapsed().as_secs_f64());
+            eprintln!("{name}: {done} of {} checks in {seconds:.1} s, next {}", ready.len(), chunk[0].path());
+        }
         let options = match name {
             _ if whole => Vec::new(),
             "nn_train" => QUICK[1..].to_vec(),

@@ -64,6 +64,32 @@ fn kernels_are_texts_of_triton_and_mosaic() -> Result<()> {
     Ok(())
 }
 
+/// Of fewer elements Triton computes wrong sums on a GPU's matrix units: compared on an H100, by `golden`.
+#[test]
+fn products_of_few_elements_are_computed_in_float32() -> Result<()> {
+    setup();
+    let product = |dtype: DType, contracted: usize| -> Result<String> {
+        let x = zeros_dtype([16, contracted], dtype);
+        let f = |x: Array| {
+            let kernel = |[x, y, o]: [Ref; 3]| o.set(pl::dot(&x.get(), &y.get()).astype(o.dtype()));
+            pl::pallas_call(kernel, shape_dtype_struct([16, 16], DType::F32)).call([&x, &x.t()])
+        };
+        text("cuda", f, &x)
+    };
+    for (dtype, contracted, operand) in [
+        (DType::Bf16, 16, "16x16xbf16> *"),
+        (DType::Bf16, 8, "inputPrecision = ieee : tensor<16x8xf32> *"),
+        (DType::I8, 32, "16x32xi8> *"),
+        (DType::I8, 16, "inputPrecision = ieee : tensor<16x16xf32> *"),
+        (DType::F32, 16, "inputPrecision = tf32 : tensor<16x16xf32> *"),
+        (DType::F32, 8, "inputPrecision = ieee : tensor<16x8xf32> *"),
+    ] {
+        let text = product(dtype, contracted)?;
+        assert!(text.contains(operand), "{dtype}, {contracted}: {text}");
+    }
+    Ok(())
+}
+
 /// Applies a kernel once, to whole arrays.
 fn once(x: Array, kernel: impl Fn(&Ref, &Ref) -> Result<()>) -> Result<Array> {
     let out = like(&x);

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::dot::accumulated_in;
 use super::slices::Reverse;
+use super::unary::{IMAG, REAL};
 use super::window::{self, WindowDim};
 use super::{add_tangents, conv_depthwise, conv_dot};
 use crate::core::array::Array;
@@ -18,6 +19,7 @@ use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
+use crate::ops::lax::complex;
 use crate::precision::Precision;
 use crate::shape::{Shape, size};
 use crate::sharding::{DimSpec, Typed};
@@ -100,6 +102,14 @@ impl ConvGeneralDilated {
     #[track_caller]
     pub fn apply(&self, lhs: &Array, rhs: &Array) -> Array {
         bind1(self.clone(), &[lhs.clone(), rhs.clone()])
+    }
+
+    /// A convolution of complex numbers as four of their real and imaginary parts.
+    fn of_parts(&self, lhs: &Array, rhs: &Array) -> Array {
+        let conv = ConvGeneralDilated { preferred: self.preferred.map(DType::real), ..self.clone() };
+        let ([lr, li], [rr, ri]) = ([REAL, IMAG].map(|part| part.apply(lhs)), [REAL, IMAG].map(|part| part.apply(rhs)));
+        let out = conv.apply(&lr, &rr) - conv.apply(&li, &ri);
+        complex(&out, &(conv.apply(&lr, &ri) + conv.apply(&li, &rr)))
     }
 
     /// The windows of the spatial dimensions, mapped by `f` with the operand's, kernel's and result's sizes.
@@ -322,8 +332,11 @@ impl Primitive for ConvGeneralDilated {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let dtype = cx.dtype(args[0]);
         // cuDNN supports none of these.
+        if cx.platform == Platform::Gpu && dtype.is_complex() {
+            return cx.expand(args, |xs| Ok(vec![self.of_parts(&xs[0], &xs[1])]));
+        }
         if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
-            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24, or convolve real and imaginary parts separately";
+            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24";
             return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
         }
         #[cfg(feature = "cpu-kernels")]

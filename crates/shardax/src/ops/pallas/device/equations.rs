@@ -373,13 +373,26 @@ fn product(text: &mut Text, dot: &DotGeneral, x: &Val, y: &Val) -> Result<Val> {
         return Err(err!(NotImplemented, "only products of two matrices are supported in kernels for this platform"));
     }
     let (l, r) = (dot.lhs_contract[0], dot.rhs_contract[0]);
+    // For fewer contracted elements than this Triton computes wrong sums on a GPU's matrix units (8 of bfloat16 on an H100). They
+    // are computed in float32 without these units, which is exact for 8-bit integers too.
+    let size = x.dtype.byte_size();
+    let fits = text.dialect == Dialect::Mosaic || x.shape[l] >= if size == 1 { 32 } else { 16 };
+    if !fits && (size == 1 || x.dtype.is_float() && size == 2) {
+        let dot = DotGeneral {
+            preferred: Some(dot.preferred.unwrap_or(x.dtype)),
+            precision: Some(Precision::Highest),
+            ..dot.clone()
+        };
+        let (x, y) = (text.convert(x, DType::F32)?, text.convert(y, DType::F32)?);
+        return product(text, &dot, &x, &y);
+    }
     let wide = match x.dtype {
         DType::F64 => DType::F64,
         dtype if dtype.is_integer() => DType::I32,
         _ => DType::F32,
     };
     let shape = [x.shape[1 - l], y.shape[1 - r]];
-    let exact = dot.precision == Some(Precision::Highest) && x.dtype == DType::F32;
+    let exact = x.dtype == DType::F32 && (dot.precision == Some(Precision::Highest) || !fits);
     let zero = text.constant(Scalar::Int(0).converted(wide), wide)?;
     let zero = text.broadcast(&zero, &[], &shape)?;
     let out = match text.dialect {
