@@ -9,7 +9,6 @@ import datetime
 import json
 import os
 import platform
-import re
 import shlex
 import statistics
 import subprocess
@@ -46,11 +45,10 @@ def load(path):
         return json.load(file)
 
 
-def torch_rows():
-    """The rows of torch_bench.py, which this interpreter need not be able to import."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_bench.py"), encoding="utf-8") as file:
-        text = file.read()
-    return re.search(r"^ROWS = .* in \((.*)\)}", text, re.MULTILINE)[1].split(", ")
+def rows_of(command):
+    """The names of the rows that a command has."""
+    done = subprocess.run([*command, "--list"], stdout=subprocess.PIPE, text=True, check=True)
+    return set(done.stdout.split())
 
 
 def find(results, name):
@@ -66,12 +64,13 @@ def of_rounds(collected, what):
 def measure(names, commands, rounds):
     """Three tables, name → what each command has, or None: median times in µs, the most memory in MiB, first losses."""
     table, memory, losses = {}, {}, {}
+    known = [set(names), set(names), *map(rows_of, commands[2:])]
     for name in names:
         medians = [[] for _ in commands]
         for _ in range(rounds):
-            for side, (command, collected) in enumerate(zip(commands, medians)):
-                # Rows that failed once are not tried again, nor rows that PyTorch's side lacks.
-                if None not in collected and (side < 2 or name in torch_rows()):
+            for command, rows, collected in zip(commands, known, medians):
+                # Rows that failed once are not tried again.
+                if None not in collected and name in rows:
                     collected.append(run(command, name))
         table[name] = [of_rounds(collected, "median_us") for collected in medians]
         memory[name] = [of_rounds(collected, "peak_mib") for collected in medians]
@@ -80,11 +79,12 @@ def measure(names, commands, rounds):
     return table, memory, losses
 
 
-def apart(losses):
-    """The rows whose first losses are not JAX's: the two sides do not do the same work there."""
-    for name, (ours, theirs, *_) in losses.items():
-        if ours is not None and theirs is not None and not abs(ours - theirs) <= 1e-3 * abs(theirs):
-            yield f"{name}: the first loss is {ours:.6g}, JAX's {theirs:.6g}"
+def apart(losses, sides):
+    """The rows whose first losses are not ours: the sides do not do the same work there."""
+    for name, (ours, *others) in losses.items():
+        for side, theirs in zip(sides[1:], others):
+            if ours is not None and theirs is not None and not abs(ours - theirs) <= 1e-3 * abs(theirs):
+                yield f"{name}: the first loss is {ours:.6g}, {side}'s {theirs:.6g}"
 
 
 def show(value):
@@ -106,34 +106,40 @@ def geometric_mean(table):
     return statistics.geometric_mean(ratios) if ratios else None
 
 
-SIDES = ("shardax", "JAX", "PyTorch")
+def beside_jax(table, memory):
+    """The rows of a table beside JAX: times, their ratio, memory."""
+    yield "name", "shardax µs", "JAX µs", "JAX / shardax", "shardax MiB", "JAX MiB"
+    for name, (ours, theirs, *_) in table.items():
+        yield name, show(ours), show(theirs), ratio(ours, theirs), *map(whole, memory[name][:2])
 
 
-def head(table):
-    sides = SIDES[: len(next(iter(table.values())))]
-    times = [f"{side} µs" for side in sides]
-    return ("name", *times, *[f"{side} / shardax" for side in sides[1:]], *[f"{side} MiB" for side in sides])
+def beside_others(table, memory, sides):
+    """The rows of a table beside the other sides, in the rows that one of them has: times with their ratio to ours, memory."""
+    yield "name", "shardax µs", *[f"{side} µs" for side in sides[2:]], *[f"{side} MiB" for side in [sides[0], *sides[2:]]]
+    for name, (ours, _, *others) in table.items():
+        if any(others):
+            times = ["–" if time is None else f"{show(time)} ({ratio(ours, time)})" for time in others]
+            ours_mib, _, *mib = memory[name]
+            yield name, show(ours), *times, *map(whole, [ours_mib, *mib])
 
 
-def cells(table, memory):
-    for name, (ours, *others) in table.items():
-        peaks = ["–" if peak is None else f"{peak:,.0f}" for peak in memory[name]]
-        yield name, *map(show, (ours, *others)), *[ratio(ours, theirs) for theirs in others], *peaks
+def whole(mib):
+    return "–" if mib is None else f"{mib:,.0f}"
 
 
-def plain(table, memory):
-    rows = [head(table), *cells(table, memory)]
+def plain(rows):
+    rows = list(rows)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         first, *rest = (text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths)))
         yield "  ".join([first, *rest])
 
 
-def markdown(table, memory):
-    titles = head(table)
+def markdown(rows):
+    titles, *rows = rows
     yield "| " + " | ".join(titles) + " |"
     yield "|:--|" + "--:|" * (len(titles) - 1)
-    for name, *rest in cells(table, memory):
+    for name, *rest in rows:
         yield "| " + " | ".join([f"`{name}`", *rest]) + " |"
 
 
@@ -149,7 +155,7 @@ def machine():
 
 
 def versions(torch):
-    """Those of the packages beside shardax; `torch` is the command that runs PyTorch's rows, if there is one."""
+    """The versions of packages; `torch` is the command that runs PyTorch's rows, if there is one."""
     found = []
     for package in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"):
         try:
@@ -166,7 +172,7 @@ def versions(torch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rust", metavar="COMMAND", help="what runs shardax's rows")
-    parser.add_argument("--torch", metavar="COMMAND", help="what runs PyTorch's rows")
+    parser.add_argument("--side", metavar="NAME=COMMAND", action="append", default=[], help="what runs another side's rows")
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS", 3)), help="default: $ROUNDS, or 3")
     parser.add_argument("--filter", metavar="NAME", default="", help=jax_bench.FILTER)
     parser.add_argument("--markdown", action="store_true", help="print the table for docs/benchmarks.md")
@@ -179,20 +185,22 @@ def main():
         parser.error(f"no row's name contains {options.filter!r}")
     if options.rounds < 1:
         parser.error("at least one round is needed")
+    sides = ["shardax", "JAX"]
     if options.join:
-        sides = [load(path) for path in options.join]
-        of_files = lambda what: {name: [of_rounds([find(side, name)], what) for side in sides] for name in names}
+        files = [load(path) for path in options.join]
+        of_files = lambda what: {name: [of_rounds([find(file, name)], what) for file in files] for name in names}
         table, memory, losses = map(of_files, ("median_us", "peak_mib", "first_loss"))
     elif options.rust:
         peer = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "jax_bench.py")]
-        commands = [shlex.split(options.rust), peer, *([shlex.split(options.torch)] if options.torch else [])]
+        others = [side.split("=", 1) for side in options.side]
+        sides += [name for name, _ in others]
+        commands = [shlex.split(options.rust), peer, *[shlex.split(command) for _, command in others]]
         table, memory, losses = measure(names, commands, options.rounds)
     else:
         parser.error("either --rust or --join is needed")
 
     if options.json:
-        sides = [side.lower() for side in SIDES]
-        of = lambda values, what: {f"{side}_{what}": value for side, value in zip(sides, values)}
+        of = lambda values, what: {f"{side.lower()}_{what}": value for side, value in zip(sides, values)}
         tables = {"us": table, "peak_mib": memory, "first_loss": losses}
         rows = [{"name": name, **{key: x for what, found in tables.items() for key, x in of(found[name], what).items()}} for name in names]
         with open(options.json, "w", encoding="utf-8") as file:
@@ -201,12 +209,16 @@ def main():
 
     if options.markdown:
         rounds = "" if options.join else f" Medians of {options.rounds} interleaved rounds, µs."
-        print(f"{datetime.date.today()}: {machine()}; {versions(options.torch)}.{rounds}\n")
-    print("\n".join(markdown(table, memory) if options.markdown else plain(table, memory)))
+        torch = next((command for name, command in (side.split("=", 1) for side in options.side) if name == "PyTorch"), None)
+        print(f"{datetime.date.today()}: {machine()}; {versions(torch)}.{rounds}\n")
+    form = markdown if options.markdown else plain
+    print("\n".join(form(beside_jax(table, memory))))
+    if len(sides) > 2:
+        print("\n" + "\n".join(form(beside_others(table, memory, sides))))
     mean = geometric_mean(table)
     if mean is not None:
         print(f"\nGeometric mean of JAX / shardax: {mean:.2f}× (above 1: shardax is faster).")
-    wrong = list(apart(losses))
+    wrong = list(apart(losses, sides))
     if any(None in pair[:2] for pair in table.values()):
         wrong.append("Some rows have no result on one side.")
     if wrong:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs every benchmark row with shardax and with JAX, interleaved, and prints the comparison.
 #
-#   bench/compare.sh [--torch] [--markdown] [--filter NAME] [--json FILE]
+#   bench/compare.sh [--torch] [--crates] [--markdown] [--filter NAME] [--json FILE]
 #
 # --torch: with PyTorch beside them, in the rows that it has (its package takes 5 GB)
+# --crates: with candle and burn beside them, in the rows that they have (building them takes minutes)
 #
 # ROUNDS          how often each row runs on each side (default 3)
 # PYTHON          the interpreter that makes the virtual environment (default python3; 3.11 or newer)
@@ -22,19 +23,30 @@ environment() {
 
 venv=.venv/bench
 environment "$venv" bench/requirements.txt
-arguments=()
-for argument; do
-    if [ "$argument" = --torch ]; then
-        environment .venv/torch bench/requirements-torch.txt
-        arguments+=(--torch "$PWD/.venv/torch/bin/python $PWD/bench/torch_bench.py")
-    else
-        arguments+=("$argument")
-    fi
-done
-
 if [ -z "${SHARDAX_BENCH:-}" ]; then
     cargo build --release -p shardax-bench >&2
     SHARDAX_BENCH="cargo run --quiet --release -p shardax-bench --"
 fi
+
+inputs=.venv/inputs
+arguments=()
+for argument; do
+    case $argument in
+    --torch)
+        environment .venv/torch bench/requirements-torch.txt
+        $SHARDAX_BENCH --inputs "$inputs"
+        arguments+=(--side "PyTorch=.venv/torch/bin/python bench/torch_bench.py --inputs $inputs")
+        ;;
+    --crates)
+        # Both compile their loops for the processor that they are built for.
+        (cd bench/peers && RUSTFLAGS="-C target-cpu=native" cargo build --release --locked --target-dir ../../target/peers >&2)
+        $SHARDAX_BENCH --inputs "$inputs"
+        for backend in candle burn-flex burn-ndarray; do
+            arguments+=(--side "$backend=target/peers/release/shardax-bench-peers $backend --inputs $inputs")
+        done
+        ;;
+    *) arguments+=("$argument") ;;
+    esac
+done
 
 exec "$venv/bin/python" bench/compare.py --rust "$SHARDAX_BENCH" ${arguments[@]+"${arguments[@]}"}

@@ -236,6 +236,25 @@ def matmul_f64_1024():
     return waiting(product, *wide)
 
 
+def weights(rows, name):
+    @row(f"weights_{name}_{rows}")
+    def _():
+        import jax
+        import jax.numpy as jnp
+
+        dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}[name]
+        x, w = uniform((rows, 4096), 0), uniform((4096, 8192), 1)
+        w = (w * 127 if name == "int8" else w).astype(dtype)
+        if name == "bf16":
+            return waiting(jax.jit(lambda x, w: x.astype(dtype) @ w), x, w)
+        return waiting(jax.jit(lambda x, w: x @ w.astype(jnp.float32)), x, w)
+
+
+for rows in (1, 8):
+    for name in ("f32", "bf16", "int8"):
+        weights(rows, name)
+
+
 @row("batched_matmul")
 def batched_matmul():
     import jax
@@ -916,15 +935,20 @@ def gpt2_step_bf16():
     return call
 
 
+@row("gpt_decode_8")
+def gpt_decode_8():
+    return gpt_decode(8)
+
+
 @row("gpt_decode")
-def gpt_decode():
+def gpt_decode(batch=1):
     import jax
     import jax.numpy as jnp
     from flax import nnx
 
     model = Gpt().model
     for block in model.blocks:
-        block.attention.init_cache((1, Gpt.LENGTH, Gpt.FEATURES))
+        block.attention.init_cache((batch, Gpt.LENGTH, Gpt.FEATURES))
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
     def generate(params, rest, first):
@@ -936,7 +960,7 @@ def gpt_decode():
 
         return jax.lax.scan(step, (rest, first), jnp.arange(Gpt.LENGTH - 1))[1]
 
-    return waiting(jax.jit(generate), params, rest, jnp.zeros((1, 1), jnp.int32))
+    return waiting(jax.jit(generate), params, rest, jnp.zeros((batch, 1), jnp.int32))
 
 
 # Before the first step
@@ -1308,6 +1332,7 @@ NAMES = [
     "reduce_axis0_16m",
     "matmul_f64_1024",
     "batched_matmul",
+    *(f"weights_{dtype}_{rows}" for rows in (1, 8) for dtype in ("f32", "bf16", "int8")),
     "softmax_grad",
     "layernorm_grad",
     "embedding_grad",
@@ -1345,6 +1370,7 @@ NAMES = [
     "gpt_trace_lower",
     "gpt_compile",
     "gpt_decode",
+    "gpt_decode_8",
     "compile_48_layers",
     "compile_48_layers_scanned",
     "memory_blocks",

@@ -252,7 +252,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--filter", metavar="NAME", default="", help="only the row NAME, or rows whose name contains it")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
-    parser.add_argument("--inputs", metavar="FOLDER", required=True, help="what `shardax-bench --inputs FOLDER` has written")
+    parser.add_argument("--inputs", metavar="FOLDER", default=".", help="what `shardax-bench --inputs FOLDER` has written")
+    parser.add_argument("--list", action="store_true", help="print the row names and stop")
     parser.add_argument("--compile", action="store_true", help="compile the models with torch.compile")
     options = parser.parse_args()
     global COMPILED, INPUTS
@@ -260,6 +261,9 @@ def main():
     torch.manual_seed(0)
     results = []
     rows = ROWS if DEVICE == "cpu" and options.filter not in ON_ACCELERATORS else ROWS | ON_ACCELERATORS
+    if options.list:
+        print("\n".join(rows))
+        return
     for name, make in rows.items():
         if name == options.filter or (options.filter not in rows and options.filter in name):
             found = {"name": name, **measure(make())}

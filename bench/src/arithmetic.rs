@@ -30,6 +30,18 @@ pub fn matmul_f64_1024() -> Result<Timing> {
     measure(|| block_until_ready(f.call((&a, &b))?))
 }
 
+/// Some rows of 4,096 numbers times weights `[4096, 8192]` of this dtype, as a decoder has them. Of bfloat16 the rows are in bfloat16 too,
+/// int8 is converted to float32.
+pub fn weights(rows: usize, dtype: DType) -> Result<Timing> {
+    let (x, w) = (uniform(&[rows, 4096], 0)?, uniform(&[4096, 8192], 1)?);
+    let w = if dtype == DType::I8 { w * 127 } else { w }.astype(dtype);
+    let f = jit(move |x: Array, w: Array| match dtype {
+        DType::Bf16 => x.astype(DType::Bf16).dot(w),
+        _ => x.dot(w.astype(DType::F32)),
+    });
+    measure(|| block_until_ready(f.call((&x, &w))?))
+}
+
 pub fn batched_matmul() -> Result<Timing> {
     let (a, b) = (uniform(&[64, 128, 64], 0)?, uniform(&[64, 64, 128], 1)?);
     let f = jit(|a: Array, b: Array| a.matmul(b));

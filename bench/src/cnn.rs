@@ -71,7 +71,7 @@ pub fn cnn_step(n: usize) -> Result<Timing> {
 }
 
 /// The step on `n` devices of this process with `each` images per device.
-fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
+pub fn stepping(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
     let (mut state, x, labels) = arguments(&line(n, "batch")?, each)?;
     let step = step!();
     Ok(move || {

@@ -54,9 +54,13 @@ fn start(layers: usize, rules: &Rules) -> Result<State> {
 
 /// Tokens and their successors: 0 to 255 in steps of 7, with another start in each row.
 fn batch() -> Result<(Array, Array)> {
+    batch_of(ROWS)
+}
+
+fn batch_of(rows: usize) -> Result<(Array, Array)> {
     let token = |row: usize, i: usize| ((row * 31 + i * 7) % VOCABULARY) as i32;
-    let rows = |shift: usize| (0..ROWS).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect();
-    Ok((Array::from_vec(rows(0), &[ROWS, LENGTH])?, Array::from_vec(rows(1), &[ROWS, LENGTH])?))
+    let tokens = |shift: usize| (0..rows).flat_map(|row| (0..LENGTH).map(move |i| token(row, i + shift))).collect();
+    Ok((Array::from_vec(tokens(0), &[rows, LENGTH])?, Array::from_vec(tokens(1), &[rows, LENGTH])?))
 }
 
 /// The model and batch of `gpt_step_1`.
@@ -76,21 +80,21 @@ fn mapped_step(mut state: State, tokens: Array, targets: Array) -> Result<(State
     Ok((state, pmean(loss, "batch")))
 }
 
-/// Runs steps that pass the state on.
+/// Steps that pass the state on.
 fn stepping(
     mut state: State,
     (tokens, targets): (Array, Array),
     step: impl Function<(State, Array, Array), Output = (State, Array)>,
-) -> Result<Timing> {
-    measure_steps(|| {
+) -> impl FnMut() -> Result<Array> {
+    move || {
         let (next, loss) = block_until_ready(step.call((&state, &tokens, &targets))?)?;
         state = next;
         Ok(loss)
-    })
+    }
 }
 
 pub fn gpt_step_1() -> Result<Timing> {
-    stepping(start(LAYERS, &Rules::default())?, batch()?, jit(step).donate_argnums([0]))
+    measure_steps(stepping(start(LAYERS, &Rules::default())?, batch()?, jit(step).donate_argnums([0])))
 }
 
 macro_rules! mapped {
@@ -99,18 +103,23 @@ macro_rules! mapped {
     };
 }
 
-/// The state on each of eight devices, and one row of tokens per device.
-fn mapped_arguments(layers: usize) -> Result<(State, (Array, Array))> {
-    let mesh = line(8, "batch")?;
-    let (tokens, targets) = batch()?;
-    let rows = |x: Array| x.reshape([8, ROWS / 8, LENGTH]);
+/// The state on each of `n` devices, and the rows of tokens split over them.
+fn mapped_arguments(n: usize, layers: usize, rows: usize) -> Result<(State, (Array, Array))> {
+    let mesh = line(n, "batch")?;
+    let (tokens, targets) = batch_of(rows)?;
+    let split_rows = |x: Array| x.reshape([n, rows / n, LENGTH]);
     let state = replicated(start(layers, &Rules::default())?, &mesh)?;
-    Ok((state, split((rows(tokens), rows(targets)), &mesh, "batch")?))
+    Ok((state, split((split_rows(tokens), split_rows(targets)), &mesh, "batch")?))
+}
+
+/// The step on `n` devices with this many rows in all.
+pub fn mapped_stepping(n: usize, rows: usize) -> Result<impl FnMut() -> Result<Array>> {
+    let (state, batch) = mapped_arguments(n, LAYERS, rows)?;
+    Ok(stepping(state, batch, mapped!()))
 }
 
 pub fn gpt_pmap_8() -> Result<Timing> {
-    let (state, batch) = mapped_arguments(LAYERS)?;
-    stepping(state, batch, mapped!())
+    measure_steps(mapped_stepping(8, ROWS)?)
 }
 
 /// Parameters and batch split over four devices; heads and hidden features over two.
@@ -119,12 +128,19 @@ pub fn gpt_fsdp_tp_8() -> Result<Timing> {
     let rules = Rules::new(&mesh, [("batch", "fsdp"), ("embed", "fsdp")]).and("heads", "model").and("mlp", "model");
     let state = rules.device_put(&start(LAYERS, &rules)?)?;
     let batch = device_put(&batch()?, NamedSharding::new(&mesh, P!["fsdp"]))?;
-    stepping(state, batch, jit(step).donate_argnums([0]))
+    measure_steps(stepping(state, batch, jit(step).donate_argnums([0])))
+}
+
+type Lowered = shardax::Lowered<(State, Array, Array), (State, Array)>;
+
+/// Traces and lowers the step on `n` devices of a model with this many layers, a fresh function each time.
+pub fn lowering(n: usize, layers: usize) -> Result<impl FnMut() -> Result<Lowered>> {
+    let (state, (tokens, targets)) = mapped_arguments(n, layers, ROWS)?;
+    Ok(move || mapped!().lower((&state, &tokens, &targets)))
 }
 
 pub fn gpt_trace_lower() -> Result<Timing> {
-    let (state, (tokens, targets)) = mapped_arguments(LAYERS)?;
-    measure(|| mapped!().lower((&state, &tokens, &targets)))
+    measure(lowering(8, LAYERS)?)
 }
 
 /// Times the compilation of `lowered`, at least `least` times.
@@ -138,8 +154,7 @@ fn compilations<A: Tree, R: Tree>(least: usize, lowered: shardax::Lowered<A, R>)
 }
 
 pub fn gpt_compile() -> Result<Timing> {
-    let (state, (tokens, targets)) = mapped_arguments(LAYERS)?;
-    compilations(MIN_RUNS, mapped!().lower((&state, &tokens, &targets))?)
+    compilations(MIN_RUNS, lowering(8, LAYERS)?()?)
 }
 
 /// Compiles the gradient of 48 blocks, unrolled or as a loop.
@@ -170,7 +185,7 @@ pub fn memory_blocks(remat: bool) -> Result<Timing> {
     measure(|| block_until_ready(step.call((&blocks, &x))?))
 }
 
-/// The token after `token`, `[1, 1]`, at `position`.
+/// The tokens after `token`, `[batch, 1]`, at `position`.
 fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
     let mut x = model.embed.forward(token);
     x = model.positions.iter().fold(x, |x, positions| x + positions.forward(&position));
@@ -180,11 +195,11 @@ fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
     model.logits(x).argmax(-1).astype(DType::I32)
 }
 
-/// Greedy decoding of all positions after the first in one program, with a cache of keys and values.
-pub fn gpt_decode() -> Result<Timing> {
+/// Greedy decoding of all positions after the first in one program, with a cache of keys and values, of this many texts.
+pub fn gpt_decode(batch: usize) -> Result<Timing> {
     let mut model = model(LAYERS, &Rules::default())?;
-    model.init_cache(1, LENGTH);
-    let first = zeros_dtype([1, 1], DType::I32);
+    model.init_cache(batch, LENGTH);
+    let first = zeros_dtype([batch, 1], DType::I32);
     let generate = jit(|model: Decoder, first: Array| -> Result<Array> {
         let cache = |model: &Decoder| model.state_of(Filter::of::<Cache>());
         let step = |(old, token): (ModuleState, Array), position: Array| -> Result<_> {

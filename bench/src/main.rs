@@ -9,6 +9,7 @@ mod cnn;
 mod data;
 mod dispatch;
 mod gpt;
+mod growth;
 mod kernels;
 mod operations;
 mod planning;
@@ -25,9 +26,10 @@ use clap::Parser;
 use clock::Timing;
 use serde::Serialize;
 use shardax::Result;
+use shardax::prelude::DType;
 use shardax_alloc as _;
 use shardax_nn::Implementation;
-use shardax_train::checkpoint;
+use shardax_train::checkpoint::{self, SaveArgs};
 
 /// The number of simulated devices; rows with fewer devices use the first of them.
 const DEVICES: usize = 8;
@@ -48,6 +50,12 @@ const ROWS: &[Row] = &[
     ("reduce_axis0_16m", arithmetic::reduce_axis0_16m),
     ("matmul_f64_1024", arithmetic::matmul_f64_1024),
     ("batched_matmul", arithmetic::batched_matmul),
+    ("weights_f32_1", || arithmetic::weights(1, DType::F32)),
+    ("weights_bf16_1", || arithmetic::weights(1, DType::Bf16)),
+    ("weights_int8_1", || arithmetic::weights(1, DType::I8)),
+    ("weights_f32_8", || arithmetic::weights(8, DType::F32)),
+    ("weights_bf16_8", || arithmetic::weights(8, DType::Bf16)),
+    ("weights_int8_8", || arithmetic::weights(8, DType::I8)),
     ("softmax_grad", arithmetic::softmax_grad),
     ("layernorm_grad", arithmetic::layernorm_grad),
     ("embedding_grad", arithmetic::embedding_grad),
@@ -91,7 +99,8 @@ const ROWS: &[Row] = &[
     ("gpt_fsdp_tp_8", gpt::gpt_fsdp_tp_8),
     ("gpt_trace_lower", gpt::gpt_trace_lower),
     ("gpt_compile", gpt::gpt_compile),
-    ("gpt_decode", gpt::gpt_decode),
+    ("gpt_decode", || gpt::gpt_decode(1)),
+    ("gpt_decode_8", || gpt::gpt_decode(8)),
     ("compile_48_layers", || gpt::compile_48_layers(false)),
     ("compile_48_layers_scanned", || gpt::compile_48_layers(true)),
     ("memory_blocks", || gpt::memory_blocks(false)),
@@ -144,6 +153,9 @@ struct Options {
     /// Print what preparing a program for N processes costs each of them, as a row of a table
     #[arg(long, value_name = "N")]
     simulated: Option<usize>,
+    /// Measure how times grow with sizes and devices, print a table, and write a picture (SVG) to FILE
+    #[arg(long, value_name = "FILE")]
+    growth: Option<PathBuf>,
     /// Write the models and batches of the training rows to a folder, as safetensors, and stop
     #[arg(long, value_name = "FOLDER")]
     inputs: Option<PathBuf>,
@@ -206,6 +218,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     // Only some rows use the disk cache, and they enable it.
     shardax::config::set_compilation_cache_dir("")?;
+    if let Some(picture) = options.growth {
+        return growth::run(&picture, &options.filter);
+    }
     if let Some(folder) = options.inputs {
         return Ok(write_inputs(&folder)?);
     }
@@ -237,10 +252,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
 
 /// The models and batches of training rows, which other sides read so that their first losses are the same.
 fn write_inputs(folder: &Path) -> Result<()> {
-    checkpoint::save(folder.join("mlp_step_1"), &training::mlp_inputs()?)?;
-    checkpoint::save(folder.join("cnn_step_1"), &cnn::inputs()?)?;
-    checkpoint::save(folder.join("resnet18_step_1"), &resnet::inputs()?)?;
-    checkpoint::save(folder.join("gpt_step_1"), &gpt::inputs()?)
+    let replacing = || SaveArgs::new().force(true);
+    checkpoint::save_with(folder.join("mlp_step_1"), &training::mlp_inputs()?, &replacing())?;
+    checkpoint::save_with(folder.join("cnn_step_1"), &cnn::inputs()?, &replacing())?;
+    checkpoint::save_with(folder.join("resnet18_step_1"), &resnet::inputs()?, &replacing())?;
+    checkpoint::save_with(folder.join("gpt_step_1"), &gpt::inputs()?, &replacing())
 }
 
 fn write(measured: &[Measured], to: Option<PathBuf>) -> std::result::Result<(), Box<dyn std::error::Error>> {

@@ -125,7 +125,7 @@ impl Mlp {
 }
 
 /// The step on `n` devices of this process with `each` rows per device.
-fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
+pub fn mlp(n: usize, each: usize) -> Result<impl FnMut() -> Result<Array>> {
     Ok(Training::new((n, each), Mlp::new(&mut Rngs::new(0)), Sgd(0.1), &[784])?.stepping())
 }
 

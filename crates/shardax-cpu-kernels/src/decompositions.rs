@@ -1,8 +1,12 @@
 //! Decompositions of real matrices by the crate `faer`.
 
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::householder::{
+    apply_block_householder_on_the_left_in_place_scratch, apply_block_householder_on_the_left_in_place_with_conj,
+};
 use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
 use faer::traits::RealField;
-use faer::{MatRef, Side};
+use faer::{Conj, Mat, MatRef, Par, Side};
 
 use crate::tasks::run_tasks;
 use crate::view::check;
@@ -65,13 +69,32 @@ pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], thre
             return r.fill(T::NAN);
         }
         let made = Qr::new(matrix(a, m, n));
-        match is_full {
-            true => write(made.compute_Q().as_ref(), q),
-            false => write(made.compute_thin_Q().as_ref(), q),
-        }
+        write(orthogonal(&made, k).as_ref(), q);
         r.fill(T::ZERO);
         write(made.thin_R(), &mut r[..m.min(n) * n]);
     })
+}
+
+/// The first columns of `q`. `faer` applies each block of reflections to all of them, of which the first are still those of the identity: a
+/// third of the work is with zeros.
+fn orthogonal<T: Real>(made: &Qr<T>, columns: usize) -> Mat<T> {
+    let (basis, factors) = (made.Q_basis(), made.Q_coeff());
+    let (rows, width) = (basis.nrows(), factors.nrows());
+    let mut q = Mat::identity(rows, columns);
+    let scratch = apply_block_householder_on_the_left_in_place_scratch::<T>(rows, width, columns);
+    let mut memory = MemBuffer::new(scratch);
+    for start in (0..factors.ncols()).step_by(width.max(1)).rev() {
+        let width = width.min(factors.ncols() - start);
+        apply_block_householder_on_the_left_in_place_with_conj(
+            basis.submatrix(start, start, rows - start, width),
+            factors.submatrix(0, start, width, width),
+            Conj::No,
+            q.as_mut().submatrix_mut(start, start, rows - start, columns - start),
+            Par::Seq,
+            MemStack::new(&mut memory),
+        );
+    }
+    q
 }
 
 /// The eigenvectors, as columns, and the eigenvalues, in ascending order, of a batch of symmetric matrices `[batch, n, n]`,
@@ -182,9 +205,19 @@ fn is_lower_finite<T: Real>(a: &[T], n: usize) -> bool {
     a.chunks_exact(n).enumerate().all(|(i, row)| is_finite(&row[..=i]))
 }
 
-/// Copies a matrix to memory.
+/// The rows and columns that are copied together: both sides of a block stay in the first cache.
+const BLOCK: usize = 16;
+
+/// Copies a matrix in column order to memory in row order.
 fn write<T: Real>(from: MatRef<'_, T>, to: &mut [T]) {
-    for (i, row) in to.chunks_exact_mut(from.ncols().max(1)).enumerate() {
-        row.iter_mut().enumerate().for_each(|(j, x)| *x = from[(i, j)]);
+    let columns = from.ncols().max(1);
+    for (block, rows) in to.chunks_mut(BLOCK * columns).enumerate() {
+        for start in (0..from.ncols()).step_by(BLOCK) {
+            let width = BLOCK.min(from.ncols() - start);
+            for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
+                let at = block * BLOCK + i;
+                row[start..start + width].iter_mut().enumerate().for_each(|(j, x)| *x = from[(at, start + j)]);
+            }
+        }
     }
 }

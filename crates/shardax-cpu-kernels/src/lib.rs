@@ -3,6 +3,7 @@
 //! | function | computes | of |
 //! |---|---|---|
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
+//! | [`few_rows`] | products of few rows and a matrix of fewer bits | f32 with bf16, f16, i8 and u8 |
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
@@ -40,6 +41,7 @@ mod convolution;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod depthwise;
+mod few_rows;
 mod filter_gradient;
 mod filter_window;
 mod matmul;
@@ -59,6 +61,7 @@ pub use convolution::convolution;
 #[cfg(feature = "decompositions")]
 pub use decompositions::{Real, cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
+pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
 pub use matmul::{Float, matmul};

@@ -2,14 +2,20 @@
 
 use std::ops::Range;
 
-use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Slice};
+use gemm_common::pulp::{Arch, Simd, WithSimd};
+use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, Slice};
 
 use super::exp::{exp, exponentials, largest};
 use super::{MASKED_SCORE, Window};
+use crate::few_rows::{add_scaled, sum_of_products};
 use crate::product::{Before, product};
 
 /// The number of queries in a block.
 pub(super) const BLOCK: usize = 64;
+
+/// The number of queries up to which each is computed by itself, as of a decoder that makes one token at a time: matmuls would pack keys
+/// and values, which are read once.
+const FEW: usize = 4;
 
 impl Window {
     /// The positions of the keys that the query at a position attends to, of `keys`.
@@ -88,6 +94,13 @@ impl Head<'_> {
 
     /// Computes the output, and each query's largest score and sum.
     pub fn forward(&self, room: &mut Array2<f32>, mut y: ArrayViewMut2<'_, f32>, max: &mut [f32], sum: &mut [f32]) {
+        if self.q.nrows() <= FEW {
+            for (query, y) in y.outer_iter_mut().enumerate() {
+                let row = room.row_mut(0).into_slice().unwrap_or_default();
+                (max[query], sum[query]) = Arch::new().dispatch(Query { head: self, query, scores: row, y });
+            }
+            return;
+        }
         for block in self.blocks() {
             let keys = self.keys(&block);
             let mut scores = self.scores(&block, &keys, room);
@@ -128,6 +141,45 @@ impl Head<'_> {
             product(&slopes.t(), &q, Before::Added, &mut rows_mut(&mut dk, &keys));
             product(&weights.t(), &ct, Before::Added, &mut rows_mut(&mut dv, &keys));
         }
+    }
+}
+
+/// A query by itself, with space for its scores.
+struct Query<'h, 'a, 'y> {
+    head: &'h Head<'a>,
+    query: usize,
+    scores: &'y mut [f32],
+    y: ArrayViewMut1<'y, f32>,
+}
+
+impl WithSimd for Query<'_, '_, '_> {
+    /// The largest score and the sum.
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) -> (f32, f32) {
+        let Head { q, k, v, .. } = self.head;
+        let (near, mask) = (self.head.near(self.query), self.head.mask_of(self.query));
+        let is_seen = |key: usize| near.contains(&key) && mask.as_ref().is_none_or(|mask| mask[key] != 0);
+        let query = q.row(self.query);
+        for (key, (score, k)) in self.scores.iter_mut().zip(k.outer_iter()).enumerate() {
+            *score = match (is_seen(key), query.to_slice(), k.to_slice()) {
+                (false, ..) => MASKED_SCORE,
+                (true, Some(query), Some(k)) => sum_of_products(simd, query, k),
+                (true, ..) => query.dot(&k),
+            };
+        }
+        let max = largest(self.scores);
+        let sum = exponentials(self.scores, max);
+        self.y.fill(0.0);
+        for (score, v) in self.scores.iter().zip(v.outer_iter()).filter(|(score, _)| **score != 0.0) {
+            let weight = score / sum;
+            match (self.y.as_slice_mut(), v.to_slice()) {
+                (Some(y), Some(v)) => add_scaled(simd, weight, v, y),
+                _ => self.y.scaled_add(weight, &v),
+            }
+        }
+        (max, sum)
     }
 }
 

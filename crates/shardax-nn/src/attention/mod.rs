@@ -279,10 +279,10 @@ impl AttentionOptions {
         Ok((y, residual))
     }
 
-    /// Returns true if the fused attention primitive applies. It has no advantage for a single query.
+    /// Returns true if the fused attention primitive applies.
     fn can_fuse(&self, q: &Array, shapes: &Shapes) -> bool {
         let dtype = matches!(q.dtype(), DType::F32 | DType::Bf16 | DType::F16);
-        dtype && !self.drops() && shapes.queries > 1 && shapes.keys > 0
+        dtype && !self.drops() && shapes.queries > 0 && shapes.keys > 0
     }
 
     /// Returns the fused attention of these options.

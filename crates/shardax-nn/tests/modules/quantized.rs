@@ -79,31 +79,52 @@ fn scales_are_of_the_whole_batch() -> Result<()> {
 fn weights_of_four_bits() -> Result<()> {
     setup();
     let layer = Linear::new(64, 8, &mut Rngs::new(0));
-    let small = QuantizedLinear::new(&layer, 16)?;
+    weights_are_quantized(&layer, |layer| QuantizedLinear::new(layer, 16), 7.0)?;
+    weights_are_quantized(&layer, |layer| QuantizedLinear::new(layer, 64), 7.0)?;
+    let error = QuantizedLinear::new(&layer, 24).err().expect("no groups").to_string();
+    assert!(error.contains("float32[64,8] are not in groups of 24"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn weights_of_eight_bits() -> Result<()> {
+    setup();
+    let layer = Linear::new(64, 8, &mut Rngs::new(0));
+    weights_are_quantized(&layer, QuantizedLinear::int8, 127.0)?;
+    // Sums of integers, which are scaled afterwards, do not overflow in half precision.
+    let mut half = Linear::builder(4096, 2).use_bias(false).build(&mut Rngs::new(0));
+    half.kernel = full([4096, 2], 3.0).astype(DType::F16);
+    let y = QuantizedLinear::int8(&half)?.forward(ones([1, 4096]).astype(DType::F16));
+    assert_eq!((y.dtype(), y.astype(DType::F32).to_vec::<f32>()?), (DType::F16, vec![12288.0; 2]));
+    let empty = Linear::new(0, 8, &mut Rngs::new(0));
+    assert!(QuantizedLinear::int8(&empty).is_err());
+    Ok(())
+}
+
+fn weights_are_quantized(
+    layer: &Linear,
+    quantize: impl Fn(&Linear) -> Result<QuantizedLinear>,
+    largest: f64,
+) -> Result<()> {
+    let small = quantize(layer)?;
     // Each weight is off by half a step at most.
     let restored = small.forward(eye(64));
     let step = small.scales.to_f64_vec()?.into_iter().fold(0.0, f64::max);
     let error = (restored - &layer.kernel).abs().max(..).to_f64()?;
     assert!(error > 0.0 && error <= step / 2.0 + 1e-6, "{error} of {step}");
-    assert_eq!(small.kernel.abs().astype(DType::I32).max(..).to_f64()?, 7.0);
+    assert_eq!(small.kernel.astype(DType::I32).abs().max(..).to_f64()?, largest);
     // Inside `jit`, with gradients with respect to the input; only the bias trains.
     let x = random::normal(random::key(1), [4, 64]);
     let slope = jit(grad(|x: Array, layer: QuantizedLinear| layer.forward(x).sum(..))).call((&x, small.clone()))?;
-    assert!(allclose(
-        slope.get(0),
-        (small.forward(eye(64)) - layer.bias.as_ref().expect("a bias")).sum(1),
-        1e-4,
-        1e-5
-    )?);
+    let bias = layer.bias.as_ref().expect("a bias");
+    assert!(allclose(slope.get(0), (small.forward(eye(64)) - bias).sum(1), 1e-4, 1e-5)?);
     assert_eq!(small.state_of(Filter::of::<Param>()).keys().collect::<Vec<_>>(), ["bias"]);
     for lost in [f32::NAN, f32::INFINITY] {
         let mut broken = layer.clone();
         broken.kernel = layer.kernel.at((0, 0)).set(lost);
-        let out = QuantizedLinear::new(&broken, 16)?.forward(ones([64])).isnan().to_vec::<bool>()?;
+        let out = quantize(&broken)?.forward(ones([64])).isnan().to_vec::<bool>()?;
         assert_eq!(out, [true, false, false, false, false, false, false, false], "{lost}");
     }
-    let error = QuantizedLinear::new(&layer, 24).err().expect("no groups").to_string();
-    assert!(error.contains("float32[64,8] are not in groups of 24"), "{error}");
     Ok(())
 }
 

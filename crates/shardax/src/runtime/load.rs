@@ -281,7 +281,7 @@ impl Request {
         let narrow =
             |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
         let mut found = narrow(&self.program);
-        self.program.for_each_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(|inner| narrow(inner)));
+        self.program.for_each_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(narrow));
         if found { vec![("xla_allow_excess_precision", pjrt::Value::Bool(false))] } else { Vec::new() }
     }
 

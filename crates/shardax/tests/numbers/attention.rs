@@ -293,9 +293,13 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     let split = jit(attend).call((device_put(&q, &here)?, device_put(&k, &here)?, device_put(&v, &here)?))?;
     assert_near(&split, &want, 1e-6, "split by the compiler");
 
-    // Few queries, and programs that others are to run, have the plain operations.
-    let few = jit(attend).lower((q.get((.., ..4)), &k, &v))?.as_text().to_string();
-    assert!(!few.contains("shardax_attention"), "{few}");
+    // Up to four queries are computed one by one. A few more, and programs that others are to run, have the plain operations.
+    for (queries, by_kernel) in [(1, true), (4, true), (5, false)] {
+        let few = q.get((.., ..queries));
+        let text = jit(attend).lower((&few, &k, &v))?.as_text().to_string();
+        assert_eq!(text.contains("shardax_attention"), by_kernel, "{queries}: {text}");
+        assert_near(&jit(attend).call((&few, &k, &v))?, &want.get((.., ..queries)), 1e-6, "few queries");
+    }
     let exported = shardax::export::export(attend, (&q, &k, &v))?.mlir_module("cpu").unwrap_or_default().to_string();
     assert!(!exported.contains("shardax_attention"), "{exported}");
     Ok(())

@@ -89,6 +89,7 @@ fn in_a_process_with_cpu_kernels() {
     let squared = floats(&product.call((&square, &square)).unwrap());
     assert_eq!(floats(&loaded.call((&square, &square)).unwrap()), squared);
     column_sums();
+    few_rows();
     // Gradients, batches and devices.
     let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
     let dx = floats(&jit(grad(loss)).call((&square, &square)).unwrap());
@@ -103,6 +104,62 @@ fn in_a_process_with_cpu_kernels() {
     let split = device_put(&whole, &NamedSharding::new(&mesh, P!["x"])).unwrap();
     let sharded = floats(&product.call((&split, &square)).unwrap());
     assert_eq!(sharded, floats(&product.call((&whole, &square)).unwrap()));
+}
+
+/// Few rows and weights that are stored in fewer bits.
+fn few_rows() {
+    let exact = |spec: &str, a: &Array, b: &Array| {
+        let [a, b] = [a, b].map(|x| x.astype(DType::F64));
+        floats(&einsum(spec, &[&a, &b]))
+    };
+    for dtype in [DType::I8, DType::U8, DType::Bf16, DType::F16] {
+        let of = |shape: &[usize], seed| whole::<f32>(shape, seed);
+        let weights = |shape: &[usize]| if dtype == DType::U8 { of(shape, 2) + 9 } else { of(shape, 2) }.astype(dtype);
+        // As in a program: `w.astype(DType::F32)` of integers, and half precision as it is.
+        let is_half = dtype.is_float();
+        let cast = |x: Array| if is_half { x.astype(dtype) } else { x };
+        let cases: [(&str, &[usize], &[usize]); 8] = [
+            ("ij,jk->ik", &[1, 200], &[200, 90]),
+            ("ij,jk->ik", &[8, 200], &[200, 90]),
+            ("ij,kj->ik", &[3, 200], &[90, 200]),
+            ("j,jk->k", &[200], &[200, 90]),
+            ("ji,jk->ik", &[200, 5], &[200, 90]),
+            ("abj,jkl->abkl", &[2, 3, 200], &[200, 9, 10]),
+            ("aij,ijk->ak", &[2, 10, 20], &[10, 20, 90]),
+            ("ij,lkj->ilk", &[1, 200], &[9, 10, 200]),
+        ];
+        for (spec, a, b) in cases {
+            let (a, b) = (cast(of(a, 1)), weights(b));
+            let (text, found) = text_and_numbers(spec, &a, &b);
+            assert!(text.contains("shardax_few_rows"), "{dtype}, {spec}:\n{text}");
+            let want = exact(spec, &a, &b).into_iter();
+            let want = want.map(|x| if is_half { floats(&array(x).astype(dtype))[0] } else { x });
+            assert_eq!(found, want.collect::<Vec<_>>(), "{dtype}, {spec}");
+        }
+        // The matrix may be the left operand of a vector; more rows, and weights that were rounded to fewer bits, are XLA's.
+        let (text, found) = text_and_numbers("kj,j->k", &weights(&[90, 200]), &cast(of(&[200], 1)));
+        assert!(text.contains("shardax_few_rows") && found.len() == 90, "{text}");
+        let (text, _) = text_and_numbers("ij,jk->ik", &cast(of(&[9, 200], 1)), &weights(&[200, 90]));
+        assert!(!text.contains("shardax_few_rows"), "{text}");
+    }
+    let rounded = jit(|x: Array, w: Array| x.dot(w.astype(DType::Bf16).astype(DType::F32)));
+    let (x, w) = (whole::<f32>(&[1, 200], 1), whole::<f32>(&[200, 90], 2) / 7);
+    let found = floats(&rounded.call((&x, &w)).unwrap());
+    let want = exact("ij,jk->ik", &x, &w.astype(DType::Bf16));
+    assert!(found.iter().zip(&want).all(|(x, y)| (x - y).abs() < 1e-4 * y.abs().max(1.0)), "{found:?}, not {want:?}");
+    // In a loop that reads the weights from outside, and the gradient with respect to the row.
+    let w = whole::<f32>(&[128, 128], 3).astype(DType::I8);
+    let product = |x: &Array, w: &Array| x.dot(w.astype(DType::F32)).tanh();
+    let looped = jit(move |x: Array, w: Array| {
+        let ((x, _), ()) = scan(|(x, w): (Array, Array), _: Array| ((product(&x, &w), w), ()), (x, w), arange(0..3))?;
+        Ok(x)
+    });
+    let x = whole::<f32>(&[1, 128], 4);
+    let text = looped.lower((&x, &w)).unwrap().as_text().to_string();
+    assert!(text.contains("shardax_few_rows"), "{text}");
+    let dx = jit(grad(move |x: Array, w: Array| (x.dot(w.astype(DType::F32)) * 2).sum(..)));
+    let sums: Vec<f64> = floats(&w).chunks(128).map(|row| row.iter().sum::<f64>() * 2.0).collect();
+    assert_eq!(floats(&dx.call((&x, &w)).unwrap()), sums);
 }
 
 /// Sums over dimensions before the last, of computed operands too.

@@ -34,7 +34,9 @@ impl Lowering {
             at
         });
         let attrs = format!("callee = @keep_{at}, mhlo.frontend_attributes = {{inlineable = \"false\"}}");
-        self.op("func.call", &[v], &attrs, &aval)
+        let kept = self.op("func.call", &[v], &attrs, &aval);
+        self.values[kept.0 as usize].converted_from = self.converted_from(v);
+        kept
     }
 }
 

@@ -43,6 +43,8 @@ struct ValueInfo {
     shape: Shape,
     /// The sharding in the type of a variable of the program.
     typed: Option<Arc<Typed>>,
+    /// The value that it is a conversion of.
+    converted_from: Option<Value>,
 }
 
 /// The body of an operation's region; made by [`Lowering::region`].
@@ -107,6 +109,16 @@ impl Lowering {
         self.platform_indices.iter().find(|(known, _)| *known == value).map(|(_, index)| *index)
     }
 
+    /// States that a value is another one, converted.
+    pub(crate) fn set_converted_from(&mut self, value: Value, from: Value) {
+        self.values[value.0 as usize].converted_from = Some(from);
+    }
+
+    /// The value that this one is a conversion of.
+    pub(crate) fn converted_from(&self, value: Value) -> Option<Value> {
+        self.values[value.0 as usize].converted_from
+    }
+
     /// The dtype of a value.
     pub fn dtype(&self, v: Value) -> DType {
         self.values[v.0 as usize].dtype
@@ -124,7 +136,14 @@ impl Lowering {
 
     /// Defines a value of this type: the result of the next operation, or a block's argument.
     fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
-        self.values.push(ValueInfo { name, result, dtype: aval.dtype, shape: aval.shape.clone(), typed: None });
+        self.values.push(ValueInfo {
+            name,
+            result,
+            dtype: aval.dtype,
+            shape: aval.shape.clone(),
+            typed: None,
+            converted_from: None,
+        });
         Value(self.values.len() as u32 - 1)
     }
 

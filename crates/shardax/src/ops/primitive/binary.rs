@@ -552,7 +552,9 @@ impl Primitive for Convert {
             let x = cx.op("stablehlo.select", &[is_small[0], zero, x], "", &wide);
             return Ok(vec![cx.op("stablehlo.convert", &[x], "", &outs[0])]);
         }
-        Ok(vec![cx.op("stablehlo.convert", &[v], "", &outs[0])])
+        let converted = cx.op("stablehlo.convert", &[v], "", &outs[0]);
+        cx.set_converted_from(converted, v);
+        Ok(vec![converted])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

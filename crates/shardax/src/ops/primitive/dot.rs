@@ -340,6 +340,10 @@ impl Primitive for DotGeneral {
             let made = wide.lower(cx, args, &[outs[0].with_dtype(dtype)])?;
             return Ok(vec![cx.op("stablehlo.convert", &made, "", &outs[0])]);
         }
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(made) = super::cpu_kernels::few_rows::lower(self, cx, args, &outs[0]) {
+            return Ok(vec![made]);
+        }
         // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
         // way.
         let args: Vec<Value> = match self.preferred {

@@ -4,7 +4,7 @@
 use super::derivative::AttentionGradient;
 use super::sharded::Fused;
 use super::unfused::reduced;
-use super::{Attention, HIDDEN, Implementation, Operands};
+use super::{Attention, HIDDEN, Implementation, Operands, is_of_one_query};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::program::Aval;
@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 128;
 
 /// Lowers attention to cuDNN's kernel, where that applies.
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
-    if !is_wanted(of, cx) {
+    if !is_wanted(of, cx, args) {
         return Ok(None);
     }
     if let Some(reason) = Call::reason_against(of, cx, args) {
@@ -64,7 +64,7 @@ pub(super) fn backward(
     outs: &[Aval],
 ) -> Result<Option<Vec<Value>>> {
     let of = &gradient.of;
-    if !is_wanted(of, cx) {
+    if !is_wanted(of, cx, args) {
         return Ok(None);
     }
     let (given, n) = (of.given, of.given.count());
@@ -106,14 +106,14 @@ pub(super) fn backward(
 }
 
 /// Returns `true` if the program may call cuDNN.
-fn is_wanted(of: &Attention, cx: &Lowering) -> bool {
+fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     let is_chosen = match of.implementation {
         Some(Implementation::Cudnn) => true,
         // A text for others may be run without cuDNN.
         None | Some(Implementation::Flash) => !cx.portable,
         Some(Implementation::Xla | Implementation::Blockwise) => false,
     };
-    cx.platform == Platform::Gpu && is_chosen
+    cx.platform == Platform::Gpu && is_chosen && !is_of_one_query(cx, args)
 }
 
 /// A call of cuDNN: sizes with the batch in one dimension.

@@ -148,7 +148,9 @@ impl AttentionGradient {
     /// The gradient by the kernel in Rust, where that applies.
     #[cfg(feature = "cpu-kernels")]
     fn by_cpu_kernel(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
-        if !self.of.fits_cpu_kernel() || !crate::ops::primitive::cpu_kernels::attention::is_worthwhile(cx, args) {
+        if !self.of.fits_cpu_kernel()
+            || !crate::ops::primitive::cpu_kernels::attention::is_worthwhile_gradient(cx, args)
+        {
             return Ok(None);
         }
         let n = self.of.given.count();

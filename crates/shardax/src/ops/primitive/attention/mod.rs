@@ -250,6 +250,11 @@ impl Attention {
     }
 }
 
+/// Returns `true` for a single query, as of a decoder that makes one token at a time. Kernels for many gain nothing.
+fn is_of_one_query(cx: &Lowering, args: &[Value]) -> bool {
+    cx.shape(args[0]).iter().nth_back(2) == Some(&1)
+}
+
 fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
     batch.iter().copied().chain(last).collect()
 }

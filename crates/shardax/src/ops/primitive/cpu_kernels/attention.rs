@@ -5,7 +5,7 @@ use std::result::Result;
 use shardax_cpu_kernels as kernels;
 use shardax_pjrt::ffi::{Arg, CallFrame};
 
-use super::{numbers, numbers_mut, sizes, view};
+use super::{limits, numbers, numbers_mut, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::ops::primitive::attention::{HIDDEN, Window};
@@ -17,17 +17,33 @@ pub(super) const GRADIENT: &str = "shardax_attention_gradient";
 // Masked keys have the same score wherever it is computed.
 const _: () = assert!(HIDDEN as f32 == kernels::MASKED_SCORE);
 
-/// The minimum number of queries for the kernel: with fewer, keys and values are only read once or twice.
+/// The number of queries up to which the kernel reads keys and values once, and from which it is ahead of XLA in any case.
+const FEW_QUERIES: usize = 4;
 const MIN_QUERIES: usize = 8;
 
 /// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
 pub(in super::super) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
+    let queries = queries(cx, args);
+    (queries >= MIN_QUERIES || queries <= FEW_QUERIES || super::is_always_used()) && is_large(cx, args)
+}
+
+/// Returns `true` if the kernel of the gradient may be called, and is worthwhile.
+pub(in super::super) fn is_worthwhile_gradient(cx: &Lowering, args: &[Value]) -> bool {
+    (queries(cx, args) >= MIN_QUERIES || super::is_always_used()) && is_large(cx, args)
+}
+
+fn queries(cx: &Lowering, args: &[Value]) -> usize {
+    let q = cx.shape(args[0]);
+    q[q.len() - 3]
+}
+
+fn is_large(cx: &Lowering, args: &[Value]) -> bool {
     let (q, k) = (cx.aval(args[0]), cx.aval(args[1]));
-    let queries = q.shape[q.rank() - 3];
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
     // Each thread takes whole key heads.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
-    let is_large = queries >= MIN_QUERIES && work >= super::limits::ATTENTION && heads >= super::threads(cx);
+    let limit = if queries(cx, args) <= FEW_QUERIES { limits::FEW_QUERIES } else { limits::ATTENTION };
+    let is_large = work >= limit && heads >= super::threads(cx);
     let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
     !is_empty && (is_large || super::is_always_used()) && super::is_enabled(cx)
 }

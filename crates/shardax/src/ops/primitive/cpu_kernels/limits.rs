@@ -7,6 +7,13 @@ pub(super) const MATMUL: usize = 1 << 20;
 /// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
 pub(super) const MATMUL_SIDE: usize = 8;
 
+/// The number of rows up to which, and of elements from which on, a matrix in row order is left to XLA.
+pub(super) const FEW_ROWS: usize = 8;
+pub(super) const LARGE_MATRIX: usize = 1 << 22;
+
+/// Products of few rows and a matrix of fewer bits, in elements of the matrix.
+pub(super) const NARROW: usize = 1 << 14;
+
 /// Sums over rows, in elements.
 pub(super) const COLUMN_SUM: usize = 1 << 15;
 
@@ -14,6 +21,9 @@ pub(super) const COLUMN_SUM: usize = 1 << 15;
 pub(super) const COLUMN_SUM_SIDE: usize = 16;
 
 pub(super) const ATTENTION: usize = 1 << 20;
+
+/// Attention of at most four queries.
+pub(super) const FEW_QUERIES: usize = 1 << 14;
 
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;

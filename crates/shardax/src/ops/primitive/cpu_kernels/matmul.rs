@@ -37,9 +37,11 @@ pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value
         return None;
     }
     let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];
-    // XLA widens half precision as fast, so that the kernel pays only where it is far ahead in f32 (`docs/benchmarks.md`).
+    // XLA is as fast elsewhere in half precision, which it widens as well, and for few rows reads a matrix that fits no cache faster,
+    // because it does not pack it (`docs/benchmarks.md`).
     let is_transposed = matches!(parts.map(contracted_dim), [Some(1), Some(_)] | [Some(_), Some(2)]);
-    if dtype != out.dtype && !is_transposed && !is_always_used() {
+    let is_streamed = rows <= limits::FEW_ROWS && columns.saturating_mul(depth) >= limits::LARGE_MATRIX;
+    if (dtype != out.dtype || is_streamed) && !is_transposed && !is_always_used() {
         return None;
     }
     let [a, b] = [args[0], args[1]].map(|v| convert(cx, v, dtype));
@@ -54,7 +56,7 @@ pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value
 
 /// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are its batch, free and
 /// contracted dimensions. `None` if they are in another order.
-fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
+pub(super) fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
     let is_order = |order: [&[usize]; 3]| order.concat().into_iter().enumerate().all(|(i, d)| i == d);
     if is_order([b, c, f]) {
         Some(1)
@@ -67,7 +69,12 @@ fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
 
 /// Views `v` as a batch of matrices, and returns their contracted dimension: whichever needs no transposition,
 /// or else the last.
-fn matrices(cx: &mut Lowering, v: Value, parts: [&[usize]; 3], [batch, free, depth]: [usize; 3]) -> (Value, usize) {
+pub(super) fn matrices(
+    cx: &mut Lowering,
+    v: Value,
+    parts: [&[usize]; 3],
+    [batch, free, depth]: [usize; 3],
+) -> (Value, usize) {
     let v = if contracted_dim(parts).is_some() { v } else { transpose(cx, v, &parts.concat()) };
     let dim = contracted_dim(parts).unwrap_or(2);
     let dims = if dim == 1 { [batch, depth, free] } else { [batch, free, depth] };

@@ -12,6 +12,7 @@ pub(super) mod column_sums;
 pub(super) mod conv;
 #[cfg(feature = "decompositions")]
 pub(super) mod decompositions;
+pub(super) mod few_rows;
 mod filter_window;
 mod limits;
 pub(super) mod matmul;
@@ -59,6 +60,7 @@ pub(crate) fn register() -> Result<()> {
         let client = client()?;
         let plugin = client.pjrt.plugin();
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
+        ffi::register(plugin, few_rows::TARGET, few_rows::handle)?;
         ffi::register(plugin, column_sums::TARGET, column_sums::handle)?;
         ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;
         ffi::register(plugin, filter_window::CONVOLUTION, filter_window::handle_convolution)?;

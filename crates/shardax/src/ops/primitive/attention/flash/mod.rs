@@ -11,7 +11,7 @@ use super::blockwise::{blind, of_output, padded, repeated};
 use super::derivative::AttentionGradient;
 use super::sharded::Fused;
 use super::unfused::Block;
-use super::{Attention, HIDDEN, Implementation, Operands};
+use super::{Attention, HIDDEN, Implementation, Operands, is_of_one_query};
 use crate::config;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
@@ -85,6 +85,9 @@ pub(super) fn backward(
 
 /// Returns `true` if the program may use the kernels.
 fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
+    if is_of_one_query(cx, args) {
+        return false;
+    }
     match of.implementation {
         Some(Implementation::Flash) => matches!(cx.platform, Platform::Tpu | Platform::Cpu),
         None => {

@@ -1,0 +1,226 @@
+//! Products of few rows and a matrix that is stored in fewer bits than f32. Each of its elements is read once from memory, and widened in
+//! registers: a decoder that computes one token at a time takes the time of reading its weights.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) widens the whole matrix in memory first, and so writes and reads four or eight times as much.
+
+use std::ops::Range;
+
+use gemm_common::pulp::{Arch, Simd, WithSimd};
+use half::{bf16, f16};
+use ndarray::{ArrayViewMut2, Axis};
+
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{Result, ShapeError, View};
+
+/// The maximum number of rows.
+pub const MAX_ROWS: usize = 8;
+
+/// The number of contracted elements whose sum is added to the result: with fewer additions in a row, rounding errors are
+/// smaller.
+const DEPTH: usize = 512;
+
+/// The number of sums at a time, which stay in the second cache. With fewer, rows of the matrix are read in parts that are too short to
+/// be fetched ahead.
+const SUMS: usize = 16384;
+
+/// The number of rows of the matrix, or of vectors of a sum, that are added at once.
+const FOUR: usize = 4;
+
+/// The minimum number of elements of the matrix for each thread.
+const THREAD: usize = 1 << 18;
+
+/// An element of the matrix of [`few_rows`].
+pub trait Weight: Copy + Send + Sync {
+    /// This number in f32, without rounding.
+    fn widened(self) -> f32;
+}
+
+impl Weight for i8 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from(self)
+    }
+}
+
+impl Weight for u8 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from(self)
+    }
+}
+
+impl Weight for bf16 {
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Weight for f16 {
+    /// Without branches, which compilers turn into instructions for many elements. No number on the way is subnormal: XLA's threads
+    /// flush those.
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        let bits = u32::from(self.to_bits());
+        let (sign, magnitude) = ((bits & 0x8000) << 16, bits & 0x7fff);
+        let normal = (magnitude << 13) + (112 << 23);
+        let infinite = normal + (112 << 23);
+        // 2⁻¹⁴ + subnormal - 2⁻¹⁴, which is exact.
+        let least = f32::from_bits(113 << 23);
+        let subnormal = (f32::from_bits((magnitude << 13) + (113 << 23)) - least).to_bits();
+        let found = if magnitude >= 0x7c00 { infinite } else { normal };
+        f32::from_bits(sign | if magnitude < 0x400 { subnormal } else { found })
+    }
+}
+
+/// Multiplies at most [`MAX_ROWS`] rows, `[rows, depth]`, with a matrix: `[depth, columns]`, or `[columns, depth]` if
+/// `contracted`, its dimension that is summed over, is 1. The result is `[rows, columns]`, in f32.
+///
+/// ```
+/// use shardax_cpu_kernels::{View, few_rows};
+///
+/// let mut product = [0.0; 3];
+/// let weights = View::new(&[2, 3], &[1i8, -2, 3, 4, 5, -6])?;
+/// few_rows(View::new(&[1, 2], &[1.0, 10.0])?, weights, 0, &mut product, 1)?;
+/// assert_eq!(product, [41.0, 48.0, -57.0]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// The shapes do not fit, or there are more rows.
+pub fn few_rows<W: Weight>(
+    lhs: View<'_, f32>,
+    rhs: View<'_, W>,
+    contracted: usize,
+    out: &mut [f32],
+    threads: usize,
+) -> Result<()> {
+    let ([rows, depth], dims) = (lhs.dims("the rows")?, rhs.dims::<2>("the matrix")?);
+    if contracted > 1 || rows > MAX_ROWS {
+        let expected = format!("dimension 0 or 1, and at most {MAX_ROWS} rows");
+        return Err(ShapeError(format!("{rows} rows, and dimension {contracted} of a matrix: {expected} expected")));
+    }
+    let columns = dims[1 - contracted];
+    check("the contracted dimension of the matrix", dims[contracted], depth)?;
+    check("the elements of the result", out.len(), rows * columns)?;
+    out.fill(0.0);
+    if out.is_empty() || depth == 0 {
+        return Ok(());
+    }
+    let threads = threads.min(rhs.data().len() / THREAD).max(1);
+    let block = (SUMS / rows).min(columns.div_ceil(2 * threads).next_multiple_of(64));
+    let mut tasks = Vec::with_capacity(columns.div_ceil(block));
+    let mut rest = ArrayViewMut2::from_shape((rows, columns), out)?;
+    for start in (0..columns).step_by(block) {
+        let (first, others) = rest.split_at(Axis(1), block.min(columns - start));
+        tasks.push((start..start + first.ncols(), first));
+        rest = others;
+    }
+    // The last one runs first: they are read in order.
+    tasks.reverse();
+    run_tasks(tasks, threads, Vec::new, |scratch, (columns, out)| {
+        Arch::new().dispatch(Part { lhs: lhs.data(), rhs, columns, contracted, scratch, out });
+    });
+    Ok(())
+}
+
+/// A task: some columns of the matrix and of the result.
+struct Part<'a, 'b, W> {
+    lhs: &'a [f32],
+    rhs: View<'a, W>,
+    columns: Range<usize>,
+    contracted: usize,
+    scratch: &'b mut Vec<f32>,
+    out: ArrayViewMut2<'a, f32>,
+}
+
+impl<W: Weight> WithSimd for Part<'_, '_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        if self.contracted == 0 { self.by_rows() } else { self.by_columns(simd) }
+    }
+}
+
+impl<W: Weight> Part<'_, '_, W> {
+    /// Adds rows of the matrix, four at once, times elements of each of the operand's rows.
+    #[inline(always)]
+    fn by_rows(mut self) {
+        let ([depth, stride], width) = ([self.rhs.shape()[0], self.rhs.shape()[1]], self.columns.len());
+        let row = |k: usize| &self.rhs.data()[k * stride..][self.columns.clone()];
+        let sums = self.scratch;
+        sums.resize(self.out.len(), 0.0);
+        for start in (0..depth).step_by(DEPTH) {
+            let end = (start + DEPTH).min(depth);
+            let fours = start + (end - start) / FOUR * FOUR;
+            sums.fill(0.0);
+            for k in (start..fours).step_by(FOUR) {
+                for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
+                    let [p, q, r, s] = [x[k], x[k + 1], x[k + 2], x[k + 3]];
+                    let (first, second) = (row(k).iter().zip(row(k + 1)), row(k + 2).iter().zip(row(k + 3)));
+                    for (sum, ((a, b), (c, d))) in sums.iter_mut().zip(first.zip(second)) {
+                        *sum += (p * a.widened() + q * b.widened()) + (r * c.widened() + s * d.widened());
+                    }
+                }
+            }
+            for k in fours..end {
+                for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
+                    sums.iter_mut().zip(row(k)).for_each(|(sum, w)| *sum += x[k] * w.widened());
+                }
+            }
+            for (mut out, sums) in self.out.rows_mut().into_iter().zip(sums.chunks_exact(width)) {
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
+            }
+        }
+    }
+
+    /// Multiplies each of the operand's rows with rows of the matrix, element by element, and sums up.
+    #[inline(always)]
+    fn by_columns<S: Simd>(mut self, simd: S) {
+        let depth = self.rhs.shape()[1];
+        self.scratch.resize(depth, 0.0);
+        let matrix = &self.rhs.data()[self.columns.start * depth..self.columns.end * depth];
+        for (w, mut out) in matrix.chunks_exact(depth).zip(self.out.columns_mut()) {
+            widen(w, self.scratch);
+            for (x, out) in self.lhs.chunks_exact(depth).zip(&mut out) {
+                *out = sum_of_products(simd, x, self.scratch);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<W: Weight>(from: &[W], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widened());
+}
+
+/// The sum of the products of the elements of two slices.
+#[inline(always)]
+pub(crate) fn sum_of_products<S: Simd>(simd: S, x: &[f32], y: &[f32]) -> f32 {
+    let ((x, x_rest), (y, y_rest)) = (S::as_simd_f32s(x), S::as_simd_f32s(y));
+    let ((x, x_last), (y, y_last)) = (x.as_chunks::<FOUR>(), y.as_chunks::<FOUR>());
+    let mut sums = [simd.splat_f32s(0.0); FOUR];
+    for (x, y) in x.iter().zip(y) {
+        for i in 0..FOUR {
+            sums[i] = simd.mul_add_e_f32s(x[i], y[i], sums[i]);
+        }
+    }
+    let [a, b, c, d] = sums;
+    let mut sum = simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d));
+    for (x, y) in x_last.iter().zip(y_last) {
+        sum = simd.mul_add_e_f32s(*x, *y, sum);
+    }
+    let rest: f32 = x_rest.iter().zip(y_rest).map(|(x, y)| x * y).sum();
+    simd.reduce_sum_f32s(sum) + rest
+}
+
+/// Adds the elements of a slice times a factor.
+#[inline(always)]
+pub(crate) fn add_scaled<S: Simd>(simd: S, factor: f32, x: &[f32], y: &mut [f32]) {
+    let ((x, x_rest), (y, y_rest)) = (S::as_simd_f32s(x), S::as_mut_simd_f32s(y));
+    let factors = simd.splat_f32s(factor);
+    y.iter_mut().zip(x).for_each(|(y, x)| *y = simd.mul_add_e_f32s(factors, *x, *y));
+    y_rest.iter_mut().zip(x_rest).for_each(|(y, x)| *y += factor * x);
+}
