@@ -73,7 +73,7 @@ pub struct Backward<'a> {
 
 impl Attention<'_> {
     /// Computes the output `y`, `[batch.., queries, heads, features]`, and the largest score and the sum of exponentials of
-    /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of 64 queries with all keys.
+    /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of up to 64 queries with all keys.
     ///
     /// # Errors
     /// The shapes of operands, or the sizes of results, do not fit.
@@ -93,7 +93,7 @@ impl Attention<'_> {
         let y = ArrayViewMut4::from_shape((batch, queries, heads, features), y)?;
         let y = parts(y, 0).into_iter().flat_map(|example| parts(example, 1));
         let tasks: Vec<_> = y.zip(max.zip(sum)).enumerate().collect();
-        let room = || Array2::zeros((BLOCK, keys));
+        let room = || Array2::zeros((BLOCK.min(queries), keys));
         run_tasks(tasks, threads, room, |room, (at, (y, (max, sum)))| {
             let (i, h) = (at / heads, at % heads);
             let [k, v] = [k, v].map(|x| head(x, i, h / groups));
@@ -102,7 +102,7 @@ impl Attention<'_> {
         Ok(())
     }
 
-    /// Computes the gradients of queries, keys and values, which have their shapes. Each thread allocates the scores of 64
+    /// Computes the gradients of queries, keys and values, which have their shapes. Each thread allocates the scores of up to 64
     /// queries with all keys, twice.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Attention<'_> {
                 tasks.push(((i, h), dq.by_ref().take(groups).collect::<Vec<_>>(), dk, dv));
             }
         }
-        let room = || [(); 2].map(|()| Array2::zeros((BLOCK, keys)));
+        let room = || [(); 2].map(|()| Array2::zeros((BLOCK.min(queries), keys)));
         run_tasks(tasks, threads, room, |room, ((i, key_head), dq, mut dk, mut dv)| {
             dk.fill(0.0);
             dv.fill(0.0);
