@@ -151,9 +151,10 @@ impl Processes {
             self.world.store().publish(&key("beat", rank), beat.as_bytes(), &[(rank + 1) % size])?;
         }
         let before = (rank + size - 1) % size;
-        let Some(beat) = self.world.store().try_get(&key("beat", before))? else { return Ok(()) };
+        // One that ended before its first sign of life is silent from the beginning.
+        let beat = self.world.store().try_get(&key("beat", before))?.unwrap_or_default();
         let previous = &mut state.previous;
-        let silent = previous.changed.map_or(Duration::ZERO, |changed| now.duration_since(changed));
+        let silent = now.duration_since(*previous.changed.get_or_insert(now));
         if beat != previous.beat || beat == LEFT.as_bytes() {
             if std::mem::take(&mut previous.reported) {
                 let message = format!("process {before} is heard of again, after {} s", silent.as_secs());
