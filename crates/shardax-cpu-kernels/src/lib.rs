@@ -55,7 +55,7 @@ mod tests;
 mod view;
 mod winograd;
 
-pub use attention::{Attention, Backward, MASKED_SCORE, Window};
+pub use attention::{Attention, Backward, FEW_QUERIES, MASKED_SCORE, Window};
 pub use column_sums::column_sums;
 pub use convolution::convolution;
 #[cfg(feature = "decompositions")]

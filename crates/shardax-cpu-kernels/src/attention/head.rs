@@ -15,7 +15,7 @@ pub(super) const BLOCK: usize = 64;
 
 /// The number of queries up to which each is computed by itself, as of a decoder that makes one token at a time: matmuls would pack keys
 /// and values, which are read once.
-const FEW: usize = 4;
+pub const FEW_QUERIES: usize = 4;
 
 impl Window {
     /// The positions of the keys that the query at a position attends to, of `keys`.
@@ -94,7 +94,7 @@ impl Head<'_> {
 
     /// Computes the output, and each query's largest score and sum.
     pub fn forward(&self, room: &mut Array2<f32>, mut y: ArrayViewMut2<'_, f32>, max: &mut [f32], sum: &mut [f32]) {
-        if self.q.nrows() <= FEW {
+        if self.q.nrows() <= FEW_QUERIES {
             for (query, y) in y.outer_iter_mut().enumerate() {
                 let row = room.row_mut(0).into_slice().unwrap_or_default();
                 (max[query], sum[query]) = Arch::new().dispatch(Query { head: self, query, scores: row, y });

@@ -7,6 +7,7 @@ mod mask;
 
 use ndarray::{Array2, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut, ArrayViewMut4, Axis, RemoveAxis};
 
+pub use self::head::FEW_QUERIES;
 use self::head::{BLOCK, Head, Softmax};
 use self::mask::Mask;
 use crate::tasks::run_tasks;

@@ -17,14 +17,13 @@ pub(super) const GRADIENT: &str = "shardax_attention_gradient";
 // Masked keys have the same score wherever it is computed.
 const _: () = assert!(HIDDEN as f32 == kernels::MASKED_SCORE);
 
-/// The number of queries up to which the kernel reads keys and values once, and from which it is ahead of XLA in any case.
-const FEW_QUERIES: usize = 4;
+/// The number of queries from which the kernel's matmuls are ahead of XLA's; of `FEW_QUERIES` it reads keys and values once.
 const MIN_QUERIES: usize = 8;
 
 /// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
 pub(in super::super) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
     let queries = queries(cx, args);
-    (queries >= MIN_QUERIES || queries <= FEW_QUERIES || super::is_always_used()) && is_large(cx, args)
+    (queries >= MIN_QUERIES || queries <= kernels::FEW_QUERIES || super::is_always_used()) && is_large(cx, args)
 }
 
 /// Returns `true` if the kernel of the gradient may be called, and is worthwhile.
@@ -42,7 +41,7 @@ fn is_large(cx: &Lowering, args: &[Value]) -> bool {
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
     // Each thread takes whole key heads.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
-    let limit = if queries(cx, args) <= FEW_QUERIES { limits::FEW_QUERIES } else { limits::ATTENTION };
+    let limit = if queries(cx, args) <= kernels::FEW_QUERIES { limits::ATTENTION_OF_FEW } else { limits::ATTENTION };
     let is_large = work >= limit && heads >= super::threads(cx);
     let is_empty = work == 0 || cx.aval(args[2]).size() == 0;
     !is_empty && (is_large || super::is_always_used()) && super::is_enabled(cx)

@@ -22,8 +22,8 @@ pub(super) const COLUMN_SUM_SIDE: usize = 16;
 
 pub(super) const ATTENTION: usize = 1 << 20;
 
-/// Attention of at most four queries.
-pub(super) const FEW_QUERIES: usize = 1 << 14;
+/// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.
+pub(super) const ATTENTION_OF_FEW: usize = 1 << 14;
 
 /// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
