@@ -9,6 +9,8 @@
 //! `cargo xtask sweep --pieces N` runs the committed random programs in every way (compiled, batched, split, exported, …); a
 //! rerun resumes.
 //! `cargo xtask mutants --count N` reads so many mutants of every format of files, in bounded time and memory; a rerun resumes.
+//! `cargo xtask texts FILE` writes hashes of the StableHLO text of all reference cases and random programs, or compares them
+//! with those in the file.
 //! `cargo xtask accelerators` fetches the compilers for TPUs and GPUs, for tests, into the user's cache.
 //! `cargo xtask platforms` compiles programs and operations with them and writes `docs/platforms.md`; a rerun
 //! resumes.
@@ -33,6 +35,7 @@ mod platforms;
 mod sanitize;
 mod style;
 mod tests;
+mod texts;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,6 +47,7 @@ const USAGE: &str = "usage: cargo xtask docs [--check]
        cargo xtask fuzz [--count N] [--seed S] [--mode explicit]
        cargo xtask sweep [--pieces N]
        cargo xtask mutants [--count N] [--package P]
+       cargo xtask texts FILE
        cargo xtask accelerators
        cargo xtask attention
        cargo xtask platforms [--every N] [--on TOPOLOGY,TOPOLOGY] [--processes N]
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         ["addition", family] => addition(Some(family)),
         ["book"] => book::run(&root(), false),
         ["book", "--links"] => book::run(&root(), true),
+        ["texts", file] => texts::run(&root(), file),
         ["accelerators"] => accelerators::run(),
         ["attention"] => attention::run(&root()),
         ["platforms", "--from", files @ ..] => platforms::from(&root(), files),

@@ -31,3 +31,34 @@ families! { nn optim optim_ten optim_more nn_more nn_half nn_layers attention nn
 fn families_on_topologies() -> shardax::Result<()> {
     golden_support::other_platforms::table("shardax-nn: ", FAMILIES)
 }
+
+/// `cargo xtask texts` runs it: see `golden_support::texts`.
+#[test]
+#[ignore = "hashes that a command of its own compares"]
+fn texts_of_families() {
+    golden_support::quick::eight_devices();
+    golden_support::texts::write("shardax-nn", FAMILIES, &larger());
+}
+
+/// Attention of the sizes that its implementations are for.
+fn larger() -> Vec<golden_support::texts::Sized> {
+    use shardax_nn::prelude::*;
+    let heads = |queries: usize, keys: usize, features: usize, dtype: DType| {
+        [queries, keys, keys].map(|n| (vec![2, n, 4, features], dtype)).to_vec()
+    };
+    let causal = |x: &[Array]| {
+        let options = AttentionOptions::new().is_causal(true);
+        Ok(vec![options.dot_product_attention(&x[0], &x[1], &x[2])])
+    };
+    let plain = |x: &[Array]| Ok(vec![dot_product_attention(&x[0], &x[1], &x[2])]);
+    vec![
+        ("attention_f32", heads(128, 128, 64, DType::F32), plain),
+        ("attention_bf16", heads(128, 128, 64, DType::Bf16), plain),
+        ("attention_causal", heads(512, 512, 64, DType::F32), causal),
+        ("attention_causal_bf16", heads(2048, 2048, 128, DType::Bf16), causal),
+        ("attention_one_query", heads(1, 2048, 64, DType::F32), plain),
+        ("attention_few_queries", heads(4, 1024, 64, DType::Bf16), plain),
+        ("attention_long", heads(8192, 8192, 64, DType::F32), causal),
+        ("attention_f64", heads(64, 64, 32, DType::F64), plain),
+    ]
+}

@@ -108,6 +108,14 @@ fn families_on_topologies() -> shardax::Result<()> {
     golden_support::other_platforms::table("", FAMILIES)
 }
 
+/// `cargo xtask texts` runs it: see `golden_support::texts`.
+#[test]
+#[ignore = "hashes that a command of its own compares"]
+fn texts_of_families() {
+    setup();
+    golden_support::texts::write("shardax", FAMILIES, &golden_support::larger::programs());
+}
+
 #[test]
 fn zeros_never_pass_for_other_values() {
     let host = |values: &[f32]| {

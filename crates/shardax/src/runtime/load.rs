@@ -215,6 +215,11 @@ impl Request {
         self.written(self.place.platform(), locations, false)
     }
 
+    /// The text for as many devices of this platform.
+    pub fn text_on(&self, platform: Platform) -> Result<String> {
+        self.written(platform, false, false)
+    }
+
     /// The portable text, for as many devices of this platform.
     pub fn portable_text(&self, platform: Platform, locations: bool) -> Result<String> {
         self.written(platform, locations, true)

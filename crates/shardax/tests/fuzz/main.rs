@@ -97,6 +97,24 @@ fn random_programs_of_explicit_types_are_what_jax_computes() {
     assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
+/// `cargo xtask texts` runs it: see `golden_support::texts`.
+#[test]
+#[ignore = "hashes that a command of its own compares"]
+fn texts_of_random_programs() {
+    setup();
+    let mut texts = golden_support::texts::Texts::new();
+    for name in ["programs", "explicit"] {
+        for case in &cases(&committed().with_file_name(format!("{name}.safetensors")), "fuzz") {
+            let program = Program::new(case);
+            let mesh = program.explicit_mesh();
+            let _mesh = mesh.as_ref().map(|mesh| set_mesh(mesh).expect("no trace"));
+            let arguments = program.placed().expect("arguments");
+            texts.add(&format!("fuzz/{name}/{}", case.name), &arguments, &|xs| program.run(xs));
+        }
+    }
+    texts.write();
+}
+
 /// One piece of each way; `SHARDAX_FUZZ_PIECES=0..70` runs these, and `cargo xtask sweep` one after the other.
 #[test]
 fn programs_are_the_same_however_they_are_run() {

@@ -16,11 +16,11 @@ use super::{Case, Fun, Host};
 const CHUNK: usize = 32;
 
 /// Mesh axes in the order of their names.
-const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
+pub const MESHES: [&[(&str, usize)]; 3] = [&[("a", 2), ("b", 4)], &[("a", 2), ("b", 3)], &[("a", 8)]];
 
 /// Ways to split the operands over a mesh: which dimension gets the first axis, whether operands differ in it, and
 /// whether a dimension may get two.
-const WAYS: [(usize, usize, bool); 3] = [(0, 0, false), (1, 1, false), (0, 1, true)];
+pub const WAYS: [(usize, usize, bool); 3] = [(0, 0, false), (1, 1, false), (0, 1, true)];
 
 type Family = (&'static str, fn(&Case) -> Option<Fun>);
 
@@ -90,7 +90,7 @@ fn hash(text: &str) -> usize {
 }
 
 /// The operands over the mesh; `None` where nothing can be split.
-fn place(check: &Check, mesh: &Mesh, (first, turn, both): (usize, usize, bool)) -> Option<Vec<Array>> {
+pub fn place(check: &Check, mesh: &Mesh, (first, turn, both): (usize, usize, bool)) -> Option<Vec<Array>> {
     let mut any = false;
     let placed = check.inputs.iter().enumerate().map(|(i, x)| {
         let rank = x.ndim();

@@ -31,6 +31,7 @@ use super::load::Request;
 use super::placement::{Place, splits_alike};
 use crate::core::array::Array;
 use crate::core::function::Function;
+use crate::core::lower::Platform;
 use crate::core::lower::module::Donation;
 use crate::core::program::{Aval, Program};
 use crate::core::tree::{self, Flat, Tree, TreeDef};
@@ -165,6 +166,17 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     /// [scopes](crate::named_scope) around it, and the user's source line (JAX's `as_text(debug_info=True)`).
     pub fn as_text_with_debug_info(&self) -> Result<String> {
         self.lowered.request.text(true)
+    }
+
+    /// The text for as many devices of another platform (`cpu`, `cuda`, `tpu`, or one of these and `portable`), which
+    /// needs no plugin: tests compare it.
+    #[doc(hidden)]
+    pub fn text_for(&self, platform: &str) -> Result<String> {
+        let request = &self.lowered.request;
+        match platform.strip_suffix(" portable") {
+            Some(platform) => request.portable_text(Platform::named(platform), false),
+            None => request.text_on(Platform::named(platform)),
+        }
     }
 
     /// The program before lowering. Its first inputs are captured arrays; unused
