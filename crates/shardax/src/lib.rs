@@ -96,6 +96,8 @@ mod interpret;
 
 mod ops;
 
+mod backend;
+
 pub mod runtime;
 
 pub mod experimental;

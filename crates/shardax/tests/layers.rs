@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The folders from the ground up; the files beside them are the vocabulary below all.
-const FLOORS: [&[&str]; 6] = [
+const FLOORS: [&[&str]; 7] = [
     &["sharding"],
     &["core"],
     &["interpret"],
     &["ops"],
+    &["backend"],
     &["runtime"],
     // What users call.
     &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export", "experimental"],

@@ -46,18 +46,22 @@ pub fn programs() -> Vec<Sized> {
             (names[4], types([&[256, 512], &[256, 512]], dtype), |x| Ok(vec![np::matmul(&x[0], &x[1].mt())])),
         ]);
     }
-    programs.push((
-        "few_rows_of_int8",
-        vec![(vec![4, 512], DType::F32), (vec![512, 512], DType::I8)],
-        |x| Ok(vec![np::matmul(&x[0], &x[1].astype(DType::F32))]),
-    ));
+    programs.push(("few_rows_of_int8", vec![(vec![4, 512], DType::F32), (vec![512, 512], DType::I8)], |x| {
+        Ok(vec![np::matmul(&x[0], &x[1].astype(DType::F32))])
+    }));
     for (dtype, names) in [
-        (DType::F32, ["conv_f32", "conv_strided_f32", "conv_dilated_f32", "conv_few_f32", "depthwise_f32", "conv_1x1_f32"]),
+        (
+            DType::F32,
+            ["conv_f32", "conv_strided_f32", "conv_dilated_f32", "conv_few_f32", "depthwise_f32", "conv_1x1_f32"],
+        ),
         (
             DType::Bf16,
             ["conv_bf16", "conv_strided_bf16", "conv_dilated_bf16", "conv_few_bf16", "depthwise_bf16", "conv_1x1_bf16"],
         ),
-        (DType::F64, ["conv_f64", "conv_strided_f64", "conv_dilated_f64", "conv_few_f64", "depthwise_f64", "conv_1x1_f64"]),
+        (
+            DType::F64,
+            ["conv_f64", "conv_strided_f64", "conv_dilated_f64", "conv_few_f64", "depthwise_f64", "conv_1x1_f64"],
+        ),
     ] {
         let image: &[usize] = &[8, 32, 32, 64];
         programs.extend([

@@ -11,6 +11,7 @@ pub(crate) mod module;
 mod packed;
 mod pad;
 mod platform;
+mod rules;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,6 +22,7 @@ pub(crate) use attr::{comparison, constant_text, write_type};
 use location::Locations;
 pub(crate) use location::{source_on, without_locations};
 pub(crate) use platform::Platform;
+pub(crate) use rules::PlatformRules;
 
 use super::program::{Atom, Aval, Env, Program};
 use crate::dtype::{DType, Scalar};

@@ -45,7 +45,7 @@ impl Lowering {
         let as_is = AS_IS.contains(&primitive.name());
         let has_kernels = !matches!(self.platform, Platform::Cpu | Platform::Gpu);
         if has_kernels || as_is || bits.is_none_or(|bits| bits >= 8) || !primitive.programs().is_empty() {
-            return primitive.lower(self, inputs, outs);
+            return self.apply(primitive, inputs, outs);
         }
         if OF_BITS.contains(&primitive.name()) {
             let operation = format!("{} of elements of fewer than 8 bits", primitive.name());
@@ -59,7 +59,7 @@ impl Lowering {
             })
             .collect();
         let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
-        let values = primitive.lower(self, &inputs, &widened)?;
+        let values = self.apply(primitive, &inputs, &widened)?;
         let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
             true => {
                 // Keeps the compiler from moving the conversion above.

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::unary::CONJ;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value, ints};
+use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
@@ -115,12 +115,6 @@ impl Primitive for Fft {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if outs[0].size() == 0 {
             return Ok(vec![cx.constant(Scalar::Int(0), &outs[0])]);
-        }
-        let dtype = cx.dtype(args[0]);
-        if cx.platform == Platform::Tpu && matches!(dtype, DType::F64 | DType::Complex128) {
-            let narrow = if dtype == DType::F64 { "float32" } else { "complex64" };
-            let way = format!("convert the operand to {narrow} with `astype`, or transform it on the CPU's devices");
-            return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), &way));
         }
         let name = match self.kind {
             FftKind::Fft => "FFT",
