@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::contraction_order::{self, MAX_OPERANDS, Set};
 use super::matrices::merge_dims;
 use super::promote_args_of;
 use crate::core::array::Array;
@@ -96,14 +97,22 @@ fn contract(spec: &str, operands: &[&Array], options: &DotOptions) -> Result<Arr
     }
     let sizes: Vec<usize> = output.iter().map(|l| size(*l)).collect();
     let out = options.out_for(&sizes, operands)?;
+    let mut products = planned(&terms, &output, &size).into_iter();
+    let mut sets: Vec<Set> = (0..terms.len()).map(|i| 1 << i.min(MAX_OPERANDS)).collect();
     while terms.len() > 1 {
-        let (i, j) = cheapest(&terms, &output, &size);
+        let place = |set: Set| sets.iter().position(|s| *s == set).unwrap_or_default();
+        let (i, j) = match products.next() {
+            Some([left, right]) => (place(left).min(place(right)), place(left).max(place(right))),
+            None => cheapest(&terms, &output, &size),
+        };
         let kept = wanted(&terms, &output, &[i, j]);
         let out = out.as_ref().filter(|_| terms.len() == 2).map(|out| (&**out, output.as_slice()));
         let product = multiply(&terms[i], &terms[j], &kept, options, out);
         product.array.check()?;
         terms.remove(j);
         terms[i] = product;
+        let set = sets.remove(j);
+        sets[i] |= set;
     }
     let [term] = terms.as_slice() else { bail!(Value, "einsum({spec:?}) needs at least one array") };
     let order: Vec<usize> = output.iter().filter_map(|l| term.labels.iter().position(|m| m == l)).collect();
@@ -229,6 +238,15 @@ fn sum_out(term: &Term, wanted: &[Label]) -> Term {
     }
     let labels = term.labels.iter().copied().filter(|l| wanted.contains(l)).collect();
     Term { array: lax::reduce_sum(&term.array, &axes), labels }
+}
+
+/// The products in the order with the fewest multiply-adds, if there are few terms.
+fn planned(terms: &[Term], output: &[Label], size: &impl Fn(Label) -> usize) -> Vec<[Set; 2]> {
+    if !(3..=MAX_OPERANDS).contains(&terms.len()) {
+        return Vec::new();
+    }
+    let labels: Vec<&[Label]> = terms.iter().map(|term| &term.labels[..]).collect();
+    contraction_order::search(&labels, output, size)
 }
 
 /// The pair whose result is smallest in comparison with its operands.

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod axes;
+mod contraction_order;
 mod coordinates;
 mod creation;
 mod cumulative;

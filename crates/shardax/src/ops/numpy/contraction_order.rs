@@ -1,0 +1,95 @@
+//! The order in which the products of an [`einsum`](super::einsum()) of several arrays are computed.
+
+/// The largest number of operands for which all orders are compared: that takes `3ⁿ` steps.
+pub(super) const MAX_OPERANDS: usize = 8;
+
+/// A set of operands: bit `i` is operand `i`.
+pub(super) type Set = usize;
+
+/// The multiply-adds of the products so far, and the elements of their results.
+type Cost = (f64, f64);
+
+/// Returns the pairs of sets to multiply, in order: those with the fewest multiply-adds, and of equal ones those with the smallest results.
+pub(super) fn search<L: Copy + Eq>(operands: &[&[L]], output: &[L], size: impl Fn(L) -> usize) -> Vec<[Set; 2]> {
+    let sets = 1 << operands.len();
+    // The labels of the product of each set: those that the output or another operand has.
+    let labels: Vec<Vec<L>> = (0..sets).map(|set| product_labels(operands, output, set)).collect();
+    let elements = |labels: &[L]| labels.iter().map(|l| size(*l) as f64).product::<f64>();
+    let mut best: Vec<(Cost, Set)> = vec![((0.0, 0.0), 0); sets];
+    for set in 1..sets {
+        if set.is_power_of_two() {
+            continue;
+        }
+        let result = elements(&labels[set]);
+        // Each split once: the first operand of the set is on the left.
+        let first = set & set.wrapping_neg();
+        best[set] = ((f64::INFINITY, f64::INFINITY), first);
+        let mut left = (set - 1) & set;
+        while left > 0 {
+            if left & first != 0 {
+                let right = set ^ left;
+                let mut all = labels[left].clone();
+                all.extend(labels[right].iter().filter(|l| !labels[left].contains(l)));
+                let ((a, b), (c, d)) = (best[left].0, best[right].0);
+                let cost = (a + c + elements(&all), b + d + result);
+                if cost < best[set].0 {
+                    best[set] = (cost, left);
+                }
+            }
+            left = (left - 1) & set;
+        }
+    }
+    let mut products = Vec::new();
+    collect(sets - 1, &best, &mut products);
+    products
+}
+
+/// Adds the products of a set after the products of its parts.
+fn collect(set: Set, best: &[(Cost, Set)], products: &mut Vec<[Set; 2]>) {
+    if set.count_ones() > 1 {
+        let left = best[set].1;
+        collect(left, best, products);
+        collect(set ^ left, best, products);
+        products.push([left, set ^ left]);
+    }
+}
+
+/// The labels of operands of the set that the output or an operand outside of it has.
+fn product_labels<L: Copy + Eq>(operands: &[&[L]], output: &[L], set: Set) -> Vec<L> {
+    let part = |is_inside: bool| {
+        operands
+            .iter()
+            .enumerate()
+            .filter(move |(i, _)| (set >> i & 1 == 1) == is_inside)
+            .flat_map(|(_, labels)| *labels)
+    };
+    let mut labels = Vec::new();
+    for label in part(true) {
+        let is_kept = output.contains(label) || part(false).any(|other| other == label);
+        if is_kept && !labels.contains(label) {
+            labels.push(*label);
+        }
+    }
+    labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::search;
+
+    #[test]
+    fn contractions_of_a_ring_are_split_in_halves() {
+        let size = |label: u8| if label.is_ascii_uppercase() { 4 } else { 48 };
+        // Six tensors of 48 × 4 × 48 in a ring: first both halves, and then their product.
+        let ring: [&[u8]; 6] = [b"aAb", b"bBc", b"cCd", b"dDe", b"eEf", b"fFa"];
+        let products = search(&ring, b"ABCDEF", size);
+        let [left, right] = products[products.len() - 1];
+        assert_eq!((left.count_ones(), right.count_ones(), left | right), (3, 3, 0b11_1111));
+    }
+
+    #[test]
+    fn contractions_with_vectors_multiply_no_matrices() {
+        let operands: [&[u8]; 4] = [b"ab", b"bc", b"cd", b"d"];
+        assert_eq!(search(&operands, b"a", |_| 100), [[0b100, 0b1000], [0b10, 0b1100], [0b1, 0b1110]]);
+    }
+}
