@@ -4,6 +4,7 @@
 
 mod accelerators;
 mod arithmetic;
+mod census;
 mod clock;
 mod cnn;
 mod data;
@@ -162,6 +163,10 @@ struct Options {
     /// Measure tracing and lowering for 8 and for 1,024 devices
     #[arg(long)]
     plan: bool,
+    /// Time each function at three sizes and add the rows to shardax.tsv in FOLDER, which may have some already; `bench/census.py`
+    /// measures them in JAX. With --filter, functions whose expression contains NAME
+    #[arg(long, value_name = "FOLDER")]
+    census: Option<PathBuf>,
     /// Times of single operations by XLA and by the CPU kernels, as a table
     #[arg(long)]
     cpu_kernels: bool,
@@ -218,6 +223,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     // Only some rows use the disk cache, and they enable it.
     shardax::config::set_compilation_cache_dir("")?;
+    if let Some(folder) = options.census {
+        return census::run(&folder, &options.filter);
+    }
     if let Some(picture) = options.growth {
         return growth::run(&picture, &options.filter);
     }

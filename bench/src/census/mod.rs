@@ -1,0 +1,138 @@
+//! `--census`: the time of each function at three sizes, next to the same expression in JAX (`bench/census.py`).
+
+mod rows;
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions, create_dir_all, read_to_string};
+use std::io::Write;
+use std::path::Path;
+
+use shardax::prelude::*;
+
+use crate::clock::{Timing, measure_for, now};
+use crate::data::uniform;
+
+/// The arrays that a function is called with. Elements are uniform from -1 to 1 if not stated otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A vector.
+    Line,
+    /// A vector of numbers from 0.1 to 1.9.
+    Positive,
+    /// Two vectors.
+    Lines,
+    /// A vector of integers from 0 to 999.
+    Integers,
+    /// A matrix.
+    Matrix,
+    /// Two square matrices, small enough to multiply.
+    Product,
+    /// Two square matrices of bfloat16.
+    Product16,
+    /// Two square matrices of int8.
+    Product8,
+    /// A square matrix, small enough to decompose.
+    Square,
+    /// A symmetric, positive definite matrix.
+    Definite,
+    /// A square matrix and a vector.
+    System,
+    /// A batch of small square matrices.
+    Batch,
+    /// A batch of small symmetric, positive definite matrices.
+    DefiniteBatch,
+    /// A key.
+    Key,
+}
+
+/// A function in shardax, and as a Python expression of `x` and `y`.
+pub struct Row {
+    pub expression: &'static str,
+    pub kind: Kind,
+    pub function: fn(&[Array]) -> Array,
+}
+
+/// The sizes: tiny, one that fits a core's cache, and 100 MB.
+pub const SIZES: [&str; 3] = ["tiny", "cached", "large"];
+
+/// The elements of vectors, and the sides of matrices, products, decompositions, and of small matrices with their batch, by size.
+const LINES: [usize; 3] = [64, 1 << 15, 25_000_000];
+const MATRICES: [usize; 3] = [8, 181, 5000];
+const PRODUCTS: [usize; 3] = [8, 128, 1024];
+const SQUARES: [usize; 3] = [4, 48, 256];
+const BATCHES: [[usize; 2]; 3] = [[4, 3], [500, 8], [2500, 16]];
+
+impl Kind {
+    fn arrays(self, size: usize) -> Result<Vec<Array>> {
+        let centred = |shape: &[usize], seed: u64| -> Result<Array> { Ok(uniform(shape, seed)? * 2.0 - 1.0) };
+        let definite = |shape: &[usize]| -> Result<Array> {
+            let x = centred(shape, 0)?;
+            Ok(x.matmul(x.mt()) + eye(shape[shape.len() - 1]))
+        };
+        let (line, matrix) = ([LINES[size]], [MATRICES[size]; 2]);
+        let (product, square, [count, side]) = ([PRODUCTS[size]; 2], [SQUARES[size]; 2], BATCHES[size]);
+        let products = |dtype: DType, scale: f32| -> Result<Vec<Array>> {
+            (0..2).map(|seed| Ok((centred(&product, seed)? * scale).astype(dtype))).collect()
+        };
+        Ok(match self {
+            Kind::Line => vec![centred(&line, 0)?],
+            Kind::Positive => vec![uniform(&line, 0)? * 1.8 + 0.1],
+            Kind::Lines => vec![centred(&line, 0)?, centred(&line, 1)?],
+            Kind::Integers => vec![(uniform(&line, 0)? * 1000.0).astype(DType::I32)],
+            Kind::Matrix => vec![centred(&matrix, 0)?],
+            Kind::Product => products(DType::F32, 1.0)?,
+            Kind::Product16 => products(DType::Bf16, 1.0)?,
+            Kind::Product8 => products(DType::I8, 100.0)?,
+            Kind::Square => vec![centred(&square, 0)?],
+            Kind::Definite => vec![definite(&square)?],
+            Kind::System => vec![centred(&square, 0)?, centred(&square[..1], 1)?],
+            Kind::Batch => vec![centred(&[count, side, side], 0)?],
+            Kind::DefiniteBatch => vec![definite(&[count, side, side])?],
+            Kind::Key => vec![random::key(0)],
+        })
+    }
+}
+
+/// Measures all rows that the folder's file does not have yet, and adds each to it.
+pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    create_dir_all(folder)?;
+    let path = folder.join("shardax.tsv");
+    let measured: HashSet<String> = match path.exists() {
+        true => read_to_string(&path)?.lines().map(|line| key(line).to_owned()).collect(),
+        false => HashSet::new(),
+    };
+    let mut file: File = OpenOptions::new().create(true).append(true).open(&path)?;
+    for row in rows::rows().iter().filter(|row| row.expression.contains(filter)) {
+        for (size, name) in SIZES.iter().enumerate() {
+            let name = format!("{}\t{:?}\t{name}", row.expression, row.kind);
+            if measured.contains(&name) {
+                continue;
+            }
+            let times = match measure_row(row, size) {
+                Ok((first_us, timing)) => format!("{:.2}\t{first_us:.0}", timing.median_us),
+                Err(error) => format!("error: {}", error.to_string().replace(['\n', '\t'], " ")),
+            };
+            writeln!(file, "{name}\t{times}")?;
+            eprintln!("{name}\t{times}");
+        }
+    }
+    Ok(())
+}
+
+/// The expression, the kind and the size of a line.
+fn key(line: &str) -> &str {
+    let end = line.match_indices('\t').nth(2).map_or(line.len(), |(at, _)| at);
+    &line[..end]
+}
+
+/// The time of the first call, and of later ones.
+fn measure_row(row: &Row, size: usize) -> Result<(f64, Timing)> {
+    let arrays = row.kind.arrays(size)?;
+    block_until_ready(arrays.clone())?;
+    let function = row.function;
+    let f = jit(move |arrays: Vec<Array>| function(&arrays));
+    let start = now();
+    block_until_ready(f.call(&arrays)?)?;
+    let first = now() - start;
+    Ok((first.as_secs_f64() * 1e6, measure_for(0.1, || block_until_ready(f.call(&arrays)?))?))
+}
