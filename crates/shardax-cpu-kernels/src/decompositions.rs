@@ -1,39 +1,21 @@
-//! Decompositions of real matrices by the crate `faer`.
+//! Decompositions of real matrices by the crate `faer`, and of batches of small ones in lanes.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::householder::{
     apply_block_householder_on_the_left_in_place_scratch, apply_block_householder_on_the_left_in_place_with_conj,
 };
 use faer::linalg::solvers::{Llt, Qr, SelfAdjointEigen, Svd};
-use faer::traits::RealField;
 use faer::{Conj, Mat, MatRef, Par, Side};
 
+use crate::lanes::{self, LANES, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
+use crate::real::Real;
 use crate::tasks::run_tasks;
 use crate::view::check;
-use crate::{Float, Result, View};
+use crate::{Result, View};
 
-/// An element of the matrices that are decomposed: f32 or f64.
-pub trait Real: Float + RealField + Copy {
-    #[doc(hidden)]
-    const NAN: Self;
-    #[doc(hidden)]
-    const ZERO: Self;
-    #[doc(hidden)]
-    fn is_finite(self) -> bool;
-}
-
-macro_rules! real {
-    ($($t:ident)*) => { $(
-        impl Real for $t {
-            const NAN: $t = $t::NAN;
-            const ZERO: $t = 0.0;
-            fn is_finite(self) -> bool {
-                $t::is_finite(self)
-            }
-        }
-    )* };
-}
-real!(f32 f64);
+/// The largest number of rows and of columns of matrices whose eigenvalues and singular values are computed in lanes, by their bytes: Jacobi's
+/// method takes more sweeps for larger matrices, and those of f64 fit no cache.
+const MAX_JACOBI_BYTES: usize = 64;
 
 /// The lower triangular `l` of `a = l lᵀ`, for a batch of symmetric matrices `[batch, n, n]`, of which the lower triangles are
 /// read. A matrix that is not finite or not positive definite gives NaN.
@@ -44,6 +26,21 @@ real!(f32 f64);
 /// The matrices are not square, or `l` has another size.
 pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
+    if is_for_lanes(batch, [n, n], MAX_SIDE) {
+        check("the elements of a result", l.len(), batch * n * n)?;
+        let tasks = a.data().chunks(LANES * n * n).zip(l.chunks_mut(LANES * n * n)).collect();
+        run_tasks(
+            tasks,
+            threads.min(batch * n * n * n / lanes::THREAD),
+            || lanes::zeros(n * n),
+            |matrix, (a, l)| {
+                interleave(a, n * n, matrix);
+                lanes::cholesky(matrix, n);
+                deinterleave(matrix, n * n, l);
+            },
+        );
+        return Ok(());
+    }
     each(a, [l], [n * n], batch, threads, |a, [l]| {
         let made = if is_lower_finite(a, n) { Llt::new(matrix(a, n, n), Side::Lower).ok() } else { None };
         match made {
@@ -107,6 +104,21 @@ fn orthogonal<T: Real>(made: &Qr<T>, columns: usize) -> Mat<T> {
 /// The matrices are not square, or a result has another size.
 pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
+    if is_for_lanes(batch, [n, n], MAX_JACOBI_BYTES / size_of::<T>()) {
+        check("the elements of a result", vectors.len(), batch * n * n)?;
+        check("the elements of a result", values.len(), batch * n)?;
+        let results = vectors.chunks_mut(LANES * n * n).zip(values.chunks_mut(LANES * n));
+        let tasks = a.data().chunks(LANES * n * n).zip(results).collect();
+        let scratch = || (lanes::zeros(n * n), lanes::zeros(n * n), lanes::zeros(n));
+        let threads = threads.min(batch * n * n * n / lanes::THREAD);
+        run_tasks(tasks, threads, scratch, |(matrix, columns, diagonal), (a, (vectors, values))| {
+            interleave(a, n * n, matrix);
+            lanes::eigh(matrix, n, columns, diagonal);
+            deinterleave(columns, n * n, vectors);
+            deinterleave(diagonal, n, values);
+        });
+        return Ok(());
+    }
     each(a, [vectors, values], [n * n, n], batch, threads, |a, [vectors, values]| {
         let made = match is_lower_finite(a, n) {
             true => SelfAdjointEigen::new(matrix(a, n, n), Side::Lower).ok(),
@@ -141,21 +153,60 @@ pub fn svd<T: Real>(
     let [batch, m, n] = a.dims("the operand")?;
     let k = m.min(n);
     let [columns, rows] = if is_full { [m, n] } else { [k, k] };
-    each(a, [u, s, vt], [m * columns, k, rows * n], batch, threads, |a, [u, s, vt]| {
-        let made = match is_full {
-            _ if !is_finite(a) => None,
-            true => Svd::new(matrix(a, m, n)).ok(),
-            false => Svd::new_thin(matrix(a, m, n)).ok(),
-        };
-        let Some(made) = made else {
-            u.fill(T::NAN);
-            s.fill(T::NAN);
-            return vt.fill(T::NAN);
-        };
-        write(made.U(), u);
-        write(made.V().transpose(), vt);
-        s.iter_mut().zip(made.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+    if m >= n && (m == n || !is_full) && is_for_lanes(batch, [m, n], MAX_JACOBI_BYTES / size_of::<T>()) {
+        check("the elements of a result", u.len(), batch * m * n)?;
+        check("the elements of a result", s.len(), batch * n)?;
+        check("the elements of a result", vt.len(), batch * n * n)?;
+        svd_in_lanes(a.data(), [m, n], [u, s, vt], threads.min(batch * m * n * n / lanes::THREAD));
+        return Ok(());
+    }
+    each(a, [u, s, vt], [m * columns, k, rows * n], batch, threads, |a, results| {
+        svd_of_one(a, [m, n], is_full, results)
     })
+}
+
+fn svd_of_one<T: Real>(a: &[T], [m, n]: [usize; 2], is_full: bool, [u, s, vt]: [&mut [T]; 3]) {
+    let found = match is_full {
+        _ if !is_finite(a) => None,
+        true => Svd::new(matrix(a, m, n)).ok(),
+        false => Svd::new_thin(matrix(a, m, n)).ok(),
+    };
+    let Some(found) = found else {
+        u.fill(T::NAN);
+        s.fill(T::NAN);
+        return vt.fill(T::NAN);
+    };
+    write(found.U(), u);
+    write(found.V().transpose(), vt);
+    s.iter_mut().zip(found.S().column_vector().iter()).for_each(|(to, from)| *to = *from);
+}
+
+/// Decomposes matrices with no more columns than rows.
+fn svd_in_lanes<T: Real>(a: &[T], [m, n]: [usize; 2], [u, s, vt]: [&mut [T]; 3], threads: usize) {
+    let results = u.chunks_mut(LANES * m * n).zip(s.chunks_mut(LANES * n)).zip(vt.chunks_mut(LANES * n * n));
+    let tasks = a.chunks(LANES * m * n).zip(results).collect();
+    let scratch = || (lanes::zeros(m * n), lanes::zeros(n * n), lanes::zeros(n));
+    run_tasks(tasks, threads, scratch, |(left, right, values), (a, ((u, s), vt))| {
+        interleave(a, m * n, left);
+        let is_inaccurate = lanes::svd(left, n, right, values);
+        for i in 0..n {
+            (0..i).for_each(|j| right.swap(i * n + j, j * n + i));
+        }
+        deinterleave(left, m * n, u);
+        deinterleave(values, n, s);
+        deinterleave(right, n * n, vt);
+        let matrices = a.chunks_exact(m * n).zip(u.chunks_exact_mut(m * n)).zip(s.chunks_exact_mut(n));
+        for (((a, u), s), (vt, is_inaccurate)) in matrices.zip(vt.chunks_exact_mut(n * n).zip(is_inaccurate)) {
+            if is_inaccurate {
+                svd_of_one(a, [m, n], false, [u, s, vt]);
+            }
+        }
+    });
+}
+
+/// Returns `true` if a batch of matrices is computed in lanes.
+fn is_for_lanes(batch: usize, [m, n]: [usize; 2], max_side: usize) -> bool {
+    batch >= MIN_BATCH && m.min(n) > 0 && m.max(n) <= max_side
 }
 
 /// The batch and the number of rows of square matrices.

@@ -9,8 +9,11 @@
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`column_sums`] | sums over the rows of matrices | f32, f64 |
+//! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
+//! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
-//! | `cholesky`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
+//! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
+//! | `triangular_solve` | triangular systems, with the same feature | f32, f64 |
 //!
 //! Operands are row-major arrays ([`View`]). Results are slices that are overwritten. Each function takes the number of
 //! threads that it may run on, one of which is the caller's; the others wait in a pool, one for each other core. How sums are
@@ -38,33 +41,51 @@
 mod attention;
 mod column_sums;
 mod convolution;
+mod cumulative;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod depthwise;
 mod few_rows;
 mod filter_gradient;
 mod filter_window;
+#[cfg(feature = "decompositions")]
+mod lanes;
+#[cfg(feature = "decompositions")]
+mod lu;
 mod matmul;
 mod patches;
 mod phases;
 mod product;
+#[cfg(feature = "decompositions")]
+mod real;
 mod scratch;
+mod sort;
 mod tasks;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "decompositions")]
+mod triangular_solve;
 mod view;
 mod winograd;
 
 pub use attention::{Attention, Backward, FEW_QUERIES, MASKED_SCORE, Window};
 pub use column_sums::column_sums;
 pub use convolution::convolution;
+pub use cumulative::{Accumulate, Cumulative, cumulative};
 #[cfg(feature = "decompositions")]
-pub use decompositions::{Real, cholesky, eigh, qr, svd};
+pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
+#[cfg(feature = "decompositions")]
+pub use lu::lu;
 pub use matmul::{Float, matmul};
+#[cfg(feature = "decompositions")]
+pub use real::Real;
+pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
+#[cfg(feature = "decompositions")]
+pub use triangular_solve::{Triangle, triangular_solve};
 pub use view::{ShapeError, View};
 pub use winograd::{is_winograd, winograd_convolution, winograd_filter_gradient};
 

@@ -1,6 +1,10 @@
 //! The kernels beside sums written out in f64.
 
+mod cumulative;
 mod few_rows;
+#[cfg(feature = "decompositions")]
+mod small_matrices;
+mod sort;
 
 use crate::{
     Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, column_sums, convolution,

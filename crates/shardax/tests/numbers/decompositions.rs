@@ -25,7 +25,8 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     common::quick::setup();
     let text = jit(|a: Array| linalg::svd(a).1).lower(ones([2, 40, 50]))?.as_text().to_string();
     assert!(text.contains("shardax_svd"), "{text}");
-    let shapes: [&[usize]; 5] = [&[40, 40], &[2, 3, 33, 50], &[50, 33], &[3, 1, 1], &[0, 4, 4]];
+    // Also batches of small matrices, which are computed together.
+    let shapes: [&[usize]; 6] = [&[40, 40], &[2, 3, 33, 50], &[50, 33], &[3, 1, 1], &[0, 4, 4], &[20, 8, 8]];
     for (dtype, tolerance) in [(DType::F32, 1e-4), (DType::F64, 1e-12), (DType::F16, 0.05)] {
         for shape in shapes {
             let a = matrices(shape, dtype);
@@ -59,6 +60,44 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         assert!(linalg::cholesky(&a).at(s![1]).get().isnan().any(..).item::<bool>()?, "{what}");
     }
     Ok(())
+}
+
+/// Run in a process of its own, like the one above.
+#[test]
+#[ignore = "the test below runs it"]
+fn lu_in_a_process_with_cpu_kernels() -> Result<()> {
+    common::quick::setup();
+    let text = jit(|a: Array| linalg::det(a)).lower(ones([2, 4, 4]))?.as_text().to_string();
+    assert!(text.contains("shardax_lu"), "{text}");
+    // Batches of small matrices, which are computed together, and single ones.
+    for (dtype, tolerance) in [(DType::F32, 1e-3), (DType::F64, 1e-11)] {
+        for shape in [&[20, 8, 8][..], &[70, 70], &[2, 3, 5, 5]] {
+            let x = matrices(shape, dtype);
+            let unit = eye(shape[shape.len() - 1]).broadcast_to(shape).astype(dtype);
+            let a = x.matmul(x.mt()) + &unit;
+            let [inverse, slope, logarithm] = jit(|a: Array, unit: Array| -> Result<[Array; 3]> {
+                // The gradient solves with the transposed matrix.
+                let slope = grad(|b: Array, a: Array| linalg::solve(a, b).sum(..)).call((&unit, &a))?;
+                Ok([linalg::inv(&a), slope, linalg::slogdet(&a).1])
+            })
+            .call((&a, &unit))?;
+            same(&inverse.matmul(&a), &unit, tolerance)?;
+            same(&a.mt().matmul(&slope), &shardax::numpy::ones_like(&unit), tolerance)?;
+            // The eigenvalues' product is the determinant.
+            let values = linalg::eigvalsh(a.astype(DType::F64));
+            same(&logarithm.astype(DType::F64), &values.log().sum(-1), 100.0 * tolerance)?;
+        }
+    }
+    let permuted = array([[0.0f32, 2.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]);
+    assert_eq!(linalg::det(&permuted).item::<f32>()?, 6.0);
+    assert_eq!(floats(&linalg::solve(&permuted, array([4.0f32, 6.0, 7.0, 8.0]))), [2.0, 2.0, 8.0, 7.0]);
+    Ok(())
+}
+
+#[test]
+fn lu_by_cpu_kernels() {
+    let mut command = child::command("decompositions::lu_in_a_process_with_cpu_kernels");
+    child::run(command.env(VARIABLE, "all"));
 }
 
 #[test]

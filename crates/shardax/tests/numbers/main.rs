@@ -5,6 +5,7 @@ mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod convolutions;
+mod cumulatives;
 mod decompositions;
 mod edges;
 mod half;
@@ -17,6 +18,7 @@ mod products;
 mod science;
 mod sets;
 mod sharded;
+mod sorts;
 mod vectors;
 mod weak;
 

@@ -344,6 +344,10 @@ impl Primitive for DotGeneral {
         if let Some(made) = super::cpu_kernels::few_rows::lower(self, cx, args, &outs[0]) {
             return Ok(vec![made]);
         }
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(product) = super::cpu_kernels::low_precision::lower(self, cx, args, &outs[0]) {
+            return Ok(vec![if self.lhs_batch.is_empty() { product } else { cx.split_as_operands(product) }]);
+        }
         // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
         // way.
         let args: Vec<Value> = match self.preferred {

@@ -27,6 +27,25 @@ impl LayoutConstraint {
     }
 }
 
+/// Gives `v` a layout in memory: the names of its dimensions, the fastest varying first.
+pub(crate) fn constrained(cx: &mut Lowering, v: Value, minor_to_major: &str) -> Value {
+    let aval = cx.aval(v);
+    let rank = aval.rank();
+    // For a partitioned value, XLA's CPU partitioner (xla-cpu-pjrt 0.0.1) would gather all shards, to no effect.
+    if rank == 0 || (cx.on_cpu() && !cx.is_local()) {
+        return v;
+    }
+    let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");
+    // XLA takes the operand with any layout, whatever is written here.
+    let any: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
+    let attrs = format!(
+        "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {}, result_layouts = {}",
+        layouts(&any.join(", ")),
+        layouts(minor_to_major)
+    );
+    cx.op("stablehlo.custom_call", &[v], &attrs, &aval)
+}
+
 impl Primitive for LayoutConstraint {
     fn name(&self) -> &'static str {
         "layout_constraint"
@@ -58,21 +77,8 @@ impl Primitive for LayoutConstraint {
         rule.like(0)
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let rank = outs[0].rank();
-        // For a partitioned value, XLA's CPU partitioner (xla-cpu-pjrt 0.0.1) would gather all shards, to no effect.
-        if rank == 0 || (cx.on_cpu() && !cx.is_local()) {
-            return Ok(args.to_vec());
-        }
-        let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");
-        // XLA takes the operand with any layout, whatever is written here.
-        let any: Vec<String> = (0..rank).map(|dim| dim.to_string()).collect();
-        let attrs = format!(
-            "call_target_name = \"LayoutConstraint\", backend_config = \"\", operand_layouts = {}, result_layouts = {}",
-            layouts(&any.join(", ")),
-            layouts(&self.layout.get().minor_to_major())
-        );
-        Ok(vec![cx.op("stablehlo.custom_call", args, &attrs, &outs[0])])
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        Ok(vec![constrained(cx, args[0], &self.layout.get().minor_to_major())])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

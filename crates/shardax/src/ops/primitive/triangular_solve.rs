@@ -182,9 +182,15 @@ impl Primitive for TriangularSolve {
         let rank = cx.shape(args[0]).len();
         let of_b = if self.left_side { rank - 2 } else { rank - 1 };
         let args = [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])];
-        widened(cx, &args, outs, |cx, args, outs| match cx.on_cpu() {
-            true => cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])),
-            false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])]),
+        widened(cx, &args, outs, |cx, args, outs| {
+            #[cfg(feature = "decompositions")]
+            if let Some(x) = super::cpu_kernels::decompositions::lower_triangular_solve(*self, cx, args, outs) {
+                return Ok(x);
+            }
+            match cx.on_cpu() {
+                true => cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])),
+                false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])]),
+            }
         })
     }
 

@@ -20,6 +20,18 @@ pub(super) const COLUMN_SUM: usize = 1 << 15;
 /// The minimum number of rows and of columns of these sums.
 pub(super) const COLUMN_SUM_SIDE: usize = 16;
 
+/// Cumulative operations, in elements.
+pub(super) const CUMULATIVE: usize = 1 << 11;
+
+/// Sorts, in elements.
+pub(super) const SORT: usize = 1 << 9;
+
+/// The minimum number of rows, of columns and of contracted elements of products by instructions for bf16 and int8.
+pub(super) const LOW_PRECISION_SIDE: usize = 8;
+
+/// Such products whose left operand is transposed in memory first.
+pub(super) const LOW_PRECISION_TRANSPOSED: usize = 1 << 20;
+
 pub(super) const ATTENTION: usize = 1 << 20;
 
 /// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.
@@ -43,7 +55,3 @@ pub(super) const WINOGRAD_TILES: usize = 32;
 
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
-
-/// Decompositions of matrices: the minimum number of rows and of columns. From 16 on all are faster than XLA's.
-#[cfg(feature = "decompositions")]
-pub(super) const DECOMPOSITION_SIDE: usize = 16;

@@ -10,12 +10,15 @@
 pub(super) mod attention;
 pub(super) mod column_sums;
 pub(super) mod conv;
+pub(super) mod cumulative;
 #[cfg(feature = "decompositions")]
 pub(super) mod decompositions;
 pub(super) mod few_rows;
 mod filter_window;
 mod limits;
+pub(super) mod low_precision;
 pub(super) mod matmul;
+pub(super) mod sort;
 
 use std::sync::OnceLock;
 
@@ -62,6 +65,9 @@ pub(crate) fn register() -> Result<()> {
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
         ffi::register(plugin, few_rows::TARGET, few_rows::handle)?;
         ffi::register(plugin, column_sums::TARGET, column_sums::handle)?;
+        ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
+        ffi::register(plugin, sort::TARGET, sort::handle)?;
+        ffi::register(plugin, sort::INTEGERS, sort::handle_integers)?;
         ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;
         ffi::register(plugin, filter_window::CONVOLUTION, filter_window::handle_convolution)?;
         ffi::register(plugin, filter_window::WINOGRAD, filter_window::handle_winograd)?;
@@ -73,6 +79,8 @@ pub(crate) fn register() -> Result<()> {
             ffi::register(plugin, decompositions::QR, decompositions::handle_qr)?;
             ffi::register(plugin, decompositions::EIGH, decompositions::handle_eigh)?;
             ffi::register(plugin, decompositions::SVD, decompositions::handle_svd)?;
+            ffi::register(plugin, decompositions::LU, decompositions::handle_lu)?;
+            ffi::register(plugin, decompositions::TRIANGULAR_SOLVE, decompositions::handle_triangular_solve)?;
         }
         ffi::register(plugin, attention::TARGET, attention::handle)?;
         Ok(ffi::register(plugin, attention::GRADIENT, attention::handle_gradient)?)

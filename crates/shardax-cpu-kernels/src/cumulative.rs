@@ -1,0 +1,285 @@
+//! Cumulative sums, products, maxima and minima.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) rewrites a window that grows along an axis as a tree of blocks. Along an axis that is not the
+//! last one, its loops go down the columns: the cumulative sum of a f32[4096,4096] along axis 0 takes 600 ms instead of 25.
+
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{Result, View};
+
+/// The operation of [`cumulative`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cumulative {
+    /// Sums.
+    Sum,
+    /// Products.
+    Product,
+    /// Maxima; NaN after a NaN.
+    Max,
+    /// Minima; NaN after a NaN.
+    Min,
+}
+
+/// The columns that are computed together: their totals stay in the first cache.
+const COLUMNS: usize = 2048;
+
+/// The minimum number of elements of a thread.
+const THREAD: usize = 1 << 17;
+
+/// The rows that are computed together if there is one column: each is a chain of additions, which take several cycles.
+const CHAINS: usize = 4;
+
+mod sealed {
+    /// The arithmetic of elements, in the type of their totals.
+    pub trait Sealed: Copy + Send + Sync + Default {
+        type Total: Copy + Send;
+        const ZERO: Self::Total;
+        fn widen(self) -> Self::Total;
+        fn narrow(total: Self::Total) -> Self;
+        /// The total to continue with: a result that overflows stays infinite.
+        fn carried(total: Self::Total, result: Self) -> Self::Total;
+        fn add(a: Self::Total, b: Self::Total) -> Self::Total;
+        fn multiply(a: Self::Total, b: Self::Total) -> Self::Total;
+        fn max(a: Self::Total, b: Self::Total) -> Self::Total;
+        fn min(a: Self::Total, b: Self::Total) -> Self::Total;
+    }
+}
+
+use sealed::Sealed;
+
+/// An element of the arrays of [`cumulative`]: f32, f64, i32, i64, u32 or u64.
+pub trait Accumulate: Sealed {}
+
+macro_rules! floats {
+    ($($t:ident)*) => { $(
+        impl Accumulate for $t {}
+
+        // Totals are f64, so that rounding errors of f32 do not grow along the axis.
+        impl Sealed for $t {
+            type Total = f64;
+            const ZERO: f64 = 0.0;
+
+            #[inline]
+            fn widen(self) -> f64 {
+                self.into()
+            }
+
+            #[inline]
+            fn narrow(total: f64) -> $t {
+                total as $t
+            }
+
+            #[inline]
+            fn carried(total: f64, result: $t) -> f64 {
+                if result.is_infinite() { result.into() } else { total }
+            }
+
+            #[inline]
+            fn add(a: f64, b: f64) -> f64 {
+                a + b
+            }
+
+            #[inline]
+            fn multiply(a: f64, b: f64) -> f64 {
+                a * b
+            }
+
+            #[inline]
+            fn max(a: f64, b: f64) -> f64 {
+                let larger = if b > a { b } else { a };
+                // Zeros are equal, and 0 is larger than -0.
+                let larger = if b == a { f64::from_bits(a.to_bits() & b.to_bits()) } else { larger };
+                if b.is_nan() { b } else { larger }
+            }
+
+            #[inline]
+            fn min(a: f64, b: f64) -> f64 {
+                let smaller = if b < a { b } else { a };
+                let smaller = if b == a { f64::from_bits(a.to_bits() | b.to_bits()) } else { smaller };
+                if b.is_nan() { b } else { smaller }
+            }
+        }
+    )* };
+}
+floats!(f32 f64);
+
+macro_rules! integers {
+    ($($t:ident)*) => { $(
+        impl Accumulate for $t {}
+
+        impl Sealed for $t {
+            type Total = $t;
+            const ZERO: $t = 0;
+
+            #[inline]
+            fn widen(self) -> $t {
+                self
+            }
+
+            #[inline]
+            fn narrow(total: $t) -> $t {
+                total
+            }
+
+            #[inline]
+            fn carried(total: $t, _result: $t) -> $t {
+                total
+            }
+
+            #[inline]
+            fn add(a: $t, b: $t) -> $t {
+                a.wrapping_add(b)
+            }
+
+            #[inline]
+            fn multiply(a: $t, b: $t) -> $t {
+                a.wrapping_mul(b)
+            }
+
+            #[inline]
+            fn max(a: $t, b: $t) -> $t {
+                Ord::max(a, b)
+            }
+
+            #[inline]
+            fn min(a: $t, b: $t) -> $t {
+                Ord::min(a, b)
+            }
+        }
+    )* };
+}
+integers!(i32 i64 u32 u64);
+
+/// Combines each element of `x`, `[batch, rows, columns]`, with all elements before it along the rows; if `is_reversed`, with
+/// all after it.
+///
+/// Sums and products of f32 are computed in f64, and each result is rounded once; one that overflows stays infinite. Integers wrap around. Allocates 16 KiB and a few words for
+/// each row.
+///
+/// ```
+/// use shardax_cpu_kernels::{Cumulative, View, cumulative};
+///
+/// let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let mut sums = [0.0; 6];
+/// cumulative(View::new(&[1, 3, 2], &x)?, Cumulative::Sum, false, &mut sums, 1)?;
+/// assert_eq!(sums, [1.0, 2.0, 4.0, 6.0, 9.0, 12.0]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// The shapes do not fit.
+pub fn cumulative<T: Accumulate>(
+    x: View<'_, T>,
+    operation: Cumulative,
+    is_reversed: bool,
+    out: &mut [T],
+    threads: usize,
+) -> Result<()> {
+    let shape = x.dims("the operand")?;
+    check("the elements of the result", out.len(), x.data().len())?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    let threads = threads.min(out.len() / THREAD);
+    match operation {
+        Cumulative::Sum => combine(x.data(), shape, T::add, is_reversed, out, threads),
+        Cumulative::Product => combine(x.data(), shape, T::multiply, is_reversed, out, threads),
+        Cumulative::Max => combine(x.data(), shape, T::max, is_reversed, out, threads),
+        Cumulative::Min => combine(x.data(), shape, T::min, is_reversed, out, threads),
+    }
+    Ok(())
+}
+
+fn combine<T: Accumulate>(
+    x: &[T],
+    [_, rows, columns]: [usize; 3],
+    f: impl Fn(T::Total, T::Total) -> T::Total + Copy + Sync,
+    is_reversed: bool,
+    out: &mut [T],
+    threads: usize,
+) {
+    if columns == 1 {
+        let tasks = x.chunks(CHAINS * rows).zip(out.chunks_mut(CHAINS * rows)).collect();
+        return run_tasks(tasks, threads, || (), |(), (x, out)| chains(x, rows, f, is_reversed, out));
+    }
+    // A task is a block of columns of one matrix: the parts of all its rows.
+    let blocks = columns.div_ceil(COLUMNS);
+    let mut tasks: Vec<Vec<(&[T], &mut [T])>> = Vec::new();
+    for (x, out) in x.chunks_exact(rows * columns).zip(out.chunks_exact_mut(rows * columns)) {
+        let first = tasks.len();
+        tasks.extend((0..blocks).map(|_| Vec::with_capacity(rows)));
+        for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+            let parts = x.chunks(COLUMNS).zip(out.chunks_mut(COLUMNS));
+            tasks[first..].iter_mut().zip(parts).for_each(|(task, part)| task.push(part));
+        }
+    }
+    run_tasks(
+        tasks,
+        threads,
+        || (),
+        |(), task| match is_reversed {
+            false => rows_of(task.into_iter(), f),
+            true => rows_of(task.into_iter().rev(), f),
+        },
+    );
+}
+
+/// Combines rows, element by element.
+fn rows_of<'a, T: Accumulate + 'a>(
+    rows: impl Iterator<Item = (&'a [T], &'a mut [T])>,
+    f: impl Fn(T::Total, T::Total) -> T::Total,
+) {
+    let mut totals: Vec<T::Total> = Vec::new();
+    for (x, out) in rows {
+        if totals.is_empty() {
+            totals.extend(x.iter().map(|x| x.widen()));
+            out.copy_from_slice(x);
+            continue;
+        }
+        for ((total, x), out) in totals.iter_mut().zip(x).zip(out) {
+            let combined = f(*total, x.widen());
+            *out = T::narrow(combined);
+            *total = T::carried(combined, *out);
+        }
+    }
+}
+
+/// Combines the elements of each of at most `CHAINS` rows.
+fn chains<T: Accumulate>(
+    x: &[T],
+    n: usize,
+    f: impl Fn(T::Total, T::Total) -> T::Total + Copy,
+    is_reversed: bool,
+    out: &mut [T],
+) {
+    if x.len() == CHAINS * n {
+        return chains_of::<T, CHAINS>(x, n, f, is_reversed, out);
+    }
+    for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
+        chains_of::<T, 1>(x, n, f, is_reversed, out);
+    }
+}
+
+fn chains_of<T: Accumulate, const N: usize>(
+    x: &[T],
+    n: usize,
+    f: impl Fn(T::Total, T::Total) -> T::Total,
+    is_reversed: bool,
+    out: &mut [T],
+) {
+    let first = if is_reversed { n - 1 } else { 0 };
+    let mut totals = [T::ZERO; N];
+    for (row, total) in totals.iter_mut().enumerate() {
+        *total = x[row * n + first].widen();
+        out[row * n + first] = x[row * n + first];
+    }
+    for i in 1..n {
+        let i = if is_reversed { n - 1 - i } else { i };
+        for (row, total) in totals.iter_mut().enumerate() {
+            let combined = f(*total, x[row * n + i].widen());
+            let result = T::narrow(combined);
+            out[row * n + i] = result;
+            *total = T::carried(combined, result);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The elements of the matrices that are decomposed.
+
+use std::ops::Neg;
+
+use faer::traits::RealField;
+
+use crate::Float;
+
+/// An element of the matrices that are decomposed: f32 or f64.
+pub trait Real: Float + RealField + Copy + Neg<Output = Self> {
+    #[doc(hidden)]
+    const NAN: Self;
+    #[doc(hidden)]
+    const ZERO: Self;
+    #[doc(hidden)]
+    const ONE: Self;
+    #[doc(hidden)]
+    const EPSILON: Self;
+    #[doc(hidden)]
+    const MIN_POSITIVE: Self;
+    #[doc(hidden)]
+    fn is_finite(self) -> bool;
+    #[doc(hidden)]
+    fn root(self) -> Self;
+    #[doc(hidden)]
+    fn magnitude(self) -> Self;
+    /// The power of two with the exponent of a positive number; 1 for 0 and subnormal numbers.
+    #[doc(hidden)]
+    fn power_of_two(self) -> Self;
+}
+
+macro_rules! real {
+    ($($t:ident $exponent:literal),*) => { $(
+        impl Real for $t {
+            const NAN: $t = $t::NAN;
+            const ZERO: $t = 0.0;
+            const ONE: $t = 1.0;
+            const EPSILON: $t = $t::EPSILON;
+            const MIN_POSITIVE: $t = $t::MIN_POSITIVE;
+
+            #[inline]
+            fn is_finite(self) -> bool {
+                $t::is_finite(self)
+            }
+
+            #[inline]
+            fn root(self) -> $t {
+                self.sqrt()
+            }
+
+            #[inline]
+            fn magnitude(self) -> $t {
+                self.abs()
+            }
+
+            #[inline]
+            fn power_of_two(self) -> $t {
+                let power = $t::from_bits(self.to_bits() & $exponent);
+                if power > 0.0 { power } else { 1.0 }
+            }
+        }
+    )* };
+}
+real!(f32 0x7f80_0000, f64 0x7ff0_0000_0000_0000);

@@ -1,0 +1,247 @@
+//! Sorting rows of several arrays by the first of them, the keys.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) sorts tuples by a comparator that it compiles. Here the keys of a row and the index of its
+//! element are packed in one integer, highest key first: their order is that of the keys, and stable, because indices are distinct.
+
+use crate::Result;
+use crate::tasks::run_tasks;
+use crate::view::{ShapeError, check};
+
+/// How the bits of a key are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// As unsigned integers.
+    Unsigned,
+    /// As signed integers.
+    Signed,
+    /// As floats whose infinity has these bits. NaNs are last.
+    Float {
+        /// The bits of infinity.
+        infinity: u64,
+    },
+}
+
+/// An operand of [`sort`]: native-endian elements of 1, 2, 4, 8 or 16 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct SortOperand<'a> {
+    /// The elements.
+    pub data: &'a [u8],
+    /// The bytes of an element.
+    pub width: usize,
+}
+
+/// The bits of all keys of [`sort`], at most: with the index they fill an integer of 128 bits.
+pub const MAX_KEY_BITS: usize = 96;
+
+/// The bits of the index of an element.
+const INDEX_BITS: usize = 32;
+
+/// The elements of a task, at least.
+const TASK: usize = 1 << 14;
+
+/// Sorts each row of `n` elements of all operands by the first ones, which are the keys, one for each order. The sort is stable, and
+/// elements keep their bits. Among floats -0 equals 0, and all NaNs are equal and last.
+///
+/// Allocates 8 or 16 bytes for each element of a row, for each thread.
+///
+/// ```
+/// use shardax_cpu_kernels::{KeyOrder, SortOperand, sort};
+///
+/// let (keys, names) = ([3u8, 1, 2, 1], *b"abcd");
+/// let (mut sorted, mut sorted_names) = ([0; 4], [0; 4]);
+/// let operands = [SortOperand { data: &keys, width: 1 }, SortOperand { data: &names, width: 1 }];
+/// sort(4, &operands, &[KeyOrder::Unsigned], &mut [&mut sorted, &mut sorted_names], 1)?;
+/// assert_eq!((sorted, &sorted_names), ([1, 1, 2, 3], b"bdca"));
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// The operands have different numbers of elements or no whole rows, keys have more than [`MAX_KEY_BITS`] bits, or a row has 2³² elements.
+pub fn sort(
+    n: usize,
+    operands: &[SortOperand<'_>],
+    keys: &[KeyOrder],
+    results: &mut [&mut [u8]],
+    threads: usize,
+) -> Result<()> {
+    check("the results of a sort", results.len(), operands.len())?;
+    let Some(first) = operands.get(..keys.len()).and_then(|keys| keys.first()) else {
+        return Err(ShapeError(format!("{} operands for {} keys", operands.len(), keys.len())));
+    };
+    let count = first.data.len() / first.width.max(1);
+    for (operand, result) in operands.iter().zip(results.iter()) {
+        if !matches!(operand.width, 1 | 2 | 4 | 8 | 16) {
+            return Err(ShapeError(format!("an element of {} bytes", operand.width)));
+        }
+        check("the bytes of an operand", operand.data.len(), count * operand.width)?;
+        check("the bytes of a result", result.len(), count * operand.width)?;
+    }
+    let bits: usize = operands[..keys.len()].iter().map(|key| 8 * key.width).sum();
+    if bits > MAX_KEY_BITS || n > u32::MAX as usize {
+        return Err(ShapeError(format!("keys of {bits} bits for rows of {n} elements")));
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    if !count.is_multiple_of(n) {
+        return Err(ShapeError(format!("{count} elements in rows of {n}")));
+    }
+    let rows = TASK.div_ceil(n);
+    let mut sources: Vec<_> = operands.iter().map(|o| (o.data.chunks(rows * n * o.width), o.width)).collect();
+    let mut targets: Vec<_> = results.iter_mut().zip(operands).map(|(r, o)| r.chunks_mut(rows * n * o.width)).collect();
+    let tasks: Vec<Task<'_>> = (0..count.div_ceil(rows * n))
+        .map(|_| Task {
+            operands: sources
+                .iter_mut()
+                .filter_map(|(parts, width)| parts.next().map(|data| SortOperand { data, width: *width }))
+                .collect(),
+            results: targets.iter_mut().filter_map(Iterator::next).collect(),
+        })
+        .collect();
+    match bits + INDEX_BITS <= 64 {
+        true => run_tasks(tasks, threads.max(1), Vec::<u64>::new, |packed, task| task.sort(n, keys, packed)),
+        false => run_tasks(tasks, threads.max(1), Vec::<u128>::new, |packed, task| task.sort(n, keys, packed)),
+    }
+    Ok(())
+}
+
+/// An integer that holds keys and an index.
+trait Packed: Copy + Ord + Send {
+    const ZERO: Self;
+    fn with_key(self, bits: usize, key: u64) -> Self;
+    fn with_index(self, index: u32) -> Self;
+    fn index(self) -> usize;
+}
+
+macro_rules! packed {
+    ($($t:ident)*) => { $(
+        impl Packed for $t {
+            const ZERO: $t = 0;
+
+            #[inline]
+            fn with_key(self, bits: usize, key: u64) -> $t {
+                // The first key may fill an integer of its own.
+                self.unbounded_shl(bits as u32) | key as $t
+            }
+
+            #[inline]
+            fn with_index(self, index: u32) -> $t {
+                self << INDEX_BITS | index as $t
+            }
+
+            #[inline]
+            fn index(self) -> usize {
+                self as u32 as usize
+            }
+        }
+    )* };
+}
+packed!(u64 u128);
+
+/// Some rows of all operands and results.
+struct Task<'a> {
+    operands: Vec<SortOperand<'a>>,
+    results: Vec<&'a mut [u8]>,
+}
+
+impl Task<'_> {
+    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], packed: &mut Vec<P>) {
+        let Task { operands, mut results } = self;
+        let rows = operands.first().map_or(0, |first| first.data.len() / first.width / n);
+        for row in 0..rows {
+            packed.clear();
+            packed.resize(n, P::ZERO);
+            let part = |width: usize| row * n * width..(row + 1) * n * width;
+            for (operand, order) in operands.iter().zip(keys) {
+                pack(&operand.data[part(operand.width)], operand.width, *order, packed);
+            }
+            packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
+            packed.sort_unstable();
+            for (operand, result) in operands.iter().zip(&mut results) {
+                let part = part(operand.width);
+                let (from, to) = (&operand.data[part.clone()], &mut result[part]);
+                match operand.width {
+                    1 => gather::<P, 1>(from, packed, to),
+                    2 => gather::<P, 2>(from, packed, to),
+                    4 => gather::<P, 4>(from, packed, to),
+                    8 => gather::<P, 8>(from, packed, to),
+                    _ => gather::<P, 16>(from, packed, to),
+                }
+            }
+        }
+    }
+}
+
+/// Appends a key to the packed integers of a row.
+fn pack<P: Packed>(row: &[u8], width: usize, order: KeyOrder, packed: &mut [P]) {
+    match width {
+        1 => pack_as(row, order, packed, |b: [u8; 1]| b[0].into()),
+        2 => pack_as(row, order, packed, |b| u16::from_ne_bytes(b).into()),
+        4 => pack_as(row, order, packed, |b| u32::from_ne_bytes(b).into()),
+        _ => pack_as(row, order, packed, u64::from_ne_bytes),
+    }
+}
+
+fn pack_as<P: Packed, const W: usize>(row: &[u8], order: KeyOrder, packed: &mut [P], bits: impl Fn([u8; W]) -> u64) {
+    let sign = 1u64 << (8 * W - 1);
+    let all = sign | (sign - 1);
+    let keys = row.as_chunks::<W>().0.iter().map(|b| bits(*b));
+    let packed = packed.iter_mut();
+    let push = |(packed, key): (&mut P, u64)| *packed = packed.with_key(8 * W, key);
+    match order {
+        KeyOrder::Unsigned => packed.zip(keys).for_each(push),
+        KeyOrder::Signed => packed.zip(keys.map(|key| key ^ sign)).for_each(push),
+        KeyOrder::Float { infinity } => {
+            let ordered = |key: u64| {
+                let magnitude = key & !sign;
+                // Negative numbers are in reverse order; -0 is 0.
+                let ordered = if key & sign == 0 || magnitude == 0 { magnitude | sign } else { key ^ all };
+                if magnitude > infinity { all } else { ordered }
+            };
+            packed.zip(keys.map(ordered)).for_each(push);
+        }
+    }
+}
+
+/// Writes the elements of a row in their new order.
+fn gather<P: Packed, const W: usize>(from: &[u8], packed: &[P], to: &mut [u8]) {
+    let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
+    to.iter_mut().zip(packed).for_each(|(to, packed)| *to = from[packed.index()]);
+}
+
+/// An element of the rows of [`sort_keys`].
+pub trait SortKey: Copy + Ord + Send + Sync {}
+impl SortKey for i8 {}
+impl SortKey for u8 {}
+impl SortKey for i16 {}
+impl SortKey for u16 {}
+impl SortKey for i32 {}
+impl SortKey for u32 {}
+impl SortKey for i64 {}
+impl SortKey for u64 {}
+
+/// Sorts each row of `n` integers.
+///
+/// # Errors
+/// The slices have no whole rows, or different lengths.
+pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
+    check("the elements of the result", out.len(), x.len())?;
+    if x.is_empty() {
+        return Ok(());
+    }
+    if !x.len().is_multiple_of(n) {
+        return Err(ShapeError(format!("{} elements in rows of {n}", x.len())));
+    }
+    let size = TASK.div_ceil(n) * n;
+    let tasks = x.chunks(size).zip(out.chunks_mut(size)).collect();
+    run_tasks(
+        tasks,
+        threads.max(1),
+        || (),
+        |(), (x, out): (&[T], &mut [T])| {
+            out.copy_from_slice(x);
+            out.chunks_exact_mut(n).for_each(<[T]>::sort_unstable);
+        },
+    );
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Cumulative operations beside loops in f64.
+
+use super::{assert_error, noise, size, view};
+use crate::{Cumulative, cumulative};
+
+/// The operation on elements one by one.
+fn combined(x: &[f64], [batch, rows, columns]: [usize; 3], is_reversed: bool, f: fn(f64, f64) -> f64) -> Vec<f64> {
+    let mut out = x.to_vec();
+    for (b, c) in (0..batch).flat_map(|b| (0..columns).map(move |c| (b, c))) {
+        let at = |r: usize| (b * rows + if is_reversed { rows - 1 - r } else { r }) * columns + c;
+        (1..rows).for_each(|r| out[at(r)] = f(out[at(r - 1)], x[at(r)]));
+    }
+    out
+}
+
+#[test]
+fn cumulative_operations_of_floats() {
+    let operations: [(Cumulative, fn(f64, f64) -> f64); 4] = [
+        (Cumulative::Sum, |a, b| a + b),
+        (Cumulative::Product, |a, b| a * b),
+        (Cumulative::Max, f64::max),
+        (Cumulative::Min, f64::min),
+    ];
+    // One column and rows that are no multiple of four, several blocks of columns, and enough for several threads.
+    for shape in [[7, 9, 1], [4, 1, 1], [1, 5000, 1], [2, 17, 5], [1, 3, 2049], [3, 70, 2500]] {
+        let x = noise(size(&shape), 3);
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        for ((operation, f), is_reversed) in operations.iter().flat_map(|o| [false, true].map(|r| (*o, r))) {
+            let want = combined(&wide, shape, is_reversed, f);
+            let mut sums = vec![f64::NAN; want.len()];
+            cumulative(view(&shape, &wide), operation, is_reversed, &mut sums, 2).unwrap();
+            assert_eq!(sums, want, "{operation:?} {shape:?}");
+            let rounded: Vec<f32> = want.iter().map(|x| *x as f32).collect();
+            for threads in [1, 3] {
+                let mut sums = vec![f32::NAN; want.len()];
+                cumulative(view(&shape, &x), operation, is_reversed, &mut sums, threads).unwrap();
+                assert_eq!(sums, rounded, "{operation:?} {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cumulative_operations_of_integers_wrap_around() {
+    let x = [i32::MAX, 1, -3, 2];
+    let mut out = [0; 4];
+    cumulative(view(&[1, 4, 1], &x), Cumulative::Sum, false, &mut out, 1).unwrap();
+    assert_eq!(out, [i32::MAX, i32::MIN, i32::MAX - 2, i32::MAX]);
+    cumulative(view(&[1, 2, 2], &x), Cumulative::Max, true, &mut out, 1).unwrap();
+    assert_eq!(out, [i32::MAX, 2, -3, 2]);
+    let mut out = [0; 3];
+    cumulative(view(&[1, 3, 1], &[u64::MAX, 2, 5]), Cumulative::Product, false, &mut out, 1).unwrap();
+    assert_eq!(out, [u64::MAX, u64::MAX - 1, u64::MAX - 9]);
+}
+
+#[test]
+fn cumulative_operations_of_nan_infinities_and_zeros() {
+    let x = [1.0f32, f32::NAN, 2.0];
+    for operation in [Cumulative::Sum, Cumulative::Product, Cumulative::Max, Cumulative::Min] {
+        for shape in [[1, 3, 1], [3, 1, 1]] {
+            let mut out = [0.0; 3];
+            cumulative(view(&shape, &x), operation, false, &mut out, 1).unwrap();
+            assert_eq!(out.map(f32::is_nan), [false, true, shape[1] == 3], "{operation:?}");
+        }
+    }
+    let x = [f32::INFINITY, -1.0, f32::NEG_INFINITY];
+    let mut out = [0.0; 3];
+    cumulative(view(&[1, 3, 1], &x), Cumulative::Sum, false, &mut out, 1).unwrap();
+    assert!(out[1] == f32::INFINITY && out[2].is_nan());
+    // What is too large for f32 is infinite from there on.
+    let mut out = [0.0; 3];
+    cumulative(view(&[1, 3, 1], &[1e30f32, 1e30, 0.0]), Cumulative::Product, false, &mut out, 1).unwrap();
+    assert!(out[1] == f32::INFINITY && out[2].is_nan());
+    cumulative(view(&[1, 3, 1], &[3e38f32, 3e38, -3e38]), Cumulative::Sum, false, &mut out, 1).unwrap();
+    assert_eq!(out, [3e38, f32::INFINITY, f32::INFINITY]);
+    // 0 is larger than -0, whichever comes first.
+    for zeros in [[0.0f32, -0.0], [-0.0, 0.0]] {
+        let mut out = [1.0; 2];
+        cumulative(view(&[1, 2, 1], &zeros), Cumulative::Max, false, &mut out, 1).unwrap();
+        assert!(out[1].is_sign_positive());
+        cumulative(view(&[1, 2, 1], &zeros), Cumulative::Min, false, &mut out, 1).unwrap();
+        assert!(out[1].is_sign_negative());
+    }
+}
+
+#[test]
+fn cumulative_operations_without_elements() {
+    cumulative::<f32>(view(&[2, 0, 3], &[]), Cumulative::Sum, false, &mut [], 1).unwrap();
+    let found = cumulative(view(&[1, 1, 2], &[1, 2]), Cumulative::Sum, false, &mut [0], 1);
+    assert_error(found, "the elements of the result: 1, expected 2");
+}

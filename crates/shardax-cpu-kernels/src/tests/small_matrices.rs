@@ -1,0 +1,292 @@
+//! Batches of small matrices, and LU decompositions of any size, beside sums in f64.
+
+use super::{assert_error, noise, view};
+use crate::{Triangle, cholesky, eigh, lu, svd, triangular_solve};
+
+/// `a b` of matrices in row order, in f64.
+fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {
+    (0..m * n).map(|e| (0..k).map(|d| a[e / n * k + d] * b[d * n + e % n]).sum()).collect()
+}
+
+fn transposed(a: &[f64], n: usize) -> Vec<f64> {
+    let m = a.len() / n;
+    (0..a.len()).map(|e| a[e % m * n + e / m]).collect()
+}
+
+fn wide(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|x| f64::from(*x)).collect()
+}
+
+/// The largest difference.
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    // NaN is farther away than everything.
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |most, x| if x <= most { most } else { x })
+}
+
+/// `p a - l u`, where the factors are those of `a`.
+fn lu_residual(a: &[f64], factors: &[f64], permutation: &[i32], [m, n]: [usize; 2]) -> f64 {
+    let k = m.min(n);
+    let l: Vec<f64> = (0..m * k)
+        .map(|e| match (e / k, e % k) {
+            (i, j) if j < i => factors[i * n + j],
+            (i, j) => f64::from(u8::from(i == j)),
+        })
+        .collect();
+    let u: Vec<f64> = (0..k * n).map(|e| if e % n < e / n { 0.0 } else { factors[e] }).collect();
+    let permuted: Vec<f64> = permutation.iter().flat_map(|i| a[*i as usize * n..][..n].to_vec()).collect();
+    distance(&product(&l, &u, [m, k, n]), &permuted)
+}
+
+#[test]
+fn lu_decompositions_multiply_to_the_matrices() {
+    let sizes =
+        [[20, 8, 8], [5, 3, 7], [17, 32, 32], [4, 9, 2], [1, 5, 5], [2, 33, 70], [1, 130, 97], [1, 64, 200], [3, 1, 1]];
+    for [batch, m, n] in sizes {
+        let (a, shape, k) = (noise(batch * m * n, 5), [batch, m, n], m.min(n));
+        let run = |threads| {
+            let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![0; batch * k], vec![0; batch * m]);
+            lu(view(&shape, &a), &mut factors, &mut pivots, &mut order, threads).unwrap();
+            (factors, pivots, order)
+        };
+        let (factors, pivots, order) = run(1);
+        assert!(run(3) == (factors.clone(), pivots.clone(), order.clone()), "threads change no bits");
+        for i in 0..batch {
+            let part = |x: &[f32]| wide(&x[i * m * n..(i + 1) * m * n]);
+            let order = &order[i * m..(i + 1) * m];
+            assert!(lu_residual(&part(&a), &part(&factors), order, [m, n]) < 1e-5, "{shape:?}");
+            let mut exchanged: Vec<i32> = (0..m as i32).collect();
+            (0..k).for_each(|row| exchanged.swap(row, pivots[i * k + row] as usize));
+            assert_eq!(exchanged, order);
+        }
+        // No factor is larger than its pivot.
+        assert!(factors.iter().enumerate().all(|(e, x)| e % n >= e / n % m || x.abs() <= 1.0));
+        let exact = wide(&a);
+        let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![0; batch * k], vec![0; batch * m]);
+        lu(view(&shape, &exact), &mut factors, &mut pivots, &mut order, 2).unwrap();
+        assert!(lu_residual(&exact[..m * n], &factors[..m * n], &order[..m], [m, n]) < 1e-13, "{shape:?}");
+    }
+}
+
+#[test]
+fn lu_decompositions_of_zeros_and_nan() {
+    // By lanes, and one matrix: ties take the first row, zeros need no elimination, and the first NaN is the pivot.
+    for batch in [1, 5] {
+        let one = [0.0f32, 1.0, 2.0, 0.0, -1.0, 3.0, 0.0, 1.0, 1.0];
+        let a = one.repeat(batch);
+        let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![9; 3 * batch], vec![9; 3 * batch]);
+        lu(view(&[batch, 3, 3], &a), &mut factors, &mut pivots, &mut order, 1).unwrap();
+        assert_eq!(pivots[..3], [0, 1, 2]);
+        assert_eq!(factors[..9], [0.0, 1.0, 2.0, 0.0, -1.0, 3.0, 0.0, -1.0, 4.0]);
+        let a = [1.0f32, 2.0, f32::NAN, 1.0].repeat(batch);
+        let (mut factors, mut pivots, mut order) = (vec![0.0; a.len()], vec![9; 2 * batch], vec![9; 2 * batch]);
+        lu(view(&[batch, 2, 2], &a), &mut factors, &mut pivots, &mut order, 1).unwrap();
+        assert_eq!((pivots[0], &order[..2]), (1, &[1, 0][..]));
+        assert!(factors[0].is_nan() && factors[1] == 1.0 && factors[2].is_nan());
+    }
+    let mut order = [9; 6];
+    lu::<f32>(view(&[2, 3, 0], &[]), &mut [], &mut [], &mut order, 1).unwrap();
+    assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+    assert_error(lu(view(&[1, 1, 1], &[1.0f32]), &mut [0.0], &mut [], &mut [0], 1), "the pivots: 0, expected 1");
+}
+
+#[test]
+fn triangular_systems_are_solved() {
+    for [batch, n, k] in [[20, 8, 3], [5, 1, 1], [6, 32, 1], [1, 9, 4], [2, 70, 1], [1, 100, 65]] {
+        for flags in 0..16 {
+            let is = |bit: u32| flags >> bit & 1 == 1;
+            let triangle = Triangle { is_left: is(0), is_lower: is(1), transposes: is(2), has_unit_diagonal: is(3) };
+            // Small elements and a large diagonal: well conditioned.
+            let a: Vec<f32> = noise(batch * n * n, 3)
+                .into_iter()
+                .enumerate()
+                .map(|(e, x)| if e % n == e / n % n { 2.0 + x } else { x / n as f32 })
+                .collect();
+            let b_shape = if triangle.is_left { [batch, n, k] } else { [batch, k, n] };
+            let b = noise(batch * n * k, 4);
+            let mut x = vec![f32::NAN; b.len()];
+            triangular_solve(view(&[batch, n, n], &a), view(&b_shape, &b), triangle, &mut x, 2).unwrap();
+            for i in 0..batch {
+                let read = wide(&a[i * n * n..(i + 1) * n * n]);
+                let read: Vec<f64> = read
+                    .iter()
+                    .enumerate()
+                    .map(|(e, x)| match (e / n).cmp(&(e % n)) {
+                        std::cmp::Ordering::Equal if triangle.has_unit_diagonal => 1.0,
+                        std::cmp::Ordering::Equal => *x,
+                        order => f64::from(u8::from(triangle.is_lower == order.is_gt())) * x,
+                    })
+                    .collect();
+                let read = if triangle.transposes { transposed(&read, n) } else { read };
+                let part = |x: &[f32]| wide(&x[i * n * k..(i + 1) * n * k]);
+                let found = match triangle.is_left {
+                    true => product(&read, &part(&x), [n, n, k]),
+                    false => product(&part(&x), &read, [k, n, n]),
+                };
+                assert!(distance(&found, &part(&b)) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
+            }
+        }
+    }
+    // A zero on the diagonal and a NaN change only what depends on them.
+    let lower = Triangle { is_left: true, is_lower: true, transposes: false, has_unit_diagonal: false };
+    for batch in [1, 4] {
+        let a = [1.0f32, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0].repeat(batch);
+        let b = [f32::NAN, 1.0, 4.0].repeat(batch);
+        let mut x = vec![0.0; b.len()];
+        triangular_solve(view(&[batch, 3, 3], &a), view(&[batch, 3, 1], &b), lower, &mut x, 1).unwrap();
+        assert!(x[0].is_nan());
+    }
+    assert_error(
+        triangular_solve(view(&[1, 2, 2], &[1.0f32; 4]), view(&[1, 3, 1], &[0.0; 3]), lower, &mut [0.0; 3], 1),
+        "the equations: 3, expected 2",
+    );
+}
+
+/// Symmetric matrices: positive definite, indefinite, singular, of equal eigenvalues, and of very different sizes.
+fn symmetric(batch: usize, n: usize) -> Vec<f64> {
+    let x: Vec<f64> = wide(&noise(batch * n * n, 9));
+    (0..batch)
+        .flat_map(|i| {
+            let x = &x[i * n * n..(i + 1) * n * n];
+            let square = product(&transposed(x, n), x, [n, n, n]);
+            match i % 5 {
+                0 => square,
+                1 => (0..n * n).map(|e| x[e] + x[e % n * n + e / n]).collect(),
+                2 => (0..n * n).map(|e| x[e / n] * x[e % n]).collect(),
+                3 => (0..n * n).map(|e| f64::from(u8::from(e / n == e % n)) * 3.0).collect(),
+                _ => square.iter().map(|x| x * 1e-30).collect(),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn eigenvectors_of_small_matrices() {
+    for [batch, n] in [[40, 8], [21, 1], [33, 2], [16, 3], [7, 16], [10, 5]] {
+        let exact = symmetric(batch, n);
+        // What is above the diagonal is not read.
+        let a: Vec<f32> =
+            exact.iter().enumerate().map(|(e, x)| if e % n > e / n % n { 77.0 } else { *x as f32 }).collect();
+        let (mut vectors, mut values) = (vec![0.0f32; a.len()], vec![0.0f32; batch * n]);
+        eigh(view(&[batch, n, n], &a), &mut vectors, &mut values, 2).unwrap();
+        let (mut wide_vectors, mut wide_values) = (vec![0.0f64; a.len()], vec![0.0f64; batch * n]);
+        eigh(view(&[batch, n, n], &exact), &mut wide_vectors, &mut wide_values, 1).unwrap();
+        let check = |exact: &[f64], v: &[f64], w: &[f64], tolerance: f64| {
+            let norm = exact.iter().fold(0.0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
+            let scaled: Vec<f64> = v.iter().enumerate().map(|(e, x)| x * w[e % n]).collect();
+            let found = product(&scaled, &transposed(v, n), [n, n, n]);
+            assert!(distance(&found, exact) <= tolerance * norm * n as f64, "{batch} × {n}: {exact:?} {w:?}");
+            let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
+            assert!(distance(&product(&transposed(v, n), v, [n, n, n]), &identity) <= tolerance * n as f64);
+            assert!(w.is_sorted());
+        };
+        for i in 0..batch {
+            let (matrix, row) = (i * n * n..(i + 1) * n * n, i * n..(i + 1) * n);
+            check(&exact[matrix.clone()], &wide(&vectors[matrix.clone()]), &wide(&values[row.clone()]), 1e-6);
+            check(&exact[matrix.clone()], &wide_vectors[matrix], &wide_values[row], 2e-15);
+        }
+    }
+}
+
+#[test]
+fn singular_values_of_small_matrices() {
+    for [batch, m, n] in [[40, 8, 8], [21, 1, 1], [33, 5, 2], [16, 3, 3], [7, 16, 16], [9, 16, 4]] {
+        let mut exact = wide(&noise(batch * m * n, 11));
+        // A matrix of zeros, one of rank 1, and one of tiny numbers.
+        exact[..m * n].fill(0.0);
+        (0..m * n).for_each(|e| exact[m * n + e] = (1 + e / n) as f64 * (1 + e % n) as f64);
+        exact[2 * m * n..3 * m * n].iter_mut().for_each(|x| *x *= 1e-30);
+        let a: Vec<f32> = exact.iter().map(|x| *x as f32).collect();
+        let exact = wide(&a);
+        let (mut u, mut s, mut vt) = (vec![0.0f32; a.len()], vec![0.0f32; batch * n], vec![0.0f32; batch * n * n]);
+        svd(view(&[batch, m, n], &a), m == n, &mut u, &mut s, &mut vt, 2).unwrap();
+        let (mut wide_u, mut wide_s, mut wide_vt) =
+            (vec![0.0; a.len()], vec![0.0; batch * n], vec![0.0; batch * n * n]);
+        svd(view(&[batch, m, n], &exact), m == n, &mut wide_u, &mut wide_s, &mut wide_vt, 1).unwrap();
+        let check = |exact: &[f64], [u, s, vt]: [&[f64]; 3], tolerance: f64| {
+            let norm = exact.iter().fold(0.0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
+            let scaled: Vec<f64> = u.iter().enumerate().map(|(e, x)| x * s[e % n]).collect();
+            assert!(distance(&product(&scaled, vt, [m, n, n]), exact) <= tolerance * norm * n as f64, "{s:?}");
+            let identity: Vec<f64> = (0..n * n).map(|e| f64::from(u8::from(e / n == e % n))).collect();
+            for (left, right) in [(transposed(u, n), u.to_vec()), (vt.to_vec(), transposed(vt, n))] {
+                let rows = left.len() / n;
+                assert!(distance(&product(&left, &right, [n, rows, n]), &identity) <= tolerance * m as f64);
+            }
+            assert!(s.is_sorted_by(|a, b| a >= b));
+        };
+        for i in 0..batch {
+            let (of_u, of_s, of_vt) = (i * m * n..(i + 1) * m * n, i * n..(i + 1) * n, i * n * n..(i + 1) * n * n);
+            let narrow = [wide(&u[of_u.clone()]), wide(&s[of_s.clone()]), wide(&vt[of_vt.clone()])];
+            check(&exact[of_u.clone()], [&narrow[0], &narrow[1], &narrow[2]], 1e-6);
+            check(&exact[of_u.clone()], [&wide_u[of_u], &wide_s[of_s], &wide_vt[of_vt]], 2e-15);
+        }
+    }
+}
+
+#[test]
+fn small_matrices_do_not_depend_on_their_batch() {
+    let n = 6;
+    let a: Vec<f32> = symmetric(40, n).iter().map(|x| *x as f32).collect();
+    let run = |a: &[f32]| {
+        let batch = a.len() / (n * n);
+        let (mut l, mut v, mut w) = (vec![0.0; a.len()], vec![0.0; a.len()], vec![0.0; batch * n]);
+        cholesky(view(&[batch, n, n], a), &mut l, 2).unwrap();
+        eigh(view(&[batch, n, n], a), &mut v, &mut w, 2).unwrap();
+        let (mut u, mut s, mut vt) = (vec![0.0; a.len()], vec![0.0; batch * n], vec![0.0; a.len()]);
+        svd(view(&[batch, n, n], a), true, &mut u, &mut s, &mut vt, 2).unwrap();
+        [l, v, w, u, s, vt].map(|x| x.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+    };
+    let all = run(&a);
+    for i in [0, 8, 30] {
+        let part = run(&a[i * n * n..(i + 5) * n * n]);
+        for (all, part) in all.iter().zip(&part) {
+            let size = all.len() / 40;
+            assert!(all[i * size..(i + 5) * size] == part[..]);
+        }
+    }
+}
+
+#[test]
+fn cholesky_decompositions_of_small_matrices() {
+    for [batch, n] in [[20, 8], [5, 1], [17, 32], [4, 3]] {
+        let exact: Vec<f64> = wide(&noise(batch * n * n, 2));
+        let definite: Vec<f64> = (0..batch)
+            .flat_map(|i| {
+                let x = &exact[i * n * n..(i + 1) * n * n];
+                let mut square = product(&transposed(x, n), x, [n, n, n]);
+                (0..n).for_each(|d| square[d * n + d] += 1.0);
+                square
+            })
+            .collect();
+        let mut l = vec![0.0; definite.len()];
+        cholesky(view(&[batch, n, n], &definite), &mut l, 2).unwrap();
+        for (l, a) in l.chunks(n * n).zip(definite.chunks(n * n)) {
+            assert!(distance(&product(l, &transposed(l, n), [n, n, n]), a) < 1e-13);
+            assert!((0..n * n).all(|e| e % n <= e / n || l[e] == 0.0));
+        }
+    }
+    // Negative, not finite, and definite matrices, side by side.
+    let a = [4.0f32, 0.0, 2.0, 2.0, -1.0, 0.0, 0.0, 1.0, 1.0, 0.0, f32::NAN, 1.0, f32::INFINITY, 0.0, 0.0, 1.0];
+    let mut l = [9.0; 16];
+    cholesky(view(&[4, 2, 2], &a), &mut l, 1).unwrap();
+    assert_eq!(l[..4], [2.0, 0.0, 1.0, 1.0]);
+    for bad in l[4..].chunks(4) {
+        assert!(bad[0].is_nan() && bad[1] == 0.0 && bad[2].is_nan() && bad[3].is_nan());
+    }
+}
+
+#[test]
+fn small_matrices_that_are_not_finite_are_nan() {
+    let mut a = noise(5 * 9, 3);
+    a[9] = f32::INFINITY;
+    let (mut v, mut w) = ([0.0; 45], [0.0; 15]);
+    eigh(view(&[5, 3, 3], &a), &mut v, &mut w, 1).unwrap();
+    assert!(
+        v.chunks(9).zip(w.chunks(3)).enumerate().all(|(i, (v, w))| v.iter().chain(w).all(|x| x.is_nan() == (i == 1)))
+    );
+    let (mut u, mut s, mut vt) = ([0.0; 45], [0.0; 15], [0.0; 45]);
+    svd(view(&[5, 3, 3], &a), true, &mut u, &mut s, &mut vt, 1).unwrap();
+    assert!(
+        u.chunks(9).zip(vt.chunks(9)).enumerate().all(|(i, (u, v))| u.iter().chain(v).all(|x| x.is_nan() == (i == 1)))
+    );
+}

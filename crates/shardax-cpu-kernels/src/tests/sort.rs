@@ -1,0 +1,115 @@
+//! Sorts beside the stable sort of the standard library.
+
+use super::{assert_error, noise};
+use crate::{KeyOrder, SortOperand, sort, sort_keys};
+
+const F32: KeyOrder = KeyOrder::Float { infinity: 0x7f80_0000 };
+
+fn bytes<T: Copy, const W: usize>(x: &[T], to_bytes: fn(T) -> [u8; W]) -> Vec<u8> {
+    x.iter().flat_map(|x| to_bytes(*x)).collect()
+}
+
+/// Floats with ties, both zeros, infinities and several NaNs.
+fn odd(n: usize, seed: u64) -> Vec<f32> {
+    let special =
+        [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7fc0_0123), 1e-40];
+    let value = |x: f32| if x > 0.5 { special[(x * 1e6) as usize % 8] } else { (x * 8.0).round() };
+    noise(n, seed).into_iter().map(value).collect()
+}
+
+/// The documented order of floats.
+fn compared(a: f32, b: f32) -> std::cmp::Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+#[test]
+fn sorts_by_floats_are_stable_and_keep_bits() {
+    for (rows, n) in [(5, 1), (300, 2), (70, 33), (9, 4099), (1, 70_000)] {
+        let keys = odd(rows * n, 7);
+        let indices: Vec<u32> = (0..(rows * n) as u32).collect();
+        let mut want: Vec<(f32, u32)> = keys.iter().copied().zip(indices.iter().copied()).collect();
+        want.chunks_mut(n).for_each(|row| row.sort_by(|a, b| compared(a.0, b.0)));
+        let want_keys = bytes(&want.iter().map(|w| w.0).collect::<Vec<_>>(), f32::to_ne_bytes);
+        let want_indices = bytes(&want.iter().map(|w| w.1).collect::<Vec<_>>(), u32::to_ne_bytes);
+        let (keys, indices) = (bytes(&keys, f32::to_ne_bytes), bytes(&indices, u32::to_ne_bytes));
+        let operands = [SortOperand { data: &keys, width: 4 }, SortOperand { data: &indices, width: 4 }];
+        for threads in [1, 3] {
+            let (mut a, mut b) = (vec![0; keys.len()], vec![0; indices.len()]);
+            sort(n, &operands, &[F32], &mut [&mut a, &mut b], threads).unwrap();
+            assert!(a == want_keys && b == want_indices, "{rows} rows of {n}");
+        }
+    }
+}
+
+#[test]
+fn sorts_by_several_keys_of_all_widths() {
+    let n = 5000;
+    let x = noise(n, 1);
+    let small: Vec<i8> = x.iter().map(|x| (x * 3.0) as i8).collect();
+    let middle: Vec<u16> = noise(n, 2).iter().map(|x| (x * 2.0 + 2.0) as u16).collect();
+    let wide: Vec<i64> = noise(n, 3).iter().map(|x| (x * 4.0) as i64 * (1 << 40)).collect();
+    let payload: Vec<u128> = (0..n as u128).map(|i| i << 70).collect();
+    let mut order: Vec<usize> = (0..n).collect();
+    let data = [
+        bytes(&small, i8::to_ne_bytes),
+        bytes(&middle, u16::to_ne_bytes),
+        bytes(&wide, i64::to_ne_bytes),
+        bytes(&payload, u128::to_ne_bytes),
+    ];
+    let operand = |i: usize, width| SortOperand { data: &data[i], width };
+    let run = |operands: &[SortOperand<'_>], orders: &[KeyOrder]| {
+        let mut results: Vec<Vec<u8>> = operands.iter().map(|o| vec![0; o.data.len()]).collect();
+        let mut slices: Vec<&mut [u8]> = results.iter_mut().map(|r| &mut r[..]).collect();
+        sort(n, operands, orders, &mut slices, 2).unwrap();
+        results.pop().unwrap()
+    };
+    let moved = |order: &[usize]| bytes(&order.iter().map(|i| payload[*i]).collect::<Vec<_>>(), u128::to_ne_bytes);
+
+    order.sort_by_key(|i| (small[*i], middle[*i]));
+    let found = run(&[operand(0, 1), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
+    assert!(found == moved(&order));
+
+    order.sort_unstable();
+    order.sort_by_key(|i| (wide[*i], middle[*i]));
+    let found = run(&[operand(2, 8), operand(1, 2), operand(3, 16)], &[KeyOrder::Signed, KeyOrder::Unsigned]);
+    assert!(found == moved(&order));
+}
+
+#[test]
+fn sorts_by_half_precision_and_f64() {
+    let half: Vec<u16> = vec![0x3c00, 0x8000, 0x0000, 0x7e00, 0xfc00, 0xfe00, 0x7c00, 0xbc00];
+    let indices: Vec<u8> = (0..8).collect();
+    let data = bytes(&half, u16::to_ne_bytes);
+    let (mut a, mut b) = (vec![0; 16], vec![0; 8]);
+    let operands = [SortOperand { data: &data, width: 2 }, SortOperand { data: &indices, width: 1 }];
+    sort(8, &operands, &[KeyOrder::Float { infinity: 0x7c00 }], &mut [&mut a, &mut b], 1).unwrap();
+    assert_eq!(b, [4, 7, 1, 2, 0, 6, 3, 5]);
+    let wide = bytes(&[1.0, f64::NAN, -2.0, -0.0, 0.0, f64::MIN_POSITIVE], f64::to_ne_bytes);
+    let (mut a, mut b) = (vec![0; 48], vec![0; 6]);
+    let operands = [SortOperand { data: &wide, width: 8 }, SortOperand { data: &indices[..6], width: 1 }];
+    sort(6, &operands, &[KeyOrder::Float { infinity: f64::INFINITY.to_bits() }], &mut [&mut a, &mut b], 1).unwrap();
+    assert_eq!(b, [2, 3, 4, 5, 0, 1]);
+}
+
+#[test]
+fn sorts_of_integers() {
+    let x = [3i32, -1, 2, i32::MIN, 7, 7];
+    let mut out = [0; 6];
+    sort_keys(3, &x, &mut out, 2).unwrap();
+    assert_eq!(out, [-1, 2, 3, i32::MIN, 7, 7]);
+    sort_keys::<u8>(0, &[], &mut [], 1).unwrap();
+    assert_error(sort_keys(4, &x, &mut out, 1), "6 elements in rows of 4");
+}
+
+#[test]
+fn sorts_that_do_not_fit_are_errors() {
+    let data = [0u8; 12];
+    let operand = |width| SortOperand { data: &data, width };
+    let found = sort(3, &[operand(4), operand(2)], &[KeyOrder::Signed], &mut [&mut [0; 12], &mut [0; 12]], 1);
+    assert_error(found, "the bytes of an operand: 12, expected 6");
+    let found = sort(2, &[operand(4)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1);
+    assert_error(found, "3 elements in rows of 2");
+    assert_error(sort(2, &[operand(4)], &[], &mut [&mut [0; 12]], 1), "1 operands for 0 keys");
+    assert_error(sort(4, &[operand(3)], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1), "an element of 3 bytes");
+    sort(3, &[SortOperand { data: &[], width: 4 }], &[KeyOrder::Signed], &mut [&mut []], 1).unwrap();
+}

@@ -1,0 +1,61 @@
+//! Cumulative operations that the CPU kernels compute for XLA.
+
+use super::common::child;
+use super::*;
+
+const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
+
+/// Run in a process of its own, where the CPU kernels compute them whatever the build.
+#[test]
+#[ignore = "the test below runs it"]
+fn in_a_process_with_cpu_kernels() -> Result<()> {
+    common::quick::setup();
+    let x = array([[1.0f32, 2.0, 3.0], [4.0, 5.0, -6.0]]);
+    let text = jit(|x: Array| x.cumsum(0)).lower(&x)?.as_text().to_string();
+    assert!(text.contains("shardax_cumulative"), "{text}");
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32, DType::I64] {
+        let x = x.astype(dtype);
+        assert_eq!(floats(&x.cumsum(0)), [1.0, 2.0, 3.0, 5.0, 7.0, -3.0], "{dtype}");
+        assert_eq!(floats(&x.cumsum(1)), [1.0, 3.0, 6.0, 4.0, 9.0, 3.0], "{dtype}");
+        assert_eq!(floats(&x.cumprod(1)), [1.0, 2.0, 6.0, 4.0, 20.0, -120.0], "{dtype}");
+        assert_eq!(floats(&x.cummax(1)), [1.0, 2.0, 3.0, 4.0, 5.0, 5.0], "{dtype}");
+        assert_eq!(floats(&x.cummin(0)), [1.0, 2.0, 3.0, 1.0, 2.0, -6.0], "{dtype}");
+        assert_eq!(
+            floats(&lax::CumulativeOptions::default().reverse(true).cumsum(&x, 0)),
+            [5.0, 7.0, -3.0, 4.0, 5.0, -6.0],
+            "{dtype}"
+        );
+    }
+    // Its transpose is the sum of all after it.
+    let weights = array([1.0f32, 2.0, 4.0]);
+    let slope = grad(|x: Array| (x.cumsum(0) * &weights).sum(..)).call(array([1.0f32, 1.0, 1.0]))?;
+    assert_eq!(floats(&slope), [7.0, 6.0, 4.0]);
+    let slope = grad(|x: Array| (x.cumprod(0) * &weights).sum(..)).call(array([2.0f32, 3.0, 5.0]))?;
+    assert_eq!(floats(&slope), [1.0 + 6.0 + 60.0, 4.0 + 40.0, 24.0]);
+    // The same for each example, and along an axis in the middle.
+    let mapped = vmap(|x: Array| x.cumsum(0)).call(&x)?;
+    assert_eq!(floats(&mapped), [1.0, 3.0, 6.0, 4.0, 9.0, 3.0]);
+    let cube = arange(0.0f32..24.0).reshape([2, 4, 3]);
+    let sums = cube.cumsum(1);
+    assert_eq!(floats(&sums.at(s![1, 3]).get()), [66.0, 70.0, 74.0]);
+    // JAX 0.10.2: NaN stays, 0 is larger than -0, and what overflows is infinite.
+    let zeros = array([-0.0f32, 0.0, -0.0, f32::NAN, 1.0]);
+    let largest = zeros.cummax(0).to_vec::<f32>()?;
+    assert_eq!(largest[..3].iter().map(|x| x.is_sign_negative()).collect::<Vec<_>>(), [true, false, false]);
+    assert!(largest[3].is_nan() && largest[4].is_nan());
+    let products = floats(&array([1e30f32, 1e30, 0.0, 2.0]).cumprod(0));
+    assert!(products[1] == f64::INFINITY && products[2].is_nan() && products[3].is_nan());
+    let sums = floats(&array([3e38f32, 3e38, -3e38]).cumsum(0));
+    assert!(sums[1] == f64::INFINITY && sums[2] == f64::INFINITY);
+    // Sums of f32 are exact up to the last rounding: 2²⁴ ones, of which the last would be lost.
+    let ones = ones([1 << 14, 1]) * 1025.5;
+    let last = ones.cumsum(0).at(s![-1, 0]).get();
+    assert_eq!(floats(&last), [f64::from(1025.5f32 * 16384.0)]);
+    Ok(())
+}
+
+#[test]
+fn cumulative_operations_by_cpu_kernels() {
+    let mut command = child::command("cumulatives::in_a_process_with_cpu_kernels");
+    child::run(command.env(VARIABLE, "all"));
+}

@@ -1,0 +1,86 @@
+//! Sorts that the CPU kernels compute for XLA. Expected orders are those of JAX 0.10.2.
+
+use shardax::control_flow;
+use shardax::numpy::{lexsort, median};
+
+use super::common::child;
+use super::*;
+
+const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
+
+fn integers(x: &Array) -> Vec<i64> {
+    x.astype(DType::I64).to_vec::<i64>().expect("values")
+}
+
+/// Ties, both zeros, infinities, and NaNs of both signs.
+fn odd() -> Array {
+    array([1.0f32, f32::NAN, -0.0, 0.0, -2.0, f32::INFINITY, 1.0, f32::NEG_INFINITY, -f32::NAN, -0.0])
+}
+
+/// Run in a process of its own, where the CPU kernels compute them whatever the build.
+#[test]
+#[ignore = "the test below runs it"]
+fn in_a_process_with_cpu_kernels() -> Result<()> {
+    common::quick::setup();
+    let text = jit(|x: Array| x.argsort(-1)).lower(odd())?.as_text().to_string();
+    assert!(text.contains("@shardax_sort(") || text.contains("\"shardax_sort\""), "{text}");
+    for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64] {
+        let x = odd().astype(dtype);
+        assert_eq!(integers(&x.argsort(-1)), [7, 4, 2, 3, 9, 0, 6, 5, 1, 8], "{dtype}");
+        assert_eq!(integers(&x.argsort_descending(-1)), [1, 8, 5, 0, 6, 2, 3, 9, 4, 7], "{dtype}");
+        let sorted = floats(&x.sort(-1));
+        assert_eq!(sorted[..8], [f64::NEG_INFINITY, -2.0, 0.0, 0.0, 0.0, 1.0, 1.0, f64::INFINITY], "{dtype}");
+        assert!(sorted[8].is_nan() && sorted[9].is_nan(), "{dtype}");
+    }
+    // Two keys along a dimension in the middle, and a payload.
+    let numbers = arange(0..24);
+    let a = (&numbers * 7 % 5).reshape([2, 4, 3]);
+    let b = (&numbers * 11 % 3).astype(DType::F32).reshape([2, 4, 3]);
+    let operands = [a.clone(), b.clone(), numbers.reshape([2, 4, 3])];
+    let sorted = lax::sort(&operands, 1, 2)?;
+    assert_eq!(integers(&sorted[0]), [0, 0, 0, 1, 2, 1, 2, 3, 2, 3, 4, 4, 0, 1, 0, 1, 2, 1, 2, 3, 3, 4, 4, 4]);
+    let order = [0, 10, 5, 3, 1, 8, 6, 4, 11, 9, 7, 2, 15, 13, 20, 18, 16, 23, 21, 19, 14, 12, 22, 17];
+    assert_eq!(integers(&sorted[2]), order);
+    // The same for each example, in a loop, and with keys of 64 bits.
+    let mapped = vmap(|a: Array, b: Array, c: Array| lax::sort(&[a, b, c], 0, 2)).call((
+        &operands[0],
+        &operands[1],
+        &operands[2],
+    ))?;
+    assert_eq!(integers(&mapped[2]), order);
+    let looped: Vec<Array> =
+        control_flow::map(|(a, b, c): (Array, Array, Array)| lax::sort(&[a, b, c], 0, 2), operands.clone().into())?;
+    assert_eq!(integers(&looped[2]), order);
+    let wide = [a.astype(DType::I64), b.astype(DType::Bool), operands[2].clone()];
+    let sorted = lax::sort(&wide, 1, 1)?;
+    assert_eq!(integers(&sorted[0]), [0, 0, 0, 1, 2, 1, 2, 3, 2, 3, 4, 4, 0, 1, 0, 1, 2, 1, 2, 3, 3, 4, 4, 4]);
+    assert_eq!(integers(&sorted[2]), integers(&wide[2].take_along_axis(&a.argsort(1), 1)));
+    // Keys that fit no integer with the index, and complex ones, are XLA's.
+    let sorted = lax::sort(&[a.astype(DType::I64), b.astype(DType::F64), operands[2].clone()], 1, 2)?;
+    assert_eq!(integers(&sorted[2]), order);
+    // Functions that sort.
+    let key = random::key(0);
+    assert_eq!(integers(&random::permutation(&key, 12)), [0, 1, 8, 5, 6, 4, 3, 10, 2, 7, 11, 9]);
+    assert_eq!(integers(&lexsort([array([1, 2, 1, 0]), array([1, 0, 1, 0])], -1)), [3, 1, 0, 2]);
+    let rows = array([[3.0, 1.0, 2.0], [5.0, 4.0, 9.0]]);
+    assert_eq!(floats(&median(&rows, 1)), [2.0, 5.0]);
+    // The derivative follows the elements.
+    let weights = array([1.0f32, 2.0, 3.0]);
+    let slope = grad(|x: Array| (x.sort(-1) * &weights).sum(..)).call(array([3.0f32, 1.0, 2.0]))?;
+    assert_eq!(floats(&slope), [3.0, 1.0, 2.0]);
+    // Integers of every width, along the first dimension.
+    for dtype in [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::U32, DType::I64, DType::U64] {
+        let x = array([[3, 1], [1, 9], [2, 0]]).astype(dtype);
+        assert_eq!(integers(&x.sort(0)), [1, 0, 2, 1, 3, 9], "{dtype}");
+    }
+    assert_eq!(integers(&array([[3, -1], [-1, 9]]).astype(DType::I8).sort(0)), [-1, -1, 3, 9]);
+    assert_eq!(integers(&array([true, false, true]).argsort(0)), [1, 0, 2]);
+    assert_eq!(ones([3, 0]).argsort(-1).shape(), [3, 0]);
+    Ok(())
+}
+
+#[test]
+fn sorts_by_cpu_kernels() {
+    let mut command = child::command("sorts::in_a_process_with_cpu_kernels");
+    child::run(command.env(VARIABLE, "all"));
+}
