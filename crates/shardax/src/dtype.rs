@@ -14,7 +14,9 @@ pub use narrow::{
 use num_complex::Complex;
 pub use promotion::promote;
 pub use table::DType;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::error::Result;
 
 /// The arithmetic category of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +143,14 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
         None
     }
 
+    /// `len` elements of the bytes that `fill` writes.
+    #[doc(hidden)]
+    fn filled(len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Vec<Self>> {
+        let mut bytes = vec![0; len * size_of::<Self>()];
+        fill(&mut bytes)?;
+        Ok(bytes.chunks_exact(size_of::<Self>()).map(Self::read).collect())
+    }
+
     /// The elements in place of bytes of the right number and alignment.
     #[doc(hidden)]
     fn from_bytes(_bytes: &[u8]) -> Option<&[Self]> {
@@ -166,6 +176,11 @@ macro_rules! element {
             }
             fn as_bytes(elements: &[Self]) -> Option<&[u8]> {
                 Some(elements.as_bytes())
+            }
+            fn filled(len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Vec<Self>> {
+                let mut elements = vec![<$t>::new_zeroed(); len];
+                fill(elements.as_mut_bytes())?;
+                Ok(elements)
             }
             fn from_bytes(bytes: &[u8]) -> Option<&[Self]> {
                 <[$t]>::ref_from_bytes(bytes).ok()
@@ -203,6 +218,10 @@ impl Element for bool {
     fn as_bytes(elements: &[Self]) -> Option<&[u8]> {
         Some(elements.as_bytes())
     }
+    fn filled(len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Vec<Self>> {
+        let bytes = u8::filled(len, fill)?;
+        Ok(bytes.into_iter().map(|byte| byte != 0).collect())
+    }
 }
 
 macro_rules! complex_element {
@@ -219,6 +238,10 @@ macro_rules! complex_element {
             }
             fn to_scalar(self) -> Scalar {
                 Scalar::Complex((self.re as f64).to_bits(), (self.im as f64).to_bits())
+            }
+            fn filled(len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Vec<Self>> {
+                let parts = <$t>::filled(2 * len, fill)?;
+                Ok(parts.chunks_exact(2).map(|pair| Complex::new(pair[0], pair[1])).collect())
             }
         }
     )*};

@@ -301,6 +301,13 @@ impl Array {
         transfer::to_host(&c)
     }
 
+    /// The bytes of the elements at these row-major positions, without copying the others on the host.
+    pub(super) fn bytes_at(&self, positions: &[usize]) -> Result<Vec<u8>> {
+        let c = self.concrete_as(false)?;
+        transfer_guard::check(Direction::DeviceToHost, false, &c.aval)?;
+        transfer::elements_to_host(&c, positions)
+    }
+
     /// Begins to copy the values to the host, without waiting: the next read of them waits for this copy alone. With
     /// several arrays, begin the copies of all before reading the first. Does nothing where host and device share memory,
     /// as on CPU.
@@ -354,8 +361,9 @@ impl Array {
                 .help(format!("read it as {}, or convert it with `astype(DType::{:?})`", self.dtype(), T::DTYPE));
             return Err(wrong).at_caller();
         }
-        let bytes = self.to_bytes()?;
-        Ok(bytes.chunks_exact(size_of::<T>()).map(T::read).collect())
+        let c = self.concrete_as(false).at_caller()?;
+        transfer_guard::check(Direction::DeviceToHost, false, &c.aval).at_caller()?;
+        T::filled(c.aval.size(), &mut |bytes| transfer::to_host_into(&c, bytes)).at_caller()
     }
 
     /// Returns the only element. Waits for the value.

@@ -49,8 +49,10 @@ fn values(array: &Array) -> Result<String, String> {
     {
         return Err(format!("Array(shape={:?}, dtype={})", array.shape(), array.dtype()));
     }
-    let bytes = array.to_bytes().map_err(|e| format!("<{e}>"))?;
-    Ok(of_bytes(&bytes, array.dtype(), array.shape()))
+    let (dtype, shape) = (array.dtype(), array.shape());
+    let bytes = array.bytes_at(&shown_elements(shape, dtype)).map_err(|e| format!("<{e}>"))?;
+    let scalars: Vec<Scalar> = bytes.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect();
+    Ok(format_shown(&scalars, shape, dtype))
 }
 
 /// The text of a traced array: its type, and its value where the function runs eagerly, per shard
@@ -69,8 +71,10 @@ fn traced(t: &Tracer) -> String {
 
 /// The text of elements given as bytes.
 pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
-    let scalars: Vec<Scalar> = bytes.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect();
-    format_values(&scalars, shape, dtype)
+    let width = dtype.byte_size();
+    let shown = shown_elements(shape, dtype);
+    let scalars: Vec<Scalar> = shown.iter().map(|i| Scalar::read(dtype, &bytes[i * width..][..width])).collect();
+    format_shown(&scalars, shape, dtype)
 }
 
 /// The words of a key, of which the first is the low half of its element; those of `rbg` are there twice.
@@ -79,20 +83,40 @@ fn key_words(key: Scalar, dtype: DType) -> Vec<Scalar> {
     [key as u32, (key >> 32) as u32].map(Element::to_scalar).repeat(if dtype == DType::KeyRbg { 2 } else { 1 })
 }
 
-fn format_values(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+/// The numbers that are printed for one element: those of a key are its words.
+fn numbers_per_element(dtype: DType) -> usize {
+    if dtype.is_key() { key_words(Scalar::Int(0), dtype).len() } else { 1 }
+}
+
+/// Returns `true` if an array of this type is printed with `...`.
+fn is_summarized(shape: &[usize], dtype: DType) -> bool {
+    size(shape).saturating_mul(numbers_per_element(dtype)) > THRESHOLD
+}
+
+/// The row-major positions of the elements that are printed. Their number does not grow with that of all elements.
+fn shown_elements(shape: &[usize], dtype: DType) -> Vec<usize> {
+    let mut shown = Vec::new();
+    visit(shape, is_summarized(shape, dtype), &mut |position| shown.push(position));
+    shown
+}
+
+/// The text of an array of which `scalars` are the [`shown_elements`].
+fn format_shown(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+    let summarize = is_summarized(shape, dtype);
     if dtype.is_key() {
         let words: Vec<Scalar> = scalars.iter().flat_map(|key| key_words(*key, dtype)).collect();
-        let words = format_values(&words, &[shape, &[words.len() / scalars.len().max(1)]].concat(), DType::U32);
+        let shape_of_words = [shape, &[numbers_per_element(dtype)]].concat();
+        let words = write_elements(&words, &shape_of_words, summarize, DType::U32);
         return format!("Array(shape={shape:?}, dtype={dtype}) overlaying:\n{words}");
     }
+    write_elements(scalars, shape, summarize, dtype)
+}
+
+fn write_elements(scalars: &[Scalar], shape: &[usize], summarize: bool, dtype: DType) -> String {
     if size(shape) == 0 {
         return "[]".into();
     }
-    let summarize = scalars.len() > THRESHOLD;
-    let mut shown = Vec::new();
-    visit(shape, summarize, &mut |at| shown.push(at));
-    let texts = format_elements(&shown.iter().map(|&i| scalars[i]).collect::<Vec<_>>(), dtype, shape.is_empty());
-    let mut texts = texts.into_iter();
+    let mut texts = format_elements(scalars, dtype, shape.is_empty()).into_iter();
     let mut out = String::new();
     write_axis(&mut out, shape, summarize, 0, &mut || texts.next().unwrap_or_default());
     out

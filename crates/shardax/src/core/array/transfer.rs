@@ -1,5 +1,6 @@
 //! Movement of data between the host and devices, and between shardings.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use shardax_pjrt as pjrt;
@@ -31,7 +32,7 @@ pub(crate) fn is_here(array: &Concrete) -> bool {
         return !array.buffers.is_empty();
     }
     let at = |i| sharding.index_at(i, &array.aval.shape);
-    let own: Vec<Index> = parts(sharding).map(at).collect();
+    let own: HashSet<Index> = parts(sharding).map(at).collect();
     (0..sharding.devices().len()).all(|i| own.contains(&at(i)))
 }
 
@@ -102,9 +103,10 @@ pub(crate) fn array_of_shared(
 /// The buffers that hold an array between them, with their places: of replicas the first.
 fn without_replicas(array: &Concrete) -> SmallVec<[(Index, &Arc<pjrt::Buffer>); 1]> {
     let mut found = SmallVec::<[(Index, &Arc<pjrt::Buffer>); 1]>::new();
+    let mut seen = HashSet::new();
     for (i, buffer) in parts(&array.sharding).zip(&array.buffers) {
         let index = array.sharding.index_at(i, &array.aval.shape);
-        if !found.iter().any(|(seen, _)| *seen == index) {
+        if seen.insert(index.clone()) {
             found.push((index, buffer));
         }
         if array.sharding.is_fully_replicated() {
@@ -119,9 +121,8 @@ pub(crate) fn begin_to_host(array: &Concrete) -> Result<()> {
     without_replicas(array).iter().try_for_each(|(_, buffer)| Ok(buffer.copy_to_host_async()?))
 }
 
-/// The whole array's bytes in row-major order.
-pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
-    let _span = timeline::span(|| format!("{} to the host", array.aval).into());
+/// Fails unless this process can read all values of the array.
+fn check_readable(array: &Concrete) -> Result<()> {
     array.check_values()?;
     if !is_here(array) {
         return Err(err!(
@@ -133,20 +134,75 @@ pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
         )
         .help("read it with `multihost::process_allgather_tiled` on all processes, or take this process's parts with `addressable_shards`"));
     }
+    Ok(())
+}
+
+/// The whole array's bytes in row-major order.
+pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
+    check_readable(array)?;
+    let mut out = vec![0u8; size(&array.aval.shape) * array.aval.dtype.byte_size()];
+    to_host_into(array, &mut out)?;
+    Ok(out)
+}
+
+/// Writes the whole array's bytes in row-major order to `out`, which has their number.
+pub(crate) fn to_host_into(array: &Concrete, out: &mut [u8]) -> Result<()> {
+    let _span = timeline::span(|| format!("{} to the host", array.aval).into());
+    check_readable(array)?;
     let shape = &array.aval.shape;
     let element = array.aval.dtype.byte_size();
-    let mut out = vec![0u8; size(shape) * element];
     if array.sharding.is_fully_replicated() {
-        read(&array.buffers[0], &mut out)?;
-        return Ok(out);
+        return read(&array.buffers[0], out);
     }
     let mut part = Vec::new();
     for (index, buffer) in without_replicas(array) {
         part.resize(index.iter().map(|r| r.len()).product::<usize>() * element, 0);
         read(buffer, &mut part)?;
-        insert(&part, &mut out, shape, &index, element);
+        insert(&part, out, shape, &index, element);
+    }
+    Ok(())
+}
+
+/// The bytes of the elements at these row-major positions. Where host and device share memory, nothing else is copied.
+pub(crate) fn elements_to_host(array: &Concrete, positions: &[usize]) -> Result<Vec<u8>> {
+    check_readable(array)?;
+    let element = array.aval.dtype.byte_size();
+    let mut out = vec![0u8; positions.len() * element];
+    if out.is_empty() {
+        return Ok(out);
+    }
+    for (index, buffer) in without_replicas(array) {
+        let places: Vec<(usize, usize)> = positions
+            .iter()
+            .enumerate()
+            .filter_map(|(k, position)| Some((k, position_in_shard(*position, &array.aval.shape, &index)?)))
+            .collect();
+        if places.is_empty() {
+            continue;
+        }
+        buffer.with_bytes(|bytes| {
+            for (k, place) in places {
+                out[k * element..][..element].copy_from_slice(&bytes[place * element..][..element]);
+            }
+        })?;
     }
     Ok(out)
+}
+
+/// The row-major position, in the shard that `index` selects, of an element of the whole array. `None` if the shard
+/// does not have it.
+fn position_in_shard(position: usize, shape: &[usize], index: &Index) -> Option<usize> {
+    let (mut rest, mut stride, mut place) = (position, 1, 0);
+    for (&dim, range) in shape.iter().zip(index).rev() {
+        let coordinate = rest % dim;
+        rest /= dim;
+        if !range.contains(&coordinate) {
+            return None;
+        }
+        place += (coordinate - range.start) * stride;
+        stride *= range.len();
+    }
+    Some(place)
 }
 
 fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
@@ -163,12 +219,19 @@ fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usi
     let shape = &array.aval.shape;
     let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
     let stays = array.sharding.is_same_memory(sharding);
+    // The first buffer with each shard, and the buffer on each device.
+    let mut first: HashMap<&Index, usize> = HashMap::new();
+    for (j, index) in have.iter().enumerate() {
+        first.entry(index).or_insert(j);
+    }
+    #[allow(clippy::mutable_key_type)] // devices are compared and hashed by what never changes
+    let on_device: HashMap<&Device, usize> =
+        array.sharding.devices().iter().take(have.len()).enumerate().map(|(j, device)| (device, j)).collect();
     let mut sources = SmallVec::new();
     for (i, device) in sharding.devices().iter().enumerate() {
         let want = sharding.index_at(i, shape);
-        let same = |j: &usize| have[*j] == want;
-        let from = (0..have.len()).filter(same).find(|&j| array.sharding.devices()[j] == *device);
-        let Some(j) = from.or_else(|| (0..have.len()).find(same)) else { return Ok(None) };
+        let there = on_device.get(device).copied().filter(|&j| have[j] == want);
+        let Some(j) = there.or_else(|| first.get(&want).copied()) else { return Ok(None) };
         let at = &array.sharding.devices()[j];
         let is_there = stays && at == device;
         if !is_there && !at.attached()?.is_beside(device.attached()?) {
