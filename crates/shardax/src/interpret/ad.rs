@@ -4,6 +4,7 @@
 //! of its primitives; the operations are recorded in the trace in effect.
 
 use super::eval::at_eqn;
+use super::memo;
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
@@ -65,6 +66,7 @@ pub(crate) fn jvp_eval(
 }
 
 /// The linear part of a function at a point.
+#[derive(Clone)]
 pub(crate) struct Linearized {
     /// Maps the residuals and the nonzero tangents to the nonzero output tangents.
     pub program: Program,
@@ -232,6 +234,11 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
 ///
 /// Returns the program and which outputs have a tangent in it.
 pub(crate) fn jvp_program(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
+    let is_closed = |(traced, _): &(Traced, Vec<bool>)| traced.captures.is_empty();
+    memo::derived("jvp", program, &(nonzero, want), is_closed, || derive_jvp(program, nonzero, want))
+}
+
+fn derive_jvp(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
     let mut avals: Vec<Aval> = program.in_avals().cloned().collect();
     let count = avals.len();
     avals.extend(program.in_avals().zip(nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| tangent_aval(a)));

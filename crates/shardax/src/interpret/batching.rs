@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::eval::at_eqn;
+use super::memo;
 use crate::core::array::Array;
 use crate::core::primitive::{BatchAxis, Dims};
 use crate::core::program::trace::{Traced, trace};
@@ -60,6 +61,16 @@ pub(crate) fn batch_eval(
 ///
 /// Returns the program and marks the batched outputs.
 pub(crate) fn batch_program(
+    program: &Program,
+    axis: &BatchAxis,
+    dims: &[Option<usize>],
+    force: &[bool],
+) -> Result<(Traced, Vec<bool>)> {
+    let is_closed = |(traced, _): &(Traced, Vec<bool>)| traced.captures.is_empty();
+    memo::derived("batch", program, &(axis, dims, force), is_closed, || derive_batch(program, axis, dims, force))
+}
+
+fn derive_batch(
     program: &Program,
     axis: &BatchAxis,
     dims: &[Option<usize>],

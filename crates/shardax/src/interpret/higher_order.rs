@@ -2,6 +2,7 @@
 
 use super::ad::{Linearized, linearize_nested, tangent_aval};
 use super::eval::eval;
+use super::memo;
 use crate::core::array::{Array, Repr};
 use crate::core::primitive::{Outputs, Primitive, Tangents};
 use crate::core::program::trace::{Traced, bind, check_usable, trace};
@@ -108,6 +109,13 @@ pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
     }
 }
 
+/// A traced function with its results passed through `change`. Its equations are recorded again, and no rules are
+/// applied.
+pub(crate) fn with_outputs(traced: &Traced, change: impl FnOnce(Vec<Array>) -> Vec<Array>) -> Result<Traced> {
+    let types: Vec<Aval> = traced.program.in_avals().skip(traced.captures.len()).cloned().collect();
+    trace(&types, |inputs| Ok(change(eval(&traced.program, &[&traced.captures, inputs].concat())?)))
+}
+
 /// Gives programs traced on the same arguments the same inputs: the captures of all, then the arguments.
 pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
     let mut all: Vec<Array> = Vec::new();
@@ -152,6 +160,7 @@ pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
 }
 
 /// A residual: a value of the linear part from outside of it.
+#[derive(Clone)]
 pub(crate) enum Residual {
     /// An input of the program.
     Input(usize),
@@ -162,6 +171,7 @@ pub(crate) enum Residual {
 }
 
 /// A program split into its non-linear part, which also returns residuals, and its linear part.
+#[derive(Clone)]
 pub(crate) struct Split {
     pub known: Traced,
     pub linear: Linearized,
@@ -174,6 +184,13 @@ pub(crate) struct Split {
 impl Split {
     /// Splits `program` for tangents of the inputs in `nonzero`; inputs in `reach` are available without storing them.
     pub fn of(program: &Program, nonzero: &[bool], reach: impl Fn(usize) -> bool) -> Result<Split> {
+        let reach: Vec<bool> = (0..program.inputs.len()).map(reach).collect();
+        let is_outer = |residual: &Residual| matches!(residual, Residual::Outer(_));
+        let is_closed = |split: &Split| split.known.captures.is_empty() && !split.residuals.iter().any(is_outer);
+        memo::derived("linearize", program, &(nonzero, &reach), is_closed, || Split::derive(program, nonzero, &reach))
+    }
+
+    fn derive(program: &Program, nonzero: &[bool], reach: &[bool]) -> Result<Split> {
         let avals: Vec<Aval> = program.in_avals().cloned().collect();
         let mut found = None;
         let known = trace(&avals, |inputs| {
@@ -183,7 +200,7 @@ impl Split {
             let own = inputs.first().and_then(trace_of);
             let mut stored = Vec::new();
             let place = |array: &Array| match inputs.iter().position(|input| is_same(input, array)) {
-                Some(i) if reach(i) => Residual::Input(i),
+                Some(i) if reach[i] => Residual::Input(i),
                 None if trace_of(array) != own => Residual::Outer(array.clone()),
                 _ => {
                     outs.push(array.clone());

@@ -6,5 +6,6 @@ pub(crate) mod batching;
 pub(crate) mod eval;
 pub(crate) mod flat;
 pub(crate) mod higher_order;
+pub(crate) mod memo;
 pub(crate) mod thread_state;
 pub(crate) mod vary;

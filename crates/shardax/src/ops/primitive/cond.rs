@@ -18,7 +18,7 @@ use crate::interpret::batching::{batch_eval, batch_program};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, join, marked, marked_tangents, operand_sets, sets_of, spread_marked,
-    tangent_or_zeros, varying, zeros,
+    tangent_or_zeros, varying, with_outputs, zeros,
 };
 use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
@@ -88,6 +88,22 @@ impl Cond {
 fn any_of(each: &[Vec<bool>]) -> Vec<bool> {
     let count = each.first().map(Vec::len).unwrap_or(0);
     (0..count).map(|i| each.iter().any(|marks| marks[i])).collect()
+}
+
+/// Branches with results of their own, of which `has` marks those that each has, with those in `want`: `widen` adds
+/// what a branch lacks. A rule is applied to each branch once: twice at every level of nested conditionals would be
+/// exponential in their depth.
+fn alike(
+    branches: Vec<Traced>,
+    has: &[Vec<bool>],
+    want: &[bool],
+    widen: impl Fn(Vec<Array>, &[bool]) -> Vec<Array>,
+) -> Result<Vec<Traced>> {
+    let widened = |(branch, has): (Traced, &Vec<bool>)| match has == want {
+        true => Ok(branch),
+        false => with_outputs(&branch, |outs| widen(outs, has)),
+    };
+    branches.into_iter().zip(has).map(widened).collect()
 }
 
 impl Primitive for Cond {
@@ -179,15 +195,18 @@ impl Primitive for Cond {
         let (this, args) = self.fit(index, &args[1..])?;
         let nonzero: Vec<bool> = tangents[1..].iter().map(Option::is_some).collect();
         let count = self.output_count();
-        let derive = |want: &[bool]| -> Result<(Vec<Traced>, Vec<Vec<bool>>)> {
-            let all: Vec<_> = this.branches.iter().map(|b| jvp_program(b, &nonzero, want)).collect::<Result<_>>()?;
-            Ok(all.into_iter().unzip())
-        };
-        let (mut branches, has) = derive(&vec![false; count])?;
+        let none = vec![false; count];
+        let derived: Vec<_> = this.branches.iter().map(|b| jvp_program(b, &nonzero, &none)).collect::<Result<_>>()?;
+        let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = derived.into_iter().unzip();
         let any = any_of(&has);
-        if has.iter().any(|h| *h != any) {
-            branches = derive(&any)?.0;
-        }
+        let zeros: Vec<Array> = this.branches[0].out_avals().iter().map(Array::zeros_of).collect();
+        let branches = alike(branches, &has, &any, |mut outs, has| {
+            let tangents = spread_marked(outs.drain(count..), has);
+            let filled: Vec<Array> =
+                tangents.into_iter().zip(&zeros).map(|(t, zero)| t.unwrap_or_else(|| zero.clone())).collect();
+            outs.extend(marked(&filled, &any));
+            outs
+        })?;
         let operands = [&args[..], &marked_tangents(&tangents[1..], &args, &nonzero)].concat();
         let mut results = Cond::run(branches, index, &operands)?;
         let out_tangents: Vec<Array> = results.drain(count..).collect();
@@ -279,8 +298,9 @@ impl Primitive for Cond {
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let ins = this.in_avals();
 
-        let transposed = |branch: &Program, want: &[bool], has: &mut Vec<bool>| {
-            trace(&types, |inputs| {
+        let transposed = |branch: &Program| -> Result<(Traced, Vec<bool>)> {
+            let mut has = Vec::new();
+            let traced = trace(&types, |inputs| {
                 let mut given = inputs[..known].iter().cloned();
                 let operand = |arg: &Operand| match arg {
                     Operand::NonLinear(array) => Operand::NonLinear(given.next().unwrap_or_else(|| array.clone())),
@@ -288,19 +308,20 @@ impl Primitive for Cond {
                 };
                 let operands: Vec<Operand> = args.iter().map(operand).collect();
                 let in_cts = backward(branch, &operands, &spread_marked(inputs[known..].iter().cloned(), &has_ct))?;
-                *has = in_cts.iter().zip(want).map(|(ct, want)| *want || ct.is_some()).collect();
-                let filled: Vec<Array> =
-                    in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())).collect();
-                Ok(marked(&filled, has))
-            })
+                has = in_cts.iter().map(Option::is_some).collect();
+                Ok(in_cts.into_iter().flatten().collect())
+            })?;
+            Ok((traced, has))
         };
-        let mut want = vec![false; args.len()];
-        for branch in &this.branches {
-            let mut has = Vec::new();
-            transposed(branch, &want, &mut has)?;
-            want = has;
-        }
-        let back = this.branches.iter().map(|b| transposed(b, &want, &mut Vec::new())).collect::<Result<Vec<_>>>()?;
+        let all: Vec<_> = this.branches.iter().map(transposed).collect::<Result<_>>()?;
+        let (back, has): (Vec<Traced>, Vec<Vec<bool>>) = all.into_iter().unzip();
+        let want = any_of(&has);
+        let back = alike(back, &has, &want, |outs, has| {
+            let in_cts = spread_marked(outs, has);
+            let filled: Vec<Array> =
+                in_cts.iter().zip(&ins).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())).collect();
+            marked(&filled, &want)
+        })?;
         let results = Cond::run(back, index, &operands)?;
         let mut in_cts = vec![None];
         in_cts.extend(spread_marked(results, &want));
@@ -313,16 +334,18 @@ impl Primitive for Cond {
         if dims[0].is_some() {
             return this.batch_by_select(axis, index, &args, &dims[1..]);
         }
-        let batched = |force: &[bool]| -> Result<(Vec<Traced>, Vec<Vec<bool>>)> {
-            let all: Vec<_> =
-                this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], force)).collect::<Result<_>>()?;
-            Ok(all.into_iter().unzip())
-        };
-        let (mut branches, has) = batched(&vec![false; this.output_count()])?;
+        let none = vec![false; this.output_count()];
+        let all: Vec<_> =
+            this.branches.iter().map(|b| batch_program(b, axis, &dims[1..], &none)).collect::<Result<_>>()?;
+        let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = all.into_iter().unzip();
         let any = any_of(&has);
-        if has.iter().any(|h| *h != any) {
-            branches = batched(&any)?.0;
-        }
+        let branches = alike(branches, &has, &any, |outs, has| {
+            let repeated = |((out, has), any): ((&Array, &bool), &bool)| match any & !has {
+                true => axis.moved(out, None, 0),
+                false => out.clone(),
+            };
+            outs.iter().zip(has).zip(&any).map(repeated).collect()
+        })?;
         let results = Cond::run(branches, index, &args)?;
         Ok((results, any.iter().map(|b| b.then_some(0)).collect()))
     }

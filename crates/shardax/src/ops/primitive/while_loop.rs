@@ -19,6 +19,7 @@ use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
     bind_checked, cast_all, marked, marked_tangents, new_var, operand_sets, sets_of, spread_marked, varying,
 };
+use crate::interpret::memo;
 use crate::interpret::thread_state::thread_eval;
 use crate::interpret::vary;
 use crate::ops::checkify::counting;
@@ -216,6 +217,7 @@ impl Primitive for While {
         let tangents = &tangents[this.cond_consts..];
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let at_carry = this.body_consts;
+        let search = memo::search();
         let (mut body, has) = loop {
             let (body, has) = jvp_program(&this.body, &nonzero, &nonzero[at_carry..])?;
             if has == nonzero[at_carry..] {
@@ -223,6 +225,7 @@ impl Primitive for While {
             }
             nonzero[at_carry..].copy_from_slice(&has);
         };
+        drop(search);
         // From (captures, constants, carry, their tangents) to (captures, constants, their tangents, carry, its
         // tangents).
         let const_tangents = nonzero[..at_carry].iter().filter(|nz| **nz).count();
@@ -274,6 +277,7 @@ impl Primitive for While {
         let (cond_args, body_args, carry) = this.parts(&args);
         let (cond_dims, body_dims, carry_dims) = this.parts(dims);
         let mut batched: Vec<bool> = carry_dims.iter().map(Option::is_some).collect();
+        let search = memo::search();
         let (cond, body, each) = loop {
             let inner: Dims = batched.iter().map(|b| b.then_some(0)).collect();
             let (body, has) = batch_program(&this.body, axis, &[body_dims, &inner].concat(), &batched)?;
@@ -289,6 +293,7 @@ impl Primitive for While {
             }
             break (cond, body, each == [true]);
         };
+        drop(search);
         let moved: Vec<Array> = (0..carry.len())
             .map(|i| if batched[i] { axis.moved(&carry[i], carry_dims[i], 0) } else { carry[i].clone() })
             .collect();

@@ -22,6 +22,7 @@ use crate::interpret::higher_order::{
     Residual, Split, bind_checked, cast_all, cast_up, marked, marked_tangents, operand_sets, sets_of, spread_marked,
     tangent_or_zeros, varying,
 };
+use crate::interpret::memo;
 use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
 use crate::scope::Part;
@@ -292,6 +293,7 @@ impl Primitive for Scan {
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
         // A carry has a tangent if any step gives it one.
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let search = memo::search();
         let (body, has) = loop {
             let mut want = vec![false; out_roles.len()];
             want[..nk].copy_from_slice(&nonzero[nc..nc + nk]);
@@ -301,6 +303,7 @@ impl Primitive for Scan {
             }
             nonzero[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
+        drop(search);
         let given = marked_tangents(tangents, &args, &nonzero);
         let operands = [args, given].concat();
         let ins = [in_roles.clone(), marked(&in_roles, &nonzero)].concat();
@@ -315,6 +318,7 @@ impl Primitive for Scan {
         let (nc, nk) = (scan.num_consts, scan.num_carry);
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let search = memo::search();
         let split = loop {
             // Constants and scanned arrays are available to the linear loop too.
             let split = Split::of(&scan.body, &nonzero, |i| in_roles[i] != Carry)?;
@@ -324,6 +328,7 @@ impl Primitive for Scan {
             }
             nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(given, out)| *given |= *out);
         };
+        drop(search);
         // The non-linear loop stacks the residuals of each step.
         let Split { known, linear, mut residuals, .. } = split;
         let known = spare(known, &mut residuals, (&in_roles, &out_roles), &args)?;
@@ -372,6 +377,7 @@ impl Primitive for Scan {
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
         // A carry is batched if any step makes it so.
         let mut batched: Vec<bool> = dims.iter().map(Option::is_some).collect();
+        let search = memo::search();
         let (body, has) = loop {
             let inner: Dims = (0..args.len())
                 .map(|i| batched[i].then(|| if in_roles[i] == Const { dims[i].unwrap_or(0) } else { 0 }))
@@ -384,6 +390,7 @@ impl Primitive for Scan {
             }
             batched[nc..nc + nk].copy_from_slice(&has[..nk]);
         };
+        drop(search);
         let place = |i: usize, arg: &Array| match in_roles[i] {
             Carry if batched[i] => axis.moved(arg, dims[i], 0),
             Scanned if batched[i] => axis.moved(arg, dims[i], 1),
