@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::array::Array;
 use super::lower::{Lowering, Value};
+use super::program::shared::SharedProgram;
 use super::program::trace;
 use super::program::{Aval, Eqn, Flops, Program};
 pub use super::sharding_rule::{PartialAxes, ShardingRule, TypedOuts};
@@ -63,6 +64,14 @@ impl BatchAxis {
     pub(crate) fn out(&self, out: &Option<Arc<Typed>>, at: usize) -> Result<Option<Arc<Typed>>> {
         out.as_ref().map(|typed| self.inserted(typed, at).map(Arc::new)).transpose()
     }
+}
+
+/// A primitive of one operand with some of its parameters as a second operand, an array of int32.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct EagerForm {
+    pub primitive: Arc<dyn Primitive>,
+    pub parameters: SmallVec<[i32; 4]>,
 }
 
 /// An operand of an equation being transposed.
@@ -217,6 +226,18 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// The programs among its parameters.
     fn programs(&self) -> Vec<&Program> {
         Vec::new()
+    }
+
+    /// Its form for eager execution with an operand of this type, if calls with other parameters share a program.
+    #[doc(hidden)]
+    fn eager_form(&self, _operand: &Aval) -> Option<EagerForm> {
+        None
+    }
+
+    /// The program that it calls, if other equations may call the same one.
+    #[doc(hidden)]
+    fn callee(&self) -> Option<&SharedProgram> {
+        None
     }
 
     /// The number of floating-point operations for operands and results of these types, on all devices together

@@ -19,7 +19,6 @@ use crate::shape::AxisName;
 use crate::sharding::{
     AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, Typed, get_mesh, make_mesh,
 };
-use crate::stack::grow;
 
 /// The metadata of a program, and its texts.
 #[derive(Clone)]
@@ -117,14 +116,17 @@ pub(super) fn explicit_types(types: &[AxisType]) -> Vec<AxisType> {
 
 /// Fails for host functions, which are addresses of this process.
 fn check_host_functions(program: &Program) -> Result<()> {
-    for eqn in &program.eqns {
-        if eqn.primitive.retained().is_some() {
-            return Err(err!(Value, "'{}' calls a host function, which cannot be exported", eqn.primitive.name())
-                .help("export a function without callbacks and `debug_print`, and call them around it"));
+    let mut found = None;
+    program.for_each_distinct_eqn(&mut |eqn| {
+        if found.is_none() && eqn.primitive.retained().is_some() {
+            found = Some(eqn.primitive.name());
         }
-        eqn.primitive.programs().into_iter().try_for_each(|program| grow(|| check_host_functions(program)))?;
+    });
+    match found {
+        Some(name) => Err(err!(Value, "'{name}' calls a host function, which cannot be exported")
+            .help("export a function without callbacks and `debug_print`, and call them around it")),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 impl Exchanged {

@@ -269,7 +269,9 @@ fn in_mesh(
 
 #[track_caller]
 fn record_call(name: &'static str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
-    record(flat, f, Location::caller(), |program, _, _: &TreeDef| Ok(Arc::new(Call { name: name.to_owned(), program })))
+    record(flat, f, Location::caller(), |program, _, _: &TreeDef| {
+        Ok(Arc::new(Call { name: name.to_owned(), program: program.into() }))
+    })
 }
 
 /// The array that `f` makes, with this sharding in its type: JAX's `out_sharding` of functions that make arrays (random

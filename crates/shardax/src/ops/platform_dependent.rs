@@ -69,7 +69,7 @@ pub fn platform_dependent<T: Tree, B: Branches<T>>(
         // One program, so that the index is known where the branches are written.
         let (traced, def) = trace_flat(&flat.def, &avals_of(&flat)?, &body)?;
         let args = [&traced.captures[..], &flat.leaves].concat();
-        let call = Call { name: "platform_dependent".to_owned(), program: traced.program };
+        let call = Call { name: "platform_dependent".to_owned(), program: traced.program.into() };
         Ok(Flat { leaves: bind_checked(call, &args)?.into_iter().collect(), def })
     };
     run().map_err(|e: Error| e.at(at))?.build()

@@ -11,11 +11,12 @@ use super::load::{Effort, Request};
 use super::placement::{Input, Place, Placed, Placing};
 use super::program_cache::{CachedProgram, Table, register};
 use crate::compiler_options::CompilerOptions;
-use crate::core::array::{Array, Concrete};
-use crate::core::primitive::{Outputs, Primitive, Run};
+use crate::core::array::{Array, Concrete, transfer};
+use crate::core::primitive::{EagerForm, Outputs, Primitive, Run};
 use crate::core::program::trace::{Traced, bind, infer, trace};
 use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::defaults::Defaults;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::ops::primitive::call::Call;
@@ -99,7 +100,12 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     {
         return Ok(outs);
     }
-    let args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
+    let mut args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
+    let mut primitive = primitive;
+    if let Some((form, parameters)) = eager_form(&*primitive, &args)? {
+        primitive = form;
+        args.push(parameters);
+    }
     let committed = args.iter().any(|a| a.committed);
     let hash = hash(primitive.as_ref(), &args);
     let found = match singles().find(hash, |known| known.matches(primitive.as_ref(), &args)) {
@@ -122,12 +128,32 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
 }
 
+/// The form of the primitive that calls with other parameters share, and its operand with the parameters, on the device
+/// of the operand. `None` if there is no such form, or several devices hold the operand.
+fn eager_form(
+    primitive: &dyn Primitive,
+    args: &[Arc<Concrete>],
+) -> Result<Option<(Arc<dyn Primitive>, Arc<Concrete>)>> {
+    let [operand] = args else { return Ok(None) };
+    let is_on_one_device = matches!(operand.sharding, Sharding::Single(_)) && operand.sharding.kind().is_none();
+    if !is_on_one_device || context::is_explicit() {
+        return Ok(None);
+    }
+    let Some(EagerForm { primitive: form, parameters }) = primitive.eager_form(&operand.aval) else { return Ok(None) };
+    // The form does not check the parameters, which are values to it.
+    infer(primitive, std::slice::from_ref(&operand.aval))?;
+    let aval = Aval::new(DType::I32, [parameters.len()].as_slice());
+    let bytes: Vec<u8> = parameters.iter().flat_map(|parameter| parameter.to_ne_bytes()).collect();
+    let parameters = transfer::array_from_host(&bytes, aval, operand.sharding.clone(), operand.committed)?;
+    Ok(Some((form, parameters.concrete()?)))
+}
+
 /// Applies a primitive whose sub-programs use refs from outside. `None` if they use none.
 fn run_with_refs(primitive: &Arc<dyn Primitive>, args: &[Array]) -> Result<Option<Outputs>> {
     let types: Vec<Aval> = args.iter().map(Array::aval).collect();
     let traced = trace(&types, |args| Ok(bind(primitive.clone(), args).into_vec()))?;
     let Some((Traced { program, captures }, refs)) = lift(&traced)? else { return Ok(None) };
-    let call = Call { name: primitive.name().to_owned(), program };
+    let call = Call { name: primitive.name().to_owned(), program: program.into() };
     let mut outs = run(Arc::new(call), &[&captures, args].concat())?;
     let own = outs.len() - refs.results();
     refs.store(outs.drain(own..));

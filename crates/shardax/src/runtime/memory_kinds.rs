@@ -73,7 +73,7 @@ impl Request {
     /// Returns `true` if a value is in a memory other than the devices' own.
     pub fn uses_other_memory(&self) -> bool {
         let mut found = self.in_kinds().iter().chain(&self.out_kinds).any(|kind| !MemoryKind::is_default(*kind));
-        self.program.for_each_eqn(&mut |eqn| found |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
+        self.program.for_each_distinct_eqn(&mut |eqn| found |= !MemoryKind::is_default(eqn.primitive.memory_kind()));
         found
     }
 

@@ -92,7 +92,7 @@ impl Placing<'_> {
             agree(&mut found, Place::of(sharding), &|| ("explicit output sharding".to_owned(), String::new()))?;
         }
         let mut result = Ok(());
-        self.program.for_each_eqn(&mut |eqn| {
+        self.program.for_each_distinct_eqn(&mut |eqn| {
             if result.is_err() {
                 return;
             }
@@ -116,7 +116,8 @@ impl Placing<'_> {
             .inputs
             .iter()
             .zip(&self.program.inputs)
-            .map(|(input, var)| {
+            .zip(self.program.in_shardings())
+            .map(|((input, var), needed)| {
                 let of_type = || match (&place, self.program.aval_of(*var).sharding()) {
                     (Place::Mesh(mesh), Some(typed)) => {
                         Some(NamedSharding::new(&mesh.with_shape(typed.mesh()), typed.spec()).into())
@@ -124,7 +125,7 @@ impl Placing<'_> {
                     _ => None,
                 };
                 let known = input.given.clone().or_else(|| input.committed.clone()).or_else(of_type);
-                known.or_else(|| self.program.in_sharding(*var)).unwrap_or_else(|| place.replicated())
+                known.or(needed).unwrap_or_else(|| place.replicated())
             })
             .collect();
         let out_shardings = self.place_outputs(&place)?;

@@ -290,7 +290,7 @@ impl Options {
                 let program = traced.program.simplified();
                 let used = program.used_inputs();
                 let program = Program { inputs: marked(&program.inputs, &used), ..program };
-                let call = Arc::new(Call { name: self.name.to_owned(), program });
+                let call = Arc::new(Call { name: self.name.to_owned(), program: program.into() });
                 let trace = Arc::new(InnerTrace { key, call, used, out_def });
                 // What a function captures may belong to the trace that calls it, which ends.
                 if traced.captures.is_empty() && asked == argument_meshes_asked() {

@@ -21,12 +21,13 @@ pub(crate) struct Imported<'a> {
 impl Lowering {
     /// Calls the `main` of an imported module, whose text is added once, however often it is called.
     pub(crate) fn call_imported(&mut self, of: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let at = match self.functions.iter().position(|(key, _)| key == of.key) {
+        let at = match self.functions.find(of.key) {
             Some(at) => at,
             None => {
-                let functions = self.renamed(of, self.functions.len())?;
-                self.functions.push((of.key.to_owned(), functions));
-                self.functions.len() - 1
+                let at = self.functions.reserve(of.key.to_owned());
+                let functions = self.renamed(of, at)?;
+                self.functions.define(at, functions);
+                at
             }
         };
         Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))

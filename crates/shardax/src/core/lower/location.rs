@@ -147,7 +147,7 @@ pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Li
     let begin = format!("{DEFINITION}{number} = ");
     let definition = text.lines().find(|line| line.starts_with(&begin))?;
     let mut found = None;
-    program.for_each_eqn(&mut |eqn| {
+    program.for_each_distinct_eqn(&mut |eqn| {
         let (file, line, column) = (eqn.source.file(), eqn.source.line(), eqn.source.column());
         if definition.ends_with(&format!("({}:{line}:{column}))", quoted(file))) {
             found = Some(eqn.source);

@@ -25,12 +25,12 @@ impl Lowering {
         let aval = self.aval(v);
         let mut key = String::from("keep ");
         write_type(&mut key, aval.dtype, &aval.shape);
-        let at = self.functions.iter().position(|(of, _)| *of == key).unwrap_or_else(|| {
-            let (at, ty) = (self.functions.len(), &key["keep ".len()..]);
-            let mut text = String::new();
+        let at = self.functions.find(&key).unwrap_or_else(|| {
+            let at = self.functions.reserve(key.clone());
+            let (ty, mut text) = (&key["keep ".len()..], String::new());
             let _ = writeln!(text, "  func.func private @keep_{at}(%0: {ty}) -> ({ty}) {{");
             let _ = writeln!(text, "    \"func.return\"(%0) : ({ty}) -> ()\n  }}");
-            self.functions.push((key, text));
+            self.functions.define(at, text);
             at
         });
         let attrs = format!("callee = @keep_{at}, mhlo.frontend_attributes = {{inlineable = \"false\"}}");

@@ -4,6 +4,7 @@
 
 mod attr;
 mod expand;
+mod function;
 pub(crate) mod imported;
 mod location;
 mod materialize;
@@ -77,8 +78,8 @@ pub struct Lowering {
     pub(crate) auto_mesh: Option<Mesh>,
     /// The current names and source locations.
     locations: Locations,
-    /// Functions beside `main`, by a unique key.
-    functions: Vec<(String, String)>,
+    /// The functions next to `main`.
+    functions: function::Functions,
     /// The indices of the platform: branches for others are not written.
     platform_indices: Vec<(Value, usize)>,
 }

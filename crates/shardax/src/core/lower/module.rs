@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::function::Functions;
 use super::location::MAIN;
 use super::{Lowering, Platform, Value, attr};
 use crate::core::program::Program;
@@ -64,6 +65,7 @@ impl Module<'_> {
         cx.other_memory = !self.memory.inputs.is_empty() || !self.memory.outputs.is_empty();
         cx.portable = self.portable;
         cx.many_devices = self.num_partitions > 1;
+        cx.functions = Functions::of(self.program);
         let mut shardings = self.in_shardings.iter().chain(self.out_shardings).flatten();
         cx.auto_mesh = shardings.next().map(|sharding| sharding.mesh().clone());
         let args: Vec<Value> = self
@@ -134,7 +136,7 @@ impl Module<'_> {
         text.push_str(&main);
         text.push_str(&body);
         text.push_str("  }\n");
-        cx.functions.iter().for_each(|(_, function)| text.push_str(function));
+        cx.functions.texts().for_each(|function| text.push_str(function));
         text.push_str("}\n");
         // The TPU compiler aborts the process for partitioned complex128.
         if self.platform == Platform::Tpu && self.num_partitions > 1 && text.contains("complex<f64>") {

@@ -3,9 +3,11 @@
 pub(crate) mod concretize;
 mod flops;
 mod print;
+pub(crate) mod shared;
 pub(crate) mod simplify;
 pub(crate) mod trace;
 
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
 use std::sync::Arc;
@@ -226,24 +228,49 @@ impl Program {
         }
     }
 
-    /// The sharding that an uncommitted input is placed with first; `None` for whole.
-    pub(crate) fn in_sharding(&self, input: Var) -> Option<Sharding> {
-        self.eqns.iter().find_map(|eqn| {
-            let operand = eqn.inputs.iter().position(|a| *a == Atom::Var(input))?;
-            eqn.primitive.in_sharding(operand, self.aval_of(input))
-        })
+    /// The sharding that each uncommitted input is placed with: that of the first equation that needs one. `None` for
+    /// replicated.
+    pub(crate) fn in_shardings(&self) -> Vec<Option<Sharding>> {
+        let mut is_input = vec![false; self.avals.len()];
+        self.inputs.iter().for_each(|input| is_input[input.index()] = true);
+        let mut found: HashMap<Var, Sharding> = HashMap::new();
+        for eqn in &self.eqns {
+            let of_inputs = eqn.inputs.iter().enumerate().filter_map(|(operand, atom)| match atom {
+                Atom::Var(var) if is_input[var.index()] => Some((operand, *var)),
+                _ => None,
+            });
+            for (operand, var) in of_inputs {
+                if !found.contains_key(&var)
+                    && let Some(sharding) = eqn.primitive.in_sharding(operand, self.aval_of(var))
+                {
+                    found.insert(var, sharding);
+                }
+            }
+        }
+        self.inputs.iter().map(|input| found.get(input).cloned()).collect()
     }
 
     /// The sharding of each output, if it is determined before compilation.
     pub(crate) fn out_shardings(&self) -> Vec<Option<NamedSharding>> {
-        let known = |output: &Atom| {
-            let Atom::Var(var) = output else { return None };
-            self.eqns.iter().find_map(|eqn| {
-                let result = eqn.outputs.iter().position(|v| v == var)?;
-                eqn.primitive.out_sharding(result, self.aval_of(*var))
-            })
+        let mut is_output = vec![false; self.avals.len()];
+        for output in &self.outputs {
+            if let Atom::Var(var) = output {
+                is_output[var.index()] = true;
+            }
+        }
+        let mut found: HashMap<Var, NamedSharding> = HashMap::new();
+        for eqn in &self.eqns {
+            for (result, var) in eqn.outputs.iter().enumerate().filter(|(_, var)| is_output[var.index()]) {
+                if let Some(sharding) = eqn.primitive.out_sharding(result, self.aval_of(*var)) {
+                    found.insert(*var, sharding);
+                }
+            }
+        }
+        let of_output = |output: &Atom| match output {
+            Atom::Var(var) => found.get(var).cloned(),
+            Atom::Literal { .. } => None,
         };
-        self.outputs.iter().map(known).collect()
+        self.outputs.iter().map(of_output).collect()
     }
 
     /// Calls `visit` with every equation, those of inner programs included.

@@ -31,7 +31,7 @@ struct Tokens;
 impl ThreadState for Tokens {
     fn concerns(&self, program: &Program) -> bool {
         let mut found = false;
-        program.for_each_eqn(&mut |eqn| found |= is_ordered(eqn).is_some());
+        program.for_each_distinct_eqn(&mut |eqn| found |= is_ordered(eqn).is_some());
         found
     }
 

@@ -72,7 +72,7 @@ fn kinds(program: &Program, checks: Checks, found: &mut Vec<Kind>) {
 /// Returns `true` if a program has user checks.
 fn has_checks(program: &Program) -> bool {
     let mut found = false;
-    program.for_each_eqn(&mut |eqn| found |= eqn.primitive.as_any().is::<Check>());
+    program.for_each_distinct_eqn(&mut |eqn| found |= eqn.primitive.as_any().is::<Check>());
     found
 }
 

@@ -96,7 +96,7 @@ impl Kernel {
     /// Marks the refs that the kernel writes.
     pub fn written(&self) -> Vec<bool> {
         let mut written = vec![false; self.prefetch() + self.blocks.len() + self.scratch.len()];
-        self.program.for_each_eqn(&mut |eqn| {
+        self.program.for_each_distinct_eqn(&mut |eqn| {
             if let Some(swap) = eqn.primitive.as_any().downcast_ref::<Swap>() {
                 written.get_mut(swap.access.number).into_iter().for_each(|written| *written = true);
             }
@@ -107,7 +107,7 @@ impl Kernel {
     /// Returns `true` if it has effects besides those on its refs.
     fn has_other_effects(&self) -> bool {
         let mut found = false;
-        self.program.for_each_eqn(&mut |eqn| {
+        self.program.for_each_distinct_eqn(&mut |eqn| {
             let primitive = &*eqn.primitive;
             found |= primitive.programs().is_empty() && primitive.has_effects() && !accesses(primitive);
         });

@@ -1,11 +1,13 @@
 //! `call`: a named program applied as a whole, recorded for a `jit` inside a traced function.
 
 use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, ThreadState, TypedOuts,
 };
+use crate::core::program::shared::SharedProgram;
 use crate::core::program::trace::Traced;
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Aval, Flops, Program};
 use crate::error::{Result, bail};
 use crate::interpret::higher_order::bind_checked;
 use crate::interpret::thread_state::{thread_call, thread_state};
@@ -30,12 +32,26 @@ pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Re
 /// inside get an additional name part.
 macro_rules! in_place {
     ($this:ident => $part:expr) => {
+        super::call::in_place!();
+
+        fn lower(
+            &self,
+            cx: &mut crate::core::lower::Lowering,
+            args: &[crate::core::lower::Value],
+            _outs: &[Aval],
+        ) -> Result<Vec<crate::core::lower::Value>> {
+            let $this = self;
+            cx.named($part, |cx| cx.program(&self.program, args))
+        }
+    };
+    () => {
         fn output_count(&self) -> usize {
             self.program.outputs.len()
         }
 
         fn programs(&self) -> Vec<&crate::core::program::Program> {
-            vec![&self.program]
+            let program: &crate::core::program::Program = &self.program;
+            vec![program]
         }
 
         fn casts_operands(&self) -> bool {
@@ -49,16 +65,6 @@ macro_rules! in_place {
 
         fn vary(&self, args: &[crate::shape::AxisSet]) -> Result<smallvec::SmallVec<[crate::shape::AxisSet; 1]>> {
             Ok(crate::interpret::vary::outputs(&self.program, args)?.into())
-        }
-
-        fn lower(
-            &self,
-            cx: &mut crate::core::lower::Lowering,
-            args: &[crate::core::lower::Value],
-            _outs: &[Aval],
-        ) -> Result<Vec<crate::core::lower::Value>> {
-            let $this = self;
-            cx.named($part, |cx| cx.program(&self.program, args))
         }
     };
 }
@@ -107,7 +113,7 @@ fn without_state(mut outs: Outputs, state: &mut [Array]) -> Outputs {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub name: String,
-    pub program: Program,
+    pub program: SharedProgram,
 }
 
 impl Call {
@@ -135,14 +141,33 @@ impl Primitive for Call {
         Ok(Default::default())
     }
 
-    in_place!(this => Some(this.part()));
+    in_place!();
+
+    fn callee(&self) -> Option<&SharedProgram> {
+        Some(&self.program)
+    }
+
+    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.named(Some(self.part()), |cx| match cx.call_function(&self.name, &self.program, args, outs)? {
+            Some(values) => Ok(values),
+            None => cx.program(&self.program, args),
+        })
+    }
+
+    fn has_effects(&self) -> bool {
+        self.program.has_effects()
+    }
+
+    fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
+        self.program.flops_once()
+    }
 
     fn in_sharding(&self, operand: usize, _aval: &Aval) -> Option<Sharding> {
-        self.program.in_sharding(*self.program.inputs.get(operand)?)
+        self.program.in_shardings_once().get(operand)?.clone()
     }
 
     fn out_sharding(&self, result: usize, _aval: &Aval) -> Option<NamedSharding> {
-        self.program.out_shardings().into_iter().nth(result)?
+        self.program.out_shardings_once().get(result)?.clone()
     }
 
     fn print_params(&self) -> String {
@@ -151,7 +176,7 @@ impl Primitive for Call {
 
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         call_thread_state(&self.program, thread, args, state, |program, operands| {
-            bind_checked(Call { name: self.name.clone(), program }, operands)
+            bind_checked(Call { name: self.name.clone(), program: program.into() }, operands)
         })
     }
 

@@ -36,7 +36,9 @@ fn value<'a>(access: &Access, state: &'a mut [Array]) -> Result<&'a mut Array> {
 impl ThreadState for Discharge<'_> {
     fn concerns(&self, program: &Program) -> bool {
         let mut found = false;
-        program.for_each_eqn(&mut |eqn| found |= accesses(&*eqn.primitive) || (self.0)(&*eqn.primitive).is_some());
+        program.for_each_distinct_eqn(&mut |eqn| {
+            found |= accesses(&*eqn.primitive) || (self.0)(&*eqn.primitive).is_some()
+        });
         found
     }
 

@@ -35,7 +35,7 @@ pub(super) fn access_of(primitive: &dyn Primitive) -> Option<(&Access, bool)> {
 
 /// Calls `visit` with each access in a program and its sub-programs.
 pub(super) fn for_each_access(program: &Program, visit: &mut dyn FnMut(&Access, bool)) {
-    program.for_each_eqn(&mut |eqn| {
+    program.for_each_distinct_eqn(&mut |eqn| {
         if let Some((access, written)) = access_of(&*eqn.primitive) {
             visit(access, written);
         }
@@ -46,7 +46,7 @@ pub(super) fn for_each_access(program: &Program, visit: &mut dyn FnMut(&Access, 
 /// outside of it.
 pub(crate) fn check_unwritten(program: &Program, function: &str) -> Result<()> {
     let mut found = Ok(());
-    program.for_each_eqn(&mut |eqn| {
+    program.for_each_distinct_eqn(&mut |eqn| {
         if let Some((access, true)) = access_of(&*eqn.primitive)
             && found.is_ok()
             && access.number >= super::FIRST

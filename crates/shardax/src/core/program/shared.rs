@@ -1,0 +1,164 @@
+//! Programs that several equations call.
+//!
+//! A function that calls another one twice, which calls a third one twice, has 2ⁿ calls at n levels, but only n programs.
+//! Everything that looks at a program therefore looks once at each distinct one: properties are computed once and kept
+//! here, [`Program::for_each_distinct_eqn`] visits once, and lowering writes one function.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use super::{Eqn, Flops, Program};
+use crate::sharding::{NamedSharding, Sharding};
+use crate::stack::grow;
+
+/// A program that several equations may call: a clone is the same program.
+#[derive(Clone)]
+pub struct SharedProgram(Arc<Inner>);
+
+struct Inner {
+    program: Program,
+    hash: OnceLock<u64>,
+    has_effects: OnceLock<bool>,
+    flops: OnceLock<Flops>,
+    in_shardings: OnceLock<Vec<Option<Sharding>>>,
+    out_shardings: OnceLock<Vec<Option<NamedSharding>>>,
+}
+
+impl From<Program> for SharedProgram {
+    fn from(program: Program) -> Self {
+        SharedProgram(Arc::new(Inner {
+            program,
+            hash: OnceLock::new(),
+            has_effects: OnceLock::new(),
+            flops: OnceLock::new(),
+            in_shardings: OnceLock::new(),
+            out_shardings: OnceLock::new(),
+        }))
+    }
+}
+
+impl Deref for SharedProgram {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.0.program
+    }
+}
+
+impl fmt::Debug for SharedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.program.fmt(f)
+    }
+}
+
+impl SharedProgram {
+    /// Identifies the program as long as it lives.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
+    fn hash_once(&self) -> u64 {
+        *self.0.hash.get_or_init(|| {
+            let mut hasher = DefaultHasher::new();
+            self.0.program.hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+
+    /// Returns `true` if an equation has effects.
+    pub(crate) fn has_effects(&self) -> bool {
+        *self.0.has_effects.get_or_init(|| self.eqns.iter().any(|eqn| grow(|| eqn.primitive.has_effects())))
+    }
+
+    pub(crate) fn flops_once(&self) -> Flops {
+        *self.0.flops.get_or_init(|| self.0.program.flops())
+    }
+
+    pub(crate) fn in_shardings_once(&self) -> &[Option<Sharding>] {
+        self.0.in_shardings.get_or_init(|| self.0.program.in_shardings())
+    }
+
+    pub(crate) fn out_shardings_once(&self) -> &[Option<NamedSharding>] {
+        self.0.out_shardings.get_or_init(|| self.0.program.out_shardings())
+    }
+}
+
+impl Hash for SharedProgram {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash_once().hash(state);
+    }
+}
+
+thread_local! {
+    /// The pairs of programs that the comparison in progress has found equal or is comparing, and the number of nested
+    /// comparisons.
+    static COMPARED: RefCell<(HashSet<(usize, usize)>, usize)> = RefCell::default();
+}
+
+/// Ends a comparison when dropped: what was found equal holds only while both programs live.
+struct Comparison;
+
+impl Comparison {
+    fn begin() -> Comparison {
+        COMPARED.with_borrow_mut(|(_, depth)| *depth += 1);
+        Comparison
+    }
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        COMPARED.with_borrow_mut(|(pairs, depth)| {
+            *depth -= 1;
+            if *depth == 0 {
+                pairs.clear();
+            }
+        });
+    }
+}
+
+impl PartialEq for SharedProgram {
+    fn eq(&self, other: &Self) -> bool {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return true;
+        }
+        if self.hash_once() != other.hash_once() {
+            return false;
+        }
+        let _comparison = Comparison::begin();
+        let pair = (self.id(), other.id());
+        // A program does not contain itself: a pair that is there was compared before, and was equal, since the first
+        // difference ends the whole comparison.
+        let is_new = COMPARED.with_borrow_mut(|(pairs, _)| pairs.insert(pair));
+        let equal = !is_new || self.0.program == other.0.program;
+        if !equal {
+            COMPARED.with_borrow_mut(|(pairs, _)| pairs.remove(&pair));
+        }
+        equal
+    }
+}
+
+impl Eq for SharedProgram {}
+
+impl Program {
+    /// Calls `visit` with every equation, including those of inner programs; the equations of a program that is called
+    /// several times are visited once.
+    pub(crate) fn for_each_distinct_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {
+        self.visit_distinct(&mut HashSet::new(), visit);
+    }
+
+    fn visit_distinct(&self, seen: &mut HashSet<usize>, visit: &mut dyn FnMut(&Eqn)) {
+        for eqn in &self.eqns {
+            visit(eqn);
+            if eqn.primitive.callee().is_some_and(|callee| !seen.insert(callee.id())) {
+                continue;
+            }
+            for inner in eqn.primitive.programs() {
+                grow(|| inner.visit_distinct(seen, visit));
+            }
+        }
+    }
+}
