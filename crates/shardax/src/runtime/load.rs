@@ -1,7 +1,7 @@
 //! Compilation of programs, and the cache of loaded ones.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -20,8 +20,10 @@ use crate::config;
 use crate::core::lower::module::{Donation, Module};
 use crate::core::lower::{Platform, without_locations};
 use crate::core::program::{Atom, Aval, Program};
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::callback::in_order;
+use crate::shape::Shape;
 use crate::sharding::device::{check_current, client};
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
@@ -60,14 +62,7 @@ pub(crate) enum Effort {
     Full,
     /// For a program that takes much longer to compile than to run: a fraction of the compilation time.
     Quick,
-    /// For many results of many operations on tiny values: without fusion.
-    Unfused,
 }
-
-/// Values of up to this many elements are tiny.
-const TINY: usize = 64;
-/// From this number of pairs of a result and an operation, fusion dominates the compilation time.
-const MANY_PAIRS: usize = 10_000;
 
 /// Every loaded program, by the hash of its request, so that an equal request does not compile again. The references
 /// are weak.
@@ -174,9 +169,6 @@ fn cpu_options(effort: Effort, ynnpack: bool) -> Vec<(&'static str, pjrt::Value)
         // `large_sums_are_left_to_ynnpack`.
         ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String(sums.to_owned())),
     ];
-    if effort == Effort::Unfused {
-        options.push(("xla_disable_hlo_passes", pjrt::Value::String("fusion".to_owned())));
-    }
     if effort == Effort::Quick {
         options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
         options.push(("xla_backend_optimization_level", pjrt::Value::Int(1)));
@@ -258,25 +250,11 @@ impl Request {
         Ok(Some(Request { program, out_shardings, ..self.clone() }))
     }
 
-    /// Fusion recomputes shared values for each result, so compilation time grows with the product of results and
-    /// operations (`docs/plugin.md`). On tiny values, and outside of loops, it gains nothing.
-    fn effort(&self) -> Effort {
-        let mut operations = 0;
-        let mut loops = false;
-        self.program.for_each_eqn(&mut |eqn| {
-            operations += 1;
-            loops |= matches!(eqn.primitive.name(), "scan" | "while");
-        });
-        let tiny = || self.program.avals.iter().all(|aval| aval.size() <= TINY);
-        let many = operations * self.program.outputs.len() >= MANY_PAIRS;
-        if self.effort == Effort::Full && many && !loops && tiny() { Effort::Unfused } else { self.effort }
-    }
-
     fn cpu_options(&self) -> Vec<(&'static str, pjrt::Value)> {
         // On several devices, sums by YNNPACK must be written as `Reduce` writes them.
         let mut imported = false;
-        self.program.for_each_eqn(&mut |eqn| imported |= eqn.primitive.name() == "call_exported");
-        cpu_options(self.effort(), !(imported && self.place.devices().len() > 1))
+        self.program.for_each_distinct_eqn(&mut |eqn| imported |= eqn.primitive.name() == "call_exported");
+        cpu_options(self.effort, !(imported && self.place.devices().len() > 1))
     }
 
     /// The options on GPUs and TPUs.
@@ -286,7 +264,7 @@ impl Request {
         let narrow =
             |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
         let mut found = narrow(&self.program);
-        self.program.for_each_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(narrow));
+        self.program.for_each_distinct_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(narrow));
         if found { vec![("xla_allow_excess_precision", pjrt::Value::Bool(false))] } else { Vec::new() }
     }
 
@@ -303,7 +281,11 @@ impl Request {
                     .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
         };
         let same_layout = self.same_layouts();
-        let mut free = vec![true; outs.len()];
+        // The outputs of each type that no input was donated to yet.
+        let mut free: HashMap<(DType, Shape), BTreeSet<usize>> = HashMap::new();
+        for (o, out) in outs.iter().enumerate() {
+            free.entry((out.dtype, out.shape.clone())).or_default().insert(o);
+        }
         let mut donations = vec![Donation::None; self.program.inputs.len()];
         // The layouts must be equal, if they are known before compilation.
         let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
@@ -315,16 +297,14 @@ impl Request {
             (_, None) => None,
         };
         for (i, aval) in self.program.in_avals().enumerate().filter(|(i, _)| self.donated[*i]) {
-            let same_type = |o: &usize| free[*o] && (outs[*o].dtype, &outs[*o].shape) == (aval.dtype, &aval.shape);
+            let Some(free) = free.get_mut(&(aval.dtype, aval.shape.clone())) else { continue };
             let first = |want| {
-                (0..outs.len())
-                    .filter(same_type)
-                    .filter(|&o| in_place(i, o) && same_layout(i, o))
-                    .find(|&o| alike(i, o, aval.rank()) == want)
+                let fits = |o: &usize| in_place(i, *o) && same_layout(i, *o);
+                free.iter().copied().filter(fits).find(|&o| alike(i, o, aval.rank()) == want)
             };
             let to = first(Some(true)).map(|o| (o, Donation::To(o)));
             if let Some((o, donation)) = to.or_else(|| first(None).map(|o| (o, Donation::ToAny))) {
-                free[o] = false;
+                free.remove(&o);
                 donations[i] = donation;
             }
         }
@@ -486,7 +466,7 @@ impl Request {
     /// The functions of this process that it calls.
     pub fn retained(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
         let mut retained = Vec::new();
-        self.program.for_each_eqn(&mut |eqn| retained.extend(eqn.primitive.retained()));
+        self.program.for_each_distinct_eqn(&mut |eqn| retained.extend(eqn.primitive.retained()));
         retained
     }
 
