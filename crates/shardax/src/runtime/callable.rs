@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::eager::input_name;
 use super::execute::LoadedProgram;
+use super::stages::Stages;
 use crate::core::array::{Array, Concrete};
 use crate::core::program::trace::check_usable;
 use crate::core::tree::{Flat, TreeDef};
@@ -29,7 +30,10 @@ pub(crate) struct CallConvention {
 
 /// A function compiled for its arguments.
 pub(crate) struct Callable {
+    /// The program, or the last of its stages.
     pub loaded: Arc<LoadedProgram>,
+    /// The stages that it runs in, if it is very long.
+    pub stages: Option<Stages>,
     pub convention: CallConvention,
     /// The check errors among its results, which come first.
     pub errors: Errors,
@@ -41,17 +45,17 @@ pub(crate) struct Callable {
 
 impl Callable {
     pub fn call(&self, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
-        self.errors.throw(self.convention.call(&self.loaded, flat)?)
+        self.errors.throw(self.convention.call(&self.loaded, self.stages.as_ref(), flat)?)
     }
 }
 
 impl CallConvention {
     /// Runs the program on the captured arrays and these arguments.
-    pub fn call(&self, loaded: &LoadedProgram, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
+    pub fn call(&self, loaded: &LoadedProgram, stages: Option<&Stages>, flat: &Flat) -> Result<SmallVec<[Array; 8]>> {
         if self.kept.len() < flat.leaves.len() {
             check_all(flat)?;
         }
-        self.run(loaded, &flat.leaves).map_err(|error| match error.kind() {
+        self.run(loaded, stages, &flat.leaves).map_err(|error| match error.kind() {
             // The program ran, and may have consumed its arguments.
             ErrorKind::FloatingPoint => error,
             // The program's operands are checked when it starts; the reason for a failure is only searched then.
@@ -59,7 +63,7 @@ impl CallConvention {
         })
     }
 
-    fn run(&self, loaded: &LoadedProgram, leaves: &[Array]) -> Result<SmallVec<[Array; 8]>> {
+    fn run(&self, loaded: &LoadedProgram, stages: Option<&Stages>, leaves: &[Array]) -> Result<SmallVec<[Array; 8]>> {
         // Plain numbers are first sent to a device.
         let numbers = self.kept.iter().map(|&i| &leaves[i]).filter(|leaf| leaf.concrete_ref().is_none());
         let sent: SmallVec<[Arc<Concrete>; 2]> = numbers.map(Array::concrete).collect::<Result<_>>()?;
@@ -69,7 +73,10 @@ impl CallConvention {
         let mut args: SmallVec<[&Concrete; 32]> =
             self.captures[..captured].iter().chain(&refs).map(Arc::as_ref).collect();
         args.extend(self.kept.iter().filter_map(|&i| leaves[i].concrete_ref().or_else(|| sent.next())));
-        let mut outs: SmallVec<[Array; 8]> = loaded.run(&args, self.committed)?;
+        let mut outs: SmallVec<[Array; 8]> = match stages {
+            Some(stages) => stages.run(&args, self.committed)?,
+            None => loaded.run(&args, self.committed)?,
+        };
         let own = outs.len() - self.refs.results();
         self.refs.store(outs.drain(own..));
         Ok(outs)

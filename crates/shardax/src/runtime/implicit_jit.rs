@@ -13,6 +13,7 @@ use super::concrete_inputs::WholeArrays;
 use super::dispatch::{self, Cache};
 use super::execute::LoadedProgram;
 use super::load::Request;
+use super::stages::Stages;
 use super::{counts, eager};
 use crate::core::program::trace::{is_tracing, values_read};
 use crate::core::tree::Flat;
@@ -133,7 +134,7 @@ fn build(
     name: &str,
     flat: &Flat,
     f: FlatFnAux<'_>,
-    load: impl FnOnce(Request) -> Result<Arc<LoadedProgram>>,
+    load: impl Fn(Request) -> Result<Arc<LoadedProgram>>,
 ) -> Result<Callable> {
     let (begun, read) = (Instant::now(), values_read());
     let avals = avals_of(flat)?;
@@ -155,6 +156,11 @@ fn build(
     let (request, committed) = eager::request_traced(name, &traced, &flat.leaves, &|| flat.def.paths())?;
     let captures = traced.captures.iter().map(|capture| capture.concrete()).collect::<Result<_>>()?;
     let convention = CallConvention { captures, refs, kept: (0..flat.leaves.len()).collect(), out_def, committed };
-    let (loaded, reusable) = (load(request)?, values_read() == read);
-    Ok(Callable { loaded, convention, errors, reusable, aux: left.into_inner() })
+    let stages = Stages::load(&request, &load)?;
+    let loaded = match stages.as_ref().and_then(Stages::last) {
+        Some(last) => last.clone(),
+        None => load(request)?,
+    };
+    let reusable = values_read() == read;
+    Ok(Callable { loaded, stages, convention, errors, reusable, aux: left.into_inner() })
 }

@@ -30,6 +30,7 @@ pub(crate) mod program_cache;
 pub(crate) mod reshard;
 mod serialize;
 pub(crate) mod stacked;
+pub(crate) mod stages;
 
 pub use counts::{Counts, count};
 pub use program_cache::clear_caches;

@@ -56,7 +56,7 @@ impl LoweredFn {
     pub fn load(self) -> Result<Callable> {
         self.warn_of_donations();
         let (loaded, convention) = (self.request.load()?, self.convention);
-        Ok(Callable { loaded, convention, errors: Errors::none(), reusable: true, aux: None })
+        Ok(Callable { loaded, stages: None, convention, errors: Errors::none(), reusable: true, aux: None })
     }
 
     /// The donated arguments whose memory no result reuses, and whether the program uses them at all.
@@ -307,7 +307,7 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
         let flat = Flat::of_arguments(&args);
         self.check(&flat)?;
         let convention = &self.lowered.convention;
-        tree::rebuild(&convention.out_def, convention.call(&self.loaded, &flat)?)
+        tree::rebuild(&convention.out_def, convention.call(&self.loaded, None, &flat)?)
     }
 }
 

@@ -1,0 +1,242 @@
+//! Programs of very many equations, compiled in stages.
+//!
+//! XLA's compile time grows with the square of the length of a differentiated chain (`docs/plugin.md`). The program of a
+//! transformation outside of `jit` is compiled for one call, perhaps, so it is cut into stages of limited length, which
+//! are compiled and run one after the other. What is fused less saves more time than it costs. Within `jit` a program is
+//! compiled as a whole, as the user asked.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::execute::LoadedProgram;
+use super::input_names::InputNames;
+use super::load::Request;
+use super::placement::Place;
+use crate::core::array::{Array, Concrete};
+use crate::core::program::{Atom, Eqn, Program, Var};
+use crate::error::{Result, err};
+
+/// The number of equations of a stage, those of inner programs included.
+const STAGE_LENGTH: usize = 1000;
+
+/// A program that runs in stages.
+pub(crate) struct Stages {
+    stages: Vec<Stage<Arc<LoadedProgram>>>,
+    /// The slot of each result.
+    outputs: Vec<usize>,
+    /// The number of slots: one for each variable, and one for each result that is none.
+    slots: usize,
+}
+
+/// A stage, as a program `P`: the slots of its inputs and results.
+struct Stage<P> {
+    program: P,
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+    /// The slots that no later stage reads.
+    last_read: Vec<usize>,
+}
+
+/// A value in a slot.
+enum Slot<'a> {
+    Empty,
+    Argument(&'a Concrete),
+    Computed(Array),
+}
+
+impl Slot<'_> {
+    fn concrete(&self) -> Result<&Concrete> {
+        match self {
+            Slot::Argument(concrete) => Ok(concrete),
+            Slot::Computed(array) => array
+                .concrete_ref()
+                .ok_or_else(|| err!(Runtime, "internal error: a stage has no concrete result; please report this")),
+            Slot::Empty => {
+                Err(err!(Runtime, "internal error: a stage reads a value that no stage computed; please report this"))
+            }
+        }
+    }
+}
+
+impl Stages {
+    /// Loads the program in stages. `None` if it is short, or is not for one device.
+    pub fn load(request: &Request, load: impl Fn(Request) -> Result<Arc<LoadedProgram>>) -> Result<Option<Stages>> {
+        let lengths: Vec<usize> = request.program.eqns().iter().map(length).collect();
+        let is_short = lengths.iter().sum::<usize>() < 2 * STAGE_LENGTH;
+        if is_short || !matches!(request.place, Place::Single(_)) || request.uses_other_memory() {
+            return Ok(None);
+        }
+        let (stages, outputs, slots) = cut(&request.program, ranges(&lengths));
+        let load_stage = |stage: Stage<Program>| -> Result<Stage<Arc<LoadedProgram>>> {
+            let Stage { program, inputs, outputs, last_read } = stage;
+            let whole = request.place.replicated();
+            let program = load(Request {
+                in_shardings: vec![whole; program.inputs.len()],
+                out_shardings: vec![None; program.outputs.len()],
+                donated: vec![false; program.inputs.len()],
+                input_names: InputNames::default(),
+                program,
+                ..request.clone()
+            })?;
+            Ok(Stage { program, inputs, outputs, last_read })
+        };
+        let stages = stages.into_iter().map(load_stage).collect::<Result<_>>()?;
+        Ok(Some(Stages { stages, outputs, slots }))
+    }
+
+    /// The program of the last stage.
+    pub fn last(&self) -> Option<&Arc<LoadedProgram>> {
+        self.stages.last().map(|stage| &stage.program)
+    }
+
+    /// Runs all stages. Returns immediately, with arrays whose values are still being computed.
+    pub fn run(&self, args: &[&Concrete], committed: bool) -> Result<SmallVec<[Array; 8]>> {
+        let mut slots: Vec<Slot<'_>> = args.iter().map(|arg| Slot::Argument(arg)).collect();
+        slots.resize_with(self.slots, || Slot::Empty);
+        for stage in &self.stages {
+            let inputs: SmallVec<[&Concrete; 32]> =
+                stage.inputs.iter().map(|&slot| slots[slot].concrete()).collect::<Result<_>>()?;
+            let results: SmallVec<[Array; 8]> = stage.program.run(&inputs, committed)?;
+            drop(inputs);
+            for (&slot, result) in stage.outputs.iter().zip(results) {
+                slots[slot] = Slot::Computed(result);
+            }
+            stage.last_read.iter().for_each(|&slot| slots[slot] = Slot::Empty);
+        }
+        let result = |&slot: &usize| match &slots[slot] {
+            Slot::Computed(array) => Ok(array.clone()),
+            _ => Err(err!(Runtime, "internal error: no stage computed a result; please report this")),
+        };
+        self.outputs.iter().map(result).collect()
+    }
+}
+
+/// The equations that XLA compiles for an equation.
+fn length(eqn: &Eqn) -> usize {
+    let mut inner = 0;
+    for program in eqn.primitive.programs() {
+        program.for_each_distinct_eqn(&mut |_| inner += 1);
+    }
+    1 + inner
+}
+
+/// Consecutive equations of at least [`STAGE_LENGTH`] together.
+fn ranges(lengths: &[usize]) -> Vec<Range<usize>> {
+    let (mut ranges, mut start, mut length) = (Vec::new(), 0, 0);
+    for (i, eqn) in lengths.iter().enumerate() {
+        length += eqn;
+        if length >= STAGE_LENGTH {
+            ranges.push(start..i + 1);
+            (start, length) = (i + 1, 0);
+        }
+    }
+    if start < lengths.len() {
+        ranges.push(start..lengths.len());
+    }
+    ranges
+}
+
+/// Cuts a program into a program for each range of its equations. Returns the stages, the slots of the results, and the
+/// number of slots.
+///
+/// The slot of an input is its position, so that arguments are the first slots.
+fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Vec<usize>, usize) {
+    let mut slot_of: HashMap<Var, usize> = program.inputs.iter().enumerate().map(|(i, var)| (*var, i)).collect();
+    let mut stage_of_slot: Vec<Option<usize>> = vec![None; program.inputs.len()];
+    for (number, range) in ranges.iter().enumerate() {
+        for var in program.eqns[range.clone()].iter().flat_map(|eqn| &eqn.outputs) {
+            slot_of.insert(*var, stage_of_slot.len());
+            stage_of_slot.push(Some(number));
+        }
+    }
+    let variables = stage_of_slot.len();
+    // The last stage also returns literals, arguments, and a value a second time, so that results share no memory.
+    let (mut outputs, mut copied, mut is_output) = (Vec::new(), Vec::new(), HashSet::new());
+    for output in &program.outputs {
+        let computed = match output {
+            Atom::Var(var) => slot_of.get(var).copied().filter(|slot| stage_of_slot[*slot].is_some()),
+            Atom::Literal { .. } => None,
+        };
+        outputs.push(match computed.filter(|slot| is_output.insert(*slot)) {
+            Some(slot) => slot,
+            None => {
+                copied.push(*output);
+                variables + copied.len() - 1
+            }
+        });
+    }
+
+    // The last stage that reads each slot; results are never dropped.
+    let last = ranges.len() - 1;
+    let mut last_reader: Vec<Option<usize>> = vec![None; variables];
+    let atoms_of = |number: usize, range: &Range<usize>| -> Vec<Atom> {
+        let atoms = program.eqns[range.clone()].iter().flat_map(|eqn| eqn.inputs.iter().copied());
+        atoms.chain(if number == last { copied.clone() } else { Vec::new() }).collect()
+    };
+    for (number, range) in ranges.iter().enumerate() {
+        for atom in atoms_of(number, range) {
+            if let Atom::Var(var) = atom {
+                last_reader[slot_of[&var]] = Some(number);
+            }
+        }
+    }
+
+    let mut stages = Vec::with_capacity(ranges.len());
+    for (number, range) in ranges.iter().enumerate() {
+        let mut stage = Program::default();
+        let mut renamed: HashMap<Var, Var> = HashMap::new();
+        let mut define = |stage: &mut Program, var: Var| {
+            stage.avals.push(program.aval_of(var).clone());
+            let new = Var(stage.avals.len() as u32 - 1);
+            renamed.insert(var, new);
+            new
+        };
+        let mut inputs = Vec::new();
+        let mut known = HashSet::new();
+        for atom in atoms_of(number, range) {
+            if let Atom::Var(var) = atom
+                && stage_of_slot[slot_of[&var]] != Some(number)
+                && known.insert(var)
+            {
+                let new = define(&mut stage, var);
+                stage.inputs.push(new);
+                inputs.push(slot_of[&var]);
+            }
+        }
+        let mut results = Vec::new();
+        for eqn in &program.eqns[range.clone()] {
+            for &var in &eqn.outputs {
+                define(&mut stage, var);
+                let slot = slot_of[&var];
+                if is_output.contains(&slot) || last_reader[slot].is_some_and(|reader| reader > number) {
+                    results.push((var, slot));
+                }
+            }
+        }
+        let rename = |atom: &Atom| match atom {
+            Atom::Var(var) => Atom::Var(renamed[var]),
+            literal => *literal,
+        };
+        let renamed_eqn = |eqn: &Eqn| Eqn {
+            inputs: eqn.inputs.iter().map(rename).collect(),
+            outputs: eqn.outputs.iter().map(|var| renamed[var]).collect(),
+            ..eqn.clone()
+        };
+        stage.eqns = program.eqns[range.clone()].iter().map(renamed_eqn).collect();
+        stage.outputs = results.iter().map(|(var, _)| Atom::Var(renamed[var])).collect();
+        let mut outputs: Vec<usize> = results.iter().map(|(_, slot)| *slot).collect();
+        if number == last {
+            stage.outputs.extend(copied.iter().map(rename));
+            outputs.extend((0..copied.len()).map(|i| variables + i));
+        }
+        let is_last_read = |slot: &usize| {
+            last_reader[*slot] == Some(number) && !is_output.contains(slot) && stage_of_slot[*slot].is_some()
+        };
+        let last_read = inputs.iter().copied().filter(is_last_read).collect();
+        stages.push(Stage { program: stage, inputs, outputs, last_read });
+    }
+    (stages, outputs, variables + copied.len())
+}
