@@ -8,7 +8,7 @@ use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, comparison};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+    BatchAxis, Dims, EagerForm, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
@@ -272,6 +272,10 @@ impl Primitive for IntegerPow {
 
     fn is_fused(&self) -> bool {
         true
+    }
+
+    fn eager_form(&self, operand: &Aval) -> Option<EagerForm> {
+        self.with_exponent_as_operand(operand)
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {

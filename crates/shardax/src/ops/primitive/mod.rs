@@ -25,6 +25,7 @@ pub(crate) mod dot;
 mod dot_algorithm;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
+mod eager_forms;
 pub(crate) mod eigh;
 pub(crate) mod elementwise;
 pub(crate) mod expanded;

@@ -7,7 +7,7 @@ use super::shape_ops::{Ints, linear_jvp, list};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
-    BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
+    BatchAxis, Dims, EagerForm, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
@@ -38,6 +38,10 @@ impl Primitive for Slice {
 
     fn accepts_keys(&self) -> bool {
         true
+    }
+
+    fn eager_form(&self, _operand: &Aval) -> Option<EagerForm> {
+        self.with_start_as_operand()
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
