@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::device::Device;
 use super::layout::KnownLayout;
 use super::memory::MemoryKind;
@@ -435,6 +437,11 @@ impl Sharding {
         if self.devices() != other.devices() || !self.is_same_memory(other) {
             return false;
         }
+        if let (Sharding::Named(a), Sharding::Named(b)) = (self, other)
+            && splits_by_the_same_axes(a, b, rank)
+        {
+            return true;
+        }
         // Shards are equal for every shape if they are for one whose dimensions every product of axes divides.
         let count = self.devices().len();
         let shape: Shape = smallvec::smallvec![count * count; rank];
@@ -552,4 +559,23 @@ impl fmt::Debug for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// Returns `true` if two meshes of the same devices have the same axes, whatever their names and types, and each dimension
+/// is split over the same ones. Needs no look at the devices; `false` means only that they are to be compared.
+fn splits_by_the_same_axes(a: &NamedSharding, b: &NamedSharding, rank: usize) -> bool {
+    // Axes of one device split nothing.
+    let axes = |sharding: &NamedSharding| -> SmallVec<[(AxisName, usize); 4]> {
+        sharding.mesh().axes().iter().copied().filter(|(_, size)| *size > 1).collect()
+    };
+    let (axes_a, axes_b) = (axes(a), axes(b));
+    let is_partial = |sharding: &NamedSharding| !sharding.spec().unreduced_axes().is_empty();
+    if is_partial(a) || is_partial(b) || !axes_a.iter().map(|(_, size)| size).eq(axes_b.iter().map(|(_, size)| size)) {
+        return false;
+    }
+    let positions = |sharding: &NamedSharding, axes: &[(AxisName, usize)], dim: usize| -> SmallVec<[usize; 2]> {
+        let names = sharding.spec().dims().get(dim).map_or(&[][..], DimSpec::axes);
+        names.iter().filter_map(|name| axes.iter().position(|(axis, _)| axis == name)).collect()
+    };
+    (0..rank).all(|dim| positions(a, &axes_a, dim) == positions(b, &axes_b, dim))
 }

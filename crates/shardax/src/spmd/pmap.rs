@@ -23,7 +23,7 @@ use crate::runtime::aot::{Lowered, LoweredFn};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::{self, is_jit_disabled};
 use crate::shape::AxisName;
-use crate::sharding::context::adopting;
+use crate::sharding::context::{adopting, with_abstract_mesh};
 use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, axis_env};
 use crate::source;
 use crate::transform::grad::gradients_taken;
@@ -346,6 +346,10 @@ impl Options {
                 unreduced_gradients(self.axis_name, &args, &outs, &mapped.map.body)?;
             }
         }
-        mapped.apply(flat)
+        // Results of untyped arguments have no type of the context mesh either.
+        match flat.leaves.iter().any(|leaf| leaf.aval().sharding().is_some()) {
+            true => mapped.apply(flat),
+            false => with_abstract_mesh(None, || mapped.apply(flat)),
+        }
     }
 }

@@ -164,7 +164,13 @@ impl LowerOptions<'_> {
             return Ok(found);
         }
         let (begun, asked, devices) = (Instant::now(), argument_meshes_asked(), devices_asked());
-        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &in_avals, f))?;
+        // `pmap` maps over a mesh of its own, whatever mesh an argument is of. A type of another mesh would be the
+        // result's too, and have each device gather all slices.
+        let traced_avals = match self.captured {
+            Some(_) => in_avals.iter().map(|aval| aval.with_sharding(None)).collect(),
+            None => in_avals.clone(),
+        };
+        let (traced, out_def) = with_arguments(&flat.leaves, || trace_flat(&flat.def, &traced_avals, f))?;
         counts::traced(self.function, begun);
         let (traced, refs) = lift(&traced)?.unwrap_or_else(|| (traced, Lifted::default()));
         if !refs.is_empty() && self.captured.is_some() {
