@@ -1,5 +1,8 @@
 //! Tree prefixes: axes or specs given for whole arguments, or for parts of them.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use super::program::Aval;
 use super::tree::TreeDef;
 use crate::error::{Result, err};
@@ -117,11 +120,55 @@ pub(crate) fn mapped_size(
         return Ok(size);
     }
     let paths = def.paths();
-    let given = given.map(|n| format!("axis_size {n} was given"));
-    let sizes = mapped().map(|(n, a, d, i)| format!("argument{} of type {a} has size {n} at axis {d}", paths[i]));
-    let all: Vec<String> = given.into_iter().chain(sizes).collect();
-    Err(err!(Value, "{function} got inconsistent sizes for array axes to be mapped: {}", all.join("; "))
-        .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
+    let mut sizes: Vec<AxesOfSize> = Vec::new();
+    let mut position_of_size: HashMap<usize, usize> = HashMap::new();
+    for (size, aval, dim, i) in mapped() {
+        let position = *position_of_size.entry(size).or_insert(sizes.len());
+        match sizes.get_mut(position) {
+            Some(known) => known.count += 1,
+            None => sizes.push(AxesOfSize {
+                size,
+                count: 1,
+                example: format!("axis {dim} of argument{} of type {aval}", paths[i]),
+            }),
+        }
+    }
+    Err(err!(
+        Value,
+        "{function} got inconsistent sizes for array axes to be mapped: {}",
+        inconsistent_sizes(given, sizes)
+    )
+    .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
+}
+
+/// The mapped axes of one size.
+struct AxesOfSize {
+    size: usize,
+    count: usize,
+    /// The first of them.
+    example: String,
+}
+
+/// The number of sizes that an error lists.
+const MAX_LISTED_SIZES: usize = 6;
+
+/// Describes mapped axes of several sizes, the most common first, by one example of each: the length does not grow with
+/// the number of arguments.
+fn inconsistent_sizes(given: Option<usize>, mut sizes: Vec<AxesOfSize>) -> String {
+    sizes.sort_by_key(|axes| Reverse(axes.count));
+    let mut parts: Vec<String> = given.map(|size| format!("axis_size {size} was passed")).into_iter().collect();
+    for (i, AxesOfSize { size, count, example }) in sizes.iter().take(MAX_LISTED_SIZES).enumerate() {
+        parts.push(match (count, i) {
+            (1, _) => format!("one axis had size {size}: {example}"),
+            (_, 0) => format!("most axes ({count} of them) had size {size}, for example {example}"),
+            _ => format!("some axes ({count} of them) had size {size}, for example {example}"),
+        });
+    }
+    let others = sizes.len().saturating_sub(MAX_LISTED_SIZES);
+    if others > 0 {
+        parts.push(format!("{others} more sizes"));
+    }
+    parts.join("; ")
 }
 
 /// Types accepted as a prefix: a value, or a tuple, list or map of prefixes.
