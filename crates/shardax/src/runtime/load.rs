@@ -155,9 +155,8 @@ fn forget(option: &'static str) {
     }
 }
 
-/// The XLA options of all programs on CPU, with sums by YNNPACK or without; see `docs/plugin.md`.
-fn cpu_options(effort: Effort, ynnpack: bool) -> Vec<(&'static str, pjrt::Value)> {
-    let sums = if ynnpack { "LIBRARY_FUSION_TYPE_REDUCE" } else { "" };
+/// The XLA options of all programs on CPU; see `docs/plugin.md`.
+fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
     let mut options = vec![
         // By default `maximum` and `minimum` may drop a NaN (xla-cpu-pjrt 0.0.1).
         ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
@@ -165,9 +164,9 @@ fn cpu_options(effort: Effort, ynnpack: bool) -> Vec<(&'static str, pjrt::Value)
         // address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
         // Noticed by `programs_see_operands_that_changed_in_place`.
         ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
-        // Sums of f32 by YNNPACK, which vectorizes where XLA's own loops add element by element. Checked by
-        // `large_sums_are_left_to_ynnpack`.
-        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String(sums.to_owned())),
+        // YNNPACK's sums of f32 (xla-cpu-pjrt 0.0.1) are one chain of additions, and end the process for 15 dimensions or
+        // more. Checked by `no_sum_is_left_to_ynnpack`.
+        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String(String::new())),
     ];
     if effort == Effort::Quick {
         options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
@@ -251,10 +250,7 @@ impl Request {
     }
 
     fn cpu_options(&self) -> Vec<(&'static str, pjrt::Value)> {
-        // On several devices, sums by YNNPACK must be written as `Reduce` writes them.
-        let mut imported = false;
-        self.program.for_each_distinct_eqn(&mut |eqn| imported |= eqn.primitive.name() == "call_exported");
-        cpu_options(self.effort, !(imported && self.place.devices().len() > 1))
+        cpu_options(self.effort)
     }
 
     /// The options on GPUs and TPUs.

@@ -133,7 +133,13 @@ fn scaled(cx: &mut Lowering, matrix: Value, vector: Value, places: &[usize]) -> 
 }
 
 /// `[1, n] × [n, free]`, or its other orientation: contracts dimension 1 and `dim`.
-fn product(precision: Option<Precision>, cx: &mut Lowering, operands: [Value; 2], dim: usize, free: usize) -> Value {
+pub(super) fn product(
+    precision: Option<Precision>,
+    cx: &mut Lowering,
+    operands: [Value; 2],
+    dim: usize,
+    free: usize,
+) -> Value {
     let dtype = cx.dtype(operands[0]);
     let dims = format!(
         "dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [{dim}]>, {}",

@@ -51,6 +51,7 @@ pub(crate) mod slices;
 pub(crate) mod softmax;
 pub(crate) mod sort;
 pub(crate) mod special;
+mod stepwise_sum;
 pub(crate) mod stop_gradient;
 pub(crate) mod svd;
 pub(crate) mod threefry;

@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::Compare;
 use super::elementwise::Accepts;
 use super::shape_ops::BroadcastInDim;
+use super::stepwise_sum;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
@@ -16,7 +17,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Format, Scalar};
 use crate::error::{Result, bail, err};
-use crate::shape::{AxisSet, Shape, sizes_are_open};
+use crate::shape::{AxisSet, Shape};
 use crate::sharding::Typed;
 
 /// The operation.
@@ -78,6 +79,17 @@ impl Reducer {
         cx.region(&[scalar.clone(), scalar.clone()], |cx, args| Ok(vec![self.combine(cx, args[0], args[1], &scalar)]))
     }
 
+    /// Writes a reduction over these axes of an operand of the result's dtype.
+    pub fn reduce(self, cx: &mut Lowering, x: Value, axes: &[usize], out: &Aval) -> Result<Value> {
+        let init = cx.constant(self.identity(out.dtype), &Aval::scalar(out.dtype));
+        let region = match cx.is_local() {
+            true => self.local_region(cx, out.dtype)?,
+            false => self.region(cx, out.dtype)?,
+        };
+        let attrs = format!("dimensions = {}", ints(axes));
+        Ok(cx.op_with("stablehlo.reduce", &[x, init], &attrs, vec![region], std::slice::from_ref(out))[0])
+    }
+
     /// The body of a reduction: a function of two scalars.
     pub fn region(self, cx: &mut Lowering, dtype: DType) -> Result<crate::core::lower::Region> {
         let scalar = Aval::scalar(dtype);
@@ -129,9 +141,6 @@ pub(super) fn accumulated(
     Ok(cx.op("stablehlo.convert", &[sum], "", out))
 }
 
-/// The number of elements from which on YNNPACK makes a sum.
-const LARGE: usize = 1 << 15;
-
 /// A reduction over `axes` (sorted).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reduce {
@@ -145,57 +154,6 @@ impl Reduce {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
         bind1(self.clone(), std::slice::from_ref(x))
-    }
-
-    fn attrs(&self) -> String {
-        format!("dimensions = {}", ints(&self.axes))
-    }
-
-    /// Writes the reduction without workarounds.
-    fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
-        let init = cx.constant(self.reducer.identity(out.dtype), &Aval::scalar(out.dtype));
-        let region = match cx.is_local() {
-            true => self.reducer.local_region(cx, out.dtype)?,
-            false => self.reducer.region(cx, out.dtype)?,
-        };
-        let reduced =
-            cx.op_with("stablehlo.reduce", &[x, init], &self.attrs(), vec![region], std::slice::from_ref(out))[0];
-        let by_ynnpack = self.reducer == Reducer::Sum && out.dtype == DType::F32 && cx.on_cpu();
-        if !by_ynnpack || !cx.many_devices || (!sizes_are_open() && crate::shape::size(&cx.aval(x).shape) < LARGE) {
-            return Ok(reduced);
-        }
-        // Several devices that run a sum by YNNPACK for the first time append its constants to one list without a lock
-        // (xla-cpu-pjrt 0.0.1): the process crashes, or a sum starts from freed memory. A constant with a second use is
-        // passed to the sum instead, and this selection, which changes no sum, is one. Checked by
-        // `sums_on_several_devices_own_no_constants`.
-        let zero = cx.constant(Scalar::Int(0), out);
-        let is_not_zero = cx.compare("NE", reduced, zero);
-        Ok(cx.op("stablehlo.select", &[is_not_zero, reduced, zero], "", out))
-    }
-
-    /// A large sum of half precision on CPU, in two steps: 32 parts of one dimension are added, then their sums. In
-    /// one step XLA (xla-cpu-pjrt 0.0.1) would first copy the operand to float32. The barrier separates the steps, and
-    /// lets YNNPACK compute the second. bf16[4096,1024] is summed in 1.3 ms, to rows in 0.7, instead of 3.6 and 3.3.
-    fn in_blocks(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
-        const PARTS: usize = 32;
-        let (aval, wide) = (cx.aval(x), accumulator(out.dtype));
-        let fits = |d: &usize| aval.shape[*d] > PARTS && aval.shape[*d].is_multiple_of(PARTS);
-        let axis = self.axes.iter().copied().find(|d| fits(d));
-        let wanted = self.reducer == Reducer::Sum && wide != out.dtype && crate::shape::size(&aval.shape) >= LARGE;
-        let (Some(axis), true) = (axis, wanted && cx.is_local() && cx.on_cpu() && !sizes_are_open()) else {
-            return Ok(None);
-        };
-        let mut split = aval.shape.clone();
-        split[axis] /= PARTS;
-        let rest = aval.with_shape(split.clone()).with_dtype(wide);
-        split.insert(axis, PARTS);
-        let split = aval.with_shape(split);
-        let x = cx.op("stablehlo.reshape", &[x], "", &split);
-        let x = cx.op("stablehlo.convert", &[x], "", &split.with_dtype(wide));
-        let parts = Reduce { axes: smallvec![axis], ..self.clone() }.write(cx, x, &rest)?;
-        let parts = cx.op("stablehlo.optimization_barrier", &[parts], "", &rest);
-        let sum = self.write(cx, parts, &out.with_dtype(wide))?;
-        Ok(Some(cx.op("stablehlo.convert", &[sum], "", out)))
     }
 
     /// `y`, a cotangent, repeated to the operand's type.
@@ -293,26 +251,26 @@ impl Primitive for Reduce {
             {
                 return Ok(vec![sum]);
             }
-            if let Some(sum) = self.in_blocks(cx, args[0], &outs[0])? {
-                return Ok(vec![sum]);
-            }
-            return Ok(vec![accumulated(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))?]);
+            let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| {
+                match stepwise_sum::lower(self.reducer, &self.axes, cx, x, out)? {
+                    Some(sum) => Ok(sum),
+                    None => self.reducer.reduce(cx, x, &self.axes, out),
+                }
+            })?;
+            return Ok(vec![sum]);
         }
         let dtype = cx.dtype(args[0]);
-        let reduced = self.write(cx, args[0], &outs[0])?;
+        let reduced = self.reducer.reduce(cx, args[0], &self.axes, &outs[0])?;
         if cx.is_local() || !cx.on_cpu() || !dtype.is_float() || !matches!(self.reducer, Reducer::Max | Reducer::Min) {
             return Ok(vec![reduced]);
         }
-        let attrs = self.attrs();
         // The all-reduce of the partitioner may lose a NaN, so it is detected separately. Noticed by `maxima_keep_nan`.
         let flags = Aval::new(DType::Bool, cx.shape(args[0]).clone());
         let nan = Compare::Ne.lower(cx, &[args[0], args[0]], std::slice::from_ref(&flags))?;
-        let none = cx.constant(Scalar::Bool(false), &Aval::scalar(DType::Bool));
-        let region = Reducer::Or.region(cx, DType::Bool)?;
         let found = Aval::new(DType::Bool, outs[0].shape.clone());
-        let found = cx.op_with("stablehlo.reduce", &[nan[0], none], &attrs, vec![region], &[found]);
+        let found = Reducer::Or.reduce(cx, nan[0], &self.axes, &found)?;
         let value = cx.constant(Scalar::float(f64::NAN), &outs[0]);
-        Ok(vec![cx.op("stablehlo.select", &[found[0], value, reduced], "", &outs[0])])
+        Ok(vec![cx.op("stablehlo.select", &[found, value, reduced], "", &outs[0])])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
