@@ -1,4 +1,4 @@
-//! Matmuls, convolutions and gradients of their filters, sums, and attention on CPU, as functions on slices.
+//! Matmuls, convolutions and gradients of their filters, and attention on CPU, as functions on slices.
 //!
 //! | function | computes | of |
 //! |---|---|---|
@@ -8,7 +8,6 @@
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
 //! | [`depthwise_filter_gradient`] | the same for one filter for each feature | f32 |
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
-//! | [`column_sums`] | sums over the rows of matrices | f32, f64 |
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
@@ -39,7 +38,6 @@
 #![warn(missing_docs)]
 
 mod attention;
-mod column_sums;
 mod convolution;
 mod cumulative;
 #[cfg(feature = "decompositions")]
@@ -69,7 +67,6 @@ mod view;
 mod winograd;
 
 pub use attention::{Attention, Backward, FEW_QUERIES, MASKED_SCORE, Window};
-pub use column_sums::column_sums;
 pub use convolution::convolution;
 pub use cumulative::{Accumulate, Cumulative, cumulative};
 #[cfg(feature = "decompositions")]

@@ -7,7 +7,7 @@ mod small_matrices;
 mod sort;
 
 use crate::{
-    Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, column_sums, convolution,
+    Attention, Backward, FilterWindow, MIN_PATCHES, SPATIAL, ShapeError, View, Window, convolution,
     depthwise_filter_gradient, filter_gradient, is_winograd, matmul, winograd_convolution, winograd_filter_gradient,
 };
 
@@ -40,41 +40,6 @@ fn assert_close(found: &[f32], want: &[f64]) {
 #[track_caller]
 fn assert_error<T>(found: Result<T, ShapeError>, text: &str) {
     assert_eq!(found.err().expect("an error").to_string(), text);
-}
-
-#[test]
-fn sums_over_rows() {
-    // Less than a part, several parts, rows that are no multiple of four, one column, and several matrices and threads.
-    for shape in [[1, 7, 5], [2, 256, 3], [3, 1031, 1], [2, 4099, 70], [1, 1, 9]] {
-        let [batch, rows, columns] = shape;
-        let x = noise(size(&shape), 1);
-        let at = |b, r, c| f64::from(x[(b * rows + r) * columns + c]);
-        let of = |e: usize| (0..rows).map(|r| at(e / columns, r, e % columns)).sum();
-        let want: Vec<f64> = (0..batch * columns).map(of).collect();
-        let mut one = vec![f32::NAN; want.len()];
-        column_sums(view(&shape, &x), &mut one, 1).unwrap();
-        assert!(one.iter().zip(&want).all(|(sum, want)| (f64::from(*sum) - want).abs() < 1e-4), "{shape:?}");
-        let mut three = vec![f32::NAN; want.len()];
-        column_sums(view(&shape, &x), &mut three, 3).unwrap();
-        assert_eq!(three, one);
-        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-        let mut sums = vec![f64::NAN; want.len()];
-        column_sums(view(&shape, &wide), &mut sums, 1).unwrap();
-        assert!(sums.iter().zip(&want).all(|(sum, want)| (sum - want).abs() < 1e-10));
-    }
-    // What is not finite stays in its column; without rows sums are 0, and without columns there are none.
-    let mut x = vec![1.0f32; 300 * 3];
-    (x[3 * 299], x[4]) = (f32::NAN, f32::NEG_INFINITY);
-    let mut sums = [0.0; 3];
-    column_sums(view(&[1, 300, 3], &x), &mut sums, 1).unwrap();
-    assert!(sums[0].is_nan() && sums[1] == f32::NEG_INFINITY && sums[2] == 300.0);
-    column_sums(view(&[1, 0, 3], &[]), &mut sums, 1).unwrap();
-    assert_eq!(sums, [0.0; 3]);
-    column_sums(view::<f32>(&[4, 2, 0], &[]), &mut [], 1).unwrap();
-    assert_error(
-        column_sums(view(&[1, 2, 3], &x[..6]), &mut sums[..2], 1),
-        "the elements of the result: 2, expected 3",
-    );
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod science;
 mod sets;
 mod sharded;
 mod sorts;
+mod sums;
 mod vectors;
 mod weak;
 

@@ -112,7 +112,6 @@ fn in_a_process_with_cpu_kernels() {
     let loaded = Compiled::load(&lowered, &bytes).unwrap();
     let squared = floats(&product.call((&square, &square)).unwrap());
     assert_eq!(floats(&loaded.call((&square, &square)).unwrap()), squared);
-    column_sums();
     few_rows();
     // Gradients, batches and devices.
     let loss = |x: Array, y: Array| x.matmul(&y).sum(..);
@@ -184,41 +183,6 @@ fn few_rows() {
     let dx = jit(grad(move |x: Array, w: Array| (x.dot(w.astype(DType::F32)) * 2).sum(..)));
     let sums: Vec<f64> = floats(&w).chunks(128).map(|row| row.iter().sum::<f64>() * 2.0).collect();
     assert_eq!(floats(&dx.call((&x, &w)).unwrap()), sums);
-}
-
-/// Sums over dimensions before the last, of computed operands too.
-fn column_sums() {
-    let x = whole::<f32>(&[4, 40, 25, 32], 7);
-    let numbers = floats(&x);
-    let sum_of = |axes: &'static [i32], f: fn(Array) -> Array| jit(move |x: Array| f(x).sum(axes));
-    let is_kept =
-        |at: [usize; 4], axes: &[i32]| (0..4).filter(|d| !axes.contains(&(*d as i32))).map(|d| at[d]).collect();
-    for (axes, f, g) in [
-        (&[0, 1, 2][..], (|x| x.square()) as fn(Array) -> Array, (|x| x * x) as fn(f64) -> f64),
-        (&[1, 2], |x| x * 3, |x| x * 3.0),
-        (&[1], |x| x + 1, |x| x + 1.0),
-    ] {
-        let sum = sum_of(axes, f);
-        let text = sum.lower(&x).unwrap().as_text().to_string();
-        assert!(text.contains("shardax_column_sums"), "{axes:?}:\n{text}");
-        let mut want = std::collections::BTreeMap::<Vec<usize>, f64>::new();
-        for (i, number) in numbers.iter().enumerate() {
-            let at = [i / (40 * 25 * 32), i / (25 * 32) % 40, i / 32 % 25, i % 32];
-            *want.entry(is_kept(at, axes)).or_default() += g(*number);
-        }
-        let found = sum.call(&x).unwrap();
-        assert_eq!(floats(&found), want.into_values().collect::<Vec<_>>(), "{axes:?}");
-        assert_eq!(floats(&vmap(sum_of(axes, f)).call(stack(&[&x, &x], 0)).unwrap())[..found.size()], floats(&found));
-    }
-    // The last dimension, others between the axes, small arrays and half precision stay with XLA.
-    for axes in [&[2, 3][..], &[0, 2]] {
-        let text = jit(move |x: Array| x.sum(axes)).lower(&x).unwrap().as_text().to_string();
-        assert!(!text.contains("shardax_column_sums"), "{axes:?}:\n{text}");
-    }
-    for x in [x.get(0).get((..4, ..4)), x.astype(DType::Bf16)] {
-        let text = jit(|x: Array| x.sum(0)).lower(&x).unwrap().as_text().to_string();
-        assert!(!text.contains("shardax_column_sums"), "{text}");
-    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{add_tangents, dot_algorithm, dot_vector};
+use super::{add_tangents, dot_algorithm, dot_long, dot_vector};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::{
@@ -339,6 +339,9 @@ impl Primitive for DotGeneral {
             let wide = DotGeneral { preferred: Some(dtype), ..self.clone() };
             let made = wide.lower(cx, args, &[outs[0].with_dtype(dtype)])?;
             return Ok(vec![cx.op("stablehlo.convert", &made, "", &outs[0])]);
+        }
+        if let Some(sums) = dot_long::lower(self, cx, args, &outs[0])? {
+            return Ok(vec![sums]);
         }
         #[cfg(feature = "cpu-kernels")]
         if let Some(made) = super::cpu_kernels::few_rows::lower(self, cx, args, &outs[0]) {

@@ -23,6 +23,7 @@ pub(crate) mod det;
 pub(crate) mod device_put;
 pub(crate) mod dot;
 mod dot_algorithm;
+mod dot_long;
 mod dot_vector;
 pub(crate) mod dynamic_slice;
 mod eager_forms;

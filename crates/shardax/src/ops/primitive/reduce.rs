@@ -156,6 +156,14 @@ impl Reduce {
         bind1(self.clone(), std::slice::from_ref(x))
     }
 
+    /// Writes a sum or product of an operand of the result's dtype.
+    pub(super) fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
+        match stepwise_sum::lower(self.reducer, &self.axes, cx, x, out)? {
+            Some(result) => Ok(result),
+            None => self.reducer.reduce(cx, x, &self.axes, out),
+        }
+    }
+
     /// `y`, a cotangent, repeated to the operand's type.
     fn spread_as(&self, y: &Array, operand: &Aval) -> Array {
         let dims = (0..operand.rank()).filter(|d| !self.axes.contains(d)).collect();
@@ -245,18 +253,7 @@ impl Primitive for Reduce {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(self.reducer, Reducer::Sum | Reducer::Prod) {
-            #[cfg(feature = "cpu-kernels")]
-            if self.reducer == Reducer::Sum
-                && let Some(sum) = super::cpu_kernels::column_sums::lower(&self.axes, cx, args[0], &outs[0])
-            {
-                return Ok(vec![sum]);
-            }
-            let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| {
-                match stepwise_sum::lower(self.reducer, &self.axes, cx, x, out)? {
-                    Some(sum) => Ok(sum),
-                    None => self.reducer.reduce(cx, x, &self.axes, out),
-                }
-            })?;
+            let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))?;
             return Ok(vec![sum]);
         }
         let dtype = cx.dtype(args[0]);

@@ -28,8 +28,14 @@ const MIN_ELEMENTS: usize = 1 << 14;
 /// Sums of fewer elements are one step: the compiler unrolls them.
 const MIN_ADDENDS: usize = 32;
 
+/// The shortest part: vectors of this many elements.
+const MIN_PART: usize = 8;
+
 /// The longest rows that are added as products with a vector of ones.
 const MAX_ROW: usize = 1024;
+
+/// XLA divides each dimension of a sum into windows of this size, and adds a window of all dimensions as one chain.
+const XLA_WINDOW: usize = 32;
 
 /// Lowers a sum or product over these sorted axes to several steps, if it is large.
 pub(super) fn lower(
@@ -90,18 +96,28 @@ impl PartialSums<'_> {
             && kept_end.is_none_or(|kept| self.axes.iter().all(|&d| d > kept || self.shape()[d] == 1))
     }
 
-    /// Adds one dimension after the other, where the compiler partitions the operand: parts of a dimension could lie on
-    /// several devices. The compiler divides a long dimension into windows, which are short chains if they have one
-    /// dimension. The barriers keep it from joining the reductions.
+    /// Adds the last dimensions first, as many at once as are short chains. This is for operands that the compiler
+    /// partitions, because parts of a dimension may be on several devices.
     fn add_dimensions(mut self, out: &Aval) -> Result<Value> {
-        let axes = self.axes.clone();
-        for &axis in axes.iter().skip(1).rev() {
+        while let Some(count) = self.dimensions_of_short_chains() {
+            let axes: SmallVec<[usize; 4]> = self.axes.drain(self.axes.len() - count..).collect();
             let mut result = self.cx.aval(self.value);
-            result.shape.remove(axis);
-            let sums = self.reducer.reduce(self.cx, self.value, &[axis], &result)?;
+            result.shape = (0..result.rank()).filter(|d| !axes.contains(d)).map(|d| result.shape[d]).collect();
+            let sums = self.reducer.reduce(self.cx, self.value, &axes, &result)?;
+            // Without the barrier XLA joins the reductions.
             self.value = self.cx.op("stablehlo.optimization_barrier", &[sums], "", &result);
         }
-        self.reducer.reduce(self.cx, self.value, &axes[..1], out)
+        self.reducer.reduce(self.cx, self.value, &self.axes, out)
+    }
+
+    /// The number of dimensions to add first; `None` if XLA can add all of them at once.
+    fn dimensions_of_short_chains(&self) -> Option<usize> {
+        let windows = self.axes.iter().rev().scan(1, |chain, &d| {
+            *chain *= self.shape()[d].min(XLA_WINDOW);
+            Some(*chain)
+        });
+        let count = windows.take_while(|chain| *chain <= MAX_ROW).count();
+        (count < self.axes.len()).then_some(count)
     }
 
     /// Merges dimensions to add that are next to each other.
@@ -137,7 +153,7 @@ impl PartialSums<'_> {
         }
     }
 
-    /// The first dimension that has this number of equal parts, which are long enough for vectors.
+    /// The first dimension that has this number of equal parts, if they are long enough for vectors.
     fn axis_of(&self, parts: usize) -> Option<usize> {
         let shape = self.shape();
         let is_long = |d: usize| size(&shape[d..]) >= parts * MIN_PART;

@@ -14,12 +14,6 @@ pub(super) const LARGE_MATRIX: usize = 1 << 22;
 /// Products of few rows and a matrix of fewer bits, in elements of the matrix.
 pub(super) const NARROW: usize = 1 << 14;
 
-/// Sums over rows, in elements.
-pub(super) const COLUMN_SUM: usize = 1 << 15;
-
-/// The minimum number of rows and of columns of these sums.
-pub(super) const COLUMN_SUM_SIDE: usize = 16;
-
 /// Cumulative operations, in elements.
 pub(super) const CUMULATIVE: usize = 1 << 11;
 

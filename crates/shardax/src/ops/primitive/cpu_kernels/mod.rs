@@ -1,4 +1,4 @@
-//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, sums, attention and decompositions of matrices that
+//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices that
 //! the crate `shardax-cpu-kernels` computes instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
 //! shapes, never from the number of threads or devices. One file for each family has its lowering and its handler; this
 //! one decides whether programs may call them, and has what they share. `limits` says from which size on they are used.
@@ -8,7 +8,6 @@
 //! everything they can, even where XLA is faster, to test them with the small reference values.
 
 pub(super) mod attention;
-pub(super) mod column_sums;
 pub(super) mod conv;
 pub(super) mod cumulative;
 #[cfg(feature = "decompositions")]
@@ -64,7 +63,6 @@ pub(crate) fn register() -> Result<()> {
         let plugin = client.pjrt.plugin();
         ffi::register(plugin, matmul::TARGET, matmul::handle)?;
         ffi::register(plugin, few_rows::TARGET, few_rows::handle)?;
-        ffi::register(plugin, column_sums::TARGET, column_sums::handle)?;
         ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
         ffi::register(plugin, sort::TARGET, sort::handle)?;
         ffi::register(plugin, sort::INTEGERS, sort::handle_integers)?;
