@@ -64,29 +64,28 @@ const BATCHES: [[usize; 2]; 3] = [[4, 3], [500, 8], [2500, 16]];
 
 impl Kind {
     fn arrays(self, size: usize) -> Result<Vec<Array>> {
-        let centred = |shape: &[usize], seed: u64| -> Result<Array> { Ok(uniform(shape, seed)? * 2.0 - 1.0) };
         let definite = |shape: &[usize]| -> Result<Array> {
-            let x = centred(shape, 0)?;
+            let x = uniform(shape, 0)?;
             Ok(x.matmul(x.mt()) + eye(shape[shape.len() - 1]))
         };
         let (line, matrix) = ([LINES[size]], [MATRICES[size]; 2]);
         let (product, square, [count, side]) = ([PRODUCTS[size]; 2], [SQUARES[size]; 2], BATCHES[size]);
         let products = |dtype: DType, scale: f32| -> Result<Vec<Array>> {
-            (0..2).map(|seed| Ok((centred(&product, seed)? * scale).astype(dtype))).collect()
+            (0..2).map(|seed| Ok((uniform(&product, seed)? * scale).astype(dtype))).collect()
         };
         Ok(match self {
-            Kind::Line => vec![centred(&line, 0)?],
-            Kind::Positive => vec![uniform(&line, 0)? * 1.8 + 0.1],
-            Kind::Lines => vec![centred(&line, 0)?, centred(&line, 1)?],
-            Kind::Integers => vec![(uniform(&line, 0)? * 1000.0).astype(DType::I32)],
-            Kind::Matrix => vec![centred(&matrix, 0)?],
+            Kind::Line => vec![uniform(&line, 0)?],
+            Kind::Positive => vec![uniform(&line, 0)? * 0.9 + 1.0],
+            Kind::Lines => vec![uniform(&line, 0)?, uniform(&line, 1)?],
+            Kind::Integers => vec![(uniform(&line, 0)?.abs() * 1000.0).astype(DType::I32)],
+            Kind::Matrix => vec![uniform(&matrix, 0)?],
             Kind::Product => products(DType::F32, 1.0)?,
             Kind::Product16 => products(DType::Bf16, 1.0)?,
             Kind::Product8 => products(DType::I8, 100.0)?,
-            Kind::Square => vec![centred(&square, 0)?],
+            Kind::Square => vec![uniform(&square, 0)?],
             Kind::Definite => vec![definite(&square)?],
-            Kind::System => vec![centred(&square, 0)?, centred(&square[..1], 1)?],
-            Kind::Batch => vec![centred(&[count, side, side], 0)?],
+            Kind::System => vec![uniform(&square, 0)?, uniform(&square[..1], 1)?],
+            Kind::Batch => vec![uniform(&[count, side, side], 0)?],
             Kind::DefiniteBatch => vec![definite(&[count, side, side])?],
             Kind::Key => vec![random::key(0)],
         })
