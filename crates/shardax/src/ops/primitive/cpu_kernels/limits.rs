@@ -18,7 +18,7 @@ pub(super) const NARROW: usize = 1 << 14;
 pub(super) const CUMULATIVE: usize = 1 << 11;
 
 /// Sorts, in elements.
-pub(super) const SORT: usize = 1 << 9;
+pub(super) const SORT: usize = 1 << 5;
 
 /// The minimum number of rows, of columns and of contracted elements of products by instructions for bf16 and int8.
 pub(super) const LOW_PRECISION_SIDE: usize = 8;
