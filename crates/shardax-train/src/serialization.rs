@@ -17,6 +17,8 @@
 //! write, are written as their words. Lists are maps from `0`, `1`, … as
 //! there. Key paths are joined by dots: `layers.0.kernel`.
 
+use std::collections::{HashMap, HashSet};
+
 use rmpv::Value;
 use shardax::prelude::*;
 use shardax::random::PrngImpl;
@@ -95,7 +97,8 @@ pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
         // A Python number has the dtype of what it replaces.
         *leaf = if array.weak_type() { array.astype(leaf.dtype()) } else { array.clone() };
     }
-    match state.keys().find(|key| !keys.iter().any(|known| known == key)) {
+    let keys: HashSet<&str> = keys.iter().map(String::as_str).collect();
+    match state.keys().find(|key| !keys.contains(key)) {
         Some(unknown) => Err(fail(format!("the tree has no array {unknown:?}, which the state dict has"))),
         None => flat.build(),
     }
@@ -145,26 +148,48 @@ pub fn msgpack_restore(bytes: &[u8]) -> Result<State> {
 }
 
 fn packed(leaves: impl Iterator<Item = (Vec<String>, Array)>, chunk: usize) -> Result<Vec<u8>> {
-    let mut root = Value::Map(Vec::new());
+    let mut root = Packed::default();
     for (path, array) in leaves {
         let value = of_array(&array, chunk)?;
-        let mut at = &mut root;
-        for name in &path {
-            let Value::Map(entries) = at else {
-                return Err(fail(format!("the key path {:?} begins with that of another array", path.join("."))));
-            };
-            let place = entries.iter().position(|(key, _)| key.as_str() == Some(name.as_str()));
-            let place = place.unwrap_or_else(|| {
-                entries.push((name.as_str().into(), Value::Map(Vec::new())));
-                entries.len() - 1
-            });
-            at = &mut entries[place].1;
-        }
-        *at = value;
+        root.insert(&path, value)?;
     }
     let mut bytes = Vec::new();
-    rmpv::encode::write_value(&mut bytes, &root).map_err(|e| fail(format!("the tree cannot be written: {e}")))?;
+    rmpv::encode::write_value(&mut bytes, &root.into_value())
+        .map_err(|e| fail(format!("the tree cannot be written: {e}")))?;
     Ok(bytes)
+}
+
+/// A level of the tree being packed: a map whose keys keep the order in which they came, or an array.
+#[derive(Default)]
+struct Packed {
+    entries: Vec<(String, Packed)>,
+    /// The position of each key among the entries.
+    positions: HashMap<String, usize>,
+    array: Option<Value>,
+}
+
+impl Packed {
+    fn insert(&mut self, path: &[String], value: Value) -> Result<()> {
+        let mut level = self;
+        for name in path {
+            if level.array.is_some() {
+                return Err(fail(format!("the key path {:?} begins with that of another array", path.join("."))));
+            }
+            let end = level.entries.len();
+            let position = *level.positions.entry(name.clone()).or_insert(end);
+            if position == end {
+                level.entries.push((name.clone(), Packed::default()));
+            }
+            level = &mut level.entries[position].1;
+        }
+        level.array = Some(value);
+        Ok(())
+    }
+
+    fn into_value(self) -> Value {
+        let map = self.entries.into_iter().map(|(key, level)| (key.into(), level.into_value()));
+        self.array.unwrap_or_else(|| Value::Map(map.collect()))
+    }
 }
 
 fn numbered(values: impl Iterator<Item = Value>) -> Value {
