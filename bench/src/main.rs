@@ -17,6 +17,7 @@ mod planning;
 mod processes;
 mod resnet;
 mod runs;
+mod scaling;
 mod simulated;
 mod startup;
 mod training;
@@ -156,7 +157,19 @@ struct Options {
     simulated: Option<usize>,
     /// Measure how times grow with sizes and devices, print a table, and write a picture (SVG) to FILE
     #[arg(long, value_name = "FILE")]
+    scaling: Option<PathBuf>,
+    /// Measure how costs grow with everything that can grow, print a table, and write a picture (SVG) to FILE; results
+    /// are kept next to it, so that a rerun continues
+    #[arg(long, value_name = "FILE")]
     growth: Option<PathBuf>,
+    /// With --growth, the Python with JAX that runs the same cases
+    #[arg(long, value_name = "PYTHON")]
+    jax: Option<PathBuf>,
+    /// The arguments of the processes that `--growth` spawns
+    #[arg(long, hide = true, requires = "growth_size")]
+    growth_case: Option<String>,
+    #[arg(long, hide = true)]
+    growth_size: Option<usize>,
     /// Write the models and batches of the training rows to a folder, as safetensors, and stop
     #[arg(long, value_name = "FOLDER")]
     inputs: Option<PathBuf>,
@@ -217,6 +230,13 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if options.plan {
         return write(&planning::run()?, options.json);
     }
+    if let Some(picture) = options.growth {
+        return growth::run(&picture, &options.filter, options.jax.as_deref());
+    }
+    if let (Some(case), Some(size)) = (options.growth_case, options.growth_size) {
+        shardax::config::set_compilation_cache_dir("")?;
+        return growth::child(&case, size);
+    }
     shardax::config::set_num_cpu_devices(DEVICES)?;
     if let Some(what) = options.child {
         return Ok(startup::child(&what)?);
@@ -226,8 +246,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     if let Some(folder) = options.census {
         return census::run(&folder, &options.filter);
     }
-    if let Some(picture) = options.growth {
-        return growth::run(&picture, &options.filter);
+    if let Some(picture) = options.scaling {
+        return scaling::run(&picture, &options.filter);
     }
     if let Some(folder) = options.inputs {
         return Ok(write_inputs(&folder)?);
