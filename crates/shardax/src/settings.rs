@@ -15,7 +15,7 @@ use crate::warning;
 const PREFIX: &str = "SHARDAX_";
 
 /// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "ATTENTION_KERNELS",
     "COLLECTIVE_PATIENCE",
     "COLLECTIVE_TIMEOUT",
@@ -34,6 +34,7 @@ const NAMES: [&str; 20] = [
     "OFFLINE",
     "PLATFORM",
     "PROCESS_ID",
+    "QUIRKS",
     "SUM_ORDER",
     "TPU_PLUGIN",
 ];
@@ -106,6 +107,15 @@ pub(crate) const NUM_CPU_DEVICES: Setting<usize> =
 pub(crate) const PLATFORM: Setting<String> = Setting::new("SHARDAX_PLATFORM", "`cpu`, `cuda` or `tpu`", |text| {
     PluginSpec::for_platform(text.trim()).is_ok().then(|| text.trim().to_lowercase())
 });
+/// The quirks of plugins that programs are not written around.
+pub(crate) const QUIRKS: Setting<Vec<String>> = Setting::new(
+    "SHARDAX_QUIRKS",
+    "`none`, or names of quirks that each begin with `-`, separated by commas",
+    |text| {
+        let without = |name: &str| name.trim().strip_prefix('-').map(str::to_owned);
+        if text.trim() == "none" { Some(vec!["none".to_owned()]) } else { text.split(',').map(without).collect() }
+    },
+);
 /// The operations that run on the CPU kernels instead of XLA.
 pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
     Setting::new("SHARDAX_CPU_KERNELS", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`", |text| match text {
@@ -143,6 +153,7 @@ pub(crate) fn check() -> Result<()> {
     valid(&PROCESS_ID)?;
     valid(&SUM_ORDER)?;
     valid(&CACHE_MAX_SIZE)?;
+    valid(&QUIRKS)?;
     valid(&CPU_KERNELS)
 }
 

@@ -148,6 +148,29 @@ fn arrows_point_down() {
     assert!(up.is_empty(), "arrows that point up:\n{}\nmove what is used down, or what uses it up", up.join("\n"));
 }
 
+/// Files of `core` and `ops` that know platforms: the definition of their names, and sums, whose rules are still here.
+const KNOW_PLATFORMS: [&str; 5] = [
+    "core::lower",
+    "core::lower::platform",
+    "ops::primitive",
+    "ops::primitive::dot_long",
+    "ops::primitive::stepwise_sum",
+];
+
+#[test]
+fn platforms_are_known_in_backend_alone() {
+    let words = ["Platform::", ".on_cpu(", "fn on_cpu(", "\"cpu-kernels\"", "\"decompositions\"", "cpu_kernels::"];
+    let is_below = |module: &[String]| matches!(module.first().map(String::as_str), Some("core" | "ops"));
+    let is_kernel = |module: &[String]| module.iter().any(|name| name == "cpu_kernels");
+    let found: Vec<String> = modules()
+        .iter()
+        .filter(|(module, _)| is_below(module) && !is_kernel(module))
+        .filter(|(_, file)| words.iter().any(|word| code(file).contains(word)))
+        .map(|(module, _)| module.join("::"))
+        .collect();
+    assert_eq!(found, KNOW_PLATFORMS, "rules for platforms belong to src/backend, and defects to backend/quirks.rs");
+}
+
 /// The files of `ops`, outside of the folder `to`, that use it, as `folder::file`.
 fn users(arrows: &BTreeSet<(Vec<String>, Vec<String>)>, to: &str) -> BTreeSet<String> {
     let is_in = |module: &[String], folder: &str| module.len() > 1 && module[0] == "ops" && module[1] == folder;
@@ -177,7 +200,6 @@ fn few_rules_of_primitives_are_loops() {
         "primitive::lu",
         "primitive::special",
         "primitive::svd",
-        "primitive::triangular_solve",
     ];
     assert_eq!(users, loops, "the primitives whose rules use ops/control_flow");
 }

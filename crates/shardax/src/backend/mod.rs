@@ -2,26 +2,46 @@
 //! [`Primitive::lower`], and passes over programs.
 //!
 //! A rule is a function for one primitive and one platform. [`Lowering::program`] asks for it first; a rule that
-//! returns `None` leaves the operation to the portable form. `quirks` lists the defects of plugins that rules work
-//! around.
+//! returns `None` leaves the operation to the portable form. `quirks` lists the defects of plugins that programs are
+//! written around; portable forms ask for them by name ([`Lowering::has_quirk`]).
 
+mod cpu;
+mod fused_attention;
+mod gpu;
+mod packed;
+mod pallas;
+mod quirks;
 mod rules;
 mod tpu;
 
-use rules::RULES;
+pub(crate) use tpu::flash::{CallFile, ExportedFile};
 
-use crate::core::lower::{Lowering, PlatformRules, Value};
+use crate::core::lower::{Lowering, Platform, PlatformRules, Value};
 use crate::core::primitive::Primitive;
-use crate::core::program::Aval;
+use crate::core::program::{Aval, Program};
 use crate::error::Result;
+use crate::shape::sizes_are_open;
 
 impl PlatformRules for Lowering {
     fn operation(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if let Some(rule) = RULES.get(self.platform, primitive)
-            && let Some(values) = rule(primitive, self, args, outs)?
-        {
-            return Ok(values);
+        packed::lower(self, primitive, args, outs)
+    }
+
+    fn plugin_has(&self, quirk: &str) -> bool {
+        quirks::has(self.platform, quirk)
+    }
+
+    fn check_text(&self, text: &str, num_partitions: usize) -> Result<()> {
+        match self.platform {
+            Platform::Tpu => tpu::check_text(self, text, num_partitions),
+            _ => Ok(()),
         }
-        primitive.lower(self, args, outs)
+    }
+
+    fn values_to_materialize(&self, program: &Program) -> Vec<bool> {
+        match self.platform == Platform::Cpu && self.is_local() && !sizes_are_open() {
+            true => cpu::materialize::materialized(program),
+            false => Vec::new(),
+        }
     }
 }

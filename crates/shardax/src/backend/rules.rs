@@ -16,8 +16,10 @@ pub(super) type Lowered = Result<Option<Vec<Value>>>;
 type Rule = Box<dyn Fn(&dyn Primitive, &mut Lowering, &[Value], &[Aval]) -> Lowered + Send + Sync>;
 
 /// The rules of all platforms.
-pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
+static RULES: LazyLock<Rules> = LazyLock::new(|| {
     let mut rules = Rules::default();
+    super::cpu::add(&mut rules);
+    super::gpu::add(&mut rules);
     super::tpu::add(&mut rules);
     rules
 });
@@ -40,7 +42,22 @@ impl Rules {
     }
 
     /// The rule of a platform for this primitive.
-    pub fn get(&self, platform: Platform, primitive: &dyn Primitive) -> Option<&Rule> {
+    fn get(&self, platform: Platform, primitive: &dyn Primitive) -> Option<&Rule> {
         self.0.get(&(platform, primitive.as_any().type_id()))
     }
+}
+
+/// Writes an operation by the platform's rule for its primitive, or by its portable form.
+pub(super) fn by_rule(
+    cx: &mut Lowering,
+    primitive: &dyn Primitive,
+    args: &[Value],
+    outs: &[Aval],
+) -> Result<Vec<Value>> {
+    if let Some(rule) = RULES.get(cx.platform, primitive)
+        && let Some(values) = rule(primitive, cx, args, outs)?
+    {
+        return Ok(values);
+    }
+    primitive.lower(cx, args, outs)
 }

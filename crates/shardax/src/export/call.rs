@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::jax::in_program;
 use super::program::Exchanged;
+use crate::backend::{CallFile, ExportedFile};
 use crate::core::array::Array;
 use crate::core::lower::imported::Imported;
 use crate::core::lower::{Lowering, Value};
@@ -12,7 +13,6 @@ use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Shardin
 use crate::core::program::Aval;
 use crate::error::{Error, Result, bail, err};
 use crate::ops::control_flow::map;
-use crate::ops::primitive::attention::{CallFile, ExportedFile};
 use crate::random::{key_data, wrap_key_data};
 use crate::sharding::{AbstractMesh, Mesh, NamedSharding, Sharding, get_abstract_mesh};
 use crate::warning;

@@ -39,8 +39,8 @@ impl Texts {
         let lowered = catch_unwind(AssertUnwindSafe(lower));
         for platform in PLATFORMS {
             let text = match &lowered {
-                Ok(Ok(lowered)) => lowered.text_for(platform).map_err(|error| error.to_string()),
-                Ok(Err(error)) => Err(error.to_string()),
+                Ok(Ok(lowered)) => lowered.text_for(platform).map_err(|error| error.message().to_owned()),
+                Ok(Err(error)) => Err(error.message().to_owned()),
                 Err(_) => Err("a panic".to_owned()),
             };
             if self.shown.is_some() {

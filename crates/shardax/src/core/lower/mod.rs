@@ -9,7 +9,6 @@ pub(crate) mod imported;
 mod location;
 mod materialize;
 pub(crate) mod module;
-mod packed;
 mod pad;
 mod platform;
 mod rules;
@@ -29,7 +28,7 @@ use super::program::{Atom, Aval, Env, Program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::scope::Part;
-use crate::shape::{AxisName, Shape, sizes_are_open};
+use crate::shape::{AxisName, Shape};
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec, Typed, axis_text};
 use crate::stack::grow;
@@ -353,9 +352,12 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
-    /// `v` with those of these dimensions left whole that the compiler could pad. XLA (xla-cpu-pjrt 0.0.1) takes the padding
-    /// of unevenly split dimensions for elements in windows; `numbers/sharded` notices when it no longer does.
+    /// Returns `v` with those of these dimensions replicated that the compiler could pad, and take the padding for elements
+    /// in windows.
     pub(crate) fn without_padding(&mut self, v: Value, dims: impl IntoIterator<Item = usize>) -> Value {
+        if !self.has_quirk("padding-in-windows") {
+            return v;
+        }
         let padded: Vec<usize> = dims.into_iter().filter(|d| self.may_pad(self.shape(v)[*d])).collect();
         if padded.is_empty() { v } else { self.with_whole(v, &padded) }
     }
@@ -437,11 +439,7 @@ impl Lowering {
             }
             env.set(*var, *arg);
         }
-        let kept = if self.on_cpu() && self.is_local() && !sizes_are_open() {
-            materialize::materialized(program)
-        } else {
-            Vec::new()
-        };
+        let kept = PlatformRules::values_to_materialize(self, program);
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {
@@ -452,7 +450,7 @@ impl Lowering {
             outs.clear();
             outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
             let around = self.locations.enter(eqn);
-            let values = grow(|| self.unpacked(&*eqn.primitive, &inputs, &outs)).map_err(|e| e.at(eqn.source));
+            let values = grow(|| self.apply(&*eqn.primitive, &inputs, &outs)).map_err(|e| e.at(eqn.source));
             self.locations.leave(around);
             let values = values?;
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {

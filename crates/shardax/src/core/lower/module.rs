@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::function::Functions;
 use super::location::MAIN;
-use super::{Lowering, Platform, Value, attr};
+use super::{Lowering, Platform, PlatformRules, Value, attr};
 use crate::core::program::Program;
 use crate::error::Result;
 use crate::sharding::memory::MemoryKind;
@@ -138,11 +138,7 @@ impl Module<'_> {
         text.push_str("  }\n");
         cx.functions.texts().for_each(|function| text.push_str(function));
         text.push_str("}\n");
-        // The TPU compiler aborts the process for partitioned complex128.
-        if self.platform == Platform::Tpu && self.num_partitions > 1 && text.contains("complex<f64>") {
-            let way_round = "compute in complex64, or with the real and the imaginary parts, or on one device";
-            return Err(self.platform.lacks("complex128 over several devices", way_round));
-        }
+        PlatformRules::check_text(&cx, &text, self.num_partitions)?;
         cx.locations.write(&mut text);
         Ok(text)
     }

@@ -19,10 +19,9 @@ impl Lowering {
         if config.iter().all(|c| *c == (0, 0, 0)) {
             return x;
         }
-        // XLA's partitioner (xla-cpu-pjrt 0.0.1) aborts the process for interior padding with a negative edge ("Check
-        // failed: get_first_valid_element_offset_on_dilated_shard"), so the edge is cut afterwards. Noticed by
-        // `edges_cut_between_spread_elements_are_the_same`.
-        let apart = |&(low, high, interior): &Padding| interior > 0 && (low < 0 || high < 0);
+        // The partitioner aborts the process for interior padding with a negative edge, so the edge is cut afterwards.
+        let is_possible = !self.has_quirk("interior-padding-with-cut-edges");
+        let apart = |&(low, high, interior): &Padding| !is_possible && interior > 0 && (low < 0 || high < 0);
         if config.iter().any(apart) {
             let grown: Vec<Padding> =
                 config.iter().map(|c| if apart(c) { (c.0.max(0), c.1.max(0), c.2) } else { *c }).collect();

@@ -131,7 +131,7 @@ impl fmt::Debug for HostFunction {
 }
 
 /// Registers the handler with XLA, once.
-pub(super) fn register() -> Result<()> {
+pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED
         .get_or_init(|| {
@@ -146,7 +146,7 @@ pub(super) fn register() -> Result<()> {
 }
 
 /// Registers the handler for NVIDIA GPUs with XLA, once.
-pub(super) fn register_on_device() -> Result<()> {
+pub(crate) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let register = || {
         let plugin = Plugin::find("cuda").map_err(|e| err!(Plugin, "{e}"))?;

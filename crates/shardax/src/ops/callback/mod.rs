@@ -2,10 +2,10 @@
 
 pub mod debug;
 pub mod ffi;
-mod function;
+pub(crate) mod function;
 mod one_device;
 mod ordered;
-mod primitive;
+pub(crate) mod primitive;
 pub(crate) mod text;
 mod views;
 

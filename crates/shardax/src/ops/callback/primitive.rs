@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::function::{HostFunction, TARGET, register, register_on_device};
+use super::function::{HostFunction, TARGET};
 use super::one_device;
 use super::ordered::TOKEN;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind;
 use crate::dtype::DType;
-use crate::error::{Result, bail, err};
+use crate::error::{Error, Result, bail, err};
 use crate::interpret::batching::move_batch;
 use crate::ops::control_flow::each;
 use crate::shape::Shape;
@@ -67,14 +67,66 @@ impl HostCall {
         bind(Arc::new(self), args)
     }
 
-    fn is_ffi(&self) -> bool {
+    pub(crate) fn is_ffi(&self) -> bool {
         matches!(self.kind, Kind::Ffi | Kind::FfiWithEffect)
     }
 
     /// `true` if an operand or result has elements of less than a byte.
-    fn has_parts_of_bytes(&self, cx: &Lowering, args: &[Value]) -> bool {
+    pub(crate) fn has_parts_of_bytes(&self, cx: &Lowering, args: &[Value]) -> bool {
         let operands = args.iter().map(|&arg| cx.dtype(arg));
         operands.chain(self.results.iter().map(|(dtype, _)| *dtype)).any(|dtype| dtype.bits() < 8)
+    }
+
+    /// The error for a platform that cannot call the function.
+    pub(crate) fn lacks(&self, cx: &Lowering, way_round: &str) -> Error {
+        cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way_round)
+    }
+
+    /// Writes the call of this implementation, whose handler is registered.
+    pub(crate) fn call(
+        &self,
+        function: &HostFunction,
+        cx: &mut Lowering,
+        args: &[Value],
+        outs: &[Aval],
+    ) -> Result<Vec<Value>> {
+        if self.ordered && self.kind == Kind::Debug && cx.many_devices {
+            return Err(err!(
+                Value,
+                "The following ordered effects are not supported for more than 1 device: {} of {:?}",
+                self.name(),
+                self.function
+            )
+            .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
+        }
+        // The partitioner loses the sharding of a custom call with side effects and then rejects the program. Checked by
+        // `effects_happen_once_in_programs_over_devices`.
+        if self.has_effects() && !cx.is_local() {
+            let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
+            let mesh = mesh.ok_or_else(|| {
+                let what = "where some mesh axes are left to the compiler is not supported";
+                err!(NotImplemented, "{} {what}", self.name())
+                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
+            })?;
+            return one_device::lower(self, &mesh, cx, args);
+        }
+        let layouts = |shapes: Vec<&Shape>| {
+            let rows = shapes.iter().map(|s| {
+                let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
+                format!("dense<[{}]> : tensor<{}xindex>", order.join(", "), s.len())
+            });
+            format!("[{}]", rows.collect::<Vec<_>>().join(", "))
+        };
+        let operands = layouts(args.iter().map(|&v| cx.shape(v)).collect());
+        let results = layouts(outs.iter().map(|o| &o.shape).collect());
+        let attrs = format!(
+            "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
+             backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
+            self.has_effects(),
+            function.number,
+            i64::from(self.token),
+        );
+        Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
     }
 }
 
@@ -114,71 +166,11 @@ impl Primitive for HostCall {
         rule.replicated()
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let function = match (cx.platform, &self.cuda) {
-            (Platform::Cpu, _) => {
-                register()?;
-                &self.function
-            }
-            (Platform::Gpu, Some(function)) => {
-                register_on_device()?;
-                function
-            }
-            // Its arguments are copied to the host, where elements of less than a byte have a byte each.
-            (Platform::Gpu, None) if !self.is_ffi() && !self.has_parts_of_bytes(cx, args) => {
-                register_on_device()?;
-                &self.function
-            }
-            (platform, _) => {
-                let way = match platform {
-                    Platform::Gpu if self.is_ffi() => {
-                        "add a GPU implementation with `.cuda(…)`, or use a `pure_callback`, whose arguments are copied to the host"
-                    }
-                    Platform::Gpu => "convert operands and results of 4 bits and fewer to int8 or bfloat16",
-                    _ => {
-                        "compute this part of the program on the CPU's devices, or leave the call out on other platforms"
-                    }
-                };
-                return Err(platform.lacks(&format!("{} of {:?}", self.name(), self.function), way));
-            }
-        };
-        if self.ordered && self.kind == Kind::Debug && cx.many_devices {
-            return Err(err!(
-                Value,
-                "The following ordered effects are not supported for more than 1 device: {} of {:?}",
-                self.name(),
-                self.function
-            )
-            .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
-        }
-        // The partitioner (xla-cpu-pjrt 0.0.1) loses the sharding of a custom call with side effects and then rejects
-        // the program. Checked by `effects_happen_once_in_programs_over_devices`.
-        if self.has_effects() && !cx.is_local() {
-            let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
-            let mesh = mesh.ok_or_else(|| {
-                let what = "where some mesh axes are left to the compiler is not supported";
-                err!(NotImplemented, "{} {what}", self.name())
-                    .help("call it inside a `shard_map` over all axes, where each device calls it with its own shard, or outside of `jit`")
-            })?;
-            return one_device::lower(self, &mesh, cx, args);
-        }
-        let layouts = |shapes: Vec<&Shape>| {
-            let rows = shapes.iter().map(|s| {
-                let order: Vec<String> = (0..s.len()).rev().map(|d| d.to_string()).collect();
-                format!("dense<[{}]> : tensor<{}xindex>", order.join(", "), s.len())
-            });
-            format!("[{}]", rows.collect::<Vec<_>>().join(", "))
-        };
-        let operands = layouts(args.iter().map(|&v| cx.shape(v)).collect());
-        let results = layouts(outs.iter().map(|o| &o.shape).collect());
-        let attrs = format!(
-            "call_target_name = \"{TARGET}\", api_version = 4 : i32, has_side_effect = {}, \
-             backend_config = {{function = {} : i64, token = {} : i64}}, operand_layouts = {operands}, result_layouts = {results}",
-            self.has_effects(),
-            function.number,
-            i64::from(self.token),
-        );
-        Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
+    /// Only platforms whose rules register the handler of calls have it.
+    fn lower(&self, cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        let way_round =
+            "compute this part of the program on the CPU's devices, or leave the call out on other platforms";
+        Err(self.lacks(cx, way_round))
     }
 
     fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::axes::Axes;
 use super::{mapped, narrow};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -197,11 +197,6 @@ impl Primitive for PsumScatter {
             self.dim,
             self.axes.attrs(cx, "replica_groups")?
         );
-        if cx.platform == Platform::Tpu && matches!(outs[0].dtype, DType::F64 | DType::Complex64) {
-            let operation = format!("psum_scatter of {}", outs[0].dtype);
-            let way_round = "take this device's part of a `psum`, or scatter real numbers of 32 bits";
-            return Err(cx.platform.lacks(&operation, way_round));
-        }
         narrow::exchanged(cx, args[0], &outs[0], true, |cx, x, out| {
             let region = Reducer::Sum.region(cx, out.dtype)?;
             Ok(cx.op_with("stablehlo.reduce_scatter", &[x], &attrs, vec![region], std::slice::from_ref(out))[0])

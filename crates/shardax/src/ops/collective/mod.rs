@@ -3,10 +3,9 @@
 pub(crate) mod axes;
 pub(crate) mod constraint;
 mod functions;
-mod gather;
+pub(crate) mod gather;
 mod mapped;
 mod narrow;
-mod ordered;
 mod permute;
 mod ragged;
 pub(crate) mod reduce;

@@ -1,8 +1,7 @@
 //! Elements of 8 bits and fewer between devices: exchanged in a type that every platform exchanges.
 //!
-//! Sums are made in 32 bits and rounded once. Elements that share bytes are moved in bytes of their own, and on CPU, whose
-//! plugin (xla-cpu-pjrt 0.0.1) exchanges no float8, float8 is moved as its bits. Noticed by
-//! `narrow::over_devices`.
+//! Sums are made in 32 bits and rounded once. Elements that share bytes are moved in bytes of their own, and float8 as its
+//! bits where the plugin exchanges no float8.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -20,7 +19,7 @@ pub(super) fn exchanged(
     let dtype = out.dtype;
     let (carrier, cast) = match (dtype.is_narrow(), dtype.is_float()) {
         (false, _) => return Ok(vec![write(cx, x, out)?]),
-        (true, true) if !combines && dtype.is_float8() => match cx.on_cpu() {
+        (true, true) if !combines && dtype.is_float8() => match cx.has_quirk("float8-between-devices") {
             true => (DType::U8, "stablehlo.bitcast_convert"),
             false => return Ok(vec![write(cx, x, out)?]),
         },

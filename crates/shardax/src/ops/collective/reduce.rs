@@ -3,9 +3,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::axes::{Axes, Names};
-use super::{mapped, narrow, ordered};
+use super::{mapped, narrow};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -203,6 +203,18 @@ pub(crate) struct AllReduce {
 }
 
 impl AllReduce {
+    /// Lowers the reduction; `write` writes that of an operand with the attributes of its groups.
+    pub(crate) fn lower_by(
+        &self,
+        cx: &mut Lowering,
+        x: Value,
+        out: &Aval,
+        write: impl FnOnce(&mut Lowering, Value, &str, &Aval) -> Result<Value>,
+    ) -> Result<Vec<Value>> {
+        let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
+        narrow::exchanged(cx, x, out, true, |cx, x, out| write(cx, x, &attrs, out))
+    }
+
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
         match self.reducer == Reducer::Sum && self.axes.groups.is_none() {
@@ -263,23 +275,9 @@ impl Primitive for AllReduce {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        // The TPU compiler aborts the process for groups of different sizes.
-        if cx.platform == Platform::Tpu && self.axes.groups.is_some() && self.axes.size == 0 {
-            let operation = format!("{} over groups of different sizes", self.name());
-            return Err(cx.platform.lacks(&operation, "give all groups as many members, or fill them up with zeros"));
-        }
-        if cx.platform == Platform::Tpu && self.reducer != Reducer::Sum && outs[0].dtype.bits() == 64 {
-            let operation = format!("{} of {}", self.name(), outs[0].dtype);
-            let way_round = "convert the operand to 32 bits, or reduce what `all_gather` gives";
-            return Err(cx.platform.lacks(&operation, way_round));
-        }
-        let attrs = format!("{}, use_global_device_ids", self.axes.attrs(cx, "replica_groups")?);
-        narrow::exchanged(cx, args[0], &outs[0], true, |cx, x, out| {
-            if matches!(self.reducer, Reducer::Max | Reducer::Min) && out.dtype.is_float() && cx.on_cpu() {
-                return ordered::all_reduce(self.reducer, cx, x, &attrs, out);
-            }
+        self.lower_by(cx, args[0], &outs[0], |cx, x, attrs, out| {
             let region = self.reducer.region(cx, out.dtype)?;
-            Ok(cx.op_with("stablehlo.all_reduce", &[x], &attrs, vec![region], std::slice::from_ref(out))[0])
+            Ok(cx.op_with("stablehlo.all_reduce", &[x], attrs, vec![region], std::slice::from_ref(out))[0])
         })
     }
 

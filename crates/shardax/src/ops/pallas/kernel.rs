@@ -115,7 +115,7 @@ pub fn dot(a: &Array, b: &Array) -> Array {
 
 /// The position in the grid along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ProgramId {
+pub(crate) struct ProgramId {
     pub axis: usize,
 }
 

@@ -18,11 +18,10 @@
 //! [Fused kernels](https://github.com/shardax/shardax/blob/main/docs/kernels.md) explains them.
 
 mod call;
-mod device;
 mod grid;
-mod kernel;
-mod primitive;
-mod spec;
+pub(crate) mod kernel;
+pub(crate) mod primitive;
+pub(crate) mod spec;
 
 pub use call::{CompilerParams, CostEstimate, PallasCall, pallas_call};
 pub use kernel::{cdiv, dot, num_programs, program_id, when};

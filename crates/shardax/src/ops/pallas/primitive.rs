@@ -1,10 +1,9 @@
 //! The primitive of a kernel on its grid.
 
 use super::call::{CompilerParams, CostEstimate};
-use super::device;
 use super::spec::BlockDim;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, Tangents, ThreadState};
 use crate::core::program::trace::trace;
 use crate::core::program::{Aval, Flops, Program};
@@ -20,7 +19,7 @@ use crate::sharding::DimSpec;
 /// A kernel. Operands are the prefetched ones and the inputs. Its refs are those of the operands, of the results, and of
 /// the scratch memory, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
+pub(crate) struct Kernel {
     pub name: String,
     /// Without inputs and outputs: it reads and writes its refs.
     pub program: Program,
@@ -43,7 +42,7 @@ pub(super) struct Kernel {
 
 /// The blocks of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Block {
+pub(crate) struct Block {
     pub dims: Vec<BlockDim>,
     /// The type of the array.
     pub array: Aval,
@@ -166,10 +165,7 @@ impl Primitive for Kernel {
         }
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if matches!(cx.platform, Platform::Gpu | Platform::Tpu) && !self.interpret {
-            return device::call(self, cx, args, outs);
-        }
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         cx.expand(args, |args| self.run(args))
     }
 

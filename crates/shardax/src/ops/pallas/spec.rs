@@ -32,7 +32,7 @@ pub const SQUEEZED: BlockDim = BlockDim::Squeezed;
 
 impl BlockDim {
     /// The number of entries.
-    pub(super) fn size(self) -> usize {
+    pub(crate) fn size(self) -> usize {
         match self {
             BlockDim::Blocked(size) | BlockDim::Element { size, .. } => size,
             BlockDim::Squeezed => 1,

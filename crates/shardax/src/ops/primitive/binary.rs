@@ -543,10 +543,9 @@ impl Primitive for Convert {
             let real = Aval::new(from.real(), outs[0].shape.clone());
             v = cx.op("stablehlo.real", &[v], "", &real);
         }
-        // XLA (xla-cpu-pjrt 0.0.1) rounds small negative numbers to -0, whose bits are NaN in formats without -0. Noticed
-        // by `narrow::host_and_device_convert_alike`.
+        // Small negative numbers would be rounded to -0, whose bits are NaN in formats without -0.
         let to = Format::of(self.dtype).and_then(Format::rounds_to_unsigned_zero);
-        if let Some(small) = to.filter(|_| from.is_float()) {
+        if let Some(small) = to.filter(|_| from.is_float() && cx.has_quirk("negative-zero-of-narrow-floats")) {
             let wide = cx.aval(v).with_dtype(DType::F32);
             let x = cx.op("stablehlo.convert", &[v], "", &wide);
             let size = cx.op("stablehlo.abs", &[x], "", &wide);

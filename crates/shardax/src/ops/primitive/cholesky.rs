@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::matrix::{Decomposition, batch_first, by_kernel, matrices, product, square, widened};
+use super::matrix::{batch_first, matrices, product, square, widened};
 use super::triangular_solve::{Op, TriangularSolve};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -47,9 +47,6 @@ impl Primitive for Cholesky {
             return Ok(args.to_vec());
         }
         widened(cx, args, outs, |cx, args, outs| {
-            if let Some(l) = by_kernel(Decomposition::Cholesky, true, cx, args[0], outs) {
-                return Ok(l);
-            }
             let l = cx.op("stablehlo.cholesky", args, "lower = true", &outs[0]);
             // The elements above the diagonal are unspecified.
             cx.expand(&[l], |l| Ok(vec![l[0].tril(0)]))

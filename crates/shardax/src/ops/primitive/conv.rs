@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::add_tangents;
 use super::dot::accumulated_in;
 use super::slices::Reverse;
 use super::unary::{IMAG, REAL};
 use super::window::{self, WindowDim};
-use super::{add_tangents, conv_depthwise, conv_dot};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value, bools, ints};
+use crate::core::lower::{Lowering, Value, bools, ints};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
@@ -105,7 +105,7 @@ impl ConvGeneralDilated {
     }
 
     /// A convolution of complex numbers as four of their real and imaginary parts.
-    fn of_parts(&self, lhs: &Array, rhs: &Array) -> Array {
+    pub(crate) fn of_parts(&self, lhs: &Array, rhs: &Array) -> Array {
         let conv = ConvGeneralDilated { preferred: self.preferred.map(DType::real), ..self.clone() };
         let ([lr, li], [rr, ri]) = ([REAL, IMAG].map(|part| part.apply(lhs)), [REAL, IMAG].map(|part| part.apply(rhs)));
         let out = conv.apply(&lr, &rr) - conv.apply(&li, &ri);
@@ -330,35 +330,10 @@ impl Primitive for ConvGeneralDilated {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let dtype = cx.dtype(args[0]);
-        // cuDNN supports none of these.
-        if cx.platform == Platform::Gpu && dtype.is_complex() {
-            return cx.expand(args, |xs| Ok(vec![self.of_parts(&xs[0], &xs[1])]));
+        // The partitioner's convolution is wrong if spatial dimensions are split, and for feature or batch groups.
+        if !cx.has_quirk("split-convolutions") {
+            return Ok(vec![self.write(cx, args, &outs[0])]);
         }
-        if cx.platform == Platform::Gpu && !dtype.is_float() && dtype != DType::I8 {
-            let way = "convert the operands to float32 with `astype`, which is exact up to 2^24";
-            return Err(cx.platform.lacks(&format!("{} of {dtype}", self.name()), way));
-        }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(made) = super::cpu_kernels::conv::lower(self, cx, args, &outs[0])? {
-            return Ok(vec![made]);
-        }
-        if let Some(product) = conv_dot::lower(self, cx, args, &outs[0])? {
-            return Ok(vec![product]);
-        }
-        if let Some(sum) = conv_depthwise::lower(self, cx, args, &outs[0]) {
-            return Ok(vec![sum]);
-        }
-        if cx.on_cpu() && self.window.iter().any(|w| w.low < 0 || w.high < 0) {
-            // The CPU plugin's convolution (xla-cpu-pjrt 0.0.1) is wrong for negative padding, so the edges are cut off
-            // before. Noticed by `convolutions_and_their_gradients`.
-            let spatial = self.lhs[2..].iter().copied();
-            let padded = window::pad(cx, args[0], spatial.zip(self.window.iter().copied()));
-            let window = self.window.iter().map(|w| WindowDim { low: 0, high: 0, base_dilation: 1, ..*w }).collect();
-            return ConvGeneralDilated { window, ..self.clone() }.lower(cx, &[padded, args[1]], outs);
-        }
-        // The partitioner's convolution (xla-cpu-pjrt 0.0.1) is wrong if spatial dimensions are split, and for feature
-        // or batch groups, so they are kept whole. Noticed by `a_convolution_of_split_images_is_the_same`.
         let grouped = self.feature_group_count > 1 || self.batch_group_count > 1;
         let whole = |spec: &Spec| spec[if grouped { 0 } else { 2 }..].to_vec();
         let args = [cx.with_whole(args[0], &whole(&self.lhs)), cx.with_whole(args[1], &whole(&self.rhs))];

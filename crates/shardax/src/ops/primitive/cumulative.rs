@@ -76,12 +76,6 @@ impl Cumulative {
         if n < 2 {
             return Ok(args.to_vec());
         }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(result) =
-            super::cpu_kernels::cumulative::lower(self.kind, self.axis, self.reverse, cx, args[0], &outs[0])
-        {
-            return Ok(vec![result]);
-        }
         // Each element's window extends to the end of the axis. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of it,
         // which is at worst half as fast as the expansion and compiles several times as fast.
         let along = |v: i64, rest: i64| -> Vec<i64> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{add_tangents, dot_algorithm, dot_long, dot_vector};
+use super::{add_tangents, dot_algorithm};
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -34,7 +34,7 @@ pub(crate) struct DotGeneral {
     pub out: Option<Arc<Typed>>,
 }
 
-pub(super) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
+pub(crate) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
     (0..rank).filter(|d| !contract.contains(d) && !batch.contains(d)).collect()
 }
 
@@ -328,53 +328,10 @@ impl Primitive for DotGeneral {
         if let Some(Precision::Algorithm(preset)) = self.precision {
             return Ok(vec![dot_algorithm::lower(self, preset, cx, args, &outs[0])?]);
         }
-        let attrs = self.attributes();
-        // On an H100 Triton's kernels for operands of 8 bits gave twice the sums (jax-cuda13-plugin 0.11.2, JAX too). Those
-        // of int32 are right. Noticed by the reference value `dot/dot_general_i8_to_i32` on a GPU.
-        let is_byte = |dtype: DType| dtype.is_integer() && dtype.bits() == 8;
-        let bytes_on_gpu = cx.platform == Platform::Gpu && args.iter().any(|&v| is_byte(cx.dtype(v)));
-        // The CPU computes in 32 bits, which have the numbers of two kinds of float8.
-        if outs[0].dtype.is_narrow() && cx.on_cpu() || is_byte(outs[0].dtype) && bytes_on_gpu {
-            let dtype = if outs[0].dtype.is_float() { DType::F32 } else { DType::I32 };
-            let wide = DotGeneral { preferred: Some(dtype), ..self.clone() };
-            let made = wide.lower(cx, args, &[outs[0].with_dtype(dtype)])?;
-            return Ok(vec![cx.op("stablehlo.convert", &made, "", &outs[0])]);
-        }
-        if let Some(sums) = dot_long::lower(self, cx, args, &outs[0])? {
-            return Ok(vec![sums]);
-        }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(made) = super::cpu_kernels::few_rows::lower(self, cx, args, &outs[0]) {
-            return Ok(vec![made]);
-        }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(product) = super::cpu_kernels::low_precision::lower(self, cx, args, &outs[0]) {
-            return Ok(vec![if self.lhs_batch.is_empty() { product } else { cx.split_as_operands(product) }]);
-        }
-        // A wider result is computed from widened operands: the CPU plugin (xla-cpu-pjrt 0.0.1) is twice as fast that
-        // way.
-        let args: Vec<Value> = match self.preferred {
-            Some(dtype) if cx.on_cpu() || bytes_on_gpu => args
-                .iter()
-                .map(|&v| {
-                    let wide = Aval::new(dtype, cx.shape(v).clone());
-                    if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &wide) }
-                })
-                .collect(),
-            _ => args.to_vec(),
-        };
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(made) = super::cpu_kernels::matmul::lower(self, cx, &args, &outs[0]) {
-            return Ok(vec![made]);
-        }
-        if let Some(made) = dot_vector::lower(self, cx, &args, &outs[0]) {
-            return Ok(vec![made]);
-        }
-        let made = cx.op("stablehlo.dot_general", &args, &attrs, &outs[0]);
-        // If the result is needed with rows split over another axis than the operands' rows, XLA's partitioner
-        // (xla-cpu-pjrt 0.0.1) returns wrong rows (docs/plugin.md). Noticed by
-        // `products_whose_batches_change_axes_are_the_same`.
-        Ok(vec![if self.lhs_batch.is_empty() { made } else { cx.split_as_operands(made) }])
+        let made = cx.op("stablehlo.dot_general", args, &self.attributes(), &outs[0]);
+        // The partitioner returns wrong rows if the result is needed with rows split over another axis than the operands'.
+        let follows_operands = !self.lhs_batch.is_empty() && cx.has_quirk("products-that-change-axes");
+        Ok(vec![if follows_operands { cx.split_as_operands(made) } else { made }])
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

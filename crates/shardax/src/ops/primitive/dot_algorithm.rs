@@ -2,7 +2,6 @@
 
 use super::dot::DotGeneral;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
@@ -36,8 +35,36 @@ fn attribute(preset: DotAlgorithmPreset) -> String {
     )
 }
 
-/// Writes a product by this algorithm. Fails for one that CPUs do not have, on CPU, and for operands that are not real
-/// floating-point numbers.
+/// Fails for operands that are not real floating-point numbers.
+pub(crate) fn check(preset: DotAlgorithmPreset, cx: &Lowering, args: &[Value]) -> Result<()> {
+    match args.iter().find(|&&v| !cx.dtype(v).is_float()) {
+        Some(&odd) => {
+            let name = preset.name();
+            Err(err!(Type, "the precision '{name}' is for floating-point operands, got {}", cx.aval(odd))
+                .help("leave the precision out, or convert the operands with `astype`"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The operands in types of the algorithm.
+pub(crate) fn operands(preset: DotAlgorithmPreset, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
+    let (types, ..) = parameters(preset);
+    [args[0], args[1]].map(|v| match types.contains(&cx.dtype(v)) {
+        true => v,
+        false => cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(types[0])),
+    })
+}
+
+/// The product in the type of the result.
+pub(crate) fn result(cx: &mut Lowering, product: Value, out: &Aval) -> Value {
+    match cx.dtype(product) == out.dtype {
+        true => product,
+        false => cx.op("stablehlo.convert", &[product], "", out),
+    }
+}
+
+/// Writes a product by this algorithm.
 pub(super) fn lower(
     dot: &DotGeneral,
     preset: DotAlgorithmPreset,
@@ -45,40 +72,17 @@ pub(super) fn lower(
     args: &[Value],
     out: &Aval,
 ) -> Result<Value> {
-    let name = preset.name();
-    if let Some(&odd) = args.iter().find(|&&v| !cx.dtype(v).is_float()) {
-        return Err(err!(Type, "the precision '{name}' is for floating-point operands, got {}", cx.aval(odd))
-            .help("leave the precision out, or convert the operands with `astype`"));
+    check(preset, cx, args)?;
+    let args = operands(preset, cx, args);
+    let (_, _, sums, _) = parameters(preset);
+    let attrs = format!("{}, {}", dot.plain().attributes(), attribute(preset));
+    let product = cx.op("stablehlo.dot_general", &args, &attrs, &out.with_dtype(sums));
+    Ok(result(cx, product, out))
+}
+
+impl DotGeneral {
+    /// The product without an algorithm, and of the operands' type.
+    pub(crate) fn plain(&self) -> DotGeneral {
+        DotGeneral { precision: None, preferred: None, ..self.clone() }
     }
-    let (types, _, sums, _) = parameters(preset);
-    let known = matches!(preset, F16F16F16 | Bf16Bf16F32 | Bf16Bf16F32X3 | Bf16Bf16F32X6 | F32F32F32 | F64F64F64);
-    if cx.on_cpu() && !known {
-        return Err(err!(NotImplemented, "The precision '{name}' is not supported by dot_general on CPU").help(
-            "on CPU there are F16_F16_F16, BF16_BF16_F32 (also _X3 and _X6), F32_F32_F32 and F64_F64_F64; or leave the precision out",
-        ));
-    }
-    let mut converted = |v: Value| match types.contains(&cx.dtype(v)) {
-        true => v,
-        false => cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(types[0])),
-    };
-    let args = [converted(args[0]), converted(args[1])];
-    // CPUs compute with operands of these types as they do without an algorithm.
-    let plain = DotGeneral { precision: None, preferred: None, ..dot.clone() };
-    let from = cx.dtype(args[0]);
-    let natural = if cx.on_cpu() { from } else { sums };
-    let made = match cx.on_cpu() {
-        true if from == cx.dtype(args[1]) => plain.lower(cx, &args, &[out.with_dtype(natural)])?[0],
-        true => {
-            let wide = args.map(|v| cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(DType::F32)));
-            plain.lower(cx, &wide, &[out.with_dtype(DType::F32)])?[0]
-        }
-        false => {
-            let attrs = format!("{}, {}", plain.attributes(), attribute(preset));
-            cx.op("stablehlo.dot_general", &args, &attrs, &out.with_dtype(natural))
-        }
-    };
-    Ok(match cx.dtype(made) == out.dtype {
-        true => made,
-        false => cx.op("stablehlo.convert", &[made], "", out),
-    })
 }

@@ -35,7 +35,7 @@ impl Operand<'_> {
 }
 
 /// Lowers `dot` to a product and a sum, if an operand is a vector and the sums are long.
-pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
     let lhs = Operand { value: args[0], contract: &dot.lhs_contract, batch: &dot.lhs_batch };
     let rhs = Operand { value: args[1], contract: &dot.rhs_contract, batch: &dot.rhs_batch };
     let addends: usize = lhs.contract.iter().map(|&d| cx.shape(lhs.value)[d]).product();

@@ -14,12 +14,8 @@ const MIN_ELEMENTS: usize = 4096;
 type Side<'a> = (Value, &'a [usize], &'a [usize]);
 
 /// Lowers `dot` to another form, if one operand has a single row and there is a better form.
-pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
-    if !cx.on_cpu()
-        || !cx.is_local()
-        || sizes_are_open()
-        || !matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16 | DType::F16)
-    {
+pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    if !cx.is_local() || sizes_are_open() || !matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16 | DType::F16) {
         return None;
     }
     let (lhs, rhs) = ((args[0], &*dot.lhs_contract, &*dot.lhs_batch), (args[1], &*dot.rhs_contract, &*dot.rhs_batch));
@@ -133,7 +129,7 @@ fn scaled(cx: &mut Lowering, matrix: Value, vector: Value, places: &[usize]) -> 
 }
 
 /// `[1, n] × [n, free]`, or its other orientation: contracts dimension 1 and `dim`.
-pub(super) fn product(
+pub(crate) fn product(
     precision: Option<Precision>,
     cx: &mut Lowering,
     operands: [Value; 2],

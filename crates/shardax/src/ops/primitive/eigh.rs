@@ -3,9 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{
-    Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, product, square, widened, with_last,
-};
+use super::matrix::{adjoint, batch_first, eye_like, matrices, product, square, widened, with_last};
 use super::unary::{ABS, SQRT, real};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -82,9 +80,6 @@ impl Primitive for Eigh {
             return cx.expand(args, |a| Ok(vec![eye_like(&a[0], n), real(&a[0].last_diagonal(0))]));
         }
         let found = widened(cx, args, outs, |cx, args, outs| {
-            if let Some(found) = by_kernel(Decomposition::Eigh, true, cx, args[0], outs) {
-                return Ok(found);
-            }
             // Jacobi's method; reads the lower triangle, sorts the eigenvalues, at most 100 sweeps, with this
             // tolerance.
             let attrs = "call_target_name = \"Eigh\", backend_config = \"1,1,100,1e-6\"";
@@ -98,13 +93,7 @@ impl Primitive for Eigh {
                 Ok(refined(&args[0], &v).into())
             })
         })?;
-        // The method (xla-cpu-pjrt 0.0.1) returns finite numbers for infinities and NaN. Noticed by
-        // `eigenvalues_of_what_is_not_finite_are_nan`.
-        cx.expand(&[args[0], found[0], found[1]], |a| {
-            let finite = a[0].isfinite().all([-2, -1]);
-            let or_nan = |x: &Array, axes: &[i32]| where_(finite.expand_dims(axes), x, f64::NAN).astype(x.dtype());
-            Ok(vec![or_nan(&a[1], &[-2, -1]), or_nan(&a[2], &[-1])])
-        })
+        nan_unless_finite(cx, args[0], &found)
     }
 
     /// With `x = vᴴ da v`: `dw = diag(x)` and `dv = v (f * x)`, where `f[i, j] = 1 / (w[j] - w[i])`, and 0 on the
@@ -126,4 +115,17 @@ impl Primitive for Eigh {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Ok((self.apply(&batch_first(axis, args, dims)[0]), vec![Some(0); 2]))
     }
+}
+
+/// The eigenvectors and eigenvalues `found` of `a`, or NaN for a matrix that is not finite: the methods return finite
+/// numbers.
+pub(crate) fn nan_unless_finite(cx: &mut Lowering, a: Value, found: &[Value]) -> Result<Vec<Value>> {
+    if !cx.has_quirk("finite-eigenvalues-of-nan") {
+        return Ok(found.to_vec());
+    }
+    cx.expand(&[a, found[0], found[1]], |a| {
+        let finite = a[0].isfinite().all([-2, -1]);
+        let or_nan = |x: &Array, axes: &[i32]| where_(finite.expand_dims(axes), x, f64::NAN).astype(x.dtype());
+        Ok(vec![or_nan(&a[1], &[-2, -1]), or_nan(&a[2], &[-1])])
+    })
 }

@@ -313,10 +313,9 @@ impl Primitive for Gather {
             self.indices_are_sorted,
             ints(&self.slice_sizes)
         );
-        // The operation itself clamps positions, but XLA adds that of one row to the position of a slice as it is given
-        // (xla-cpu-pjrt 0.0.1). Checked by `positions_out_of_bounds_of_a_slice_stay_in_it`.
+        // The operation itself clamps positions, but XLA adds that of one row to the position of a slice as it is given.
         let mut args = args.to_vec();
-        if self.mode == GatherScatterMode::Clip {
+        if self.mode == GatherScatterMode::Clip && cx.has_quirk("slices-of-slices") {
             args[1] = clipped(cx, args[0], args[1], &self.dims.start_index_map, &self.slice_sizes)?;
         }
         let args = &args;

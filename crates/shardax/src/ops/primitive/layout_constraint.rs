@@ -31,8 +31,8 @@ impl LayoutConstraint {
 pub(crate) fn constrained(cx: &mut Lowering, v: Value, minor_to_major: &str) -> Value {
     let aval = cx.aval(v);
     let rank = aval.rank();
-    // For a partitioned value, XLA's CPU partitioner (xla-cpu-pjrt 0.0.1) would gather all shards, to no effect.
-    if rank == 0 || (cx.on_cpu() && !cx.is_local()) {
+    // For a partitioned value, the partitioner would gather all shards, to no effect.
+    if rank == 0 || (!cx.is_local() && cx.has_quirk("layout-constraint-gathers-shards")) {
         return v;
     }
     let layouts = |order: &str| format!("[dense<[{order}]> : tensor<{rank}xindex>]");

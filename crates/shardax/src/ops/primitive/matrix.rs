@@ -66,6 +66,11 @@ pub(crate) fn batch_first(axis: &BatchAxis, args: &[Array], dims: &[Option<usize
     args.iter().zip(dims).map(|(x, d)| axis.moved(x, *d, 0)).collect()
 }
 
+/// Returns `true` for floating-point numbers of fewer than 32 bits, which matrices are not decomposed in.
+pub(crate) fn is_half(dtype: DType) -> bool {
+    dtype.is_float() && dtype.bits() < 32
+}
+
 /// Lowers with half precision widened to float32, and rounded once.
 pub(crate) fn widened(
     cx: &mut Lowering,
@@ -73,7 +78,6 @@ pub(crate) fn widened(
     outs: &[Aval],
     lower: impl FnOnce(&mut Lowering, &[Value], &[Aval]) -> Result<Vec<Value>>,
 ) -> Result<Vec<Value>> {
-    let is_half = |dtype: DType| dtype.is_float() && dtype.bits() < 32;
     let convert = |cx: &mut Lowering, v: Value, dtype: DType| {
         let aval = cx.aval(v).with_dtype(dtype);
         cx.op("stablehlo.convert", &[v], "", &aval)
@@ -85,33 +89,6 @@ pub(crate) fn widened(
     let made = lower(cx, &args, &wide)?;
     let narrow = |(v, out): (Value, &Aval)| if is_half(out.dtype) { convert(cx, v, out.dtype) } else { v };
     Ok(made.into_iter().zip(outs).map(narrow).collect())
-}
-
-/// A decomposition that there is a CPU kernel for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Decomposition {
-    Cholesky,
-    Qr,
-    Eigh,
-    Svd,
-}
-
-/// Lowers a decomposition to a CPU kernel, where there is one and it is worthwhile. `full` is that of [`Qr`](super::qr::Qr)
-/// and [`Svd`](super::svd::Svd).
-pub(crate) fn by_kernel(
-    of: Decomposition,
-    full: bool,
-    cx: &mut Lowering,
-    arg: Value,
-    outs: &[Aval],
-) -> Option<Vec<Value>> {
-    #[cfg(feature = "decompositions")]
-    return super::cpu_kernels::decompositions::lower(of, full, cx, arg, outs);
-    #[cfg(not(feature = "decompositions"))]
-    {
-        let _ = (of, full, cx, arg, outs);
-        None
-    }
 }
 
 /// The conjugate transpose.

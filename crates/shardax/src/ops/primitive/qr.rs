@@ -2,9 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::matrix::{
-    Decomposition, adjoint, batch_first, by_kernel, eye_like, matrices, matrix, product, widened, with_last,
-};
+use super::matrix::{adjoint, batch_first, eye_like, matrices, matrix, product, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve};
 use super::unary::IMAG;
 use crate::core::array::Array;
@@ -80,9 +78,6 @@ impl Primitive for Qr {
             });
         }
         widened(cx, args, outs, |cx, args, outs| {
-            if let Some(made) = by_kernel(Decomposition::Qr, self.full, cx, args[0], outs) {
-                return Ok(made);
-            }
             // Householder's method: `r` and, below it, the reflections that form `q`.
             let packed = cx.aval(args[0]);
             let factors = with_last(&packed, &[m.min(n)]);

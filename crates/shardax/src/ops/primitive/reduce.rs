@@ -62,8 +62,8 @@ impl Reducer {
     /// `maxima_keep_nan`.
     pub fn combine(self, cx: &mut Lowering, a: Value, b: Value, out: &Aval) -> Value {
         let direction = match self {
-            Reducer::Max if out.dtype.is_float() && cx.on_cpu() => "GE",
-            Reducer::Min if out.dtype.is_float() && cx.on_cpu() => "LE",
+            Reducer::Max if out.dtype.is_float() && cx.has_quirk("maximum-drops-nan") => "GE",
+            Reducer::Min if out.dtype.is_float() && cx.has_quirk("maximum-drops-nan") => "LE",
             _ => return cx.op(self.op(), &[a, b], "", out),
         };
         let flag = Aval::new(DType::Bool, out.shape.clone());
@@ -258,7 +258,8 @@ impl Primitive for Reduce {
         }
         let dtype = cx.dtype(args[0]);
         let reduced = self.reducer.reduce(cx, args[0], &self.axes, &outs[0])?;
-        if cx.is_local() || !cx.on_cpu() || !dtype.is_float() || !matches!(self.reducer, Reducer::Max | Reducer::Min) {
+        let is_extreme = dtype.is_float() && matches!(self.reducer, Reducer::Max | Reducer::Min);
+        if cx.is_local() || !is_extreme || !cx.has_quirk("split-maxima-drop-nan") {
             return Ok(vec![reduced]);
         }
         // The all-reduce of the partitioner may lose a NaN, so it is detected separately. Noticed by `maxima_keep_nan`.

@@ -28,7 +28,7 @@ use crate::shape::{Shape, size};
 type Ints = SmallVec<[usize; 4]>;
 
 /// Windows of up to this many elements are lowered to one slice per element.
-const MAX_SLICES: usize = 64;
+pub(crate) const MAX_SLICES: usize = 64;
 
 /// `reduce_window_max`, `_min` and `_sum`. Padding is the neutral element.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,10 +45,10 @@ pub(super) fn windows(shape: &[usize]) -> Vec<usize> {
 }
 
 /// The bounds of one slice: the operand's elements under one element of the window.
-struct Part {
-    start: Ints,
-    limit: Ints,
-    strides: Ints,
+pub(crate) struct Part {
+    pub start: Ints,
+    pub limit: Ints,
+    pub strides: Ints,
 }
 
 impl ReduceWindow {
@@ -58,7 +58,7 @@ impl ReduceWindow {
     }
 
     /// The number of elements of a window.
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w))
     }
 
@@ -69,7 +69,7 @@ impl ReduceWindow {
 
     /// For each element of the window in row-major order, its slice of an operand with padding and
     /// base dilation. `out` is the result's shape.
-    fn parts(&self, out: &[usize]) -> Vec<Part> {
+    pub(crate) fn parts(&self, out: &[usize]) -> Vec<Part> {
         (0..self.count())
             .map(|mut k| {
                 let mut start: Ints = smallvec![0; self.window.len()];
@@ -194,22 +194,25 @@ impl ReduceWindow {
         terms.reduce(|a, b| a + b).ok_or_else(|| err!(Value, "{} got an empty window", self.name()))
     }
 
+    /// Lowers the reduction; `write` writes that of an operand of the result's dtype.
+    pub(crate) fn lower_by(
+        &self,
+        cx: &mut Lowering,
+        x: Value,
+        out: &Aval,
+        write: impl FnOnce(&mut Lowering, Value, &Aval) -> Result<Value>,
+    ) -> Result<Vec<Value>> {
+        let x = cx.without_padding(x, windows(&self.window));
+        Ok(vec![match self.reducer {
+            Reducer::Sum => accumulated(cx, x, out, write)?,
+            _ => write(cx, x, out)?,
+        }])
+    }
+
     /// Writes the reduction of operands of the result's dtype.
     fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
         let dtype = out.dtype;
         let init = cx.constant(self.reducer.identity(dtype), &Aval::scalar(dtype));
-        if cx.on_cpu() && self.count() <= MAX_SLICES && size(&out.shape) > 0 {
-            let padded = cx.pad(x, init, &self.pad_config());
-            let mut result = None;
-            for p in self.parts(&out.shape) {
-                let part = cx.slice(padded, &p.start, &p.limit, &p.strides);
-                result = Some(match result {
-                    None => part,
-                    Some(r) => self.reducer.combine(cx, r, part, out),
-                });
-            }
-            return result.ok_or_else(|| err!(Value, "{} got an empty window", self.name()));
-        }
         let region = self.reducer.local_region(cx, dtype)?;
         let column = |f: fn(&WindowDim) -> usize| ints(&self.dims.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
@@ -273,11 +276,7 @@ impl Primitive for ReduceWindow {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let x = cx.without_padding(args[0], windows(&self.window));
-        Ok(vec![match self.reducer {
-            Reducer::Sum => accumulated(cx, x, &outs[0], |cx, x, out| self.write(cx, x, out))?,
-            _ => self.write(cx, x, &outs[0])?,
-        }])
+        self.lower_by(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {

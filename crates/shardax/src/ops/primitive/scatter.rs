@@ -292,10 +292,9 @@ impl Primitive for Scatter {
             (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
         }
         // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
-        // as each device's part of an array is, it merges both (xla-cpu-pjrt 0.0.1), and a position out of bounds reads
-        // another part. Checked by `one_position_of_an_array_that_is_split_while_it_runs_is_the_same`.
+        // as each device's part of an array is, it merges both, and a position out of bounds reads another part.
         let mut operand = args[0];
-        if rows_of(cx.shape(updates), &self.dims) == 1 {
+        if rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices") {
             let aval = cx.aval(operand);
             operand = cx.op("stablehlo.optimization_barrier", &[operand], "", &aval);
         }

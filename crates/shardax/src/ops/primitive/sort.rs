@@ -170,10 +170,6 @@ impl Primitive for Sort {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(sorted) = super::cpu_kernels::sort::lower(self, cx, args, outs) {
-            return Ok(sorted);
-        }
         if self.operands == 1 && cx.dtype(args[0]).is_float() {
             // Integers compare several times as fast.
             return cx.expand(args, |args| {

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::add_tangents;
-use super::matrix::{adjoint, batch_first, part, product, square, widened};
+use super::matrix::{adjoint, batch_first, product, square, widened};
 use super::unary::conj;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -11,8 +11,6 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
-use crate::ops::control_flow::fori_loop;
-use crate::ops::lax;
 
 /// The transformation of a matrix before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +21,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    fn of(self, a: &Array) -> Array {
+    pub(crate) fn of(self, a: &Array) -> Array {
         match self {
             Op::Plain => a.clone(),
             Op::Transpose => a.mt(),
@@ -42,16 +40,13 @@ pub(crate) struct TriangularSolve {
     pub unit_diagonal: bool,
 }
 
-/// The number of rows solved one by one before the rest is updated.
-const BLOCK: usize = 128;
-
 impl TriangularSolve {
     #[track_caller]
     pub fn apply(self, a: &Array, b: &Array) -> Array {
         bind1(self, &[a.clone(), b.clone()])
     }
 
-    fn attrs(self) -> String {
+    pub(crate) fn attrs(self) -> String {
         let op = match self.op {
             Op::Plain => "NO_TRANSPOSE",
             Op::Transpose => "TRANSPOSE",
@@ -69,55 +64,13 @@ impl TriangularSolve {
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
 
-    /// The solution by substitution, as in LAPACK. The CPU plugin's own operation (xla-cpu-pjrt 0.0.1) multiplies by
-    /// inverted blocks: a NaN in the last row of `b` or a zero on the diagonal makes the whole solution NaN. Noticed by
-    /// `triangular_solves_keep_nan_in_its_place`.
-    fn substitute(self, a: &Array, b: &Array) -> Result<Array> {
-        let (a, b) = match self.left_side {
-            true => (self.op.of(a), b.clone()),
-            // Transposed, `a` is on the left.
-            false => (self.op.of(a).mt(), b.mt()),
-        };
-        let lower = self.lower ^ (self.op != Op::Plain) ^ !self.left_side;
-        let x = by_blocks(&a, &b, lower, self.unit_diagonal)?;
-        Ok(if self.left_side { x } else { x.mt() })
+    /// The operands in programs that the compiler splits. The rows depend on each other: only right-hand sides and whole
+    /// matrices may be split.
+    pub(crate) fn with_whole_rows(self, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
+        let rank = cx.shape(args[0]).len();
+        let of_b = if self.left_side { rank - 2 } else { rank - 1 };
+        [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])]
     }
-}
-
-/// Solves `a x = b` recursively by halves, so that most of the work is matrix multiplication.
-fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
-    let (n, columns) = (b.shape()[b.ndim() - 2], b.shape()[b.ndim() - 1]);
-    if n <= BLOCK {
-        return by_rows(a, b, lower, unit);
-    }
-    let halves = [0..n / 2, n / 2..n];
-    let [first, second] = if lower { [0, 1] } else { [1, 0] }.map(|i: usize| halves[i].clone());
-    let solve =
-        |rows: &std::ops::Range<usize>, b: &Array| by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit);
-    let x = solve(&first, &part(b, first.clone(), 0..columns))?;
-    let rest = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
-    let y = solve(&second, &rest)?;
-    Ok(lax::concatenate(&if lower { [x, y] } else { [y, x] }, -2))
-}
-
-/// Solves `a x = b` row by row.
-fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
-    let others = if lower { a.tril(-1) } else { a.triu(1) };
-    let diagonal = a.last_diagonal(0).expand_dims(-1);
-    let last = b.shape()[b.ndim() - 2] as i32 - 1;
-    let step = |k: Array, x: Array| {
-        let i = if lower { k } else { last - k };
-        let row = |m: &Array| lax::dynamic_slice_in_dim(m, &i, 1, -2);
-        let rest = row(b) - product(&row(&others), &x);
-        let solved = match (unit, b.dtype().is_complex()) {
-            (true, _) => rest,
-            (false, false) => rest / row(&diagonal),
-            // The quotient of infinities would be infinite, while LAPACK's product is NaN.
-            (false, true) => rest * (1 / row(&diagonal)),
-        };
-        lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
-    };
-    fori_loop(0, last + 1, step, Array::zeros_of(&b.aval()))
 }
 
 impl Primitive for TriangularSolve {
@@ -178,19 +131,9 @@ impl Primitive for TriangularSolve {
         if outs[0].size() == 0 {
             return Ok(vec![args[1]]);
         }
-        // The rows depend on each other: only right-hand sides and whole matrices may be split.
-        let rank = cx.shape(args[0]).len();
-        let of_b = if self.left_side { rank - 2 } else { rank - 1 };
-        let args = [cx.with_whole(args[0], &[rank - 2, rank - 1]), cx.with_whole(args[1], &[of_b])];
+        let args = self.with_whole_rows(cx, args);
         widened(cx, &args, outs, |cx, args, outs| {
-            #[cfg(feature = "decompositions")]
-            if let Some(x) = super::cpu_kernels::decompositions::lower_triangular_solve(*self, cx, args, outs) {
-                return Ok(x);
-            }
-            match cx.on_cpu() {
-                true => cx.expand(args, |args| Ok(vec![self.substitute(&args[0], &args[1])?])),
-                false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])]),
-            }
+            Ok(vec![cx.op("stablehlo.triangular_solve", args, &self.attrs(), &outs[0])])
         })
     }
 

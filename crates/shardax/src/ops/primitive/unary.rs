@@ -67,19 +67,10 @@ impl Unary {
     pub fn apply(self, x: &Array) -> Array {
         bind1(self, std::slice::from_ref(x))
     }
-}
 
-/// Operations that XLA's CPU backend computes via an integer exponent.
-const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
-
-impl Unary {
-    /// The operation, or NaN where `x` is NaN. For a constant NaN, XLA (xla-cpu-pjrt 0.0.1) computes an undefined
-    /// integer, and may then read uninitialized memory: `exp(where(p, NaN, x))`. Noticed by
-    /// `exp_of_a_chosen_nan_is_nan`.
-    fn propagating_nan(self, cx: &mut Lowering, x: Value, out: &Aval) -> Value {
-        let y = cx.op(self.0.op, &[x], "", out);
-        let is_nan = cx.compare("NE", x, x);
-        cx.op("stablehlo.select", &[is_nan, x, y], "", out)
+    /// The operation of StableHLO or CHLO.
+    pub(crate) fn operation(self) -> &'static str {
+        self.0.op
     }
 }
 
@@ -111,20 +102,18 @@ impl Primitive for Unary {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        // XLA (xla-cpu-pjrt 0.0.1) returns NaN for the part that is 0 if the other overflows.
-        match (self.0.name, outs[0].dtype.is_complex()) {
+        let is_written_out = outs[0].dtype.is_complex() && cx.has_quirk("complex-sine-overflow");
+        match (self.0.name, is_written_out) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
-            // XLA (xla-cpu-pjrt 0.0.1) cannot count bits in elements of less than a byte.
-            ("population_count" | "clz", _) if outs[0].dtype.bits() < 8 => cx.expand(args, |x| {
-                let bits = outs[0].dtype.bits() as i32;
-                let byte = x[0].astype(DType::U8) & ((1 << bits) - 1);
-                let counted = self.apply(&byte);
-                let counted = if self.0.name == "clz" { counted - (8 - bits) } else { counted };
-                Ok(vec![counted.astype(outs[0].dtype)])
-            }),
-            (name, false) if cx.on_cpu() && BY_EXPONENT.contains(&name) => {
-                Ok(vec![self.propagating_nan(cx, args[0], &outs[0])])
+            ("population_count" | "clz", _) if outs[0].dtype.bits() < 8 && cx.has_quirk("bits-of-packed-elements") => {
+                cx.expand(args, |x| {
+                    let bits = outs[0].dtype.bits() as i32;
+                    let byte = x[0].astype(DType::U8) & ((1 << bits) - 1);
+                    let counted = self.apply(&byte);
+                    let counted = if self.0.name == "clz" { counted - (8 - bits) } else { counted };
+                    Ok(vec![counted.astype(outs[0].dtype)])
+                })
             }
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }

@@ -24,7 +24,7 @@ const BLOCK: usize = 512;
 const LIMIT: f64 = (4u64 << 30) as f64;
 
 /// Returns `true` if attention of these operands is computed in blocks.
-pub(super) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
+pub(crate) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     let (q, k) = (cx.shape(args[0]), cx.shape(args[1]));
     let rank = q.len();
     let rows: f64 = q[..rank - 1].iter().map(|&n| n as f64).product();
@@ -48,7 +48,7 @@ struct Blocks<'a> {
 }
 
 /// `x` with `value` after dimension `axis`, so that its size, if it is `size`, becomes `to`.
-pub(super) fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
+pub(crate) fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
     let dim = (x.ndim() as i32 + axis) as usize;
     if x.shape()[dim] != size || size == to {
         return x.clone();
@@ -132,12 +132,12 @@ impl<'a> Blocks<'a> {
 }
 
 /// `[..., heads, queries]` as `[..., queries, heads, 1]`.
-pub(super) fn of_output(x: &Array) -> Array {
+pub(crate) fn of_output(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }
 
 /// The output, a reference score of each query, and the sum of exponentials relative to it.
-pub(super) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
+pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
     let blocks = Blocks::new(of, x.clone());
     let mean = x.v.astype(DType::F32).mean_keepdims(-3);
     let step = |(): (), at: Array| -> Result<((), (Array, Array, Array))> {
@@ -177,13 +177,13 @@ pub(super) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
 }
 
 /// An array of the key heads, `[..., n, key heads, depth]`, for the heads of queries in `like`.
-pub(super) fn repeated(x: &Array, like: &Array) -> Array {
+pub(crate) fn repeated(x: &Array, like: &Array) -> Array {
     let heads = like.shape()[like.ndim() - 2] / x.shape()[x.ndim() - 2].max(1);
     if heads == 1 { x.clone() } else { lax::repeat_each(x, heads, x.ndim() - 2) }
 }
 
 /// The queries that saw no key: 1 for these, and 0 for others.
-pub(super) fn blind(max: &Array) -> Array {
+pub(crate) fn blind(max: &Array) -> Array {
     max.less_equal(HIDDEN).astype(DType::F32)
 }
 
@@ -195,7 +195,7 @@ fn weights(block: &Block<'_>, max: &Array, sum: &Array) -> (Array, Option<Array>
 
 /// The tangents of the output and of the sums, of the operands of
 /// [`AttentionTangent`](super::derivative::AttentionTangent).
-pub(super) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
+pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
     let n = of.given.count();
     let x = Operands::of(of.given, args);
     let [y, max, sum, dq, dk, dv] = [0, 1, 2, 3, 4, 5].map(|i| &args[n + i]);
@@ -245,7 +245,7 @@ fn add_at(total: &Array, part: Array, starts: &[(i32, Array)]) -> Array {
 }
 
 /// The cotangents of queries, keys, values and bias.
-pub(super) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
+pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
     let of = &primitive.of;
     let n = of.given.count();
     let x = Operands::of(of.given, args);

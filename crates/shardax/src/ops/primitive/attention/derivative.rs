@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::unfused::Block;
-use super::{Attention, Given, Operands, blockwise, cudnn, depth, flash, products, sharding_of, with_batch};
+use super::{Attention, Given, Operands, blockwise, depth, products, sharding_of, with_batch};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -30,7 +30,7 @@ fn jvp_of(
 /// The tangents of [`Attention`]'s output and of its sums. Operands: those of attention, its three results, the tangents
 /// of queries, keys and values, in which it is linear, and that of the bias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct AttentionTangent {
+pub(crate) struct AttentionTangent {
     pub of: Attention,
     /// `true` if the bias has a tangent.
     pub bias: bool,
@@ -118,7 +118,7 @@ impl Primitive for AttentionTangent {
 /// The cotangents of queries, keys, values and bias. Operands: those of attention, its three results, the cotangent of
 /// the output, and that of the sums.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct AttentionGradient {
+pub(crate) struct AttentionGradient {
     pub of: Attention,
     /// `true` if the sums have a cotangent.
     pub of_sum: bool,
@@ -143,32 +143,6 @@ impl AttentionGradient {
         let mut gradient = block.gradient([&args[n + 1], &args[n + 2]], ct, &mean);
         gradient.truncate(self.output_count());
         Ok(gradient)
-    }
-
-    /// The gradient by the kernel in Rust, where that applies.
-    #[cfg(feature = "cpu-kernels")]
-    fn by_cpu_kernel(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
-        if !self.of.fits_cpu_kernel()
-            || !crate::ops::primitive::cpu_kernels::attention::is_worthwhile_gradient(cx, args)
-        {
-            return Ok(None);
-        }
-        let n = self.of.given.count();
-        let operands = cx.expand(args, |args| {
-            let (ct, mean) = self.cotangent(args);
-            let mut first = self.of.kernel_operands(&Operands::of(self.of.given, args));
-            let mask = first.split_off(Given::BIAS);
-            let softmax = [args[n + 1].clone(), args[n + 2].clone(), ct.astype(DType::F32), mean];
-            Ok(first.into_iter().chain(softmax).chain(mask).collect())
-        })?;
-        let wide: Vec<Aval> = outs.iter().map(|out| Aval::new(DType::F32, out.shape.clone())).collect();
-        let made = crate::ops::primitive::cpu_kernels::attention::lower_gradient(self.of.window, cx, &operands, &wide);
-        let (factor, dtype) = (self.of.factor(), outs[0].dtype);
-        let narrow = |made: &[Array]| {
-            let dq = if factor == 1.0 { made[0].clone() } else { &made[0] * factor };
-            Ok([&dq, &made[1], &made[2]].map(|x| x.astype(dtype)).to_vec())
-        };
-        cx.expand(&made, narrow).map(Some)
     }
 }
 
@@ -197,17 +171,7 @@ impl Primitive for AttentionGradient {
         Flops { recomputed, elementwise, ..Flops::of_matmuls(recomputed + products(args, 2 * keys + 2 * values)) }
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if let Some(made) = cudnn::backward(self, cx, args, outs)? {
-            return Ok(made);
-        }
-        if let Some(made) = flash::backward(self, cx, args, outs)? {
-            return Ok(made);
-        }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(made) = self.by_cpu_kernel(cx, args, outs)? {
-            return Ok(made);
-        }
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         match blockwise::applies(&self.of, cx, args) {
             true => cx.expand(args, |args| blockwise::gradient(self, args)),
             false => cx.expand(args, |args| self.unfused(args)),

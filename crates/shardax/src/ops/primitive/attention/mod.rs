@@ -1,24 +1,19 @@
 //! Fused attention, which does not store the scores of all queries and keys: the gradient recomputes them from each
 //! query's logsumexp ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 //!
-//! It has several lowerings: cuDNN's kernels on GPUs ([`cudnn`]), kernels for TPUs ([`flash`]), a kernel in Rust on CPU
-//! (`cpu_kernels/attention.rs`), a loop over blocks where the scores would not fit ([`blockwise`]), and plain operations
-//! ([`unfused`]).
+//! Its portable form is a loop over blocks where the scores would not fit ([`blockwise`]), or else plain operations
+//! ([`unfused`]). `backend` has kernels for platforms.
 //!
 //! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each key head
 //! serves several query heads; per-query values of the softmax are `[..., heads, queries]`, in float32.
 
-mod blockwise;
-mod cudnn;
-mod derivative;
-mod flash;
+pub(crate) mod blockwise;
+pub(crate) mod derivative;
 mod operands;
-mod sharded;
-mod unfused;
+pub(crate) mod unfused;
 
 use smallvec::{SmallVec, smallvec};
 
-pub(crate) use self::flash::{CallFile, ExportedFile};
 pub use self::operands::{Given, Operands};
 use self::unfused::Block;
 use crate::core::array::Array;
@@ -66,7 +61,7 @@ impl Window {
     pub const ALL: Window = Window { before: usize::MAX, after: usize::MAX };
 
     /// The limits of the differences of positions; `None` where a side has no limit.
-    fn limits(self) -> [Option<i32>; 2] {
+    pub(crate) fn limits(self) -> [Option<i32>; 2] {
         [self.before, self.after].map(|n| (n < FAR).then_some(n as i32))
     }
 }
@@ -78,14 +73,14 @@ pub struct Attention {
     scale: u64,
     /// The limit of the scores (`cap * tanh(scores / cap)`), likewise.
     soft_cap: Option<u64>,
-    window: Window,
-    given: Given,
-    precision: Precision,
-    implementation: Option<Implementation>,
+    pub(crate) window: Window,
+    pub(crate) given: Given,
+    pub(crate) precision: Precision,
+    pub(crate) implementation: Option<Implementation>,
     /// The sharding of the queries and of the result, as far as it is known.
-    sharding: Option<NamedSharding>,
+    pub(crate) sharding: Option<NamedSharding>,
     /// `true` if the numbers from which a gradient recomputes the weights are results too.
-    residual: bool,
+    pub(crate) residual: bool,
 }
 
 impl Default for Attention {
@@ -151,11 +146,11 @@ impl Attention {
         [outs[0].clone(), outs[1].clone(), outs[2].clone()]
     }
 
-    fn factor(&self) -> f64 {
+    pub(crate) fn factor(&self) -> f64 {
         f64::from_bits(self.scale)
     }
 
-    fn cap(&self) -> Option<f64> {
+    pub(crate) fn cap(&self) -> Option<f64> {
         self.soft_cap.map(f64::from_bits)
     }
 
@@ -220,39 +215,6 @@ impl Attention {
             false => smallvec![y],
         })
     }
-
-    /// Returns `true` if the kernel in Rust computes it, given the chance.
-    #[cfg(feature = "cpu-kernels")]
-    fn fits_cpu_kernel(&self) -> bool {
-        !self.given.bias && self.soft_cap.is_none() && matches!(self.implementation, None | Some(Implementation::Cudnn))
-    }
-
-    /// The results of the kernel in Rust, which takes scaled queries in float32, and one mask.
-    #[cfg(feature = "cpu-kernels")]
-    fn by_cpu_kernel(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
-        if !self.fits_cpu_kernel() || !super::cpu_kernels::attention::is_worthwhile(cx, args) {
-            return Ok(None);
-        }
-        let operands = cx.expand(args, |args| Ok(self.kernel_operands(&Operands::of(self.given, args))))?;
-        let rows = of_each_query(&cx.aval(args[0]));
-        let wide = [Aval::new(DType::F32, outs[0].shape.clone()), rows.clone(), rows];
-        let made = super::cpu_kernels::attention::lower(self.window, cx, &operands, &wide);
-        let dtype = outs[0].dtype;
-        let y = cx.expand(&made[..1], |made| Ok(vec![made[0].astype(dtype)]))?;
-        Ok(Some(y.into_iter().chain(made[1..outs.len()].iter().copied()).collect()))
-    }
-
-    #[cfg(feature = "cpu-kernels")]
-    fn kernel_operands(&self, x: &Operands) -> Vec<Array> {
-        let wide = |x: &Array| x.astype(DType::F32);
-        let first = [wide(&x.q) * self.factor(), wide(&x.k), wide(&x.v)];
-        first.into_iter().chain(x.masks()).collect()
-    }
-}
-
-/// Returns `true` for a single query, as of a decoder that makes one token at a time. Kernels for many gain nothing.
-fn is_of_one_query(cx: &Lowering, args: &[Value]) -> bool {
-    cx.shape(args[0]).iter().nth_back(2) == Some(&1)
 }
 
 fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
@@ -260,7 +222,7 @@ fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
 }
 
 /// The type of a per-query value of the softmax.
-fn of_each_query(q: &Aval) -> Aval {
+pub(crate) fn of_each_query(q: &Aval) -> Aval {
     let (batch, last) = q.shape.split_at(q.rank() - 3);
     Aval::new(DType::F32, shape_of(batch, [last[1], last[0]]))
 }
@@ -348,16 +310,6 @@ impl Primitive for Attention {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        if let Some(made) = cudnn::forward(self, cx, args, outs)? {
-            return Ok(made);
-        }
-        if let Some(made) = flash::forward(self, cx, args, outs)? {
-            return Ok(made);
-        }
-        #[cfg(feature = "cpu-kernels")]
-        if let Some(made) = self.by_cpu_kernel(cx, args, outs)? {
-            return Ok(made);
-        }
         let in_blocks = blockwise::applies(self, cx, args);
         let mut made = cx.expand(args, |args| {
             let x = Operands::of(self.given, args);

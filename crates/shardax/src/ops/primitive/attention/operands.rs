@@ -22,20 +22,20 @@ pub struct Given {
 
 impl Given {
     /// The index of the bias.
-    pub(super) const BIAS: usize = 3;
+    pub(crate) const BIAS: usize = 3;
 
     /// The number of all operands.
-    pub(super) fn count(self) -> usize {
+    pub(crate) fn count(self) -> usize {
         let of_one = [self.bias, self.mask, self.query_lengths, self.key_lengths];
         3 + of_one.into_iter().filter(|given| *given).count() + 2 * usize::from(self.segments)
     }
 
     /// The indices of bias and mask, of which dimensions may be 1.
-    pub(super) fn broadcast(self) -> Vec<usize> {
+    pub(crate) fn broadcast(self) -> Vec<usize> {
         (Given::BIAS..Given::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
     }
 
-    pub(super) fn print(self) -> String {
+    pub(crate) fn print(self) -> String {
         let names = [
             (self.bias, " bias"),
             (self.mask, " mask"),
@@ -47,7 +47,7 @@ impl Given {
     }
 
     /// Fails where an operand does not fit queries and keys, which fit each other.
-    pub(super) fn check(self, args: &[Aval]) -> Result<()> {
+    pub(crate) fn check(self, args: &[Aval]) -> Result<()> {
         let (q, k) = (&args[0].shape, &args[1].shape);
         let rank = q.len();
         let (batch, queries, heads, keys) = (&q[..rank - 3], q[rank - 3], q[rank - 2], k[rank - 3]);
@@ -114,7 +114,7 @@ impl<T: Clone> Operands<T> {
         Operands { q, k, v, bias: None, mask: None, query_lengths: None, key_lengths: None, segments: None }
     }
 
-    pub(super) fn given(&self) -> Given {
+    pub(crate) fn given(&self) -> Given {
         Given {
             bias: self.bias.is_some(),
             mask: self.mask.is_some(),
@@ -125,14 +125,14 @@ impl<T: Clone> Operands<T> {
     }
 
     /// The operands in their order.
-    pub(super) fn flat(&self) -> Vec<T> {
+    pub(crate) fn flat(&self) -> Vec<T> {
         let optional = [&self.bias, &self.mask, &self.query_lengths, &self.key_lengths];
         let segments = self.segments.iter().flatten();
         [&self.q, &self.k, &self.v].into_iter().chain(optional.into_iter().flatten()).chain(segments).cloned().collect()
     }
 
     /// The operands at the start of a primitive's, which has checked their number.
-    pub(super) fn of(given: Given, args: &[T]) -> Self {
+    pub(crate) fn of(given: Given, args: &[T]) -> Self {
         let mut rest = args[Given::BIAS..].iter().cloned();
         let mut take = |given: bool| if given { rest.next() } else { None };
         Operands {
@@ -147,20 +147,20 @@ impl<T: Clone> Operands<T> {
 }
 
 impl Operands {
-    pub(super) fn queries(&self) -> usize {
+    pub(crate) fn queries(&self) -> usize {
         self.q.shape()[self.q.ndim() - 3]
     }
 
-    pub(super) fn keys(&self) -> usize {
+    pub(crate) fn keys(&self) -> usize {
         self.k.shape()[self.k.ndim() - 3]
     }
 
-    pub(super) fn key_heads(&self) -> usize {
+    pub(crate) fn key_heads(&self) -> usize {
         self.k.shape()[self.k.ndim() - 2]
     }
 
     /// The operands of these queries.
-    pub(super) fn of_queries(&self, start: &Array, size: usize) -> Self {
+    pub(crate) fn of_queries(&self, start: &Array, size: usize) -> Self {
         let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
             q: cut(&self.q, -3),
@@ -172,7 +172,7 @@ impl Operands {
     }
 
     /// The operands of these keys.
-    pub(super) fn of_keys(&self, start: &Array, size: usize) -> Self {
+    pub(crate) fn of_keys(&self, start: &Array, size: usize) -> Self {
         let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
             k: cut(&self.k, -3),
@@ -185,7 +185,7 @@ impl Operands {
     }
 
     /// The mask of lengths, given the positions `[queries, 1]` and `[1, keys]`.
-    pub(super) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
+    pub(crate) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
         let per_score = |lengths: &Array| lengths.reshape([lengths.shape(), &[1, 1, 1]].concat());
         let queries = self.query_lengths.iter().map(|lengths| query.less(per_score(lengths)));
         let keys = self.key_lengths.iter().map(|lengths| key.less(per_score(lengths)));
@@ -193,14 +193,13 @@ impl Operands {
     }
 
     /// The mask that is given, and that of segments.
-    pub(super) fn of_mask(&self) -> Option<Array> {
+    pub(crate) fn of_mask(&self) -> Option<Array> {
         let same = |[queries, keys]: &[Array; 2]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3);
         self.mask.iter().cloned().chain(self.segments.iter().map(same)).reduce(|a, b| a & b)
     }
 
     /// The mask of everything but the window.
-    #[cfg(feature = "cpu-kernels")]
-    pub(super) fn masks(&self) -> Option<Array> {
+    pub(crate) fn masks(&self) -> Option<Array> {
         let [query, key] = super::unfused::positions(self.queries(), self.keys());
         self.of_mask().into_iter().chain(self.of_lengths(&query, &key)).reduce(|a, b| a & b)
     }

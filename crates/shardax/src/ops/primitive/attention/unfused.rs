@@ -7,12 +7,12 @@ use crate::ops::lax::{DotOptions, iota};
 use crate::ops::select::where_;
 
 /// The positions of queries, `[queries, 1]`, and of keys, `[1, keys]`.
-pub(super) fn positions(queries: usize, keys: usize) -> [Array; 2] {
+pub(crate) fn positions(queries: usize, keys: usize) -> [Array; 2] {
     [iota(DType::I32, &[queries, 1], 0), iota(DType::I32, &[1, keys], 1)]
 }
 
 /// Some queries with some keys.
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     of: &'a Attention,
     pub x: Operands,
     /// The visible keys, `[..., heads, queries, keys]`, or broadcastable to that.
@@ -157,7 +157,7 @@ impl<'a> Block<'a> {
 }
 
 /// The sum over the dimensions that are 1 in `shape`.
-pub(super) fn reduced(x: &Array, shape: &[usize]) -> Array {
+pub(crate) fn reduced(x: &Array, shape: &[usize]) -> Array {
     let axes: Vec<i32> = (0..x.ndim()).filter(|&d| shape[d] == 1 && x.shape()[d] != 1).map(|d| d as i32).collect();
     if axes.is_empty() { x.clone() } else { x.sum_keepdims(&axes[..]) }
 }

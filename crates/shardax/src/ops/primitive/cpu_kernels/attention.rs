@@ -21,13 +21,13 @@ const _: () = assert!(HIDDEN as f32 == kernels::MASKED_SCORE);
 const MIN_QUERIES: usize = 8;
 
 /// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
-pub(in super::super) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
+pub(crate) fn is_worthwhile(cx: &Lowering, args: &[Value]) -> bool {
     let queries = queries(cx, args);
     (queries >= MIN_QUERIES || queries <= kernels::FEW_QUERIES || super::is_always_used()) && is_large(cx, args)
 }
 
 /// Returns `true` if the kernel of the gradient may be called, and is worthwhile.
-pub(in super::super) fn is_worthwhile_gradient(cx: &Lowering, args: &[Value]) -> bool {
+pub(crate) fn is_worthwhile_gradient(cx: &Lowering, args: &[Value]) -> bool {
     (queries(cx, args) >= MIN_QUERIES || super::is_always_used()) && is_large(cx, args)
 }
 
@@ -48,12 +48,12 @@ fn is_large(cx: &Lowering, args: &[Value]) -> bool {
 }
 
 /// Lowers attention to the kernel.
-pub(in super::super) fn lower(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
+pub(crate) fn lower(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
     call(TARGET, of, cx, args, outs)
 }
 
 /// Lowers the gradient of attention to the kernel.
-pub(in super::super) fn lower_gradient(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
+pub(crate) fn lower_gradient(of: Window, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Vec<Value> {
     call(GRADIENT, of, cx, args, outs)
 }
 

@@ -26,12 +26,7 @@ pub(super) struct Conv<'a> {
 }
 
 /// Lowers the convolution to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(
-    conv: &ConvGeneralDilated,
-    cx: &mut Lowering,
-    args: &[Value],
-    out: &Aval,
-) -> Result<Option<Value>> {
+pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
     let wide = out.with_dtype(widened(out.dtype));
     let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out: &wide };
     let is_known = (1..=SPATIAL).contains(&conv.window.len())
@@ -165,7 +160,7 @@ impl Conv<'_> {
             out: None,
         };
         let product = dot.infer(&[self.lhs.clone(), cx.aval(kernel)])?;
-        let product = dot.lower(cx, &[args[0], kernel], &product)?[0];
+        let product = cx.apply(&dot, &[args[0], kernel], &product)?[0];
         let mut places: Vec<usize> = places.into_iter().map(|p| p.1).chain([out[1]]).collect();
         // With all of the operand as the window there is one position.
         let single: Vec<usize> = (0..out.len()).filter(|d| !places.contains(d)).collect();

@@ -19,7 +19,7 @@ pub(super) const TARGET: &str = "shardax_cumulative";
 const OPERATIONS: [Cumulative; 4] = [Cumulative::Sum, Cumulative::Product, Cumulative::Max, Cumulative::Min];
 
 /// Lowers the reduction to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(
+pub(crate) fn lower(
     kind: CumulativeKind,
     axis: usize,
     is_reversed: bool,

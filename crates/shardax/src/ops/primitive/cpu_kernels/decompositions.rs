@@ -12,41 +12,37 @@ use super::{call, is_enabled, number, numbers_mut, reshape, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
-use crate::ops::primitive::matrix::Decomposition;
+use crate::error::Result;
+use crate::ops::primitive::matrix::{is_half, widened};
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::shape::Shape;
 
-pub(super) const CHOLESKY: &str = "shardax_cholesky";
-pub(super) const QR: &str = "shardax_qr";
-pub(super) const EIGH: &str = "shardax_eigh";
-pub(super) const SVD: &str = "shardax_svd";
-pub(super) const LU: &str = "shardax_lu";
+pub(crate) const CHOLESKY: &str = "shardax_cholesky";
+pub(crate) const QR: &str = "shardax_qr";
+pub(crate) const EIGH: &str = "shardax_eigh";
+pub(crate) const SVD: &str = "shardax_svd";
+pub(crate) const LU: &str = "shardax_lu";
 pub(super) const TRIANGULAR_SOLVE: &str = "shardax_triangular_solve";
 
-/// Lowers a decomposition to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(
-    of: Decomposition,
+/// Lowers a decomposition to a kernel, if that is worthwhile. `full` is that of [`Qr`](crate::ops::primitive::qr::Qr) and
+/// [`Svd`](crate::ops::primitive::svd::Svd).
+pub(crate) fn lower(
+    target: &str,
     full: bool,
     cx: &mut Lowering,
-    arg: Value,
+    args: &[Value],
     outs: &[Aval],
-) -> Option<Vec<Value>> {
-    let target = match of {
-        Decomposition::Cholesky => CHOLESKY,
-        Decomposition::Qr => QR,
-        Decomposition::Eigh => EIGH,
-        Decomposition::Svd => SVD,
-    };
-    call_of_matrices(cx, target, &[arg], &[("full", i64::from(full))], outs)
-}
-
-/// Lowers the LU decomposition to a kernel, if a program may call it.
-pub(in super::super) fn lower_lu(cx: &mut Lowering, arg: Value, outs: &[Aval]) -> Option<Vec<Value>> {
-    call_of_matrices(cx, LU, &[arg], &[], outs)
+) -> Result<Option<Vec<Value>>> {
+    if !applies(cx, args[0]) {
+        return Ok(None);
+    }
+    let numbers = [("full", i64::from(full))];
+    let numbers = if target == LU { &numbers[..0] } else { &numbers };
+    widened(cx, args, outs, |cx, args, outs| Ok(call_of_matrices(cx, target, args, numbers, outs))).map(Some)
 }
 
 /// Lowers the solution of triangular systems to a kernel, if a program may call it.
-pub(in super::super) fn lower_triangular_solve(
+pub(crate) fn lower_triangular_solve(
     solve: TriangularSolve,
     cx: &mut Lowering,
     args: &[Value],
@@ -58,22 +54,26 @@ pub(in super::super) fn lower_triangular_solve(
         ("transposed", i64::from(solve.op != Op::Plain)),
         ("unit", i64::from(solve.unit_diagonal)),
     ];
-    call_of_matrices(cx, TRIANGULAR_SOLVE, args, &flags, outs)
+    applies(cx, args[0]).then(|| call_of_matrices(cx, TRIANGULAR_SOLVE, args, &flags, outs))
 }
 
-/// Calls a function of batches of real matrices, if there are any and a program may call it.
+/// Returns `true` for real matrices, if a program may call a function of them.
+fn applies(cx: &Lowering, v: Value) -> bool {
+    let aval = cx.aval(v);
+    let is_known = matches!(aval.dtype, DType::F32 | DType::F64) || is_half(aval.dtype);
+    is_known && aval.size() > 0 && is_enabled(cx)
+}
+
+/// Calls a function of batches of real matrices.
 fn call_of_matrices(
     cx: &mut Lowering,
     target: &str,
     args: &[Value],
     numbers: &[(&str, i64)],
     outs: &[Aval],
-) -> Option<Vec<Value>> {
+) -> Vec<Value> {
     let aval = cx.aval(args[0]);
     let rank = aval.rank() - 2;
-    if !matches!(aval.dtype, DType::F32 | DType::F64) || aval.size() == 0 || !is_enabled(cx) {
-        return None;
-    }
     let batch: usize = aval.shape[..rank].iter().product();
     let one_batch =
         |shape: &[usize]| -> Shape { std::iter::once(batch).chain(shape[rank..].iter().copied()).collect() };
@@ -86,7 +86,7 @@ fn call_of_matrices(
         .collect();
     let results: Vec<Aval> = outs.iter().map(|out| Aval::new(out.dtype, one_batch(&out.shape))).collect();
     let results = call(cx, target, &operands, numbers, &results);
-    Some(results.into_iter().zip(outs).map(|(v, out)| reshape(cx, v, &out.shape)).collect())
+    results.into_iter().zip(outs).map(|(v, out)| reshape(cx, v, &out.shape)).collect()
 }
 
 trait Element: Real + FromBytes + IntoBytes + Immutable {}
@@ -96,7 +96,7 @@ impl Element for f64 {}
 /// The handlers, by the type of the first operand.
 macro_rules! handlers {
     ($($handle:ident $compute:ident),*) => { $(
-        pub(super) fn $handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
+        pub(super) fn $handle(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
             match frame.split().0.first().map(|a| a.ty) {
                 Some(ElementType::F64) => $compute::<f64>(frame),
                 _ => $compute::<f32>(frame),
@@ -113,25 +113,25 @@ handlers!(
     handle_triangular_solve triangular_solve
 );
 
-fn cholesky<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn cholesky<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let threads = number(frame, "threads")?;
     let ([a], [l]) = frame.split() else { return Err("not one operand and one result".into()) };
     Ok(kernels::cholesky(view::<T>(a, &sizes(a.dims))?, numbers_mut(l)?, threads)?)
 }
 
-fn qr<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn qr<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let (threads, is_full) = (number(frame, "threads")?, number(frame, "full")? != 0);
     let ([a], [q, r]) = frame.split() else { return Err("not one operand and two results".into()) };
     Ok(kernels::qr(view::<T>(a, &sizes(a.dims))?, is_full, numbers_mut(q)?, numbers_mut(r)?, threads)?)
 }
 
-fn eigh<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn eigh<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let threads = number(frame, "threads")?;
     let ([a], [v, w]) = frame.split() else { return Err("not one operand and two results".into()) };
     Ok(kernels::eigh(view::<T>(a, &sizes(a.dims))?, numbers_mut(v)?, numbers_mut(w)?, threads)?)
 }
 
-fn svd<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn svd<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let (threads, is_full) = (number(frame, "threads")?, number(frame, "full")? != 0);
     let ([a], [u, s, vt]) = frame.split() else { return Err("not one operand and three results".into()) };
     Ok(kernels::svd(
@@ -144,7 +144,7 @@ fn svd<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
     )?)
 }
 
-fn lu<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn lu<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let threads = number(frame, "threads")?;
     let ([a], [factors, pivots, permutation]) = frame.split() else {
         return Err("not one operand and three results".into());
@@ -158,7 +158,7 @@ fn lu<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
     )?)
 }
 
-fn triangular_solve<T: Element>(frame: &mut CallFrame<'_>) -> Result<(), String> {
+fn triangular_solve<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let threads = number(frame, "threads")?;
     let is = |name: &str| number(frame, name).map(|flag| flag != 0);
     let triangle = Triangle {

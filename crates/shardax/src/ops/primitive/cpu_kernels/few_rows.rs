@@ -18,7 +18,7 @@ use crate::shape::Shape;
 pub(super) const TARGET: &str = "shardax_few_rows";
 
 /// Lowers the product to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     if !dot.lhs_batch.is_empty() || ![&args[0], &args[1]].into_iter().all(|&v| cx.dtype(v).is_float()) {
         return None;
     }

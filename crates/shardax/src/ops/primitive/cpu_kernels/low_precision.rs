@@ -12,7 +12,7 @@ use crate::ops::primitive::layout_constraint::constrained;
 use crate::settings::CpuKernels;
 
 /// Lowers the product of operands of few bits, if the processor multiplies them itself.
-pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let sums = match (cx.dtype(args[0]), cx.dtype(args[1]), out.dtype) {
         (DType::I8, DType::I8, DType::I32) if multiplies_int8() => DType::I32,
         (DType::Bf16, DType::Bf16, DType::Bf16 | DType::F32) if multiplies_bf16() => DType::F32,

@@ -19,7 +19,7 @@ use crate::shape::Shape;
 pub(super) const TARGET: &str = "shardax_dot";
 
 /// Lowers the matmul to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
     if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
         return None;

@@ -7,17 +7,17 @@
 //! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
 //! everything they can, even where XLA is faster, to test them with the small reference values.
 
-pub(super) mod attention;
-pub(super) mod conv;
-pub(super) mod cumulative;
+pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod cumulative;
 #[cfg(feature = "decompositions")]
-pub(super) mod decompositions;
-pub(super) mod few_rows;
+pub(crate) mod decompositions;
+pub(crate) mod few_rows;
 mod filter_window;
 mod limits;
-pub(super) mod low_precision;
-pub(super) mod matmul;
-pub(super) mod sort;
+pub(crate) mod low_precision;
+pub(crate) mod matmul;
+pub(crate) mod sort;
 
 use std::sync::OnceLock;
 

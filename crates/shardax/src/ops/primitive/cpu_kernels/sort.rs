@@ -19,7 +19,7 @@ pub(super) const TARGET: &str = "shardax_sort";
 pub(super) const INTEGERS: &str = "shardax_sort_integers";
 
 /// Lowers the sort to a kernel, if that is worthwhile.
-pub(in super::super) fn lower(sort: &Sort, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
+pub(crate) fn lower(sort: &Sort, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
     let shape = outs[0].shape.clone();
     let (n, size) = (shape[sort.dimension], shape.iter().product());
     let keys = &outs[..sort.num_keys];

@@ -7,14 +7,13 @@
 
 use smallvec::smallvec;
 
-use super::conv::ConvGeneralDilated;
-use super::dot::DotGeneral;
-use super::window;
 use crate::core::lower::{Lowering, Value};
-use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::primitive::conv::ConvGeneralDilated;
+use crate::ops::primitive::dot::DotGeneral;
+use crate::ops::primitive::window;
 use crate::shape::{Shape, size};
 
 /// From this many features, the plugin's convolution is as fast.
@@ -23,9 +22,9 @@ const FEW: usize = 8;
 /// Larger windows would need too many slices.
 const MAX_WINDOW: usize = 64;
 
-/// Lowers the convolution `conv` to a matmul if it is faster: f32 on CPU, channels last, few
+/// Lowers the convolution `conv` to a matmul if it is faster: f32, channels last, few
 /// features, and patches that are no larger than the result.
-pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
     let (lhs, rhs) = (cx.aval(args[0]), cx.aval(args[1]));
     let last = lhs.rank() - 1;
     let plain = conv.feature_group_count == 1
@@ -41,7 +40,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let depth = window * lhs.shape[last];
     let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
     // The compiler partitions a convolution better.
-    if !(plain && channels_last && worth_it && cx.is_local() && cx.on_cpu()) {
+    if !(plain && channels_last && worth_it && cx.is_local()) {
         return Ok(None);
     }
 
@@ -59,7 +58,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         precision: conv.precision,
         out: None,
     };
-    let product = dot.lower(cx, &[patches, kernel], &[matrix(rows, features)])?[0];
+    let product = cx.apply(&dot, &[patches, kernel], &[matrix(rows, features)])?[0];
     Ok(Some(cx.op("stablehlo.reshape", &[product], "", out)))
 }
 

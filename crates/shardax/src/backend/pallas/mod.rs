@@ -7,16 +7,35 @@ mod mosaic;
 mod text;
 mod triton;
 
-use super::primitive::{Block, Kernel};
-use super::spec::BlockDim;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Error, Result, err};
+use crate::ops::pallas::primitive::{Block, Kernel};
+use crate::ops::pallas::spec::BlockDim;
 
-/// Writes the call of a kernel on a GPU or a TPU.
-pub(super) fn call(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+/// Writes the call of a kernel on a GPU.
+pub(super) fn on_gpu(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    call(kernel, triton::call, cx, args, outs)
+}
+
+/// Writes the call of a kernel on a TPU.
+pub(super) fn on_tpu(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    call(kernel, mosaic::call, cx, args, outs)
+}
+
+fn call(
+    kernel: &Kernel,
+    write: fn(&Kernel) -> Result<String>,
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+) -> Lowered {
+    if kernel.interpret {
+        return Ok(None);
+    }
     if !cx.is_local() {
         return Err(err!(
             NotImplemented,
@@ -25,11 +44,7 @@ pub(super) fn call(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[A
         )
         .help("call it inside of `shard_map`, on the part of each device"));
     }
-    let made = match cx.platform {
-        Platform::Gpu => triton::call(kernel),
-        _ => mosaic::call(kernel),
-    };
-    let called = made.map_err(|e: Error| {
+    let called = write(kernel).map_err(|e: Error| {
         let helped = e.help_text().is_some();
         let e = e.context(format!("pallas_call {} on {}", kernel.name, cx.platform.text()));
         if helped { e } else { e.help(HELP) }
@@ -52,7 +67,7 @@ pub(super) fn call(kernel: &Kernel, cx: &mut Lowering, args: &[Value], outs: &[A
         results.join(", "),
         aliases.join(", ")
     );
-    Ok(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs))
+    Ok(Some(cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)))
 }
 
 const HELP: &str = "give this platform another function with `platform_dependent`, or run the kernel as a loop with `.interpret(true)`";

@@ -4,19 +4,19 @@
 //! on two cores. Here each element of the window is multiplied with a shifted operand, all features at once, in one
 //! loop that adds the products.
 
-use super::conv::ConvGeneralDilated;
-use super::window;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::ops::primitive::conv::ConvGeneralDilated;
+use crate::ops::primitive::window;
 use crate::shape::{Shape, size};
 
 /// The loop has one product per element of the window.
 const MAX_WINDOW: usize = 64;
 
-/// Lowers the convolution `conv` to such a sum: f32 on CPU, features last, one filter each. (Infinities and NaN in
+/// Lowers the convolution `conv` to such a sum: f32, features last, one filter each. (Infinities and NaN in
 /// a kernel meet padding as zeros here, like in the plugin's convolution of f32, but not in that of other dtypes.)
-pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let (lhs, rhs) = (cx.aval(args[0]), cx.aval(args[1]));
     let last = lhs.rank() - 1;
     let features = lhs.shape[last];
@@ -28,7 +28,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let plain = [&lhs, &rhs, out].iter().all(|a| a.dtype == DType::F32 && size(&a.shape) > 0);
     let window: Vec<usize> = conv.rhs[2..].iter().map(|&d| rhs.shape[d]).collect();
     // The compiler partitions a convolution better.
-    if !(is_depthwise && plain && size(&window) <= MAX_WINDOW && cx.is_local() && cx.on_cpu()) {
+    if !(is_depthwise && plain && size(&window) <= MAX_WINDOW && cx.is_local()) {
         return None;
     }
     let spatial = conv.lhs[2..].iter().copied();

@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::derivative::AttentionGradient;
-use super::{Attention, Implementation, Operands};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Primitive, bind};
@@ -13,10 +11,17 @@ use crate::core::program::Aval;
 use crate::core::program::trace::trace;
 use crate::error::{Result, err};
 use crate::ops::collective::psum;
+use crate::ops::primitive::attention::derivative::AttentionGradient;
+use crate::ops::primitive::attention::{Attention, Implementation, Operands};
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 use crate::warning::warn;
+
+/// Returns `true` for a single query, as of a decoder that makes one token at a time. Kernels for many gain nothing.
+pub(super) fn is_of_one_query(cx: &Lowering, args: &[Value]) -> bool {
+    cx.shape(args[0]).iter().nth_back(2) == Some(&1)
+}
 
 /// An implementation by fused kernels.
 pub(super) struct Fused {
@@ -75,7 +80,7 @@ impl Fused {
 
     /// The attention of a device's part.
     fn alone(&self, of: &Attention) -> Attention {
-        Attention { sharding: None, implementation: Some(self.implementation), ..of.clone() }
+        of.clone().sharding(None).implementation(Some(self.implementation))
     }
 
     fn of_parts(

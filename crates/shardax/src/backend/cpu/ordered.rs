@@ -1,16 +1,25 @@
 //! Maxima and minima of floating point numbers over devices, as those of integers in the same order.
 //!
-//! The CPU plugin's all-reduce (xla-cpu-pjrt 0.0.1) does not propagate NaN. As integers, NaN is ordered last. Other
-//! platforms use the plain operation. Noticed by `extremes_keep_nan`.
+//! The plugin's all-reduce does not propagate NaN. As integers, NaN is ordered last.
 
+use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::collective::reduce::AllReduce;
 use crate::ops::primitive::reduce::{Reducer, highest, lowest};
 
+pub(super) fn lower(of: &AllReduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let is_extreme = matches!(of.reducer, Reducer::Max | Reducer::Min) && outs[0].dtype.is_float();
+    if !is_extreme || !cx.has_quirk("all-reduce-loses-nan") {
+        return Ok(None);
+    }
+    of.lower_by(cx, args[0], &outs[0], |cx, x, attrs, out| all_reduce(of.reducer, cx, x, attrs, out)).map(Some)
+}
+
 /// The maximum or minimum of a floating point value over devices; `attrs` has the groups.
-pub(crate) fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Value> {
+fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &Aval) -> Result<Value> {
     let dtype = match out.dtype.bits() {
         16 => DType::I16,
         32 => DType::I32,

@@ -1,17 +1,17 @@
 //! cuDNN's fused attention on NVIDIA GPUs: XLA's custom calls, as JAX writes them for
 //! `dot_product_attention(implementation="cudnn")`.
 
-use super::derivative::AttentionGradient;
-use super::sharded::Fused;
-use super::unfused::reduced;
-use super::{Attention, HIDDEN, Implementation, Operands, is_of_one_query};
+use crate::backend::fused_attention::{Fused, is_of_one_query};
+use crate::backend::rules::Lowered;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
-use crate::error::Result;
 use crate::ops::constants::{full_dtype, zeros_dtype};
 use crate::ops::lax::iota;
+use crate::ops::primitive::attention::derivative::AttentionGradient;
+use crate::ops::primitive::attention::unfused::reduced;
+use crate::ops::primitive::attention::{Attention, HIDDEN, Implementation, Operands};
 use crate::ops::select::where_;
 
 const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
@@ -20,7 +20,7 @@ const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudn
 const MAX_DEPTH: usize = 128;
 
 /// Lowers attention to cuDNN's kernel, where that applies.
-pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_wanted(of, cx, args) {
         return Ok(None);
     }
@@ -57,12 +57,7 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
 }
 
 /// Lowers the gradient of attention to cuDNN's kernel, where that applies.
-pub(super) fn backward(
-    gradient: &AttentionGradient,
-    cx: &mut Lowering,
-    args: &[Value],
-    outs: &[Aval],
-) -> Result<Option<Vec<Value>>> {
+pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let of = &gradient.of;
     if !is_wanted(of, cx, args) {
         return Ok(None);
@@ -113,7 +108,7 @@ fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
         None | Some(Implementation::Flash) => !cx.portable,
         Some(Implementation::Xla | Implementation::Blockwise) => false,
     };
-    cx.platform == Platform::Gpu && is_chosen && !is_of_one_query(cx, args)
+    is_chosen && !is_of_one_query(cx, args)
 }
 
 /// A call of cuDNN: sizes with the batch in one dimension.

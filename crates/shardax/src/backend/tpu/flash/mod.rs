@@ -4,14 +4,11 @@
 mod files;
 mod kernels;
 
-pub use self::files::{CallFile, ExportedFile};
+pub(crate) use self::files::{CallFile, ExportedFile};
 
 use self::kernels::Call;
-use super::blockwise::{blind, of_output, padded, repeated};
-use super::derivative::AttentionGradient;
-use super::sharded::Fused;
-use super::unfused::Block;
-use super::{Attention, HIDDEN, Implementation, Operands, is_of_one_query};
+use crate::backend::fused_attention::{Fused, is_of_one_query};
+use crate::backend::rules::Lowered;
 use crate::config;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Platform, Value};
@@ -20,6 +17,10 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::constants::full_dtype;
 use crate::ops::lax;
+use crate::ops::primitive::attention::blockwise::{blind, of_output, padded, repeated};
+use crate::ops::primitive::attention::derivative::AttentionGradient;
+use crate::ops::primitive::attention::unfused::Block;
+use crate::ops::primitive::attention::{Attention, HIDDEN, Implementation, Operands};
 use crate::ops::select::where_;
 
 const FLASH: Fused = Fused { name: "flash attention", implementation: Implementation::Flash };
@@ -35,7 +36,7 @@ const MAX_DEPTH: usize = 256;
 const LONG: usize = 1024;
 
 /// Lowers attention to the kernel, where that applies.
-pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
+pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_wanted(of, cx, args) {
         return Ok(None);
     }
@@ -58,12 +59,12 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
 }
 
 /// Lowers the gradient of attention to the kernels, where that applies.
-pub(super) fn backward(
+pub(in crate::backend) fn backward(
     gradient: &AttentionGradient,
     cx: &mut Lowering,
     args: &[Value],
     outs: &[Aval],
-) -> Result<Option<Vec<Value>>> {
+) -> Lowered {
     let of = &gradient.of;
     if !is_wanted(of, cx, args) {
         return Ok(None);
@@ -89,7 +90,7 @@ fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
         return false;
     }
     match of.implementation {
-        Some(Implementation::Flash) => matches!(cx.platform, Platform::Tpu | Platform::Cpu),
+        Some(Implementation::Flash) => true,
         None => {
             let is_long = |x: Value| cx.shape(x).iter().nth_back(2).is_some_and(|&n| n >= LONG);
             let is_worthwhile = is_long(args[0]) && is_long(args[1]) || config::attention_kernels().is_some();

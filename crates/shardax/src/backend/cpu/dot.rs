@@ -1,0 +1,80 @@
+//! Matrix multiplications on CPU.
+
+#[cfg(feature = "cpu-kernels")]
+use super::kernels;
+use super::widen;
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::{Result, err};
+use crate::ops::primitive::dot::DotGeneral;
+use crate::ops::primitive::{dot_algorithm, dot_long, dot_vector};
+use crate::precision::DotAlgorithmPreset::{self, *};
+use crate::precision::Precision;
+
+/// Chooses a kernel in Rust, a form that XLA computes fast, or the portable form of widened operands.
+pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let out = &outs[0];
+    if let Some(Precision::Algorithm(preset)) = dot.precision {
+        return Ok(Some(vec![by_algorithm(dot, preset, cx, args, out)?]));
+    }
+    // It computes in 32 bits, which have the numbers of two kinds of float8.
+    if out.dtype.is_narrow() {
+        let dtype = if out.dtype.is_float() { DType::F32 } else { DType::I32 };
+        let wide = DotGeneral { preferred: Some(dtype), ..dot.clone() };
+        let product = cx.apply(&wide, args, &[out.with_dtype(dtype)])?;
+        return Ok(Some(vec![cx.op("stablehlo.convert", &product, "", out)]));
+    }
+    if let Some(sums) = dot_long::lower(dot, cx, args, out)? {
+        return Ok(Some(vec![sums]));
+    }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = kernels::few_rows::lower(dot, cx, args, out) {
+        return Ok(Some(vec![product]));
+    }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = kernels::low_precision::lower(dot, cx, args, out) {
+        return Ok(Some(vec![if dot.lhs_batch.is_empty() { product } else { cx.split_as_operands(product) }]));
+    }
+    // A wider result is computed from widened operands: the plugin (xla-cpu-pjrt 0.0.1) is twice as fast that way.
+    let args = widen(cx, args, dot.preferred);
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = kernels::matmul::lower(dot, cx, &args, out) {
+        return Ok(Some(vec![product]));
+    }
+    match dot_vector::lower(dot, cx, &args, out) {
+        Some(product) => Ok(Some(vec![product])),
+        None => dot.lower(cx, &args, outs).map(Some),
+    }
+}
+
+/// CPUs compute with operands of these types as they do without an algorithm. Fails for an algorithm that they do not
+/// have.
+fn by_algorithm(
+    dot: &DotGeneral,
+    preset: DotAlgorithmPreset,
+    cx: &mut Lowering,
+    args: &[Value],
+    out: &Aval,
+) -> Result<Value> {
+    dot_algorithm::check(preset, cx, args)?;
+    if !matches!(preset, F16F16F16 | Bf16Bf16F32 | Bf16Bf16F32X3 | Bf16Bf16F32X6 | F32F32F32 | F64F64F64) {
+        let name = preset.name();
+        return Err(err!(NotImplemented, "The precision '{name}' is not supported by dot_general on CPU").help(
+            "on CPU there are F16_F16_F16, BF16_BF16_F32 (also _X3 and _X6), F32_F32_F32 and F64_F64_F64; or leave the precision out",
+        ));
+    }
+    let args = dot_algorithm::operands(preset, cx, args);
+    let [lhs, rhs] = args.map(|v| cx.dtype(v));
+    let dtype = if lhs == rhs { lhs } else { DType::F32 };
+    let args = if lhs == rhs { args.to_vec() } else { convert_all(cx, &args, dtype) };
+    let product = cx.apply(&dot.plain(), &args, &[out.with_dtype(dtype)])?[0];
+    Ok(dot_algorithm::result(cx, product, out))
+}
+
+/// Converts all operands, also those of this type.
+fn convert_all(cx: &mut Lowering, args: &[Value], dtype: DType) -> Vec<Value> {
+    args.iter().map(|&v| cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(dtype))).collect()
+}

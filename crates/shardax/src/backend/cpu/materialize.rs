@@ -1,0 +1,152 @@
+//! Materialization on CPU: the values to compute once, where fusion would recompute them in each loop that uses them.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) computes elementwise operations inside of the loops of their users, again in each of them.
+//! That saves memory traffic if there are few users, or little to read. But a sum that grows from layer to layer, such
+//! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop: traffic,
+//! instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is materialized:
+//! computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
+
+use crate::core::program::{Atom, Eqn, Program, Var};
+
+/// Smaller values cost less than a separate loop.
+const MIN_ELEMENTS: usize = 4096;
+
+/// The limit of loops and operands that are counted for a value.
+const MANY: usize = 16;
+
+/// A small ordered set of the program's values or equations.
+#[derive(Clone, Default)]
+struct VarSet(Vec<u32>);
+
+impl VarSet {
+    fn insert(&mut self, item: u32) {
+        if let Err(at) = self.0.binary_search(&item)
+            && self.0.len() < MANY
+        {
+            self.0.insert(at, item);
+        }
+    }
+
+    fn extend(&mut self, other: &VarSet) {
+        other.0.iter().for_each(|&item| self.insert(item));
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Marks the values of the program to materialize.
+pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
+    let mut kept = vec![false; program.avals.len()];
+    let large = |v: Var| program.avals[v.index()].size() >= MIN_ELEMENTS;
+    if !program.eqns.iter().any(|eqn| eqn.outputs.iter().any(|v| large(*v))) {
+        return kept;
+    }
+    let mut uses = vec![0u32; program.avals.len()];
+    program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
+    // A materialized value reduces the loops of the values before it, and the operands of those after it.
+    for _ in 0..2 {
+        let users = Users::of(program, &kept);
+        kept = keep(program, &users, &uses);
+    }
+    kept
+}
+
+fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
+    eqn.inputs.iter().filter_map(|atom| match atom {
+        Atom::Var(v) => Some(*v),
+        Atom::Literal { .. } => None,
+    })
+}
+
+/// The result of an equation that is fused into the loops of its users.
+fn fused(eqn: &Eqn) -> Option<usize> {
+    match eqn.outputs.as_slice() {
+        [out] if eqn.primitive.is_fused() => Some(out.index()),
+        _ => None,
+    }
+}
+
+fn moves(eqn: &Eqn) -> bool {
+    matches!(eqn.primitive.name(), "reshape" | "transpose")
+}
+
+/// Returns `true` if this matmul's operand `v` is a matrix, and the other a vector.
+fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
+    let size = |v: &Var| program.avals[v.index()].size();
+    let by = |other: usize| other > 1 && size(&v) % other == 0 && size(&v) / other == size(&eqn.outputs[0]);
+    operands(eqn).any(|other| other != v && by(size(&other)))
+}
+
+/// The users of each value.
+struct Users {
+    /// The loops that it is computed in: those of equations and of the program's results.
+    loops: Vec<VarSet>,
+    /// `true` if it is an operand of a matmul, which needs it in memory.
+    multiplied: Vec<bool>,
+    /// `true` if that is a matmul with a vector, which otherwise computes the operand in its own loop.
+    by_vector: Vec<bool>,
+}
+
+impl Users {
+    fn of(program: &Program, kept: &[bool]) -> Users {
+        let mut loops = vec![VarSet::default(); program.avals.len()];
+        let mut multiplied = vec![false; program.avals.len()];
+        let mut by_vector = vec![false; program.avals.len()];
+        let end = program.eqns.len() as u32;
+        for (i, atom) in program.outputs.iter().enumerate() {
+            if let Atom::Var(v) = atom {
+                loops[v.index()].insert(end + i as u32);
+            }
+        }
+        for (i, eqn) in program.eqns.iter().enumerate().rev() {
+            let name = eqn.primitive.name();
+            let through = fused(eqn).filter(|out| !kept[*out]);
+            let inside = through.map_or(VarSet(vec![i as u32]), |out| loops[out].clone());
+            let product = match fused(eqn) {
+                // Matmuls read other orders of the dimensions directly.
+                Some(out) => multiplied[out] && moves(eqn),
+                None => name == "dot_general" || name == "conv_general_dilated",
+            };
+            let moved = fused(eqn).is_some_and(|out| by_vector[out] && moves(eqn));
+            for v in operands(eqn) {
+                loops[v.index()].extend(&inside);
+                multiplied[v.index()] |= product;
+                by_vector[v.index()] |= moved || (name == "dot_general" && is_matrix(program, eqn, v));
+            }
+        }
+        Users { loops, multiplied, by_vector }
+    }
+}
+
+fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
+    let mut kept = vec![false; program.avals.len()];
+    // The values in memory that each value is computed from.
+    let mut reads: Vec<VarSet> = (0..program.avals.len()).map(|v| VarSet(vec![v as u32])).collect();
+    for eqn in &program.eqns {
+        let Some(out) = fused(eqn) else { continue };
+        let size = program.avals[out].size();
+        let mut all = VarSet::default();
+        for v in operands(eqn) {
+            // A value that is small compared with the result stays in the processor's caches.
+            let large = |read: &&u32| program.avals[**read as usize].size() * 2 >= size;
+            reads[v.index()].0.iter().filter(large).for_each(|&read| all.insert(read));
+        }
+        let (loops, operands) = (users.loops[out].len(), all.len());
+        // Fused, each loop reads each operand. Materialized, the operands are read once, and the value is written once
+        // and read by each loop, or, if it must be in memory anyway, by each loop but the matmul's.
+        let spares = match users.multiplied[out] {
+            true => loops >= 2 && operands >= 2,
+            false => loops * operands > operands + 1 + loops,
+        };
+        // A matmul reads a transposed operand directly.
+        let needed = users.by_vector[out] && eqn.primitive.name() != "transpose";
+        if size >= MIN_ELEMENTS && (needed || uses[out] >= 2 && spares) {
+            kept[out] = true;
+        } else {
+            reads[out] = all;
+        }
+    }
+    kept
+}

@@ -1,0 +1,70 @@
+//! CPU: kernels in Rust, forms of operations that XLA computes fast, and workarounds for its plugin.
+
+mod attention;
+mod conv;
+mod conv_depthwise;
+mod conv_dot;
+#[cfg(feature = "decompositions")]
+mod decompositions;
+mod dot;
+pub(super) mod materialize;
+mod ordered;
+mod reduce_window;
+mod triangular_solve;
+mod unary;
+
+use super::rules::{Lowered, Rules};
+use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::ops::callback::function::register;
+use crate::ops::callback::primitive::HostCall;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::cpu_kernels as kernels;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::cumulative::Cumulative;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::sort::Sort;
+
+pub(super) fn add(rules: &mut Rules) {
+    const CPU: Platform = Platform::Cpu;
+    rules.add(CPU, attention::forward);
+    rules.add(CPU, attention::backward);
+    rules.add(CPU, dot::lower);
+    rules.add(CPU, conv::lower);
+    rules.add(CPU, reduce_window::lower);
+    rules.add(CPU, triangular_solve::lower);
+    rules.add(CPU, unary::lower);
+    rules.add(CPU, ordered::lower);
+    rules.add(CPU, host_call);
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, cumulative);
+    #[cfg(feature = "decompositions")]
+    decompositions::add(rules);
+}
+
+#[cfg(feature = "cpu-kernels")]
+fn cumulative(of: &Cumulative, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if outs[0].shape[of.axis] < 2 {
+        return Ok(None);
+    }
+    let result = kernels::cumulative::lower(of.kind, of.axis, of.reverse, cx, args[0], &outs[0]);
+    Ok(result.map(|result| vec![result]))
+}
+
+fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    register()?;
+    call.call(&call.function, cx, args, outs).map(Some)
+}
+
+/// Converts operands to the type of a wider result.
+pub(super) fn widen(cx: &mut Lowering, args: &[Value], to: Option<DType>) -> Vec<Value> {
+    let Some(dtype) = to else { return args.to_vec() };
+    let convert = |&v: &Value| {
+        let wide = Aval::new(dtype, cx.shape(v).clone());
+        if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &wide) }
+    };
+    args.iter().map(convert).collect()
+}

@@ -1,0 +1,30 @@
+//! Small windows on CPU: one slice for each element of the window.
+
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::error::{Result, err};
+use crate::ops::primitive::reduce_window::{MAX_SLICES, ReduceWindow};
+use crate::shape::size;
+
+pub(super) fn lower(of: &ReduceWindow, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if of.count() > MAX_SLICES || size(&outs[0].shape) == 0 {
+        return Ok(None);
+    }
+    of.lower_by(cx, args[0], &outs[0], |cx, x, out| combine(of, cx, x, out)).map(Some)
+}
+
+/// Combines the slices of `x`.
+fn combine(of: &ReduceWindow, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
+    let init = cx.constant(of.reducer.identity(out.dtype), &Aval::scalar(out.dtype));
+    let padded = cx.pad(x, init, &of.pad_config());
+    let mut result = None;
+    for part in of.parts(&out.shape) {
+        let slice = cx.slice(padded, &part.start, &part.limit, &part.strides);
+        result = Some(match result {
+            None => slice,
+            Some(result) => of.reducer.combine(cx, result, slice, out),
+        });
+    }
+    result.ok_or_else(|| err!(Value, "a windowed reduction got an empty window"))
+}

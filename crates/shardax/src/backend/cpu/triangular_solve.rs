@@ -1,0 +1,82 @@
+//! Triangular systems on CPU, by substitution as in LAPACK. The plugin's own operation (xla-cpu-pjrt 0.0.1) multiplies by
+//! inverted blocks: a NaN in the last row of `b` or a zero on the diagonal makes the whole solution NaN. Noticed by
+//! `triangular_solves_keep_nan_in_its_place`.
+
+use crate::backend::rules::Lowered;
+use crate::core::array::Array;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::error::Result;
+use crate::ops::control_flow::fori_loop;
+use crate::ops::lax;
+use crate::ops::primitive::matrix::{part, product, widened};
+use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
+
+/// The number of rows solved one by one before the rest is updated.
+const BLOCK: usize = 128;
+
+pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if outs[0].size() == 0 {
+        return Ok(None);
+    }
+    let args = of.with_whole_rows(cx, args);
+    let solve = |cx: &mut Lowering, args: &[Value], outs: &[Aval]| {
+        #[cfg(feature = "decompositions")]
+        if let Some(x) = super::kernels::decompositions::lower_triangular_solve(*of, cx, args, outs) {
+            return Ok(x);
+        }
+        match cx.has_quirk("triangular-solve-spreads-nan") {
+            true => cx.expand(args, |args| Ok(vec![substitute(of, &args[0], &args[1])?])),
+            false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &of.attrs(), &outs[0])]),
+        }
+    };
+    widened(cx, &args, outs, solve).map(Some)
+}
+
+/// Solves `op(a) x = b`, or `x op(a) = b`.
+fn substitute(of: &TriangularSolve, a: &Array, b: &Array) -> Result<Array> {
+    let (a, b) = match of.left_side {
+        true => (of.op.of(a), b.clone()),
+        // Transposed, `a` is on the left.
+        false => (of.op.of(a).mt(), b.mt()),
+    };
+    let lower = of.lower ^ (of.op != Op::Plain) ^ !of.left_side;
+    let x = by_blocks(&a, &b, lower, of.unit_diagonal)?;
+    Ok(if of.left_side { x } else { x.mt() })
+}
+
+/// Solves `a x = b` recursively by halves, so that most of the work is matrix multiplication.
+fn by_blocks(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
+    let (n, columns) = (b.shape()[b.ndim() - 2], b.shape()[b.ndim() - 1]);
+    if n <= BLOCK {
+        return by_rows(a, b, lower, unit);
+    }
+    let halves = [0..n / 2, n / 2..n];
+    let [first, second] = if lower { [0, 1] } else { [1, 0] }.map(|i: usize| halves[i].clone());
+    let solve =
+        |rows: &std::ops::Range<usize>, b: &Array| by_blocks(&part(a, rows.clone(), rows.clone()), b, lower, unit);
+    let x = solve(&first, &part(b, first.clone(), 0..columns))?;
+    let rest = part(b, second.clone(), 0..columns) - product(&part(a, second.clone(), first), &x);
+    let y = solve(&second, &rest)?;
+    Ok(lax::concatenate(&if lower { [x, y] } else { [y, x] }, -2))
+}
+
+/// Solves `a x = b` row by row.
+fn by_rows(a: &Array, b: &Array, lower: bool, unit: bool) -> Result<Array> {
+    let others = if lower { a.tril(-1) } else { a.triu(1) };
+    let diagonal = a.last_diagonal(0).expand_dims(-1);
+    let last = b.shape()[b.ndim() - 2] as i32 - 1;
+    let step = |k: Array, x: Array| {
+        let i = if lower { k } else { last - k };
+        let row = |m: &Array| lax::dynamic_slice_in_dim(m, &i, 1, -2);
+        let rest = row(b) - product(&row(&others), &x);
+        let solved = match (unit, b.dtype().is_complex()) {
+            (true, _) => rest,
+            (false, false) => rest / row(&diagonal),
+            // The quotient of infinities would be infinite, while LAPACK's product is NaN.
+            (false, true) => rest * (1 / row(&diagonal)),
+        };
+        lax::dynamic_update_slice_in_dim(&x, &solved, &i, -2)
+    };
+    fori_loop(0, last + 1, step, Array::zeros_of(&b.aval()))
+}

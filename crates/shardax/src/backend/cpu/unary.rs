@@ -1,0 +1,24 @@
+//! Elementwise functions on CPU.
+
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::ops::primitive::unary::Unary;
+
+/// Operations that are computed via an integer exponent.
+const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
+
+/// The operation, or NaN where the operand is NaN: for a constant NaN the plugin computes an undefined integer, and may
+/// then read uninitialized memory, as in `exp(where(p, NaN, x))`.
+pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if outs[0].dtype.is_complex()
+        || !BY_EXPONENT.contains(&unary.name())
+        || !cx.has_quirk("exponential-of-constant-nan")
+    {
+        return Ok(None);
+    }
+    let y = cx.op(unary.operation(), args, "", &outs[0]);
+    let is_nan = cx.compare("NE", args[0], args[0]);
+    Ok(Some(vec![cx.op("stablehlo.select", &[is_nan, args[0], y], "", &outs[0])]))
+}

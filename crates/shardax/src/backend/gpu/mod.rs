@@ -1,0 +1,55 @@
+//! GPUs: cuDNN's kernels, and what they and Triton's lack.
+
+mod cudnn;
+mod dot;
+
+use super::pallas;
+use super::rules::{Lowered, Rules};
+use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::ops::callback::function::register_on_device;
+use crate::ops::callback::primitive::HostCall;
+use crate::ops::primitive::conv::ConvGeneralDilated;
+
+pub(super) fn add(rules: &mut Rules) {
+    const GPU: Platform = Platform::Gpu;
+    rules.add(GPU, cudnn::forward);
+    rules.add(GPU, cudnn::backward);
+    rules.add(GPU, dot::lower);
+    rules.add(GPU, conv);
+    rules.add(GPU, pallas::on_gpu);
+    rules.add(GPU, host_call);
+}
+
+/// Calls the implementation on the device, or that of the host, whose arguments are copied there: elements of less than a
+/// byte have a byte each on the host.
+fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let function = match &call.cuda {
+        Some(function) => function,
+        None if call.is_ffi() => {
+            let way_round = "add a GPU implementation with `.cuda(…)`, or use a `pure_callback`, whose arguments are copied to the host";
+            return Err(call.lacks(cx, way_round));
+        }
+        None if call.has_parts_of_bytes(cx, args) => {
+            return Err(call.lacks(cx, "convert operands and results of 4 bits and fewer to int8 or bfloat16"));
+        }
+        None => &call.function,
+    };
+    register_on_device()?;
+    call.call(function, cx, args, outs).map(Some)
+}
+
+/// cuDNN has no convolutions of complex numbers, and of integers int8 only.
+fn conv(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Lowered {
+    let dtype = cx.dtype(args[0]);
+    if dtype.is_complex() {
+        return cx.expand(args, |xs| Ok(vec![conv.of_parts(&xs[0], &xs[1])])).map(Some);
+    }
+    if dtype.is_float() || dtype == DType::I8 {
+        return Ok(None);
+    }
+    let way_round = "convert the operands to float32 with `astype`, which is exact up to 2^24";
+    Err(cx.platform.lacks(&format!("{} of {dtype}", conv.name()), way_round))
+}

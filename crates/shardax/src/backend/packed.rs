@@ -1,0 +1,78 @@
+//! Elements of fewer than 8 bits on CPU and GPU, computed in bytes and in float32.
+//!
+//! Their kernels in the CPU plugin (xla-cpu-pjrt 0.0.1) abort the process, or give other numbers: elements that share a
+//! byte are loaded as if each had one. Conversions are right. Noticed by `narrow::packed_elements`.
+//!
+//! The CUDA plugin (jax-cuda13-plugin 0.11.2) does not compile sorts and reductions of int4, and on an H100 several
+//! conversions of one array of int2 in a program lost its upper bits.
+
+use super::rules::by_rule;
+use crate::core::lower::{Lowering, Platform, Value};
+use crate::core::primitive::Primitive;
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::error::Result;
+
+/// The type that has all numbers of a packed one.
+fn wide(aval: &Aval) -> Option<Aval> {
+    let packed = aval.dtype.bits() < 8;
+    let dtype = match aval.dtype.is_float() {
+        true => DType::F32,
+        false if aval.dtype.is_signed() => DType::I8,
+        false => DType::U8,
+    };
+    packed.then(|| aval.with_dtype(dtype))
+}
+
+/// Functions of the bits, which have other ones in a byte.
+const OF_BITS: [&str; 2] = ["shift_right_logical", "nextafter"];
+
+/// Conversions, calls of text that has types of its own, and functions that widen their operands themselves.
+const AS_IS: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
+
+/// Writes an operation; on CPU and GPU, if elements are packed, between conversions.
+pub(super) fn lower(
+    cx: &mut Lowering,
+    primitive: &dyn Primitive,
+    inputs: &[Value],
+    outs: &[Aval],
+) -> Result<Vec<Value>> {
+    let bits = inputs.iter().map(|v| cx.dtype(*v).bits()).chain(outs.iter().map(|out| out.dtype.bits())).min();
+    if cx.platform == Platform::Gpu && bits == Some(2) {
+        let operation = format!("{} of int2 and uint2", primitive.name());
+        return Err(cx.platform.lacks(&operation, "use int4 or int8"));
+    }
+    let as_is = AS_IS.contains(&primitive.name());
+    let has_kernels = !matches!(cx.platform, Platform::Cpu | Platform::Gpu);
+    if has_kernels
+        || !cx.has_quirk("packed-elements")
+        || as_is
+        || bits.is_none_or(|bits| bits >= 8)
+        || !primitive.programs().is_empty()
+    {
+        return by_rule(cx, primitive, inputs, outs);
+    }
+    if OF_BITS.contains(&primitive.name()) {
+        let operation = format!("{} of elements of fewer than 8 bits", primitive.name());
+        return Err(cx.platform.lacks(&operation, "convert the operands with `astype`"));
+    }
+    let inputs: Vec<Value> = inputs
+        .iter()
+        .map(|&v| match wide(&cx.aval(v)) {
+            Some(aval) => cx.op("stablehlo.convert", &[v], "", &aval),
+            None => v,
+        })
+        .collect();
+    let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
+    let values = by_rule(cx, primitive, &inputs, &widened)?;
+    let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
+        true => {
+            // Keeps the compiler from moving the conversion above.
+            let aval = cx.aval(v);
+            let v = cx.op("stablehlo.optimization_barrier", &[v], "", &aval);
+            cx.op("stablehlo.convert", &[v], "", out)
+        }
+        false => v,
+    });
+    Ok(narrowed.collect())
+}

@@ -1,0 +1,256 @@
+//! The quirks of plugins: defects that programs are written around, by name.
+//!
+//! `SHARDAX_QUIRKS=none`, or `-name,-name`, writes programs as if the plugin did not have them. A test that still passes
+//! without the workaround says that its row, and what asks for it, can go.
+
+use std::sync::LazyLock;
+
+use crate::core::lower::Platform;
+use crate::settings::QUIRKS;
+use crate::warning::warn;
+
+/// A defect of plugins.
+struct Quirk {
+    name: &'static str,
+    /// The platforms whose programs are written around it.
+    platforms: &'static [Platform],
+    /// The plugin and the version that it was seen in.
+    plugin: &'static str,
+    /// What goes wrong.
+    problem: &'static str,
+    /// The file that works around it.
+    file: &'static str,
+    /// The test that notices when it is gone.
+    test: &'static str,
+}
+
+const XLA_CPU: &str = "xla-cpu-pjrt 0.0.1";
+const CUDA: &str = "jax-cuda13-plugin 0.11.2";
+
+const CPU: &[Platform] = &[Platform::Cpu];
+const GPU: &[Platform] = &[Platform::Gpu];
+const CPU_AND_GPU: &[Platform] = &[Platform::Cpu, Platform::Gpu];
+/// Portable forms are written around what XLA's partitioner and passes do everywhere.
+const ALL: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Tpu, Platform::Other];
+
+/// All quirks, by name.
+const TABLE: &[Quirk] = &[
+    Quirk {
+        name: "all-reduce-loses-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "maxima and minima over devices drop a NaN",
+        file: "backend/cpu/ordered.rs",
+        test: "extremes_keep_nan",
+    },
+    Quirk {
+        name: "bits-of-packed-elements",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "bits cannot be counted in elements of less than a byte",
+        file: "ops/primitive/unary.rs",
+        test: "narrow::packed_elements",
+    },
+    Quirk {
+        name: "complex-sine-overflow",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "sines and cosines of complex numbers are NaN in a part that is 0 if the other overflows",
+        file: "ops/primitive/unary.rs",
+        test: "edges (reference values)",
+    },
+    Quirk {
+        name: "convolution-with-negative-padding",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "a convolution with negative padding and a stride is wrong",
+        file: "backend/cpu/conv.rs",
+        test: "convolutions_and_their_gradients",
+    },
+    Quirk {
+        name: "exponential-of-constant-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "functions by an integer exponent read uninitialized memory for a constant NaN",
+        file: "backend/cpu/unary.rs",
+        test: "exp_of_a_chosen_nan_is_nan",
+    },
+    Quirk {
+        name: "finite-eigenvalues-of-nan",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "eigenvalues and eigenvectors of matrices with infinities and NaN are finite",
+        file: "ops/primitive/eigh.rs",
+        test: "eigenvalues_of_what_is_not_finite_are_nan",
+    },
+    Quirk {
+        name: "float8-between-devices",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "collectives do not exchange float8",
+        file: "ops/collective/narrow.rs",
+        test: "narrow::over_devices",
+    },
+    Quirk {
+        name: "interior-padding-with-cut-edges",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner aborts the process for interior padding with a negative edge",
+        file: "core/lower/pad.rs",
+        test: "edges_cut_between_spread_elements_are_the_same",
+    },
+    Quirk {
+        name: "layout-constraint-gathers-shards",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "the partitioner gathers all shards of a value with a layout constraint, to no effect",
+        file: "ops/primitive/layout_constraint.rs",
+        test: "every_order_goes_in_and_comes_out",
+    },
+    Quirk {
+        name: "maximum-drops-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "maxima and minima keep a NaN only with an option that prevents vectorization of reductions",
+        file: "ops/primitive/reduce.rs",
+        test: "maxima_keep_nan",
+    },
+    Quirk {
+        name: "negative-zero-of-narrow-floats",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "small negative numbers are rounded to -0, whose bits are NaN in formats without -0",
+        file: "ops/primitive/binary.rs",
+        test: "narrow::host_and_device_convert_alike",
+    },
+    Quirk {
+        name: "packed-elements",
+        platforms: CPU_AND_GPU,
+        plugin: "xla-cpu-pjrt 0.0.1, jax-cuda13-plugin 0.11.2",
+        problem: "kernels of elements of fewer than 8 bits abort the process, give other numbers, or do not compile",
+        file: "backend/packed.rs",
+        test: "narrow::packed_elements",
+    },
+    Quirk {
+        name: "padding-in-windows",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "windows contain the padding of dimensions that are split unevenly",
+        file: "core/lower/mod.rs",
+        test: "numbers/sharded",
+    },
+    Quirk {
+        name: "products-of-bytes",
+        platforms: GPU,
+        plugin: CUDA,
+        problem: "Triton's kernels give twice the products of operands of 8 bits, on an H100",
+        file: "backend/gpu/dot.rs",
+        test: "dot/dot_general_i8_to_i32 (reference value, on a GPU)",
+    },
+    Quirk {
+        name: "products-that-change-axes",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner gives wrong rows of a batched product whose result is split over another axis",
+        file: "ops/primitive/dot.rs",
+        test: "products_whose_batches_change_axes_are_the_same",
+    },
+    Quirk {
+        name: "scatters-into-slices",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "a scatter of one row into a slice reads another part for a position out of bounds",
+        file: "ops/primitive/scatter.rs",
+        test: "one_position_of_an_array_that_is_split_while_it_runs_is_the_same",
+    },
+    Quirk {
+        name: "slices-of-slices",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "positions of slices of slices are added without clamping",
+        file: "ops/primitive/dynamic_slice.rs",
+        test: "positions_out_of_bounds_of_a_slice_stay_in_it",
+    },
+    Quirk {
+        name: "split-convolutions",
+        platforms: ALL,
+        plugin: XLA_CPU,
+        problem: "the partitioner's convolutions with split spatial dimensions, or groups, are wrong",
+        file: "ops/primitive/conv.rs",
+        test: "a_convolution_of_split_images_is_the_same",
+    },
+    Quirk {
+        name: "split-maxima-drop-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "the partitioner's all-reduce of maxima and minima drops a NaN",
+        file: "ops/primitive/reduce.rs",
+        test: "maxima_keep_nan",
+    },
+    Quirk {
+        name: "triangular-solve-spreads-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "a NaN in the last row, or a zero on the diagonal, makes the whole solution NaN",
+        file: "backend/cpu/triangular_solve.rs",
+        test: "triangular_solves_keep_nan_in_its_place",
+    },
+];
+
+/// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs may have now, and of names that are not in the table.
+static LEFT_OUT: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let names = QUIRKS.get().unwrap_or_default();
+    let all: Vec<&str> = TABLE.iter().map(|quirk| quirk.name).collect();
+    for unknown in names.iter().filter(|name| *name != "none" && !all.contains(&name.as_str())) {
+        warn(&format!("SHARDAX_QUIRKS: there is no quirk {unknown:?}"), &format!("use some of {}", all.join(", ")));
+    }
+    let is_left_out = |quirk: &&Quirk| names.iter().any(|name| name == "none" || name == quirk.name);
+    let left_out: Vec<&Quirk> = TABLE.iter().filter(is_left_out).collect();
+    for Quirk { name, plugin, problem, file, test, .. } in &left_out {
+        warn(
+            &format!("programs are not written around {name}: {problem} ({plugin})"),
+            &format!("if {test} passes, the plugin no longer needs the workaround in {file}"),
+        );
+    }
+    left_out.into_iter().map(|quirk| quirk.name).collect()
+});
+
+/// Returns `true` if programs of a platform are written around this quirk.
+pub(super) fn has(platform: Platform, name: &str) -> bool {
+    let quirk = TABLE.iter().find(|quirk| quirk.name == name);
+    quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !LEFT_OUT.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::TABLE;
+
+    /// Each row is asked for by its file, and nothing asks for another name.
+    #[test]
+    fn quirks_are_those_that_sources_ask_for() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for quirk in TABLE {
+            let text = std::fs::read_to_string(source.join(quirk.file)).expect("the file of the row");
+            assert!(text.contains(&format!("has_quirk(\"{}\")", quirk.name)), "{} in {}", quirk.name, quirk.file);
+            assert!(!quirk.plugin.is_empty() && !quirk.problem.is_empty() && !quirk.test.is_empty(), "{}", quirk.name);
+        }
+        assert!(TABLE.is_sorted_by_key(|quirk| quirk.name));
+        let mut folders = vec![source];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                for name in text.split("has_quirk(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+                    let is_known = name.contains('{') || TABLE.iter().any(|quirk| quirk.name == name);
+                    assert!(is_known, "{} asks for the quirk {name}, which is not in the table", path.display());
+                }
+            }
+        }
+    }
+}
