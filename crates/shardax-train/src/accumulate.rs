@@ -6,7 +6,8 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 /// Gradient accumulation: the mean of `f` over `parts` equal parts of a batch, computed one part after the other. It
-/// returns the gradient of the whole batch in the memory of one part. Devices average only that mean, once.
+/// returns the gradient of the whole batch in the memory of one part. Devices average only that mean, once. Values in
+/// half precision are averaged in float32.
 ///
 /// `f` takes a part of the batch, a tree whose arrays have `1 / parts` of the rows. It returns floating-point arrays,
 /// such as a gradient, or a loss with its gradient. Sums over ragged, masked parts are also divided by `parts`: let `f`
@@ -47,11 +48,33 @@ pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, ba
     let first = tree::map(|x| x.get(0), split.clone())?;
     let types = eval_shape(|part: B| f(part), first)?;
     let zero = |like: Array| {
-        let zero = zeros_dtype(like.shape(), like.dtype());
+        let zero = zeros_dtype(like.shape(), accumulator_dtype(like.dtype()));
         let axes: Vec<_> = like.vma().iter().collect();
         if axes.is_empty() { zero } else { pcast(zero, axes.as_slice()) }
     };
-    let add = |sum: G, part: B| -> Result<(G, ())> { Ok((tree::map2(|a, b| a + b, sum, f(part)?)?, ())) };
-    let (sum, ()) = scan(add, tree::map(zero, types)?, split)?;
-    tree::map(|x| x / parts as f64, sum)
+    let add = |mean: G, (number, part): (Array, B)| -> Result<(G, ())> {
+        Ok((tree::map2(|mean, x| add_to_mean(mean, x, &number), mean, f(part)?)?, ()))
+    };
+    let numbers = arange(0..u32::try_from(parts).unwrap_or(u32::MAX)) + 1;
+    let (mean, ()) = scan(add, tree::map(zero, types.clone())?, (numbers, split))?;
+    let finish = |mean: Array, like: Array| match like.dtype().is_inexact() {
+        true => mean.astype(like.dtype()),
+        false => mean / parts as f64,
+    };
+    tree::map2(finish, mean, types)
+}
+
+/// The dtype of the mean, or of the sum for integers.
+fn accumulator_dtype(dtype: DType) -> DType {
+    if dtype.is_inexact() && dtype.byte_size() < 4 { DType::F32 } else { dtype }
+}
+
+/// Adds the part of this number, which counts from 1. The mean of what was seen overflows later than its sum, and is
+/// exact for parts that are equal.
+fn add_to_mean(mean: Array, part: Array, number: &Array) -> Array {
+    if !mean.dtype().is_inexact() {
+        return mean + part;
+    }
+    let part = part.astype(mean.dtype());
+    &mean + (part - &mean) / number.astype(mean.dtype())
 }

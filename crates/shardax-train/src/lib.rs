@@ -36,6 +36,7 @@ pub mod progress;
 mod replicas;
 pub mod report;
 pub mod serialization;
+mod sum;
 pub mod trainer;
 
 pub use accumulate::accumulate;

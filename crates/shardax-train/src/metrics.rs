@@ -7,6 +7,8 @@ use std::panic::Location;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
+use crate::sum::{Sum, widened};
+
 /// A metric that is accumulated over batches and devices. It is a tree: a compiled step takes and returns it.
 ///
 /// Sum metrics over devices with [`psum`], except [`LastValue`], which is not a sum.
@@ -27,7 +29,8 @@ pub trait Metric: Tree {
     }
 }
 
-/// An average of scalars.
+/// An average of scalars. Sums are accurate in every dtype of the values: those of half precision are added in float32
+/// and merged without rounding, and counts may exceed int32.
 ///
 /// Adding a value does not wait. Reading makes the host wait for the device, so read once, with
 /// [`value`](Metric::value), rather than in each step.
@@ -48,15 +51,13 @@ pub trait Metric: Tree {
 /// ```
 #[derive(Tree, Clone, Debug)]
 pub struct Average {
-    /// The sum of the values, a scalar.
-    pub total: Array,
-    /// The number of values, a scalar.
-    pub count: Array,
+    total: Sum,
+    count: Sum,
 }
 
 impl Default for Average {
     fn default() -> Self {
-        Average::of_sum(zeros(()), zeros_dtype((), DType::I32))
+        Average::of_sum(zeros_dtype((), DType::F32), zeros_dtype((), DType::I32))
     }
 }
 
@@ -70,8 +71,8 @@ impl Average {
     #[track_caller]
     pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
-        let count = values.size();
-        Average::of_sum(values.sum(..), array(i32::try_from(count).unwrap_or(i32::MAX)))
+        let count = array(i64::try_from(values.size()).unwrap_or(i64::MAX));
+        Average { total: Sum::of_all(&values), count: Sum::of(&count) }
     }
 
     /// Averages the values where `mask`, of the same shape, is true. A numeric mask is a weight:
@@ -90,12 +91,13 @@ impl Average {
         if values.shape() != mask.shape() {
             let what = format!("Average: values are {} and the mask is {}", values.type_name(), mask.type_name());
             let error = Error::new(ErrorKind::Value, what).help("give the mask one entry for each value");
-            let wrong = Array::from_error(error, &values.sum(..));
+            let wrong = Sum::of(&Array::from_error(error, &values.sum(..)));
             return Average { total: wrong.clone(), count: wrong };
         }
+        let (values, mask) = (widened(&values), widened(&mask));
         // Masked values may be anything, even NaN: multiplying by 0 is not enough.
         let chosen = where_(mask.not_equal(0), values * &mask, 0);
-        Average::of_sum(chosen.sum(..), mask.sum(..))
+        Average { total: Sum::of_all(&chosen), count: Sum::of_all(&mask) }
     }
 
     /// Averages `count` values whose sum is `sum`; both are scalars.
@@ -110,7 +112,7 @@ impl Average {
                 Array::from_error(Error::new(ErrorKind::Value, what).help(help), &x.sum(..))
             }
         };
-        Average { total: scalar(sum.into_array()), count: scalar(count.into_array()) }
+        Average { total: Sum::of(&scalar(sum.into_array())), count: Sum::of(&scalar(count.into_array())) }
     }
 
     /// The average so far; NaN without values. Waits for the values.
@@ -137,11 +139,11 @@ impl Average {
 impl Metric for Average {
     #[track_caller]
     fn merge(&self, other: &Self) -> Self {
-        Average { total: &self.total + &other.total, count: &self.count + &other.count }
+        Average { total: self.total.merge(&other.total), count: self.count.merge(&other.count) }
     }
 
     fn compute(&self) -> Array {
-        &self.total / &self.count
+        (self.total.value() / self.count.value()).astype(self.total.dtype())
     }
 }
 
@@ -176,7 +178,7 @@ impl Accuracy {
     }
 }
 
-/// 1 if the prediction is the label, else 0.
+/// True if the prediction is the label.
 #[track_caller]
 fn right(logits: Array, labels: Array) -> Array {
     let predictions = logits.argmax(-1);
@@ -185,7 +187,7 @@ fn right(logits: Array, labels: Array) -> Array {
         let help = "logits are [..., classes], labels [...], integers";
         return Array::from_error(Error::new(ErrorKind::Value, what).help(help), &predictions);
     }
-    predictions.equal(labels).astype(DType::F32)
+    predictions.equal(labels)
 }
 
 impl Metric for Accuracy {
@@ -233,11 +235,31 @@ impl Metric for Perplexity {
     }
 }
 
-/// The population standard deviation of scalars (`ddof=0`).
-#[derive(Tree, Clone, Debug, Default)]
+/// The population standard deviation of scalars (`ddof=0`), also of numbers that differ little from their mean.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax_train::{Metric, Std};
+/// let std = Std::of(array([10000.0f32, 10001.0])).merge(&Std::of(array([10002.0f32, 10003.0])));
+/// assert_eq!(std.value()? as f32, 1.25f32.sqrt());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Tree, Clone, Debug)]
 pub struct Std {
-    mean: Average,
-    squares: Average,
+    count: Sum,
+    total: Sum,
+    /// The squared deviations from the mean of the values that one device has seen.
+    deviations: Sum,
+    /// `total² / count` of one device. Its sum over devices by `psum` is larger than `total² / count` of all, by the
+    /// squared deviations between the devices' means.
+    means: Sum,
+}
+
+impl Default for Std {
+    fn default() -> Self {
+        let zero = Sum::of(&zeros_dtype((), DType::F32));
+        Std { count: zero.clone(), total: zero.clone(), deviations: zero.clone(), means: zero }
+    }
 }
 
 impl Std {
@@ -250,19 +272,50 @@ impl Std {
     #[track_caller]
     pub fn of(values: impl ArrayLike) -> Self {
         let values = values.into_array();
-        Std { squares: Average::of(values.square()), mean: Average::of(values) }
+        let dtype = if values.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let count = array(i64::try_from(values.size()).unwrap_or(i64::MAX)).astype(DType::F64);
+        let values = values.astype(DType::F64);
+        let total = values.sum(..);
+        let deviations = (values - &total / maximum(&count, 1.0)).square().sum(..);
+        Std::of_parts(&count, &total, &deviations, dtype)
+    }
+
+    /// The metric of `count` values with this sum and these squared deviations from their mean, all float64, kept in
+    /// `dtype`.
+    fn of_parts(count: &Array, total: &Array, deviations: &Array, dtype: DType) -> Self {
+        let sum = |x: &Array| Sum::in_dtype(x, dtype);
+        let mut std = Std { count: sum(count), total: sum(total), deviations: sum(deviations), means: sum(total) };
+        std.means = sum(&std.square_of_mean());
+        std
+    }
+
+    /// `total² / count`, 0 without values.
+    fn square_of_mean(&self) -> Array {
+        self.total.value().square() / maximum(self.count.value(), 1.0)
+    }
+
+    /// The squared deviations from the mean of all values, of all devices.
+    fn all_deviations(&self) -> Array {
+        // Exactly 0 unless devices were added.
+        let between = self.means.value() - self.square_of_mean();
+        self.deviations.value() + where_(between.isfinite(), maximum(between, 0.0), 0.0)
     }
 }
 
 impl Metric for Std {
     #[track_caller]
     fn merge(&self, other: &Self) -> Self {
-        Std { mean: self.mean.merge(&other.mean), squares: self.squares.merge(&other.squares) }
+        let (n, m) = (self.count.value(), other.count.value());
+        let (count, total) = (&n + &m, self.total.value() + other.total.value());
+        // Chan's formula for the deviations of two sets of values together: it subtracts means, not squares.
+        let distance = self.total.value() / maximum(&n, 1.0) - other.total.value() / maximum(&m, 1.0);
+        let between = distance.square() * (n * m / maximum(&count, 1.0));
+        let deviations = self.all_deviations() + other.all_deviations() + between;
+        Std::of_parts(&count, &total, &deviations, self.total.merge(&other.total).dtype())
     }
 
     fn compute(&self) -> Array {
-        // Rounding may make the variance negative.
-        (self.squares.compute() - self.mean.compute().square()).maximum(0.0).sqrt()
+        (self.all_deviations() / self.count.value()).sqrt().astype(self.total.dtype())
     }
 }
 

@@ -85,3 +85,90 @@ fn what_does_not_belong_together_is_an_error() -> Result<()> {
     fails(MultiMetric::new().with("x", odd).values(), &["metric \"x\"", "two kinds"]);
     Ok(())
 }
+
+/// Ten thousand batches in each dtype are what float64 says, for constants, zeros, large means and large ranges.
+#[test]
+fn metrics_of_many_steps_are_those_of_float64() -> Result<()> {
+    setup();
+    const STEPS: usize = 10_000;
+    type Metrics = (Average, Std);
+    let add = |metrics: Metrics, x: Array| Ok(((metrics.0.merge(&Average::of(&x)), metrics.1.merge(&Std::of(&x))), ()));
+    let run = jit(move |start: Metrics, batches: Array| scan(add, start, batches).map(|(metrics, ())| metrics));
+    for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64] {
+        for (name, value) in [
+            ("constant", (|_: &Array| full(STEPS, 2.0f32)) as fn(&Array) -> Array),
+            ("a tenth", |_| full(STEPS, 0.1f32)),
+            ("zeros", |_| zeros(STEPS)),
+            ("noise", |noise| noise.clone()),
+            ("a large mean", |noise| 10_000.0 + noise),
+            ("a large range", |noise| (noise * 3.0).exp() * 1e-3),
+        ] {
+            let noise = random::normal(random::key(3), [STEPS]);
+            let values = value(&noise).astype(dtype);
+            let (mean, std) = run.call((
+                (Average::of(zeros_dtype(0, dtype)), Std::of(zeros_dtype(0, dtype))),
+                values.reshape([STEPS, 1]),
+            ))?;
+            let values = values.to_f64_vec()?;
+            let expected = values.iter().sum::<f64>() / STEPS as f64;
+            let variance = values.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / STEPS as f64;
+            let near = |found: f64, expected: f64| {
+                let what = format!("{name}, {dtype}: {found} is not {expected}");
+                assert!((found - expected).abs() <= 1e-7 * expected.abs(), "{what}");
+            };
+            near(mean.value()?, expected);
+            if variance < 1e-20 {
+                assert!(std.value()? < 1e-9 * expected.max(1e-9), "{name}, {dtype}: {}", std.value()?);
+            } else {
+                near(std.value()?, variance.sqrt());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn sums_and_counts_exceed_their_dtypes() -> Result<()> {
+    setup();
+    // 2³¹ − 1 examples, twice.
+    let mut many = Average::of_sum(array(1.0f32), array(i32::MAX));
+    many.add_sum(array(i32::MAX), array(i32::MAX));
+    close(many.value()? * 2.0, 1.0);
+    assert_eq!(Average::of(full(1000, 60000.0f32).astype(DType::F16)).value()?, 59_968.0 + 32.0);
+    assert_eq!(Average::of(full([4], i32::MAX)).value()?, f64::from(i32::MAX as f32));
+    assert_eq!(Average::masked(full([4], 100i32).astype(DType::I8), ones_dtype([4], DType::I8)).value()?, 100.0);
+    assert_eq!(Average::of(array([f32::INFINITY, 1.0])).value()?, f64::INFINITY);
+    assert!(Std::of(array([f32::NAN, 1.0])).value()?.is_nan());
+    Ok(())
+}
+
+/// Devices add deviations around a large mean with `psum`.
+#[test]
+fn deviations_over_devices_keep_a_large_mean_apart() -> Result<()> {
+    setup();
+    let values = 10_000.0 + arange(0..64).astype(DType::F32).reshape([8, 8]) / 16.0;
+    let step = pmap(|x: Array| psum(Std::of(x), "batch")).axis_name("batch").out_axes(None);
+    let std = step.call(&values)?;
+    let expected = Std::of(&values).value()?;
+    close(std.value()?, expected);
+    close(std.merge(&Std::of(&values)).value()?, expected);
+    // The numbers 0 to 63 have the variance (64² − 1) / 12.
+    close(expected, ((64.0f64 * 64.0 - 1.0) / 12.0).sqrt() / 16.0);
+    Ok(())
+}
+
+/// Gradients in half precision, over many parts.
+#[test]
+fn gradients_of_many_parts_are_averaged_in_float32() -> Result<()> {
+    setup();
+    for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64] {
+        let mean = shardax_train::accumulate(512, |x: Array| Ok(x.mean(..)), ones_dtype([512], dtype))?;
+        assert_eq!((mean.dtype(), mean.to_f64()?), (dtype, 1.0));
+        let values = (1.0 + random::normal(random::key(1), [10_000]) * 0.1).astype(dtype);
+        let mean = shardax_train::accumulate(10_000, |x: Array| Ok(x.mean(..)), values.clone())?;
+        let expected = values.to_f64_vec()?.iter().sum::<f64>() / 10_000.0;
+        let unit = if dtype == DType::Bf16 { 4e-3 } else if dtype == DType::F16 { 5e-4 } else { 1e-6 };
+        assert!((mean.to_f64()? - expected).abs() <= unit, "{dtype}: {mean} is not {expected}");
+    }
+    Ok(())
+}
