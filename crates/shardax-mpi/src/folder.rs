@@ -178,6 +178,26 @@ mod tests {
         );
     }
 
+    /// Of two processes with one number the one that asked first is told, before process 0 is there.
+    #[test]
+    fn two_processes_with_one_number_are_an_error() {
+        let path = folder("twice");
+        let join = |rank: usize| {
+            let values = Arc::new(Folder::new(&path).unwrap());
+            crate::rendezvous::meet(values, (rank, 2), "host", Duration::from_secs(60))
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| join(1));
+            std::thread::sleep(Duration::from_millis(300));
+            let second = scope.spawn(|| join(1));
+            let error = first.join().unwrap().err().unwrap();
+            assert!(error.message.contains("there are two processes 1"), "{}", error.message);
+            assert_eq!(join(0).unwrap().1, ["host", "host"]);
+            assert!(second.join().unwrap().is_ok());
+        });
+        fs::remove_dir_all(&path).unwrap();
+    }
+
     /// Three processes, as threads: rounds of a barrier have their own values, and nothing of them stays.
     #[test]
     fn barriers_leave_nothing_behind() {

@@ -13,6 +13,8 @@ use crate::error::{Error, Kind, Result};
 use crate::key_value::KeyValue;
 
 const LOOK: Duration = Duration::from_millis(20);
+/// The time for which a store may still show the value from before this process's own.
+const STALE: Duration = Duration::from_secs(2);
 /// The key that says that all processes of a job have entered.
 const ALL_HERE: &str = "all are here";
 
@@ -140,6 +142,11 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
     }
 }
 
+fn two_processes(rank: usize) -> Error {
+    let what = format!("there are two processes {rank}: each needs a number of its own");
+    Error::new(Kind::FailedPrecondition, what)
+}
+
 /// Asks the first process for the name of the job, and waits until all are here.
 fn enter(
     values: &dyn KeyValue,
@@ -150,7 +157,14 @@ fn enter(
     let number = unique();
     values.set(&asked(rank), number.as_bytes(), &[])?;
     let mut entered: Option<String> = None;
+    let mut replaced: Option<Instant> = None;
     loop {
+        // Another process with this number has asked after this one, which process 0 then never answers.
+        let is_replaced = entered.is_none() && values.get(&asked(rank))?.is_some_and(|asks| asks != number.as_bytes());
+        replaced = if is_replaced { replaced.or_else(|| Some(Instant::now())) } else { None };
+        if replaced.is_some_and(|since| since.elapsed() >= STALE) {
+            return Err(two_processes(rank));
+        }
         // A first process that was started again has another job.
         let answer = values.get(&answered(rank))?.unwrap_or_default();
         let answer = String::from_utf8_lossy(&answer).into_owned();
@@ -165,10 +179,7 @@ fn enter(
                 ));
             }
             if !values.set_new(&format!("{job}/{}", here(rank)), host.as_bytes(), &[])? {
-                return Err(Error::new(
-                    Kind::FailedPrecondition,
-                    format!("there are two processes {rank}: each needs a number of its own"),
-                ));
+                return Err(two_processes(rank));
             }
             entered = Some(job.to_owned());
         }
