@@ -214,6 +214,88 @@ fn the_number_of_processes_follows_what_is_there() {
     assert_eq!(folder.read("starts"), "4\n3\n3\n");
 }
 
+/// The processes of a script that has started some, from the file in which it has written their numbers.
+fn are_running(folder: &Folder) -> bool {
+    let running = |process: &str| {
+        // A process that has ended may be a zombie until it is waited for.
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+    };
+    folder.read("pids").lines().any(running)
+}
+
+#[test]
+fn processes_that_an_attempt_leaves_are_ended() {
+    let (status, text, folder) = run("sleep 97 & echo $! >> pids; exit 3", &["--restarts", "2"]);
+    assert_eq!((status, folder.read("pids").lines().count()), (Some(3), 3), "{text}");
+    assert!(!are_running(&folder));
+    // One that ignores SIGTERM, after a success.
+    let script = "(trap '' TERM; sleep 97 & echo $! >> pids; wait) & while ! test -e pids; do sleep 0.05; done";
+    let (status, text, folder) = run(script, &["--grace", "0.3"]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(!folder.read("pids").is_empty() && !are_running(&folder));
+}
+
+#[test]
+fn a_program_ends_when_its_supervisor_is_killed() {
+    let folder = Folder::new();
+    let program =
+        folder.script("sleep 97 & echo $! >> pids; echo $$ >> pids; touch ready; trap '' TERM; sleep 96; wait");
+    let steps = folder.0.join("steps");
+    let arguments = ["--grace", "1", "--checkpoints", steps.to_str().expect("a path")];
+    let program = [program.to_str().expect("a path")];
+    let running = Running::start(&folder, &arguments, &program);
+    wait_for("program", || folder.0.join("ready").exists().then_some(()));
+    assert!(are_running(&folder));
+    send("KILL", &running.0.id().to_string());
+    // The folder is locked until the program has ended.
+    let (status, text) = Running::start(&folder, &arguments, &["true"]).end(20);
+    assert_eq!(status.code(), Some(2), "{text}");
+    wait_for("end", || (!are_running(&folder)).then_some(()));
+    wait_for("unlocked folder", || {
+        let (status, _) = Running::start(&folder, &arguments, &["true"]).end(20);
+        (status.code() == Some(0)).then_some(())
+    });
+}
+
+#[test]
+fn a_folder_has_one_supervisor() {
+    let folder = Folder::new();
+    let program = folder.script("touch ready; while ! test -e go; do sleep 0.05; done");
+    let steps = folder.0.join("steps");
+    let arguments = ["--checkpoints", steps.to_str().expect("a path")];
+    let program = [program.to_str().expect("a path")];
+    let first = Running::start(&folder, &arguments, &program);
+    wait_for("program", || folder.0.join("ready").exists().then_some(()));
+    let process = first.0.id().to_string();
+    let (status, text) = Running::start(&folder, &arguments, &program).end(20);
+    assert_eq!(status.code(), Some(2), "{text}");
+    says(
+        &text,
+        &["steps belongs to a run that has not ended: process ", &process, ", since ", "choose another folder"],
+    );
+    std::fs::write(folder.0.join("go"), "").expect("a file");
+    assert_eq!(first.end(20).0.code(), Some(0));
+    assert_eq!(Running::start(&folder, &arguments, &program).end(20).0.code(), Some(0));
+}
+
+/// A time beyond what can be counted is for ever, and not at once.
+#[test]
+fn a_grace_without_end_kills_nothing() {
+    let folder = Folder::new();
+    let program = folder
+        .script("trap 'sleep 0.5; touch saved; exit 0' TERM; trap '' USR1; touch ready; while :; do sleep 0.05; done");
+    let running = Running::start(&folder, &["--grace", "1e300"], &[program.to_str().expect("a path")]);
+    wait_for("program", || folder.0.join("ready").exists().then_some(()));
+    let process = running.0.id().to_string();
+    send("TERM", &process);
+    wait_for("line", || running.text().contains("a second signal").then_some(()));
+    send("TERM", &process);
+    let (status, text) = running.end(20);
+    assert_eq!(status.code(), Some(0), "{text}");
+    assert!(folder.0.join("saved").exists());
+}
+
 #[test]
 fn what_cannot_be_started_is_said_at_once() {
     let folder = Folder::new();
@@ -223,6 +305,8 @@ fn what_cannot_be_started_is_said_at_once() {
         (&["--available", "echo many"][..], "true", "must print a number of processes"),
         (&["--launcher", "none", "-n", "2"][..], "true", "--launcher=none starts one process, not 2"),
         (&["-n", "4:2"][..], "true", "give a number such as `4`"),
+        (&["--grace", "nan"][..], "true", "give seconds such as `2.5`"),
+        (&["--backoff=-1"][..], "true", "give seconds such as `2.5`"),
     ] {
         let (status, said) = Running::start(&folder, arguments, &[program]).end(20);
         assert_eq!(status.code(), Some(2), "{said}");

@@ -3,7 +3,9 @@
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 use shardax::distributed::preemption;
 
 use super::Options;
@@ -47,8 +49,37 @@ impl Attempt {
         self.send(|pid| kill_process_group(pid, Signal::KILL));
     }
 
+    /// The process group of the attempt.
+    pub fn group(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends the processes that the attempt has left in its group: first with SIGTERM, after `grace` with SIGKILL.
+    pub fn end_group(&self, grace: Duration) {
+        let Some(group) = self.pid() else { return };
+        let is_left = || test_kill_process_group(group).is_ok();
+        if !is_left() {
+            return;
+        }
+        let begun = Instant::now();
+        self.terminate();
+        while is_left() && begun.elapsed() < grace {
+            std::thread::sleep(super::POLL);
+        }
+        self.kill();
+        // SIGKILL takes effect a moment later. A process that nobody waits for stays in the group without running.
+        let killed = Instant::now();
+        while is_left() && killed.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(super::POLL);
+        }
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        i32::try_from(self.0.id()).ok().and_then(Pid::from_raw)
+    }
+
     fn send(&self, signal: impl Fn(Pid) -> rustix::io::Result<()>) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = self.pid() {
             // One that has just ended needs none.
             let _ = signal(pid);
         }

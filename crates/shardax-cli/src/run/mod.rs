@@ -1,7 +1,9 @@
 //! A supervisor: starts a program in several processes, passes signals on, and restarts it from its last checkpoint.
 
 mod attempt;
+mod guard;
 mod launcher;
+mod lock;
 mod progress;
 
 use std::ffi::OsString;
@@ -15,6 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use attempt::{Attempt, End};
+use guard::Guard;
 pub use launcher::Launcher;
 use progress::{available, latest_checkpoint};
 
@@ -32,9 +35,10 @@ pub struct Options {
     #[arg(long, default_value_t = 3)]
     pub restarts: u32,
     /// Seconds before the first restart; doubled for each further one without a new checkpoint, up to 60.
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub backoff: f64,
-    /// The folder of the program's checkpoints. Two attempts in a row without a new one end the run.
+    /// The folder of the program's checkpoints. Two attempts in a row without a new one end the run. Only one
+    /// `shardax-run` at a time has a folder.
     #[arg(long, value_name = "FOLDER")]
     pub checkpoints: Option<PathBuf>,
     /// A shell command that prints how many processes can be started now; asked before each attempt.
@@ -47,7 +51,7 @@ pub struct Options {
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub launcher_arg: Vec<String>,
     /// Seconds from SIGTERM to SIGKILL for processes that are left over.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub grace: f64,
     /// The program and its arguments.
     #[arg(last = true, required = true)]
@@ -76,6 +80,19 @@ impl FromStr for Processes {
     }
 }
 
+/// Seconds, from 0.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
+    seconds.ok_or_else(|| "give seconds such as `2.5`, at least 0".to_owned())
+}
+
+/// A time that may be too long to be counted.
+fn duration(seconds: f64) -> Duration {
+    // Negative numbers and NaN come only from programs that build the options themselves.
+    let longest = if seconds > 0.0 { Duration::MAX } else { Duration::ZERO };
+    Duration::try_from_secs_f64(seconds).unwrap_or(longest)
+}
+
 /// Attempts in a row without a new checkpoint after which a run ends.
 const STALLED: u32 = 2;
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
@@ -86,8 +103,12 @@ const POLL: Duration = Duration::from_millis(20);
 /// Fails where nothing could be started.
 pub fn supervise(options: &Options) -> Result<u8, String> {
     let signals = signals()?;
-    let mut run = Run { options, signals, stopping: false, failures: 0, stalled: 0, attempts: 0 };
-    run.run()
+    let lock = options.checkpoints.as_deref().map_or(Ok(None), lock::lock)?;
+    let guard = Guard::start(duration(options.grace), lock.as_ref());
+    let mut run = Run { options, signals, guard, stopping: false, failures: 0, stalled: 0, attempts: 0 };
+    let status = run.run();
+    drop((run, lock));
+    status
 }
 
 fn signals() -> Result<Receiver<i32>, String> {
@@ -102,6 +123,8 @@ fn signals() -> Result<Receiver<i32>, String> {
 struct Run<'a> {
     options: &'a Options,
     signals: Receiver<i32>,
+    /// `None` where no shell could be started.
+    guard: Option<Guard>,
     /// A signal has come: nothing is restarted any more.
     stopping: bool,
     failures: u32,
@@ -121,7 +144,11 @@ impl Run<'_> {
             }
             let mut attempt = Attempt::start(self.options, processes, self.attempts)?;
             self.attempts += 1;
+            self.guard(attempt.group());
             let end = self.watch(&mut attempt);
+            // A process that is left over would train beside the next attempt.
+            attempt.end_group(duration(self.options.grace));
+            self.guard(0);
             let after = self.latest();
             match after > before {
                 true => self.stalled = 0,
@@ -162,14 +189,20 @@ impl Run<'_> {
         }
     }
 
+    /// Tells the guard the process group to end if this command is killed.
+    fn guard(&mut self, group: u32) {
+        if let Some(guard) = &mut self.guard {
+            guard.watch(group);
+        }
+    }
+
     fn latest(&self) -> Option<u64> {
         self.options.checkpoints.as_deref().and_then(latest_checkpoint)
     }
 
     fn backoff(&self) -> Duration {
         let doubled = 2f64.powi(self.stalled.saturating_sub(1).min(16) as i32);
-        let seconds = (self.options.backoff * doubled).clamp(0.0, LONGEST_BACKOFF.as_secs_f64());
-        Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_BACKOFF)
+        duration(self.options.backoff * doubled).min(LONGEST_BACKOFF)
     }
 
     /// Waits; `false` when a signal has come.
@@ -203,7 +236,6 @@ impl Run<'_> {
 
     /// Waits for the end of an attempt, and passes signals on.
     fn watch(&mut self, attempt: &mut Attempt) -> End {
-        let grace = Duration::try_from_secs_f64(self.options.grace).unwrap_or_default();
         let mut kill_at: Option<Instant> = None;
         loop {
             if let Some(end) = attempt.poll() {
@@ -221,7 +253,8 @@ impl Run<'_> {
                 }
                 true => {
                     attempt.terminate();
-                    kill_at = Some(Instant::now() + grace);
+                    // `None` for a time that never comes.
+                    kill_at = Instant::now().checked_add(duration(self.options.grace));
                 }
             }
         }
