@@ -342,3 +342,27 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
     Ok(())
 }
+
+/// Clients that send nothing, or a byte now and then, keep neither others nor the end of the server waiting; a page of the
+/// web that takes this host's address under its own name is refused.
+#[test]
+fn a_server_waits_for_no_client() -> Result<()> {
+    setup();
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let port = profiler::start_server(0)?;
+    let connect = || std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    let idle: Vec<_> = (0..60).map(|_| connect()).collect();
+    let mut slow = connect();
+    slow.write_all(b"GET /memory HTTP/1.1\r\nX").expect("it is sent");
+    let begun = std::time::Instant::now();
+    for host in ["localhost", "127.0.0.1:9012", "[::1]:9012"] {
+        assert_eq!(asked(port, &format!("GET /nowhere HTTP/1.1\r\nHost: {host}")).0, "HTTP/1.1 404 Not Found");
+    }
+    for host in ["evil.example", "localhost.evil.example:9012", ""] {
+        assert_eq!(asked(port, &format!("GET /memory HTTP/1.1\r\nhost: {host}")).0, "HTTP/1.1 403 Forbidden");
+    }
+    profiler::stop_server()?;
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(idle);
+    Ok(())
+}

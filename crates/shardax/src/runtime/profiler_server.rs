@@ -1,6 +1,6 @@
 //! A server that records profiles of a running program on request, by HTTP.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,8 +27,14 @@ fn server() -> MutexGuard<'static, Option<Server>> {
 
 /// The longest profile, in milliseconds.
 const LONGEST: u64 = 600_000;
-/// The time for a client to send its request or to receive the answer.
+/// The time for a client to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The time for a client to receive the answer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(120);
+/// The number of clients at a time.
+const MAX_CLIENTS: usize = 64;
+/// The bytes of a request.
+const MAX_REQUEST: usize = 16 << 10;
 
 /// Starts a thread that records profiles of this process on request, until [`stop_server`] (JAX's function of this name).
 /// Returns the port, which the system chooses if it is given as 0.
@@ -46,8 +52,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// ```
 ///
 /// `ms` is from 1 to 600,000, by default 1,000. It listens on the loopback interface only, because a profile shows names of the program;
-/// `ssh -L 9012:localhost:9012 host` reaches it from elsewhere. Requests are answered one after the other; one for a
-/// profile while the program itself records one gets status 409.
+/// `ssh -L 9012:localhost:9012 host` reaches it from elsewhere. A request whose `Host` is not this one gets status 403. One
+/// profile is recorded at a time; a request for another one meanwhile gets status 409.
 ///
 /// ```
 /// # use std::io::{Read, Write};
@@ -91,7 +97,7 @@ fn start(port: u16) -> Result<u16> {
     Ok(address.port())
 }
 
-/// Stops the server that [`start_server`] started. A profile under way ends early.
+/// Stops the server that [`start_server`] started, without waiting for its clients. A profile under way ends early.
 ///
 /// Fails if none runs.
 #[track_caller]
@@ -107,11 +113,21 @@ pub fn stop_server() -> Result<()> {
     Ok(())
 }
 
-fn serve(listener: &TcpListener, ends: &AtomicBool) {
+fn serve(listener: &TcpListener, ends: &Arc<AtomicBool>) {
+    // The number of clients is that of the other references to this.
+    let clients = Arc::new(());
     while !ends.load(Ordering::Acquire) {
         // A client that is gone is not an error of the program's.
         match listener.accept() {
-            Ok((client, _)) if !ends.load(Ordering::Acquire) => drop(answer(client, ends)),
+            Ok((client, _)) if !ends.load(Ordering::Acquire) && Arc::strong_count(&clients) <= MAX_CLIENTS => {
+                let (here, ends) = (clients.clone(), ends.clone());
+                let answer = move || {
+                    drop(answer(&client, &ends));
+                    drop(here);
+                };
+                drop(std::thread::Builder::new().name("profiler client".to_owned()).spawn(answer));
+            }
+            // Too many clients at once: their connection is closed.
             Ok(_) => {}
             // Such as too many open files: not to be tried without a pause.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -122,28 +138,73 @@ fn serve(listener: &TcpListener, ends: &AtomicBool) {
 /// An answer: status, type and content.
 type Answer = (&'static str, &'static str, Vec<u8>);
 
-fn answer(mut client: TcpStream, ends: &AtomicBool) -> std::io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut request = BufReader::new((&client).take(16 << 10));
-    let mut line = String::new();
-    request.read_line(&mut line)?;
-    let mut header = String::new();
-    // The headers are read, because a connection that is closed with unread data may lose the answer.
-    while request.read_line(&mut header)? > 2 {
-        header.clear();
-    }
-    let (status, kind, content) = answer_to(&line, ends);
+fn answer(client: &TcpStream, ends: &AtomicBool) -> std::io::Result<()> {
+    let Some(request) = request(client)? else { return Ok(()) };
+    let (status, kind, content) = answer_to(&request, ends);
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         content.len()
     );
-    client.write_all(head.as_bytes())?;
-    client.write_all(&content)
+    write_within(client, head.as_bytes(), PATIENCE)?;
+    write_within(client, &content, LONGEST_ANSWER)
 }
 
-fn answer_to(line: &str, ends: &AtomicBool) -> Answer {
+/// Reads the first line and the headers of a request, all of them within [`PATIENCE`]: a client that sends a byte now and
+/// then would stay for ever otherwise. `None` for a client that sends no whole request.
+fn request(mut client: &TcpStream) -> std::io::Result<Option<String>> {
+    let until = Instant::now() + PATIENCE;
+    let (mut request, mut bytes) = (Vec::new(), [0; 1024]);
+    // The headers are read, because a connection that is closed with unread data may lose the answer.
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || request.len() > MAX_REQUEST {
+            return Ok(None);
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut bytes)? {
+            0 => return Ok(None),
+            count => request.extend_from_slice(&bytes[..count]),
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&request).into_owned()))
+}
+
+/// Writes all bytes within a time.
+fn write_within(mut client: &TcpStream, mut bytes: &[u8], time: Duration) -> std::io::Result<()> {
+    let until = Instant::now() + time;
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        client.set_write_timeout(Some(left))?;
+        match client.write(bytes)? {
+            0 => return Err(std::io::ErrorKind::WriteZero.into()),
+            count => bytes = &bytes[count..],
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for requests to this host by its own name. A page of the web that has given its own name this host's
+/// address has another one.
+fn is_for_this_host(request: &str) -> bool {
+    let host = request.lines().skip(1).find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host").then_some(value.trim())
+    });
+    host.is_none_or(|host| {
+        let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
+        ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| own.eq_ignore_ascii_case(name))
+    })
+}
+
+fn answer_to(request: &str, ends: &AtomicBool) -> Answer {
     let text = |status, text: String| (status, "text/plain; charset=utf-8", format!("{text}\n").into_bytes());
+    let line = request.lines().next().unwrap_or_default();
+    if !is_for_this_host(request) {
+        return text("403 Forbidden", "the Host of a request must be localhost".to_owned());
+    }
     let mut words = line.split_whitespace();
     let (Some("GET"), Some(target)) = (words.next(), words.next()) else {
         return text("400 Bad Request", format!("expected a GET request, got {line:?}"));
