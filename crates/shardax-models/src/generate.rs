@@ -208,6 +208,10 @@ impl Generation<'_> {
         (cache, self.tokens, self.key) = jit(step).donate_argnums([1]).call(given)?;
         self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
+        if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
+            let what = format!("the model's logits for text {text} are NaN");
+            return Err(value_error(what, "look for NaN in the model's weights"));
+        }
         let mut next = Vec::with_capacity(drawn.len());
         for (token, ended) in drawn.into_iter().zip(&mut self.ended) {
             next.push((!*ended).then_some(token));
@@ -216,6 +220,9 @@ impl Generation<'_> {
         Ok(next)
     }
 }
+
+/// Stands for the next token where the logits are NaN.
+const NOT_A_TOKEN: i32 = -1;
 
 /// The next token of each text, `[batch, 1]`, and the cache with the given ones; without a cache they are the first.
 fn step(
@@ -245,9 +252,10 @@ fn step(
     let [now, key] = random::split_n(&key);
     let next = match is_greedy {
         true => logits.argmax(-1),
-        false => random::categorical(now, &kept(logits / numbers.get(0), form.0, &numbers.get(1)), -1),
+        false => random::categorical(now, &kept(&logits / numbers.get(0), form.0, &numbers.get(1)), -1),
     };
-    Ok((cache, next.astype(DType::I32).expand_dims(1), key))
+    let next = where_(logits.isnan().any(-1), NOT_A_TOKEN, next.astype(DType::I32));
+    Ok((cache, next.expand_dims(1), key))
 }
 
 /// The logits, negative infinity for tokens that are not drawn.
@@ -263,11 +271,12 @@ fn kept(logits: Array, form: Form, top_p: &Array) -> Array {
     if !form.has_top_p {
         return logits;
     }
-    let sorted = logits.sort_descending(-1);
-    let share = softmax(&sorted, -1);
+    // By rank, so that of tokens that are equally likely only as many are kept as are needed.
+    let order = logits.argsort_descending(-1);
+    let share = softmax(take_along_axis(&logits, &order, -1), -1);
     let before = share.cumsum(-1) - share;
-    let least = where_(before.less(top_p), sorted, f64::INFINITY).min_keepdims(-1);
-    at_least(logits, least)
+    let is_kept = take_along_axis(before.less(top_p), &order.argsort(-1), -1);
+    where_(is_kept, logits, f64::NEG_INFINITY)
 }
 
 #[cfg(test)]
@@ -283,6 +292,26 @@ mod tests {
         for (name, form) in [("top_k", Form { top_k: Some(5), ..form }), ("top_p", Form { has_top_p: true, ..form })] {
             let kept = kept(case.get("logits")?, form, &array(0.7f32));
             assert_eq!(isfinite(&kept).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
+        }
+        Ok(())
+    }
+
+    /// Ten tokens that are equally likely: three of them have a probability of 0.25 together.
+    #[test]
+    fn top_p_keeps_as_few_equal_tokens_as_it_needs() -> Result<()> {
+        let form = Form { is_greedy: false, top_k: None, has_top_p: true, room: 0 };
+        let kept = kept(zeros([2, 10]), form, &array(0.25f32));
+        assert_eq!(isfinite(&kept).astype(DType::I32).sum(-1).to_vec::<i32>()?, [3, 3]);
+        Ok(())
+    }
+
+    #[test]
+    fn generate_with_weights_that_are_nan_is_an_error() -> Result<()> {
+        let mut model = Decoder::new(&crate::DecoderConfig::new(64, 1, 16, 4), &mut Rngs::new(0))?;
+        model.embed.embedding = full([64, 16], f32::NAN);
+        for options in [GenerateOptions::new(3), GenerateOptions::new(3).temperature(1.0)] {
+            let error = model.generate(&[vec![1, 2]], &options).unwrap_err().to_string();
+            assert!(error.contains("the model's logits for text 0 are NaN"), "{error}");
         }
         Ok(())
     }

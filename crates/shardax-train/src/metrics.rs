@@ -343,6 +343,8 @@ impl Metric for LastValue {
 macro_rules! any_metric {
     ($($kind:ident)*) => {
         /// Any of the metrics of this module.
+        // A program has a few of them, each with arrays on the heap.
+        #[allow(clippy::large_enum_variant)]
         #[derive(Tree, Clone, Debug)]
         pub enum AnyMetric {
             $(

@@ -3,7 +3,8 @@
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use shardax::error::Result;
+use shardax::config::warn;
+use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 use super::file::{open, read_up_to, room, unreadable, wrong};
@@ -20,11 +21,17 @@ pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let path = path.as_ref();
     let open = || open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
     let opened = open().map_err(|error| unreadable(path, &error));
-    let read = opened.and_then(|(len, file)| parse(path, "", len, &mut BufReader::new(file)));
+    let read = opened.and_then(|(len, file)| match parse(path, "", len, &mut BufReader::new(file))? {
+        Parsed::Array(array) => Ok(array),
+        Parsed::Other(descr) => {
+            let what = format!("{} has no numbers: its dtype is {descr:?}", path.display());
+            Err(Error::new(ErrorKind::Type, what).help("save numbers, such as indices into a list of texts"))
+        }
+    });
     read.map_err(|error| error.at(location))
 }
 
-/// Reads the arrays in a `.npz` file by name.
+/// Reads the arrays in a `.npz` file by name. Entries of texts or objects are left out, with a warning.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();
@@ -47,14 +54,32 @@ fn unpack(path: &Path) -> Result<Example> {
         let mut entry = archive.by_index(at).map_err(|error| broken(0, error))?;
         let (name, len) = (entry.name().to_owned(), entry.size());
         let array = parse(path, &format!(" of the entry {name:?}"), len, &mut entry)?;
-        out.insert(name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array);
+        match array {
+            Parsed::Array(array) => {
+                out.insert(name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array);
+            }
+            Parsed::Other(descr) => warn(
+                &format!(
+                    "{}: the entry {name:?} has no numbers, and is left out: its dtype is {descr:?}",
+                    path.display()
+                ),
+                "save texts and objects to another file",
+            ),
+        }
     }
     Ok(out)
 }
 
+/// What a file has.
+enum Parsed {
+    Array(HostArray),
+    /// Texts, objects or records of this dtype.
+    Other(String),
+}
+
 /// Reads an array of `len` bytes with its header; decompresses no more than the header says. `inside` is the location
 /// in the file, for messages.
-fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<HostArray> {
+fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<Parsed> {
     let fail = |at: usize, what: String| wrong(path, at as u64, format!("{what}{inside}"));
     let mut next = |at: usize, count: usize| {
         read_up_to(reader, count as u64).map_err(|error| fail(at, format!("bytes cannot be read: {error}")))
@@ -78,16 +103,8 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
     let data = start + length;
     let header = String::from_utf8_lossy(&header);
     let odd = || fail(start, format!("the header is {:?}", header.trim()));
-    let after = |key: &str| header.split_once(key).map(|(_, rest)| rest.trim_start_matches([' ', ':']));
-    let descr = after("'descr'").and_then(|rest| rest.strip_prefix('\'')?.split('\'').next()).ok_or_else(odd)?;
-    let fortran = after("'fortran_order'").ok_or_else(odd)?.starts_with("True");
-    let shape = after("'shape'").and_then(|rest| rest.strip_prefix('(')?.split(')').next()).ok_or_else(odd)?;
-    let shape: Vec<usize> = shape
-        .split(',')
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-        .map(|text| text.parse().map_err(|_| odd()))
-        .collect::<Result<_>>()?;
+    let Header { descr, fortran, shape } = Header::of(&header).ok_or_else(odd)?;
+    let descr = descr.as_str();
     let (order, kind) = descr.split_at_checked(1).unwrap_or(("", descr));
     let dtype = match kind {
         "b1" => DType::Bool,
@@ -116,6 +133,7 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
                 ),
             ));
         }
+        _ if is_no_number(descr) => return Ok(Parsed::Other(descr.to_owned())),
         _ => return Err(fail(start, format!("numbers of the type {descr:?} are not known"))),
     };
     let size = dtype.byte_size();
@@ -146,7 +164,74 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
     if fortran && shape.len() > 1 {
         values = row_major(&values, &shape, size);
     }
-    HostArray::from_bytes(values, dtype, &shape)
+    HostArray::from_bytes(values, dtype, &shape).map(Parsed::Array)
+}
+
+/// The header of an array: a dictionary in Python's notation.
+struct Header {
+    /// The dtype, or the text of a list for records.
+    descr: String,
+    fortran: bool,
+    shape: Vec<usize>,
+}
+
+impl Header {
+    /// Reads a header in any notation that NumPy reads: either quotes, entries in any order and more than once, of which
+    /// the last counts, numbers of Python 2 such as `3L`. `None` for others.
+    fn of(text: &str) -> Option<Header> {
+        let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+        let (mut descr, mut fortran, mut shape) = (None, None, None);
+        while !rest.is_empty() {
+            let (key, after) = quoted(rest)?;
+            let after = after.trim_start().strip_prefix(':')?.trim_start();
+            let end = value_end(after)?;
+            let (value, after) = (after[..end].trim(), &after[end..]);
+            match key {
+                "descr" => descr = Some(quoted(value).map_or(value, |(name, _)| name).to_owned()),
+                "fortran_order" => fortran = Some(matches!(value, "True" | "1")),
+                "shape" => shape = Some(numbers(value)?),
+                _ => return None,
+            }
+            rest = after.strip_prefix(',').unwrap_or(after).trim_start();
+        }
+        Some(Header { descr: descr?, fortran: fortran?, shape: shape? })
+    }
+}
+
+/// A text in quotes at the beginning, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    text[1..].split_once(quote)
+}
+
+/// The number of bytes before the comma that ends a value: outside of quotes and brackets.
+fn value_end(text: &str) -> Option<usize> {
+    let (mut depth, mut quote) = (0usize, None);
+    for (i, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '(' | '[') => depth += 1,
+            (None, ')' | ']') => depth = depth.checked_sub(1)?,
+            (None, ',') if depth == 0 => return Some(i),
+            _ => {}
+        }
+    }
+    (depth == 0 && quote.is_none()).then_some(text.len())
+}
+
+/// The numbers of a tuple.
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    let inside = text.strip_prefix('(')?.strip_suffix(')')?;
+    let parts = inside.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(|part| part.strip_suffix(['L', 'l']).unwrap_or(part).parse().ok()).collect()
+}
+
+/// Returns true for a dtype of texts, objects, times or records, of which there are no arrays here.
+fn is_no_number(descr: &str) -> bool {
+    let kind = descr.trim_start_matches(['<', '>', '|', '=']);
+    kind.starts_with(['U', 'S', 'O', 'a', 'M', 'm', 'V', '[', 'T'])
 }
 
 /// Converts values from column-major to row-major order.

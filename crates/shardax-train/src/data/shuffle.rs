@@ -5,7 +5,7 @@ use shardax::error::Result;
 
 use super::file::room_for;
 use super::shuffled;
-use super::stream::{Stream, number};
+use super::stream::{ROUND, Stream, number, round_of, round_seed};
 
 /// The stream of [`Stream::shuffle`]: buffers of items, each in a random order of its own.
 ///
@@ -16,6 +16,8 @@ pub struct ShuffleBuffer<S: Stream> {
     inner: S,
     size: usize,
     seed: u64,
+    /// The number of times that [`Stream::repeat`] has begun again.
+    round: u64,
     block: u64,
     /// The position where the buffer begins.
     begin: Value,
@@ -27,7 +29,7 @@ pub struct ShuffleBuffer<S: Stream> {
 impl<S: Stream> ShuffleBuffer<S> {
     pub(super) fn new(inner: S, size: usize, seed: u64) -> Self {
         let begin = inner.position();
-        ShuffleBuffer { inner, size: size.max(1), seed, block: 0, begin, items: Vec::new(), given: 0 }
+        ShuffleBuffer { inner, size: size.max(1), seed, round: 0, block: 0, begin, items: Vec::new(), given: 0 }
     }
 
     fn fill(&mut self) -> Result<()> {
@@ -37,7 +39,8 @@ impl<S: Stream> ShuffleBuffer<S> {
         room_for(self.size, size_of::<Result<S::Item>>(), &what, help)?;
         self.begin = self.inner.position();
         let read: Vec<Result<S::Item>> = self.inner.items().take(self.size).collect();
-        let order = shuffled(read.len(), self.seed ^ self.block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let block = self.block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round_seed(self.round);
+        let order = shuffled(read.len(), self.seed ^ block);
         let mut read: Vec<Option<Result<S::Item>>> = read.into_iter().map(Some).collect();
         self.items = order.into_iter().filter_map(|i| read[i].take()).collect();
         self.given = 0;
@@ -65,13 +68,13 @@ impl<S: Stream> Stream for ShuffleBuffer<S> {
     }
 
     fn position(&self) -> Value {
-        json!({ "block": self.block, "given": self.given, "begin": self.begin })
+        json!({ "block": self.block, "given": self.given, "begin": self.begin, ROUND: self.round })
     }
 
     fn seek(&mut self, position: &Value) -> Result<()> {
         let (block, given) = (number(position, "block")?, number(position, "given")? as usize);
         self.inner.seek(&position["begin"])?;
-        self.block = block;
+        (self.round, self.block) = (round_of(position), block);
         self.items.clear();
         (self.begin, self.given) = (self.inner.position(), 0);
         if given > 0 {

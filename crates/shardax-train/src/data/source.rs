@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use shardax::error::{Error, ErrorKind, Result};
 
 use super::file::room_for;
-use super::stream::{Stream, number};
+use super::stream::{ROUND, Stream, number, round_of, round_seed};
 use super::{Example, HostArray, shuffled};
 
 /// Random access to examples.
@@ -41,7 +41,7 @@ pub trait Source: Send {
     where
         Self: Sized,
     {
-        SourceStream { source: self, seed: None, epochs: None, epoch: 0, next: 0, order: Vec::new() }
+        SourceStream { source: self, seed: None, epochs: None, round: 0, epoch: 0, next: 0, order: Vec::new() }
     }
 }
 
@@ -151,6 +151,8 @@ pub struct SourceStream<S> {
     source: S,
     seed: Option<u64>,
     epochs: Option<u64>,
+    /// The number of times that [`Stream::repeat`] has begun again.
+    round: u64,
     epoch: u64,
     next: usize,
     /// The order of this epoch, computed on demand.
@@ -196,7 +198,7 @@ impl<S: Source> Stream for SourceStream<S> {
                     // The multiplication makes neighbouring seeds and epochs independent.
                     let mixed =
                         seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.epoch.wrapping_mul(0xd1b5_4a32_d192_ed03);
-                    self.order = shuffled(len, mixed);
+                    self.order = shuffled(len, mixed ^ round_seed(self.round));
                 }
                 self.order[self.next]
             }
@@ -210,7 +212,8 @@ impl<S: Source> Stream for SourceStream<S> {
     }
 
     fn position(&self) -> Value {
-        json!({ "epoch": self.epoch, "next": self.next, "of": self.source.len(), "seed": self.seed })
+        let (epoch, next, of, seed) = (self.epoch, self.next, self.source.len(), self.seed);
+        json!({ "epoch": epoch, "next": next, "of": of, "seed": seed, ROUND: self.round })
     }
 
     fn seek(&mut self, position: &Value) -> Result<()> {
@@ -224,7 +227,7 @@ impl<S: Source> Stream for SourceStream<S> {
             );
             return Err(Error::new(ErrorKind::Value, what).help("give the same data and the same seed as before"));
         }
-        (self.epoch, self.next) = (epoch, next);
+        (self.round, self.epoch, self.next) = (round_of(position), epoch, next);
         self.order.clear();
         Ok(())
     }

@@ -76,7 +76,15 @@ pub trait Stream {
         Shard { inner: self, index, count: count.max(1) }
     }
 
-    /// Repeats the stream without end.
+    /// Repeats the stream without end. Streams in a random order have another one each time.
+    ///
+    /// ```
+    /// use shardax_train::data::{Source, Stream};
+    /// let mut numbers = (100usize, Ok).stream().shuffled(3).epochs(1).repeat();
+    /// let mut epoch = || numbers.items().take(100).collect::<Result<Vec<usize>, _>>();
+    /// assert_ne!(epoch()?, epoch()?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     fn repeat(self) -> Repeat<Self>
     where
         Self: Sized,
@@ -260,7 +268,7 @@ impl<S: Stream> Stream for Repeat<S> {
                 return None;
             }
             self.round = self.round.wrapping_add(1);
-            if let Err(error) = self.inner.seek(&self.begin) {
+            if let Err(error) = self.inner.seek(&in_round(&self.begin, self.round)) {
                 return Some(Err(error));
             }
         }
@@ -273,6 +281,34 @@ impl<S: Stream> Stream for Repeat<S> {
         self.any = position["any"].as_bool().unwrap_or(false);
         self.inner.seek(&position["inner"])
     }
+}
+
+/// The name of the number of a round in the positions of streams in a random order.
+pub(super) const ROUND: &str = "order_round";
+
+/// A position in which each stream in a random order has that of this round.
+fn in_round(position: &Value, round: u64) -> Value {
+    match position {
+        Value::Object(entries) => {
+            let entry = |(name, value): (&String, &Value)| match name.as_str() {
+                ROUND => (name.clone(), json!(round)),
+                _ => (name.clone(), in_round(value, round)),
+            };
+            Value::Object(entries.iter().map(entry).collect())
+        }
+        Value::Array(parts) => parts.iter().map(|part| in_round(part, round)).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The number of the round in a position; positions of earlier versions have none.
+pub(super) fn round_of(position: &Value) -> u64 {
+    position[ROUND].as_u64().unwrap_or(0)
+}
+
+/// Mixed into a seed, it makes the orders of rounds independent; that of the first is the seed's.
+pub(super) fn round_seed(round: u64) -> u64 {
+    round.wrapping_mul(0xa076_1d64_78bd_642f)
 }
 
 /// The stream of [`Stream::batch`] and [`Stream::batch_masked`].

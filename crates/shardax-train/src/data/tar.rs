@@ -107,7 +107,12 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
             continue;
         }
         let (folder, file_name) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, name)| (folder, name));
-        let Some((stem, ending)) = file_name.split_once('.') else { continue };
+        // Hidden files are no examples: macOS adds `._0001.jpg` beside each.
+        let Some((stem, ending)) = file_name.split_once('.').filter(|(stem, _)| !stem.is_empty()) else {
+            // Its bytes are read, so that the next member begins where they end.
+            io::copy(&mut entry, &mut io::sink()).map_err(|error| fail(begin, error))?;
+            continue;
+        };
         let own = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
         if key.get_or_insert_with(|| own.clone()) != &own {
             // The first member of the next example: step back to read its header again.

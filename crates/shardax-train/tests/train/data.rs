@@ -106,8 +106,19 @@ fn numpy_files() -> Result<()> {
     );
     fails(
         npy(at("o", "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", &[])),
-        &["numbers of the type \"|O\""],
+        &["o has no numbers: its dtype is \"|O\""],
     );
+    // Headers that NumPy reads, though it writes none of them.
+    for header in [
+        "{\"descr\": \"<f4\", \"fortran_order\": False, \"shape\": (2L, 3L)}",
+        "{'shape': (7,), 'descr': '<f4', 'shape': (2, 3), 'fortran_order': True, 'fortran_order': False}",
+        "{ 'shape':(2,3) , 'fortran_order':False, 'descr':'<f4' }",
+    ] {
+        assert_eq!(npy(at("h", header, &floats))?.shape(), [2, 3], "{header}");
+    }
+    for header in ["{'descr': '<f4', 'fortran_order': False}", "{'descr': '<f4', 'shape': (2, 3), 'fortran_order': "] {
+        fails(npy(at("h", header, &floats)), &["the header is"]);
+    }
     fails(
         npy(at("t", "{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", &[1, 7])),
         &["at byte 129, the byte 7 is not a boolean"],
@@ -121,11 +132,17 @@ fn numpy_files() -> Result<()> {
         zip.write_all(&npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (6,), }", &floats))
             .expect("an entry");
     }
+    for (name, header) in [("text.npy", "'<U2'"), ("objects.npy", "'|O'"), ("rows.npy", "[('x', '<f4'), ('n', '|S3')]")]
+    {
+        zip.start_file(name, zip::write::SimpleFileOptions::default()).expect("an entry");
+        let header = format!("{{'descr': {header}, 'fortran_order': False, 'shape': (1,), }}");
+        zip.write_all(&npy_bytes(&header, &[0; 8])).expect("an entry");
+    }
     zip.finish().expect("a zip file");
     let both = npz(folder.join("z.npz"))?;
     assert_eq!((both.len(), both["a"].bytes(), both["b"].bytes()), (2, floats.as_slice(), floats.as_slice()));
     let mut bytes = std::fs::read(folder.join("z.npz")).expect("the file");
-    bytes[60] ^= 1;
+    bytes[170] ^= 1;
     fails(npz(folder.write("odd.npz", &bytes)), &["odd.npz is damaged", "at byte 152", "a.npy"]);
     fails(npz(folder.write("half.npz", &bytes[..100])), &["half.npz is damaged", "not a zip file"]);
     Ok(())
@@ -378,5 +395,57 @@ fn text_in_windows() -> Result<()> {
     fails(tokens.get(2), &["window 2 of 2"]);
     fails(token_windows(vec![1; 5], 5), &["5 tokens make no window of 5"]);
     fails(token_windows(vec![1], 0), &["no window of 0"]);
+    Ok(())
+}
+
+/// A stream of one epoch that is repeated has another order each time, also after it has resumed.
+#[test]
+fn repeated_epochs_have_orders_of_their_own() -> Result<()> {
+    let plain = || (50usize, Ok).stream().shuffled(3).epochs(1).repeat();
+    let buffered = || (50usize, Ok).stream().epochs(1).shuffle(20, 3).repeat();
+    fn check(mut stream: impl Stream<Item = usize>, mut resumed: impl Stream<Item = usize>) -> Result<()> {
+        let mut epochs = Vec::new();
+        for _ in 0..3 {
+            let epoch = stream.items().take(50).collect::<Result<Vec<usize>>>()?;
+            let mut sorted = epoch.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..50));
+            epochs.push(epoch);
+        }
+        assert!(epochs[0] != epochs[1] && epochs[1] != epochs[2] && epochs[0] != epochs[2]);
+        stream.items().take(30).collect::<Result<Vec<usize>>>()?;
+        resumed.seek(&stream.position())?;
+        let (rest, same) = (stream.items().take(40), resumed.items().take(40));
+        assert_eq!(rest.collect::<Result<Vec<usize>>>()?, same.collect::<Result<Vec<usize>>>()?);
+        Ok(())
+    }
+    check(plain(), plain())?;
+    check(buffered(), buffered())?;
+    // The first order is that of a stream that is not repeated.
+    let once: Vec<usize> = (50usize, Ok).stream().shuffled(3).epochs(1).items().collect::<Result<_>>()?;
+    assert_eq!(plain().items().take(50).collect::<Result<Vec<usize>>>()?, once);
+    Ok(())
+}
+
+/// macOS adds `._NAME` beside each file; a hidden file is no example either.
+#[test]
+fn hidden_members_of_tar_files_are_no_examples() -> Result<()> {
+    let folder = Folder::new();
+    let names = [
+        "._d",
+        "d/._0001.jpg",
+        "d/0001.jpg",
+        "d/.DS_Store",
+        "d/._0001.cls",
+        "d/0001.cls",
+        ".hidden",
+        "README",
+        "d/0002.jpg",
+    ];
+    let bytes: Vec<u8> = names.iter().flat_map(|name| member(name, name.as_bytes())).chain([0; 1024]).collect();
+    let mut examples = WebDataset::new([folder.write("mac.tar", bytes)]);
+    let keys = examples.items().map(|example| Ok(example?.into_keys().collect::<Vec<_>>()));
+    let keys = keys.collect::<Result<Vec<_>>>()?;
+    assert_eq!(keys, [vec!["__key__", "cls", "jpg"], vec!["__key__", "jpg"]]);
     Ok(())
 }

@@ -167,7 +167,13 @@ fn gradients_of_many_parts_are_averaged_in_float32() -> Result<()> {
         let values = (1.0 + random::normal(random::key(1), [10_000]) * 0.1).astype(dtype);
         let mean = shardax_train::accumulate(10_000, |x: Array| Ok(x.mean(..)), values.clone())?;
         let expected = values.to_f64_vec()?.iter().sum::<f64>() / 10_000.0;
-        let unit = if dtype == DType::Bf16 { 4e-3 } else if dtype == DType::F16 { 5e-4 } else { 1e-6 };
+        let unit = if dtype == DType::Bf16 {
+            4e-3
+        } else if dtype == DType::F16 {
+            5e-4
+        } else {
+            1e-6
+        };
         assert!((mean.to_f64()? - expected).abs() <= unit, "{dtype}: {mean} is not {expected}");
     }
     Ok(())
