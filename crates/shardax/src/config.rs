@@ -320,6 +320,7 @@ pub fn set_debug_infs(debug: bool) {
 /// config::enable_x64(true); // or config::update("jax_enable_x64", "true")?;
 /// assert_eq!((zeros(3).dtype(), random::normal(random::key(0), 3).dtype()), (DType::F64, DType::F64));
 /// assert_eq!((arange(0..3) / 2.0).to_vec::<f64>()?, [0.0, 0.5, 1.0]);
+/// # assert_eq!(((1 / array(3)).to_f64()?, array([3, 4]).mean(..).dtype()), (1.0 / 3.0, DType::F64));
 /// # let f = jit(|| linspace(0.0, 1.0, 3) * ones(3));
 /// # assert_eq!(f.call(())?.to_vec::<f64>()?, [0.0, 0.5, 1.0]);
 /// # assert_eq!((eye(2).to_vec::<f64>()?, shardax::nn::softmax(array([1.0f32]), -1).dtype()), (vec![1.0, 0.0, 0.0, 1.0], DType::F32));

@@ -147,9 +147,11 @@ fn grown(a: &Array, shape: &[usize], split: Option<&Typed>) -> Array {
 }
 
 /// The floating point dtype for arithmetic that needs it: float64 for 64-bit integers, float32 for others and booleans.
+/// With `enable_x64` integers of 32 bits become float64 too: Rust's integer literals stand for Python's, which have 64.
 pub(crate) fn to_inexact(dtype: DType) -> DType {
     match dtype {
         DType::I64 | DType::U64 => DType::F64,
+        DType::I32 | DType::U32 if crate::default_dtype::is_x64() => DType::F64,
         // Operations reject keys themselves, with an error that names them.
         d if d.category() >= Category::Float => d,
         _ => DType::F32,
