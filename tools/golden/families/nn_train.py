@@ -159,8 +159,8 @@ train(
         optax.add_decayed_weights(1e-2, mask=kernels), optax.sgd(optax.cosine_decay_schedule(0.1, 10), momentum=0.9, nesterov=True)
     ),
     "two Conv with BatchNorm and relu, max_pool, Linear; decay of kernels alone, sgd with Nesterov's momentum and a schedule",
-    # Gradients of biases are sums in bfloat16 that nearly cancel.
-    tol={"f32": 2e-5, "bf16_compute": 6e-2, "bf16": 2e-2},
+    # Gradients of biases are sums in bfloat16 that nearly cancel; momentum is in float32 here, and in bfloat16 in Optax.
+    tol={"f32": 2e-5, "bf16_compute": 6e-2, "bf16": 6e-2},
 )
 
 

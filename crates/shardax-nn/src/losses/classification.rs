@@ -26,7 +26,8 @@ pub fn softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> 
 /// The cross entropy between the softmax of `logits` and integer labels.
 ///
 /// `logits` are `[..., classes]` of floating point, `labels` `[...]` of integers, and the result `[...]`; anything else is
-/// an error. Negative labels count from the last class; a label beyond the classes gives NaN.
+/// an error. A label that is no class, such as -100 or -1, gives NaN: mask its loss. In Optax labels below 0 count from the
+/// last class.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -52,13 +53,20 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     let classes = *classes as i64;
     // Narrow labels cannot hold the number of classes.
     let labels = if labels.dtype().byte_size() < 4 { labels.astype(DType::I32) } else { labels };
-    let labels = where_(labels.less(0), &labels + classes, &labels);
     let known = labels.greater_equal(0) & labels.less(classes);
     // A selection instead of a gather: its gradient is elementwise, and needs no scatter.
     let chosen = labels.expand_dims(-1).equal(arange(0..classes as i32).astype(labels.dtype()));
-    let label_logits = where_(chosen, &logits, 0).sum(-1);
+    // Less the largest, so that logits with a large mean do not cancel in the difference.
+    let shifted = match classes {
+        0 => logits,
+        _ => {
+            let largest = logits.max_keepdims(-1);
+            logits - stop_gradient(where_(largest.isfinite(), &largest, zeros_like(&largest)))
+        }
+    };
+    let label_logits = where_(chosen, &shifted, 0).sum(-1);
     // Like a gather with fill mode: the gradient of an unknown label is that of the normalizer, softmax.
-    logits.logsumexp(-1) - where_(known, label_logits, f64::NAN)
+    shifted.exp().sum(-1).log() - where_(known, label_logits, f64::NAN)
 }
 
 /// Computes [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.

@@ -5,7 +5,10 @@ use shardax::prelude::*;
 use super::tree_utils::{
     abs_sq, bias_correction, cast, cast_like, sub, update_infinity_moment, update_moment, update_moment_per_elem_norm,
 };
-use super::{GradientTransformation, count, safe_increment, zeros_in};
+use super::{
+    GradientTransformation, count, full_in, in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, wide_dtype,
+    zeros_in,
+};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
 /// Checks that the decay rates and epsilons that these transformations share are in their ranges.
@@ -82,14 +85,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdam {
         Ok(AdamState { mu: zeros_in(params, self.mu_dtype)?, ..AdamState::new(params)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
-        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
-        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
-        let nu = cast_like(&nu, &state.nu)?;
-        Ok((updates, AdamState { count, mu: cast(&mu, self.mu_dtype)?, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+            let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+            let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+            let nu = cast_like(&nu, &state.nu)?;
+            Ok((updates, AdamState { count, mu: cast(&mu, self.mu_dtype)?, nu }))
+        })
     }
 }
 
@@ -136,13 +141,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAmsgrad {
         Ok(AmsgradState { count: count(), mu: zeros.clone(), nu: zeros.clone(), nu_max: zeros })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
-        let nu_max = tree::map2(maximum, state.nu_max, bias_correction(&nu, self.b2, &count)?)?;
-        let updates = ratio(bias_correction(&mu, self.b1, &count)?, nu_max.clone(), self.eps, self.eps_root)?;
-        Ok((updates, AmsgradState { count, mu, nu, nu_max }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+            let nu_max = tree::map2(maximum, state.nu_max, bias_correction(&nu, self.b2, &count)?)?;
+            let updates = ratio(bias_correction(&mu, self.b1, &count)?, nu_max.clone(), self.eps, self.eps_root)?;
+            Ok((updates, AmsgradState { count, mu, nu, nu_max }))
+        })
     }
 }
 
@@ -173,12 +180,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdamax {
         AdamState::new(params)
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let nu = update_infinity_moment(&grads, &state.nu, self.b2, self.eps)?;
-        let updates = tree::map2(|m, v| m / v, bias_correction(&mu, self.b1, &count)?, nu.clone())?;
-        Ok((updates, AdamState { count, mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let nu = update_infinity_moment(&grads, &state.nu, self.b2, self.eps)?;
+            let updates = tree::map2(|m, v| m / v, bias_correction(&mu, self.b1, &count)?, nu.clone())?;
+            Ok((updates, AdamState { count, mu, nu }))
+        })
     }
 }
 
@@ -213,14 +222,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByBelief {
         AdamState::new(params)
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let nu = update_moment_per_elem_norm(&sub(&grads, &mu)?, &state.nu, self.b2, 2)?;
-        let nu = tree::map(|v| v + self.eps_root, nu)?;
-        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
-        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, 0.0)?;
-        Ok((updates, AdamState { count, mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let nu = update_moment_per_elem_norm(&sub(&grads, &mu)?, &state.nu, self.b2, 2)?;
+            let nu = tree::map(|v| v + self.eps_root, nu)?;
+            let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+            let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, 0.0)?;
+            Ok((updates, AdamState { count, mu, nu }))
+        })
     }
 }
 
@@ -253,21 +264,23 @@ impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
     fn init(&self, params: &P) -> Result<Self::State> {
         check("scale_by_yogi", [self.b1, self.b2], [self.eps, self.eps_root])?;
         within("scale_by_yogi", "initial_accumulator_value", self.initial_accumulator_value, NOT_NEGATIVE)?;
-        let start = super::tree_utils::full_like(params, self.initial_accumulator_value)?;
+        let start = full_in(params, self.initial_accumulator_value)?;
         Ok(AdamState { count: count(), mu: start.clone(), nu: start })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let moved = |g: Array, v: Array| {
-            let square = abs_sq(&g);
-            &v - (1.0 - self.b2) * (&v - &square).sign() * square
-        };
-        let nu = tree::map2(moved, grads, state.nu)?;
-        let mean = bias_correction(&mu, self.b1, &count)?;
-        let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
-        Ok((updates, AdamState { count, mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let moved = |g: Array, v: Array| {
+                let square = abs_sq(&g);
+                &v - (1.0 - self.b2) * (&v - &square).sign() * square
+            };
+            let nu = tree::map2(moved, grads, state.nu)?;
+            let mean = bias_correction(&mu, self.b1, &count)?;
+            let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+            Ok((updates, AdamState { count, mu, nu }))
+        })
     }
 }
 
@@ -306,21 +319,23 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
         AdamState::new(params)
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
-        let ro_inf = 2.0 / (1.0 - self.b2) - 1.0;
-        let steps = count.astype(DType::F32);
-        let kept: Array = power(self.b2, &steps);
-        let ro: Array = ro_inf - 2 * steps * &kept / (1 - kept);
-        let r: Array = ((&ro - 4) * (&ro - 2) * ro_inf / ((ro_inf - 4.0) * (ro_inf - 2.0) * &ro)).sqrt();
-        let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
-        let scaled = tree::map(|m| r.astype(m.dtype()) * m, mean.clone())?;
-        let scaled = ratio(scaled, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
-        let enough = ro.greater_equal(self.threshold);
-        let updates = super::tree_utils::where_(enough, &scaled, &mean)?;
-        Ok((updates, AdamState { count, mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let count = safe_increment(&state.count);
+            let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
+            let ro_inf = 2.0 / (1.0 - self.b2) - 1.0;
+            let dtype = scalar_dtype(&grads);
+            let left_out = one_minus_power(self.b2, &count, dtype);
+            let ro: Array = ro_inf - 2 * count.astype(dtype) * (1 - &left_out) / left_out;
+            let r: Array = ((&ro - 4) * (&ro - 2) * ro_inf / ((ro_inf - 4.0) * (ro_inf - 2.0) * &ro)).sqrt();
+            let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
+            let scaled = tree::map(|m| r.astype(m.dtype()) * m, mean.clone())?;
+            let scaled = ratio(scaled, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
+            let enough = ro.greater_equal(self.threshold);
+            let updates = super::tree_utils::where_(enough, &scaled, &mean)?;
+            Ok((updates, AdamState { count, mu, nu }))
+        })
     }
 }
 
@@ -372,17 +387,19 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
         Ok(AdanState { m: zeros.clone(), v: zeros.clone(), n: zeros.clone(), g: zeros, t: count() })
     }
 
-    fn update(&self, g: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let first = state.t.equal(0);
-        let change = tree::map2(|new, old| where_(&first, zeros_like(&new), &new - old), g.clone(), state.g)?;
-        let m = update_moment(&g, &state.m, self.b1, 1)?;
-        let v = update_moment(&change, &state.v, self.b2, 1)?;
-        let ahead = |m: Array, v: Array| m + (1.0 - self.b2) * v;
-        let n = update_moment_per_elem_norm(&tree::map2(ahead, g.clone(), change)?, &state.n, self.b3, 2)?;
-        let t = safe_increment(&state.t);
-        let mean = tree::map2(ahead, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
-        let updates = ratio(mean, bias_correction(&n, self.b3, &t)?, self.eps, self.eps_root)?;
-        Ok((updates, AdanState { m, v, n, g, t }))
+    fn update(&self, g: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(g, params, |g, _params| {
+            let first = state.t.equal(0);
+            let change = tree::map2(|new, old| where_(&first, zeros_like(&new), &new - old), g.clone(), state.g)?;
+            let m = update_moment(&g, &state.m, self.b1, 1)?;
+            let v = update_moment(&change, &state.v, self.b2, 1)?;
+            let ahead = |m: Array, v: Array| m + (1.0 - self.b2) * v;
+            let n = update_moment_per_elem_norm(&tree::map2(ahead, g.clone(), change)?, &state.n, self.b3, 2)?;
+            let t = safe_increment(&state.t);
+            let mean = tree::map2(ahead, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
+            let updates = ratio(mean, bias_correction(&n, self.b3, &t)?, self.eps, self.eps_root)?;
+            Ok((updates, AdanState { m, v, n, g, t }))
+        })
     }
 }
 
@@ -423,10 +440,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLion {
         Ok(LionState { count: count(), mu: zeros_in(params, self.mu_dtype)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let mixed = update_moment(&grads, &state.mu, self.b1, 1)?;
-        let mu = cast(&update_moment(&grads, &state.mu, self.b2, 1)?, self.mu_dtype)?;
-        Ok((tree::map(|x| x.sign(), mixed)?, LionState { count: safe_increment(state.count), mu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let mixed = update_moment(&grads, &state.mu, self.b1, 1)?;
+            let mu = cast(&update_moment(&grads, &state.mu, self.b2, 1)?, self.mu_dtype)?;
+            Ok((tree::map(|x| x.sign(), mixed)?, LionState { count: safe_increment(state.count), mu }))
+        })
     }
 }
 
@@ -459,26 +478,28 @@ impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
     fn init(&self, params: &P) -> Result<Self::State> {
         check("scale_by_novograd", [self.b1, self.b2], [self.eps, self.eps_root])?;
         within("scale_by_novograd", "weight_decay", self.weight_decay, FINITE)?;
-        let nu = tree::map(|p| zeros_dtype((), p.dtype()), params.clone())?;
+        let nu = tree::map(|p| zeros_dtype((), wide_dtype(p.dtype())), params.clone())?;
         Ok(AdamState { count: count(), mu: zeros_in(params, None)?, nu })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let count = safe_increment(&state.count);
-        let first = count.equal(1);
-        let square = |g: &Array| abs_sq(g).sum(..).sqrt().square();
-        let average = |g: Array, v: Array| {
-            let new = square(&g);
-            where_(&first, &new, (1.0 - self.b2) * &new + self.b2 * v)
-        };
-        let nu = tree::map2(average, grads.clone(), state.nu)?;
-        let scaled = tree::map3(
-            |g, v, p| g / ((v + self.eps_root).sqrt() + self.eps) + self.weight_decay * p,
-            grads,
-            nu.clone(),
-            params.clone(),
-        )?;
-        let mu = tree::map2(|u, m| where_(&first, &u, self.b1 * m + &u), scaled, state.mu)?;
-        Ok((mu.clone(), AdamState { count, mu, nu }))
+        in_wide_dtypes(grads, params, |grads, params| {
+            let count = safe_increment(&state.count);
+            let first = count.equal(1);
+            let square = |g: &Array| abs_sq(g).sum(..).sqrt().square();
+            let average = |g: Array, v: Array| {
+                let new = square(&g);
+                where_(&first, &new, (1.0 - self.b2) * &new + self.b2 * v)
+            };
+            let nu = tree::map2(average, grads.clone(), state.nu)?;
+            let scaled = tree::map3(
+                |g, v, p| g / ((v + self.eps_root).sqrt() + self.eps) + self.weight_decay * p,
+                grads,
+                nu.clone(),
+                params.clone(),
+            )?;
+            let mu = tree::map2(|u, m| where_(&first, &u, self.b1 * m + &u), scaled, state.mu)?;
+            Ok((mu.clone(), AdamState { count, mu, nu }))
+        })
     }
 }

@@ -2,14 +2,14 @@
 
 use shardax::prelude::*;
 
-use super::GradientTransformation;
 use super::tree_utils::{abs_sq, total};
+use super::{GradientTransformation, in_wide_dtypes};
 use crate::check::{NOT_NEGATIVE, within};
 
 /// The range of a bound: every number that is not negative; infinity for no bound.
 const BOUND: std::ops::RangeFrom<f64> = 0.0..;
 
-/// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar.
+/// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar, computed in float32 at least.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -76,7 +76,8 @@ stateless!(
     |this| within("clip_by_global_norm", "max_norm", this.max_norm, BOUND),
     |this, updates, _params| {
         let norm = global_norm(&updates);
-        let small = norm.less(this.max_norm);
+        // A norm of 0 is never divided by.
+        let small = norm.less_equal(this.max_norm);
         tree::map(
             |u| {
                 let clipped = &u / norm.astype(u.dtype()) * this.max_norm;
@@ -161,7 +162,7 @@ stateless!(
         .and_then(|()| within("normalize_by_update_norm", "eps", this.eps, NOT_NEGATIVE)),
     |this, updates, _params| {
         let norm = (global_norm(&updates) + this.eps) / this.scale_factor;
-        tree::map(|u| u / &norm, updates)
+        tree::map(|u| &u / norm.astype(u.dtype()), updates)
     }
 );
 

@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use super::clipping::global_norm;
 use super::tree_utils::{abs_sq, bias_correction, cast, update_moment};
-use super::{GradientTransformation, Schedule, count, safe_increment, zeros_in};
+use super::{GradientTransformation, Schedule, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
 /// See [`scale`].
@@ -72,8 +72,10 @@ impl<P: Tree> GradientTransformation<P> for AddDecayedWeights {
         if let Schedule::Constant { value: 0.0 } = self.weight_decay {
             return Ok((grads, state));
         }
-        let (decay, state) = self.weight_decay.step(state);
-        Ok((tree::map2(|u, p| u + p * &decay, grads, params.clone())?, state))
+        in_wide_dtypes(grads, params, |grads, params| {
+            let (decay, state) = self.weight_decay.step(state, scalar_dtype(params));
+            Ok((tree::map2(|u, p| u + rate_in(&decay, p.dtype()) * p, grads, params.clone())?, state))
+        })
     }
 }
 
@@ -191,11 +193,13 @@ impl<P: Tree> GradientTransformation<P> for Trace {
         Ok(TraceState { trace: zeros_in(params, self.accumulator_dtype)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let add = |g: Array, t: Array| g + t * self.decay;
-        let trace = tree::map2(add, grads.clone(), state.trace)?;
-        let updates = if self.nesterov { tree::map2(add, grads, trace.clone())? } else { trace.clone() };
-        Ok((updates, TraceState { trace: cast(&trace, self.accumulator_dtype)? }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let add = |g: Array, t: Array| g + t * self.decay;
+            let trace = tree::map2(add, grads.clone(), state.trace)?;
+            let updates = if self.nesterov { tree::map2(add, grads, trace.clone())? } else { trace.clone() };
+            Ok((updates, TraceState { trace: cast(&trace, self.accumulator_dtype)? }))
+        })
     }
 }
 
@@ -246,11 +250,13 @@ impl<P: Tree> GradientTransformation<P> for Ema {
         Ok(EmaState { count: count(), ema: zeros_in(params, self.accumulator_dtype)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let ema = update_moment(&grads, &state.ema, self.decay, 1)?;
-        let count = safe_increment(state.count);
-        let updates = if self.debias { bias_correction(&ema, self.decay, &count)? } else { ema.clone() };
-        Ok((updates, EmaState { count, ema: cast(&ema, self.accumulator_dtype)? }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let ema = update_moment(&grads, &state.ema, self.decay, 1)?;
+            let count = safe_increment(state.count);
+            let updates = if self.debias { bias_correction(&ema, self.decay, &count)? } else { ema.clone() };
+            Ok((updates, EmaState { count, ema: cast(&ema, self.accumulator_dtype)? }))
+        })
     }
 }
 
@@ -283,13 +289,18 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLearningRate {
         self.learning_rate.start("learning_rate")
     }
 
-    fn update(&self, grads: P, state: ScheduleState, _params: &P) -> Result<(P, ScheduleState)> {
-        let scheduled = state.count.is_some();
-        let (rate, state) = self.learning_rate.step(state);
-        let rate = if self.flip_sign { -rate } else { rate };
-        let updates = tree::map(|u| if scheduled { &u * rate.astype(u.dtype()) } else { &u * &rate }, grads)?;
-        Ok((updates, state))
+    fn update(&self, grads: P, state: ScheduleState, params: &P) -> Result<(P, ScheduleState)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let (rate, state) = self.learning_rate.step(state, scalar_dtype(&grads));
+            let rate = if self.flip_sign { -rate } else { rate };
+            Ok((tree::map(|u| rate_in(&rate, u.dtype()) * u, grads)?, state))
+        })
     }
+}
+
+/// A number of a schedule in the dtype of an update, of which it must not change the dtype; plain numbers never do.
+fn rate_in(rate: &Array, dtype: DType) -> Array {
+    if rate.weak_type() { rate.clone() } else { rate.astype(dtype) }
 }
 
 /// See [`apply_every`].
@@ -323,12 +334,14 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
         Ok(ApplyEveryState { count: count(), grad_acc: zeros_in(params, None)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let (first, last) = (state.count.equal(0), state.count.equal(self.k.saturating_sub(1)));
-        let grad_acc = tree::map2(|g, sum| where_(&first, &g, sum + &g), grads, state.grad_acc)?;
-        let updates = tree::map(|sum| where_(&last, &sum, zeros_like(&sum)), grad_acc.clone())?;
-        let count = where_(&last, 0, state.count + 1);
-        Ok((updates, ApplyEveryState { count, grad_acc }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let (first, last) = (state.count.equal(0), state.count.equal(self.k.saturating_sub(1)));
+            let grad_acc = tree::map2(|g, sum| where_(&first, &g, sum + &g), grads, state.grad_acc)?;
+            let updates = tree::map(|sum| where_(&last, &sum, zeros_like(&sum)), grad_acc.clone())?;
+            let count = where_(&last, 0, state.count + 1);
+            Ok((updates, ApplyEveryState { count, grad_acc }))
+        })
     }
 }
 
@@ -336,14 +349,16 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Normalize {}
 
-/// Divides all gradients together by their [`global_norm`]. [`sam`](super::sam) uses it in its adversarial optimizer.
+/// Divides all gradients together by their [`global_norm`]; zeros stay zeros. [`sam`](super::sam) uses it in its adversarial optimizer.
 pub fn normalize() -> Normalize {
     Normalize {}
 }
 
 stateless!(Normalize, |_this| Ok(()), |_this, updates, _params| {
     let norm = global_norm(&updates);
-    tree::map(|u| u / &norm, updates)
+    // Zeros stay zeros.
+    let norm = where_(norm.equal(0), 1, norm);
+    tree::map(|u| &u / norm.astype(u.dtype()), updates)
 });
 
 /// See [`scale_by_optimistic_gradient`].
@@ -381,13 +396,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
         Ok(OptimisticGradientState { is_initial_step: array(true), previous_gradient: zeros_in(params, None)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let ahead = |g: Array, before: Array| {
-            let before = where_(&state.is_initial_step, &g, before);
-            (self.alpha + self.beta) * g - self.beta * before
-        };
-        let updates = tree::map2(ahead, grads.clone(), state.previous_gradient)?;
-        Ok((updates, OptimisticGradientState { is_initial_step: array(false), previous_gradient: grads }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let ahead = |g: Array, before: Array| {
+                let before = where_(&state.is_initial_step, &g, before);
+                (self.alpha + self.beta) * g - self.beta * before
+            };
+            let updates = tree::map2(ahead, grads.clone(), state.previous_gradient)?;
+            Ok((updates, OptimisticGradientState { is_initial_step: array(false), previous_gradient: grads }))
+        })
     }
 }
 
@@ -432,23 +449,25 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
         within("scale_by_rprop", "eta_plus", self.eta_plus, 1.0..f64::INFINITY)?;
         within("scale_by_rprop", "min_step_size", self.min_step_size, NOT_NEGATIVE)?;
         within("scale_by_rprop", "max_step_size", self.max_step_size, self.min_step_size..f64::INFINITY)?;
-        let step_sizes = super::tree_utils::full_like(params, self.learning_rate)?;
+        let step_sizes = full_in(params, self.learning_rate)?;
         Ok(RpropState { step_sizes, prev_updates: zeros_in(params, None)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let same = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
-        let resize = |same: Array, size: Array| {
-            let factor = where_(same.greater(0), self.eta_plus, self.eta_minus);
-            let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
-            where_(same.equal(0), &size, resized)
-        };
-        let step_sizes = tree::map2(resize, same.clone(), state.step_sizes)?;
-        let zero_where_changed = |same: Array, x: Array| where_(same.less(0), zeros_like(&x), x);
-        let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
-        let prev_updates = tree::map2(zero_where_changed, same.clone(), steps)?;
-        // Like in Optax, each update is applied one call after its gradient.
-        let updates = tree::map2(zero_where_changed, same, state.prev_updates)?;
-        Ok((updates, RpropState { step_sizes, prev_updates }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let same = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
+            let resize = |same: Array, size: Array| {
+                let factor = where_(same.greater(0), self.eta_plus, self.eta_minus);
+                let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
+                where_(same.equal(0), &size, resized)
+            };
+            let step_sizes = tree::map2(resize, same.clone(), state.step_sizes)?;
+            let zero_where_changed = |same: Array, x: Array| where_(same.less(0), zeros_like(&x), x);
+            let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
+            let prev_updates = tree::map2(zero_where_changed, same.clone(), steps)?;
+            // Like in Optax, each update is applied one call after its gradient.
+            let updates = tree::map2(zero_where_changed, same, state.prev_updates)?;
+            Ok((updates, RpropState { step_sizes, prev_updates }))
+        })
     }
 }

@@ -6,7 +6,8 @@ use shardax::prelude::*;
 use super::tree_utils::{abs_sq, add_scale, cast_like, scale, sub, total, vdot};
 use super::{
     GradientTransformation, ScaleByLearningRate, ScaleByZoomLinesearch, Schedule, ZoomLinesearchState, count,
-    safe_increment, scale_by_learning_rate, scale_by_zoom_linesearch, zeros_in,
+    in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate, scale_by_zoom_linesearch, wide_dtype,
+    zeros_in,
 };
 use crate::check::positive;
 
@@ -53,7 +54,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
     #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
         positive("scale_by_lbfgs", "memory_size", self.memory_size)?;
-        let stacked = |p: Array| zeros_dtype([&[self.memory_size], p.shape()].concat(), p.dtype());
+        let stacked = |p: Array| zeros_dtype([&[self.memory_size], p.shape()].concat(), wide_dtype(p.dtype()));
         let memory = tree::map(stacked, params.clone())?;
         Ok(LbfgsState {
             count: count(),
@@ -61,56 +62,59 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
             updates: zeros_in(params, None)?,
             diff_params_memory: memory.clone(),
             diff_updates_memory: memory,
-            weights_memory: zeros([self.memory_size]),
+            weights_memory: zeros_dtype([self.memory_size], scalar_dtype(params)),
         })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let started = state.count.greater(0);
-        let diff_params = sub(params, &state.params)?;
-        let diff_updates = sub(&grads, &state.updates)?;
-        let product = vdot(&diff_updates, &diff_params)?.real();
-        let flat = product.equal(0);
-        let weight = where_(&flat, 0, 1 / where_(&flat, 1, &product));
-        // Before the first step there is no previous point.
-        let known = |x: &Array| where_(&started, x, zeros_like(x));
-        let diff_params = tree::map(|x| known(&x), diff_params)?;
-        let diff_updates = tree::map(|x| known(&x), diff_updates)?;
-        let slot = remainder(&state.count - 1, self.memory_size);
-        let remember = |memory: Array, new: Array| memory.at(&slot).set(new);
-        let diff_params_memory = tree::map2(remember, state.diff_params_memory, diff_params.clone())?;
-        let diff_updates_memory = tree::map2(remember, state.diff_updates_memory, diff_updates.clone())?;
-        let weights_memory = remember(state.weights_memory, known(&weight));
+        in_wide_dtypes(grads, params, |grads, params| {
+            let started = state.count.greater(0);
+            let diff_params = sub(params, &state.params)?;
+            let diff_updates = sub(&grads, &state.updates)?;
+            let product = vdot(&diff_updates, &diff_params)?.real();
+            let flat = product.equal(0);
+            let weight = where_(&flat, 0, 1 / where_(&flat, 1, &product));
+            // Before the first step there is no previous point.
+            let known = |x: &Array| where_(&started, x, zeros_like(x));
+            let diff_params = tree::map(|x| known(&x), diff_params)?;
+            let diff_updates = tree::map(|x| known(&x), diff_updates)?;
+            let slot = remainder(&state.count - 1, self.memory_size);
+            let remember = |memory: Array, new: Array| memory.at(&slot).set(new);
+            let diff_params_memory = tree::map2(remember, state.diff_params_memory, diff_params.clone())?;
+            let diff_updates_memory = tree::map2(remember, state.diff_updates_memory, diff_updates.clone())?;
+            let weights_memory = remember(state.weights_memory, known(&weight));
 
-        let identity = if self.scale_init_precond {
-            let (up, down) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
-            let moved = down.greater(0);
-            let ratio = where_(&moved, up / where_(&moved, &down, 1), 1);
-            where_(&started, ratio, minimum(1, 1 / squared_norm(&grads).sqrt()))
-        } else {
-            array(1.0f32)
-        };
-        // From the newest to the oldest, and back.
-        let order: Vec<Array> = (0..self.memory_size).map(|i| remainder(&state.count + i, self.memory_size)).collect();
-        let at = |memory: &P, i: &Array| tree::map(|x| x.get(i), memory.clone());
-        let (mut vector, mut alphas) = (grads.clone(), Vec::new());
-        for i in order.iter().rev() {
-            let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
-            let alpha = weights_memory.get(i) * vdot(&dw, &vector)?.real();
-            vector = cast_like(&add_scale(&vector, -&alpha, &du)?, &vector)?;
-            alphas.push(alpha);
-        }
-        vector = scale(identity, &vector)?;
-        for (i, alpha) in order.iter().zip(alphas.into_iter().rev()) {
-            let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
-            let beta = weights_memory.get(i) * vdot(&du, &vector)?.real();
-            vector = cast_like(&add_scale(&vector, alpha - beta, &dw)?, &vector)?;
-        }
-        let count = safe_increment(state.count);
-        let params = params.clone();
-        let state =
-            LbfgsState { count, params, updates: grads, diff_params_memory, diff_updates_memory, weights_memory };
-        Ok((vector, state))
+            let identity = if self.scale_init_precond {
+                let (up, down) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
+                let moved = down.greater(0);
+                let ratio = where_(&moved, up / where_(&moved, &down, 1), 1);
+                where_(&started, ratio, minimum(1, 1 / squared_norm(&grads).sqrt()))
+            } else {
+                shardax::numpy::ones_dtype((), scalar_dtype(&grads))
+            };
+            // From the newest to the oldest, and back.
+            let order: Vec<Array> =
+                (0..self.memory_size).map(|i| remainder(&state.count + i, self.memory_size)).collect();
+            let at = |memory: &P, i: &Array| tree::map(|x| x.get(i), memory.clone());
+            let (mut vector, mut alphas) = (grads.clone(), Vec::new());
+            for i in order.iter().rev() {
+                let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+                let alpha = weights_memory.get(i) * vdot(&dw, &vector)?.real();
+                vector = cast_like(&add_scale(&vector, -&alpha, &du)?, &vector)?;
+                alphas.push(alpha);
+            }
+            vector = cast_like(&scale(identity, &vector)?, &vector)?;
+            for (i, alpha) in order.iter().zip(alphas.into_iter().rev()) {
+                let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+                let beta = weights_memory.get(i) * vdot(&du, &vector)?.real();
+                vector = cast_like(&add_scale(&vector, alpha - beta, &dw)?, &vector)?;
+            }
+            let count = safe_increment(state.count);
+            let params = params.clone();
+            let state =
+                LbfgsState { count, params, updates: grads, diff_params_memory, diff_updates_memory, weights_memory };
+            Ok((vector, state))
+        })
     }
 }
 
@@ -213,9 +217,10 @@ where
     R: IntoOutput<Output = Array>,
 {
     let known = (state.1.value.clone(), state.1.grad.clone());
+    let dtype = state.1.value.dtype();
     let recompute = |params: P| -> Result<(Array, P)> {
         let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
-        Ok((value.astype(DType::F32), grad))
+        Ok((value.astype(dtype), grad))
     };
     let finite = state.1.value.isfinite();
     type Both<P> = (P, (Array, P));

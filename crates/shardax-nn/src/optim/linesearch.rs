@@ -1,10 +1,11 @@
 //! Line search: the step size along an update, from values of the function itself.
 
 use shardax::function::IntoOutput;
+use shardax::numpy::{full_dtype, ones_dtype};
 use shardax::prelude::*;
 
 use super::tree_utils::{add_scale, scale, vdot, where_ as choose};
-use super::{count, zeros_in};
+use super::{count, scalar_dtype};
 use crate::check::{NOT_NEGATIVE, positive, within};
 
 /// See [`scale_by_zoom_linesearch`].
@@ -127,11 +128,12 @@ impl ScaleByZoomLinesearch {
         ] {
             within(owner, name, value, NOT_NEGATIVE)?;
         }
-        let infinite = array(f32::INFINITY);
+        let dtype = scalar_dtype(params);
+        let infinite = full_dtype((), f64::INFINITY, dtype);
         Ok(ZoomLinesearchState {
-            learning_rate: array(1.0f32),
+            learning_rate: ones_dtype((), dtype),
             value: infinite.clone(),
-            grad: zeros_in(params, None)?,
+            grad: super::tree_utils::zeros_like(params)?,
             num_linesearch_steps: count(),
             decrease_error: infinite.clone(),
             curvature_error: infinite,
@@ -154,12 +156,13 @@ impl ScaleByZoomLinesearch {
         F: Fn(P) -> R,
         R: IntoOutput<Output = Array>,
     {
-        let value = value.astype(DType::F32);
-        let slope = vdot(&updates, &grad)?.real().astype(DType::F32);
-        let start = Place { step: array(0.0f32), value, slope };
-        let guess = if self.keep_stepsize { state.learning_rate } else { array(1.0f32) };
+        let dtype = scalar_dtype(params);
+        let value = value.astype(dtype);
+        let slope = vdot(&updates, &grad)?.real().astype(dtype);
+        let start = Place { step: zeros_dtype((), dtype), value, slope };
+        let guess = if self.keep_stepsize { state.learning_rate } else { ones_dtype((), dtype) };
         let line = Line { options: self, params, updates: &updates, value_fn, start: start.clone(), guess };
-        let (no, infinite) = (array(false), array(f32::INFINITY));
+        let (no, infinite) = (array(false), full_dtype((), f64::INFINITY, dtype));
         let search = Search {
             count: count(),
             here: start.clone(),
@@ -200,8 +203,9 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
     fn at(&self, step: Array) -> Result<(Place, P)> {
         let point = super::tree_utils::cast_like(&add_scale(self.params, &step, self.updates)?, self.params)?;
         let (value, grad) = value_and_grad(|p: P| (self.value_fn)(p).into_output()).call(point)?;
-        let slope = vdot(&grad, self.updates)?.real().astype(DType::F32);
-        Ok((Place { step, value: value.astype(DType::F32), slope }, grad))
+        let dtype = self.start.value.dtype();
+        let slope = vdot(&grad, self.updates)?.real().astype(dtype);
+        Ok((Place { step, value: value.astype(dtype), slope }, grad))
     }
 
     /// Returns by how much a point violates the two conditions.

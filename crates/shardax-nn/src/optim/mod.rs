@@ -1,5 +1,8 @@
 //! Optimizers like those of [Optax](https://optax.readthedocs.io): gradient transformations, and chains of them.
 //!
+//! Averages and sums over steps are in float32 at least, and so is what is computed with them: with parameters in half
+//! precision a state is larger than Optax's, and stays right. Updates have the dtypes of the gradients.
+//!
 //! A transformation has a state, a tree made from the parameters by [`init`](GradientTransformation::init);
 //! [`update`](GradientTransformation::update) turns gradients into updates, which [`apply_updates`] adds to the
 //! parameters. A tuple of transformations is their chain. All are trees, with their numbers as structure: a compiled
@@ -29,14 +32,15 @@ macro_rules! stateless {
                 $check
             }
 
-            fn update(&self, $updates: P, _state: (), $params: &P) -> Result<(P, ())> {
+            fn update(&self, updates: P, _state: (), params: &P) -> Result<(P, ())> {
                 let $this = self;
-                Ok(($body?, ()))
+                in_wide_dtypes(updates, params, |$updates, $params| Ok(($body?, ())))
             }
         }
     };
 }
 
+mod accumulators;
 mod adam;
 mod clipping;
 mod conditionality;
@@ -88,7 +92,7 @@ pub use tree_utils::safe_increment;
 
 use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};
 
-use crate::layers::typed::resharded_as;
+use accumulators::{full_in, in_wide_dtypes, one_minus_power, scalar_dtype, wide_dtype, widened, zeros_in};
 
 /// A transformation of gradients of parameters of type `P`, any tree.
 pub trait GradientTransformation<P: Tree>: Tree {
@@ -216,11 +220,6 @@ chains! {
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6)
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7)
-}
-
-/// Returns zeros like every array of `params`, in its dtype or in the given one.
-fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
-    tree::map(|p| resharded_as(zeros_dtype(p.shape(), dtype.unwrap_or(p.dtype())), &p), params.clone())
 }
 
 /// Zero, int32: a count of steps.

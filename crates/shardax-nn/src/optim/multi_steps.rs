@@ -14,7 +14,7 @@ pub struct MultiSteps<T> {
     pub every: usize,
     /// Passes the mean of the gradients to the optimizer if true, otherwise their sum. Default true.
     pub use_grad_mean: bool,
-    /// The dtype in which they are added up. Default float32.
+    /// The dtype in which they are added up; wider gradients keep theirs. Default float32.
     #[tree(static)]
     pub accumulator_dtype: DType,
     /// The condition under which gradients are skipped. Default none.
@@ -102,6 +102,14 @@ pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
     MultiSteps { inner, every, use_grad_mean: true, accumulator_dtype: DType::F32, should_skip: None }
 }
 
+impl<T> MultiSteps<T> {
+    /// The accumulator of gradients of this dtype.
+    fn wide(&self, accumulator: &Array, dtype: DType) -> Array {
+        let wide = shardax::dtype::promote((self.accumulator_dtype, false), (dtype, false));
+        accumulator.astype(wide.map_or(self.accumulator_dtype, |(dtype, _)| dtype))
+    }
+}
+
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiSteps<T> {
     type State = MultiStepsState<P, T::State>;
 
@@ -112,7 +120,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
             mini_step: count(),
             gradient_step: count(),
             inner_state: self.inner.init(params)?,
-            acc_grads: zeros_in(params, Some(self.accumulator_dtype))?,
+            acc_grads: tree::map2(|acc, p| self.wide(&acc, p.dtype()), zeros_in(params, None)?, params.clone())?,
             skip_state: self.should_skip.map(|skip| tree_utils::zeros_like(params).map(|g| skip.of(&g))).transpose()?,
         })
     }
@@ -121,8 +129,8 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
         let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads, .. } = state;
         let seen = safe_increment(&mini_step);
         let add = |g: Array, acc: Array| match self.use_grad_mean {
-            true => &acc + (g - &acc) / &seen,
-            false => g + acc,
+            true => &acc + (g.astype(acc.dtype()) - &acc) / seen.astype(acc.dtype()),
+            false => g.astype(acc.dtype()) + acc,
         };
         let mean = tree::map2(add, grads.clone(), acc_grads.clone())?;
         let skip_state = self.should_skip.map(|skip| skip.of(&grads));
@@ -132,7 +140,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
         }
         // The inner update is cheap compared with a gradient: computing it every time is simpler than branching.
         let (updates, next) = self.inner.update(tree_utils::cast_like(&mean, &grads)?, inner_state.clone(), params)?;
-        let acc_next = tree::map(|acc| where_(&emit, 0, &acc).astype(self.accumulator_dtype), mean)?;
+        let acc_next = tree::map(|acc| where_(&emit, 0, &acc).astype(acc.dtype()), mean)?;
         let mini_next = where_(&emit, 0, &seen);
         let (mini_step, acc_grads) = match &skip_state {
             Some(SkipState { should_skip, .. }) => (

@@ -5,7 +5,8 @@ use shardax::prelude::*;
 use super::tree_utils::{bias_correction, cast, update_moment};
 use super::{
     AdamW, AddDecayedWeights, GradientTransformation, Partition, ScaleByAdam, ScaleByLearningRate, Schedule,
-    add_decayed_weights, count, partition, safe_increment, scale_by_adam, scale_by_learning_rate, zeros_in,
+    add_decayed_weights, count, in_wide_dtypes, partition, safe_increment, scale_by_adam, scale_by_learning_rate,
+    zeros_in,
 };
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, value_error, within};
 
@@ -92,18 +93,20 @@ impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
         Ok(MuonState { count: count(), mu: zeros_in(params, self.mu_dtype)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let mu = update_moment(&grads, &state.mu, self.beta, 1)?;
-        let count = safe_increment(&state.count);
-        let mean = if self.nesterov {
-            let ahead = bias_correction(&mu, self.beta, &safe_increment(&count))?;
-            let now = bias_correction(&grads, self.beta, &count)?;
-            tree::map2(|m, g| self.beta * m + (1.0 - self.beta) * g, ahead, now)?
-        } else {
-            bias_correction(&mu, self.beta, &count)?
-        };
-        let updates = tree::map(|m| self.orthogonal(m), mean)?;
-        Ok((updates, MuonState { count, mu: cast(&mu, self.mu_dtype)? }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let mu = update_moment(&grads, &state.mu, self.beta, 1)?;
+            let count = safe_increment(&state.count);
+            let mean = if self.nesterov {
+                let ahead = bias_correction(&mu, self.beta, &safe_increment(&count))?;
+                let now = bias_correction(&grads, self.beta, &count)?;
+                tree::map2(|m, g| self.beta * m + (1.0 - self.beta) * g, ahead, now)?
+            } else {
+                bias_correction(&mu, self.beta, &count)?
+            };
+            let updates = tree::map(|m| self.orthogonal(m), mean)?;
+            Ok((updates, MuonState { count, mu: cast(&mu, self.mu_dtype)? }))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 
 use super::tree_utils::{abs_sq, random_like, total};
-use super::{GradientTransformation, count, safe_increment};
+use super::{GradientTransformation, count, safe_increment, scalar_dtype, wide_dtype};
 use crate::check::{FINITE, NOT_NEGATIVE, value_error, within};
 
 /// See [`add_noise`].
@@ -45,7 +45,7 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
 
     fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
         let count = safe_increment(&state.count);
-        let deviation = (self.eta / power(count.astype(DType::F32), self.gamma)).sqrt();
+        let deviation = (self.eta / power(count.astype(scalar_dtype(&grads)), self.gamma)).sqrt();
         let [rng_key, key] = random::split(&state.rng_key, 2).unstack()?;
         let noise = random_like(&key, &grads)?;
         // Cast, because an array of the deviation's dtype would promote the updates.
@@ -81,7 +81,8 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
     let ratio = l2_norm_clip / total(squares).sqrt();
     let ratio = where_(ratio.isnan(), 1, minimum(ratio, 1));
     let clipped = ratio.less(1).sum(..);
-    Ok((tree::map(|g| tensordot(&ratio, g, 1), grads.clone())?, clipped))
+    let sum = |g: Array| tensordot(&ratio, g.astype(wide_dtype(g.dtype())), 1).astype(g.dtype());
+    Ok((tree::map(sum, grads.clone())?, clipped))
 }
 
 /// See [`differentially_private_aggregate`].

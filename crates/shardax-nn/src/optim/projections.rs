@@ -70,13 +70,18 @@ pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
 
 /// Returns the nearest tree of length `size`.
 pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
-    scale(size / tree_utils::norm(tree), tree)
+    scaled_like(size / tree_utils::norm(tree), tree)
 }
 
 /// Returns the nearest tree of length `size` at most.
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
-    scale(size / maximum(square, size * size).sqrt(), tree)
+    scaled_like(size / maximum(square, size * size).sqrt(), tree)
+}
+
+/// A tree times a scalar, in its dtypes.
+fn scaled_like<P: Tree>(factor: Array, tree: &P) -> Result<P> {
+    tree_utils::cast_like(&scale(factor, tree)?, tree)
 }
 
 /// Returns the nearest tree whose elements are between `-size` and `size`.

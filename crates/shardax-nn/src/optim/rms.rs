@@ -2,10 +2,10 @@
 
 use shardax::prelude::*;
 
-use super::tree_utils::{
-    abs_sq, bias_correction, full_like as full_tree, mul, update_moment, update_moment_per_elem_norm,
+use super::tree_utils::{abs_sq, bias_correction, mul, update_moment, update_moment_per_elem_norm};
+use super::{
+    GradientTransformation, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, wide_dtype, zeros_in,
 };
-use super::{GradientTransformation, count, safe_increment, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
 /// `1 / sqrt(n + eps)`, or `1 / (sqrt(n) + eps)`.
@@ -50,18 +50,20 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRms {
         within("scale_by_rms", "decay", self.decay, DECAY)?;
         within("scale_by_rms", "eps", self.eps, NOT_NEGATIVE)?;
         within("scale_by_rms", "initial_scale", self.initial_scale, NOT_NEGATIVE)?;
-        Ok(RmsState { count: self.bias_correction.then(count), nu: full_tree(params, self.initial_scale)? })
+        Ok(RmsState { count: self.bias_correction.then(count), nu: full_in(params, self.initial_scale)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
-        let count = state.count.map(safe_increment);
-        let mean = match &count {
-            Some(count) => bias_correction(&nu, self.decay, count)?,
-            None => nu.clone(),
-        };
-        let updates = tree::map2(|n, g| inverse_root(n, self.eps, self.eps_in_sqrt) * g, mean, grads)?;
-        Ok((updates, RmsState { count, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
+            let count = state.count.map(safe_increment);
+            let mean = match &count {
+                Some(count) => bias_correction(&nu, self.decay, count)?,
+                None => nu.clone(),
+            };
+            let updates = tree::map2(|n, g| inverse_root(n, self.eps, self.eps_in_sqrt) * g, mean, grads)?;
+            Ok((updates, RmsState { count, nu }))
+        })
     }
 }
 
@@ -98,14 +100,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
         within("scale_by_stddev", "decay", self.decay, DECAY)?;
         within("scale_by_stddev", "eps", self.eps, NOT_NEGATIVE)?;
         within("scale_by_stddev", "initial_scale", self.initial_scale, NOT_NEGATIVE)?;
-        Ok(StddevState { mu: zeros_in(params, None)?, nu: full_tree(params, self.initial_scale)? })
+        Ok(StddevState { mu: zeros_in(params, None)?, nu: full_in(params, self.initial_scale)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let mu = update_moment(&grads, &state.mu, self.decay, 1)?;
-        let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
-        let inverse = tree::map2(|m, n| (n - abs_sq(&m) + self.eps).rsqrt(), mu.clone(), nu.clone())?;
-        Ok((mul(&inverse, &grads)?, StddevState { mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let mu = update_moment(&grads, &state.mu, self.decay, 1)?;
+            let nu = update_moment_per_elem_norm(&grads, &state.nu, self.decay, 2)?;
+            let inverse = tree::map2(|m, n| (n - abs_sq(&m) + self.eps).rsqrt(), mu.clone(), nu.clone())?;
+            Ok((mul(&inverse, &grads)?, StddevState { mu, nu }))
+        })
     }
 }
 
@@ -137,13 +141,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRss {
     fn init(&self, params: &P) -> Result<Self::State> {
         within("scale_by_rss", "initial_accumulator_value", self.initial_accumulator_value, NOT_NEGATIVE)?;
         within("scale_by_rss", "eps", self.eps, NOT_NEGATIVE)?;
-        Ok(RssState { sum_of_squares: full_tree(params, self.initial_accumulator_value)? })
+        Ok(RssState { sum_of_squares: full_in(params, self.initial_accumulator_value)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let sum_of_squares = tree::map2(|g, s| abs_sq(&g) + s, grads.clone(), state.sum_of_squares)?;
-        let inverse = tree::map(|s| where_(s.greater(0), (&s + self.eps).rsqrt(), 0), sum_of_squares.clone())?;
-        Ok((mul(&inverse, &grads)?, RssState { sum_of_squares }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let sum_of_squares = tree::map2(|g, s| abs_sq(&g) + s, grads.clone(), state.sum_of_squares)?;
+            let inverse = tree::map(|s| where_(s.greater(0), (&s + self.eps).rsqrt(), 0), sum_of_squares.clone())?;
+            Ok((mul(&inverse, &grads)?, RssState { sum_of_squares }))
+        })
     }
 }
 
@@ -182,12 +188,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
         Ok(AdadeltaState { e_g: zeros_in(params, None)?, e_x: zeros_in(params, None)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let e_g = update_moment(&grads, &state.e_g, self.rho, 2)?;
-        let scaled = |g: Array, e_g: Array, e_x: Array| (e_x + self.eps).sqrt() / (e_g + self.eps).sqrt() * g;
-        let updates = tree::map3(scaled, grads, e_g.clone(), state.e_x.clone())?;
-        let e_x = update_moment(&updates, &state.e_x, self.rho, 2)?;
-        Ok((updates, AdadeltaState { e_g, e_x }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let e_g = update_moment(&grads, &state.e_g, self.rho, 2)?;
+            let scaled = |g: Array, e_g: Array, e_x: Array| (e_x + self.eps).sqrt() / (e_g + self.eps).sqrt() * g;
+            let updates = tree::map3(scaled, grads, e_g.clone(), state.e_x.clone())?;
+            let e_x = update_moment(&updates, &state.e_x, self.rho, 2)?;
+            Ok((updates, AdadeltaState { e_g, e_x }))
+        })
     }
 }
 
@@ -243,7 +251,7 @@ impl ScaleByFactoredRms {
 /// Returns zeros like `x` without a dimension.
 fn zeros_without(x: &Array, dim: usize) -> Array {
     let shape: Vec<usize> = (0..x.ndim()).filter(|&d| d != dim).map(|d| x.shape()[d]).collect();
-    zeros_dtype(shape, x.dtype())
+    zeros_dtype(shape, wide_dtype(x.dtype()))
 }
 
 impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
@@ -253,7 +261,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
     fn init(&self, params: &P) -> Result<Self::State> {
         within("scale_by_factored_rms", "decay_rate", self.decay_rate, NOT_NEGATIVE)?;
         within("scale_by_factored_rms", "epsilon", self.epsilon, NOT_NEGATIVE)?;
-        let unused = |p: &Array| zeros_dtype([1], p.dtype());
+        let unused = |p: &Array| zeros_dtype([1], wide_dtype(p.dtype()));
         let with = |made: &dyn Fn(&Array, Option<(usize, usize)>) -> Array| {
             tree::map(|p| made(&p, self.factored_dims(p.shape())), params.clone())
         };
@@ -261,54 +269,56 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
             count: count(),
             v_row: with(&|p, dims| dims.map_or_else(|| unused(p), |(_, d0)| zeros_without(p, d0)))?,
             v_col: with(&|p, dims| dims.map_or_else(|| unused(p), |(d1, _)| zeros_without(p, d1)))?,
-            v: with(&|p, dims| if dims.is_some() { unused(p) } else { zeros_like(p) })?,
+            v: with(&|p, dims| if dims.is_some() { unused(p) } else { zeros_dtype(p.shape(), wide_dtype(p.dtype())) })?,
         })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
-        let step = (&state.count - self.step_offset + 1).astype(DType::F32);
-        let decay = 1 - power(step, -self.decay_rate);
-        let average = |old: Array, new: Array, p: &Array| (&decay * old + (1 - &decay) * new).astype(p.dtype());
-        let square = |g: &Array| abs_sq(g) + self.epsilon;
-        // The mean over one of the two dimensions of what is factored; the old zeros of what is not.
-        let mean_over = |which: fn((usize, usize)) -> usize, old: P| {
-            let mean = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                Some(dims) => average(old, square(&g).mean(which(dims) as i32), &p),
-                None => old,
+        in_wide_dtypes(grads, params, |grads, params| {
+            let step = (&state.count - self.step_offset + 1).astype(scalar_dtype(&grads));
+            let decay = 1 - power(step, -self.decay_rate);
+            let average = |old: Array, new: Array, p: &Array| (&decay * old + (1 - &decay) * new).astype(p.dtype());
+            let square = |g: &Array| abs_sq(g) + self.epsilon;
+            // The mean over one of the two dimensions of what is factored; the old zeros of what is not.
+            let mean_over = |which: fn((usize, usize)) -> usize, old: P| {
+                let mean = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                    Some(dims) => average(old, square(&g).mean(which(dims) as i32), &p),
+                    None => old,
+                };
+                tree::map3(mean, grads.clone(), old, params.clone())
             };
-            tree::map3(mean, grads.clone(), old, params.clone())
-        };
-        let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
-        let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
-        let whole = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-            Some(_) => old,
-            None => average(old, square(&g), &p),
-        };
-        let v = tree::map3(whole, grads.clone(), state.v, params.clone())?;
+            let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
+            let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
+            let whole = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+                Some(_) => old,
+                None => average(old, square(&g), &p),
+            };
+            let v = tree::map3(whole, grads.clone(), state.v, params.clone())?;
 
-        let rows = tree::map3(
-            |g, row, p| match self.factored_dims(p.shape()) {
-                Some((d1, d0)) => {
-                    let reduced = if d1 > d0 { d1 - 1 } else { d1 };
-                    let factor = power(&row / row.mean_keepdims(reduced as i32), -0.5);
-                    g * factor.expand_dims(d0 as i32)
-                }
-                None => g,
-            },
-            grads,
-            v_row.clone(),
-            params.clone(),
-        )?;
-        let updates = tree::map3(
-            |u, col, v| match self.factored_dims(u.shape()) {
-                Some((d1, _)) => u * power(col, -0.5).expand_dims(d1 as i32),
-                None => u * power(v, -0.5),
-            },
-            rows,
-            v_col.clone(),
-            v.clone(),
-        )?;
-        Ok((updates, FactoredState { count: safe_increment(state.count), v_row, v_col, v }))
+            let rows = tree::map3(
+                |g, row, p| match self.factored_dims(p.shape()) {
+                    Some((d1, d0)) => {
+                        let reduced = if d1 > d0 { d1 - 1 } else { d1 };
+                        let factor = power(&row / row.mean_keepdims(reduced as i32), -0.5);
+                        g * factor.expand_dims(d0 as i32)
+                    }
+                    None => g,
+                },
+                grads,
+                v_row.clone(),
+                params.clone(),
+            )?;
+            let updates = tree::map3(
+                |u, col, v| match self.factored_dims(u.shape()) {
+                    Some((d1, _)) => u * power(col, -0.5).expand_dims(d1 as i32),
+                    None => u * power(v, -0.5),
+                },
+                rows,
+                v_col.clone(),
+                v.clone(),
+            )?;
+            Ok((updates, FactoredState { count: safe_increment(state.count), v_row, v_col, v }))
+        })
     }
 }
 
@@ -347,26 +357,28 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
         within("scale_by_sm3", "b1", self.b1, DECAY)?;
         within("scale_by_sm3", "b2", self.b2, 0.0..=1.0)?;
         within("scale_by_sm3", "eps", self.eps, FINITE)?;
-        let vectors = |p: &Array| p.shape().iter().map(|&n| zeros_dtype([n], p.dtype())).collect();
+        let vectors = |p: &Array| p.shape().iter().map(|&n| zeros_dtype([n], wide_dtype(p.dtype()))).collect();
         Ok(Sm3State { mu: tree::leaves(params).iter().map(vectors).collect(), nu: zeros_in(params, None)? })
     }
 
-    fn update(&self, grads: P, state: Self::State, _params: &P) -> Result<(P, Self::State)> {
-        let new = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
-        let mut largest = state.mu.into_iter();
-        let mut mu = Vec::new();
-        let scaled = |g: Array| {
-            let rank = g.ndim();
-            let others = |d: usize| -> Vec<i32> { (0..rank).filter(|&o| o != d).map(|o| o as i32).collect() };
-            let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&others(d)[..]) };
-            let spread = largest.next().unwrap_or_default().into_iter().enumerate().map(spread);
-            let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
-            let sum = new * g.square() + self.b2 * before;
-            mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&others(d)[..]) }).collect());
-            &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
-        };
-        let scaled = tree::map(scaled, grads)?;
-        let nu = update_moment(&scaled, &state.nu, self.b1, 1)?;
-        Ok((nu.clone(), Sm3State { mu, nu }))
+    fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
+        in_wide_dtypes(grads, params, |grads, _params| {
+            let new = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
+            let mut largest = state.mu.into_iter();
+            let mut mu = Vec::new();
+            let scaled = |g: Array| {
+                let rank = g.ndim();
+                let others = |d: usize| -> Vec<i32> { (0..rank).filter(|&o| o != d).map(|o| o as i32).collect() };
+                let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&others(d)[..]) };
+                let spread = largest.next().unwrap_or_default().into_iter().enumerate().map(spread);
+                let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
+                let sum = new * g.square() + self.b2 * before;
+                mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&others(d)[..]) }).collect());
+                &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
+            };
+            let scaled = tree::map(scaled, grads)?;
+            let nu = update_moment(&scaled, &state.nu, self.b1, 1)?;
+            Ok((nu.clone(), Sm3State { mu, nu }))
+        })
     }
 }

@@ -367,14 +367,14 @@ impl Schedule {
         Ok(ScheduleState { count: (!self.is_constant()).then(count) })
     }
 
-    /// Returns the number of this step, weakly typed if it is a plain number, and the next state.
-    pub(super) fn step(&self, state: ScheduleState) -> (Array, ScheduleState) {
+    /// Returns the number of this step, in `dtype`, or weakly typed if it is a plain number, and the next state.
+    pub(super) fn step(&self, state: ScheduleState, dtype: DType) -> (Array, ScheduleState) {
         match self {
             Schedule::Constant { value } => (value.into_array(), state),
             Schedule::Value { value } => (value.clone(), state),
             _ => {
                 let step = state.count.unwrap_or_else(count);
-                (self.at(&step), ScheduleState { count: Some(safe_increment(step)) })
+                (self.at_in(&step, dtype), ScheduleState { count: Some(safe_increment(step)) })
             }
         }
     }
@@ -386,42 +386,48 @@ impl Schedule {
         Schedule::Function(ScheduleFn(Shared(Arc::new(f))))
     }
 
-    /// Returns the number at a step, which counts from 0: a float32 scalar. Numbers that are not finite, a cosine over
+    /// Returns the number at a step, which counts from 0: a scalar of the default dtype, float32. Numbers that are not finite, a cosine over
     /// no steps, negative scales, and joined schedules without a boundary between two are an error.
     #[track_caller]
     pub fn at(&self, step: impl ArrayLike) -> Array {
-        let step = step.into_array();
+        self.at_in(&step.into_array(), zeros(()).dtype())
+    }
+
+    /// Returns the number at a step, computed in `dtype`, float32 or float64.
+    #[track_caller]
+    pub(super) fn at_in(&self, step: &Array, dtype: DType) -> Array {
         require!(&zeros(()), self.check("schedule"));
+        let constant = |value: f64| shardax::numpy::full_dtype((), value, dtype);
         match self {
             Schedule::Value { value } => value.clone(),
-            Schedule::Constant { value } => zeros(()) + *value,
-            Schedule::Function(f) => f.0.0(&step),
+            Schedule::Constant { value } => constant(*value),
+            Schedule::Function(f) => f.0.0(step),
             &Schedule::Polynomial { init_value, end_value, power: exponent, transition_steps, transition_begin } => {
                 if transition_steps == 0 {
-                    return zeros(()) + init_value;
+                    return constant(init_value);
                 }
-                let done = (step - transition_begin).clip(0, transition_steps).astype(DType::F32);
+                let done = (step - transition_begin).clip(0, transition_steps).astype(dtype);
                 let left = 1 - done / transition_steps;
                 let left = if exponent == 1.0 { left } else { power(left, exponent) };
                 left * (init_value - end_value) + end_value
             }
-            Schedule::Exponential(decay) => decay.at(&step),
+            Schedule::Exponential(decay) => decay.at_in(step, dtype),
             &Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
-                let done = minimum(step, decay_steps).astype(DType::F32) / decay_steps;
+                let done = minimum(step, decay_steps).astype(dtype) / decay_steps;
                 let cosine = ((done * std::f64::consts::PI).cos() + 1) * 0.5;
                 let cosine = if exponent == 1.0 { cosine } else { power(cosine, exponent) };
                 (cosine * (1.0 - alpha) + alpha) * init_value
             }
             Schedule::PiecewiseConstant { init_value, boundaries_and_scales } => {
-                boundaries_and_scales.iter().fold(zeros(()) + *init_value, |value, &(boundary, scale)| {
+                boundaries_and_scales.iter().fold(constant(*init_value), |value, &(boundary, scale)| {
                     where_(step.less(boundary), &value, &value * scale)
                 })
             }
             Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales } => {
-                let (mut start, mut value, mut found) = (0, zeros(()) + *init_value, zeros(()));
+                let (mut start, mut value, mut found) = (0, constant(*init_value), constant(0.0));
                 for &(end, scale) in boundaries_and_scales {
                     let next = &value * scale;
-                    let done = (&step - start).astype(DType::F32) / end.saturating_sub(start).max(1);
+                    let done = (step - start).astype(dtype) / end.saturating_sub(start).max(1);
                     let between = match interpolate_type {
                         Interpolate::Linear => (&next - &value) * done + &value,
                         Interpolate::Cosine => {
@@ -435,9 +441,9 @@ impl Schedule {
                 where_(step.greater_equal(start), value, found)
             }
             Schedule::Join { schedules, boundaries } => {
-                let first = schedules.first().map_or_else(|| zeros(()), |s| s.at(&step));
+                let first = schedules.first().map_or_else(|| constant(0.0), |s| s.at_in(step, dtype));
                 boundaries.iter().zip(schedules.iter().skip(1)).fold(first, |value, (&boundary, schedule)| {
-                    where_(step.less(boundary), value, schedule.at(&step - boundary))
+                    where_(step.less(boundary), value, schedule.at_in(&(step - boundary), dtype))
                 })
             }
         }
@@ -445,12 +451,12 @@ impl Schedule {
 }
 
 impl ExponentialDecay {
-    fn at(&self, step: &Array) -> Array {
+    fn at_in(&self, step: &Array, dtype: DType) -> Array {
         if self.transition_steps == 0 || self.decay_rate == 0.0 {
-            return zeros(()) + self.init_value;
+            return shardax::numpy::full_dtype((), self.init_value, dtype);
         }
         let steps = step - self.transition_begin;
-        let periods = steps.astype(DType::F32) / self.transition_steps;
+        let periods = steps.astype(dtype) / self.transition_steps;
         let periods = if self.staircase { periods.floor() } else { periods };
         let decayed = where_(steps.less_equal(0), self.init_value, power(self.decay_rate, periods) * self.init_value);
         match self.end_value {

@@ -4,7 +4,8 @@ use shardax::prelude::*;
 
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, ScaleByRms, Schedule, add_decayed_weights,
-    apply_updates, safe_increment, scale_by_learning_rate, scale_by_rms, tree_utils,
+    apply_updates, in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate, scale_by_rms, tree_utils,
+    wide_dtype, widened,
 };
 use crate::check::{NOT_NEGATIVE, within};
 
@@ -19,7 +20,7 @@ pub struct ScheduleFree<T> {
     pub b1: f64,
     /// The exponent of an iterate's weight, a power of the largest learning rate so far. Default 2.
     pub weight_lr_power: f64,
-    /// The dtype of the iterates. Default: that of the parameters.
+    /// The dtype of the iterates. Default: that of the parameters, float32 at least.
     #[tree(static)]
     pub state_dtype: Option<DType>,
 }
@@ -58,7 +59,12 @@ pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -
 /// Returns the parameters for evaluation, from the state and the parameters of [`schedule_free`].
 #[track_caller]
 pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
-    tree::map2(|y, z| (y - (1.0 - &state.b1) * z) / &state.b1, params.clone(), state.z.clone())
+    let average = |y: Array, z: Array| {
+        let (dtype, z) = (y.dtype(), z.astype(wide_dtype(z.dtype())));
+        let b1 = state.b1.astype(z.dtype());
+        ((y.astype(z.dtype()) - (1.0 - &b1) * z) / b1).astype(dtype)
+    };
+    tree::map2(average, params.clone(), state.z.clone())
 }
 
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScheduleFree<T> {
@@ -69,22 +75,24 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Schedu
         within("schedule_free", "b1", self.b1, f64::MIN_POSITIVE..=1.0)?;
         within("schedule_free", "weight_lr_power", self.weight_lr_power, NOT_NEGATIVE)?;
         self.learning_rate.check("schedule_free: learning_rate")?;
-        let narrow = tree::leaves(params).iter().map(Array::dtype).min_by_key(|d| d.byte_size());
-        let dtype = narrow.unwrap_or(DType::F32);
+        let dtype = scalar_dtype(params);
         Ok(ScheduleFreeState {
             b1: zeros_dtype((), dtype) + self.b1,
             weight_sum: zeros_dtype((), dtype),
             step_count: ones_dtype((), DType::I32),
             max_lr: zeros_dtype((), dtype),
             base_optimizer_state: self.base_optimizer.init(params)?,
-            z: tree_utils::cast(params, self.state_dtype)?,
+            z: match self.state_dtype {
+                Some(dtype) => tree_utils::cast(params, Some(dtype))?,
+                None => widened(params.clone())?,
+            },
         })
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let rate = match &self.learning_rate {
             Schedule::Constant { value } => value.into_array(),
-            schedule => schedule.at(&state.step_count).astype(state.max_lr.dtype()),
+            schedule => schedule.at_in(&state.step_count, state.max_lr.dtype()).astype(state.max_lr.dtype()),
         };
         let max_lr = maximum(&state.max_lr, rate);
         let weight = power(&max_lr, self.weight_lr_power);
@@ -92,14 +100,21 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Schedu
         let share = &weight / &weight_sum;
         // 0 / 0, before the learning rate has left 0, is 0.
         let share = where_(share.isnan() & !(weight.isnan() | weight_sum.isnan()), 0, share);
-        let (updates, base_optimizer_state) = self.base_optimizer.update(grads, state.base_optimizer_state, params)?;
-        let z = apply_updates(state.z.clone(), updates)?;
-        let before = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
-        let mean = tree::map2(|x, z| (1 - &share) * x + &share * z, before, z.clone())?;
-        let next = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
-        let updates = tree_utils::sub(&next, params)?;
-        let step_count = safe_increment(state.step_count);
-        Ok((updates, ScheduleFreeState { b1: state.b1, weight_sum, step_count, max_lr, base_optimizer_state, z }))
+        in_wide_dtypes(grads, params, |grads, params| {
+            let (updates, base_optimizer_state) =
+                self.base_optimizer.update(grads, state.base_optimizer_state, params)?;
+            let z = apply_updates(state.z.clone(), updates)?;
+            let before = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
+            let mean = |x: Array, z: Array| {
+                let share = share.astype(z.dtype());
+                (1 - &share) * x + share * z
+            };
+            let mean = tree::map2(mean, before, z.clone())?;
+            let next = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
+            let updates = tree_utils::sub(&next, params)?;
+            let step_count = safe_increment(state.step_count);
+            Ok((updates, ScheduleFreeState { b1: state.b1, weight_sum, step_count, max_lr, base_optimizer_state, z }))
+        })
     }
 }
 

@@ -251,12 +251,17 @@ pub fn update_infinity_moment<P: Tree>(updates: &P, moments: &P, decay: f64, eps
 
 /// A running average that began at zero, divided by `1 - decay^count`.
 pub fn bias_correction<P: Tree>(moment: &P, decay: f64, count: &Array) -> Result<P> {
-    let bias: Array = 1 - power(decay, count.astype(DType::F32));
-    tree::map(|t| &t / bias.astype(t.dtype()), moment.clone())
+    let corrected = |t: Array| {
+        let dtype = super::wide_dtype(t.dtype());
+        let scalar = if dtype.is_complex() { t.real().dtype() } else { dtype };
+        (t.astype(dtype) / super::one_minus_power(decay, count, scalar)).astype(t.dtype())
+    };
+    tree::map(corrected, moment.clone())
 }
 
-/// The square of the absolute value, real.
+/// The square of the absolute value, real, in float32 at least: half precision would overflow at 256.
 pub(super) fn abs_sq(x: &Array) -> Array {
+    let x = x.astype(super::wide_dtype(x.dtype()));
     if x.dtype().is_complex() { x.real().square() + x.imag().square() } else { x.square() }
 }
 

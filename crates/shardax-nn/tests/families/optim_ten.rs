@@ -16,6 +16,8 @@ pub struct Run {
     state: bool,
     nan: bool,
     batch: usize,
+    /// The results that Optax has in half precision, as bits: here a state is in float32.
+    half: u64,
 }
 
 pub fn function(case: &Case) -> Option<Fun> {
@@ -116,12 +118,20 @@ impl Run {
             state: case.flag("state"),
             nan: case.flag("nan"),
             batch: case.param("batch").as_u64().unwrap_or(0) as usize,
+            half: (0..64).fold(0, |half, i| {
+                let dtype = case.host(&format!("out/{i}")).map(|host| host.dtype);
+                if dtype.is_some_and(|dtype| dtype.is_inexact() && dtype.byte_size() < 4) {
+                    half | 1 << i
+                } else {
+                    half
+                }
+            }),
         })
     }
 
     /// Small parameters of this dtype.
     pub fn small(dtype: DType) -> Self {
-        Run { dtype, large: false, state: false, nan: false, batch: 0 }
+        Run { dtype, large: false, state: false, nan: false, batch: 0, half: 0 }
     }
 
     /// The parameters, or the gradients, of a step; see the family's Python file.
@@ -164,7 +174,9 @@ impl Run {
             };
             let ((_, state), path) = scan(step, (params, state), arange(0..10))?;
             let leaves = if self.state { tree::leaves(&state) } else { Vec::new() };
-            Ok([path.0, path.1].into_iter().chain(leaves.iter().map(some)).collect())
+            let results = [path.0, path.1].into_iter().chain(leaves.iter().map(some)).enumerate();
+            let as_optax = |(i, x): (usize, Array)| if self.half >> i & 1 == 1 { x.astype(self.dtype) } else { x };
+            Ok(results.map(as_optax).collect())
         })
     }
 }

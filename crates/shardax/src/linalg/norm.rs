@@ -5,12 +5,14 @@ use smallvec::SmallVec;
 use super::{eigvalsh, inexact};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::numpy::{IntoAxes, conj, maximum, real};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{adjoint, product};
 use crate::ops::primitive::unary::{ABS, SQRT};
+use crate::ops::promotion::convert;
 use crate::shape::normalize_axis;
 
 /// The order of a norm.
@@ -101,11 +103,17 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
         let params = Params { fro, p: p.to_bits(), axes: signed };
         let out = composite1("norm", params, &[like], |params, x| {
             let p = f64::from_bits(params.p);
-            Ok(vec![match params.axes[..] {
+            // Squares of half precision overflow at 256.
+            let (dtype, weak) = (x[0].dtype(), x[0].weak_type());
+            let wide = if dtype.byte_size() < 4 { DType::F32 } else { dtype };
+            let x = [convert(&x[0], wide, weak)];
+            let norm = match params.axes[..] {
                 _ if params.fro => root_of_squares(&x[0], &params.axes),
                 [rows, columns] => matrix_norm(&x[0], p, rows, columns),
                 _ => vector_norm(&x[0], p, &params.axes),
-            }])
+            };
+            let narrow = if dtype == wide { norm.dtype() } else { dtype };
+            Ok(vec![convert(&norm, narrow, weak)])
         })?;
         let mut kept = x.shape_owned();
         axes.iter().for_each(|&a| kept[a] = 1);

@@ -310,8 +310,19 @@ impl StandardizeOptions {
             let x = convert(&x, to_inexact(x.dtype()), x.weak_type());
             let over = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?.inner();
             let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
-            let variance = self.variance.clone().unwrap_or_else(|| x.square().mean(over) - mean.square());
-            Ok((x - mean) * (variance + &self.epsilon).rsqrt())
+            let centred = &x - mean;
+            // The mean is a rounded number, and a large one leaves a part of it.
+            let centred = match &self.mean {
+                None => &centred - centred.mean(over.clone()),
+                Some(_) => centred,
+            };
+            let variance = match (&self.variance, &self.mean) {
+                (Some(variance), _) => variance.clone(),
+                (None, None) => centred.square().mean(over),
+                // With another mean it is what JAX computes, which may be negative.
+                (None, Some(mean)) => maximum(x.square().mean(over) - mean.square(), 0),
+            };
+            Ok(centred * (variance + &self.epsilon).rsqrt())
         });
         Array::from_result(made, &x)
     }

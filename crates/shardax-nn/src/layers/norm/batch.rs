@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, abs_sq, check, normalize, result_dtype, variance, widened};
+use super::{Norm, NormBuilder, NormLayer, Statistics, check, normalize, result_dtype, widened};
 use crate::check::{require, within};
 use crate::layers::Layer;
 use crate::layers::typed::resharded_as;
@@ -54,6 +54,8 @@ pub struct BatchNorm {
     dtype: Option<DType>,
     #[tree(static)]
     axes: Option<AxisNames>,
+    #[tree(static)]
+    use_fast_variance: bool,
 }
 
 /// The options that batch normalization has alone.
@@ -69,10 +71,23 @@ impl NormLayer for BatchNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, own: BatchOptions) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
+        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
         let BatchOptions { momentum, axis_name } = own;
         let (mean, var) = (zeros([features]).into(), ones([features]).into());
-        BatchNorm { scale, bias, mean, var, training: true, momentum, epsilon, axis_name, features, dtype, axes }
+        BatchNorm {
+            scale,
+            bias,
+            mean,
+            var,
+            training: true,
+            momentum,
+            epsilon,
+            axis_name,
+            features,
+            dtype,
+            axes,
+            use_fast_variance,
+        }
     }
 }
 
@@ -113,23 +128,20 @@ impl BatchNorm {
         let dtype = self.result_dtype(&x);
         let x = x.astype(dtype);
         if !self.training {
-            return normalize(&x, (&self.mean, &self.var), self.parameters(), self.epsilon, dtype);
+            let centred = widened(&x) - &*self.mean;
+            return normalize(&centred, &self.var, self.parameters(), self.epsilon, dtype);
         }
-        let wide = widened(&x);
         let axes: Vec<i32> = (0..x.ndim() as i32 - 1).collect();
-        let (mut mean, mut square) = (wide.mean(axes.as_slice()), abs_sq(&wide).mean(axes.as_slice()));
-        if let Some(name) = self.axis_name {
-            (mean, square) = pmean((mean, square), name);
-        }
-        let var = variance(&mean, &square);
+        let over = Statistics { axes: &axes, axis_name: self.axis_name, use_fast_variance: self.use_fast_variance };
+        let moments = over.of(&x);
         // The running statistics serve evaluation: no gradient flows through them.
         let moved = |old: &Array, new: &Array| {
-            let new = old * self.momentum + new * (1.0 - self.momentum);
+            let new = old * self.momentum + new.squeeze(&axes[..]) * (1.0 - self.momentum);
             stop_gradient(resharded_as(new, old))
         };
-        let (running_mean, running_var) = (moved(&self.mean, &mean), moved(&self.var, &var));
+        let (running_mean, running_var) = (moved(&self.mean, &moments.mean), moved(&self.var, &moments.variance));
         (*self.mean, *self.var) = (running_mean, running_var);
-        normalize(&x, (&mean, &var), self.parameters(), self.epsilon, dtype)
+        normalize(&moments.centred, &moments.variance, self.parameters(), self.epsilon, dtype)
     }
 
     fn parameters(&self) -> (Option<&Array>, Option<&Array>) {

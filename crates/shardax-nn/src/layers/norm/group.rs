@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, check, moments, normalize, result_dtype};
+use super::{Norm, NormBuilder, NormLayer, Statistics, check, normalize, result_dtype};
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -34,6 +34,8 @@ pub struct GroupNorm {
     dtype: Option<DType>,
     #[tree(static)]
     axes: Option<AxisNames>,
+    #[tree(static)]
+    use_fast_variance: bool,
 }
 
 impl NormLayer for GroupNorm {
@@ -41,8 +43,8 @@ impl NormLayer for GroupNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, num_groups: usize) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
-        GroupNorm { scale, bias, num_groups, epsilon, features, dtype, axes }
+        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
+        GroupNorm { scale, bias, num_groups, epsilon, features, dtype, axes, use_fast_variance }
     }
 }
 
@@ -73,12 +75,13 @@ impl GroupNorm {
         // Over everything but the batch and the groups.
         let last = grouped.ndim() as i32 - 1;
         let axes: Vec<i32> = (1..last - 1).chain([last]).collect();
-        let (mean, var) = moments(&grouped, &axes);
+        let over = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
+        let moments = over.of(&grouped);
         let by_group = |a: &Array| a.reshape([groups, features / groups]);
         let (scale_of, bias_of) = (scale.map(by_group), bias.map(by_group));
         let dtype = result_dtype(self.dtype, &x, [scale, bias]);
         let parameters = (scale_of.as_ref(), bias_of.as_ref());
-        normalize(&grouped, (&mean, &var), parameters, self.epsilon, dtype).reshape(x.shape())
+        normalize(&moments.centred, &moments.variance, parameters, self.epsilon, dtype).reshape(x.shape())
     }
 }
 
@@ -115,6 +118,8 @@ pub struct InstanceNorm {
     dtype: Option<DType>,
     #[tree(static)]
     axes: Option<AxisNames>,
+    #[tree(static)]
+    use_fast_variance: bool,
 }
 
 impl NormLayer for InstanceNorm {
@@ -122,8 +127,8 @@ impl NormLayer for InstanceNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, (): ()) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
-        InstanceNorm { scale, bias, epsilon, features, dtype, axes }
+        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
+        InstanceNorm { scale, bias, epsilon, features, dtype, axes, use_fast_variance }
     }
 }
 
@@ -146,8 +151,8 @@ impl InstanceNorm {
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("InstanceNorm", &x, self.features, [scale, bias], self.epsilon));
         let axes: Vec<i32> = (1..x.ndim() as i32 - 1).collect();
-        let (mean, var) = moments(&x, &axes);
-        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
-        normalize(&x, (&mean, &var), (scale, bias), self.epsilon, dtype)
+        let over = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
+        let (moments, dtype) = (over.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
-use super::{Norm, NormBuilder, NormLayer, abs_sq, check, moments, normalize, result_dtype, widened};
+use super::{Norm, NormBuilder, NormLayer, Statistics, abs_sq, check, normalize, result_dtype, widened};
 use crate::Rngs;
 use crate::check::require;
 use crate::layers::typed::beside;
@@ -36,6 +36,8 @@ pub struct LayerNorm {
     dtype: Option<DType>,
     #[tree(static)]
     axes: Option<AxisNames>,
+    #[tree(static)]
+    use_fast_variance: bool,
 }
 
 impl NormLayer for LayerNorm {
@@ -43,8 +45,8 @@ impl NormLayer for LayerNorm {
     const HAS_BIAS: bool = true;
 
     fn make(norm: Norm, (): ()) -> Self {
-        let Norm { scale, bias, epsilon, features, dtype, axes } = norm;
-        LayerNorm { scale, bias, epsilon, features, dtype, axes }
+        let Norm { scale, bias, epsilon, features, dtype, axes, use_fast_variance } = norm;
+        LayerNorm { scale, bias, epsilon, features, dtype, axes, use_fast_variance }
     }
 }
 
@@ -66,9 +68,9 @@ impl LayerNorm {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("LayerNorm", &x, self.features, [scale, bias], self.epsilon));
-        let (mean, var) = moments(&x, &[-1]);
-        let dtype = result_dtype(self.dtype, &x, [scale, bias]);
-        normalize(&x, (&mean, &var), (scale, bias), self.epsilon, dtype)
+        let over = Statistics { axes: &[-1], axis_name: None, use_fast_variance: self.use_fast_variance };
+        let (moments, dtype) = (over.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }
 
@@ -103,7 +105,7 @@ impl NormLayer for RmsNorm {
     const HAS_BIAS: bool = false;
 
     fn make(norm: Norm, scale_offset: f64) -> Self {
-        let Norm { scale, bias: _, epsilon, features, dtype, axes } = norm;
+        let Norm { scale, bias: _, epsilon, features, dtype, axes, use_fast_variance: _ } = norm;
         RmsNorm { scale, epsilon, scale_offset, features, dtype, axes }
     }
 }

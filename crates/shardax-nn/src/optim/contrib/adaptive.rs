@@ -1,11 +1,12 @@
 //! Optimizers that scale by moments of the gradients.
 
+use shardax::numpy::full_dtype;
 use shardax::prelude::*;
 
 use super::super::tree_utils::{add_scale, bias_correction, mul, sub, update_moment, update_moment_per_elem_norm};
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
-    safe_increment, scale_by_learning_rate, zeros_in,
+    in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate, zeros_in,
 };
 use crate::check::{DECAY, NOT_NEGATIVE, within};
 
@@ -93,9 +94,15 @@ transformation! {
         Ok(AdemamixState { count: count(), m1: zeros()?, m2: zeros()?, nu: zeros()? })
     };
     update |this, grads, state, _params| {
-        let (b3, alpha) = (this.b3.at(&state.count), this.alpha.at(&state.count));
+        let dtype = scalar_dtype(&grads);
+        let (b3, alpha) = (this.b3.at_in(&state.count, dtype), this.alpha.at_in(&state.count, dtype));
         let m1 = update_moment(&grads, &state.m1, this.b1, 1)?;
-        let m2 = tree::map2(|g, m| ((1 - &b3) * &g + &b3 * m).astype(g.dtype()), grads.clone(), state.m2)?;
+        // The share of the new gradient is not 1 - b3, of which float32 has three digits.
+        let new_share = match this.b3 {
+            Schedule::Constant { value } => full_dtype((), 1.0 - value, dtype),
+            _ => 1 - &b3,
+        };
+        let m2 = tree::map2(|g, m| (&new_share * &g + &b3 * m).astype(g.dtype()), grads.clone(), state.m2)?;
         let nu = update_moment_per_elem_norm(&grads, &state.nu, this.b2, 2)?;
         let count = safe_increment(state.count);
         let (fast, squares) = (bias_correction(&m1, this.b1, &count)?, bias_correction(&nu, this.b2, &count)?);
@@ -144,7 +151,7 @@ transformation! {
         Ok(SimplifiedAdemamixState { count: count(), m: zeros_in(params, None)?, n: zeros_in(params, None)? })
     };
     update |this, grads, state, _params| {
-        let alpha = this.alpha.at(&state.count);
+        let alpha = this.alpha.at_in(&state.count, scalar_dtype(&grads));
         let m = add_scale(&grads, this.b1, &state.m)?;
         let squares = mul(&grads, &grads)?;
         let n = add_scale(&squares, this.b2, &sub(&state.n, &squares)?)?;
@@ -195,11 +202,12 @@ transformation! {
         Ok(AdoptState { count: count(), mu: zeros_in(params, None)?, nu: zeros_in(params, None)? })
     };
     update |this, grads, state, _params| {
-        let later = state.count.greater(0);
-        let (b1, b2) = (where_(&later, this.b1, 1.0), where_(&later, this.b2, 0.0));
+        let (later, dtype) = (state.count.greater(0), scalar_dtype(&grads));
+        let decay = |b: f64, first: f64| where_(&later, full_dtype((), b, dtype), full_dtype((), first, dtype));
+        let (b1, b2) = (decay(this.b1, 1.0), decay(this.b2, 0.0));
         let mean = |new: Array, old: Array, decay: &Array| ((1 - decay) * &new + decay * old).astype(new.dtype());
         let nu = tree::map2(|g, v| mean(g.square(), v, &b2), grads.clone(), state.nu.clone())?;
-        let bound = state.count.astype(DType::F32).pow(0.25);
+        let bound = state.count.astype(dtype).pow(0.25);
         let scaled = |g: Array, v: Array| {
             let u = g / v.sqrt().maximum(this.eps);
             let clipped = |u: Array| maximum(minimum(&u, &bound), -&bound).astype(u.dtype());
@@ -251,8 +259,9 @@ transformation! {
         Ok(MadgradState { count: count(), grad_sum_sq: zeros()?, s: zeros()?, x0: tree::map(|x| x, params.clone())? })
     };
     update |this, grads, state, params| {
-        let rate = this.learning_rate.at(&state.count) + this.eps;
-        let weight = rate * (&state.count + 1).astype(DType::F32).sqrt();
+        let dtype = scalar_dtype(&grads);
+        let rate = this.learning_rate.at_in(&state.count, dtype) + this.eps;
+        let weight = rate * (&state.count + 1).astype(dtype).sqrt();
         let add = |sum: Array, new: Array| sum + (&weight * &new).astype(new.dtype());
         let grad_sum_sq = tree::map2(|sum, g| add(sum, g.square()), state.grad_sum_sq, grads.clone())?;
         let s = tree::map2(add, state.s, grads)?;

@@ -2,8 +2,8 @@
 
 use shardax::prelude::*;
 
-use super::super::tree_utils::{NormOptions, scale};
-use super::{estimate, safe_increment};
+use super::super::tree_utils::{NormOptions, cast_like, scale};
+use super::{estimate, safe_increment, wide_dtype};
 use crate::check::{NOT_NEGATIVE, positive, within};
 use crate::optim::count;
 use crate::optim::tree_utils::MixedDtype;
@@ -82,7 +82,7 @@ impl ReduceOnPlateau {
         within(owner, "atol", self.atol, NOT_NEGATIVE)?;
         within(owner, "rtol + atol", self.rtol + self.atol, f64::MIN_POSITIVE..f64::INFINITY)?;
         positive(owner, "accumulation_size", self.accumulation_size)?;
-        let highest = MixedDtype::Highest.dtype(params)?;
+        let highest = wide_dtype(MixedDtype::Highest.dtype(params)?);
         let value = |value: f64| shardax::numpy::full_dtype((), value, highest);
         Ok(ReduceOnPlateauState {
             scale: estimate(params, 1.0)?,
@@ -124,7 +124,7 @@ impl ReduceOnPlateau {
             count: where_(&full, 0, &count).astype(DType::I32),
             avg_value: of(where_(&full, 0, &mean), &mean),
         };
-        Ok((scale(&state.scale, &updates)?, state))
+        Ok((cast_like(&scale(&state.scale, &updates)?, &updates)?, state))
     }
 }
 
@@ -158,7 +158,7 @@ impl ScaleByPolyak {
         let below = &square + self.eps;
         let is_zero = below.less_equal(f64::from(f32::EPSILON));
         let step = where_(&is_zero, 0, minimum(gap / where_(&is_zero, 1, below), self.max_learning_rate));
-        scale(step.astype(square.dtype()), &updates)
+        cast_like(&scale(step.astype(square.dtype()), &updates)?, &updates)
     }
 }
 

@@ -46,9 +46,9 @@ macro_rules! transformation {
                 $init
             }
 
-            fn update(&self, $grads: P, $old: Self::State, $at: &P) -> Result<(P, Self::State)> {
+            fn update(&self, grads: P, $old: Self::State, params: &P) -> Result<(P, Self::State)> {
                 let $this = self;
-                $body
+                in_wide_dtypes(grads, params, |$grads, $at| $body)
             }
         }
     };
@@ -67,11 +67,11 @@ pub use parameter_free::*;
 use super::tree_utils::MixedDtype;
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
-    safe_increment, scale_by_learning_rate, zeros_in,
+    in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, wide_dtype, zeros_in,
 };
 use shardax::prelude::*;
 
-/// A number in the lowest dtype of the parameters, in which Optax estimates.
+/// A number in the lowest dtype of the parameters, in which Optax estimates, but in float32 at least.
 fn estimate<P: Tree>(params: &P, value: f64) -> Result<Array> {
-    Ok(shardax::numpy::full_dtype((), value, MixedDtype::Lowest.dtype(params)?))
+    Ok(shardax::numpy::full_dtype((), value, wide_dtype(MixedDtype::Lowest.dtype(params)?)))
 }

@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::super::tree_utils::{NormOptions, scale, sub, sum, vdot};
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count, estimate,
-    safe_increment, scale_by_learning_rate, zeros_in,
+    in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, zeros_in,
 };
 use crate::check::{DECAY, FINITE, within};
 
@@ -14,9 +14,14 @@ fn squared_norm<P: Tree>(tree: &P) -> Array {
 }
 
 /// `sqrt(1 - b2^step) / (1 - b1^step)`: the correction of Adam's two means.
-fn corrections([b1, b2]: [f64; 2], step: &Array) -> Array {
-    let step = step.astype(DType::F32);
-    (1 - power(b2, &step)).sqrt() / (1 - power(b1, &step))
+fn corrections([b1, b2]: [f64; 2], step: &Array, dtype: DType) -> Array {
+    one_minus_power(b2, step, dtype).sqrt() / one_minus_power(b1, step, dtype)
+}
+
+/// `numerator / denominator`, 0 before the first gradient that is not zero.
+fn ratio(numerator: impl ArrayLike, denominator: Array) -> Array {
+    let none = denominator.equal(0);
+    where_(&none, 0, numerator.into_array() / where_(&none, 1, &denominator))
 }
 
 /// `decay * old + (1 - decay) * new`.
@@ -127,7 +132,9 @@ transformation! {
         let [b1, b2] = this.betas;
         let root = b2.sqrt();
         let next = safe_increment(&state.count);
-        let rate = &state.estim_lr * this.learning_rate.at(&state.count) * corrections(this.betas, &next);
+        let dtype = scalar_dtype(&grads);
+        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &next, dtype);
+        let rate = &state.estim_lr * factor;
         let rate = rate.astype(state.estim_lr.dtype());
         let weighted = tree::map2(|s, v| s / (v.sqrt() + this.eps), state.grad_sum.clone(), state.exp_avg_sq.clone())?;
         let along = vdot(&grads, &weighted)?;
@@ -136,7 +143,7 @@ transformation! {
         let grad_sum = tree::map2(|s, g| mean(s, &rate * g, root), state.grad_sum, grads)?;
         let size = sum(&tree::map(|s| s.abs(), grad_sum.clone())?);
         let numerator_weighted = mean(state.numerator_weighted, &rate * along, root);
-        let estim_lr = maximum(state.estim_lr, &numerator_weighted / ((1.0 - root) * size));
+        let estim_lr = maximum(state.estim_lr, ratio(&numerator_weighted, (1.0 - root) * size));
         let step = |m: Array, v: Array, p: Array| -this.weight_decay * &rate * p - m / (v.sqrt() + this.eps);
         let updates = tree::map3(step, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
         Ok((updates, DAdaptAdamWState { exp_avg, exp_avg_sq, grad_sum, estim_lr, numerator_weighted, count: next }))
@@ -206,7 +213,9 @@ transformation! {
         let b3 = this.beta3.unwrap_or(b2.sqrt());
         let next = safe_increment(&state.count);
         let estim_lr = &state.estim_lr;
-        let rate = estim_lr * this.learning_rate.at(&state.count) * corrections(this.betas, &next);
+        let dtype = scalar_dtype(&grads);
+        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &next, dtype);
+        let rate = estim_lr * factor;
         let rate = rate.astype(estim_lr.dtype());
         let scaled = scale(estim_lr, &grads)?;
         let along = vdot(&grads, &sub(&state.params0, params)?)?;
@@ -216,7 +225,7 @@ transformation! {
         let grad_sum = tree::map2(|s, g| b3 * s + &factor * g, state.grad_sum, scaled)?;
         let numerator_weighted = b3 * state.numerator_weighted + estim_lr / this.estim_lr0 * &rate * along;
         let size = sum(&tree::map(|s| s.abs(), grad_sum.clone())?);
-        let estim_lr = maximum(estim_lr, this.estim_lr_coef * &numerator_weighted / size);
+        let estim_lr = maximum(estim_lr, ratio(this.estim_lr_coef * &numerator_weighted, size));
         let step = |m: Array, v: Array, p: Array| {
             -this.weight_decay * &rate * p - &rate * m / (v.sqrt() + &estim_lr * this.eps)
         };

@@ -1,0 +1,55 @@
+//! Averages and sums over many steps: the dtypes in which they are kept.
+
+use shardax::prelude::*;
+
+use super::tree_utils::full_like;
+use crate::layers::typed::resharded_as;
+
+/// The dtype in which numbers of `dtype` are added up over many steps: float32 for half precision, otherwise `dtype`.
+pub(super) fn wide_dtype(dtype: DType) -> DType {
+    if dtype.is_inexact() && dtype.byte_size() < 4 { DType::F32 } else { dtype }
+}
+
+/// The leaves in the dtypes in which they are added up.
+pub(super) fn widened<P: Tree>(tree: P) -> Result<P> {
+    tree::map(|x| x.astype(wide_dtype(x.dtype())), tree)
+}
+
+/// Computes updates in float32 where gradients or parameters have half precision, whose squares overflow and in which
+/// small numbers added to large ones are lost. The updates have the dtypes of the gradients.
+pub(super) fn in_wide_dtypes<P: Tree, S>(
+    grads: P,
+    params: &P,
+    update: impl FnOnce(P, &P) -> Result<(P, S)>,
+) -> Result<(P, S)> {
+    let narrow: Vec<Option<DType>> =
+        tree::leaves(&grads).iter().map(|g| (wide_dtype(g.dtype()) != g.dtype()).then(|| g.dtype())).collect();
+    let (updates, state) = update(widened(grads)?, &widened(params.clone())?)?;
+    let mut narrow = narrow.into_iter();
+    let updates = tree::map(|u| u.astype(narrow.next().flatten().unwrap_or(u.dtype())), updates)?;
+    Ok((updates, state))
+}
+
+/// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the given one.
+pub(super) fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
+    let zeros = |p: Array| resharded_as(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p);
+    tree::map(zeros, params.clone())
+}
+
+/// Returns `value` in the shape of every array of `params`, in the dtype in which it is added up.
+pub(super) fn full_in<P: Tree>(params: &P, value: f64) -> Result<P> {
+    full_like(&zeros_in(params, None)?, value)
+}
+
+/// The dtype of numbers that all arrays of a tree share: float64 if an array has it, or if it is the default, otherwise
+/// float32.
+pub(super) fn scalar_dtype<P: Tree>(tree: &P) -> DType {
+    let double = |x: &Array| matches!(x.dtype(), DType::F64 | DType::Complex128);
+    if tree::leaves(tree).iter().any(double) { DType::F64 } else { zeros(()).dtype() }
+}
+
+/// `1 - decay^count`, which is exact to the last digits for a decay near 1 too.
+pub(super) fn one_minus_power(decay: f64, count: &Array, dtype: DType) -> Array {
+    let count = count.astype(dtype);
+    if decay > 0.0 { -expm1(count * decay.ln()) } else { 1 - power(decay, count) }
+}

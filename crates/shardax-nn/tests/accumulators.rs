@@ -1,0 +1,321 @@
+//! What is added up over many steps or elements, in every floating point dtype, against float64: optimizers, schedules,
+//! normalization, losses and statistics, for constants, zeros, large means and large ranges.
+
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
+
+use quick::setup;
+use shardax::numpy::full_dtype;
+use shardax_nn::optim::contrib::*;
+use shardax_nn::optim::*;
+use shardax_nn::prelude::*;
+
+const DTYPES: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::F64];
+
+/// The unit in the last place of 1.
+fn unit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 2f64.powi(-52),
+        DType::F32 => 2f64.powi(-23),
+        DType::F16 => 2f64.powi(-10),
+        _ => 2f64.powi(-7),
+    }
+}
+
+/// The number of steps: a slice of the sweep unless it is asked for.
+fn steps() -> usize {
+    if is_whole() { 10_000 } else { 300 }
+}
+
+fn is_whole() -> bool {
+    std::env::var_os("SHARDAX_ACCUMULATORS").is_some()
+}
+
+/// Values of these kinds, float64 of `shape`, which all dtypes hold.
+fn kinds(shape: &[usize]) -> Vec<(&'static str, Array)> {
+    let noise = random::normal_dtype(&random::key(5), shape, DType::F64);
+    vec![
+        ("constant", full_dtype(shape, 0.5, DType::F64)),
+        ("a tenth", full_dtype(shape, 0.1, DType::F64)),
+        ("zeros", zeros_dtype(shape, DType::F64)),
+        ("noise", noise.clone()),
+        ("a large mean", 500.0 + &noise),
+        ("a large range", (noise * 3.0).exp()),
+    ]
+}
+
+/// The gradients of all steps, of each kind, and the parameters, which stay.
+struct Cases {
+    gradients: Vec<Array>,
+    params: Array,
+}
+
+impl Cases {
+    fn astype(&self, dtype: DType) -> Cases {
+        let gradients = self.gradients.iter().map(|g| g.astype(dtype)).collect();
+        Cases { gradients, params: self.params.astype(dtype) }
+    }
+}
+
+/// For each kind the last updates, and the largest of all.
+fn last<T: GradientTransformation<Array> + 'static>(t: T, cases: &Cases) -> Result<Vec<(Array, Array)>> {
+    let state = t.init(&cases.params)?;
+    let run = jit(move |state: T::State, params: Array, gradients: Array| {
+        let step = |state: T::State, g: Array| -> Result<_> {
+            let (updates, state) = t.update(g, state, &params)?;
+            Ok((state, updates))
+        };
+        let updates = scan(step, state, gradients)?.1;
+        Ok::<_, shardax::Error>((updates.get(-1), updates.abs().max(..)))
+    });
+    cases.gradients.iter().map(|gradients| run.call((state.clone(), &cases.params, gradients))).collect()
+}
+
+/// An optimizer: its name, its last updates, and how many units they may be off.
+type Row = (&'static str, fn(&Cases) -> Result<Vec<(Array, Array)>>, f64);
+
+const OPTIMIZERS: &[Row] = &[
+    ("adam", |c| last(adam(1.0), c), 4.0),
+    ("nadam", |c| last(ScaleByAdam { nesterov: true, ..scale_by_adam() }, c), 4.0),
+    ("adamw", |c| last(adamw(1.0, 0.1), c), 4.0),
+    ("adam_schedule", |c| last(adam(cosine_decay_schedule(1.0, 20_000, 0.1)), c), 8.0),
+    ("adabelief", |c| last(scale_by_belief(), c), 4.0),
+    ("amsgrad", |c| last(scale_by_amsgrad(), c), 4.0),
+    ("adamax", |c| last(scale_by_adamax(), c), 4.0),
+    ("adan", |c| last(scale_by_adan(), c), 4.0),
+    ("radam", |c| last(scale_by_radam(), c), 64.0),
+    ("novograd", |c| last(scale_by_novograd(), c), 4.0),
+    ("lion", |c| last(scale_by_lion(0.9, 0.99), c), 4.0),
+    ("rmsprop", |c| last(scale_by_rms(0.9, 1e-8), c), 4.0),
+    ("rmsprop_corrected", |c| last(ScaleByRms { bias_correction: true, ..scale_by_rms(0.999, 1e-8) }, c), 4.0),
+    ("adagrad", |c| last(scale_by_rss(0.1, 1e-7), c), 64.0),
+    ("adadelta", |c| last(scale_by_adadelta(), c), 512.0),
+    ("adafactor", |c| last(scale_by_factored_rms(), c), 16.0),
+    ("sm3", |c| last(scale_by_sm3(), c), 64.0),
+    ("momentum", |c| last(shardax_nn::optim::trace(0.9, true), c), 4.0),
+    ("ema", |c| last(ema(0.999, true), c), 4.0),
+    ("lamb", |c| last(lamb(1.0, 0.01), c), 8.0),
+    ("lars", |c| last(lars(1.0, 0.01), c), 8.0),
+    ("clip_by_global_norm", |c| last(clip_by_global_norm(1.0), c), 4.0),
+    ("clip_to_nothing", |c| last(clip_by_global_norm(0.0), c), 4.0),
+    ("clip_by_block_rms", |c| last(clip_by_block_rms(1.0), c), 4.0),
+    ("normalize", |c| last(normalize(), c), 4.0),
+    ("normalize_by_update_norm", |c| last(normalize_by_update_norm(), c), 4.0),
+    ("trust_ratio", |c| last(scale_by_trust_ratio(), c), 4.0),
+    ("multi_steps", |c| last(multi_steps(shardax_nn::optim::scale(1.0), 10), c), 4.0),
+    ("acprop", |c| last(scale_by_acprop(), c), 16.0),
+    ("ademamix", |c| last(scale_by_ademamix(), c), 8.0),
+    ("simplified_ademamix", |c| last(scale_by_simplified_ademamix(), c), 64.0),
+    ("adopt", |c| last(scale_by_adopt(), c), 4.0),
+    ("madgrad", |c| last(scale_by_madgrad(), c), 256.0),
+    ("prodigy", |c| last(prodigy(1.0), c), 64.0),
+    ("dadapt_adamw", |c| last(dadapt_adamw(1.0), c), 64.0),
+    ("dog", |c| last(scale_by_dog(), c), 64.0),
+    ("dowg", |c| last(scale_by_dowg(), c), 64.0),
+    ("cocob", |c| last(scale_by_cocob(), c), 64.0),
+    ("schedule_free_sgd", |c| last(schedule_free_sgd(0.1), c), 64.0),
+    ("schedule_free_adamw", |c| last(schedule_free_adamw(0.1, 0.0), c), 64.0),
+];
+
+/// Each optimizer in each dtype takes the updates that it takes in float64 for the same, rounded, gradients.
+#[test]
+fn optimizers_in_every_dtype_are_those_of_float64() -> Result<()> {
+    setup();
+    let (mut failures, mut count, mut worst) = (Vec::new(), 0, (0.0, String::new()));
+    let (kinds, gradients): (Vec<_>, Vec<_>) = kinds(&[steps(), 6]).into_iter().unzip();
+    let cases = Cases { gradients, params: arange(1..7).astype(DType::F64) / 4.0 };
+    let dtypes = [DType::F16, DType::Bf16, DType::F32];
+    for (i, (name, run, units)) in OPTIMIZERS.iter().enumerate() {
+        // A slice has one of the dtypes for each.
+        for dtype in dtypes.iter().enumerate().filter(|(d, _)| is_whole() || i % 3 == *d).map(|(_, dtype)| *dtype) {
+            let cases = cases.astype(dtype);
+            let expected = run(&cases.astype(DType::F64))?;
+            for ((kind, (found, _)), (expected, scale)) in kinds.iter().zip(run(&cases)?).zip(expected) {
+                count += 1;
+                if found.dtype() != dtype {
+                    failures.push(format!("{name}, {kind}, {dtype}: updates are {}", found.type_name()));
+                }
+                // Updates are differences of parameters, which are near 1. Estimates of a learning rate grow for ever
+                // where the parameters stay.
+                let scale = scale.to_f64()?.max(0.05);
+                if scale > 1e30 {
+                    continue;
+                }
+                let difference = (found.astype(DType::F64) - &expected).abs().max(..).to_f64()?;
+                let off = difference / scale / unit(dtype);
+                if off > worst.0 {
+                    worst = (off, format!("{name}, {kind}, {dtype}"));
+                }
+                // An average of float32 ends where a step changes it by less than half a unit.
+                let units = if dtype == DType::F32 { units.max(256.0) } else { *units };
+                if off > units || off.is_nan() {
+                    failures.push(format!("{name}, {kind}, {dtype}: {off:.3} units: {found} is not {expected}"));
+                }
+            }
+        }
+    }
+    eprintln!("{count} runs of {} steps, the largest error is {:.1} units: {}", steps(), worst.0, worst.1);
+    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    Ok(())
+}
+
+/// With float64 parameters the corrections of bias are in float64 too.
+#[test]
+fn updates_of_a_constant_gradient_are_exact_in_float64() -> Result<()> {
+    setup();
+    let case = |steps: usize| Cases {
+        gradients: vec![full_dtype([steps, 2], 0.5, DType::F64)],
+        params: ones_dtype([2], DType::F64),
+    };
+    for steps in [1, 2, 3, 10, 300] {
+        let off = |x: Vec<(Array, Array)>, expected: f64| -> Result<f64> {
+            Ok((x[0].0.get(0).to_f64()? / expected - 1.0).abs())
+        };
+        let adam = ScaleByAdam { eps: 0.0, ..scale_by_adam() };
+        assert!(off(last(adam, &case(steps))?, 1.0)? < 1e-13, "adam after {steps} steps");
+        assert!(off(last(ScaleByAmsgrad { eps: 0.0, ..scale_by_amsgrad() }, &case(steps))?, 1.0)? < 1e-13);
+        assert!(off(last(ema(0.999, true), &case(steps))?, 0.5)? < 1e-13);
+        assert!(off(last(scale_by_factored_rms(), &case(steps))?, 1.0)? < 1e-13);
+        assert!(
+            off(last(ScaleByAdemamix { eps: 0.0, alpha: 0.0.into(), ..scale_by_ademamix() }, &case(steps))?, 1.0)?
+                < 1e-13
+        );
+        // The rectification of RAdam, for b2 = 0.999.
+        let (t, infinite) = (steps as f64, 2.0 / (1.0 - 0.999) - 1.0);
+        let power = 0.999f64.powf(t);
+        let ro = infinite - 2.0 * t * power / (1.0 - power);
+        let r = ((ro - 4.0) * (ro - 2.0) * infinite / ((infinite - 4.0) * (infinite - 2.0) * ro)).sqrt();
+        let expected = if ro >= 5.0 { r } else { 0.5 };
+        let radam = ScaleByRadam { eps: 0.0, ..scale_by_radam() };
+        assert!(off(last(radam, &case(steps))?, expected)? < 1e-9, "radam after {steps} steps");
+        let rate = cosine_decay_schedule(1.0, 1000, 0.1);
+        let updates = last(sgd(rate), &case(steps))?;
+        let cosine = ((t - 1.0) / 1000.0 * std::f64::consts::PI).cos();
+        assert!(off(updates, -0.5 * (0.9 * 0.5 * (1.0 + cosine) + 0.1))? < 1e-13, "cosine after {steps} steps");
+    }
+    Ok(())
+}
+
+/// A line search in float64, and in half precision.
+#[test]
+fn line_searches_have_the_dtype_of_parameters() -> Result<()> {
+    setup();
+    for (dtype, tolerance) in [(DType::F64, 1e-13), (DType::F32, 1e-6), (DType::Bf16, 1e-2)] {
+        let scales = array([1.0f64, 100.0]).astype(dtype);
+        let loss = move |x: Array| (&scales * x.square()).sum(..) + 1006.8325787546107;
+        let solver = lbfgs_linesearch();
+        let mut params = ones_dtype([2], dtype);
+        let mut state = solver.init(&params)?;
+        for _ in 0..12 {
+            let (value, grad) = value_and_grad_from_state(&loss, params.clone(), &state)?;
+            let (updates, next) = solver.update_with(grad, state, &params, value, &loss)?;
+            (params, state) = (apply_updates(params, updates)?, next);
+        }
+        let value = state.1.value.to_f64()?;
+        assert!((value / 1006.8325787546107 - 1.0).abs() < tolerance, "{dtype}: {value}");
+        assert_eq!(state.1.value.dtype(), if dtype == DType::F64 { DType::F64 } else { DType::F32 });
+    }
+    Ok(())
+}
+
+/// A norm without scale and bias of `[2, n, 4]`, and the axes that it is over.
+type Norm = (&'static str, fn(&Array) -> Array, &'static [i32]);
+
+const NORMS: &[Norm] = &[
+    ("InstanceNorm", |x| InstanceNorm::builder(4).epsilon(0.0).build(&mut Rngs::new(0)).forward(x), &[1]),
+    ("GroupNorm", |x| GroupNorm::builder(4, 4).epsilon(0.0).build(&mut Rngs::new(0)).forward(x), &[1]),
+    ("BatchNorm", |x| BatchNorm::builder(4).epsilon(0.0).build(&mut Rngs::new(0)).forward(x), &[0, 1]),
+    ("standardize", |x| shardax::nn::standardize(x, 1), &[1]),
+];
+
+/// Normalization of numbers whose mean is large.
+#[test]
+fn norms_of_large_means_are_those_of_float64() -> Result<()> {
+    setup();
+    for (name, norm, axes) in NORMS {
+        for dtype in DTYPES {
+            let n = if dtype == DType::F64 || dtype == DType::F32 { 512 } else { 64 };
+            let noise = random::normal_dtype(&random::key(1), [2, n, 4], DType::F64);
+            for (kind, x) in
+                [("noise", noise.clone()), ("a mean of 100", 100.0 + &noise), ("a mean of 10⁴", 1e4 + &noise)]
+            {
+                let x = x.astype(dtype);
+                let wide = x.astype(DType::F64);
+                let centred = &wide - wide.mean_keepdims(*axes);
+                let expected = &centred
+                    / (centred.square().mean_keepdims(*axes) + 1e-5 * f64::from(*name == "standardize")).sqrt();
+                if !expected.isfinite().all(..).item::<bool>()? {
+                    continue;
+                }
+                let error = (norm(&x).astype(DType::F64) - &expected).abs().max(..).to_f64()?;
+                let scale = expected.abs().max(..).to_f64()?;
+                // Statistics of float64 are not computed in a wider dtype.
+                let tolerance = 2.0 * scale * unit(dtype) * if dtype == DType::F64 { 1e4 } else { 1.0 };
+                assert!(
+                    error <= tolerance + 8.0 * unit(DType::F32) * f64::from(dtype != DType::F64),
+                    "{name}, {kind}, {dtype}: {error:e}"
+                );
+            }
+        }
+    }
+    // The rows of a layer, after the issue that the variance was the mean of squares less the square of the mean.
+    let x = (1000.0 + arange(0..8) * 1e-3).reshape([1, 8]);
+    let wide = x.astype(DType::F64);
+    let centred = &wide - wide.mean_keepdims(-1);
+    let expected = &centred / centred.square().mean_keepdims(-1).sqrt();
+    let y = LayerNorm::builder(8).epsilon(0.0).build(&mut Rngs::new(0)).forward(&x);
+    assert!((y.astype(DType::F64) - expected).abs().max(..).to_f64()? < 1e-6);
+    for x in [full([4], 7.3f32), zeros(4), full([4], 1e4f32)] {
+        assert_eq!(shardax::nn::standardize(&x, -1).to_vec::<f32>()?, [0.0; 4]);
+    }
+    Ok(())
+}
+
+/// A reduction of all elements: its name, and how many units it may be off.
+type Reduction = (&'static str, fn(&Array) -> Array, f64);
+
+const REDUCTIONS: &[Reduction] = &[
+    ("sum", |x| x.sum(..), 2.0),
+    ("mean", |x| x.mean(..), 2.0),
+    ("var", |x| x.var(..), 4.0),
+    ("std", |x| x.std(..), 4.0),
+    ("logsumexp", |x| x.logsumexp(..), 4.0),
+    ("norm", |x| shardax::linalg::norm(x, 2, ..), 4.0),
+    ("global_norm", |x| global_norm(x), 4.0),
+    ("cumsum", |x| x.cumsum(0).get(-1), 8.0),
+    ("softmax", |x| shardax::nn::softmax(x, -1).max(..), 4.0),
+    ("l2_loss", |x| l2_loss(x, zeros_like(x)).mean(..), 8.0),
+    ("huber_loss", |x| huber_loss(x, zeros_like(x), 1.0).mean(..), 8.0),
+    ("cross_entropy", |x| softmax_cross_entropy_with_integer_labels(x, array(3)), 4.0),
+];
+
+/// Reductions and losses of many numbers in each dtype are those of the same numbers in float64, rounded.
+#[test]
+fn reductions_and_losses_in_every_dtype_are_those_of_float64() -> Result<()> {
+    setup();
+    let (mut failures, mut count) = (Vec::new(), 0);
+    for (name, reduce, units) in REDUCTIONS {
+        for (kind, x) in kinds(&[10_000]) {
+            for dtype in DTYPES {
+                let x = x.astype(dtype);
+                let expected = reduce(&x.astype(DType::F64)).to_f64()?;
+                let largest = if dtype == DType::F16 { 65504.0 } else { f64::INFINITY };
+                if expected.abs() > largest || (dtype == DType::F16 && *name == "huber_loss") {
+                    continue;
+                }
+                count += 1;
+                let found = reduce(&x).to_f64()?;
+                let off = (found - expected).abs() / expected.abs().max(f64::MIN_POSITIVE) / unit(dtype);
+                // Sums of float64 and float32 are not computed in a wider dtype.
+                let units = if dtype.byte_size() >= 4 { 100.0 * units } else { *units };
+                let negligible = 8.0 * unit(dtype) * x.abs().max(..).to_f64()?;
+                if !(off <= units) && (found - expected).abs() > negligible {
+                    failures.push(format!("{name}, {kind}, {dtype}: {off:.1} units: {found} is not {expected}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    Ok(())
+}
