@@ -122,7 +122,7 @@ case("noisy_sgd", lambda: optax.noisy_sgd(0.1, key=7), "noisy_sgd(0.1, key=7)", 
 case("lamb", lambda: optax.lamb(0.1, weight_decay=0.01), "lamb(0.1, weight_decay=0.01)", large=True)
 case("lars", lambda: optax.lars(10.0, weight_decay=0.01), "lars(10, weight_decay=0.01)", large=True)
 case("fromage", lambda: optax.fromage(0.1), "fromage(0.1)", large=True)
-case("novograd", lambda: optax.novograd(10.0), "novograd(10)", large=True)
+case("novograd", lambda: optax.novograd(10.0), "novograd(10)", large=True, tol={"bf16": 5e-2, "f32": 1e-5})
 case("adafactor", lambda: optax.adafactor(0.1), "adafactor(0.1)", large=True)
 case("adafactor_small", lambda: optax.adafactor(0.1), "adafactor(0.1)")
 case(
