@@ -47,6 +47,11 @@ impl DType {
         self.element_type().bits()
     }
 
+    /// The dtype of positions in dimensions of these sizes: int32, and int64 where that does not hold each size.
+    pub(crate) fn of_indices(sizes: &[usize]) -> DType {
+        if sizes.iter().any(|size| *size > i32::MAX as usize) { DType::I64 } else { DType::I32 }
+    }
+
     /// Returns `true` if it is real floating point.
     pub fn is_float(self) -> bool {
         self.category() == Category::Float

@@ -310,6 +310,13 @@ impl IntoAxisNames for Grouped {
     }
 }
 
+/// No axis.
+impl IntoAxisNames for () {
+    fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
+        SmallVec::new()
+    }
+}
+
 impl IntoAxisNames for &str {
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]> {
         smallvec![AxisName::new(self)]

@@ -207,6 +207,13 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
+    /// The sharding that its parameters give the result: it has it on this sharding's mesh where no operand and no context
+    /// mesh says another.
+    #[doc(hidden)]
+    fn given_sharding(&self) -> Option<&Typed> {
+        None
+    }
+
     /// Returns true if the compiler fuses it into the loops that use its result: it is elementwise, or moves elements.
     #[doc(hidden)]
     fn is_fused(&self) -> bool {
@@ -253,6 +260,12 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
 
     /// A sharding on the devices that it names itself, on which a program that contains it runs.
     fn placed_on(&self) -> Option<Sharding> {
+        None
+    }
+
+    /// A sharding on as many devices as it needs, on which a program that contains it runs where nothing else names devices.
+    #[doc(hidden)]
+    fn placed_by_default(&self) -> Option<Sharding> {
         None
     }
 

@@ -22,6 +22,8 @@ use crate::warning;
 pub(super) struct CallExported {
     pub program: Arc<Exchanged>,
     pub mesh: Option<Mesh>,
+    /// True if it runs on the devices of this mesh; else on those of the program that calls it.
+    pub has_devices: bool,
 }
 
 /// Targets that are no computation.
@@ -206,6 +208,10 @@ impl Primitive for CallExported {
     }
 
     fn placed_on(&self) -> Option<Sharding> {
+        self.has_devices.then(|| self.placed_by_default()).flatten()
+    }
+
+    fn placed_by_default(&self) -> Option<Sharding> {
         let mesh = self.mesh.as_ref()?;
         Some(Sharding::Named(NamedSharding::new(mesh, Default::default())))
     }
@@ -228,7 +234,7 @@ impl CallFile for ExportedFile {
             let kept = kept.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
             let kept =
                 kept.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
-            let call = CallExported { program, mesh: None };
+            let call = CallExported { program, mesh: None, has_devices: false };
             let outs = call.infer(&kept.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
             call.lower(cx, &kept, &outs)
         };

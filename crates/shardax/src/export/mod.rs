@@ -408,5 +408,6 @@ fn call(program: &Arc<Exchanged>, leaves: Vec<Array>) -> Result<Vec<Array>> {
 fn run(program: &Arc<Exchanged>, leaves: &[Array]) -> Result<Vec<Array>> {
     let kept = program.kept.iter().map(|&i| leaves[i].clone());
     let operands: Vec<Array> = program.captures.iter().cloned().chain(kept).collect();
-    Ok(bind(CallExported { program: program.clone(), mesh: program.mesh(leaves)? }, &operands).into_vec())
+    let (mesh, has_devices) = program.mesh(leaves)?;
+    Ok(bind(CallExported { program: program.clone(), mesh, has_devices }, &operands).into_vec())
 }

@@ -230,11 +230,12 @@ impl Exchanged {
         self.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The mesh that it runs on for these arguments; none for one device that nothing is said of. Its devices are those of the
-    /// context mesh or else of the arguments, in their order, where they are as many; else the first ones.
-    pub fn mesh(&self, leaves: &[Array]) -> Result<Option<Mesh>> {
+    /// The mesh that it runs on for these arguments, and whether its devices are known; none for one device that nothing is said
+    /// of. The devices are those of the context mesh or else of the arguments, in their order, where they are as many; else the
+    /// first ones. Of traced arguments they are not known before the program is placed.
+    pub fn mesh(&self, leaves: &[Array]) -> Result<(Option<Mesh>, bool)> {
         if self.axes.is_empty() {
-            return Ok(None);
+            return Ok((None, false));
         }
         let placed = leaves.iter().filter(|leaf| leaf.committed()).filter_map(|leaf| leaf.sharding().ok());
         let placed = placed.map(|sharding| match &sharding {
@@ -243,7 +244,9 @@ impl Exchanged {
         });
         let mut known = get_mesh().map(|mesh| mesh.devices().to_vec()).into_iter().chain(placed);
         let axes = self.axes.iter().copied();
-        let mesh = match known.find(|devices| devices.len() == self.devices()) {
+        let found = known.find(|devices| devices.len() == self.devices());
+        let is_known = found.is_some() || !leaves.iter().any(Array::is_traced);
+        let mesh = match found {
             Some(devices) => Mesh::new(devices, axes),
             None => make_mesh(axes).map(|mesh| mesh.auto()),
         };
@@ -251,7 +254,7 @@ impl Exchanged {
             [] => mesh,
             types => mesh.and_then(|mesh| mesh.with_axis_types(types.iter().copied())),
         }
-        .map(Some)
+        .map(|mesh| (Some(mesh), is_known))
         .map_err(|e| e.context(format!("{} was exported for {} devices", self.name, self.devices())))
     }
 

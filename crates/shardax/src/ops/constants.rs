@@ -281,7 +281,7 @@ pub fn eye_offset(rows: usize, columns: usize, k: i32) -> Array {
 /// Compares, for each element of the last two dimensions, its column with its row + `k`.
 pub(crate) fn band(shape: &[usize], k: i32, compare: impl Fn(&Array, Array) -> Array) -> Array {
     let rank = shape.len();
-    let index = |dim| iota(DType::I32, shape, dim);
+    let index = |dim| iota(DType::of_indices(shape), shape, dim);
     compare(&index(rank - 1), index(rank - 2) + k)
 }
 

@@ -319,7 +319,7 @@ impl PermutationOptions {
 }
 
 fn permutation_traced(key: &Array, n: usize) -> Array {
-    sort_randomly(key, &lax::iota(DType::I32, &[n], 0), 0)
+    sort_randomly(key, &lax::iota(DType::of_indices(&[n]), &[n], 0), 0)
 }
 
 /// Sorts by random 32-bit numbers, in enough rounds that ties are unlikely to matter.
@@ -497,8 +497,9 @@ impl ChoiceOptions {
 
 fn drawn_again(key: &Array, n: usize, shape: &[usize], p: Option<&Array>) -> Result<Array> {
     let Some(p) = p else {
-        let number = |v: usize| Array::literal(Scalar::Int(v as i128), DType::I32, false);
-        return Ok(randint_traced(key, shape, DType::I32, &number(0), &number(n)));
+        let dtype = DType::of_indices(&[n]);
+        let number = |v: usize| Array::literal(Scalar::Int(v as i128), dtype, false);
+        return Ok(randint_traced(key, shape, dtype, &number(0), &number(n)));
     };
     let sums = p.cumsum(0);
     let number = |v: f64| Array::literal(Scalar::float(v), p.dtype(), false);

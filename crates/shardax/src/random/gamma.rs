@@ -8,6 +8,7 @@ use super::parameters::parameter_samplers;
 use super::{check_key, like, made, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::core::function::Function as _;
+use crate::core::program::Aval;
 use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -19,6 +20,7 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
 use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
 use crate::shape::size;
+use crate::sharding::Typed;
 use crate::transform::vmap;
 
 /// One sample, or its logarithm, by rejection
@@ -71,9 +73,17 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         if n == 0 {
             return Ok(alpha);
         }
-        let keys = split_traced(&key, &[n]);
+        // A sample is no sum: the parameters' gradient alone is reduced.
+        let reduced =
+            |typed: &&Typed| typed.mesh().has_explicit() && !typed.reduced().is_empty() && typed.unreduced().is_empty();
+        let plain = match alpha.aval_ref().and_then(Aval::sharding).filter(reduced) {
+            Some(typed) => alpha.sharded(&typed.clone().without_partial()),
+            None => alpha.clone(),
+        };
+        let flat = lax::reshape(&plain, &[n]);
+        let keys = split_traced(&key, &[n]).sharded_as(&flat.aval());
         let each = vmap(|key: Array, alpha: Array| one(&key, &alpha, log_space));
-        Ok(lax::reshape(&each.call((keys, lax::reshape(&alpha, &[n])))?, alpha.shape()))
+        Ok(lax::reshape(&each.call((keys, flat))?, alpha.shape()).sharded_as(&alpha.aval()))
     };
     let rule = move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
         let y = draw(key, alpha.clone())?;

@@ -16,7 +16,7 @@ use crate::sharding::{Index, Sharding};
 /// Creates an array of which `part` returns each device's shard, given its index.
 ///
 /// `part` is called once for each distinct shard of this process's devices; devices with the same shard get the same
-/// values.
+/// values. Along unreduced axes the first device gets them, and the others zeros.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -72,8 +72,9 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
                 made.len() - 1
             }
         };
-        let buffer =
-            client()?.pjrt.buffer_from_host(&made[at].1, aval.dtype.element_type(), &dims, device.attached()?)?;
+        let zeros = (sharding.addend_at(i) > 0).then(|| vec![0; made[at].1.len()]);
+        let bytes = zeros.as_ref().unwrap_or(&made[at].1);
+        let buffer = client()?.pjrt.buffer_from_host(bytes, aval.dtype.element_type(), &dims, device.attached()?)?;
         buffers.push(Arc::new(buffer));
     }
     Ok(Array::from_concrete(Concrete::new(aval, sharding, true, buffers)))

@@ -152,7 +152,12 @@ fn eager_form(
 fn run_with_refs(primitive: &Arc<dyn Primitive>, args: &[Array]) -> Result<Option<Outputs>> {
     let types: Vec<Aval> = args.iter().map(Array::aval).collect();
     let traced = trace(&types, |args| Ok(bind(primitive.clone(), args).into_vec()))?;
-    let Some((Traced { program, captures }, refs)) = lift(&traced)? else { return Ok(None) };
+    let Some((Traced { program, mut captures }, refs)) = lift(&traced)? else { return Ok(None) };
+    let mut has_callbacks = false;
+    program.for_each_distinct_eqn(&mut |eqn| has_callbacks |= eqn.primitive.retained().is_some());
+    let _turns = refs.turns(has_callbacks);
+    captures.truncate(captures.len() - refs.len());
+    captures.extend(refs.values());
     let call = Call { name: primitive.name().to_owned(), program: program.into() };
     let mut outs = run(Arc::new(call), &[&captures, args].concat())?;
     let own = outs.len() - refs.results();

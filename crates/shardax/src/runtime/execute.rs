@@ -151,6 +151,11 @@ impl LoadedProgram {
         for &i in &self.moved {
             outs[i] = moved_to_memory(&outs[i], self.out_shardings[i].kind())?;
         }
+        for ((buffers, aval), sharding) in outs.iter_mut().zip(&self.out_avals).zip(&self.out_shardings) {
+            if aval.shape.contains(&0) {
+                transfer::split_empty(buffers, aval, sharding)?;
+            }
+        }
         if let Some(turn) = turn {
             let tokens = outs.pop().unwrap_or_default();
             turn.ends_with(tokens.iter().filter_map(|token| token.ready().ok()));

@@ -121,7 +121,11 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
             }
         };
         let within: Index = index.iter().enumerate().map(place).collect();
-        let data = transfer::extract(&bytes, have, &within, dtype.byte_size());
+        let mut data = transfer::extract(&bytes, have, &within, dtype.byte_size());
+        // Of addends the first has the values.
+        if sharding.addend_at(*position) > 0 {
+            data.fill(0);
+        }
         let device = &sharding.devices()[*position];
         buffers.push(Arc::new(client()?.pjrt.buffer_from_host(
             &data,

@@ -34,6 +34,14 @@ impl Place {
         self.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()))
     }
 
+    /// This sharding over the devices of the place, in their order.
+    fn with_devices_of(&self, sharding: Sharding) -> Sharding {
+        match (self, &sharding) {
+            (Place::Mesh(mesh), Sharding::Named(named)) => named.on_devices_of(mesh).into(),
+            _ => sharding,
+        }
+    }
+
     /// The replicated sharding.
     pub fn replicated(&self) -> Sharding {
         match self {
@@ -108,6 +116,7 @@ impl Placing<'_> {
             agree(&mut found, Place::Mesh(mesh), &|| ("the context mesh".to_owned(), String::new()))?;
         }
         let asked = found.is_some();
+        self.place_by_default(&mut found)?;
         let place = match found {
             Some((place, _)) => place,
             None => Place::Single(uncommitted_device()?),
@@ -125,11 +134,26 @@ impl Placing<'_> {
                     _ => None,
                 };
                 let known = input.given.clone().or_else(|| input.committed.clone()).or_else(of_type);
+                let needed = needed.map(|sharding| place.with_devices_of(sharding));
                 known.or(needed).unwrap_or_else(|| place.replicated())
             })
             .collect();
         let out_shardings = self.place_outputs(&place)?;
         Ok(Placed { place, in_shardings, out_shardings, committed: asked })
+    }
+
+    /// Finds the devices that equations need where nothing names others; fails unless they are as many.
+    fn place_by_default(&self, found: &mut Option<(Place, String)>) -> Result<()> {
+        let mut result = Ok(());
+        self.program.for_each_distinct_eqn(&mut |eqn| {
+            let Some(default) = eqn.primitive.placed_by_default().filter(|_| result.is_ok()) else { return };
+            let is_enough = found.as_ref().is_some_and(|(place, _)| place.devices().len() == default.devices().len());
+            if !is_enough {
+                let what = || (format!("{} inside jit", eqn.primitive.name()), format!(" (at {})", eqn.source));
+                result = agree(found, Place::of(&default), &what);
+            }
+        });
+        result
     }
 
     /// The mesh of a program whose types have shardings: the context mesh, or, of a mesh without devices, the first ones.
@@ -162,6 +186,9 @@ impl Placing<'_> {
     fn place_outputs(&self, place: &Place) -> Result<Vec<Option<NamedSharding>>> {
         let Place::Mesh(mesh) = place else { return Ok(vec![None; self.program.outputs.len()]) };
         let mut out = self.program.out_shardings();
+        for sharding in out.iter_mut().flatten() {
+            *sharding = sharding.on_devices_of(mesh);
+        }
         for (out, aval) in out.iter_mut().zip(self.program.out_avals()) {
             let Some(typed) = aval.sharding().filter(|typed| !typed.mesh().axis_types().contains(&AxisType::Auto))
             else {

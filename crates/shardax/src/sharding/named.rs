@@ -127,6 +127,20 @@ impl NamedSharding {
         self.0.memory_kind.map(MemoryKind::as_str)
     }
 
+    /// This sharding over the devices of `mesh`, in their order.
+    pub(crate) fn on_devices_of(&self, mesh: &Mesh) -> Self {
+        if self.0.mesh.devices() == mesh.devices() {
+            return self.clone();
+        }
+        let Named { mesh: own, spec, memory_kind, layout } = &*self.0;
+        NamedSharding(Arc::new(Named {
+            mesh: mesh.with_shape(own.abstract_mesh()),
+            spec: spec.clone(),
+            memory_kind: *memory_kind,
+            layout: *layout,
+        }))
+    }
+
     pub(crate) fn in_memory(&self, memory_kind: Option<MemoryKind>) -> Self {
         if self.0.memory_kind == memory_kind {
             return self.clone();
@@ -453,6 +467,14 @@ impl Sharding {
             }
             _ => false,
         }
+    }
+
+    /// The number of the addend on the device at `position`: devices that differ along unreduced axes have different ones.
+    pub(crate) fn addend_at(&self, position: usize) -> usize {
+        let Some(named) = self.as_named().filter(|_| self.unreduced().is_some()) else { return 0 };
+        let mesh = named.mesh();
+        let axes: Vec<AxisName> = mesh.axis_names().filter(|n| named.spec().unreduced_axes().contains(*n)).collect();
+        mesh.linear_index(position, &axes)
     }
 
     /// The axes over which the array is yet to be summed.

@@ -44,6 +44,8 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
     let whole = shard_shape == aval.shape;
+    // Of addends the first has the values, and the others are zeros.
+    let zeros = vec![0; if sharding.unreduced().is_some() { size(&shard_shape) * aval.dtype.byte_size() } else { 0 }];
     let put = |bytes: &[u8], device: &Device| -> Result<pjrt::Buffer> {
         let ty = aval.dtype.element_type();
         Ok(match sharding.kind() {
@@ -58,9 +60,23 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .filter(|(_, device)| device.is_addressable())
         .map(|(i, device)| {
             let part = || extract(bytes, &aval.shape, &sharding.index_at(i, &aval.shape), aval.dtype.byte_size());
-            Ok(Arc::new(if whole { put(bytes, device)? } else { put(&part(), device)? }))
+            Ok(Arc::new(match sharding.addend_at(i) {
+                0 if whole => put(bytes, device)?,
+                0 => put(&part(), device)?,
+                _ => put(&zeros, device)?,
+            }))
         })
         .collect()
+}
+
+/// Gives the buffers of an array without elements the shapes of its shards. XLA (xla-cpu-pjrt 0.0.1) returns it unsplit.
+pub(crate) fn split_empty(buffers: &mut Buffers, aval: &Aval, sharding: &Sharding) -> Result<()> {
+    let shard_shape = sharding.shard_shape(&aval.shape)?;
+    if buffers.iter().all(|buffer| buffer.dims().iter().map(|d| *d as usize).eq(shard_shape.iter().copied())) {
+        return Ok(());
+    }
+    *buffers = buffers_from_host(&[], aval, sharding)?;
+    Ok(())
 }
 
 /// Fails, on all processes, if a host value for devices of several of them is not equal on each.
@@ -217,10 +233,16 @@ fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
 /// no device has one as wanted, or it belongs to a client that failed.
 fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usize; 8]>>> {
     let shape = &array.aval.shape;
-    let have: Vec<Index> = (0..array.buffers.len()).map(|i| array.sharding.index_at(i, shape)).collect();
+    let of = |sharding: &Sharding, i: usize| (sharding.index_at(i, shape), sharding.addend_at(i));
+    let have: Vec<(Index, usize)> = (0..array.buffers.len()).map(|i| of(&array.sharding, i)).collect();
+    // Every addend goes somewhere.
+    let addends = |sharding: &Sharding| (0..sharding.devices().len()).map(|i| sharding.addend_at(i)).max();
+    if addends(&array.sharding) != addends(sharding) {
+        return Ok(None);
+    }
     let stays = array.sharding.is_same_memory(sharding);
     // The first buffer with each shard, and the buffer on each device.
-    let mut first: HashMap<&Index, usize> = HashMap::new();
+    let mut first: HashMap<&(Index, usize), usize> = HashMap::new();
     for (j, index) in have.iter().enumerate() {
         first.entry(index).or_insert(j);
     }
@@ -229,7 +251,7 @@ fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usi
         array.sharding.devices().iter().take(have.len()).enumerate().map(|(j, device)| (device, j)).collect();
     let mut sources = SmallVec::new();
     for (i, device) in sharding.devices().iter().enumerate() {
-        let want = sharding.index_at(i, shape);
+        let want = of(sharding, i);
         let there = on_device.get(device).copied().filter(|&j| have[j] == want);
         let Some(j) = there.or_else(|| first.get(&want).copied()) else { return Ok(None) };
         let at = &array.sharding.devices()[j];

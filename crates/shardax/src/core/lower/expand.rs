@@ -14,9 +14,13 @@ impl Lowering {
     }
 
     fn expand_boxed(&mut self, args: &[Value], f: Body<'_>) -> Result<Vec<Value>> {
-        let avals: Vec<Aval> = args.iter().map(|&v| self.aval(v)).collect();
-        // The parts are left to the compiler: the result is constrained to what its type says.
-        let traced = with_abstract_mesh(None, || trace(&avals, f))?;
+        // The parts are left to the compiler: the result is constrained to what its type says. Only addends keep their types,
+        // since the compiler would sum them, and then take the sum for one of the addends on each device.
+        let mesh = args.iter().find_map(|v| self.typed(*v).filter(|typed| !typed.unreduced().is_empty()));
+        let mesh = mesh.map(|typed| typed.mesh().clone());
+        let typed = |v: Value| mesh.as_ref().and_then(|_| self.typed(v));
+        let avals: Vec<Aval> = args.iter().map(|&v| Aval { sharding: typed(v), ..self.aval(v) }).collect();
+        let traced = with_abstract_mesh(mesh.clone(), || trace(&avals, f))?;
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }

@@ -380,6 +380,14 @@ impl Lowering {
         value
     }
 
+    /// The arguments of a loop's block. Addends are constrained to be like the operands that they stand for: without that the
+    /// compiler sums them where the loop begins.
+    pub(crate) fn with_addends_of(&mut self, operands: &[Value], block: &[Value]) -> Vec<Value> {
+        let typed = |cx: &Self, v: Value| cx.typed(v).filter(|typed| !typed.unreduced().is_empty());
+        let pairs = operands.iter().zip(block);
+        pairs.map(|(&operand, &v)| typed(self, operand).map_or(v, |typed| self.constrain(v, &typed))).collect()
+    }
+
     /// `v` with these dimensions left whole: the compiler may split the others alone.
     pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
         let Some(mesh) = self.split_mesh().cloned() else { return v };

@@ -47,7 +47,8 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     let mut operands = args.iter().filter(|a| a.sharding.is_some());
     let first = operands.next();
     let enters = primitive.enters_mesh();
-    if first.is_none() && !context::is_explicit() && enters.is_none() {
+    let given = primitive.given_sharding().map(Typed::mesh);
+    if first.is_none() && !context::is_explicit() && enters.is_none() && given.is_none() {
         return Ok(());
     }
     let context = context::get_abstract_mesh();
@@ -55,7 +56,10 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
         (Some(mesh), ..) => mesh.clone(),
         (None, Some(mesh), _) => mesh.clone(),
         (None, None, Some(typed)) => typed.mesh().clone(),
-        (None, None, None) => return Ok(()),
+        (None, None, None) => match given {
+            Some(mesh) => mesh.clone(),
+            None => return Ok(()),
+        },
     };
     if enters.is_none() && !context::adopts() {
         check_mesh(primitive.name(), args, &mesh, context.is_some())?;

@@ -281,17 +281,35 @@ impl<'a> ShardingRule<'a> {
             )
         };
         let mut out: SmallVec<[DimSpec; 4]> = smallvec![DimSpec::None; shape.len()];
-        if typed.is_replicated() || from.contains(&0) {
-            return match typed.is_replicated() {
-                true => self.dims(out),
-                false => Err(reject()),
-            };
+        if typed.dims().iter().all(|entry| *entry == DimSpec::None) {
+            return self.dims(out);
+        }
+        if from.contains(&0) {
+            // There are no elements to move: leading and trailing dimensions that do not change keep their entries.
+            let last = |i: usize| (from.len() - 1 - i, shape.len() - 1 - i);
+            let places = 0..from.len().min(shape.len());
+            let same = |(old, new): &(usize, usize)| from[*old] == shape[*new];
+            let leading = places.clone().map(|i| (i, i)).take_while(same);
+            let trailing = places.map(last).take_while(same);
+            leading.chain(trailing).for_each(|(old, new)| out[new] = typed.dims()[old].clone());
+            return self.dims(out);
         }
         // Runs of dimensions with as many elements on both sides; those of size 1 are in none.
         let old: Vec<usize> = (0..from.len()).filter(|&d| from[d] != 1).collect();
         let new: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
+        // Those of size 1, which may be split over axes of size 1, stay in order before the run that follows.
+        let keep_ones = |out: &mut SmallVec<[DimSpec; 4]>, i: usize, j: usize| {
+            let ones = |dims: &[usize], at: usize, rank: usize| {
+                let end = dims.get(at).copied().unwrap_or(rank);
+                at.checked_sub(1).map_or(0, |before| dims[before] + 1)..end
+            };
+            for (o, n) in ones(&old, i, from.len()).zip(ones(&new, j, shape.len())) {
+                out[n] = typed.dims()[o].clone();
+            }
+        };
         let (mut i, mut j) = (0, 0);
         while i < old.len() && j < new.len() {
+            keep_ones(&mut out, i, j);
             let (first_old, first_new) = (i, j);
             let (mut a, mut b) = (from[old[i]], shape[new[j]]);
             while a != b {
@@ -339,6 +357,7 @@ impl<'a> ShardingRule<'a> {
                 _ => return Err(reject()),
             }
         }
+        keep_ones(&mut out, i, j);
         self.dims(out)
     }
 

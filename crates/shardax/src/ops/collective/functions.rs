@@ -519,7 +519,7 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     })
 }
 
-/// The index of this participant along the axis, int32; over several axes the first is major.
+/// The index of this participant along the axis, int32; over several axes the first is major, and over none it is 0.
 ///
 /// ```text
 /// device        0   1   2
@@ -538,8 +538,12 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
 #[track_caller]
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
-    let made = whole(axis, "axis_index").map(|axes| bind1(AxisIndex { axes }, &[]));
-    Array::from_result(made, &Array::literal(crate::dtype::Scalar::Int(0), DType::I32, false))
+    let zero = Array::literal(Scalar::Int(0), DType::I32, false);
+    let index = whole(axis, "axis_index").map(|axes| match axes.names.is_empty() {
+        true => zero.clone(),
+        false => bind1(AxisIndex { axes }, &[]),
+    });
+    Array::from_result(index, &zero)
 }
 
 /// The number of participants of the axis.

@@ -160,7 +160,7 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
     let numbers = |d: usize| {
         let (size, stride) = (of[d], of[d + 1..].iter().product::<usize>().max(1));
         let column: Vec<i64> = all.iter().map(|i| (i / stride % size) as i64).collect();
-        array_of(column, if size > i32::MAX as usize { DType::I64 } else { DType::I32 })
+        array_of(column, DType::of_indices(&[size]))
     };
     Ok((0..of.len()).map(numbers).collect())
 }
@@ -176,8 +176,8 @@ fn check_places(a: &Array) -> Result<()> {
 
 /// Makes indices non-negative: negative ones count from the end of a dimension of size `n`.
 pub(crate) fn from_front(places: &Array, n: usize) -> Array {
-    let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64) || n > i32::MAX as usize;
-    let dtype = if wide { DType::I64 } else { DType::I32 };
+    let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64);
+    let dtype = if wide { DType::I64 } else { DType::of_indices(&[n]) };
     let unsigned = !places.dtype().is_signed();
     let places = match places.dtype() {
         // An index too large to be signed is beyond the end.
@@ -294,7 +294,7 @@ impl Plan {
             _ => None,
         });
         let mut places: Vec<Array> = axes.zip(raw).map(|(axis, p)| from_front(p, shape[axis])).collect();
-        if places.iter().any(|p| p.dtype() == DType::I64) {
+        if DType::of_indices(shape) == DType::I64 || places.iter().any(|p| p.dtype() == DType::I64) {
             places.iter_mut().for_each(|p| *p = p.astype(DType::I64));
         }
         places
@@ -307,7 +307,6 @@ impl Plan {
         let mut limit: SmallVec<[usize; 4]> = x.shape().into();
         let mut strides: SmallVec<[usize; 4]> = smallvec![1; rank];
         let mut backwards: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut shape = Shape::new();
         for entry in &self.entries {
             match *entry {
                 Entry::Part { axis, part } => {
@@ -319,11 +318,9 @@ impl Plan {
                     if part.step < 0 && part.len > 1 {
                         backwards.push(axis);
                     }
-                    shape.push(part.len);
                 }
                 Entry::Fixed { axis, at } => (start[axis], limit[axis]) = (at, at + 1),
-                Entry::Places { axis } => shape.push(x.shape()[axis]),
-                Entry::New => {}
+                Entry::Places { .. } | Entry::New => {}
             }
         }
         let whole = start.iter().all(|s| *s == 0) && limit.as_slice() == x.shape() && strides.iter().all(|s| *s == 1);
@@ -331,27 +328,34 @@ impl Plan {
         if !backwards.is_empty() {
             out = lax::rev(&out, &backwards);
         }
-        if self.has_places() { lax::reshape(&out, &shape) } else { out }
+        let kept = |entry: &Entry| match *entry {
+            Entry::Part { axis, .. } | Entry::Places { axis } => Some(Some(axis)),
+            Entry::Fixed { .. } | Entry::New => None,
+        };
+        let kept: Vec<Option<usize>> = self.entries.iter().filter_map(kept).collect();
+        if self.has_places() { lax::with_dims(&out, &kept) } else { out }
     }
 }
 
-/// A constant of the dtype of `places`.
-fn number(v: i64, places: &[Array]) -> Array {
-    Array::literal(Scalar::Int(v as i128), places.first().map(|p| p.dtype()).unwrap_or(DType::I32), false)
+/// A constant position.
+fn number(v: i64, dtype: DType) -> Array {
+    Array::literal(Scalar::Int(v.into()), dtype, false)
 }
 
 /// Start scalars for the axes that are cut to a block.
 fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
     let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
-    cut.map(|d| Array::literal(Scalar::Int(start[d] as i128), DType::I32, false)).collect()
+    let dtype = DType::of_indices(shape);
+    cut.map(|d| number(start[d] as i64, dtype)).collect()
 }
 
 /// A start for every axis, from those of the axes that are cut, and the remaining operands.
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
     let mut given = args.iter();
+    let zero = number(0, DType::of_indices(shape));
     let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
-        true => given.next().cloned().unwrap_or_else(|| number(0, &[])),
-        false => number(0, &[]),
+        true => given.next().cloned().unwrap_or_else(|| zero.clone()),
+        false => zero.clone(),
     });
     (starts.collect(), given.as_slice())
 }
@@ -359,7 +363,7 @@ fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Ar
 /// Returns `true` if a block's start may be an operand: in eager execution, where partitioning does not depend on it.
 fn is_movable(x: &Array, args: &[Array]) -> bool {
     let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));
-    single && runs_now(args) && x.shape().iter().all(|d| *d <= i32::MAX as usize)
+    single && runs_now(args)
 }
 
 /// Returns the indexed part of `x`.
@@ -410,10 +414,15 @@ fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
 impl Plan {
     /// Returns the part of `x` indexed with these arrays.
     fn get(&self, x: &Array, raw: &[Array], options: &Options) -> Result<Array> {
-        let shape = self.result_shape();
         let cut = self.cut(x);
         if raw.is_empty() {
-            return Ok(lax::reshape(&cut, &shape));
+            let dim = |entry: &Entry| match *entry {
+                Entry::Part { axis, .. } | Entry::Places { axis } => Some(Some(axis)),
+                Entry::New => Some(None),
+                Entry::Fixed { .. } => None,
+            };
+            let dims: Vec<Option<usize>> = self.entries.iter().filter_map(dim).collect();
+            return Ok(lax::with_dims(&cut, &dims));
         }
         let places = self.places(x.shape(), raw);
         // Out of bounds the nearest entry is read, but gets no gradient.
@@ -435,7 +444,7 @@ impl Plan {
             let mut given = places.iter();
             let starts: Vec<Array> = indexed
                 .iter()
-                .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, &places)))
+                .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, places[0].dtype())))
                 .collect();
             // Also of an axis of size 1, so that `checkify` sees the position.
             let operands: Vec<Array> = std::iter::once(cut).chain(starts).collect();
@@ -458,7 +467,19 @@ impl Plan {
             };
             gather.apply(&cut, &lax::concatenate(&columns, self.block.len()))
         };
-        Ok(lax::reshape(&out, &shape))
+        // The block that begins at a single index still has the indexed axes.
+        let is_indexed = |d: usize| out.ndim() == indexed.len() && self.block.is_empty() && indexed[d];
+        let mut kept = (0..out.ndim()).filter(|&d| !is_indexed(d));
+        let is_new = self.layout(
+            || vec![false; self.block.len()],
+            |e| match e {
+                Entry::Part { .. } => Some(false),
+                Entry::New => Some(true),
+                _ => None,
+            },
+        );
+        let dims: Vec<Option<usize>> = is_new.iter().map(|new| if *new { None } else { kept.next() }).collect();
+        Ok(lax::with_dims(&out, &dims))
     }
 }
 

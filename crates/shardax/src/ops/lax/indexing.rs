@@ -30,7 +30,7 @@ fn starts(name: &str, x: &Array, starts: &[Array]) -> Result<Vec<Array>> {
         )
         .help("use `dynamic_slice_in_dim` for one dimension alone"));
     }
-    let dtype = if x.shape().iter().any(|n| *n > i32::MAX as usize) { DType::I64 } else { DType::I32 };
+    let dtype = DType::of_indices(x.shape());
     starts.iter().zip(x.shape()).map(|(s, &n)| start(name, s, n, dtype)).collect()
 }
 

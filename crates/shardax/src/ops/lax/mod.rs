@@ -29,6 +29,8 @@ pub use super::elementwise::{
     power as pow, real, reciprocal, rsqrt, sign, sin, sinh, sqrt, square, subtract as sub, tan, tanh,
 };
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 pub use conv::*;
@@ -59,7 +61,8 @@ use crate::core::program::trace::bind1;
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
-use crate::shape::{IntoAxes, IntoShape, normalize_axis};
+use crate::shape::{IntoAxes, IntoShape, Shape, normalize_axis};
+use crate::sharding::{DimSpec, Typed};
 use crate::source;
 
 /// Converts the elements; see [`Array::astype`].
@@ -214,6 +217,23 @@ pub fn reshape(x: &Array, shape: &[usize]) -> Array {
         return x.clone();
     }
     bind1(Reshape { shape: shape.into(), out: None }, std::slice::from_ref(x))
+}
+
+/// Reshapes `x` to these dimensions, in order: those of `x`, and for `None` new ones of size 1. Dimensions of size 1 that are not
+/// among them are removed.
+///
+/// Unlike in a reshape, each dimension of size 1 keeps the axes that it is split over.
+#[track_caller]
+pub(crate) fn with_dims(x: &Array, dims: &[Option<usize>]) -> Array {
+    if dims.iter().copied().eq((0..x.ndim()).map(Some)) {
+        return x.clone();
+    }
+    let shape: Shape = dims.iter().map(|dim| dim.map_or(1, |d| x.shape()[d])).collect();
+    let of_size_one = |typed: &&Typed| (0..x.ndim()).any(|d| x.shape()[d] == 1 && typed.dims()[d] != DimSpec::None);
+    let out = x.aval_ref().and_then(Aval::sharding).filter(of_size_one).map(|typed| {
+        Arc::new(typed.with_dims(dims.iter().map(|dim| dim.map_or(DimSpec::None, |d| typed.dims()[d].clone()))))
+    });
+    bind1(Reshape { shape, out }, std::slice::from_ref(x))
 }
 
 /// Broadcasts `x` to `shape`: dimension `i` of `x` becomes dimension `dims[i]`, of the same size unless it was 1.

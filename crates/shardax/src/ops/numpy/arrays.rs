@@ -417,7 +417,7 @@ pub fn fill_diagonal(x: impl ArrayLike, values: impl ArrayLike) -> Array {
             )
             .help("fill the diagonal of a matrix, or of an array of equal sizes"));
         }
-        let line = lax::iota(DType::I32, &[n], 0);
+        let line = lax::iota(DType::of_indices(&[n]), &[n], 0);
         let places: Vec<crate::ops::index::IndexItem> =
             (0..x.ndim()).map(|_| crate::ops::index::IndexItem::Array(line.clone())).collect();
         let values = if values.ndim() == 0 { values } else { resize(values, [n]) };
@@ -535,7 +535,7 @@ pub fn put_along_axis(x: impl ArrayLike, indices: impl ArrayLike, values: impl A
         let indices = indices.broadcast_to(&shape);
         indices.check()?;
         let at: Vec<crate::ops::index::IndexItem> = (0..x.ndim())
-            .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::I32, &shape, d) })
+            .map(|d| if d == axis { indices.clone() } else { lax::iota(DType::of_indices(&shape), &shape, d) })
             .map(crate::ops::index::IndexItem::Array)
             .collect();
         Ok(x.at(at).set(super::convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape)))

@@ -231,8 +231,9 @@ impl Reduction {
         if !self.over.keepdims || y.error().is_some() {
             return y;
         }
-        let mut shape = x.shape_owned();
-        self.axes.iter().for_each(|&a| shape[a] = 1);
-        lax::reshape(&y, &shape)
+        let mut kept = 0..y.ndim();
+        let dims: Vec<Option<usize>> =
+            (0..x.ndim()).map(|d| if self.axes.contains(&d) { None } else { kept.next() }).collect();
+        lax::with_dims(&y, &dims)
     }
 }

@@ -131,7 +131,7 @@ fn grid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>, spar
 pub fn indices(shape: &[usize]) -> Array {
     at_caller(|| match shape {
         [] => super::zeros_dtype([0], DType::I32),
-        _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::I32, shape, d)), 0),
+        _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::of_indices(shape), shape, d)), 0),
     })
 }
 
@@ -146,7 +146,8 @@ pub fn indices(shape: &[usize]) -> Array {
 /// ```
 #[track_caller]
 pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
-    let places: Vec<Array> = at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::I32, shape, d)).collect());
+    let places: Vec<Array> =
+        at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::of_indices(shape), shape, d)).collect());
     f(&places)
 }
 

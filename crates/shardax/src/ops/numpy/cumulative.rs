@@ -32,7 +32,7 @@ impl CumulativeSumOptions {
     #[track_caller]
     pub fn cumulative_sum(&self, x: impl ArrayLike, axis: i32) -> Array {
         self.accumulate("cumulative_sum", x.into_array(), axis, 0, |x, axis| match self.dtype {
-            None => super::reductions::widen(x).cumsum(axis),
+            None => super::reductions::widen(x, 1).cumsum(axis),
             Some(_) => x.cumsum(axis),
         })
     }

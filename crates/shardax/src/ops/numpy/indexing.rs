@@ -36,7 +36,11 @@ pub(crate) fn with_axis(x: &Array, axis: impl IntoAxis) -> Result<(Array, usize)
     x.check()?;
     match axis.into_axis() {
         Some(axis) => Ok((x.clone(), normalize_axis(axis as isize, x.ndim())?)),
-        None => Ok((x.ravel(), 0)),
+        None => {
+            let flat = x.ravel();
+            flat.check().map_err(|e| e.context("an operation along all elements in one dimension (`..`)"))?;
+            Ok((flat, 0))
+        }
     }
 }
 
@@ -78,7 +82,10 @@ impl Array {
         self.along(axis, |x, axis| {
             let mut items = vec![IndexItem::Slice(Slice::FULL); axis];
             items.push(match indices.into_index_item() {
-                IndexItem::At(i) => IndexItem::Array(Array::literal(Scalar::Int(i as i128), DType::I32, false)),
+                IndexItem::At(i) => {
+                    let dtype = DType::of_indices(&[i.unsigned_abs() as usize]);
+                    IndexItem::Array(Array::literal(Scalar::Int(i as i128), dtype, false))
+                }
                 other => other,
             });
             // Clipped indices do not count from the end.
@@ -209,7 +216,12 @@ impl Array {
             composite1("argsort", (axis, descending), &[x], |&(dimension, descending), args| {
                 // Reversing before and after an ascending sort keeps the order of equal elements.
                 let turned = |x: &Array| if descending { lax::rev(x, &[dimension]) } else { x.clone() };
-                let numbers = turned(&lax::iota(DType::I32, args[0].shape(), dimension)).sharded_as(&args[0].aval());
+                let numbers = turned(&lax::iota(
+                    DType::of_indices(&args[0].shape()[dimension..=dimension]),
+                    args[0].shape(),
+                    dimension,
+                ))
+                .sharded_as(&args[0].aval());
                 let sort = Sort { operands: 2, dimension, num_keys: 1, is_stable: true };
                 Ok(vec![turned(&sort.apply(&[turned(&args[0]), numbers])[1])])
             })
@@ -268,7 +280,8 @@ impl Array {
     #[track_caller]
     fn accumulate(&self, axis: impl IntoAxis, kind: CumulativeKind) -> Array {
         self.along(axis, |x, axis| {
-            let dtype = if x.dtype() == DType::Bool { DType::I32 } else { x.dtype() };
+            let counts = DType::of_indices(&x.shape()[axis..=axis]);
+            let dtype = if x.dtype() == DType::Bool { counts } else { x.dtype() };
             let x = super::to_strong_type(x, dtype);
             Cumulative { kind, axis, reverse: false }.apply(&x)
         })
@@ -365,7 +378,7 @@ impl Array {
 /// The number of elements of an ascending array that are less than each value, or equal to it, by bisection.
 fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
     let n = sorted.shape()[0];
-    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::I32);
+    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::of_indices(&[n]));
     let mut step = if n == 0 { 0 } else { 1 << n.ilog2() };
     while step > 0 {
         let more = &count + step;
@@ -482,8 +495,8 @@ fn rolled(x: &Array, shift: &Shift, axes: &[usize]) -> Result<Array> {
                     if n == 0 {
                         continue;
                     }
-                    let n32 = i32::try_from(n).unwrap_or(i32::MAX);
-                    let start = n32 - super::remainder(by.get(at as i32).astype(DType::I32), n32);
+                    let by = by.get(at as i32).astype(DType::of_indices(&[n]));
+                    let start = -super::remainder(by, n) + n;
                     let twice = lax::concatenate(&[x.clone(), x], axis);
                     x = lax::dynamic_slice_in_dim(&twice, start, n, axis as i32);
                 }

@@ -22,7 +22,7 @@ pub(crate) fn given_or_counted(name: &str, given: Option<usize>, count: impl FnO
     }
     let count = count();
     match count.is_traced() {
-        false => Ok(count.item::<i32>()?.max(0) as usize),
+        false => Ok(count.to_scalars()?.first().map_or(0, |count| count.to_i128().max(0) as usize)),
         true => Err(err!(
             Type,
             "The size argument of {name} must be statically specified to use it within JAX transformations"
@@ -37,10 +37,11 @@ pub(super) fn places(x: &Array, size: usize, fill_value: i32) -> Result<Array> {
     let args = [if x.dtype() == DType::Bool { x.ravel() } else { x.ravel().not_equal(0) }];
     composite1("flatnonzero", (size, fill_value), &args, |&(size, fill_value), args| {
         let n = args[0].size();
-        let before = args[0].astype(DType::I32).cumsum(0);
+        let dtype = DType::of_indices(&[n]);
+        let before = args[0].astype(dtype).cumsum(0);
         // The k-th is where the count reaches k.
-        let at = before.searchsorted(lax::iota(DType::I32, &[size], 0) + 1);
-        Ok(vec![where_(at.less(n as i32), at, fill_value)])
+        let at = before.searchsorted(lax::iota(dtype, &[size], 0) + 1);
+        Ok(vec![where_(at.less(n), at, fill_value)])
     })
 }
 
@@ -123,16 +124,17 @@ impl NonzeroOptions {
                 .help("give one value, or one for each dimension"));
         }
         let size = given_or_counted(name, size, || super::count_nonzero(x, ..))?;
-        let args = [if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }, fill.astype(DType::I32)];
+        let dtype = DType::of_indices(&[x.size()]);
+        let args = [if x.dtype() == DType::Bool { x.clone() } else { x.not_equal(0) }, fill.astype(dtype)];
         let rank = x.ndim();
         crate::ops::primitive::composite::composite("nonzero", size, rank, &args, |&size, args| {
             let (x, fill) = (&args[0], args[1].broadcast_to([args[0].ndim()]));
-            let before = x.ravel().astype(DType::I32).cumsum(0);
-            let n = x.size() as i32;
+            let before = x.ravel().astype(fill.dtype()).cumsum(0);
+            let n = x.size();
             // The k-th is where the count reaches k.
-            let at = before.searchsorted(lax::iota(DType::I32, &[size], 0) + 1);
+            let at = before.searchsorted(lax::iota(fill.dtype(), &[size], 0) + 1);
             let found = at.less(n);
-            let places = unravel(&at.minimum((n - 1).max(0)), x.shape());
+            let places = unravel(&at.minimum(n.saturating_sub(1)), x.shape());
             let filled = |(place, d): (&Array, i32)| where_(&found, place, fill.get(d));
             Ok(places.iter().zip(0..).map(filled).collect())
         })
@@ -174,7 +176,7 @@ fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
     let mut left = flat.clone();
     let mut out: Vec<Array> = Vec::with_capacity(shape.len());
     for &n in shape.iter().rev() {
-        let n = n.max(1) as i32;
+        let n = n.max(1);
         out.push(super::remainder(&left, n));
         left = super::floor_divide(&left, n);
     }

@@ -4,7 +4,6 @@ use super::statistics::lines;
 use super::{IntoAxes, convert, isnan, made, normalize_axes, to_inexact};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::DType;
 use crate::error::err;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
@@ -41,12 +40,12 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
             let (q, (rest, lines)) = (&args[1], lines(&args[0], axes));
             let axis = rest.len() as i32;
             let sorted = lines.sort(-1);
-            let last = (!isnan(&lines)).astype(DType::I32).sum(-1).expand_dims(-1) - 1;
+            let last = (!isnan(&lines)).sum(-1).expand_dims(-1) - 1;
             let at = last.astype(q.dtype()) * q.ravel();
             let (low, high) = (at.floor(), at.ceil());
             let part = &at - &low;
             let value = |at: &Array| {
-                let place = super::minimum(at.astype(DType::I32), &last).maximum(0);
+                let place = super::minimum(at.astype(last.dtype()), &last).maximum(0);
                 sorted.take_along_axis(place, axis)
             };
             let between = value(&low) * (1.0 - &part) + value(&high) * part;

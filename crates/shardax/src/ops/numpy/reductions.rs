@@ -48,7 +48,8 @@ impl Array {
         let asked = axes.into_reduction();
         let widens = !asked.has_dtype();
         self.reduced("sum", Options::InitialAndDType, asked, |x, over| {
-            let x = if widens { widen(x) } else { x.clone() };
+            let count = over.axes.iter().map(|&d| x.shape()[d]).product();
+            let x = if widens { widen(x, count) } else { x.clone() };
             let sum = Reduce { reducer: Reducer::Sum, axes: over.axes.clone(), out: over.out(&x)? };
             let sum = sum.apply(&over.masked(&x, 0));
             Ok(match over.initial(&sum) {
@@ -71,7 +72,7 @@ impl Array {
         let widens = !asked.has_dtype();
         self.reduced("prod", Options::InitialAndDType, asked, |x, over| {
             // In half precision the gradient, a product of all other elements, is also rounded only once.
-            let x = if widens { widen(x) } else { x.clone() };
+            let x = if widens { widen(x, 1) } else { x.clone() };
             let wide = to_strong_type(&over.masked(&x, 1), accumulator(x.dtype()));
             let product = to_strong_type(&lax::reduce_with(&wide, Reducer::Prod, &over.axes), x.dtype());
             Ok(match over.initial(&product) {
@@ -280,7 +281,10 @@ impl Array {
     #[track_caller]
     fn arg_extreme(&self, axis: impl IntoAxis, min: bool) -> Array {
         match with_axis(self, axis) {
-            Ok((x, axis)) => bind1(ArgMax { min, axis, index_dtype: DType::I32 }, &[x]),
+            Ok((x, axis)) => {
+                let index_dtype = DType::of_indices(&x.shape()[axis..=axis]);
+                bind1(ArgMax { min, axis, index_dtype }, &[x])
+            }
             Err(e) => Array::from_result(Err(e), self),
         }
     }
@@ -481,10 +485,11 @@ pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)
 }
 
-/// Widens to the dtype of sums: booleans and small integers would overflow.
-pub(super) fn widen(x: &Array) -> Array {
+/// Widens to the dtype of sums of `count` elements: booleans and small integers would overflow.
+pub(super) fn widen(x: &Array, count: usize) -> Array {
     let dtype = match x.dtype() {
-        DType::Bool | DType::I2 | DType::I4 | DType::I8 | DType::I16 => DType::I32,
+        DType::Bool => DType::of_indices(&[count]),
+        DType::I2 | DType::I4 | DType::I8 | DType::I16 => DType::I32,
         DType::U2 | DType::U4 | DType::U8 | DType::U16 => DType::U32,
         d => d,
     };

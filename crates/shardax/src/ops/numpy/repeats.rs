@@ -131,7 +131,7 @@ impl RepeatOptions {
                 .help("a dimension may have up to 2147483647 elements"));
         }
         composite1("repeat", (total, axis), &[x.clone(), counts], |&(total, axis), args| {
-            let n = args[0].shape()[axis] as i32;
+            let n = args[0].shape()[axis];
             // The element in which each place lies: as many as end before it.
             let ends = args[1].cumsum(0);
             let at = ends.searchsorted_right(lax::iota(DType::I32, &[total], 0)).minimum(n - 1);

@@ -227,8 +227,8 @@ impl Array {
                     axes.as_slice()
                 ).help("only dimensions of size 1 can be taken out; index or reduce the others"));
             }
-            let shape: Shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape()[d]).collect();
-            Ok(lax::reshape(self, &shape))
+            let dims: Vec<Option<usize>> = (0..self.ndim()).filter(|d| !axes.contains(d)).map(Some).collect();
+            Ok(lax::with_dims(self, &dims))
         });
         Array::from_result(made, self)
     }
@@ -246,9 +246,9 @@ impl Array {
         let made = self.check().and_then(|()| {
             let axes = axes.into_axes().unwrap_or_default();
             let axes = normalize_axes(axes.as_slice(), self.ndim() + axes.len())?;
-            let mut shape = self.shape_owned();
-            axes.iter().for_each(|&a| shape.insert(a, 1));
-            Ok(lax::reshape(self, &shape))
+            let mut dims: Vec<Option<usize>> = (0..self.ndim()).map(Some).collect();
+            axes.iter().for_each(|&a| dims.insert(a, None));
+            Ok(lax::with_dims(self, &dims))
         });
         Array::from_result(made, self)
     }

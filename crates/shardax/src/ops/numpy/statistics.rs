@@ -121,8 +121,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let at = q.ravel() * (count as f64 - 1.0);
     let (low, high) = (at.floor(), at.ceil());
     let part = &at - &low;
-    let last = count as i32 - 1;
-    let value = |at: &Array| sorted.take(at.astype(DType::I32).clip(0, last), -1);
+    let value = |at: &Array| sorted.take(at.astype(DType::of_indices(&[count])).clip(0, count - 1), -1);
     let between = value(&low) * (1.0 - &part) + value(&high) * part;
     let any = isnan(&lines).any(over(-1).keepdims(true));
     let between = where_(any, f64::NAN, between);
@@ -223,7 +222,7 @@ pub fn bincount(x: impl ArrayLike, length: usize) -> Array {
         whole("bincount", x)?;
         composite1("bincount", length, std::slice::from_ref(x), |&length, args| {
             let at = args[0].ravel().maximum(0);
-            Ok(vec![filled(&[length], Scalar::Int(0), DType::I32).at(&at).add(1)])
+            Ok(vec![filled(&[length], Scalar::Int(0), DType::of_indices(&[at.size()])).at(&at).add(1)])
         })
     })
 }
@@ -262,7 +261,7 @@ pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<Sh
             .help("split the counts afterwards with `reshard(x, spec)`"));
         }
         let at = x.ravel().maximum(0);
-        Ok(filled(&[length], Scalar::Int(0), DType::I32).at(&at).out_sharding(out).add(1))
+        Ok(filled(&[length], Scalar::Int(0), DType::of_indices(&[at.size()])).at(&at).out_sharding(out).add(1))
     })
 }
 

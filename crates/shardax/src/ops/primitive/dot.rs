@@ -107,6 +107,22 @@ impl DotGeneral {
             }
             return rule.given(out);
         }
+        let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
+        for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {
+            let (a, b) = (&l.dims()[i], &r.dims()[j]);
+            if a != b && *a != DimSpec::None && *b != DimSpec::None {
+                return Err(rule.error(
+                    format_args!(
+                        "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
+                        specs(&l, &self.lhs_batch),
+                        specs(&r, &self.rhs_batch),
+                        rule.types()
+                    ),
+                    "give them one sharding with `reshard(x, spec)`",
+                ));
+            }
+            dims.push(a.clone());
+        }
         if both().any(|(a, b)| a != b) {
             return Err(rule.error(
                 format_args!(
@@ -124,22 +140,6 @@ impl DotGeneral {
                 ),
                 "say it: `DotOptions::new().out_sharding(spec)`, whose methods are the products",
             ));
-        }
-        let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
-        for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {
-            let (a, b) = (&l.dims()[i], &r.dims()[j]);
-            if a != b && *a != DimSpec::None && *b != DimSpec::None {
-                return Err(rule.error(
-                    format_args!(
-                        "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
-                        specs(&l, &self.lhs_batch),
-                        specs(&r, &self.rhs_batch),
-                        rule.types()
-                    ),
-                    "give them one sharding with `reshard(x, spec)`",
-                ));
-            }
-            dims.push(a.clone());
         }
         dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));
         dims.extend(free(r.rank(), &self.rhs_contract, &self.rhs_batch).into_iter().map(|d| r.dims()[d].clone()));

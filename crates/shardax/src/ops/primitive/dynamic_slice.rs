@@ -68,11 +68,19 @@ fn stack_starts(axis: &BatchAxis, starts: &[Array], dims: &[Option<usize>]) -> A
 /// The start indices, clamped so that the block lies inside. The operation clamps too, but XLA adds those of a slice of a
 /// slice as they are given, and along a split dimension clamps them to each device's part.
 fn clamped(cx: &mut Lowering, starts: &[Value], shape: &[usize], sizes: &[usize]) -> Vec<Value> {
-    if !cx.has_quirk("slices-of-slices") {
-        return starts.to_vec();
-    }
+    let is_clamped_here = cx.has_quirk("slices-of-slices");
+    let wide = DType::of_indices(shape) == DType::I64;
     let clamp = |(d, &start): (usize, &Value)| {
-        let aval = cx.aval(start);
+        let mut aval = cx.aval(start);
+        let mut start = start;
+        // XLA compares a start with the sizes in the start's dtype.
+        if wide && !matches!(aval.dtype, DType::I64 | DType::U64) {
+            aval = Aval::scalar(DType::I64);
+            start = cx.op("stablehlo.convert", &[start], "", &aval);
+        }
+        if !is_clamped_here {
+            return start;
+        }
         let last = (shape[d] - sizes[d]) as i128;
         let last = aval.dtype.integer_range().map_or(last, |(_, most)| last.min(most));
         let [low, high] = [0, last].map(|bound| cx.constant(Scalar::Int(bound), &aval));

@@ -315,6 +315,7 @@ impl Primitive for Gather {
         );
         // The operation itself clamps positions, but XLA adds that of one row to the position of a slice as it is given.
         let mut args = args.to_vec();
+        args[1] = comparable(cx, args[1], args[0]);
         if self.mode == GatherScatterMode::Clip && cx.has_quirk("slices-of-slices") {
             args[1] = clipped(cx, args[0], args[1], &self.dims.start_index_map, &self.slice_sizes)?;
         }
@@ -326,7 +327,7 @@ impl Primitive for Gather {
         }
         let operand: Shape = cx.shape(args[0]).clone();
         cx.expand(&[out, args[1]], |args| {
-            let (out, indices) = (&args[0], wide(&args[1]));
+            let (out, indices) = (&args[0], wide(&args[1], &operand));
             let rows: Vec<usize> = (0..out.ndim()).filter(|d| !self.dims.offset_dims.contains(d)).collect();
             let inside = self.inside(&operand, &indices).broadcast_in_dim(out.shape(), &rows);
             Ok(vec![Select.apply(&inside, &Array::literal(self.fill(out.dtype()), out.dtype(), false), out)])
@@ -370,13 +371,23 @@ impl Primitive for Gather {
     }
 }
 
-/// Converts indices to a type that can be compared with any dimension's size.
-pub(crate) fn wide(indices: &Array) -> Array {
+/// Converts indices to a type that can be compared with the sizes of the dimensions that they index.
+pub(crate) fn wide(indices: &Array, sizes: &[usize]) -> Array {
     match indices.dtype() {
-        DType::I64 | DType::U64 | DType::I32 => indices.clone(),
+        DType::I64 | DType::U64 => indices.clone(),
         DType::U32 => indices.astype(DType::I64),
-        _ => indices.astype(DType::I32),
+        _ => indices.astype(DType::of_indices(sizes)),
     }
+}
+
+/// Writes indices in a type that XLA can compare with the sizes of the dimensions that they index: it compares them in theirs.
+pub(super) fn comparable(cx: &mut Lowering, indices: Value, operand: Value) -> Value {
+    let fits = matches!(cx.dtype(indices), DType::I64 | DType::U64);
+    if fits || DType::of_indices(cx.shape(operand)) == DType::I32 {
+        return indices;
+    }
+    let wide = Aval::new(DType::I64, cx.shape(indices).clone());
+    cx.op("stablehlo.convert", &[indices], "", &wide)
 }
 
 /// The positions of blocks of these sizes, each clamped so that its block lies inside the operand.
@@ -389,7 +400,7 @@ pub(super) fn clipped(
 ) -> Result<Value> {
     let operand = cx.shape(operand).clone();
     let made = cx.expand(&[indices], |args| {
-        let indices = wide(&args[0]);
+        let indices = wide(&args[0], &operand);
         let n = indices.ndim() - 1;
         let column = |(k, &d): (usize, &usize)| {
             let i = crate::ops::lax::slice_in_dim(&indices, k, k + 1, n);

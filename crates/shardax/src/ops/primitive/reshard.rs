@@ -18,7 +18,7 @@ use crate::ops::select::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, PartitionSpec, Sharding, Typed};
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, Sharding, Typed};
 use crate::source;
 
 /// The identity, with a sharding in the type of the result.
@@ -48,15 +48,7 @@ impl Reshard {
         added: &AxisSet,
         out: &Aval,
     ) -> Result<Vec<Value>> {
-        let (Some(mesh), true) = (cx.auto_mesh.clone(), cx.manual_axes.is_empty()) else {
-            return Err(err!(
-                NotImplemented,
-                "reshard to {} is not supported inside of a shard_map over part of the axes",
-                self.to.spec()
-            )
-            .help("reshard outside of the shard_map"));
-        };
-        let mesh = mesh.with_shape(self.to.mesh());
+        let mesh = whole_mesh(cx, &self.to)?;
         let kept: AxisSet = self.to.unreduced().minus(added);
         // What is not unreduced afterwards is summed first.
         let from = from.clone().with_partial(kept.clone(), AxisSet::default());
@@ -67,55 +59,82 @@ impl Reshard {
         });
         let start = if stays { from } else { self.to.clone().with_partial(kept, AxisSet::default()) };
         let x = cx.constrain(x, &start);
-        let (in_spec, out_spec) = (start.spec(), self.to.spec());
-        let local = |spec: &PartitionSpec| {
-            NamedSharding::new(&mesh, spec.clone()).shard_shape(&out.shape).map(|shape| Aval::new(out.dtype, shape))
-        };
-        let (block, whole) = (local(&in_spec)?, local(&out_spec)?);
-        let manual: Vec<AxisName> = mesh.axis_names().collect();
         let index = |axes: &[AxisName]| {
             let at = axes.iter().map(|n| (axis_index(*n), mesh.axis_size(*n).unwrap_or(1)));
             at.fold(Array::from(0), |index, (at, size)| index * size + at)
         };
-        let body = ShardMap::bind_axes(&mesh, &manual, false, || {
-            trace(std::slice::from_ref(&block), |args| {
-                let split = start.split_axes().collect::<AxisSet>();
-                let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
-                let zero = Array::zeros_of(&Aval::scalar(out.dtype));
-                // The first device along axes that the value was whole on has it; along others each has its part.
-                let mut y = args[0].clone();
-                if !rest.is_empty() {
-                    y = where_(index(&rest).equal(0), &y, zero.broadcast_to(&block.shape));
+        let whole = NamedSharding::new(&mesh, self.to.spec()).shard_shape(&out.shape)?;
+        let y = on_parts(cx, &[x], std::slice::from_ref(&start), (out, &self.to), |args| {
+            let split = start.split_axes().collect::<AxisSet>();
+            let rest: Vec<AxisName> = added.iter().filter(|n| !split.contains(*n)).collect();
+            let zero = Array::zeros_of(&Aval::scalar(out.dtype));
+            // The first device along axes that the value was whole on has it; along others each has its part.
+            let mut y = args[0].clone();
+            if !rest.is_empty() {
+                y = where_(index(&rest).equal(0), &y, zero.broadcast_to(y.shape()));
+            }
+            for d in 0..y.ndim() {
+                let axes: Vec<AxisName> =
+                    start.dims()[d].axes().iter().copied().filter(|n| added.contains(*n)).collect();
+                if axes.is_empty() {
+                    continue;
                 }
-                for d in 0..block.rank() {
-                    let axes: Vec<AxisName> =
-                        start.dims()[d].axes().iter().copied().filter(|n| added.contains(*n)).collect();
-                    if axes.is_empty() {
-                        continue;
-                    }
-                    let mut shape = y.shape_owned();
-                    let part = shape[d];
-                    shape[d] = whole.shape[d];
-                    let zeros = zero.broadcast_to(&shape);
-                    y = lax::dynamic_update_slice_in_dim(&zeros, &y, &(index(&axes) * part), d as i32);
-                }
-                Ok(vec![y])
-            })
+                let mut shape = y.shape_owned();
+                let part = shape[d];
+                shape[d] = whole[d];
+                let zeros = zero.broadcast_to(&shape);
+                y = lax::dynamic_update_slice_in_dim(&zeros, &y, &(index(&axes) * part), d as i32);
+            }
+            Ok(y)
         })?;
-        let map = ShardMap {
-            mesh,
-            manual,
-            in_specs: vec![in_spec],
-            out_specs: vec![out_spec],
-            checked: false,
-            body: body.program,
-        };
-        map.lower(cx, &[x], std::slice::from_ref(out))
+        Ok(vec![y])
     }
 
     fn named(&self) -> Option<NamedSharding> {
         self.mesh.as_ref().map(|mesh| NamedSharding::new(&mesh.with_shape(self.to.mesh()), self.to.spec()))
     }
+}
+
+/// The mesh of this sharding with its devices, outside of every `shard_map`.
+fn whole_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
+    match (&cx.auto_mesh, cx.manual_axes.is_empty()) {
+        (Some(mesh), true) => Ok(mesh.with_shape(typed.mesh())),
+        _ => Err(err!(
+            NotImplemented,
+            "reshard to {} is not supported inside of a shard_map over part of the axes",
+            typed.spec()
+        )
+        .help("reshard outside of the shard_map")),
+    }
+}
+
+/// Writes an operation that each device applies to its own parts of the operands, which are sharded as `from` says: the result is
+/// its part of a value of type `out`, which is sharded as `to` says.
+pub(crate) fn on_parts(
+    cx: &mut Lowering,
+    args: &[Value],
+    from: &[Typed],
+    (out, to): (&Aval, &Typed),
+    f: impl FnOnce(&[Array]) -> Result<Array>,
+) -> Result<Value> {
+    let mesh = whole_mesh(cx, to)?;
+    let part = |(v, typed): (&Value, &Typed)| {
+        let aval = cx.aval(*v);
+        Ok(aval.with_shape(NamedSharding::new(&mesh, typed.spec()).shard_shape(&aval.shape)?))
+    };
+    let parts: Vec<Aval> = args.iter().zip(from).map(part).collect::<Result<_>>()?;
+    let manual: Vec<AxisName> = mesh.axis_names().collect();
+    let body = ShardMap::bind_axes(&mesh, &manual, false, || trace(&parts, |args| Ok(vec![f(args)?])))?;
+    let map = ShardMap {
+        mesh,
+        manual,
+        in_specs: from.iter().map(Typed::spec).collect(),
+        out_specs: vec![to.spec()],
+        checked: false,
+        body: body.program,
+    };
+    let y = map.lower(cx, args, std::slice::from_ref(out))?[0];
+    Ok(cx.constrain(y, to))
 }
 
 /// Writes an operation of which operands or the result are addends. XLA's partitioner (xla-cpu-pjrt 0.0.1) carries them

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::{Compare, MAX, Select};
 use super::elementwise::Accepts;
-use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped};
+use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped, comparable};
 use super::reshard::with_addends;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -111,11 +111,12 @@ impl Scatter {
         let rows: Vec<usize> = (0..updates.ndim()).filter(|d| !self.dims.update_window_dims.contains(d)).collect();
         let shape: Vec<usize> = rows.iter().map(|&d| updates.shape()[d]).collect();
         let count = shape.iter().product::<usize>();
-        let numbers = (crate::ops::lax::iota(DType::I32, &[count], 0) + 1).reshape(shape.as_slice());
+        let dtype = DType::of_indices(&[count]);
+        let numbers = (crate::ops::lax::iota(dtype, &[count], 0) + 1).reshape(shape.as_slice());
         let numbers = numbers.broadcast_in_dim(updates.shape(), &rows);
-        let none = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), DType::I32);
+        let none = crate::ops::constants::filled(operand.shape(), Scalar::Int(0), dtype);
         let kept = self.apply(&none, indices, &numbers);
-        let untouched = Compare::Eq.apply(&kept, &Array::literal(Scalar::Int(0), DType::I32, false));
+        let untouched = Compare::Eq.apply(&kept, &Array::literal(Scalar::Int(0), dtype, false));
         let won = Compare::Eq.apply(&gather.apply(&kept, indices), &numbers);
         self.with(ScatterKind::Add).apply(&only(&untouched, operand_t), indices, &only(&won, updates_t))
     }
@@ -247,7 +248,7 @@ impl Primitive for Scatter {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let mut indices = args[1];
+        let mut indices = comparable(cx, args[1], args[0]);
         if self.mode == GatherScatterMode::Clip {
             // The operation itself drops blocks that are out of bounds.
             let window = self.window(cx.shape(args[0]).len(), cx.shape(args[2]));
@@ -293,13 +294,14 @@ impl Primitive for Scatter {
         }
         // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
         // as each device's part of an array is, it merges both, and a position out of bounds reads another part.
-        let mut operand = args[0];
-        if rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices") {
-            let aval = cx.aval(operand);
-            operand = cx.op("stablehlo.optimization_barrier", &[operand], "", &aval);
-        }
-        with_addends(cx, &[operand, indices, updates], &outs[0], |cx, args| {
-            Ok(cx.op_with("stablehlo.scatter", args, &attrs, vec![region], outs)[0])
+        let is_apart = rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices");
+        with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
+            let mut args = args.to_vec();
+            if is_apart {
+                let aval = cx.aval(args[0]);
+                args[0] = cx.op("stablehlo.optimization_barrier", &args[..1], "", &aval);
+            }
+            Ok(cx.op_with("stablehlo.scatter", &args, &attrs, vec![region], outs)[0])
         })
     }
 

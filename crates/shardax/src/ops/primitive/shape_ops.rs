@@ -74,6 +74,10 @@ impl Primitive for Reshape {
         Ok(smallvec![args[0].with_shape(self.shape.clone())])
     }
 
+    fn given_sharding(&self) -> Option<&Typed> {
+        self.out.as_deref()
+    }
+
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         match &self.out {
             Some(out) => rule.given(out),
@@ -234,6 +238,10 @@ impl Primitive for BroadcastInDim {
         Ok(smallvec![x.with_shape(self.shape.clone())])
     }
 
+    fn given_sharding(&self) -> Option<&Typed> {
+        self.out.as_deref()
+    }
+
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         if let Some(out) = &self.out {
             return rule.given(out);
@@ -319,6 +327,10 @@ impl Primitive for Iota {
             .help("it counts, in a dtype of numbers, along a dimension that the shape has"));
         }
         Ok(smallvec![Aval::new(self.dtype, self.shape.clone())])
+    }
+
+    fn given_sharding(&self) -> Option<&Typed> {
+        self.out.as_deref()
     }
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {

@@ -189,7 +189,9 @@ impl Primitive for Sort {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         // The source index of each element, sorted together.
-        let from = crate::ops::lax::iota(DType::I32, args[0].shape(), self.dimension).sharded_as(&args[0].aval());
+        let shape = args[0].shape();
+        let dtype = DType::of_indices(&shape[self.dimension..=self.dimension]);
+        let from = crate::ops::lax::iota(dtype, shape, self.dimension).sharded_as(&args[0].aval());
         let mut operands = args.to_vec();
         operands.push(from);
         let mut outs = Sort { operands: self.operands + 1, ..*self }.apply(&operands);

@@ -174,10 +174,12 @@ impl Primitive for While {
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let types: Vec<Aval> = args.iter().map(|v| cx.aval(*v)).collect();
         let condition = cx.region(&types, |cx, v| {
-            let (consts, _, carry) = self.parts(v);
+            let v = cx.with_addends_of(args, v);
+            let (consts, _, carry) = self.parts(&v);
             cx.named(Some(Part::Name("while/cond".into())), |cx| cx.program(&self.cond, &[consts, carry].concat()))
         })?;
         let body = cx.region(&types, |cx, v| {
+            let v = cx.with_addends_of(args, v);
             let body = Part::Name("while/body".into());
             let next = cx.named(Some(body), |cx| cx.program(&self.body, &v[self.cond_consts..]))?;
             Ok([&v[..self.num_consts()], &next].concat())

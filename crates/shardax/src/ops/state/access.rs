@@ -59,6 +59,11 @@ impl Access {
         format!("ref={} place={:?}{masked}", self.number, self.place)
     }
 
+    /// Returns true if the part is the value of the ref itself.
+    pub fn is_whole(&self) -> bool {
+        self.place == Place::whole(&self.of.shape)
+    }
+
     /// All of the ref.
     fn of_all(&self) -> Access {
         Access { cell: self.cell.clone(), ..Access::whole(self.number, &self.of) }

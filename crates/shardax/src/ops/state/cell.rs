@@ -8,16 +8,38 @@ use crate::core::array::Array;
 use crate::error::Result;
 
 /// A shared value. Two cells are equal if they are the same one.
+///
+/// The value is in memory of its own: nobody else can delete or donate it.
 #[derive(Clone)]
-pub(crate) struct Cell(Arc<Mutex<Array>>);
+pub(crate) struct Cell(Arc<Inner>);
+
+struct Inner {
+    value: Mutex<Array>,
+    /// Held by whoever computes a new value from the old one. It is locked before `value`, which is free meanwhile for reads.
+    turn: Mutex<()>,
+}
+
+/// The right to replace the value of a cell.
+pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 
 impl Cell {
-    pub fn new(value: Array) -> Self {
-        Cell(Arc::new(Mutex::new(value)))
+    /// Creates a cell with a copy of this value.
+    pub fn new(value: &Array) -> Result<Self> {
+        Ok(Cell(Arc::new(Inner { value: Mutex::new(copied(value)?), turn: Mutex::new(()) })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Array> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no other thread computes a new value.
+    pub fn turn(&self) -> Turn<'_> {
+        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that orders cells: turns of several are taken in this order.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     pub fn get(&self) -> Array {
@@ -29,14 +51,18 @@ impl Cell {
     }
 
     /// Changes the value; a failed change leaves it.
-    pub fn update<R>(&self, f: impl FnOnce(&mut Array) -> Result<R>) -> Result<R> {
-        let mut value = self.lock();
-        let mut new = value.clone();
+    pub fn update<R>(&self, _turn: &Turn<'_>, f: impl FnOnce(&mut Array) -> Result<R>) -> Result<R> {
+        let mut new = self.get();
         let out = f(&mut new)?;
         new.check()?;
-        *value = new;
+        self.set(new);
         Ok(out)
     }
+}
+
+/// An array in memory of its own. A plain number is in none.
+pub(super) fn copied(x: &Array) -> Result<Array> {
+    if x.concrete_ref().is_some() { x.copy() } else { Ok(x.clone()) }
 }
 
 impl PartialEq for Cell {
@@ -49,7 +75,7 @@ impl Eq for Cell {}
 
 impl Hash for Cell {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        Arc::as_ptr(&self.0).hash(state);
+        self.address().hash(state);
     }
 }
 

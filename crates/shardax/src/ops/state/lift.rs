@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::FIRST;
 use super::access::Access;
-use super::cell::Cell;
+use super::cell::{Cell, Turn};
 use super::threaded::{Threaded, for_each_access};
 use crate::core::array::Array;
 use crate::core::program::Aval;
@@ -76,6 +76,15 @@ impl Lifted {
     /// The number of results that are new values.
     pub fn results(&self) -> usize {
         self.written.iter().filter(|written| **written).count()
+    }
+
+    /// Waits for the turns to write the refs, which are to be kept from reading the values to storing the new ones. A function
+    /// with host callbacks takes none: a callback may write the refs itself.
+    pub fn turns(&self, has_callbacks: bool) -> Vec<Turn<'_>> {
+        let written = self.cells.iter().zip(&self.written).filter(|(_, written)| **written && !has_callbacks);
+        let mut cells: Vec<&Cell> = written.map(|(cell, _)| cell).collect();
+        cells.sort_by_key(|cell| cell.address());
+        cells.into_iter().map(Cell::turn).collect()
     }
 
     /// The values now.

@@ -79,8 +79,9 @@ impl Primitive for NewRef {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Outside of every traced function the ref has its value in memory, and functions that use it read and write it at each
-/// call:
+/// Outside of every traced function the ref has its value in memory of its own, and functions that use it read and write it at
+/// each call. Several threads may use it: each update, and each call of a function that writes it, begins with the value that
+/// the one before it left. Only functions with host callbacks do not wait for each other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +122,7 @@ fn make(x: Array) -> Result<Ref> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let aval = Aval { weak: false, ..x.aval() };
     if runs_now(std::slice::from_ref(&x)) {
-        return Ok(Ref::new(number, aval, Home::Cell(Cell::new(x), Default::default())));
+        return Ok(Ref::new(number, aval, Home::Cell(Cell::new(&x)?, Default::default())));
     }
     let trace = finish_with(discharge).ok_or_else(|| err!(Runtime, "no function is being traced"))?;
     bind(std::sync::Arc::new(NewRef { number }), &[x]);

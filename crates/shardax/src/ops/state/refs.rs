@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::access::{Access, Get, Swap};
-use super::cell::Cell;
+use super::cell::{Cell, copied};
 use super::place::Place;
 use super::ref_index::{IntoRefIndex, RefIndexItem};
 use crate::core::array::Array;
@@ -250,20 +250,21 @@ impl RefPart {
     /// Adds to it.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Result<()> {
-        self.set(self.get() + value.into_array())
+        let value = value.into_array();
+        self.write(|| self.get() + value, None, false).check()
     }
 
     /// Replaces it by `value` where `mask` is true. Unlike [`set`](Self::set), a range that reaches beyond the end is not
     /// moved, and elements beyond are not written.
     #[track_caller]
     pub fn store(&self, value: impl ArrayLike, mask: impl ArrayLike) -> Result<()> {
-        self.write(value.into_array(), Some(mask.into_array()), true).check()
+        self.write(|| value.into_array(), Some(mask.into_array()), true).check()
     }
 
     /// Replaces it by `value`, and returns the old value.
     #[track_caller]
     pub fn swap(&self, value: impl ArrayLike) -> Array {
-        self.write(value.into_array(), None, false)
+        self.write(|| value.into_array(), None, false)
     }
 
     /// The access and its operands: those of the place.
@@ -320,6 +321,7 @@ impl RefPart {
             }
             let get = Get { access, other };
             match self.of.cell(&operands) {
+                Some(cell) if get.access.is_whole() => Ok(get.read(&operands, &copied(&cell.get())?)),
                 Some(cell) => Ok(get.read(&operands, &cell.get())),
                 None => Ok(bind1(get, &operands)),
             }
@@ -327,20 +329,27 @@ impl RefPart {
         read().unwrap_or_else(|e| self.failed(e, at))
     }
 
+    /// Replaces the part by `value`, which may read it: no other thread writes the ref in between.
     #[track_caller]
-    fn write(&self, value: Array, mask: Option<Array>, padded: bool) -> Array {
+    fn write(&self, value: impl FnOnce() -> Array, mask: Option<Array>, padded: bool) -> Array {
         let at = Location::caller();
         let _line = source::enter_at(at);
         let write = || {
             let (access, place) = self.access(padded, mask.is_some())?;
-            let mut operands = vec![fitted("set", &value, &access.part)?];
+            let turn = self.of.cell(&[]).map(Cell::turn);
+            let mut operands = vec![fitted("set", &value(), &access.part)?];
             operands.extend(place);
             operands.extend(mask.map(|mask| mask_of(&mask, &access.part)).transpose()?);
             self.check_written(&access, &operands)?;
             let swap = Swap { access };
-            match self.of.cell(&operands) {
-                Some(cell) => cell.update(|value| swap.write(&operands, value)),
-                None => Ok(bind1(swap, &operands)),
+            match (self.of.cell(&operands), &turn) {
+                (Some(cell), Some(turn)) => {
+                    if swap.access.is_whole() {
+                        operands[0] = copied(&operands[0])?;
+                    }
+                    cell.update(turn, |value| swap.write(&operands, value))
+                }
+                _ => Ok(bind1(swap, &operands)),
             }
         };
         write().unwrap_or_else(|e| self.failed(e, at))

@@ -3,7 +3,7 @@
 use super::{Entry, Options, Plan, column, cut_starts, is_movable, number, read_block, starts_of};
 use crate::core::array::Array;
 use crate::core::program::trace::bind1;
-use crate::dtype::promote;
+use crate::dtype::{DType, promote};
 use crate::error::{Result, bail, err};
 use crate::ops::index::{IndexItem, Strided};
 use crate::ops::lax;
@@ -120,6 +120,7 @@ enum UpdateDim {
 impl Plan {
     fn scatter(&self, x: &Array, kind: ScatterKind, value: &Array, raw: &[Array], options: &Options) -> Result<Array> {
         let numbers = self.places(x.shape(), raw);
+        let dtype = numbers.first().map_or(DType::of_indices(x.shape()), Array::dtype);
         let dims: Vec<UpdateDim> = self.layout(
             || self.block.iter().map(|&n| UpdateDim::Block(n)).collect(),
             |e| match e {
@@ -153,15 +154,15 @@ impl Plan {
                 Entry::Part { axis, part } if part.step == 1 && part.len == x.shape()[axis] => continue,
                 Entry::Part { axis, part } if part.step == 1 => {
                     mapped.push(axis);
-                    columns.push(column(&number(part.start as i64, &numbers), &rows, &[]));
+                    columns.push(column(&number(part.start as i64, dtype), &rows, &[]));
                     continue;
                 }
                 Entry::Part { axis, part } => {
-                    let i = lax::iota(number(0, &numbers).dtype(), &[part.len], 0);
+                    let i = lax::iota(dtype, &[part.len], 0);
                     let at = strided_dims.next().into_iter().collect::<Vec<_>>();
-                    (axis, i * number(part.step, &numbers) + number(part.start as i64, &numbers), at)
+                    (axis, i * number(part.step, dtype) + number(part.start as i64, dtype), at)
                 }
-                Entry::Fixed { axis, at } => (axis, number(at as i64, &numbers), Vec::new()),
+                Entry::Fixed { axis, at } => (axis, number(at as i64, dtype), Vec::new()),
                 Entry::Places { axis } => {
                     let Some(p) = places.next() else { bail!(Runtime, "an index lost its places") };
                     (axis, p.clone(), block_dims.clone())

@@ -25,9 +25,11 @@ use crate::interpret::higher_order::{
 use crate::interpret::memo;
 use crate::interpret::thread_state::thread_state;
 use crate::interpret::vary;
+use crate::ops::lax;
+use crate::ops::primitive::reshard::on_parts;
 use crate::scope::Part;
 use crate::shape::AxisSet;
-use crate::sharding::DimSpec;
+use crate::sharding::{DimSpec, Typed};
 
 /// A loop of `length` steps. Operands are the constants, the initial carry, and the arrays scanned along their
 /// leading axis; results are the final carry and the outputs of all steps, stacked.
@@ -224,9 +226,18 @@ impl Primitive for Scan {
         let (init, xs) = rest.split_at(self.num_carry);
         let stacked = &outs[self.num_carry..];
         let mut state: Vec<Value> = init.to_vec();
-        state.extend(stacked.iter().map(|aval| cx.constant(Scalar::Int(0), aval)));
+        for aval in stacked {
+            let zeros = cx.constant(Scalar::Int(0), aval);
+            state.push(match aval.sharding().filter(|typed| !typed.unreduced().is_empty()) {
+                Some(typed) => cx.constrain(zeros, typed),
+                None => zeros,
+            });
+        }
 
-        let index = Aval::scalar(DType::I32);
+        let sizes = |v: &Value| cx.shape(*v).iter().copied().collect::<Vec<_>>();
+        let scanned = xs.iter().flat_map(sizes).chain(stacked.iter().flat_map(|aval| aval.shape.iter().copied()));
+        let sizes: Vec<usize> = scanned.chain([self.length]).collect();
+        let index = Aval::scalar(DType::of_indices(&sizes));
         let unroll = self.unroll.clamp(1, self.length.max(1));
         let mut done = 0;
         if self.length / unroll > 1 {
@@ -242,6 +253,7 @@ impl Primitive for Scan {
                 Ok(vec![cx.compare("LT", v[at_counter], limit)])
             })?;
             let body = cx.region(&types, |cx, v| {
+                let v = cx.with_addends_of(&operands, v);
                 let mut counter = v[at_counter];
                 let mut state = v[at_counter + 1..].to_vec();
                 let one = cx.constant(Scalar::Int(1), &index);
@@ -417,6 +429,10 @@ impl Scan {
         let mut inputs = [consts, carry].concat();
         let slices: Vec<Aval> = self.body.in_avals().skip(inputs.len()).cloned().collect();
         for (x, aval) in xs.iter().zip(&slices) {
+            if let Some(step) = aval.sharding().filter(|typed| !typed.unreduced().is_empty() && !cx.is_local()) {
+                inputs.push(addends_at(cx, *x, at, (aval, step))?);
+                continue;
+            }
             let mut sizes = aval.shape.clone();
             sizes.insert(0, 1);
             let operands = indices(cx, &[*x], at, aval.rank());
@@ -427,6 +443,10 @@ impl Scan {
         let mut outs = cx.named(Some(Part::Name("while/body".into())), |cx| cx.program(&self.body, &inputs))?;
         let ys = outs.split_off(self.num_carry);
         for (buffer, y) in stacked.iter().zip(ys) {
+            if let Some(typed) = cx.typed(y).filter(|typed| !typed.unreduced().is_empty() && !cx.is_local()) {
+                outs.push(with_addends_at(cx, *buffer, at, (y, &typed))?);
+                continue;
+            }
             let mut row = cx.aval(y);
             let rank = row.rank();
             row.shape.insert(0, 1);
@@ -439,12 +459,31 @@ impl Scan {
     }
 }
 
+/// The addends of one step, of this type, from those of all steps. Each device slices its own: the partitioner would sum them
+/// (see [`on_parts`]).
+fn addends_at(cx: &mut Lowering, xs: Value, at: Value, (aval, step): (&Aval, &Typed)) -> Result<Value> {
+    let from = [step.inserted(0, DimSpec::None), Typed::replicated(step.mesh(), 0)];
+    on_parts(cx, &[xs, at], &from, (aval, step), |args| {
+        Ok(lax::reshape(&lax::dynamic_index_in_dim(&args[0], &args[1], 0), &args[0].shape()[1..]))
+    })
+}
+
+/// The addends of all steps, with those of one step written to its row: see [`addends_at`].
+fn with_addends_at(cx: &mut Lowering, all: Value, at: Value, (y, step): (Value, &Typed)) -> Result<Value> {
+    let stacked = step.inserted(0, DimSpec::None);
+    let from = [stacked.clone(), step.clone(), Typed::replicated(step.mesh(), 0)];
+    let aval = cx.aval(all);
+    on_parts(cx, &[all, y, at], &from, (&aval, &stacked), |args| {
+        Ok(lax::dynamic_update_index_in_dim(&args[0], &args[1], &args[2], 0))
+    })
+}
+
 /// The operands followed by the index of a row: `at`, and zeros for the other dimensions.
 fn indices(cx: &mut Lowering, operands: &[Value], at: Value, rank: usize) -> Vec<Value> {
     let mut all = operands.to_vec();
     all.push(at);
     if rank > 0 {
-        let zero = cx.constant(Scalar::Int(0), &Aval::scalar(DType::I32));
+        let zero = cx.constant(Scalar::Int(0), &Aval::scalar(cx.dtype(at)));
         all.resize(all.len() + rank, zero);
     }
     all

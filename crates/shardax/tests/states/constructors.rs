@@ -1,0 +1,59 @@
+//! Arrays made of host data over every kind of sharding.
+
+use super::*;
+
+type Make = fn(&[f32], &NamedSharding) -> Result<Array>;
+
+const MAKERS: [(&str, Make); 6] = [
+    ("from_slice_on", |values, to| Array::from_slice_on(values, &[8, 8], to)),
+    ("from_bytes_on", |values, to| {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        Array::from_bytes_on(&bytes, DType::F32, &[8, 8], to)
+    }),
+    ("device_put", |values, to| device_put(&Array::from_slice(values, &[8, 8])?, to)),
+    ("make_array_from_callback", |values, to| {
+        let all = Array::from_slice(values, &[8, 8])?;
+        make_array_from_callback([8, 8], DType::F32, to, |part| {
+            let range = |d: usize| part[d].start as i64..part[d].end as i64;
+            Ok(all.get((range(0), range(1))))
+        })
+    }),
+    ("make_array_from_process_local_data", |values, to| {
+        make_array_from_process_local_data(to, &Array::from_slice(values, &[8, 8])?)
+    }),
+    ("reshard", |values, to| {
+        let x = reshard(Array::from_slice(values, &[8, 8])?, to.spec().clone());
+        x.check().map(|()| x)
+    }),
+];
+
+#[test]
+fn constructors_over_shardings() -> Result<()> {
+    for axes in [[("x", 2), ("y", 4)], [("x", 1), ("y", 8)]] {
+        let (mesh, _guard) = mesh(axes);
+        let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
+        let splits = [P![], P!["x"], P![None, "y"], P!["y", "x"], P![("x", "y")], P![None, ("y", "x")]];
+        for split in splits {
+            let used: Vec<_> = split.all_axes().collect();
+            let free: Vec<_> = mesh.axis_names().filter(|name| !used.contains(name)).collect();
+            let mut specs = vec![split.clone()];
+            specs.extend(
+                free.iter().flat_map(|name| [split.clone().unreduced([*name]), split.clone().reduced([*name])]),
+            );
+            specs.push(split.clone().unreduced(free.clone()));
+            for spec in specs {
+                let to = NamedSharding::new(&mesh, spec.clone());
+                for (name, make) in MAKERS {
+                    let x = make(&values, &to).map_err(|e| e.context(format!("{name} to {spec}")))?;
+                    assert!(
+                        x.sharding()?.is_equivalent_to(&to.clone().into(), 2),
+                        "{name} to {spec}: {:?}",
+                        x.sharding()?
+                    );
+                    assert_eq!(host(&reshard(x, P![])), values, "{name} to {spec}");
+                }
+            }
+        }
+    }
+    Ok(())
+}

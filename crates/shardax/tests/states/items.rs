@@ -1,0 +1,221 @@
+//! Cases that were wrong once.
+
+use super::*;
+use shardax::lax::DotOptions;
+
+/// Addends over `x`, whose sums are `16`.
+fn addends() -> Array {
+    let a = device_put(&ones([4, 16]), P![None, "x"]).unwrap();
+    let b = device_put(&ones([16, 4]), P!["x", None]).unwrap();
+    DotOptions::new().out_sharding(P![None, None].unreduced(["x"])).matmul(&a, &b)
+}
+
+fn total(x: Array) -> Vec<f32> {
+    host(&reshard(x, P![]))
+}
+
+#[test]
+fn unreduced_in_scans() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    assert_eq!(type_of(&u), "float32[4,4]{U:x}");
+    let through = |u: Array| shardax::scan(|c: Array, x: Array| Ok((c, x)), array(0.0f32), u).map(|(_, ys)| ys);
+    assert_eq!(total(through(u.clone())?), [16.0; 16]);
+    assert_eq!(total(jit(through).call(&u)?), [16.0; 16]);
+    {
+        let _eager = disable_jit();
+        assert_eq!(total(jit(through).call(&u)?), [16.0; 16]);
+    }
+    let carried = |u: Array| shardax::scan_n(|c: Array| Ok((c.clone(), c)), u, 2).map(|(_, ys)| ys);
+    assert_eq!(total(carried(u.clone())?), [16.0; 32]);
+    assert_eq!(total(jit(carried).call(&u)?), [16.0; 32]);
+    Ok(())
+}
+
+#[test]
+fn unreduced_indexed() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    assert_eq!(total(u.get(2)), [16.0; 4]);
+    assert_eq!(total(u.get((1..3, ..))), [16.0; 8]);
+    assert_eq!(total(u.get(s![..;-1, 1])), [16.0; 4]);
+    assert_eq!(total(u.get(&array([0, 3]))), [16.0; 8]);
+    assert_eq!(total(u.get(&array(3))), [16.0; 4]);
+    assert_eq!(total(roll(&u, 1, 0)), [16.0; 16]);
+    assert_eq!(total(u.at(0).set(u.get(1))), [16.0; 16]);
+    assert_eq!(total(u.at(&array([0, 1])).set(u.get(2..4))), [16.0; 16]);
+    assert_eq!(total(checkpoint(|u: Array| u.get(2)).call(&u)?), [16.0; 4]);
+    let w = device_put(&ones([4, 4]), P![].reduced(["x"]))?;
+    let x = device_put(&ones([8, 4]), P!["x", None])?;
+    let g = grad(|w: Array, x: Array| x.matmul(w).sum(..)).call((&w, &x))?;
+    assert_eq!(total(g.get(0)), total(jit(|g: Array| g.get(0)).call(&g)?));
+    Ok(())
+}
+
+#[test]
+fn constructed_unreduced() -> Result<()> {
+    let (mesh, _guard) = mesh([("x", 2), ("y", 4)]);
+    for spec in [P![].unreduced(["x"]), P!["y"].unreduced(["x"]), P![].unreduced(["x", "y"])] {
+        let on = NamedSharding::new(&mesh, spec.clone());
+        let ones = [1.0f32; 8];
+        assert_eq!(total(Array::from_slice_on(&ones, &[8], &on)?), ones, "{spec}");
+    }
+    Ok(())
+}
+
+#[test]
+fn axes_of_size_one_stay() -> Result<()> {
+    let (_, _guard) = mesh([("data", 1), ("tensor", 4)]);
+    let x = device_put(&ones([1, 8]), P!["data", None])?;
+    assert_eq!(type_of(&x), "float32[1@data,8]");
+    assert_eq!(type_of(&expand_dims(&x, 0)), "float32[1,1@data,8]");
+    assert_eq!(type_of(&expand_dims(&x, 1)), "float32[1@data,1,8]");
+    assert_eq!(type_of(&x.get((.., NewAxis, ..))), "float32[1@data,1,8]");
+    assert_eq!(type_of(&squeeze(&expand_dims(&x, 0), 0)), "float32[1@data,8]");
+    assert_eq!(type_of(&x.reshape([1, 2, 4])), "float32[1@data,2,4]");
+    assert_eq!(type_of(&x.sum_keepdims(1)), "float32[1@data,1]");
+    Ok(())
+}
+
+#[test]
+fn empty_values_of_split_arrays() -> Result<()> {
+    let (_, _guard) = mesh([("data", 4)]);
+    let x = device_put(&ones([4, 2]), P!["data", None])?;
+    let e = x.get((.., 0..0));
+    assert_eq!(type_of(&e), "float32[4@data,0]");
+    assert_eq!(type_of(&(&e + 1)), "float32[4@data,0]");
+    assert_eq!(host(&e.sum(1)), [0.0; 4]);
+    assert_eq!(host(&concatenate(&[e.clone(), x.clone()], 1)), [1.0; 8]);
+    assert_eq!(host(&e.matmul(ones([0, 2]))), [0.0; 8]);
+    assert_eq!(type_of(&reshard(e.clone(), P![])), "float32[4,0]");
+    assert_eq!(type_of(&jit(|e: Array| e * 2).call(&e)?), "float32[4@data,0]");
+    Ok(())
+}
+
+#[test]
+fn rules_use_the_mesh_of_their_operands() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let x = device_put(&array([[1.0f32; 4]; 4]), &NamedSharding::new(&mesh, P!["x"]))?;
+    let f = |x: Array| x.get((.., &array([0, 0, 3]))).sum(..);
+    let g = jit(grad(f)).call(&x)?;
+    assert_eq!(host(&g), [2.0, 0.0, 0.0, 1.0].repeat(4));
+    Ok(())
+}
+
+#[test]
+fn axis_index_over_no_axes() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let f = shard_map(|x: Array| x + axis_index(()), None).out_specs(P!["x"]);
+    let x = device_put(&arange(0..8), P!["x"])?;
+    assert_eq!(f.call(&x)?.to_vec::<i32>()?, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(jit(f).call(&x)?.to_vec::<i32>()?, [0, 1, 2, 3, 4, 5, 6, 7]);
+    Ok(())
+}
+
+#[test]
+fn starts_that_their_dtype_cannot_compare_with_a_dimension() -> Result<()> {
+    setup();
+    let x = zeros_dtype([300], DType::I32);
+    let start = array([100i8]).get(0);
+    let f = |x: Array, start: Array| {
+        let x = lax::dynamic_update_slice(&x, &array([7]), std::slice::from_ref(&start));
+        (lax::dynamic_slice(&x, &[start], &[1]), x)
+    };
+    for (y, x) in [f(x.clone(), start.clone()), jit(f).call((&x, &start))?] {
+        assert_eq!((y.to_vec::<i32>()?, x.get(100).item::<i32>()?), (vec![7], 7));
+    }
+    Ok(())
+}
+
+#[test]
+fn constants_of_a_mesh_without_context() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let on = NamedSharding::new(&mesh, P!["x"]);
+    for x in [full_sharded([8], array(1.0f32), &on), jit(move || full_sharded([8], array(1.0f32), &on)).call(())?] {
+        assert_eq!((host(&x), type_of(&x)), (vec![1.0; 8], "float32[8@x]".to_owned()));
+    }
+    Ok(())
+}
+
+#[test]
+fn addends_captured_by_loops_and_branches() -> Result<()> {
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    let by_while = |u: Array| {
+        let start = (array(0), reshard(zeros([4, 4]), P![].unreduced(["x"])));
+        let more = |(i, _): (Array, Array)| Ok(i.less(3));
+        let add = move |(i, sum): (Array, Array)| Ok((i + 1, sum + &u));
+        while_loop(more, add, start).map(|(_, sum)| sum)
+    };
+    assert_eq!(total(by_while(u.clone())?), [48.0; 16]);
+    assert_eq!(total(jit(by_while).call(&u)?), [48.0; 16]);
+    let by_scan = |u: Array| {
+        let start = reshard(zeros([4, 4]), P![].unreduced(["x"]));
+        let add = move |sum: Array| Ok((sum + &u, ()));
+        shardax::scan_n(add, start, 3).map(|(sum, ())| sum)
+    };
+    assert_eq!(total(by_scan(u.clone())?), [48.0; 16]);
+    assert_eq!(total(jit(by_scan).call(&u)?), [48.0; 16]);
+    let by_cond = |u: Array| cond(array(true), |u: Array| Ok(&u + &u), |u: Array| Ok(u), u);
+    assert_eq!(total(by_cond(u.clone())?), [32.0; 16]);
+    assert_eq!(total(jit(by_cond).call(&u)?), [32.0; 16]);
+    Ok(())
+}
+
+#[test]
+fn addends_go_to_devices_in_another_order() -> Result<()> {
+    let (_, guard) = mesh([("x", 2), ("y", 4)]);
+    let u = addends();
+    drop(guard);
+    let mut other = devices()?;
+    other.reverse();
+    let other = Mesh::new(other, [("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
+    let moved = device_put(&u, &NamedSharding::new(&other, P![].unreduced(["x"])))?;
+    let _guard = set_mesh(&other)?;
+    assert_eq!(total(moved), [16.0; 16]);
+    Ok(())
+}
+
+#[test]
+fn refs_are_written_by_many_threads() -> Result<()> {
+    setup();
+    let (sum, last) = (new_ref(0.0f32)?, new_ref(zeros([2]))?);
+    let step = jit(|x: Array| -> Result<Array> {
+        last.add(&x)?;
+        Ok(x)
+    });
+    std::thread::scope(|scope| {
+        let work = || -> Result<()> {
+            for _ in 0..100 {
+                sum.add(1.0)?;
+                last.at(0).add(1.0)?;
+                step.call(array([0.0f32, 1.0]))?;
+                fori_loop(0, 2, |_, ()| last.at(1).add(1.0), ())?;
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    assert_eq!(sum.get().item::<f32>()?, 800.0);
+    assert_eq!(last.get().to_vec::<f32>()?, [800.0, 2400.0]);
+    Ok(())
+}
+
+#[test]
+fn refs_have_their_values_in_memory_of_their_own() -> Result<()> {
+    setup();
+    let x = array([1.0f32, 2.0]);
+    let r = new_ref(&x)?;
+    x.delete()?;
+    assert_eq!(r.get().to_vec::<f32>()?, [1.0, 2.0]);
+    r.get().delete()?;
+    let y = array([3.0f32, 4.0]);
+    r.set(&y)?;
+    y.delete()?;
+    jit(|x: Array| x + 1).donate_argnums(0).call(r.get())?;
+    assert_eq!(r.get().to_vec::<f32>()?, [3.0, 4.0]);
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! Every function of the table of public functions, with operands in each state, run in each way: the numbers are those of one
+//! device, or it is an error that is the user's.
+//!
+//! `cargo test` makes a slice; `SHARDAX_STATES_EVERY=1` makes all, `SHARDAX_STATES_ONLY` those whose description contains a text,
+//! such as `unreduced/scan` or `Array::cumsum`.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use shardax::error::ErrorKind;
+use shardax::export::{Exported, export};
+
+use super::table::{Call, Case, TABLE};
+use super::*;
+use crate::common::quick::outside_of_ci;
+
+/// Of so many combinations `cargo test` makes one. It shares no factor with the numbers of states and ways.
+const EVERY: usize = 1009;
+
+/// The operands of a case, and the mesh that they are over.
+struct State {
+    name: &'static str,
+    axes: &'static [(&'static str, usize)],
+    shape: [usize; 2],
+    /// Puts an operand of the case's shape into the state.
+    put: fn(&Array) -> Result<Array>,
+}
+
+const ONE_MESH: &[(&str, usize)] = &[("x", 2), ("y", 4)];
+
+static STATES: [State; 8] = [
+    State { name: "split", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P!["x", None]) },
+    State { name: "split last", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![None, "y"]) },
+    State { name: "size 1", axes: &[("x", 1), ("y", 4)], shape: [1, 8], put: |x| device_put(x, P!["x", None]) },
+    State { name: "empty", axes: ONE_MESH, shape: [4, 0], put: |x| device_put(x, P!["x", None]) },
+    State { name: "unreduced", axes: ONE_MESH, shape: [4, 8], put: unreduced },
+    State { name: "reduced", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(x, P![].reduced(["x"])) },
+    State { name: "weak", axes: ONE_MESH, shape: [4, 8], put: |x| device_put(&x.with_weak_type(true), P!["x"]) },
+    State { name: "uncommitted", axes: ONE_MESH, shape: [4, 8], put: |x| Ok(x.clone()) },
+];
+
+/// Addends that differ from device to device, whose sums are `x`.
+fn unreduced(x: &Array) -> Result<Array> {
+    let u = |x: &Array| device_put(x, P![].unreduced(["x"]));
+    match x.dtype().is_inexact() {
+        true => Ok(u(&(x * 0.5))? + device_put(&(x * 0.5), P!["x"]).map(|x| reshard(x, P![].unreduced(["x"])))?),
+        false => device_put(x, P![]),
+    }
+}
+
+type Arrays = Vec<Array>;
+type Run<'a> = &'a dyn Fn(&[Array]) -> Result<Arrays>;
+
+type Way = (&'static str, fn(Run, &[Array]) -> Result<Arrays>);
+
+const WAYS: [Way; 12] = [
+    ("eager", |f, xs| f(xs)),
+    ("jit", |f, xs| jit(|xs: Arrays| f(&xs)).call(xs.to_vec())),
+    ("disable_jit", |f, xs| {
+        let _guard = disable_jit();
+        jit(|xs: Arrays| f(&xs)).call(xs.to_vec())
+    }),
+    ("scan", |f, xs| {
+        let twice: Arrays = xs.iter().map(|x| stack([x, x], 0)).collect();
+        let ys = jit(|xs: Arrays| shardax::scan(|(), xs: Arrays| Ok(((), f(&xs)?)), (), xs).map(|(_, ys)| ys))
+            .call(twice)?;
+        Ok(ys.iter().map(|y| y.get(1)).collect())
+    }),
+    ("carry", |f, xs| {
+        let step = |xs: Arrays| {
+            let ys = f(&xs)?;
+            Ok((xs, ys))
+        };
+        let ys = jit(|xs: Arrays| shardax::scan_n(step, xs, 2).map(|(_, ys)| ys)).call(xs.to_vec())?;
+        Ok(ys.iter().map(|y| y.get(1)).collect())
+    }),
+    ("while", |f, xs| {
+        let run = |xs: Arrays| -> Result<Arrays> {
+            let start = (array(0), f(&xs)?);
+            let more = |(i, _): (Array, Arrays)| Ok(i.less(2));
+            let step = |(i, _): (Array, Arrays)| Ok((i + 1, f(&xs)?));
+            while_loop(more, step, start).map(|(_, ys)| ys)
+        };
+        jit(run).call(xs.to_vec())
+    }),
+    ("cond", |f, xs| {
+        let run = |xs: Arrays| cond(array(true), |xs: Arrays| f(&xs), |xs: Arrays| f(&xs), xs);
+        jit(run).call(xs.to_vec())
+    }),
+    ("vmap", |f, xs| {
+        let twice: Arrays = xs.iter().map(|x| stack([x, x], 0)).collect();
+        Ok(vmap(|xs: Arrays| f(&xs)).call(twice)?.iter().map(|y| y.get(1)).collect())
+    }),
+    ("checkpoint", |f, xs| checkpoint(|xs: Arrays| f(&xs)).call(xs.to_vec())),
+    ("ref", |f, xs| {
+        let refs = xs.iter().map(new_ref).collect::<Result<Vec<_>>>()?;
+        let run = |_: Array| f(&refs.iter().map(|r| r.get()).collect::<Arrays>());
+        jit(run).call(array(0))
+    }),
+    ("exported", |f, xs| {
+        let file = export(|xs: Arrays| f(&xs), xs.to_vec())?.serialize()?;
+        Exported::<(Arrays,), Arrays>::deserialize(&file)?.call(xs.to_vec())
+    }),
+    ("grad", |f, xs| {
+        let total = |x: Array| -> Result<Array> {
+            let ys = f(&[&[x], &xs[1..]].concat())?;
+            let floats = ys.iter().filter(|y| y.dtype().is_float()).map(|y| reshard(y.clone(), P![]).sum(..));
+            floats.reduce(|a, b| a + b).ok_or_else(|| shardax::Error::new(ErrorKind::Type, "nothing to differentiate"))
+        };
+        Ok(vec![jit(grad(total)).call(&xs[0])?])
+    }),
+];
+
+/// The operands of all cases: positive numbers that are not all alike, of this shape.
+fn operands([n, m]: [usize; 2]) -> Arrays {
+    let number = |i: usize| 0.25 + (i * 7 % 11) as f32 * 0.125;
+    let x: Vec<f32> = (0..n * m).map(number).collect();
+    let y: Vec<f32> = (0..n * m).map(|i| number(i + 3)).collect();
+    let mask: Vec<bool> = (0..n * m).map(|i| i % 3 != 1).collect();
+    let of = |values: Vec<f32>| Array::from_slice(&values, &[n, m]).unwrap();
+    vec![of(x), of(y), Array::from_slice(&mask, &[n, m]).unwrap(), array([0, 0]), random::key(0)]
+}
+
+fn case(xs: &[Array], i: i32) -> Case {
+    let [x, y, mask, places, key] = [0, 1, 2, 3, 4].map(|k| xs[k].clone());
+    Case { x, y, mask, places, key, dtype: DType::F32, i, n: 2, f: 0.5 }
+}
+
+/// The values of results, wherever they are.
+fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
+    let value = |y: &Array| {
+        let y = if y.dtype().is_key() { random::key_data(y) } else { y.clone() };
+        let is_typed = y.type_name().contains(['@', '{']);
+        let y = if is_typed { reshard(y, P![]) } else { y };
+        y.check()?;
+        Ok((y.shape().to_vec(), y.dtype(), y.to_f64_vec()?))
+    };
+    ys.iter().map(value).collect()
+}
+
+fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec<f64>)]) -> bool {
+    let near = |(a, b): (&f64, &f64)| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-4 * (1.0 + b.abs());
+    have.len() == want.len()
+        && have
+            .iter()
+            .zip(want)
+            .all(|(a, b)| (&a.0, a.1) == (&b.0, b.1) && a.2.len() == b.2.len() && a.2.iter().zip(&b.2).all(near))
+}
+
+/// How a combination ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Right,
+    Rejected,
+    Wrong,
+}
+
+fn run_one(
+    call: Call,
+    way: fn(Run, &[Array]) -> Result<Arrays>,
+    xs: &[Array],
+    i: i32,
+) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
+    let f = |xs: &[Array]| call(&case(xs, i));
+    let run = AssertUnwindSafe(|| values(&way(&f, xs)?));
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        Err(shardax::Error::new(ErrorKind::Runtime, format!("panicked: {text}")))
+    })
+}
+
+/// Errors that name what the state does not allow. Others are faults where one device computes the function.
+fn is_rejection(error: &shardax::Error, state: &str) -> bool {
+    match error.kind() {
+        ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
+        // The sharding of an argument of a loop or of `vmap`.
+        ErrorKind::Value if error.to_string().contains("shard") => true,
+        // A result's type cannot be read as numbers, or an operand's sums are not known.
+        _ => state == "unreduced" && error.to_string().contains("{U:x}"),
+    }
+}
+
+fn is_panic(error: &shardax::Error) -> bool {
+    error.to_string().contains("panicked: ")
+}
+
+/// What was found of all combinations.
+#[derive(Default)]
+struct Found {
+    ends: BTreeMap<(&'static str, End), usize>,
+    failures: Vec<String>,
+}
+
+/// Runs one function with operands in one state in these ways.
+fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way], found: &mut Found) {
+    let plain = operands(state.shape);
+    let i = if ["split", "weak"].contains(&state.name) { 1 } else { 0 };
+    let eager = match run_one(call, WAYS[0].1, &plain, i) {
+        Ok(eager) => eager,
+        Err(error) => {
+            found
+                .failures
+                .extend(is_panic(&error).then(|| format!("{name} of {:?} on one device: {error}", state.shape)));
+            return;
+        }
+    };
+    for (way, run) in ways {
+        let path = format!("{}/{way}/{name}", state.name);
+        let of_one_device = || run_one(call, *run, &plain, i);
+        let guard = set_mesh(mesh).unwrap();
+        let place = |x: &Array| if x.ndim() == 2 { (state.put)(x) } else { device_put(x, P![]) };
+        let placed: Arrays = plain.iter().map(place).collect::<Result<_>>().unwrap();
+        let have = run_one(call, *run, &placed, i);
+        drop(guard);
+        // The gradient is another function; in other ways it is the same.
+        let want = if *way == "grad" { of_one_device() } else { Ok(eager.clone()) };
+        let end = match (have, want) {
+            (Ok(_), Err(_)) => continue,
+            (Err(error), Err(_)) if !is_panic(&error) => continue,
+            (Ok(have), Ok(want)) if close(&have, &want) => End::Right,
+            (Ok(have), Ok(want)) => {
+                found.failures.push(format!("{path}: {have:?}, and on one device {want:?}"));
+                End::Wrong
+            }
+            (Err(error), _) if is_rejection(&error, state.name) => End::Rejected,
+            // Functions that read values are not traced.
+            (Err(error), _) if !is_panic(&error) && of_one_device().is_err() => continue,
+            (Err(error), _) => {
+                found.failures.push(format!("{path}: {error}"));
+                End::Wrong
+            }
+        };
+        *found.ends.entry((state.name, end)).or_default() += 1;
+    }
+}
+
+#[test]
+fn functions_in_every_state_and_way() {
+    setup();
+    let every = std::env::var("SHARDAX_STATES_EVERY").ok().and_then(|n| n.parse().ok());
+    let every = every.unwrap_or(EVERY * outside_of_ci(4));
+    let only = std::env::var("SHARDAX_STATES_ONLY").ok();
+    let begin = Instant::now();
+    let mut found = Found::default();
+    for (s, state) in STATES.iter().enumerate() {
+        let mesh = make_mesh(state.axes.iter().copied()).unwrap();
+        for (t, (name, call)) in TABLE.iter().enumerate() {
+            let is_chosen = |w: usize, way: &str| match &only {
+                Some(only) => format!("{}/{way}/{name}", state.name).contains(only),
+                None => (t * 31 + s * 13 + w * 7).is_multiple_of(every),
+            };
+            let ways: Vec<Way> =
+                WAYS.iter().enumerate().filter(|(w, way)| is_chosen(*w, way.0)).map(|(_, way)| *way).collect();
+            if !ways.is_empty() {
+                check(state, &mesh, name, *call, &ways, &mut found);
+            }
+        }
+    }
+    let Found { ends, mut failures } = found;
+    failures.retain(|failure| !KNOWN.iter().any(|(path, _)| failure.contains(path)));
+    eprintln!("functions in states: {ends:?}, {:.1} s", begin.elapsed().as_secs_f64());
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Parts of paths whose numbers may differ, and why.
+const KNOWN: &[(&str, &str)] = &[];
