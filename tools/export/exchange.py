@@ -115,6 +115,7 @@ def _mesh(exported, text):
     if exported.nr_devices == 1:
         return []
     meshes = re.findall(r"sdy\.mesh @\w+ = <\[(.*?)\]>", text)
+    meshes = list(dict.fromkeys(meshes))  # a `shard_map` names its mesh again for the groups of its collectives
     axes = [[[name, int(size)] for name, size in re.findall(r'"(.*?)"=(\d+)', mesh)] for mesh in meshes]
     if len(axes) != 1 or np.prod([size for _, size in axes[0]]) != exported.nr_devices:
         raise ValueError(f"{exported.fun_name}: only functions over one mesh, without an order of devices: {meshes}")

@@ -1,6 +1,7 @@
-"""Writes crates/shardax/tests/exported: functions that JAX exported, and what JAX makes of some arguments."""
+"""Writes a directory of crates/shardax/tests/exported for this version of JAX: functions that it exported, and their results for some arguments."""
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -18,13 +19,14 @@ from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pallas_triton
-from jax.experimental.shard_alike import shard_alike
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec as P
 
 # Bytecode says where each operation was written: file names, without the folders of whoever ran this.
 jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*/")
 
-OUT = pathlib.Path(__file__).parents[2] / "crates/shardax/tests/exported"
+# Files of earlier versions stay: they must still load.
+VERSION = "_".join(jax.__version__.split(".")[:2])
+OUT = pathlib.Path(__file__).parents[2] / f"crates/shardax/tests/exported/jax_{VERSION}"
 DTYPES = {"float32": "F32", "bfloat16": "BF16", "int32": "I32", "bool": "BOOL"}
 
 
@@ -72,10 +74,16 @@ def kernels():
     """Kernels for devices that are not here: of TPUs, whose calls are stable, and of GPUs by Triton."""
     triton = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")
     x = jax.ShapeDtypeStruct((128, 256), jnp.float32)
-    params = {"tpu": None, "cuda": pallas_triton.CompilerParams(num_warps=4, num_stages=1)}
-    for platform, params in params.items():
-        exported = export.export(jax.jit(kernel(params)), platforms=[platform], disabled_checks=[triton])(x)
-        (OUT / f"kernel_{platform}.jax").write_bytes(exported.serialize(vjp_order=1))
+    # Without a GPU, lowering reads its compute capability from the abstract mesh.
+    gpu = AbstractMesh((1,), ("device",), abstract_device=AbstractDevice("NVIDIA H100 80GB HBM3", 1, "gpu"))
+    platforms = {
+        "tpu": (None, contextlib.nullcontext()),
+        "cuda": (pallas_triton.CompilerParams(num_warps=4, num_stages=1), jax.sharding.use_abstract_mesh(gpu)),
+    }
+    for platform, (params, device) in platforms.items():
+        with device:
+            exported = export.export(jax.jit(kernel(params)), platforms=[platform], disabled_checks=[triton])(x)
+            (OUT / f"kernel_{platform}.jax").write_bytes(exported.serialize(vjp_order=1))
 
 
 def net(image, kernel, table, index):
@@ -358,7 +366,6 @@ def main():
         jax.lax.exp(x, accuracy=jax.lax.Tolerance(1e-5, 1e-5, 2)),
         *(x.astype(dtype).astype(jnp.float32) for dtype in [jnp.float8_e5m2, jnp.float8_e4m3b11fnuz, jnp.int4, jnp.float8_e4m3]),
         inner(jnp.ones((40, 33))),
-        shard_alike(x, x * 2)[1],
         jnp.where(np.ones((1200, 1200), bool), 1, 0).sum(),
     ], x, vjp_order=0)
     kernels()

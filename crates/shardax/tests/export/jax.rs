@@ -9,10 +9,18 @@ use shardax::{config, control_flow, nn};
 use crate::common::quick::setup;
 use crate::same;
 
-/// Arrays that JAX computed, by name.
+/// The folders of files of JAX 0.10.2 and of 0.12.
+const VERSIONS: [&str; 2] = ["", "jax_0_12/"];
+
+/// Arrays that JAX 0.10.2 computed, by name.
 fn values() -> BTreeMap<String, Array> {
+    values_of("")
+}
+
+/// Arrays that JAX computed, by name.
+fn values_of(version: &str) -> BTreeMap<String, Array> {
     use safetensors::tensor::Dtype;
-    let bytes = std::fs::read(exported("values.safetensors")).expect("the values");
+    let bytes = std::fs::read(exported(&format!("{version}values.safetensors"))).expect("the values");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
     let array = |(name, t): (String, safetensors::tensor::TensorView)| {
         let dtype = match t.dtype() {
@@ -191,17 +199,19 @@ fn artifacts_of_jax_with_small_elements() -> Result<()> {
 #[test]
 fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     setup();
-    let place = Exported::<(Array,), Array>::load(exported("where.jax"))?;
-    assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
-    assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
-    for (name, parts) in [
-        ("custom", ["the type \"Box\" has no place in Rust", "dictionaries, named tuples, tuples and lists"]),
-        ("lapack", ["lapack_sgeev_ffi", "`triangular_solve`"]),
-        ("keys_rbg", ["element type key<rbg>", "key_data"]),
-    ] {
-        let file = exported(&format!("{name}.jax"));
-        let error = Exported::<(Array,), Array>::load(file).err().expect(name).to_string();
-        parts.iter().for_each(|part| assert!(error.contains(part), "{name}: {error}"));
+    for version in VERSIONS {
+        let place = Exported::<(Array,), Array>::load(exported(&format!("{version}where.jax")))?;
+        assert_eq!(place.platforms().collect::<Vec<_>>(), ["cpu", "tpu"]);
+        assert_ne!(place.mlir_module("cpu"), place.mlir_module("tpu"));
+        for (name, parts) in [
+            ("custom", ["the type \"Box\" has no place in Rust", "dictionaries, named tuples, tuples and lists"]),
+            ("lapack", ["lapack_sgeev_ffi", "`triangular_solve`"]),
+            ("keys_rbg", ["element type key<rbg>", "key_data"]),
+        ] {
+            let file = exported(&format!("{version}{name}.jax"));
+            let error = Exported::<(Array,), Array>::load(file).err().expect(name).to_string();
+            parts.iter().for_each(|part| assert!(error.contains(part), "{version}{name}: {error}"));
+        }
     }
     Ok(())
 }
@@ -527,8 +537,12 @@ np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
 /// Kernels of Pallas are calls with strings of bytes, for one platform each; another platform has its own branch.
 #[test]
 fn kernels_of_pallas_and_their_stand_ins() -> Result<()> {
+    VERSIONS.into_iter().try_for_each(kernels_of)
+}
+
+fn kernels_of(version: &str) -> Result<()> {
     setup();
-    let load = |platform: &str| Exported::<(Array,), Array>::load(exported(&format!("kernel_{platform}.jax")));
+    let load = |platform: &str| Exported::<(Array,), Array>::load(exported(&format!("{version}kernel_{platform}.jax")));
     let (tpu, cuda) = (load("tpu")?, load("cuda")?);
     let texts = [tpu.mlir_module("tpu"), cuda.mlir_module("cuda")].map(Option::unwrap_or_default);
     assert!(texts[0].contains("@tpu_custom_call") || texts[0].contains("\"tpu_custom_call\""), "{}", texts[0]);

@@ -31,8 +31,14 @@ pub(super) enum Attribute<'a> {
     Alias(Vec<i64>, i64, Vec<i64>),
     /// Absolute and relative tolerance, units in the last place, and the mode.
     Accuracy([f64; 2], i64, usize),
-    /// Shape and values of integers that became known when symbolic sizes did.
+    /// Shape and values of integers that were computed here: from symbolic sizes, or from the axes of a mesh.
     Numbers(Vec<i64>, Vec<i64>),
+    /// The groups of a collective, as mesh axes: the mesh and an array of [`Attribute::AxisRef`].
+    MeshAxes(usize, usize),
+    /// A mesh axis by name, or a part of it.
+    AxisRef(usize, Option<usize>),
+    /// A part of a mesh axis: the product of the parts before it, and its size.
+    SubAxis(i64, i64),
     /// A number of elements, of 64 bits.
     Count(i64),
     /// A function that was written for known sizes.
@@ -176,6 +182,12 @@ impl<'a> Dictionary<'a> {
                 let tolerance = [f64::from_bits(r.signed()? as u64), f64::from_bits(r.signed()? as u64)];
                 Attribute::Accuracy(tolerance, r.signed()?, r.index()?)
             }
+            ("vhlo", 21) => Attribute::SubAxis(r.signed()?, r.signed()?),
+            ("vhlo", 22) => {
+                let name = r.index()?;
+                Attribute::AxisRef(name, if r.varint()? == 1 { Some(r.index()?) } else { None })
+            }
+            ("vhlo", 23) => Attribute::MeshAxes(r.index()?, r.index()?),
             ("sdy", code) => self.sharding(code, r, entry)?,
             (_, code) => return Err(unknown("attribute", entry, code)),
         })
@@ -289,6 +301,9 @@ impl<'a> Dictionary<'a> {
                     decimal(*rtol),
                     inner(*mode)?
                 )
+            }
+            Attribute::MeshAxes(..) | Attribute::AxisRef(..) | Attribute::SubAxis(..) => {
+                return Err(damaged("its program has axes of a mesh where there are no groups of devices"));
             }
             Attribute::Sharding(name @ ("sharding" | "mesh"), text) => format!("#sdy.{name}{text}"),
             Attribute::Sharding("sharding_per_value", text) => format!("#sdy.sharding_per_value<{text}>"),

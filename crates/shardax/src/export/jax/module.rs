@@ -1,6 +1,7 @@
 //! A portable artifact as text: VHLO operations become StableHLO operations in the generic form.
 
 mod calls;
+mod groups;
 mod infer;
 mod known;
 mod refine;
@@ -96,6 +97,8 @@ struct Writer<'a> {
     /// The functions that stand for calls of LAPACK, by those calls, with the operands that they take; and their text.
     routines: HashMap<String, (String, Vec<usize>)>,
     routine_text: String,
+    /// The axes of its meshes by the meshes' names.
+    mesh_axes: HashMap<&'a str, Vec<(String, usize)>>,
     /// Prefixes of shardings on meshes without axes, which mean one device.
     axisless: Vec<String>,
     /// The operands of the last `return`.
@@ -120,6 +123,7 @@ impl Module {
             symbolic,
             routines: HashMap::new(),
             routine_text: String::new(),
+            mesh_axes: HashMap::new(),
             axisless: Vec::new(),
             returned: Vec::new(),
         };
@@ -300,6 +304,7 @@ impl<'a> Writer<'a> {
             self.axisless.push(format!("<{},", symbol(name)));
             return Ok(());
         }
+        self.mesh_axes.insert(name, axes.clone());
         self.made.meshes.push(axes);
         self.line(2, &format!("sdy.mesh {} = {text}", symbol(name)))
     }
@@ -455,9 +460,10 @@ impl<'a> Writer<'a> {
                 None => return Ok(()),
             };
         }
-        if op.name == "custom_call_v1" {
+        if matches!(op.name, "custom_call_v1" | "custom_call_v2") {
             self.routine(&mut op)?;
         }
+        self.flatten_groups(&mut op)?;
         let (name, results) = self.results_name(&op);
         if op.regions == 0 {
             self.define_results(&op, &name, take(&mut known))?;

@@ -67,6 +67,17 @@ fn names(operation: &str) -> Option<&'static [&'static str]> {
             "output_operand_aliases",
             "result_layouts",
         ],
+        "custom_call_v2" => &[
+            "api_version",
+            "backend_config",
+            "call_target_name",
+            "called_computations",
+            "has_side_effect",
+            "operand_layouts",
+            "output_operand_aliases",
+            "result_layouts",
+            "result_tilings",
+        ],
         "dot_general_v1" => &[
             "lhs_batching_dimensions",
             "lhs_contracting_dimensions",
@@ -324,7 +335,8 @@ impl<'a> Dictionary<'a> {
             }
             ("backend_config", Attribute::Dictionary(each)) if each.is_empty() => return Ok(None),
             (
-                "called_computations" | "operand_layouts" | "result_layouts" | "output_operand_aliases",
+                "called_computations" | "operand_layouts" | "result_layouts" | "output_operand_aliases"
+                | "result_tilings",
                 Attribute::Array(each),
             ) if each.is_empty() => return Ok(None),
             ("called_computations", Attribute::Array(each)) => {
