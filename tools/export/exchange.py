@@ -228,7 +228,6 @@ def _sized(said, prefix, tensors):
     mesh = AbstractMesh(sizes, names, axis_types=tuple(types))
     # One device, or no word of how: as the caller has it.
     named = lambda specs: tuple(s if s is None or not names else NamedSharding(mesh, PartitionSpec(*map(tuple, s))) for s in specs)
-    hlo = lambda shardings, avals: tuple(s and _export.named_to_hlo_sharding(s, a) for s, a in zip(shardings, avals))
     captures = [_array(tensors[f"{prefix}captures.{i}"], a["dtype"]) for i, a in enumerate(said["captures"])]
     texts = {p: bytes(tensors[f"{prefix}stablehlo.{p}"][2]).decode() for p in said["platforms"]}
     with mlir.make_ir_context():
@@ -241,8 +240,8 @@ def _sized(said, prefix, tensors):
     exported = jax.export.Exported(
         fun_name=said["name"], in_tree=jax.tree.structure((tuple(in_avals), {})), in_avals=in_avals,
         out_tree=jax.tree.structure(list(said["out_avals"]), is_leaf=lambda x: isinstance(x, dict)), out_avals=out_avals,
-        _has_named_shardings=True, _in_named_shardings=ins, _out_named_shardings=outs,
-        in_shardings_hlo=hlo(ins, in_avals), out_shardings_hlo=hlo(outs, out_avals),
+        _in_named_shardings=ins, _out_named_shardings=outs,
+        in_shardings_hlo=(None,) * len(ins), out_shardings_hlo=(None,) * len(outs),
         nr_devices=int(np.prod(sizes, dtype=int)), platforms=(next(iter(texts)),), ordered_effects=(), unordered_effects=(), disabled_safety_checks=(),
         mlir_module_serialized=module, calling_convention_version=jax.export.maximum_supported_calling_convention_version,
         module_kept_var_idx=tuple(range(len(in_avals))), uses_global_constants=False, _get_vjp=None)

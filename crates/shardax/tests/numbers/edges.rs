@@ -490,3 +490,45 @@ fn logarithms_of_powers_keep_nan() -> Result<()> {
     assert!((got - std::f32::consts::FRAC_PI_4).abs() < 1e-5, "{got}");
     Ok(())
 }
+
+/// The slope of a complex function along a direction.
+fn complex_slope(f: fn(Array) -> Array, x: (f32, f32), along: (f32, f32)) -> Vec<f64> {
+    let number = |(re, im): (f32, f32)| np::complex(array(re), array(im));
+    let (_, slope) = jvp(f, number(x), number(along)).expect("a slope");
+    floats(&np::stack(&[np::real(&slope), np::imag(&slope)], 0))
+}
+
+/// Finite differences in float64, which JAX 0.12 agrees with.
+#[test]
+fn complex_acosh_and_sign_have_slopes_on_every_branch() -> Result<()> {
+    setup();
+    same(&array(complex_slope(|x| np::arccosh(x), (-0.7, 0.4), (1.0, 0.0))), &[-0.365_039_82, -1.005_953_6]);
+    same(&array(complex_slope(|x| np::arccosh(x), (0.7, 0.4), (1.0, 0.0))), &[0.365_039_82, -1.005_953_6]);
+    same(&array(complex_slope(|x| x.sign(), (-0.7, 0.4), (1.0, 0.0))), &[0.305_316_27, 0.534_303_47]);
+    same(&array(complex_slope(|x| x.sign(), (-0.7, 0.4), (0.0, 1.0))), &[0.534_303_47, 0.935_031_08]);
+    // Outward nothing turns, and at 0 there is no slope.
+    let outward = complex_slope(|x| x.sign(), (-0.6, 0.8), (-0.6, 0.8));
+    assert!(outward.iter().all(|part| part.abs() < 1e-7), "{outward:?}");
+    same(&array(complex_slope(|x| x.sign(), (0.0, 0.0), (1.0, 0.0))), &[0.0, 0.0]);
+    // Reverse mode has the same slopes; real numbers have none.
+    let z = np::complex(array([-0.7f32]), array([0.4f32]));
+    let slope = grad(|z: Array| np::real(z.sign()).sum(..)).call(&z)?;
+    same(&np::real(&slope), &[0.305_316_27]);
+    same(&np::imag(&slope), &[-0.534_303_47]);
+    same(&slopes(|x| x.sign(), &array([-2.0f32, 0.0, 3.0])), &[0.0, 0.0, 0.0]);
+    Ok(())
+}
+
+/// Squares neither cancel next to 1 nor overflow. Values of mpmath.
+#[test]
+fn slopes_of_inverse_functions_keep_their_digits() {
+    setup();
+    let near = 1.0 - f32::EPSILON;
+    let far = 1e25f32;
+    same(&slopes(|x| np::arcsin(x), &array([near, -near])), &[2_048.000_06, 2_048.000_06]);
+    same(&slopes(|x| np::arccos(x), &array([near])), &[-2_048.000_06]);
+    same(&slopes(|x| np::arccosh(x), &array([1.0 + f32::EPSILON, far])), &[2_047.999_94, 1e-25]);
+    same(&slopes(|x| np::arcsinh(x), &array([far, -far, 0.0, 1.0])), &[1e-25, 1e-25, 1.0, 0.707_106_8]);
+    let second = grad(|x: Array| grad(|x: Array| Ok(np::arcsinh(x))).call(x)).call(1.0f32).expect("a second slope");
+    same(&second, &[-0.353_553_4]);
+}

@@ -1,6 +1,7 @@
 //! Numbers where the easy way is wrong: half precision, the edges of dtypes, ties and emptiness. (Each function's values
 //! there are compared with JAX's in `golden.rs`.)
 
+mod accuracy;
 mod attention;
 #[path = "../common/mod.rs"]
 mod common;

@@ -7,7 +7,7 @@ use crate::core::program::Aval;
 use crate::ops::primitive::unary::Unary;
 
 /// Operations that are computed via an integer exponent.
-const BY_EXPONENT: [&str; 6] = ["exp", "expm1", "logistic", "sinh", "cosh", "erfc"];
+const BY_EXPONENT: [&str; 5] = ["exp", "logistic", "sinh", "cosh", "erfc"];
 
 /// The operation, or NaN where the operand is NaN: for a constant NaN the plugin computes an undefined integer, and may
 /// then read uninitialized memory, as in `exp(where(p, NaN, x))`.

@@ -4,6 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::IntegerPow;
 use super::elementwise::{self, Accepts};
+use super::special::{self, widened_unary};
+use super::stop_gradient::stop_gradient;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -25,9 +27,11 @@ enum Derivative {
     Linear(fn(&Array) -> Array),
     /// The result's tangent from the operand, the result and the operand's tangent.
     Tangent(fn(&Array, &Array, &Array) -> Array),
+    /// Piecewise constant for real numbers; the tangent of complex ones.
+    ComplexTangent(fn(&Array, &Array, &Array) -> Array),
 }
 
-use Derivative::{Factor, Linear, Tangent, Zero};
+use Derivative::{ComplexTangent, Factor, Linear, Tangent, Zero};
 
 /// An operation: its name, its StableHLO or CHLO operation, the accepted and returned dtypes, its derivative.
 pub(crate) struct Def {
@@ -115,6 +119,14 @@ impl Primitive for Unary {
                     Ok(vec![counted.astype(outs[0].dtype)])
                 })
             }
+            // XLA loses digits: of `expm1` next to 0, of the others next to their roots.
+            ("expm1", _) if !outs[0].dtype.is_complex() => {
+                cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::expm1)]))
+            }
+            ("lgamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::log_gamma)])),
+            ("digamma", _) => {
+                cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::digamma)]))
+            }
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }
     }
@@ -125,7 +137,8 @@ impl Primitive for Unary {
             Zero => None,
             Factor(f) => Some(t * f(&args[0], &y)),
             Linear(_) => Some(self.apply(t)),
-            Tangent(f) => Some(f(&args[0], &y, t)),
+            ComplexTangent(_) if !args[0].dtype().is_complex() => None,
+            Tangent(f) | ComplexTangent(f) => Some(f(&args[0], &y, t)),
         });
         Ok((smallvec![y], vec![tangent]))
     }
@@ -160,7 +173,13 @@ macro_rules! unary {
 
 unary! {
     NEG "neg" "stablehlo.negate" Number same, Linear(|ct| -ct);
-    SIGN "sign" "stablehlo.sign" Signed same, Zero;
+    SIGN "sign" "stablehlo.sign" Signed same, ComplexTangent(|x, y, t| {
+        // The sign is a point of the unit circle: only the part of t across it turns it. It has no slope at 0.
+        let size = ABS.apply(x);
+        let size = where_(size.equal(0), 1, size);
+        let turn = IMAG.apply(&(CONJ.apply(y) * t)) / size;
+        crate::ops::lax::complex(&(-IMAG.apply(y) * &turn), &(REAL.apply(y) * &turn))
+    });
     FLOOR "floor" "stablehlo.floor" Float same, Zero;
     CEIL "ceil" "stablehlo.ceil" Float same, Zero;
     ROUND "round" "stablehlo.round_nearest_even" Float same, Zero;
@@ -177,13 +196,14 @@ unary! {
     TAN "tan" "stablehlo.tan" Inexact same, Factor(|_, y| y * y + 1);
     TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|_, y| (1 + y) * (1 - y));
     LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|_, y| y * (1 - y));
-    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| RSQRT.apply(&(1 - x * x)));
-    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -RSQRT.apply(&(1 - x * x)));
+    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| RSQRT.apply(&((1 - x) * (1 + x))));
+    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -RSQRT.apply(&((1 - x) * (1 + x))));
     ATAN "atan" "chlo.atan" Inexact same, Tangent(|x, _, t| t / (x * x + 1));
     SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
     COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
-    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| RSQRT.apply(&(x * x + 1)));
-    ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x * x - 1)));
+    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| asinh_slope(x));
+    // The root of the product is on another branch for complex numbers of a negative real part.
+    ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
     ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| (1 / (x + 1)) * (t / (1 - x)));
     ERF "erf" "chlo.erf" Float same,
         Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
@@ -193,7 +213,7 @@ unary! {
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
     LGAMMA "lgamma" "chlo.lgamma" Float same, Factor(|x, _| DIGAMMA.apply(x));
     DIGAMMA "digamma" "chlo.digamma" Float same, Factor(|x, _| crate::ops::lax::polygamma(1, x));
-    BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(super::special::bessel_i1e_slope);
+    BESSEL_I1E "bessel_i1e" "chlo.bessel_i1e" Float same, Factor(special::bessel_i1e_slope);
     ABS "abs" "stablehlo.abs" Signed DType::real, Tangent(|x, y, t| {
         if !x.dtype().is_complex() {
             // The slope at 0 is +1, as in JAX.
@@ -211,6 +231,15 @@ unary! {
     // Cotangents pair with tangents as real numbers, without conjugation.
     IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
+}
+
+/// `1 / √(x² + 1)`, where the square does not overflow.
+fn asinh_slope(x: &Array) -> Array {
+    let size = stop_gradient(ABS.apply(x));
+    let inverse = 1 / where_(size.greater(1), size, 1);
+    let inverse = inverse.astype(x.dtype());
+    let scaled = x * &inverse;
+    RSQRT.apply(&(&scaled * &scaled + &inverse * &inverse)) * inverse
 }
 
 /// The sine and the cosine of complex numbers.

@@ -7,14 +7,18 @@ mod beta;
 mod dilogarithm;
 mod error;
 mod expint;
+mod exponential;
 mod gamma;
 mod gamma_uniform;
+mod log_gamma;
 mod normal;
 mod oscillating;
 mod owens;
 mod zeta;
 
 pub(crate) use bessel::bessel_i1e_slope;
+pub(super) use exponential::expm1;
+pub(super) use log_gamma::{digamma, log_gamma};
 pub(crate) use normal::{cumulative, density, log_density};
 pub(crate) use zeta::zeta_slope;
 
@@ -35,6 +39,24 @@ fn eps(dtype: DType) -> f64 {
 /// A constant of the dtype of `like`.
 fn constant(v: f64, like: &Array) -> Array {
     Array::literal(Scalar::float(v), like.dtype(), false)
+}
+
+/// A Chebyshev series at `x`, from -1 to 1. The terms that the dtype of `x` does not resolve are left out.
+fn chebyshev(x: &Array, coefficients: &[f64]) -> Array {
+    let smallest = coefficients[0].abs() * eps(x.dtype()) / 16.0;
+    let count = coefficients.iter().rposition(|c| c.abs() >= smallest).map_or(1, |last| last + 1);
+    let twice = x * 2;
+    // Clenshaw's recurrence.
+    let (mut before, mut sum) = (constant(0.0, x), constant(0.0, x));
+    for &c in coefficients[1..count].iter().rev() {
+        (sum, before) = (&twice * &sum - before + c, sum);
+    }
+    x * sum - before + coefficients[0]
+}
+
+/// Applies `f` to an operand, at least in float32.
+pub(super) fn widened_unary(x: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
+    widened(std::slice::from_ref(x), |x| Ok(f(&x[0])))
 }
 
 /// Applies `f` to operands of one shape, at least in float32.
@@ -106,7 +128,7 @@ expanded! {
     NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
     LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
         |x, y, _, t| t * EXP.apply(&(log_density(&x[0]) - y));
-    EXPN "expn" Float, |a| widened(a, |a| expint::expn(&a[0], &a[1])), |a, out, i, t| match i {
+    EXPN "expn" Float, |a| widened(a, |a| Ok(expint::expn(&a[0], &a[1]))), |a, out, i, t| match i {
         0 => no_slope("expn", "its order", out),
         _ => -t * EXPN.apply(&[&a[0] - 1, a[1].clone()]),
     };
