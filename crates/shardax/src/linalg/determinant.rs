@@ -9,7 +9,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::det::{Det, parity};
 use crate::ops::primitive::lu::Lu;
-use crate::ops::primitive::matrix::square;
+use crate::ops::primitive::matrix::{square, square_of_inexact};
 use crate::ops::primitive::unary::{ABS, LOG, SIGN};
 
 /// The determinants of square matrices: `[...]` of `[..., n, n]`; 1 for `n = 0`.
@@ -26,7 +26,7 @@ pub fn det(x: impl ArrayLike) -> Array {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
-        square("det", &x.aval())?;
+        square_of_inexact("det", &x.aval())?;
         composite1("det_by_size", (), &[x], |(), x| Ok(vec![det_traced(&x[0])]))
     });
     Array::from_result(made, &x)

@@ -70,8 +70,7 @@ pub fn eigvals(a: impl ArrayLike) -> Result<Array> {
 pub(crate) fn checked(name: &'static str, a: &Array) -> Result<Array> {
     let a = inexact(a)?;
     square(name, &a.aval())?;
-    let wide = if a.dtype().bits() < 32 { DType::F32 } else { a.dtype() };
-    Ok(convert(&a, wide, false))
+    Ok(convert(&a, a.dtype(), false))
 }
 
 fn values(a: &Array) -> Result<Array> {

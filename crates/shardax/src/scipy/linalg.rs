@@ -17,7 +17,7 @@ use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
 use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::composite::composite1;
-use crate::ops::primitive::matrix::{eye_like, product, square};
+use crate::ops::primitive::matrix::{eye_like, product, square, square_of_inexact};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, CEIL, LOG};
 
@@ -41,7 +41,7 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (l, b) = (l.into_array(), b.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&l, &b], to_inexact)?;
-        square("cho_solve", &args[0].aval())?;
+        square_of_inexact("cho_solve", &args[0].aval())?;
         composite1("cho_solve", (), &args, |(), args| {
             let (l, b) = (&args[0], &args[1]);
             let columns = if b.ndim() == 1 { b.expand_dims(-1) } else { b.clone() };
@@ -169,9 +169,7 @@ pub fn expm(x: impl ArrayLike) -> Array {
         let a = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         square("expm", &a.aval())?;
         composite1("expm", (), &[a], |(), a| {
-            let narrow = a[0].dtype();
-            let wide = if narrow.bits() < 32 { DType::F32 } else { narrow };
-            Ok(vec![exponential(&convert(&a[0], wide, false))?.astype(narrow)])
+            Ok(vec![exponential(&convert(&a[0], a[0].dtype(), false))?])
         })
     });
     Array::from_result(made, &x)

@@ -130,7 +130,7 @@ unary_functions! {
     /// ```
     log => floating!(LOG);
     /// The logarithm to base 2.
-    log2 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_2));
+    log2 => |x: &Array| convert(&log_to_base(x, std::f64::consts::LN_2), to_inexact(x.dtype()), x.weak_type());
     /// The logarithm to base 10.
     log10 => |x: &Array| strip_weak_type(log_to_base(x, std::f64::consts::LN_10));
     /// `log(1 + x)`, accurate near 0.

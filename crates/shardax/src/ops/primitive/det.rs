@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::lu::{Lu, UNIT_LOWER, UPPER, permuted};
-use super::matrix::{batch_first, eye_like, square, widened, with_last};
+use super::matrix::{batch_first, eye_like, square, with_last};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -47,12 +47,10 @@ impl Primitive for Det {
         rule.batch_only(2)
     }
 
-    fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        widened(cx, args, outs, |cx, args, _| {
-            cx.expand(args, |a| {
-                let lu = Lu.apply(&a[0]);
-                Ok(vec![lu[0].last_diagonal(0).prod(-1) * parity(&lu[1], a[0].dtype())])
-            })
+    fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
+        cx.expand(args, |a| {
+            let lu = Lu.apply(&a[0]);
+            Ok(vec![lu[0].last_diagonal(0).prod(-1) * parity(&lu[1], a[0].dtype())])
         })
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum Accepts {
     /// Integers and floats.
     Ordered,
     Inexact,
+    /// Types that matrices can be decomposed in: half precision is too coarse.
+    Decomposable,
     Float,
     /// The parts of complex numbers: float32 and float64.
     Part,
@@ -40,6 +42,9 @@ impl Accepts {
             Accepts::Ordered => (dtype.is_integer() || dtype.is_float(), "integers and floating point types"),
             Accepts::Part => (matches!(dtype, DType::F32 | DType::F64), "float32 and float64"),
             Accepts::Inexact => (dtype.is_inexact(), "floating point and complex types"),
+            Accepts::Decomposable => {
+                (dtype.is_inexact() && dtype.bits() >= 32, "float32, float64, complex64 and complex128")
+            }
             Accepts::Float => (dtype.is_float(), "floating point types"),
             Accepts::Complex => (dtype.is_complex(), "complex types"),
             Accepts::Integer => (dtype.is_integer(), "integers"),

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::add_tangents;
 use super::gather::{GatherScatterMode, take_along};
-use super::matrix::{batch_first, matrices, matrix, part, product, square, widened, with_last};
+use super::matrix::{batch_first, matrices, matrix, part, product, square_of_inexact, widened, with_last};
 use super::triangular_solve::{Op, TriangularSolve, solve_together};
 use super::unary::{ABS, IMAG, REAL};
 use crate::core::array::Array;
@@ -218,7 +218,7 @@ impl Primitive for Solve {
     }
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
-        square("linear_solve", &args[0])?;
+        square_of_inexact("linear_solve", &args[0])?;
         Ok(smallvec![Aval { weak: args[0].weak && args[3].weak, ..args[3].clone() }])
     }
 

@@ -17,9 +17,9 @@ use crate::ops::promotion::convert;
 use crate::precision::Precision;
 use crate::shape::Shape;
 
-/// The rows and columns of matrices of floating point or complex numbers.
+/// The rows and columns of matrices in a dtype that has decompositions.
 pub(crate) fn matrix(name: &str, aval: &Aval) -> Result<(usize, usize)> {
-    Accepts::Inexact.check(name, aval.dtype)?;
+    Accepts::Decomposable.check(name, aval.dtype)?;
     dims(name, aval)
 }
 
@@ -38,8 +38,14 @@ pub(super) fn matrices(aval: &Aval, one: fn(f64, f64) -> f64) -> Flops {
     Flops::of_matmuls(count * one(m as f64, n as f64) * super::dot::parts(aval.dtype))
 }
 
-/// The size of square matrices of floating point or complex numbers.
+/// The size of square matrices in a dtype that has decompositions.
 pub(crate) fn square(name: &str, aval: &Aval) -> Result<usize> {
+    Accepts::Decomposable.check(name, aval.dtype)?;
+    square_of_any(name, aval)
+}
+
+/// The size of square matrices of floating point or complex numbers, half precision included.
+pub(crate) fn square_of_inexact(name: &str, aval: &Aval) -> Result<usize> {
     Accepts::Inexact.check(name, aval.dtype)?;
     square_of_any(name, aval)
 }

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::add_tangents;
-use super::matrix::{adjoint, batch_first, product, square, widened};
+use super::matrix::{adjoint, batch_first, product, square_of_inexact, widened};
 use super::unary::conj;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -85,7 +85,7 @@ impl Primitive for TriangularSolve {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let (a, b) = (&args[0], &args[1]);
-        let n = square("triangular_solve", a)?;
+        let n = square_of_inexact("triangular_solve", a)?;
         if a.dtype != b.dtype {
             return Err(err!(Type, "triangular_solve requires arguments to have the same dtypes, got {a} and {b}")
                 .help("convert one of them with `astype`"));

@@ -122,8 +122,9 @@ fn by_triangle(
 ) -> Array {
     let a = a.into_array();
     let made = at_caller(|| {
-        let wide = checked(name, &a)?;
-        let outs = composite(name, (), 1, &[wide], move |(), args| {
+        let inexact = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
+        let wide = if inexact.dtype().bits() < 32 { inexact.astype(DType::F32) } else { inexact };
+        let outs = composite(name, (), 1, &[checked(name, &wide)?], move |(), args| {
             each_matrix(args, |args| {
                 let (t, z) = forms::schur(&args[0])?;
                 let (t, z) = if t.dtype().is_complex() { (t, z) } else { forms::triangular_of_real(&t, &z)? };

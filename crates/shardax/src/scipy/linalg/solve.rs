@@ -11,7 +11,7 @@ use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
-use crate::ops::primitive::matrix::square;
+use crate::ops::primitive::matrix::{square, square_of_inexact};
 
 /// The structure of a matrix in [`solve`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -148,7 +148,7 @@ pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLik
     let made = at_caller(|| {
         pivots.check()?;
         let args = promote_dtypes(&[&lu, &b], to_inexact)?;
-        let n = square("lu_solve", &args[0].aval())?;
+        let n = square_of_inexact("lu_solve", &args[0].aval())?;
         let rows = if b.ndim() == 1 { 0 } else { b.ndim().wrapping_sub(2) };
         let lead = &lu.shape()[..lu.ndim() - 2];
         let fits = b.ndim() > 0 && b.shape()[rows] == n && (lead.is_empty() || lead == &b.shape()[..rows]);
