@@ -63,7 +63,7 @@ def _written(exported, prefix, vjp_order, tensors):
         module = ir.Module.parse(exported.mlir_module())
         if exported.uses_global_constants or "jax.uses_shape_polymorphism = true" in exported.mlir_module():
             module = mlir.refine_polymorphic_shapes(module)  # symbols within become the numbers that it is exported for
-        text = module.operation.get_asm(enable_debug_info=False).encode()
+        text = _flat_groups(module.operation.get_asm(enable_debug_info=False)).encode()
     for platform in exported.platforms:
         tensors[f"{prefix}stablehlo.{platform}"] = ("U8", [len(text)], text)
     mesh = _mesh(exported, text.decode())
@@ -99,6 +99,23 @@ def _written(exported, prefix, vjp_order, tensors):
         "captures": [],
         "vjp": vjp,
     } | _types(exported, mesh)
+
+
+def _flat_groups(text):
+    """The text with groups of devices as lists, where they are axes of a mesh: older StableHLO has no such groups."""
+    axes = lambda mesh: {name: int(size) for name, size in re.findall(r'"(.*?)"=(\d+)', mesh)}
+    meshes = {name: axes(mesh) for name, mesh in re.findall(r"sdy\.mesh @(\w+) = <\[(.*?)\]>", text)}
+
+    def groups(found):
+        sizes, within = meshes[found[1]], re.findall(r'name = "(.*?)"', found[2])
+        names = list(sizes)
+        across = [name for name in names if name not in within]
+        devices = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+        devices = devices.transpose([names.index(name) for name in across + within])
+        devices = devices.reshape(-1, math.prod(sizes[name] for name in within))
+        return f"dense<{devices.tolist()}> : tensor<{devices.shape[0]}x{devices.shape[1]}xi64>"
+
+    return re.sub(r"#stablehlo\.replica_group_mesh_axes<mesh = @(\w+), axes = \[(.*?)\]>", groups, text)
 
 
 def _types(exported, mesh):

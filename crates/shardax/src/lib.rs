@@ -247,7 +247,7 @@ pub use transfer_guard::{
 pub use transform::checkpoint as remat;
 pub use transform::jacobian;
 pub use transform::{
-    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, IntoJit, Jacobian, Jit, LinearFn, MapOptions,
+    Arg, Argnums, Checkify, Checkpoint, Grad, GradAux, Hessian, Inline, IntoJit, Jacobian, Jit, LinearFn, MapOptions,
     MaxTraces, NamedCall, Unravel, ValueAndGrad, ValueAndGradAux, VjpFn, Vmap, assert_max_traces, checkify, checkpoint,
     checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, named_call, ravel_pytree,
     value_and_grad, vjp, vjp_has_aux, vmap,

@@ -249,3 +249,12 @@ case("multinomial", multinomial, KEY, values(50, "i32"), values([0.2, 0.0, 0.5, 
 for shape in ((3, 2, 4), (4, 3, 2, 2), (1, 2, 3, 2, 5)):
     fn = lambda key, shape=shape: jax.nn.initializers.delta_orthogonal(0.5)(jax.random.wrap_key_data(key), shape)
     case("delta_orthogonal", fn, KEY, name="x".join(map(str, shape)), params={"shape": shape}, batch=False, tol=1e-5)
+
+# Polynomials by their coefficients, the constant one first; both extremes at once.
+case("polynomial", lambda x, a, b, c: lax.polynomial(x, [a, b, c]), normal(3, 4), normal(3, 4), normal(), normal(3, 4))
+case("polynomial", lambda x: lax.polynomial(x, [1.0, -2.0, 0.5, 3.0]), normal(5), name="plain")
+case("polynomial", lambda x: lax.polynomial(x, [1, -2, 5]), integers(5), name="i32")
+case("polynomial_curvature", curvature(lambda x: lax.polynomial(x, [1.0, -2.0, 0.5, 3.0])), normal(5))
+case("minmax", lambda x: jnp.minmax(x, axis=1), normal(3, 4))
+case("minmax", lambda x: jnp.minmax(x), values([3, NAN, 1]), name="nan", grad=False)
+case("minmax", lambda x: jnp.minmax(x, axis=0, initial=2), integers(3, 4), name="initial")

@@ -99,6 +99,23 @@ for label, x, k in [
         batch=[(0,), (1,)] if label == "f32" else False,
         grad=label not in ("f32_ties", "f32_nan"),
     )
+for label, x, k, axis, mode in [
+    ("f32", normal(4, 6), 3, 0, "largest"),
+    ("f32_smallest", normal(3, 6), 2, 0, "smallest"),
+    ("f32_ties", small(2, 8, lo=0, hi=3), 5, 1, "smallest"),
+    ("i8", values([-128, 0, 127, -128], "i8"), 3, 0, "smallest"),
+    ("u8", values([255, 0, 3, 0], "u8"), 4, 0, "smallest"),
+    ("f32_nan", values([1, NAN, 3, -INF, INF, NAN]), 5, 0, "smallest"),
+]:
+    family.case(
+        f"top_k_of_{label}",
+        lambda x, k=k, axis=axis, mode=mode: jnp.top_k(x, k, axis=axis, mode=mode),
+        x,
+        op="top_k_of",
+        params={"k": k, "axis": axis, "mode": mode},
+        batch=[(0,), (1,)] if label == "f32_smallest" else False,
+        grad=label in ("f32", "f32_smallest"),
+    )
 family.case("median_f32", lambda x: jnp.median(x, axis=1), normal(2, 5), op="median", params={"axis": 1}, batch=False)
 family.case(
     "searchsorted_f32",

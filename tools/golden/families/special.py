@@ -48,6 +48,10 @@ case("gammasgn", values([0.5, -0.5, -1.5, -1, -2, 0.0, -0.0, NAN]), grad=False, 
 for op in ("erf", "erfc", "erfinv"):
     case(op, probability("f32"), batch=False)
 
+case("erfcinv", uniform(6, lo=0.01, hi=1.99), batch=False)
+case("erfcinv", values([0, 2, 1, 0.5, 1e-30, 1e-6, 1.9999, -1, 3, NAN]), name="edges", grad=False, batch=False)
+case("erfcinv", uniform(6, lo=0.01, hi=1.99, dtype="f64"), name="f64", batch=False, tol=1e-10, grad_tol=1e-9)
+
 for op in ("xlogy", "xlog1py"):
     case(op, positive("f32"), positive("f32"))
     case(op, values([0, 0, 0, 0, 1, 2]), values([0, -1, INF, NAN, 0, -1]), name="edges", grad=False, batch=False)

@@ -66,7 +66,10 @@ pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
     let x = x.into_array();
     let made = at_caller(|| {
         let x = inexact(&x)?;
-        square("slogdet", &x.aval())?;
+        let n = square_of_inexact("slogdet", &x.aval())?;
+        if n > 2 {
+            square("slogdet", &x.aval())?;
+        }
         composite("slogdet", (), 2, &[x], |(), x| {
             let weak = x[0].weak_type();
             Ok(slogdet_traced(&x[0]).iter().map(|y| convert(y, y.dtype(), weak)).collect())
@@ -76,6 +79,10 @@ pub fn slogdet(x: impl ArrayLike) -> (Array, Array) {
 }
 
 fn slogdet_traced(x: &Array) -> Vec<Array> {
+    if x.shape()[x.ndim() - 1] <= 2 {
+        let det = det_traced(x);
+        return vec![SIGN.apply(&det), LOG.apply(&ABS.apply(&det))];
+    }
     let lu = Lu.apply(x);
     let diagonal = lu[0].last_diagonal(0);
     let size = ABS.apply(&diagonal);

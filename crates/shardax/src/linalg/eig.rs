@@ -5,7 +5,6 @@ use super::{inexact, pair, solve};
 use crate::core::array::Array;
 use crate::core::function::Function;
 use crate::core::program::trace::at_caller;
-use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::control_flow::custom_jvp;
 use crate::ops::lax;

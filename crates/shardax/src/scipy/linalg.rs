@@ -168,9 +168,7 @@ pub fn expm(x: impl ArrayLike) -> Array {
     let made = at_caller(|| {
         let a = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         square("expm", &a.aval())?;
-        composite1("expm", (), &[a], |(), a| {
-            Ok(vec![exponential(&convert(&a[0], a[0].dtype(), false))?])
-        })
+        composite1("expm", (), &[a], |(), a| Ok(vec![exponential(&convert(&a[0], a[0].dtype(), false))?]))
     });
     Array::from_result(made, &x)
 }

@@ -37,6 +37,31 @@ pub struct Jit<F, Args> {
 /// Shardings of arguments or results; `None` leaves a part open.
 type Shardings = Prefix<Option<ShardingLike>>;
 
+/// When a call of a compiled function inside another one is replaced by its operations.
+///
+/// shardax lowers programs without calls, so only [`Inline::JaxEarly`] differs from the others: XLA finds no call to
+/// inline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Inline {
+    /// While the caller is traced.
+    JaxEarly,
+    /// When the caller is lowered.
+    JaxLate,
+    /// Early in XLA's compilation, for calls that are in a program.
+    XlaEarly,
+    /// Late in XLA's compilation, for calls that are in a program.
+    XlaLate,
+    /// As the libraries choose.
+    #[default]
+    Auto,
+}
+
+impl From<bool> for Inline {
+    fn from(inline: bool) -> Self {
+        if inline { Inline::JaxEarly } else { Inline::Auto }
+    }
+}
+
 #[derive(Clone, Hash)]
 pub(crate) struct Options {
     pub name: &'static str,
@@ -45,7 +70,7 @@ pub(crate) struct Options {
     in_shardings: Shardings,
     out_shardings: Shardings,
     keep_unused: bool,
-    inline: bool,
+    inline: Inline,
     compiler_options: CompilerOptions,
 }
 
@@ -130,9 +155,18 @@ impl<F, Args> Jit<F, Args> {
         self.with(|o| o.compiler_options = options.into_iter().collect())
     }
 
-    /// Sets whether a trace of a function that calls this one shows its operations instead of one call.
-    pub fn inline(self, inline: bool) -> Self {
-        self.with(|o| o.inline = inline)
+    /// Sets when calls by other compiled functions are replaced by the operations of this one: `true` is
+    /// [`Inline::JaxEarly`], `false` [`Inline::Auto`].
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// use shardax::Inline;
+    /// let f = jit(|x: Array| x.sin() * 2).inline(Inline::JaxEarly);
+    /// assert!(!make_program(|x: Array| f.call(x), ones([2]))?.to_string().contains("jit["));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn inline(self, inline: impl Into<Inline>) -> Self {
+        self.with(|o| o.inline = inline.into())
     }
 }
 
@@ -228,7 +262,7 @@ impl Options {
             in_shardings: Prefix::Leaf(None),
             out_shardings: Prefix::Leaf(None),
             keep_unused: false,
-            inline: false,
+            inline: Inline::Auto,
             compiler_options: CompilerOptions::default(),
         }
     }
@@ -278,7 +312,7 @@ impl Options {
             Ok(Flat { leaves, def: out.def })
         };
         // A call that mixes values that depend on tangents with others could not be transposed, so it is inlined.
-        if self.inline || !is_recording() {
+        if self.inline == Inline::JaxEarly || !is_recording() {
             return scoped(|| constrained(flat));
         }
         let key = InnerKey::new(&flat.def, avals_of(flat)?);

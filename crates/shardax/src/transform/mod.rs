@@ -20,7 +20,7 @@ pub use checkpoint::{Checkpoint, checkpoint, checkpoint_name};
 pub use derivative::{LinearFn, VjpFn, jvp, linear_transpose, linearize, vjp, vjp_has_aux};
 pub use grad::{Grad, GradAux, ValueAndGrad, ValueAndGradAux, grad, value_and_grad};
 pub use jacobian::{Hessian, Jacobian, hessian, jacfwd, jacrev};
-pub use jit::{IntoJit, Jit, jit};
+pub use jit::{Inline, IntoJit, Jit, jit};
 pub use map::MapOptions;
 pub use max_traces::{MaxTraces, assert_max_traces};
 pub use named_call::{NamedCall, named_call};

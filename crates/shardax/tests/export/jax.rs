@@ -43,10 +43,16 @@ type Dict = BTreeMap<String, Array>;
 /// Files of JAX's `export` (`tools/export`): called, compiled into others, mapped over rows, and differentiated.
 #[test]
 fn functions_that_jax_exported() -> Result<()> {
+    VERSIONS
+        .into_iter()
+        .try_for_each(|version| functions_that_jax_exported_of(version).map_err(|e| e.context(version.to_owned())))
+}
+
+fn functions_that_jax_exported_of(version: &str) -> Result<()> {
     setup();
-    let v = values();
+    let v = values_of(version);
     let p = Dict::from(["w", "b"].map(|name| (name.to_owned(), v[name].clone())));
-    let mlp = Exported::<(Dict, Array), Dict>::load(exported("mlp.safetensors"))?;
+    let mlp = Exported::<(Dict, Array), Dict>::load(exported(&format!("{version}mlp.safetensors")))?;
     let out = mlp.call((p.clone(), &v["x"]))?;
     assert!(allclose(&out["y"], &v["y"], 1e-6, 1e-6)?);
     assert!(allclose(&out["sum"], &v["sum"], 1e-5, 1e-6)?);
@@ -59,7 +65,7 @@ fn functions_that_jax_exported() -> Result<()> {
     let slope = jit(grad(loss)).call(p.clone())?;
     assert!(allclose(&slope["w"], &v["slope.w"], 1e-5, 1e-6)?);
     assert!(allclose(&slope["b"], &v["slope.b"], 1e-5, 1e-6)?);
-    let steps = Exported::<(Array, Array), (Array, Array)>::load(exported("steps.safetensors"))?;
+    let steps = Exported::<(Array, Array), (Array, Array)>::load(exported(&format!("{version}steps.safetensors")))?;
     let twice = stack(&[v["x"].clone(), v["x"].clone()], 0);
     let (last, sums) = jit(vmap(steps).in_axes((0, None))).call((twice, arange(0..5)))?;
     for row in 0..2 {
@@ -180,8 +186,14 @@ fn artifacts_of_jax_as_functions() -> Result<()> {
 /// Elements of 8 bits and fewer, each as JAX numbers it.
 #[test]
 fn artifacts_of_jax_with_small_elements() -> Result<()> {
+    VERSIONS.into_iter().try_for_each(|version| {
+        artifacts_of_jax_with_small_elements_of(version).map_err(|e| e.context(version.to_owned()))
+    })
+}
+
+fn artifacts_of_jax_with_small_elements_of(version: &str) -> Result<()> {
     setup();
-    let read = Exported::<(Array,), Array>::load(exported("small.jax"))?;
+    let read = Exported::<(Array,), Array>::load(exported(&format!("{version}small.jax")))?;
     let types: Vec<DType> = read.in_avals().map(|(_, aval)| aval.dtype).collect();
     let names: Vec<String> = types.iter().map(DType::to_string).collect();
     assert_eq!(
@@ -219,8 +231,14 @@ fn artifacts_of_jax_that_are_rejected() -> Result<()> {
 /// JAX's programs take and give keys as their words: the functions, keys.
 #[test]
 fn functions_of_keys() -> Result<()> {
+    VERSIONS
+        .into_iter()
+        .try_for_each(|version| functions_of_keys_of(version).map_err(|e| e.context(version.to_owned())))
+}
+
+fn functions_of_keys_of(version: &str) -> Result<()> {
     setup();
-    let read = Exported::<(Array,), (Array, Array)>::load(exported("keys.jax"))?;
+    let read = Exported::<(Array,), (Array, Array)>::load(exported(&format!("{version}keys.jax")))?;
     assert_eq!(read.in_avals().next().map(|(_, aval)| aval.to_string()).as_deref(), Some("key<fry>[]"));
     let (drawn, keys) = read.call(random::key(7))?;
     same(&drawn, &random::normal(random::key(7), [2]));
@@ -239,9 +257,15 @@ fn functions_of_keys() -> Result<()> {
 /// A function of sizes that are symbols travels for one size.
 #[test]
 fn symbols_become_numbers() -> Result<()> {
+    VERSIONS
+        .into_iter()
+        .try_for_each(|version| symbols_become_numbers_of(version).map_err(|e| e.context(version.to_owned())))
+}
+
+fn symbols_become_numbers_of(version: &str) -> Result<()> {
     setup();
-    let v = values();
-    let read = Exported::<(Array,), Array>::load(exported("sized.safetensors"))?;
+    let v = values_of(version);
+    let read = Exported::<(Array,), Array>::load(exported(&format!("{version}sized.safetensors")))?;
     let x = &v["sized.in00"];
     assert!(allclose(read.call(x)?, &v["sized.out00"], 1e-6, 1e-6)?);
     let slope = grad(|x: Array| Ok(read.call(x)?.sum(..))).call(x)?;
@@ -257,9 +281,15 @@ fn lines(error: &str) -> usize {
 /// Constraints of symbolic sizes are checked for the sizes of a call; one file serves all sizes that fit.
 #[test]
 fn symbolic_sizes_are_checked() -> Result<()> {
+    VERSIONS
+        .into_iter()
+        .try_for_each(|version| symbolic_sizes_are_checked_of(version).map_err(|e| e.context(version.to_owned())))
+}
+
+fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
     setup();
     type Sizes = Exported<(Array, Array, Array), Array>;
-    let read = Sizes::load(exported("sizes.jax"))?;
+    let read = Sizes::load(exported(&format!("{version}sizes.jax")))?;
     let text = format!("{read:?}");
     assert!(text.contains("argument[0]: float32[b,c]") && text.contains("argument[1]: float32[b*c]"), "{text}");
     let call = |b: usize, c: usize, bc: usize| -> String {
@@ -305,8 +335,10 @@ fn parts_by_name() -> Result<()> {
         || Dict::from([("first".to_owned(), ones([3])), ("second".to_owned(), arange(0..2).astype(DType::F32))]);
     let bounds = Bounds { high: ones([2]), low: arange(0..3).astype(DType::F32) };
     let scale = || Dict::from([("scale".to_owned(), array(2.0f32))]);
+    let newer = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("jax_0_12/named.jax"))?;
     let read = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("named.jax"))?;
-    let (pair, rest) = read.call((bounds, parts(), scale()))?;
+    let (pair, rest) = read.call((bounds.clone(), parts(), scale()))?;
+    same(&newer.call((bounds, parts(), scale()))?.0.low, &pair.low);
     assert_eq!((pair.low.to_vec::<f32>()?, pair.high.to_vec::<f32>()?), (vec![0.0, 2.0, 4.0], vec![-1.0, -1.0]));
     assert_eq!((rest["z"].item::<f32>()?, rest["a"].to_vec::<f32>()?), (3.0, vec![0.0, 2.0]));
     let paths: Vec<_> = read.in_avals().map(|(path, _)| path).collect();
@@ -375,8 +407,14 @@ fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
 /// Where JAX computes with 64 bits the platform's number has them too.
 #[test]
 fn programs_for_several_platforms_with_64_bits() -> Result<()> {
+    VERSIONS.into_iter().try_for_each(|version| {
+        programs_for_several_platforms_with_64_bits_of(version).map_err(|e| e.context(version.to_owned()))
+    })
+}
+
+fn programs_for_several_platforms_with_64_bits_of(version: &str) -> Result<()> {
     setup();
-    let read = Exported::<(Array,), Array>::load(exported("wide.jax"))?;
+    let read = Exported::<(Array,), Array>::load(exported(&format!("{version}wide.jax")))?;
     assert_eq!(read.call(arange(0..3))?.to_vec::<i32>()?, [1, 2, 3]);
     Ok(())
 }
@@ -437,11 +475,15 @@ fn damaged_artifacts_of_jax() -> Result<()> {
 /// Functions that JAX exported for eight devices, as files of `tools/export`: by shardings and by `shard_map`.
 #[test]
 fn functions_that_jax_exported_for_many_devices() -> Result<()> {
+    VERSIONS.into_iter().try_for_each(functions_for_many_devices_of)
+}
+
+fn functions_for_many_devices_of(version: &str) -> Result<()> {
     setup();
-    let v = values();
+    let v = values_of(version);
     for name in ["sharded", "mapped"] {
-        let read = Exported::<(Array, Array), Array>::load(exported(&format!("{name}.safetensors")))?;
-        let raw = Exported::<(Array, Array), Array>::load(exported(&format!("{name}.jax")))?;
+        let read = Exported::<(Array, Array), Array>::load(exported(&format!("{version}{name}.safetensors")))?;
+        let raw = Exported::<(Array, Array), Array>::load(exported(&format!("{version}{name}.jax")))?;
         let [x, w, want, slope] = ["in00", "in01", "out00", "slope01"].map(|kind| v[&format!("{name}.{kind}")].clone());
         for f in [&read, &raw] {
             assert_eq!(f.device_count(), 8);

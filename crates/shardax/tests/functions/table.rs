@@ -585,6 +585,7 @@ table! {
     "lax::slice_in_dim" => |c| same!(c; lax::slice_in_dim(&c.x, c.n, 2, c.i), lax::slice_in_dim(&c.x, 0, c.n, c.n));
     "lax::sort" => |c| same!(c; lax::sort(&c.both(), c.i, c.n), lax::sort(&[], 0, 1), lax::sort(std::slice::from_ref(&c.x), c.i, 1));
     "lax::squeeze" => |c| lax::squeeze(&c.x, c.i);
+    "lax::polynomial" => |c| lax::polynomial(&c.x, c.both());
     "lax::top_k" => |c| same!(c; lax::top_k(&c.x, c.n), lax::TopKOptions::new().axis(c.i).top_k(&c.x, c.n));
     "lax::transpose" => |c| lax::transpose(&c.x, &[c.n, 0]);
     "lax::triangular_solve" => |c| lax::triangular_solve(&c.x, &c.y, lax::Triangular::default());
@@ -913,6 +914,7 @@ table! {
     "numpy::maximum" => |c| same!(c; np::maximum(&c.x, c.f), np::maximum(&c.x, c.n));
     "numpy::median" => |c| np::median(&c.x, c.i);
     "numpy::mgrid" => |c| np::mgrid([0..c.i.clamp(-9, 9), 0..2]);
+    "numpy::minmax" => |c| np::minmax(&c.x, c.i);
     "numpy::min" => |c| np::min(&c.x, c.i);
     "numpy::modf" => |c| np::modf(&c.x);
     "numpy::mt" => |c| np::mt(&c.x);
@@ -1020,6 +1022,7 @@ table! {
     "numpy::tanh" => |c| np::tanh(&c.x);
     "numpy::tensordot" => |c| same!(c; np::tensordot(&c.x, &c.y, c.n), np::tensordot(&c.x, &c.y, ([c.i], [0])));
     "numpy::tile" => |c| same!(c; np::tile(&c.x, &[c.n]), np::tile(&c.x, &[c.n, 1, c.n, 2]));
+    "numpy::top_k" => |c| same!(c; np::top_k(&c.x, c.n, c.i, np::TopKMode::Smallest), np::top_k(&c.x, c.n, c.i, np::TopKMode::Largest));
     "numpy::trace" => |c| np::trace(&c.x);
     "numpy::transpose" => |c| np::transpose(&c.x, &[c.i, 0]);
     "numpy::trapezoid" => |c| np::trapezoid(&c.x, c.f, c.i);
@@ -1159,6 +1162,7 @@ table! {
     "special::erf" => |c| special::erf(&c.x);
     "special::erfc" => |c| special::erfc(&c.x);
     "special::erfcx" => |c| special::erfcx(&c.x);
+    "special::erfcinv" => |c| special::erfcinv(&c.x);
     "special::erfinv" => |c| special::erfinv(&c.x);
     "special::exp1" => |c| special::exp1(&c.x);
     "special::expi" => |c| special::expi(&c.x);

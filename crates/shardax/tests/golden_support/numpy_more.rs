@@ -121,6 +121,26 @@ fn shapes(case: &Case) -> Option<Fun> {
             let at = np::diag_indices_from(x);
             x.get((&at[0], &at[1], &at[2]))
         }),
+        "polynomial" => many(|xs| {
+            Ok(vec![match xs {
+                [x] if x.dtype() == DType::I32 => lax::polynomial(x, [1, -2, 5]),
+                [x] => lax::polynomial(x, [1.0, -2.0, 0.5, 3.0]),
+                [x, coefficients @ ..] => lax::polynomial(x, coefficients),
+                [] => zeros([0]),
+            }])
+        }),
+        "polynomial_curvature" => curvature(|x| lax::polynomial(x, [1.0, -2.0, 0.5, 3.0])),
+        "minmax" => {
+            let name = case.name.clone();
+            many(move |xs| {
+                let over = match name.as_str() {
+                    "minmax_f32" => np::over(1),
+                    "minmax_initial" => np::over(0).initial(2),
+                    _ => np::over(..),
+                };
+                pair(np::minmax(&xs[0], over))
+            })
+        }
         "block" => many(|xs| Ok(vec![np::block([[&xs[0], &xs[1]], [&xs[2], &xs[3]]])])),
         "block_cubes" => two(|a, b| np::block([[a, b], [b, a]])),
         "broadcast_arrays" => many(|xs| np::broadcast_arrays(xs)),

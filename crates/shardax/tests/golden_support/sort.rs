@@ -1,7 +1,7 @@
 //! Sorting and its relatives.
 
-use shardax::lax;
 use shardax::prelude::*;
+use shardax::{lax, numpy as np};
 
 use super::{Case, Fun, many, one, two};
 
@@ -28,6 +28,14 @@ pub fn function(case: &Case) -> Option<Fun> {
             let k = case.int("k") as usize;
             many(move |xs| {
                 let (values, indices) = lax::top_k(&xs[0], k);
+                Ok(vec![values, indices])
+            })
+        }
+        "top_k_of" => {
+            let (k, axis) = (case.int("k") as usize, axis?);
+            let mode = if case.text("mode") == "smallest" { np::TopKMode::Smallest } else { np::TopKMode::Largest };
+            many(move |xs| {
+                let (values, indices) = np::top_k(&xs[0], k, axis, mode);
                 Ok(vec![values, indices])
             })
         }

@@ -24,6 +24,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "factorial" => one(|x| sp::factorial(x)),
         "erf" => one(|x| sp::erf(x)),
         "erfc" => one(|x| sp::erfc(x)),
+        "erfcinv" => one(|x| sp::erfcinv(x)),
         "erfinv" => one(|x| sp::erfinv(x)),
         "multigammaln" => {
             let d = case.int("d") as u32;

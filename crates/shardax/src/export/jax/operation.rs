@@ -335,7 +335,10 @@ impl<'a> Dictionary<'a> {
             }
             ("backend_config", Attribute::Dictionary(each)) if each.is_empty() => return Ok(None),
             (
-                "called_computations" | "operand_layouts" | "result_layouts" | "output_operand_aliases"
+                "called_computations"
+                | "operand_layouts"
+                | "result_layouts"
+                | "output_operand_aliases"
                 | "result_tilings",
                 Attribute::Array(each),
             ) if each.is_empty() => return Ok(None),

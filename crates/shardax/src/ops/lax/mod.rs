@@ -46,7 +46,7 @@ pub use select::*;
 
 pub use crate::precision::{DotAlgorithmPreset, Precision};
 
-use super::operators::ArrayLike;
+use super::operators::{ArrayLike, into_arrays};
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
 use super::primitive::optimization_barrier::OptimizationBarrier;
@@ -54,10 +54,12 @@ use super::primitive::reduce::{Reduce, Reducer};
 use super::primitive::reduce_precision::ReducePrecision;
 use super::primitive::shape_ops::{BroadcastInDim, Reshape, Transpose};
 use super::primitive::slices::{Concatenate, Pad, Reverse, Slice};
+use super::primitive::special::POLYNOMIAL;
 use super::primitive::unary::{CEIL, DIGAMMA, FLOOR};
+use super::promotion::promote_args;
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{at_caller, bind1};
 use crate::core::tree::{Flat, Tree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
@@ -515,6 +517,33 @@ pub fn div(x: &Array, y: &Array) -> Array {
 #[track_caller]
 pub fn rem(x: &Array, y: &Array) -> Array {
     REM.apply(x, y)
+}
+
+/// The polynomial `Σ aₖ xᵏ` of these coefficients, the constant one first. Its derivatives are polynomials of lower degrees,
+/// so that those of every order take no more operations.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// // 1 + 5x + 2x², and 5 + 4x
+/// let f = |x: Array| lax::polynomial(x, [1.0, 5.0, 2.0]);
+/// assert_eq!(f(array(3.0f32)).item::<f32>()?, 34.0);
+/// assert_eq!(grad(f).call(3.0f32)?.item::<f32>()?, 17.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+    let x = x.into_array();
+    let operands: Vec<Array> = std::iter::once(x.clone()).chain(into_arrays(coefficients)).collect();
+    let value = at_caller(|| {
+        operands.iter().try_for_each(Array::check)?;
+        let operands = promote_args("polynomial", &operands.iter().collect::<Vec<_>>())?;
+        Ok(match operands.as_slice() {
+            [x] => full_like(x, 0),
+            [x, constant] => constant.broadcast_to(if x.ndim() > 0 { x.shape() } else { constant.shape() }),
+            _ => POLYNOMIAL.apply(&operands),
+        })
+    });
+    Array::from_result(value, &x)
 }
 
 /// `x >> y`, filling with the sign bit whether the type is signed or not.

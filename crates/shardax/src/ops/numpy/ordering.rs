@@ -3,10 +3,12 @@
 use super::indexing::{IntoAxis, with_axis};
 use super::{complex, convert, made, where_};
 use crate::core::array::Array;
+use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::primitive::elementwise::Accepts;
 
 /// The size of an axis, which must have the element `kth`.
 fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
@@ -54,6 +56,54 @@ pub fn argpartition(x: impl ArrayLike, kth: i32, axis: impl IntoAxis) -> Array {
         let (x, axis) = with_axis(&x, axis)?;
         has_element("argpartition", &x, kth, axis)?;
         Ok(x.argsort(axis as i32))
+    })
+}
+
+/// The elements that [`top_k`] returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TopKMode {
+    /// The largest ones, in descending order.
+    #[default]
+    Largest,
+    /// The smallest ones, in ascending order.
+    Smallest,
+}
+
+/// The `k` largest or smallest elements along an axis, in order, and their indices (int32). Of equal elements the first
+/// comes first; NaN is the largest.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::numpy::{TopKMode, top_k};
+/// let (values, indices) = top_k(array([3, 1, 2]), 2, -1, TopKMode::Smallest);
+/// assert_eq!((values.to_vec::<i32>()?, indices.to_vec::<i32>()?), (vec![1, 2], vec![1, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails if `k` is larger than the axis, and for complex numbers.
+#[track_caller]
+pub fn top_k(x: impl ArrayLike, k: usize, axis: impl IntoAxis, mode: TopKMode) -> (Array, Array) {
+    let x = x.into_array();
+    let found = at_caller(|| {
+        let (x, axis) = with_axis(&x, axis)?;
+        if mode == TopKMode::Largest {
+            let (values, indices) = lax::TopKOptions::new().axis(axis as i32).top_k(&x, k);
+            return values.check().map(|()| (values, indices));
+        }
+        let n = x.shape()[axis];
+        Accepts::Real.check("top_k", x.dtype())?;
+        if k > n {
+            return Err(err!(Value, "top_k of {k} elements of axis {axis} of {}, which has {n}", x.type_name())
+                .help("take at most as many as the axis has"));
+        }
+        let places = lax::iota(DType::I32, x.shape(), axis);
+        let sorted = lax::sort(&[x, places], axis as i32, 1)?;
+        let first = |y: &Array| lax::slice_in_dim(y, 0, k, axis);
+        Ok((first(&sorted[0]), first(&sorted[1])))
+    });
+    found.unwrap_or_else(|e| {
+        let failed = Array::from_result(Err(e), &x);
+        (failed.clone(), failed)
     })
 }
 

@@ -375,6 +375,22 @@ impl Array {
     }
 }
 
+/// The smallest and the largest element over `axes`: [`Array::min`] and [`Array::max`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (least, most) = shardax::numpy::minmax(array([[1, 5], [3, 4]]), 0);
+/// assert_eq!((least.to_vec::<i32>()?, most.to_vec::<i32>()?), (vec![1, 4], vec![3, 5]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for no elements, unless there is an initial value.
+#[track_caller]
+pub fn minmax(x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
+    let (x, over) = (x.into_array(), axes.into_reduction());
+    (x.min(over.clone()), x.max(over))
+}
+
 macro_rules! reduction_functions {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*

@@ -5,7 +5,6 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::IntegerPow;
 use super::elementwise::{self, Accepts};
 use super::special::{self, widened_unary};
-use super::stop_gradient::stop_gradient;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -110,6 +109,15 @@ impl Primitive for Unary {
         match (self.0.name, is_written_out) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
+            // A number with an infinite part is infinite: XLA loses those whose other part is NaN.
+            ("abs", _) if cx.dtype(args[0]).is_complex() => {
+                let size = cx.op(self.0.op, args, "", &outs[0]);
+                cx.expand(&[args[0], size], |x| {
+                    let is_infinite = |part: Array| ABS.apply(&part).equal(f64::INFINITY);
+                    let is_infinite = is_infinite(REAL.apply(&x[0])) | is_infinite(IMAG.apply(&x[0]));
+                    Ok(vec![where_(is_infinite, f64::INFINITY, &x[1]).astype(x[1].dtype())])
+                })
+            }
             ("population_count" | "clz", _) if outs[0].dtype.bits() < 8 && cx.has_quirk("bits-of-packed-elements") => {
                 cx.expand(args, |x| {
                     let bits = outs[0].dtype.bits() as i32;
@@ -124,9 +132,7 @@ impl Primitive for Unary {
                 cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::expm1)]))
             }
             ("lgamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::log_gamma)])),
-            ("digamma", _) => {
-                cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::digamma)]))
-            }
+            ("digamma", _) => cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::digamma)])),
             _ => Ok(vec![cx.op(self.0.op, args, "", &outs[0])]),
         }
     }
@@ -204,7 +210,7 @@ unary! {
     ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| asinh_slope(x));
     // The root of the product is on another branch for complex numbers of a negative real part.
     ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
-    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| (1 / (x + 1)) * (t / (1 - x)));
+    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| t / ((1 - x) * (1 + x)));
     ERF "erf" "chlo.erf" Float same,
         Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
     ERFC "erfc" "chlo.erfc" Float same,
@@ -233,13 +239,24 @@ unary! {
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
 }
 
-/// `1 / √(x² + 1)`, where the square does not overflow.
+/// `1 / √(x² + 1)`: without an overflow of the square, and on the side of a branch cut that the sign of a zero says.
 fn asinh_slope(x: &Array) -> Array {
-    let size = stop_gradient(ABS.apply(x));
-    let inverse = 1 / where_(size.greater(1), size, 1);
-    let inverse = inverse.astype(x.dtype());
-    let scaled = x * &inverse;
-    RSQRT.apply(&(&scaled * &scaled + &inverse * &inverse)) * inverse
+    if x.dtype().is_complex() {
+        // The product of the roots of 1 + ix and 1 - ix, whose parts keep their zeros' signs.
+        let (re, im) = (REAL.apply(x), IMAG.apply(x));
+        let root = |re: &Array, im: &Array| RSQRT.apply(&crate::ops::lax::complex(re, im));
+        return root(&(1 - &im), &re) * root(&(1 + im), &-&re);
+    }
+    // From here on the 1 is lost in a rounding.
+    let large = match x.dtype().bits() {
+        64 => 1e9,
+        32 => 1e4,
+        _ => 100.0,
+    };
+    let size = ABS.apply(x);
+    let is_large = size.greater(large);
+    let small = where_(&is_large, 0, x);
+    where_(is_large, 1 / size, RSQRT.apply(&(&small * &small + 1)))
 }
 
 /// The sine and the cosine of complex numbers.

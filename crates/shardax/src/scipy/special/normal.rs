@@ -3,7 +3,7 @@
 use super::real_elementwise;
 use crate::core::array::Array;
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative};
+use crate::ops::primitive::special::{ERFC_INV, LOG_NDTR, NDTRI, cumulative};
 use crate::ops::primitive::unary::{ERF, ERF_INV, ERFC};
 
 /// The error function.
@@ -40,6 +40,19 @@ pub fn erfc(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn erfinv(x: impl ArrayLike) -> Array {
     real_elementwise("erfinv", &[x.into_array()], |x| ERF_INV.apply(&x[0]))
+}
+
+/// The inverse of [`erfc`]: accurate where `y` is small, and NaN outside of 0 to 2.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::special::erfcinv(array([1e-30f32, 1.0, 1.5])).to_vec::<f32>()?;
+/// assert!((x[0] - 8.148616).abs() < 1e-5 && x[1] == 0.0 && (x[2] + 0.476936).abs() < 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn erfcinv(y: impl ArrayLike) -> Array {
+    real_elementwise("erfcinv", &[y.into_array()], |y| ERFC_INV.apply(y))
 }
 
 /// The cumulative distribution function of the standard normal distribution.

@@ -74,7 +74,8 @@ fn factors(mesh: &[(String, usize)], devices: i64, parts: &[(usize, i64, i64)]) 
     let mut stride = devices;
     for (axis, (name, size)) in mesh.iter().enumerate() {
         let of_axis = parts.iter().filter(|(of, ..)| *of == axis);
-        let mut cuts: Vec<i64> = of_axis.flat_map(|(_, before, size)| [*before, before.saturating_mul(*size)]).collect();
+        let mut cuts: Vec<i64> =
+            of_axis.flat_map(|(_, before, size)| [*before, before.saturating_mul(*size)]).collect();
         cuts.extend([1, *size as i64]);
         cuts.sort_unstable();
         cuts.dedup();

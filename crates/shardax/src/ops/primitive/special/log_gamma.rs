@@ -171,9 +171,11 @@ pub(in crate::ops::primitive) fn digamma(x: &Array) -> Array {
 
     let inverse = 1 / &y;
     let squared = &inverse * &inverse;
-    let series = STIRLING[..terms(x.dtype())].iter().enumerate().rev().fold(constant(0.0, x), |sum, (k, c)| {
-        sum * &squared + *c * (2 * k + 1) as f64
-    });
+    let series = STIRLING[..terms(x.dtype())]
+        .iter()
+        .enumerate()
+        .rev()
+        .fold(constant(0.0, x), |sum, (k, c)| sum * &squared + *c * (2 * k + 1) as f64);
     let far = LOG.apply(&y) - inverse * 0.5 - series * squared;
     let value = where_(y.less(LARGE), near, far);
 

@@ -29,6 +29,7 @@ use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::while_loop;
+use crate::ops::elementwise::integer_pow;
 use crate::ops::select::where_;
 
 /// The distance from 1 to the next float32 or float64.
@@ -114,6 +115,10 @@ expanded! {
         |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
     RANDOM_GAMMA_GRAD "random_gamma_grad" Float, |a| widened(a, |a| gamma::sample_slope(&a[0], &a[1])),
         |_, out, _, _| no_slope("the derivative of a gamma sample", "its operands", out);
+    // Horner's rule, for at least two coefficients.
+    POLYNOMIAL "polynomial" Number,
+        |args| args[1..].iter().cloned().rev().reduce(|sum, c| sum * &args[0] + c).unwrap_or_else(|| args[0].clone()),
+        polynomial_tangent;
     BETAINC "regularized_incomplete_beta" Float, |a| widened(a, |a| beta::regularized(&a[0], &a[1], &a[2])),
         |a, out, i, t| {
             if i < 2 {
@@ -126,6 +131,8 @@ expanded! {
     BESSEL_I0E "bessel_i0e" Float, |x| widened(x, |x| Ok(bessel::i0e(&x[0]))),
         |x, y, _, t| t * (BESSEL_I1E.apply(&x[0]) - SIGN.apply(&x[0]) * y);
     NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
+    ERFC_INV "erfc_inv" Float, |y| widened(y, |y| Ok(normal::erfc_inv(&y[0]))),
+        |_, x, _, t| t * EXP.apply(&(x * x)) * (-1.0 / std::f64::consts::FRAC_2_SQRT_PI);
     LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
         |x, y, _, t| t * EXP.apply(&(log_density(&x[0]) - y));
     EXPN "expn" Float, |a| widened(a, |a| Ok(expint::expn(&a[0], &a[1]))), |a, out, i, t| match i {
@@ -154,6 +161,20 @@ expanded! {
     XLOG1PY "xlog1py" Inexact, |a| or_zero(a, &a[0] * LOG1P.apply(&a[1])),
         |a, _, i, t| if i == 0 { t * LOG1P.apply(&a[1]) } else { t * (&a[0] / (1 + &a[1])) };
     XLOGX "xlogx" Inexact, |x| XLOGY.apply(&[x[0].clone(), x[0].clone()]), |x, _, _, t| t * (LOG.apply(&x[0]) + 1);
+}
+
+/// The slope of a polynomial is one of a lower degree, so that slopes of every order take no more operations.
+fn polynomial_tangent(args: &[Array], _out: &Array, operand: usize, tangent: &Array) -> Array {
+    let x = &args[0];
+    match operand {
+        0 if args.len() == 3 => tangent * &args[2],
+        0 => {
+            let slopes = args[2..].iter().enumerate().map(|(k, c)| c * (k as i32 + 1));
+            tangent * POLYNOMIAL.apply(&std::iter::once(x.clone()).chain(slopes).collect::<Vec<_>>())
+        }
+        1 => tangent.clone(),
+        k => tangent * integer_pow(x, k as i32 - 1),
+    }
 }
 
 /// The Hurwitz zeta function.

@@ -61,3 +61,13 @@ pub(super) fn quantile(p: &Array) -> Array {
     let x = where_(p.equal(0), constant(f64::NEG_INFINITY, p), where_(p.equal(1), constant(f64::INFINITY, p), x));
     where_(inside | p.equal(0) | p.equal(1), x, constant(f64::NAN, p))
 }
+
+/// The inverse of the complementary error function: in the tail by [`quantile`]; elsewhere `1 - y` is exact.
+pub(super) fn erfc_inv(y: &Array) -> Array {
+    let upper = y.greater(1);
+    let tail = where_(&upper, 2 - y, y);
+    let far = -quantile(&(&tail.minimum(0.5) * 0.5)) * FRAC_1_SQRT_2;
+    let near = ERF_INV.apply(&(1 - tail.maximum(0.5)));
+    let x = where_(tail.less(0.5), far, near);
+    where_(upper, -&x, x)
+}
