@@ -39,17 +39,17 @@ type Shardings = Prefix<Option<ShardingLike>>;
 
 /// When a call of a compiled function inside another one is replaced by its operations.
 ///
-/// shardax lowers programs without calls, so only [`Inline::JaxEarly`] differs from the others: XLA finds no call to
-/// inline.
+/// Only [`Inline::JaxEarly`] is observable: with every other one the caller's program has a call, and lowering writes the
+/// function once or in place, whichever is shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Inline {
     /// While the caller is traced.
     JaxEarly,
     /// When the caller is lowered.
     JaxLate,
-    /// Early in XLA's compilation, for calls that are in a program.
+    /// Early in XLA's compilation.
     XlaEarly,
-    /// Late in XLA's compilation, for calls that are in a program.
+    /// Late in XLA's compilation.
     XlaLate,
     /// As the libraries choose.
     #[default]
