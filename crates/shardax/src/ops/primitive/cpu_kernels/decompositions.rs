@@ -8,7 +8,7 @@ use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::CallFrame;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{call, is_enabled, number, numbers_mut, reshape, sizes, view};
+use super::{call, is_always_used, is_enabled, limits, number, numbers_mut, reshape, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -33,7 +33,10 @@ pub(crate) fn lower(
     args: &[Value],
     outs: &[Aval],
 ) -> Result<Option<Vec<Value>>> {
-    if !applies(cx, args[0]) {
+    // `faer` prepares each matrix, which takes longer than XLA's loops over few columns.
+    let side = cx.shape(args[0]).iter().rev().take(2).min().copied().unwrap_or_default();
+    let is_small = target == QR && side < limits::QR_SIDE && !is_always_used();
+    if is_small || !applies(cx, args[0]) {
         return Ok(None);
     }
     let numbers = [("full", i64::from(full))];

@@ -49,3 +49,7 @@ pub(super) const WINOGRAD_TILES: usize = 32;
 
 /// Filter gradients of depthwise convolutions.
 pub(super) const DEPTHWISE: usize = 1 << 16;
+
+/// QR decompositions: the minimum number of rows and of columns.
+#[cfg(feature = "decompositions")]
+pub(super) const QR_SIDE: usize = 8;
