@@ -30,7 +30,8 @@ pub struct ApplyIfFiniteState<S> {
 }
 
 /// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state stays. After
-/// more than `max_consecutive_errors` such steps in a row they are let through.
+/// more than `max_consecutive_errors` such steps in a row they are let through, as in Optax: the parameters and the state
+/// are NaN from then on.
 ///
 /// ```
 /// use shardax_nn::optim::apply_if_finite;

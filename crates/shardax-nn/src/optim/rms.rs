@@ -206,7 +206,8 @@ pub struct ScaleByFactoredRms {
     pub factored: bool,
     /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
     pub decay_rate: f64,
-    /// The step at which the count begins. Default 0.
+    /// Subtracted from the count of steps, as in Optax: it is for a state whose count goes on from an earlier training. Before
+    /// this step the decay is not a number. Default 0.
     pub step_offset: usize,
     /// Arrays are factored from this size of their second largest dimension on. Default 128.
     pub min_dim_size_to_factor: usize,
