@@ -20,6 +20,7 @@ mod runs;
 mod scaling;
 mod simulated;
 mod startup;
+mod sums;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -180,6 +181,10 @@ struct Options {
     /// measures them in JAX. With --filter, functions whose expression contains NAME
     #[arg(long, value_name = "FOLDER")]
     census: Option<PathBuf>,
+    /// Measure the error and the time of each operation that adds many elements, and add the rows to shardax.tsv in FOLDER, like
+    /// --census; `bench/sums.py` measures them in JAX
+    #[arg(long, value_name = "FOLDER")]
+    sums: Option<PathBuf>,
     /// Times of single operations by XLA and by the CPU kernels, as a table
     #[arg(long)]
     cpu_kernels: bool,
@@ -248,6 +253,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     if let Some(picture) = options.scaling {
         return scaling::run(&picture, &options.filter);
+    if let Some(folder) = options.sums {
+        return sums::run(&folder, &options.filter);
+    }
+    if let Some(picture) = options.growth {
+        return growth::run(&picture, &options.filter);
     }
     if let Some(folder) = options.inputs {
         return Ok(write_inputs(&folder)?);
