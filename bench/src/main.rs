@@ -253,11 +253,9 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     if let Some(picture) = options.scaling {
         return scaling::run(&picture, &options.filter);
+    }
     if let Some(folder) = options.sums {
         return sums::run(&folder, &options.filter);
-    }
-    if let Some(picture) = options.growth {
-        return growth::run(&picture, &options.filter);
     }
     if let Some(folder) = options.inputs {
         return Ok(write_inputs(&folder)?);

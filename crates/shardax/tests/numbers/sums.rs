@@ -175,6 +175,23 @@ fn sum_other_dtypes() -> Result<()> {
     Ok(())
 }
 
+/// A scatter adds the updates of an element in float32, and rounds once: 1,000 ones are not 256.
+#[test]
+fn scatter_half_precision() -> Result<()> {
+    setup();
+    for dtype in [DType::Bf16, DType::F16] {
+        let ones = ones([1000]).astype(dtype);
+        let ids = zeros_dtype([1000], DType::I32);
+        let sums = jit(move |ones: Array| segment_sum(&ones, &ids, 2)).call(&ones)?;
+        assert_eq!(floats(&sums), [1000.0, 0.0], "{dtype}");
+        let table = zeros([4, 3]).astype(dtype);
+        let rows = |table: Array| table.take(zeros_dtype([1000], DType::I32), 0).astype(DType::F32).sum(..);
+        let gradient = grad(rows).call(table)?;
+        assert_eq!(floats(&gradient)[..4], [1000.0, 1000.0, 1000.0, 0.0], "{dtype}");
+    }
+    Ok(())
+}
+
 #[test]
 fn sum_infinities_and_nan() -> Result<()> {
     setup();

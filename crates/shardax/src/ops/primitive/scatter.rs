@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::{Compare, MAX, Select};
 use super::elementwise::Accepts;
 use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped, comparable};
+use super::reduce::accumulator;
 use super::reshard::with_addends;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -146,6 +147,77 @@ fn rows_of(updates: &[usize], dims: &ScatterDimensionNumbers) -> usize {
     (0..updates.len()).filter(row).map(|d| updates[d]).product()
 }
 
+impl Scatter {
+    /// Lowers the scatter in a wider dtype, and rounds the result once.
+    pub(crate) fn lower_in(&self, wide: DType, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let [operand, updates] = [args[0], args[2]].map(|v| {
+            let converted = cx.aval(v).with_dtype(wide);
+            cx.op("stablehlo.convert", &[v], "", &converted)
+        });
+        let results = self.write(cx, &[operand, args[1], updates], &[outs[0].with_dtype(wide)])?;
+        Ok(vec![cx.op("stablehlo.convert", &results, "", &outs[0])])
+    }
+
+    /// Writes the operation in the operands' dtype.
+    fn write(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        let mut indices = comparable(cx, args[1], args[0]);
+        if self.mode == GatherScatterMode::Clip {
+            // The operation itself drops blocks that are out of bounds.
+            let window = self.window(cx.shape(args[0]).len(), cx.shape(args[2]));
+            indices = clipped(cx, args[0], indices, &self.dims.scatter_dims_to_operand_dims, &window)?;
+        }
+        let names = [
+            "update_window_dims",
+            "inserted_window_dims",
+            "input_batching_dims",
+            "scatter_indices_batching_dims",
+            "scatter_dims_to_operand_dims",
+        ];
+        let attrs = format!(
+            "scatter_dimension_numbers = #stablehlo.scatter<{}>, indices_are_sorted = {}, unique_indices = {}",
+            self.dims.to_gather().attribute(names, cx.shape(indices).len() - 1),
+            self.indices_are_sorted,
+            self.unique_indices
+        );
+        let scalar = Aval::scalar(cx.dtype(args[0]));
+        let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, a| {
+            let op = match self.kind {
+                ScatterKind::Set => return Ok(vec![a[1]]),
+                ScatterKind::Add => "stablehlo.add",
+                ScatterKind::Mul => "stablehlo.multiply",
+                ScatterKind::Min => "stablehlo.minimum",
+                ScatterKind::Max => "stablehlo.maximum",
+            };
+            Ok(vec![cx.op(op, a, "", &scalar)])
+        })?;
+        // XLA's partitioner joins the wrong parts where positions are split beside a batch, and writes the padding of
+        // positions that are split unevenly: such dimensions stay whole.
+        let batch = &self.dims.scatter_indices_batching_dims;
+        let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
+        let whole: Vec<(usize, usize)> = rows
+            .enumerate()
+            .filter(|(k, d)| (!batch.is_empty() && !batch.contains(k)) || cx.may_pad(cx.shape(args[2])[*d]))
+            .collect();
+        let mut updates = args[2];
+        if !batch.is_empty() || !whole.is_empty() {
+            let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = whole.into_iter().unzip();
+            of_indices.push(cx.shape(indices).len() - 1);
+            (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
+        }
+        // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
+        // as each device's part of an array is, it merges both, and a position out of bounds reads another part.
+        let is_apart = rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices");
+        with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
+            let mut args = args.to_vec();
+            if is_apart {
+                let aval = cx.aval(args[0]);
+                args[0] = cx.op("stablehlo.optimization_barrier", &args[..1], "", &aval);
+            }
+            Ok(cx.op_with("stablehlo.scatter", &args, &attrs, vec![region], outs)[0])
+        })
+    }
+}
+
 impl Primitive for Scatter {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -248,61 +320,11 @@ impl Primitive for Scatter {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let mut indices = comparable(cx, args[1], args[0]);
-        if self.mode == GatherScatterMode::Clip {
-            // The operation itself drops blocks that are out of bounds.
-            let window = self.window(cx.shape(args[0]).len(), cx.shape(args[2]));
-            indices = clipped(cx, args[0], indices, &self.dims.scatter_dims_to_operand_dims, &window)?;
+        let accumulates = matches!(self.kind, ScatterKind::Add | ScatterKind::Mul);
+        match accumulator(outs[0].dtype) {
+            wide if accumulates && wide != outs[0].dtype => self.lower_in(wide, cx, args, outs),
+            _ => self.write(cx, args, outs),
         }
-        let names = [
-            "update_window_dims",
-            "inserted_window_dims",
-            "input_batching_dims",
-            "scatter_indices_batching_dims",
-            "scatter_dims_to_operand_dims",
-        ];
-        let attrs = format!(
-            "scatter_dimension_numbers = #stablehlo.scatter<{}>, indices_are_sorted = {}, unique_indices = {}",
-            self.dims.to_gather().attribute(names, cx.shape(indices).len() - 1),
-            self.indices_are_sorted,
-            self.unique_indices
-        );
-        let scalar = Aval::scalar(cx.dtype(args[0]));
-        let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, a| {
-            let op = match self.kind {
-                ScatterKind::Set => return Ok(vec![a[1]]),
-                ScatterKind::Add => "stablehlo.add",
-                ScatterKind::Mul => "stablehlo.multiply",
-                ScatterKind::Min => "stablehlo.minimum",
-                ScatterKind::Max => "stablehlo.maximum",
-            };
-            Ok(vec![cx.op(op, a, "", &scalar)])
-        })?;
-        // XLA's partitioner joins the wrong parts where positions are split beside a batch, and writes the padding of
-        // positions that are split unevenly: such dimensions stay whole.
-        let batch = &self.dims.scatter_indices_batching_dims;
-        let rows = (0..cx.shape(args[2]).len()).filter(|d| !self.dims.update_window_dims.contains(d));
-        let whole: Vec<(usize, usize)> = rows
-            .enumerate()
-            .filter(|(k, d)| (!batch.is_empty() && !batch.contains(k)) || cx.may_pad(cx.shape(args[2])[*d]))
-            .collect();
-        let mut updates = args[2];
-        if !batch.is_empty() || !whole.is_empty() {
-            let (mut of_indices, of_updates): (Vec<usize>, Vec<usize>) = whole.into_iter().unzip();
-            of_indices.push(cx.shape(indices).len() - 1);
-            (indices, updates) = (cx.with_whole(indices, &of_indices), cx.with_whole(updates, &of_updates));
-        }
-        // XLA makes a scatter of one row an update of a slice that it reads at the same position. If the operand is a slice,
-        // as each device's part of an array is, it merges both, and a position out of bounds reads another part.
-        let is_apart = rows_of(cx.shape(updates), &self.dims) == 1 && cx.has_quirk("scatters-into-slices");
-        with_addends(cx, &[args[0], indices, updates], &outs[0], |cx, args| {
-            let mut args = args.to_vec();
-            if is_apart {
-                let aval = cx.aval(args[0]);
-                args[0] = cx.op("stablehlo.optimization_barrier", &args[..1], "", &aval);
-            }
-            Ok(cx.op_with("stablehlo.scatter", &args, &attrs, vec![region], outs)[0])
-        })
     }
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
