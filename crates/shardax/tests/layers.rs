@@ -148,14 +148,8 @@ fn arrows_point_down() {
     assert!(up.is_empty(), "arrows that point up:\n{}\nmove what is used down, or what uses it up", up.join("\n"));
 }
 
-/// Files of `core` and `ops` that know platforms: the definition of their names, and sums, whose rules are still here.
-const KNOW_PLATFORMS: [&str; 5] = [
-    "core::lower",
-    "core::lower::platform",
-    "ops::primitive",
-    "ops::primitive::dot_long",
-    "ops::primitive::stepwise_sum",
-];
+/// Files of `core` and `ops` that know platforms: the definition of their names.
+const KNOW_PLATFORMS: [&str; 3] = ["core::lower", "core::lower::platform", "ops::primitive"];
 
 #[test]
 fn platforms_are_known_in_backend_alone() {

@@ -193,6 +193,16 @@ fn scatter_half_precision() -> Result<()> {
 }
 
 #[test]
+fn scatter_many_updates_to_few_elements() -> Result<()> {
+    setup();
+    let (x, ids) = (uniform(&[ELEMENTS]), arange(0..ELEMENTS as i32) % 3);
+    let sums = jit(|x: Array, ids: Array| (segment_sum(&x, &ids, 3), segment_sum(x.astype(DType::F64), &ids, 3)));
+    let (sums, expected) = sums.call((&x, &ids))?;
+    check("segment_sum", &sums, &expected);
+    Ok(())
+}
+
+#[test]
 fn sum_infinities_and_nan() -> Result<()> {
     setup();
     let x = uniform(&[1009, 1021]);

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cpu-kernels")]
 use super::kernels;
-use super::widen;
+use super::{dot_long, dot_vector, widen};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -10,7 +10,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::primitive::dot::DotGeneral;
-use crate::ops::primitive::{dot_algorithm, dot_long, dot_vector};
+use crate::ops::primitive::dot_algorithm;
 use crate::precision::DotAlgorithmPreset::{self, *};
 use crate::precision::Precision;
 

@@ -7,9 +7,13 @@ mod conv_dot;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod dot;
+mod dot_long;
+mod dot_vector;
 pub(super) mod materialize;
 mod ordered;
 mod reduce_window;
+mod scatter;
+mod sums;
 mod triangular_solve;
 mod unary;
 
@@ -33,6 +37,8 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, dot::lower);
     rules.add(CPU, conv::lower);
     rules.add(CPU, reduce_window::lower);
+    rules.add(CPU, scatter::lower);
+    rules.add(CPU, sums::lower);
     rules.add(CPU, triangular_solve::lower);
     rules.add(CPU, unary::lower);
     rules.add(CPU, ordered::lower);

@@ -7,7 +7,6 @@ use smallvec::{SmallVec, smallvec};
 use super::binary::Compare;
 use super::elementwise::Accepts;
 use super::shape_ops::BroadcastInDim;
-use super::stepwise_sum;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
@@ -126,7 +125,7 @@ pub(crate) fn accumulator(dtype: DType) -> DType {
 
 /// Writes an operation that adds or multiplies many elements of `x`: `write` maps the widened operand to the widened
 /// results.
-pub(super) fn accumulated(
+pub(crate) fn accumulated(
     cx: &mut Lowering,
     x: Value,
     out: &Aval,
@@ -154,14 +153,6 @@ impl Reduce {
     #[track_caller]
     pub fn apply(&self, x: &Array) -> Array {
         bind1(self.clone(), std::slice::from_ref(x))
-    }
-
-    /// Writes a sum or product of an operand of the result's dtype.
-    pub(super) fn write(&self, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
-        match stepwise_sum::lower(self.reducer, &self.axes, cx, x, out)? {
-            Some(result) => Ok(result),
-            None => self.reducer.reduce(cx, x, &self.axes, out),
-        }
     }
 
     /// `y`, a cotangent, repeated to the operand's type.
@@ -253,7 +244,7 @@ impl Primitive for Reduce {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         if matches!(self.reducer, Reducer::Sum | Reducer::Prod) {
-            let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self.write(cx, x, out))?;
+            let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self.reducer.reduce(cx, x, &self.axes, out))?;
             return Ok(vec![sum]);
         }
         let dtype = cx.dtype(args[0]);

@@ -2,14 +2,15 @@
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) adds the products of a result as one chain for each lane of a SIMD vector, and those of two
 //! vectors as one chain: the product of two float32 vectors of 2^24 elements between 0 and 1 is off by 2 %. A product
-//! of all elements and its sum (`stepwise_sum`) read the matrix once too.
+//! of all elements and its sum (`sums`) read the matrix once too.
 
-use super::dot::{DotGeneral, free};
-use super::reduce::{Reduce, Reducer, accumulator};
+use super::sums;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::dtype::Category;
 use crate::error::Result;
+use crate::ops::primitive::dot::{DotGeneral, free};
+use crate::ops::primitive::reduce::{Reducer, accumulator};
 use crate::shape::{Shape, sizes_are_open};
 
 /// The shortest sum that is computed this way.
@@ -40,7 +41,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let rhs = Operand { value: args[1], contract: &dot.rhs_contract, batch: &dot.rhs_batch };
     let addends: usize = lhs.contract.iter().map(|&d| cx.shape(lhs.value)[d]).product();
     let is_inexact = matches!(out.dtype.category(), Category::Float | Category::Complex);
-    if !cx.on_cpu() || !is_inexact || sizes_are_open() || addends < MIN_ADDENDS {
+    if !is_inexact || sizes_are_open() || addends < MIN_ADDENDS {
         return Ok(None);
     }
     // The compiler would partition the products of a matrix in its own way.
@@ -66,8 +67,8 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let mut axes = matrix.contract.to_vec();
     axes.sort_unstable();
     let kept: Vec<usize> = (0..matrix_type.rank()).filter(|d| !axes.contains(d)).collect();
-    let sums = Aval::new(dtype, kept.iter().map(|&d| matrix_type.shape[d]).collect::<Shape>());
-    let value = Reduce { reducer: Reducer::Sum, axes: axes.into(), out: None }.write(cx, products, &sums)?;
+    let sums_type = Aval::new(dtype, kept.iter().map(|&d| matrix_type.shape[d]).collect::<Shape>());
+    let value = sums::reduce(Reducer::Sum, &axes, cx, products, &sums_type)?;
     let order: Vec<usize> = matrix.batch.iter().copied().chain(matrix.free(cx)).collect();
     let permutation: Vec<usize> = order.iter().filter_map(|d| kept.iter().position(|k| k == d)).collect();
     let transposed = Aval::new(dtype, order.iter().map(|&d| matrix_type.shape[d]).collect::<Shape>());

@@ -12,11 +12,12 @@
 use smallvec::SmallVec;
 
 use super::dot_vector;
-use super::reduce::Reducer;
+use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
+use crate::ops::primitive::reduce::{Reduce, Reducer, accumulated};
 use crate::shape::{Shape, size, sizes_are_open};
 
 /// The number of parts that a step adds.
@@ -37,17 +38,28 @@ const MAX_ROW: usize = 1024;
 /// XLA divides each dimension of a sum into windows of this size, and adds a window of all dimensions as one chain.
 const XLA_WINDOW: usize = 32;
 
-/// Lowers a sum or product over these sorted axes to several steps, if it is large.
-pub(super) fn lower(
-    reducer: Reducer,
-    axes: &[usize],
-    cx: &mut Lowering,
-    x: Value,
-    out: &Aval,
-) -> Result<Option<Value>> {
+/// Lowers sums and products.
+pub(super) fn lower(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if !matches!(reduce.reducer, Reducer::Sum | Reducer::Prod) {
+        return Ok(None);
+    }
+    let sum = accumulated(cx, args[0], &outs[0], |cx, x, out| self::reduce(reduce.reducer, &reduce.axes, cx, x, out))?;
+    Ok(Some(vec![sum]))
+}
+
+/// Writes a sum or product, in the operand's dtype, over these sorted axes.
+pub(super) fn reduce(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
+    match in_steps(reducer, axes, cx, x, out)? {
+        Some(result) => Ok(result),
+        None => reducer.reduce(cx, x, axes, out),
+    }
+}
+
+/// Writes a sum or product as several steps, if it is large.
+fn in_steps(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
     let mut sums = PartialSums { reducer, axes: SmallVec::from_slice(axes), value: x, cx };
     let is_worth = size(sums.shape()) >= MIN_ELEMENTS && sums.addends() >= MIN_ADDENDS;
-    if !is_worth || !sums.cx.on_cpu() || sizes_are_open() {
+    if !is_worth || sizes_are_open() {
         return Ok(None);
     }
     if !sums.cx.is_local() {

@@ -1,9 +1,9 @@
 //! Matrix-vector products on CPU, in forms that XLA computes fast (`docs/plugin.md`).
 
-use super::dot::{DotGeneral, free};
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::dtype::{DType, Scalar};
+use crate::ops::primitive::dot::{DotGeneral, free};
 use crate::precision::Precision;
 use crate::shape::{Shape, sizes_are_open};
 

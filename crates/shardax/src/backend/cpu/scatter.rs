@@ -1,0 +1,20 @@
+//! Scattered sums on CPU.
+
+use crate::backend::rules::Lowered;
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+use crate::ops::primitive::scatter::{Scatter, ScatterKind};
+
+/// The average number of float32 updates of an element from which on they are added in float64. XLA adds them as one
+/// chain; converting so many updates takes less time than adding them.
+const MIN_UPDATES: usize = 1024;
+
+/// Adds many updates of few elements in float64.
+pub(super) fn lower(scatter: &Scatter, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let [elements, updates] = [args[0], args[2]].map(|v| cx.aval(v).size());
+    if scatter.kind != ScatterKind::Add || outs[0].dtype != DType::F32 || updates < MIN_UPDATES * elements.max(1) {
+        return Ok(None);
+    }
+    scatter.lower_in(DType::F64, cx, args, outs).map(Some)
+}
