@@ -3,8 +3,9 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::source;
+use crate::{source, warning};
 
 /// `Result` with shardax's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -61,12 +62,31 @@ struct Inner {
     message: String,
     location: Option<&'static Location<'static>>,
     help: Option<String>,
+    /// Set while an array carries the error.
+    unread: Option<Arc<Unread>>,
+}
+
+/// Warns where it is dropped if nothing returned the error of a failed array: the program continued without its result.
+struct Unread {
+    text: String,
+    is_read: AtomicBool,
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        if !*self.is_read.get_mut() && !std::thread::panicking() {
+            warning::warn_anywhere(
+                &format!("an operation failed, and nothing read its result: {}", self.text),
+                "return or read the array, such as by `check()?` or `to_vec()?`, which returns the error",
+            );
+        }
+    }
 }
 
 impl Error {
     /// Creates an error of `kind` with a message that contains the values involved.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), location: None, help: None }))
+        Error(Arc::new(Inner { kind, message: message.into(), location: None, help: None, unread: None }))
     }
 
     /// Adds advice for fixing the error.
@@ -92,6 +112,25 @@ impl Error {
         let mut inner = Arc::unwrap_or_clone(self.0);
         inner.location = None;
         Error(Arc::new(inner))
+    }
+
+    /// Marks the error as carried by an array that nothing has read.
+    pub(crate) fn carried(self) -> Self {
+        if let Some(unread) = &self.0.unread {
+            unread.is_read.store(false, Relaxed);
+            return self;
+        }
+        let text = self.to_string();
+        let mut inner = Arc::unwrap_or_clone(self.0);
+        inner.unread = Some(Arc::new(Unread { text, is_read: AtomicBool::new(false) }));
+        Error(Arc::new(inner))
+    }
+
+    /// Marks the error as returned to the program.
+    pub(crate) fn mark_read(&self) {
+        if let Some(unread) = &self.0.unread {
+            unread.is_read.store(true, Relaxed);
+        }
     }
 
     /// Prepends `context` and a colon to the message.
@@ -208,6 +247,26 @@ impl From<shardax_mpi::Error> for Error {
         };
         Error::new(kind, error.message)
     }
+}
+
+macro_rules! from_std_errors {
+    ($($t:ty => $kind:ident $what:literal $help:literal;)*) => {$(
+        #[doc = concat!($what, ": lets `?` convert it, and records the line of the `?`.")]
+        impl From<$t> for Error {
+            #[track_caller]
+            fn from(error: $t) -> Self {
+                Error::new(ErrorKind::$kind, format!("{}: {error}", $what)).help($help).at(Location::caller())
+            }
+        }
+    )*};
+}
+
+from_std_errors! {
+    std::io::Error => Runtime "input or output failed" "to name the file, add it: `fs::read(path).map_err(|e| Error::from(e).context(path))`";
+    std::num::ParseIntError => Value "the text is not an integer" "`text.trim()` removes white space and line ends";
+    std::num::ParseFloatError => Value "the text is not a number" "`text.trim()` removes white space and line ends";
+    std::str::Utf8Error => Value "the bytes are not UTF-8" "`String::from_utf8_lossy` replaces what is not";
+    std::string::FromUtf8Error => Value "the bytes are not UTF-8" "`String::from_utf8_lossy` replaces what is not";
 }
 
 /// `err!(Value, "message {x}")` makes an [`Error`].

@@ -259,7 +259,7 @@ pub use shardax_macros::{Module, Tree};
 pub mod prelude {
     pub use crate::array::{ArrayLike, array, array_of};
     pub use crate::checkify::Checks;
-    pub use crate::error::Result;
+    pub use crate::error::{Error, ErrorKind, Result};
     pub use crate::numpy::*;
     pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};
     pub use crate::ops::collective::*;
@@ -276,7 +276,7 @@ pub mod prelude {
     };
     pub use crate::tree::{self, Static, Tree};
     pub use crate::{
-        Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, NewAxis,
+        Arg, Array, AssociativeScanOptions, CheckpointPolicy, DType, Device, Ellipsis, Function, IntoJit, Jit, NewAxis,
         PutOptions, ScanOptions, Slice, UNSPECIFIED, assert_max_traces, associative_scan, auto_axes, block_until_ready,
         checkify, checkpoint, checkpoint_name, cond, custom_jvp, custom_vjp, custom_vmap, device_count, device_get,
         device_put, device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad,

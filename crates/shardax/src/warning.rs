@@ -25,6 +25,11 @@ pub(crate) fn warn(message: &str, help: &str) {
     say("warning: ", &text);
 }
 
+/// Warns about a line that the message names itself.
+pub(crate) fn warn_anywhere(message: &str, help: &str) {
+    say("warning: ", &format!("{message}\n  help: {help}"));
+}
+
 /// Logs output that the user asked for.
 pub(crate) fn log(text: &str) {
     say("", text);

@@ -26,8 +26,23 @@ use crate::sharding::context::argument_meshes_asked;
 use crate::source;
 
 /// A compiled function; see [`jit`].
+///
+/// Its type names the function and the tuple of its arguments, by default one array. A struct holds one as
+/// `Jit<fn(Array) -> Array>`:
+///
+/// ```
+/// # use shardax::prelude::*;
+/// struct Model {
+///     predict: Jit<fn(Array) -> Array>,
+///     step: Jit<fn(Array, Array) -> Result<Array>, (Array, Array)>,
+/// }
+/// let model = Model { predict: jit(|x: Array| x * 2), step: jit(|w: Array, g: Array| Ok(w - g * 0.1)) };
+/// assert_eq!(model.predict.call(2.0f32)?.item::<f32>()?, 4.0);
+/// assert_eq!(model.step.call((1.0f32, 1.0f32))?.item::<f32>()?, 0.9);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[must_use = "a transformed function does nothing until it is called"]
-pub struct Jit<F, Args> {
+pub struct Jit<F, Args = (Array,)> {
     f: F,
     options: Options,
     cache: OnceLock<Arc<Cache>>,

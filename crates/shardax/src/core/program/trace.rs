@@ -221,6 +221,13 @@ pub(crate) fn record_error(error: &Error) {
     });
 }
 
+/// Creates a failed array, and records the error. Outside of every trace no call returns it: somebody must read the array.
+pub(crate) fn fail(error: Error, aval: Aval) -> Array {
+    record_error(&error);
+    let is_recorded = STACK.with_borrow(|stack| !stack.is_empty());
+    Array::failed(if is_recorded { error } else { error.carried() }, aval)
+}
+
 /// Runs `f`, a function called in the trace in effect, so that errors inside are its own: the enclosing
 /// function does not fail too if it handles the error.
 pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
@@ -362,9 +369,8 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
         Ok(outputs) => outputs,
         Err(error) => {
             let error = error.at(location);
-            record_error(&error);
             let aval = args.first().map(|a| a.aval()).unwrap_or_else(|| Aval::scalar(crate::dtype::DType::F32));
-            SmallVec::from_elem(Array::failed(error, aval), count)
+            SmallVec::from_elem(fail(error, aval), count)
         }
     }
 }
@@ -372,7 +378,10 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
 /// Fails for an array that cannot be an operand: it failed, was deleted, or belongs to a finished trace.
 pub(crate) fn check_usable(array: &Array) -> Result<()> {
     match &array.0 {
-        Repr::Error(e) => Err(e.0.clone()),
+        Repr::Error(e) => {
+            e.0.mark_read();
+            Err(e.0.clone())
+        }
         Repr::Traced(t) if t.is_only_type() => Err(t.has_no_values()),
         Repr::Traced(t) if !is_live(t.trace) && is_live_on_any_thread(t.trace) => Err(err!(
             Leak,
