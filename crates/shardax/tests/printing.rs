@@ -35,3 +35,27 @@ fn scalars() {
     assert_eq!(show(array(f32::NAN)), "nan");
     assert_eq!(show(array(7)), "7");
 }
+
+/// A format string's precision, width and exponent, as Rust formats a number. The digits are Rust's of float64.
+#[test]
+fn format_strings() {
+    setup();
+    let x = array([0.5f32, 100.0 / 3.0]);
+    assert_eq!(format!("{x:.2}"), "[ 0.50 33.33]");
+    assert_eq!(format!("{x:.1e}"), "[5.0e-1 3.3e1]");
+    assert_eq!(format!("{x:.1E}"), "[5.0E-1 3.3E1]");
+    assert_eq!(format!("{:.4}", x.get(1)), "33.3333");
+    assert_eq!(format!("{:e}", x.get(0)), "5e-1");
+    assert_eq!(
+        format!("{:10.3}|{:<10.3}|{:^10.3}|{:*>10}", x.get(1), x.get(1), x.get(1), x.get(0)),
+        "    33.333|33.333    |  33.333  |*******0.5"
+    );
+    assert_eq!(format!("{:.2?}", x), "Array([ 0.50 33.33], dtype=float32)");
+    // Integers have no digits after the point; a width without a precision keeps all digits.
+    assert_eq!(format!("{:.2} {:5} {:e}", array(7), array(7), array(1500)), "7     7 1.5e3");
+    assert_eq!(format!("{:.1}", array([true, false])), "[ True False]");
+    assert_eq!(format!("{:.1}", array([f32::NAN, 1.0])), "[nan 1.0]");
+    assert_eq!(format!("{:.2}", complex(array(1.0f32), array(-0.5f32))), "1.00-0.50j");
+    // Of float64 all digits that are asked for.
+    assert_eq!(format!("{:.12}", array(1.0f64 / 3.0)), "0.333333333333");
+}

@@ -15,21 +15,110 @@ const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
+/// How a program asked for the numbers: `{:.4}`, `{:e}`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NumberFormat {
+    /// The digits after the point.
+    precision: Option<usize>,
+    /// With an exponent.
+    exponent: Option<Exponent>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Exponent {
+    Lower,
+    Upper,
+}
+
+impl NumberFormat {
+    fn of(f: &fmt::Formatter<'_>, exponent: Option<Exponent>) -> Self {
+        NumberFormat { precision: f.precision(), exponent }
+    }
+
+    /// The text of one number, as Rust formats it; `None` if the program asked for nothing.
+    fn float(self, v: f64, dtype: DType) -> Option<String> {
+        if !v.is_finite() && (self.precision.is_some() || self.exponent.is_some()) {
+            return Some(special(v));
+        }
+        // The shortest text of a narrow type is that of float32.
+        let narrow = dtype != DType::F64;
+        Some(match (self.exponent, self.precision) {
+            (None, None) => return None,
+            (None, Some(digits)) => format!("{v:.digits$}"),
+            (Some(Exponent::Lower), Some(digits)) => format!("{v:.digits$e}"),
+            (Some(Exponent::Upper), Some(digits)) => format!("{v:.digits$E}"),
+            (Some(Exponent::Lower), None) if narrow => format!("{:e}", v as f32),
+            (Some(Exponent::Lower), None) => format!("{v:e}"),
+            (Some(Exponent::Upper), None) if narrow => format!("{:E}", v as f32),
+            (Some(Exponent::Upper), None) => format!("{v:E}"),
+        })
+    }
+
+    fn integer(self, v: i128) -> String {
+        match (self.exponent, self.precision) {
+            (None, _) => v.to_string(),
+            (Some(Exponent::Lower), None) => format!("{v:e}"),
+            (Some(Exponent::Lower), Some(digits)) => format!("{v:.digits$e}"),
+            (Some(Exponent::Upper), None) => format!("{v:E}"),
+            (Some(Exponent::Upper), Some(digits)) => format!("{v:.digits$E}"),
+        }
+    }
+}
+
+/// Writes the values, and pads a scalar to the width that the program asked for.
+fn write_values(array: &Array, f: &mut fmt::Formatter<'_>, exponent: Option<Exponent>) -> fmt::Result {
+    let text = match values(array, NumberFormat::of(f, exponent)) {
+        Ok(text) | Err(text) => text,
+    };
+    let missing = f.width().unwrap_or(0).saturating_sub(text.chars().count());
+    if missing == 0 || array.ndim() > 0 {
+        return f.write_str(&text);
+    }
+    let left = match f.align() {
+        Some(fmt::Alignment::Left) => 0,
+        Some(fmt::Alignment::Center) => missing / 2,
+        // Numbers are at the right by default.
+        _ => missing,
+    };
+    let fill = |n: usize| f.fill().to_string().repeat(n);
+    let (before, after) = (fill(left), fill(missing - left));
+    write!(f, "{before}{text}{after}")
+}
+
 /// The values, as NumPy prints them; of random keys the type and the words. Waits for them. An array without values
-/// prints its type or its error.
+/// prints its type or its error. A precision sets the digits of each number, and a width the width of a scalar:
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = array([0.5f32, 100.0 / 3.0]);
+/// assert_eq!(format!("{x:.2}"), "[ 0.50 33.33]");
+/// assert_eq!(format!("{:8.3}|{:e}", x.get(1), x.get(0)), "  33.333|5e-1");
+/// # Ok::<(), shardax::Error>(())
+/// ```
 impl fmt::Display for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match values(self) {
-            Ok(text) => f.write_str(&text),
-            Err(text) => f.write_str(&text),
-        }
+        write_values(self, f, None)
+    }
+}
+
+/// The values with exponents: `{:e}`, `{:.3e}`.
+impl fmt::LowerExp for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_values(self, f, Some(Exponent::Lower))
+    }
+}
+
+/// The values with exponents: `{:E}`, `{:.3E}`.
+impl fmt::UpperExp for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_values(self, f, Some(Exponent::Upper))
     }
 }
 
 /// `Array([1, 2], dtype=int32)`
 impl fmt::Debug for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match values(self) {
+        match values(self, NumberFormat::of(f, None)) {
             Ok(text) if self.dtype().is_key() => f.write_str(&text),
             Ok(text) => {
                 let pad = format!("\n{}", " ".repeat("Array(".len()));
@@ -40,9 +129,12 @@ impl fmt::Debug for Array {
     }
 }
 
-fn values(array: &Array) -> Result<String, String> {
-    if let Repr::Traced(t) = &array.0 {
-        return Err(traced(t));
+fn values(array: &Array, format: NumberFormat) -> Result<String, String> {
+    match &array.0 {
+        Repr::Traced(t) => return Err(traced(t)),
+        // Printing does not count as reading: the program goes on as if it had a result.
+        Repr::Error(e) => return Err(format!("<{}>", e.0)),
+        _ => {}
     }
     if let Repr::Concrete(c) = &array.0
         && !transfer::is_here(c)
@@ -52,7 +144,7 @@ fn values(array: &Array) -> Result<String, String> {
     let (dtype, shape) = (array.dtype(), array.shape());
     let bytes = array.bytes_at(&shown_elements(shape, dtype)).map_err(|e| format!("<{e}>"))?;
     let scalars: Vec<Scalar> = bytes.chunks_exact(dtype.byte_size()).map(|b| Scalar::read(dtype, b)).collect();
-    Ok(format_shown(&scalars, shape, dtype))
+    Ok(format_shown(&scalars, shape, dtype, format))
 }
 
 /// The text of a traced array: its type, and its value where the function runs eagerly, per shard
@@ -74,7 +166,7 @@ pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     let width = dtype.byte_size();
     let shown = shown_elements(shape, dtype);
     let scalars: Vec<Scalar> = shown.iter().map(|i| Scalar::read(dtype, &bytes[i * width..][..width])).collect();
-    format_shown(&scalars, shape, dtype)
+    format_shown(&scalars, shape, dtype, NumberFormat::default())
 }
 
 /// The words of a key, of which the first is the low half of its element; those of `rbg` are there twice.
@@ -101,22 +193,28 @@ fn shown_elements(shape: &[usize], dtype: DType) -> Vec<usize> {
 }
 
 /// The text of an array of which `scalars` are the [`shown_elements`].
-fn format_shown(scalars: &[Scalar], shape: &[usize], dtype: DType) -> String {
+fn format_shown(scalars: &[Scalar], shape: &[usize], dtype: DType, format: NumberFormat) -> String {
     let summarize = is_summarized(shape, dtype);
     if dtype.is_key() {
         let words: Vec<Scalar> = scalars.iter().flat_map(|key| key_words(*key, dtype)).collect();
         let shape_of_words = [shape, &[numbers_per_element(dtype)]].concat();
-        let words = write_elements(&words, &shape_of_words, summarize, DType::U32);
+        let words = write_elements(&words, &shape_of_words, summarize, DType::U32, NumberFormat::default());
         return format!("Array(shape={shape:?}, dtype={dtype}) overlaying:\n{words}");
     }
-    write_elements(scalars, shape, summarize, dtype)
+    write_elements(scalars, shape, summarize, dtype, format)
 }
 
-fn write_elements(scalars: &[Scalar], shape: &[usize], summarize: bool, dtype: DType) -> String {
+fn write_elements(
+    scalars: &[Scalar],
+    shape: &[usize],
+    summarize: bool,
+    dtype: DType,
+    format: NumberFormat,
+) -> String {
     if size(shape) == 0 {
         return "[]".into();
     }
-    let mut texts = format_elements(scalars, dtype, shape.is_empty()).into_iter();
+    let mut texts = format_elements(scalars, dtype, shape.is_empty(), format).into_iter();
     let mut out = String::new();
     write_axis(&mut out, shape, summarize, 0, &mut || texts.next().unwrap_or_default());
     out
@@ -181,19 +279,26 @@ fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, 
 }
 
 /// The elements' texts, of one width.
-fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool) -> Vec<String> {
+fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool, format: NumberFormat) -> Vec<String> {
+    let floats = |values: Vec<f64>, dtype: DType| {
+        let texts: Option<Vec<String>> = values.iter().map(|v| format.float(*v, dtype)).collect();
+        texts.unwrap_or_else(|| format_floats(&values, dtype))
+    };
     let texts: Vec<String> = match dtype.category() {
         Category::Bool => {
             scalars.iter().map(|s| if s.is_zero() { "False".into() } else { "True".to_owned() }).collect()
         }
         Category::Signed | Category::Unsigned | Category::Key => {
-            scalars.iter().map(|s| s.to_i128().to_string()).collect()
+            scalars.iter().map(|s| format.integer(s.to_i128())).collect()
         }
-        Category::Float if scalar => scalars.iter().map(|s| format_scalar(s.to_f64(), dtype)).collect(),
-        Category::Float => format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype),
+        Category::Float if scalar => {
+            let text = |v: f64| format.float(v, dtype).unwrap_or_else(|| format_scalar(v, dtype));
+            scalars.iter().map(|s| text(s.to_f64())).collect()
+        }
+        Category::Float => floats(scalars.iter().map(|s| s.to_f64()).collect(), dtype),
         Category::Complex => {
-            let re = format_floats(&scalars.iter().map(|s| s.to_f64()).collect::<Vec<_>>(), dtype.real());
-            let im = format_floats(&scalars.iter().map(|s| s.imag()).collect::<Vec<_>>(), dtype.real());
+            let re = floats(scalars.iter().map(|s| s.to_f64()).collect(), dtype.real());
+            let im = floats(scalars.iter().map(|s| s.imag()).collect(), dtype.real());
             re.iter()
                 .zip(&im)
                 .map(|(r, i)| {
