@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::array::Array;
 use super::tree::Tree;
-use crate::error::{AtCaller, Result};
+use crate::error::{AtCaller, Result, err};
 use crate::source;
 
 /// A function from a tuple of trees to a tree.
@@ -15,7 +15,8 @@ use crate::source;
     message = "`{Self}` is not a function that can be transformed, of the arguments `{Args}`",
     label = "not a function of arrays and trees",
     note = "it takes its arguments by value (`|x: Array|`, not `|x: &Array|`), up to sixteen, and returns a tree or a `Result` of one",
-    note = "closures say their arguments' types: `|x: Array, y: Array| x + y`"
+    note = "closures say their arguments' types: `|x: Array, y: Array| x + y`",
+    note = "a struct or an enum of arrays needs `#[derive(Tree, Clone)]`"
 )]
 pub trait Function<Args: Tree> {
     /// The return type, without the `Result`.
@@ -107,6 +108,10 @@ impl<T: Tree> IntoOutput for Result<T> {
 }
 
 /// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be passed for an argument of type `{T}`",
+    label = "expected `{T}`, `&{T}`, or a number for an array"
+)]
 pub trait IntoArg<T> {
     /// The argument as the function takes it.
     fn into_arg(self) -> T;
@@ -137,6 +142,11 @@ macro_rules! numbers_into_arg {
 numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
 /// Types accepted for the arguments `Args`: the bare argument of a function of one, else a tuple.
+#[diagnostic::on_unimplemented(
+    message = "the function takes the arguments `{Args}`, not `{Self}`",
+    label = "expected one tuple of the arguments `{Args}`",
+    note = "pass several arguments as one tuple, `f.call((&x, 1.0))`, a single one bare, `f.call(&x)`, and none as `f.call(())`"
+)]
 pub trait IntoArgs<Args> {
     /// The arguments as a tuple.
     fn into_args(self) -> Args;
@@ -186,35 +196,99 @@ pub trait ArgAt<const N: usize> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arg<const N: usize>;
 
-/// One argument or several to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`.
-pub trait Argnums<Args> {
+/// One argument or several to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`. If all arguments have
+/// one type, also the position as a number: `1`, or `-1` for the last.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not select arguments of `{Args}`",
+    label = "not positions of these arguments",
+    note = "the position is part of the type: `.argnums(Arg::<1>)`, or `.argnums((Arg::<0>, Arg::<2>))` for several",
+    note = "a number, `.argnums(1)`, is accepted if all arguments have one type"
+)]
+pub trait Argnums<Args>: Copy + Send + Sync + 'static {
     /// The type of the gradient: the argument's, or a tuple of theirs.
     type Gradient: Tree;
-    /// The positions of the arguments.
-    fn positions() -> Vec<usize>;
+    /// The positions of the arguments. Fails for a number without an argument.
+    fn positions(&self) -> Result<Vec<usize>>;
     /// The arguments themselves.
-    fn of(args: &Args) -> Self::Gradient;
+    fn of(&self, args: &Args) -> Result<Self::Gradient>;
 }
 
 impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
     type Gradient = Args::Arg;
-    fn positions() -> Vec<usize> {
-        vec![N]
+    fn positions(&self) -> Result<Vec<usize>> {
+        Ok(vec![N])
     }
-    fn of(args: &Args) -> Args::Arg {
-        args.arg().clone()
+    fn of(&self, args: &Args) -> Result<Args::Arg> {
+        Ok(args.arg().clone())
     }
+}
+
+/// Arguments of one type, of which a number selects one.
+#[diagnostic::on_unimplemented(
+    message = "a number does not select one of the arguments `{Self}`, whose types differ",
+    label = "the position must be part of the type",
+    note = "write `.argnums(Arg::<1>)`, or `.argnums((Arg::<0>, Arg::<2>))` for several"
+)]
+pub trait SameArgs {
+    /// The type of each argument.
+    type Arg: Tree;
+    /// The number of arguments.
+    const COUNT: usize;
+    /// The argument at a position.
+    fn at(&self, position: usize) -> Option<&Self::Arg>;
+}
+
+impl<Args: SameArgs> Argnums<Args> for i32 {
+    type Gradient = Args::Arg;
+    fn positions(&self) -> Result<Vec<usize>> {
+        let from_front = i64::from(*self) + if *self < 0 { Args::COUNT as i64 } else { 0 };
+        match usize::try_from(from_front) {
+            Ok(position) if position < Args::COUNT => Ok(vec![position]),
+            _ => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)
+                .help("positions count from 0, negative ones from the last")),
+        }
+    }
+    fn of(&self, args: &Args) -> Result<Args::Arg> {
+        let positions = Argnums::<Args>::positions(self)?;
+        match positions.first().and_then(|&position| args.at(position)) {
+            Some(arg) => Ok(arg.clone()),
+            None => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)),
+        }
+    }
+}
+
+macro_rules! same_args {
+    ($($count:literal: $same:ty, [$($i:tt)+];)*) => {$(
+        impl<A: Tree> SameArgs for $same {
+            type Arg = A;
+            const COUNT: usize = $count;
+            fn at(&self, position: usize) -> Option<&A> {
+                [$(&self.$i),+].get(position).copied()
+            }
+        }
+    )*};
+}
+
+same_args! {
+    1: (A,), [0];
+    2: (A, A), [0 1];
+    3: (A, A, A), [0 1 2];
+    4: (A, A, A, A), [0 1 2 3];
+    5: (A, A, A, A, A), [0 1 2 3 4];
+    6: (A, A, A, A, A, A), [0 1 2 3 4 5];
+    7: (A, A, A, A, A, A, A), [0 1 2 3 4 5 6];
+    8: (A, A, A, A, A, A, A, A), [0 1 2 3 4 5 6 7];
 }
 
 macro_rules! argnums_tuples {
     ($(($($n:ident),+))*) => {$(
         impl<Args: $(ArgAt<$n> +)+, $(const $n: usize),+> Argnums<Args> for ($(Arg<$n>,)+) {
             type Gradient = ($(<Args as ArgAt<$n>>::Arg,)+);
-            fn positions() -> Vec<usize> {
-                vec![$($n),+]
+            fn positions(&self) -> Result<Vec<usize>> {
+                Ok(vec![$($n),+])
             }
-            fn of(args: &Args) -> Self::Gradient {
-                ($(ArgAt::<$n>::arg(args).clone(),)+)
+            fn of(&self, args: &Args) -> Result<Self::Gradient> {
+                Ok(($(ArgAt::<$n>::arg(args).clone(),)+))
             }
         }
     )*};

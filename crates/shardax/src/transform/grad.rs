@@ -32,13 +32,24 @@ macro_rules! gradient_types {
         pub struct $name<F, Args, N = Arg<0>> {
             f: F,
             options: Options,
-            types: PhantomData<fn(Args, N)>,
+            pub(crate) argnums: N,
+            types: PhantomData<fn(Args)>,
         }
 
         impl<F, Args, N> $name<F, Args, N> {
             /// Takes the gradient with respect to these arguments instead of the first.
-            pub fn argnums<M: Argnums<Args>>(self, _argnums: M) -> $name<F, Args, M> {
-                $name { f: self.f, options: self.options, types: PhantomData }
+            ///
+            /// ```
+            /// # use shardax::prelude::*;
+            /// let product = |x: Array, y: Array| x * y;
+            /// assert_eq!(grad(product).argnums(Arg::<1>).call((2.0f32, 3.0f32))?.item::<f32>()?, 2.0);
+            /// assert_eq!(grad(product).argnums(1).call((2.0f32, 3.0f32))?.item::<f32>()?, 2.0);
+            /// let (dx, dy) = grad(product).argnums((Arg::<0>, Arg::<1>)).call((2.0f32, 3.0f32))?;
+            /// assert_eq!((dx.item::<f32>()?, dy.item::<f32>()?), (3.0, 2.0));
+            /// # Ok::<(), shardax::Error>(())
+            /// ```
+            pub fn argnums<M: Argnums<Args>>(self, argnums: M) -> $name<F, Args, M> {
+                $name { f: self.f, options: self.options, argnums, types: PhantomData }
             }
 
             /// Lets the arguments hold integers and booleans, whose gradients are zeros of dtype `float0`.
@@ -70,14 +81,24 @@ gradient_types! {
 impl<F, Args, N> Grad<F, Args, N> {
     /// The function returns `(scalar, aux)`; the result is `(gradient, aux)`.
     pub fn has_aux(self) -> GradAux<F, Args, N> {
-        GradAux { f: self.f, options: Options { has_aux: true, ..self.options }, types: PhantomData }
+        GradAux {
+            f: self.f,
+            options: Options { has_aux: true, ..self.options },
+            argnums: self.argnums,
+            types: PhantomData,
+        }
     }
 }
 
 impl<F, Args, N> ValueAndGrad<F, Args, N> {
     /// The function returns `(scalar, aux)`; the result is `((scalar, aux), gradient)`.
     pub fn has_aux(self) -> ValueAndGradAux<F, Args, N> {
-        ValueAndGradAux { f: self.f, options: Options { has_aux: true, ..self.options }, types: PhantomData }
+        ValueAndGradAux {
+            f: self.f,
+            options: Options { has_aux: true, ..self.options },
+            argnums: self.argnums,
+            types: PhantomData,
+        }
     }
 }
 
@@ -95,7 +116,7 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
 /// (see [`allow_int`](Grad::allow_int)). For a real function of a complex argument `x + iy` the gradient is
 /// `∂f/∂x - i ∂f/∂y`; for a complex function, see [`holomorphic`](Grad::holomorphic).
 pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
-    Grad { f, options: Options::default(), types: PhantomData }
+    Grad { f, options: Options::default(), argnums: Arg, types: PhantomData }
 }
 
 /// Returns a function that computes a scalar function's value and its gradient with respect to its first argument. Fails
@@ -108,26 +129,26 @@ pub fn grad<Args: Tree, F: Function<Args>>(f: F) -> Grad<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn value_and_grad<Args: Tree, F: Function<Args>>(f: F) -> ValueAndGrad<F, Args> {
-    ValueAndGrad { f, options: Options::default(), types: PhantomData }
+    ValueAndGrad { f, options: Options::default(), argnums: Arg, types: PhantomData }
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for Grad<F, Args, N> {
     type Output = N::Gradient;
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options, self.f.identity())
+        identity_of::<Self>((self.options, self.argnums.positions().ok()), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<N::Gradient> {
-        Ok(value_and_gradient::<_, _, N>(&self.f, args, self.options)?.1)
+        Ok(value_and_gradient(&self.f, args, self.options, &self.argnums)?.1)
     }
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> Function<Args> for ValueAndGrad<F, Args, N> {
     type Output = (F::Output, N::Gradient);
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options, self.f.identity())
+        identity_of::<Self>((self.options, self.argnums.positions().ok()), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args, self.options)
+        value_and_gradient(&self.f, args, self.options, &self.argnums)
     }
 }
 
@@ -141,10 +162,10 @@ where
 {
     type Output = (N::Gradient, Aux);
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options, self.f.identity())
+        identity_of::<Self>((self.options, self.argnums.positions().ok()), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let ((_, aux), gradient) = value_and_gradient::<_, _, N>(&self.f, args, self.options)?;
+        let ((_, aux), gradient) = value_and_gradient(&self.f, args, self.options, &self.argnums)?;
         Ok((gradient, aux))
     }
 }
@@ -159,10 +180,10 @@ where
 {
     type Output = ((L, Aux), N::Gradient);
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>(self.options, self.f.identity())
+        identity_of::<Self>((self.options, self.argnums.positions().ok()), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        value_and_gradient::<_, _, N>(&self.f, args, self.options)
+        value_and_gradient(&self.f, args, self.options, &self.argnums)
     }
 }
 
@@ -170,9 +191,10 @@ fn value_and_gradient<F: Function<Args>, Args: Tree, N: Argnums<Args>>(
     f: &F,
     args: Args,
     options: Options,
+    argnums: &N,
 ) -> Result<(F::Output, N::Gradient)> {
     let flat = Flat::of_arguments(&args);
-    let positions = N::positions();
+    let positions = argnums.positions()?;
     let key = (f.identity(), (&positions, options));
     let f = flat_fn::<Args, F>(f);
     let result = implicit_jit::run_shared("grad", key, &flat, &|flat| gradient(flat, &positions, options, &f))?;

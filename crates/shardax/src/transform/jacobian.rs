@@ -38,7 +38,7 @@ use crate::runtime::implicit_jit;
 ///
 /// Fails for arguments that are not floating point.
 pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward> {
-    Jacobian { f, types: PhantomData }
+    Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
 /// The Jacobian of a function by reverse mode, one row per output element: faster if there are more inputs than
@@ -46,7 +46,7 @@ pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward>
 ///
 /// Also fails for results that are not floating point.
 pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {
-    Jacobian { f, types: PhantomData }
+    Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
 /// All second derivatives of a function: the forward Jacobian of its reverse one.
@@ -63,7 +63,7 @@ pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse>
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn hessian<Args: Tree, F: Function<Args>>(f: F) -> Hessian<F, Args> {
-    Hessian(Jacobian { f: jacrev(f), types: PhantomData })
+    Hessian(Jacobian { f: jacrev(f), argnums: Arg, types: PhantomData })
 }
 
 /// Forward mode; see [`jacfwd`].
@@ -79,20 +79,21 @@ pub struct WithAux;
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct Jacobian<F, Args, Mode, N = Arg<0>, Returns = Plain> {
     f: F,
-    types: PhantomData<fn(Args, Mode, N, Returns)>,
+    argnums: N,
+    types: PhantomData<fn(Args, Mode, Returns)>,
 }
 
 impl<F, Args, Mode, N, R> Jacobian<F, Args, Mode, N, R> {
     /// Differentiates with respect to these arguments instead of the first.
-    pub fn argnums<M: Argnums<Args>>(self, _argnums: M) -> Jacobian<F, Args, Mode, M, R> {
-        Jacobian { f: self.f, types: PhantomData }
+    pub fn argnums<M: Argnums<Args>>(self, argnums: M) -> Jacobian<F, Args, Mode, M, R> {
+        Jacobian { f: self.f, argnums, types: PhantomData }
     }
 }
 
 impl<F, Args, Mode, N> Jacobian<F, Args, Mode, N> {
     /// The function returns `(result, aux)`; the transformed one returns `(Jacobian, aux)`.
     pub fn has_aux(self) -> Jacobian<F, Args, Mode, N, WithAux> {
-        Jacobian { f: self.f, types: PhantomData }
+        Jacobian { f: self.f, argnums: self.argnums, types: PhantomData }
     }
 }
 
@@ -105,15 +106,14 @@ type Twice<F, Args, N, R> = Jacobian<Jacobian<F, Args, Reverse, N, R>, Args, For
 impl<F, Args, N, R> Hessian<F, Args, N, R> {
     /// Differentiates with respect to these arguments instead of the first.
     pub fn argnums<M: Argnums<Args>>(self, argnums: M) -> Hessian<F, Args, M, R> {
-        let _ = argnums;
-        Hessian(Jacobian { f: Jacobian { f: self.0.f.f, types: PhantomData }, types: PhantomData })
+        Hessian(Jacobian { f: self.0.f.argnums(argnums), argnums, types: PhantomData })
     }
 }
 
 impl<F, Args, N> Hessian<F, Args, N> {
     /// The function returns `(scalar, aux)`; the result is `(Hessian, aux)`.
     pub fn has_aux(self) -> Hessian<F, Args, N, WithAux> {
-        Hessian(Jacobian { f: self.0.f.has_aux(), types: PhantomData })
+        Hessian(Jacobian { f: self.0.f.has_aux(), argnums: self.0.argnums, types: PhantomData })
     }
 }
 
@@ -140,10 +140,10 @@ where
 {
     type Output = <F::Output as Compose<N::Gradient>>::Composed;
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>((), self.f.identity())
+        identity_of::<Self>(self.argnums.positions().ok(), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, false)?;
+        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, false, &self.argnums)?;
         blocks.compose(out.build::<F::Output>()?)
     }
 }
@@ -159,10 +159,10 @@ where
 {
     type Output = (Out::Composed, Aux);
     fn identity(&self) -> Option<u64> {
-        identity_of::<Self>((), self.f.identity())
+        identity_of::<Self>(self.argnums.positions().ok(), self.f.identity())
     }
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, true)?;
+        let (out, blocks) = blocks::<F, Args, M, N>(&self.f, args, true, &self.argnums)?;
         let (out, aux) = out.build::<(Out, Aux)>()?;
         Ok((blocks.compose(out)?, aux))
     }
@@ -188,9 +188,10 @@ fn blocks<F: Function<Args>, Args: Tree, M: Mode, N: Argnums<Args>>(
     f: &F,
     args: Args,
     has_aux: bool,
+    argnums: &N,
 ) -> Result<(Flat, Blocks)> {
     let flat = Flat::of_arguments(&args);
-    let positions = N::positions();
+    let positions = argnums.positions()?;
     let key = (f.identity(), (&positions, has_aux));
     let f = flat_fn::<Args, F>(f);
     let (wanted, row) = at_positions(&flat.def, &positions);

@@ -73,7 +73,7 @@ where
     }
 
     fn apply(&self, args: Args) -> Result<BCOO> {
-        let indices = N::of(&args).indices;
+        let indices = self.0.argnums.of(&args)?.indices;
         Ok(BCOO { indices, ..self.0.apply(args)? })
     }
 }
@@ -91,7 +91,7 @@ where
     }
 
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let indices = N::of(&args).indices;
+        let indices = self.0.argnums.of(&args)?.indices;
         let (value, gradient) = self.0.apply(args)?;
         Ok((value, BCOO { indices, ..gradient }))
     }

@@ -64,8 +64,8 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
     /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 12.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    pub fn nondiff_argnums<N: Argnums<Args>>(self, _argnums: N) -> NondiffJvp<F, Args, N> {
-        NondiffJvp { f: self.f, types: PhantomData }
+    pub fn nondiff_argnums<N: Argnums<Args>>(self, argnums: N) -> NondiffJvp<F, Args, N> {
+        NondiffJvp { f: self.f, argnums, args: PhantomData }
     }
 
     /// Gives the rule an `Option` of each tangent, which is `None` where it is zero whatever the values are, so that it can
@@ -102,13 +102,15 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
 #[must_use = "the rule is set with `defjvp`"]
 pub struct NondiffJvp<F, Args, N> {
     f: F,
-    types: PhantomData<fn(Args, N)>,
+    argnums: N,
+    args: PhantomData<fn(Args)>,
 }
 
 /// The rule of a function some of whose arguments are not differentiated.
 pub struct NondiffRule<Rule, Args, N> {
     rule: Rule,
-    types: PhantomData<fn(Args, N)>,
+    argnums: N,
+    args: PhantomData<fn(Args)>,
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffJvp<F, Args, N> {
@@ -117,7 +119,11 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffJvp<F, Args, N> {
     where
         R: Function<(N::Gradient, Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
     {
-        CustomJvp { f: self.f, rule: Arc::new(NondiffRule { rule, types: PhantomData }), args: PhantomData }
+        CustomJvp {
+            f: self.f,
+            rule: Arc::new(NondiffRule { rule, argnums: self.argnums, args: PhantomData }),
+            args: PhantomData,
+        }
     }
 }
 
@@ -130,8 +136,8 @@ where
 {
     type Output = (Out, Out);
     fn apply(&self, (args, tangents): (Args, Args)) -> Result<(Out, Out)> {
-        let positions = N::positions();
-        let own = N::of(&args);
+        let positions = self.argnums.positions()?;
+        let own = self.argnums.of(&args)?;
         // Their tangents, which the function must not use, are zero.
         let flat = Flat::of(&tangents);
         let children = flat.def.root_children().unwrap_or_default();

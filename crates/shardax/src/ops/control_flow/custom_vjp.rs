@@ -61,8 +61,8 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
     /// assert_eq!(slope.call(2.0f32)?.item::<f32>()?, 2.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    pub fn nondiff_argnums<N: Argnums<Args>>(self, _argnums: N) -> NondiffVjp<F, Args, N> {
-        NondiffVjp { f: self.f, types: PhantomData }
+    pub fn nondiff_argnums<N: Argnums<Args>>(self, argnums: N) -> NondiffVjp<F, Args, N> {
+        NondiffVjp { f: self.f, argnums, args: PhantomData }
     }
 
     /// Reports symbolic zeros to the rules (JAX's `symbolic_zeros=True`): `fwd` takes a
@@ -169,19 +169,22 @@ where
 #[must_use = "the rules are set with `defvjp`"]
 pub struct NondiffVjp<F, Args, N> {
     f: F,
-    types: PhantomData<fn(Args, N)>,
+    argnums: N,
+    args: PhantomData<fn(Args)>,
 }
 
 /// The forward rule of a function some of whose arguments are not differentiated.
 pub struct NondiffFwd<Rule, Args, N> {
     rule: Rule,
-    types: PhantomData<fn(Args, N)>,
+    argnums: N,
+    args: PhantomData<fn(Args)>,
 }
 
 /// The backward rule of a function some of whose arguments are not differentiated.
 pub struct NondiffBwd<Rule, Args, N> {
     rule: Rule,
-    types: PhantomData<fn(Args, N)>,
+    argnums: N,
+    args: PhantomData<fn(Args)>,
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
@@ -198,7 +201,11 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
         Res: Tree,
         Cts: Tree,
     {
-        let rules = (NondiffFwd { rule: fwd, types: PhantomData }, NondiffBwd { rule: bwd, types: PhantomData });
+        let argnums = self.argnums;
+        let rules = (
+            NondiffFwd { rule: fwd, argnums, args: PhantomData },
+            NondiffBwd { rule: bwd, argnums, args: PhantomData },
+        );
         CustomVjp { f: self.f, rules: Arc::new(rules), args: PhantomData }
     }
 }
@@ -214,7 +221,7 @@ where
 {
     type Output = (Out, (N::Gradient, Res));
     fn apply(&self, args: Args) -> Result<Self::Output> {
-        let kept = N::of(&args);
+        let kept = self.argnums.of(&args)?;
         let (out, residuals) = self.rule.apply(args)?;
         Ok((out, (kept, residuals)))
     }
@@ -232,7 +239,7 @@ where
 {
     type Output = Vec<Array>;
     fn apply(&self, ((kept, residuals), ct): ((N::Gradient, Res), Ct)) -> Result<Vec<Array>> {
-        let (positions, kept_flat) = (N::positions(), Flat::of(&kept));
+        let (positions, kept_flat) = (self.argnums.positions()?, Flat::of(&kept));
         let given = Flat::of(&self.rule.apply((kept, residuals, ct))?);
         let counts = |flat: &Flat| -> Vec<usize> {
             flat.def.root_children().unwrap_or_default().iter().map(|(_, def)| def.leaf_count()).collect()
