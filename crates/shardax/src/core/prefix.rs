@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use super::array::Array;
 use super::program::Aval;
-use super::tree::TreeDef;
+use super::tree::{Flat, Tree, TreeDef};
 use crate::error::{Result, err};
 use crate::shape::normalize_axis;
 use crate::sharding::PartitionSpec;
@@ -39,37 +40,118 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
         let children = def.root_children();
         let wrong = |has: String| {
             let found = match &children {
-                Some(children) => format!("{} children", children.len()),
+                Some(children) => children_text(children),
                 None => "no children (it is an array)".to_owned(),
             };
             Err(err!(
                 Value,
                 "{what} tree prefix error: {what}{path} has {has}, but the corresponding value has {found}"
             )
-            .help("give one entry for each part of the value, or one entry for all of it"))
+            .help("give one entry for each part of the value that has arrays, in order or by name, or one entry for all of it"))
         };
         match (self, &children) {
             (Prefix::Leaf(value), _) => {
                 out.extend(std::iter::repeat_n(value.clone(), def.leaf_count()));
                 Ok(())
             }
-            (Prefix::Node(prefixes), Some(children)) if prefixes.len() == children.len() => prefixes
-                .iter()
-                .zip(children)
-                .try_for_each(|(prefix, (key, child))| prefix.fill(child, what, format!("{path}{key}"), out)),
-            (Prefix::Node(prefixes), _) => wrong(format!("{} entries", prefixes.len())),
-            (Prefix::Named(prefixes), Some(children)) if prefixes.len() == children.len() => {
+            (Prefix::Node(prefixes), Some(children)) => {
+                // Parts without arrays, such as static fields and numbers, may have an entry.
+                let with_arrays = || children.iter().filter(|(_, child)| child.leaf_count() > 0);
+                let parts: Vec<_> = match prefixes.len() {
+                    n if n == children.len() => children.iter().collect(),
+                    n if n == with_arrays().count() => with_arrays().collect(),
+                    n => return wrong(format!("{n} entries")),
+                };
+                prefixes
+                    .iter()
+                    .zip(parts)
+                    .try_for_each(|(prefix, (key, child))| prefix.fill(child, what, format!("{path}{key}"), out))
+            }
+            (Prefix::Named(prefixes), Some(children)) => {
+                let is_named = |key: &str, name: &str| key == format!("[{name:?}]") || key == format!(".{name}");
+                if prefixes.len() < children.iter().filter(|(_, child)| child.leaf_count() > 0).count() {
+                    return wrong(entries_text(prefixes));
+                }
                 children.iter().try_for_each(|(key, child)| {
-                    let named = |name: &str| *key == format!("[{name:?}]") || *key == format!(".{name}");
-                    match prefixes.iter().find(|(name, _)| named(name)) {
+                    match prefixes.iter().find(|(name, _)| is_named(key, name)) {
                         Some((_, prefix)) => prefix.fill(child, what, format!("{path}{key}"), out),
+                        None if child.leaf_count() == 0 => Ok(()),
                         None => wrong(format!("no entry {key}")),
                     }
-                })
+                })?;
+                match prefixes.iter().find(|(name, _)| !children.iter().any(|(key, _)| is_named(key, name))) {
+                    Some((name, _)) => wrong(format!("an entry {name:?}")),
+                    None => Ok(()),
+                }
             }
-            (Prefix::Named(prefixes), _) => {
-                wrong(format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>()))
-            }
+            (Prefix::Node(prefixes), None) => wrong(format!("{} entries", prefixes.len())),
+            (Prefix::Named(prefixes), None) => wrong(entries_text(prefixes)),
+        }
+    }
+}
+
+fn entries_text<T>(prefixes: &[(String, Prefix<T>)]) -> String {
+    format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>())
+}
+
+/// The children's number and keys, for errors.
+fn children_text(children: &[(String, TreeDef)]) -> String {
+    const MOST: usize = 12;
+    let key = |(key, child): &(String, TreeDef)| match child.leaf_count() {
+        0 => format!("{key} (without arrays)"),
+        _ => key.clone(),
+    };
+    let mut keys: Vec<String> = children.iter().take(MOST).map(key).collect();
+    if children.len() > MOST {
+        keys.push("…".to_owned());
+    }
+    let colon = if keys.is_empty() { "" } else { ": " };
+    format!("{} children{colon}{}", children.len(), keys.join(", "))
+}
+
+impl<T> Prefix<T> {
+    /// Prefixes by the names of a struct's fields, or by the keys of a map. Fields without arrays are left out.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::prefix::Prefix;
+    /// #[derive(Tree, Clone)]
+    /// struct Params { w: Array, b: Array, rate: f64 }
+    ///
+    /// let f = vmap(|p: Params, x: Array| x * p.w * p.rate + p.b).in_axes((Prefix::named([("w", None), ("b", Some(0))]), 0));
+    /// let params = Params { w: array(2.0f32), b: array([0.0f32, 1.0]), rate: 0.5 };
+    /// assert_eq!(f.call((params, array([3.0f32, 4.0])))?.to_vec::<f32>()?, [3.0, 5.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn named<K: Into<String>, A: IntoPrefix<T>>(entries: impl IntoIterator<Item = (K, A)>) -> Prefix<T> {
+        Prefix::Named(entries.into_iter().map(|(name, entry)| (name.into(), entry.into_prefix())).collect())
+    }
+
+    /// A value for each array of `tree`, from its key path and itself: specs or axes for a tree of the same type.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::prefix::Prefix;
+    /// # shardax::config::set_num_cpu_devices(8).ok();
+    /// let params = (ones([8, 2]), vec![zeros(2)]);
+    /// let specs = Prefix::for_leaves(&params, |_, x| if x.ndim() == 2 { P!["x"] } else { P![] });
+    /// let mesh = make_mesh([("x", 8)])?.auto();
+    /// let shapes = shard_map(|p: (Array, Vec<Array>)| p.0.sum(..).expand_dims(0) + p.1[0].sum(..), &mesh);
+    /// assert_eq!(shapes.in_specs((specs,)).out_specs(P!["x"]).call(&params)?.to_vec::<f32>()?, [2.0; 8]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn for_leaves<A: Tree>(tree: &A, mut f: impl FnMut(&str, &Array) -> T) -> Prefix<T> {
+        let flat = Flat::of(tree);
+        let paths = flat.def.paths();
+        let mut values = paths.iter().zip(&flat.leaves).map(|(path, leaf)| f(path, leaf));
+        Prefix::like(&flat.def, &mut values)
+    }
+
+    /// The values, one for each leaf of `def`.
+    fn like(def: &TreeDef, values: &mut impl Iterator<Item = T>) -> Prefix<T> {
+        match def.root_children() {
+            Some(children) => Prefix::Node(children.iter().map(|(_, child)| Prefix::like(child, values)).collect()),
+            None => values.next().map_or(Prefix::Node(Vec::new()), Prefix::Leaf),
         }
     }
 }
