@@ -38,7 +38,7 @@ fn donations_in_vain() -> Result<()> {
     let f = jit(total).donate_argnums([0]);
     let line = line!() + 2;
     for _ in 0..3 {
-        f.call(ones(8))?;
+        let _ = f.call(ones(8))?;
     }
     // Once for each compilation.
     let said = warnings_of("total");
@@ -46,7 +46,7 @@ fn donations_in_vain() -> Result<()> {
     assert!(text.starts_with("Some donated buffers were not usable: float32[8] (argument[0] of total)."), "{text}");
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
     assert!(text.contains("help: memory is taken over by a result of the same shape, dtype and sharding"), "{text}");
-    f.call(ones([8, 2]))?;
+    let _ = f.call(ones([8, 2]))?;
     assert_eq!(warnings_of("total").len(), 2);
     f.lower(ones(5))?;
     assert!(warnings_of("total")[2].contains("float32[5]"));
@@ -70,16 +70,16 @@ fn the_conditions_of_jax() -> Result<()> {
     start();
     let sharding = NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]);
     let x = device_put(&ones([8, 4]), &sharding)?;
-    pmap(rows).donate_argnums([0]).call(&x)?;
+    let _ = pmap(rows).donate_argnums([0]).call(&x)?;
     let said = warnings_of("pmap_rows");
     assert!(said.len() == 1 && said[0].contains("not usable: float32[8,4] (argument[0] of pmap_rows)"), "{said:?}");
     // Of two donated arguments of a type one result takes one.
-    jit(both).donate_argnums([0, 1]).call(((ones(4), ones(4)), ones(3)))?;
+    let _ = jit(both).donate_argnums([0, 1]).call(((ones(4), ones(4)), ones(3)))?;
     let said = warnings_of("both");
     let text = "not usable: float32[4], float32[3] (argument[0][1], argument[1] of both)";
     assert!(said.len() == 1 && said[0].contains(text), "{said:?}");
     // What the program does not take at all is not spoken of.
-    jit(second).donate_argnums([0]).call((ones(3), ones(4)))?;
+    let _ = jit(second).donate_argnums([0]).call((ones(3), ones(4)))?;
     assert!(warnings_of("second").is_empty());
     Ok(())
 }
@@ -94,11 +94,11 @@ fn a_result_that_lies_elsewhere_takes_nothing() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?.auto();
     let (split, whole) = (NamedSharding::new(&mesh, P!["i"]), NamedSharding::new(&mesh, P![]));
     let x = device_put(&arange(0..8), &split)?;
-    jit(elsewhere).donate_argnums([0]).out_shardings(&whole).call(&x)?;
+    let _ = jit(elsewhere).donate_argnums([0]).out_shardings(&whole).call(&x)?;
     assert!(warnings_of("elsewhere")[0].contains("Some donated buffers were not usable: int32[8]"));
     assert!(!x.is_deleted());
     // Where it lies is the compiler's choice: it may be the same.
-    jit(elsewhere).donate_argnums([0]).call(&x)?;
+    let _ = jit(elsewhere).donate_argnums([0]).call(&x)?;
     assert_eq!(warnings_of("elsewhere").len(), 1);
     Ok(())
 }
@@ -116,9 +116,9 @@ fn donations_that_are_moved_first() -> Result<()> {
     start();
     let f = pmap(step).donate_argnums([0]);
     let x = ones([8, 4]);
-    f.call(&x)?;
+    let _ = f.call(&x)?;
     assert!(x.is_deleted());
-    f.call(ones([8, 4]))?;
+    let _ = f.call(ones([8, 4]))?;
     let said = warnings_of("pmap_step");
     let [text] = said.as_slice() else { panic!("once: {said:?}") };
     for words in [
@@ -131,13 +131,13 @@ fn donations_that_are_moved_first() -> Result<()> {
     }
     let sharding = NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P!["i"]);
     let f = jit(step).in_shardings(&sharding).out_shardings(&sharding).donate_argnums([0]);
-    f.call(ones(16))?;
+    let _ = f.call(ones(16))?;
     assert!(warnings_of("step").iter().any(|text| text.starts_with("Donated jit argument required resharding.")));
 
     // Placed before the call, whatever the axis is called, there is nothing to say.
     let f = pmap(placed).donate_argnums([0]);
     let x = device_put(&ones([8, 4]), &sharding)?;
-    f.call(f.call(&x)?)?;
+    let _ = f.call(f.call(&x)?)?;
     assert!(x.is_deleted());
     assert!(warnings_of("pmap_placed").is_empty());
     Ok(())
@@ -147,7 +147,7 @@ fn donations_that_are_moved_first() -> Result<()> {
 #[ignore = "run by another test"]
 fn on_standard_error() -> Result<()> {
     setup();
-    jit(total).donate_argnums([0]).call(ones(8))?;
+    let _ = jit(total).donate_argnums([0]).call(ones(8))?;
     Ok(())
 }
 
@@ -193,17 +193,84 @@ fn gradients_that_nothing_reduces() -> Result<()> {
     // Said once for each compilation, not for each call; and not where it is meant, or where something is reduced.
     let calm = |axis: &str| assert_eq!(warnings_of(axis), Vec::<String>::new());
     let meant = pmap(forgetful("meant")).axis_name("meant").check_replication(false);
-    meant.call((&w, &x))?;
+    let _ = meant.call((&w, &x))?;
     calm("meant");
     let reduced = |w: Array, x: Array| -> Result<Array> { Ok(&w - pmean(grad(loss).call((&w, x))?, "reduced") * 0.1) };
-    pmap(reduced).axis_name("reduced").call((&w, &x))?;
+    let _ = pmap(reduced).axis_name("reduced").call((&w, &x))?;
     calm("reduced");
-    pmap(grad(|x: Array| x.sin().sum(..))).call(&x)?;
-    pmap(|w: Array, x: Array| w * x).axis_name("forward").call((&w, &x))?;
+    let _ = pmap(grad(|x: Array| x.sin().sum(..))).call(&x)?;
+    let _ = pmap(|w: Array, x: Array| w * x).axis_name("forward").call((&w, &x))?;
     calm("forward");
     pmap(|w: Array, x: Array| grad(|w: Array| loss(w, x.clone()).square()).call(w).map(|g| g.sum(..)))
         .axis_name("others")
         .call((&w, &x))?;
     calm("others");
+    Ok(())
+}
+
+/// The default axis has no name, so nothing can reduce over it: a step that takes gradients drifts apart.
+#[test]
+fn gradients_that_nothing_can_reduce() -> Result<()> {
+    start();
+    let said = || {
+        let all = all().lock().expect("warnings");
+        all.iter().filter(|text| text.contains("name the axis, `.axis_name(\"batch\")`")).cloned().collect::<Vec<_>>()
+    };
+    let step = |w: Array, x: Array| -> Result<Array> { Ok(&w - grad(loss).call((&w, x))? * 0.1) };
+    let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
+    let _ = pmap(step).check_replication(false).call((&w, &x))?;
+    let _ = pmap(grad(loss)).call((&w, &x))?;
+    assert_eq!(said(), Vec::<String>::new());
+    let line = line!() + 1;
+    let _ = pmap(step).call((&w, &x))?;
+    let said = said();
+    let [text] = said.as_slice() else { panic!("{said:?}") };
+    assert!(text.contains("argument[0], if it is equal on all devices, comes back different on each"), "{text}");
+    assert!(text.contains("`let grads = pmean(grads, \"batch\")`"), "{text}");
+    assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
+    Ok(())
+}
+
+#[test]
+fn failed_results_that_nothing_reads() -> Result<()> {
+    start();
+    let said = |shape: &str| {
+        let all = all().lock().expect("warnings");
+        all.iter().filter(|text| text.contains(shape)).cloned().collect::<Vec<_>>()
+    };
+    let line = line!() + 1;
+    let failed = ones(301) + ones(302);
+    let copy = (&failed * 2).sum(..);
+    drop(failed);
+    assert!(said("float32[301]").is_empty(), "a copy is still there");
+    drop(copy);
+    let warnings = said("float32[301]");
+    let [text] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(
+        text.starts_with("an operation failed, and nothing read its result: value error: add got incompatible shapes"),
+        "{text}"
+    );
+    assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
+
+    // Printing is not reading: the program goes on.
+    let printed = ones(303) + ones(304);
+    assert!(format!("{printed}").starts_with("<value error: add got incompatible shapes"));
+    drop(printed);
+    assert_eq!(said("float32[303]").len(), 1);
+
+    // What a call or a read returns is known.
+    assert!((ones(305) + ones(306)).to_vec::<f32>().is_err());
+    assert!((ones(305) + ones(307)).check().is_err());
+    assert!((ones(305) + ones(308)).error().is_some());
+    assert!(
+        jit(|x: Array| {
+            let _ = &x + ones(309);
+            x
+        })
+        .call(ones(305))
+        .is_err()
+    );
+    assert!(jit(|x: Array| x * 2).call(ones(305) + ones(310)).is_err());
+    assert_eq!(said("float32[305]"), Vec::<String>::new());
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::local_shards::Mapped;
-use crate::core::program::{Aval, Program};
+use crate::core::program::{Atom, Aval, Program, Var};
 use crate::core::tree::TreeDef;
 use crate::error::{Result, err};
 use crate::interpret::vary;
@@ -37,7 +37,15 @@ impl Values<'_> {
 
 /// Warns if a training step lacks its reduction: the body takes gradients, and an argument that is equal on
 /// all devices is returned with a different value on each. The last inputs of `body` are the arguments.
-pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, body: &Program) -> Result<()> {
+pub(crate) fn unreduced_gradients(
+    axis: AxisName,
+    is_named: bool,
+    args: &Values,
+    outs: &Values,
+    body: &Program,
+) -> Result<()> {
+    let (name, name_it) =
+        if is_named { (axis.as_str(), "") } else { ("batch", "name the axis, `.axis_name(\"batch\")`, and ") };
     let (mut results, all) = (outs.parts(), 0..outs.avals.len());
     results.push((outs.def.clone(), all));
     let captured = body.inputs.len() - args.avals.len();
@@ -52,20 +60,59 @@ pub(crate) fn unreduced_gradients(axis: AxisName, args: &Values, outs: &Values, 
         let sets = vary::outputs(body, &inputs)?;
         // Values that differ on purpose, such as statistics of a device's own batches, come along with values that do
         // not.
-        let mut changed = back.filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
-        if changed.peek().is_some() && changed.all(|o| !sets[o].is_empty()) {
+        let mut changed = back.clone().filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
+        let drifts = changed.peek().is_some() && changed.all(|o| !sets[o].is_empty());
+        // Over an axis without a name, gradients of each device may be what is wanted; a step from the argument is not.
+        let is_step = || {
+            let inputs = leaves.clone().map(|leaf| body.inputs[captured + leaf]);
+            inputs.zip(back).any(|(input, output)| is_moved(body, input, &body.outputs[output]))
+        };
+        if drifts && (is_named || is_step()) {
             warning::warn(
                 &format!(
                     "pmap over {axis:?} takes gradients, and argument[{i}], if it is equal on all devices, comes back different on each: its copies drift apart from the first call on"
                 ),
                 &format!(
-                    "reduce the gradients before they are applied: `let grads = pmean(grads, \"{axis}\")`; where each device is to train a model of its own, say so with `.check_replication(false)`"
+                    "{name_it}reduce the gradients before they are applied: `let grads = pmean(grads, \"{name}\")`; where each device is to train a model of its own, say so with `.check_replication(false)`"
                 ),
             );
             break;
         }
     }
     Ok(())
+}
+
+/// Warns if the stream of random keys of a layer is used and is the same on all devices: all draw the same numbers.
+pub(super) fn same_draws(args: &TreeDef, is_used_by_all: impl Fn(usize) -> bool) {
+    let infos = args.leaf_infos();
+    let Some((_, leaf)) =
+        infos.iter().enumerate().find(|(i, leaf)| leaf.counts_keys_of_a_layer() && is_used_by_all(*i))
+    else {
+        return;
+    };
+    warning::warn(
+        &format!(
+            "pmap draws random numbers by argument{}, which is the same on all devices: each draws the same numbers for its part of the batch",
+            leaf.path
+        ),
+        "give each device a key of its own: make the layer by `Dropout::without_rngs(rate)`, and call `forward_with(x, &key)` with `random::fold_in(&key, axis_index(\"batch\"))`; `.check_replication(false)` if equal numbers are meant",
+    );
+}
+
+/// Returns true if `output` is `input` plus or minus something, apart from changes of shape and dtype.
+fn is_moved(body: &Program, input: Var, output: &Atom) -> bool {
+    let producer = |var: Var| body.eqns.iter().rev().find(|eqn| eqn.outputs.contains(&var));
+    let origin = |atom: &Atom| {
+        let Atom::Var(mut var) = *atom else { return None };
+        while let Some(eqn) = producer(var)
+            && let [Atom::Var(operand)] = eqn.inputs.as_slice()
+        {
+            var = *operand;
+        }
+        Some(var)
+    };
+    let Some(eqn) = origin(output).and_then(producer) else { return false };
+    matches!(eqn.primitive.name(), "add" | "sub") && eqn.inputs.iter().any(|atom| origin(atom) == Some(input))
 }
 
 /// Fails if a result without a mapped axis may differ from device to device.
@@ -81,7 +128,7 @@ pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Opt
                 "pmap out_axes is None for output{path}, but its value may vary over the mapped axis {axis:?}: the devices would hold different values of one array"
             )
             .help(format!(
-                "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`"
+                "reduce it first (`pmean(x, {axis:?})`; of a training step, the gradients), return one value for each device with out_axes 0, or take the first device's with `.check_replication(false)`; an `Optimizer` takes reduced gradients by `optimizer.update(pmean(grads, {axis:?}))` after `value_and_grad`, not by `minimize`"
             )));
         }
     }

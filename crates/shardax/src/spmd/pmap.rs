@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use super::lint::{Values, unreduced_gradients, unreduced_results};
+use super::lint::{Values, same_draws, unreduced_gradients, unreduced_results};
 use super::local_shards::{Manual, trace_local_shards};
 use super::pmap_hosts::Hosts;
 use super::pmap_mesh::Choice;
@@ -30,7 +30,7 @@ use crate::transform::grad::gradients_taken;
 use crate::transform::jit::check_argnums;
 
 /// The name of the mapped axis when none is given.
-const DEFAULT_AXIS: &str = "_internal_pmap_axis_name";
+const DEFAULT_AXIS: &str = "unnamed axis of pmap";
 
 /// A function mapped over devices; see [`pmap`].
 #[must_use = "a transformed function does nothing until it is called"]
@@ -271,6 +271,15 @@ impl Options {
     fn lower(&self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let donated = self.check_argnums(&flat.def)?;
         let mapping = self.mapping(flat, &types_of(flat)?)?;
+        let lowered = self.lower_on(flat, f, &mapping, donated)?;
+        if self.check_replication {
+            let used = |leaf: usize| lowered.convention.kept.contains(&leaf) && mapping.dims[leaf].is_none();
+            same_draws(&flat.def, used);
+        }
+        Ok(lowered)
+    }
+
+    fn lower_on(&self, flat: &Flat, f: FlatFn<'_>, mapping: &Mapping, donated: Vec<bool>) -> Result<LoweredFn> {
         let place = |spec: &PartitionSpec| Some(NamedSharding::new(&mapping.mesh, spec.clone()).into());
         let options = LowerOptions {
             function: self.name,
@@ -288,7 +297,7 @@ impl Options {
             },
             traces: None,
         };
-        options.lower(flat, &|flat| self.map(flat, &mapping, f))
+        options.lower(flat, &|flat| self.map(flat, mapping, f))
     }
 
     /// Applies the mapped function inside another one.
@@ -340,10 +349,11 @@ impl Options {
         let mapped = adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs))?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
-            if gradients_taken() > gradients && self.axis_name != AxisName::new(DEFAULT_AXIS) {
+            if gradients_taken() > gradients {
                 let args = Values { def: &flat.def, avals: &in_blocks.borrow() };
                 let outs = Values { def: &mapped.out_def, avals: &out_blocks.borrow() };
-                unreduced_gradients(self.axis_name, &args, &outs, &mapped.map.body)?;
+                let axis = Some(self.axis_name).filter(|axis| *axis != AxisName::new(DEFAULT_AXIS));
+                unreduced_gradients(self.axis_name, axis.is_some(), &args, &outs, &mapped.map.body)?;
             }
         }
         // Results of untyped arguments have no type of the context mesh either.

@@ -78,6 +78,15 @@ pub struct LeafInfo {
     pub axis_names: Option<AxisNames>,
 }
 
+impl LeafInfo {
+    /// Returns true for the count of a layer's stream of random keys, such as that of a dropout (`shardax_nn::RngStream`).
+    /// Streams that only make a model, in `Rngs`, are none.
+    pub(crate) fn counts_keys_of_a_layer(&self) -> bool {
+        let makes_models = self.path.ends_with(".default.count") || self.path.contains(".named[");
+        self.kind == Some("RngCount") && !makes_models
+    }
+}
+
 impl Token {
     /// The number of children.
     pub(super) fn arity(&self) -> usize {

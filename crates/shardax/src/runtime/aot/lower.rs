@@ -10,7 +10,7 @@ use crate::core::array::Concrete;
 use crate::core::program::trace::Traced;
 use crate::core::program::{Aval, Program};
 use crate::core::sharding_like::RequestedSharding;
-use crate::core::tree::{Flat, TreeDef};
+use crate::core::tree::{Flat, LeafInfo, TreeDef};
 use crate::defaults::Defaults;
 use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
@@ -27,6 +27,7 @@ use crate::sharding::device::client_number;
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Mesh, Sharding};
+use crate::warning;
 
 /// The options of lowering a function, which are all that distinguish `jit` and `pmap`.
 pub(crate) struct LowerOptions<'a> {
@@ -70,11 +71,30 @@ struct Trace {
     out_def: TreeDef,
 }
 
+/// Warns if the function draws from a layer's stream of random keys, and no result has the stream's next count.
+fn warn_of_dropped_counts(function: &str, in_def: &TreeDef, kept: &[usize], out_def: &TreeDef) {
+    let infos = in_def.leaf_infos();
+    let Some(used) = kept.iter().map(|&i| &infos[i]).find(|leaf| leaf.counts_keys_of_a_layer()) else { return };
+    if out_def.leaf_infos().iter().any(LeafInfo::counts_keys_of_a_layer) {
+        return;
+    }
+    warning::warn(
+        &format!(
+            "{function} draws random numbers by argument{}, and returns no next count: every call draws the same numbers",
+            used.path
+        ),
+        "return the model, or the `Optimizer` that holds it, and pass it to the next call; to evaluate, call `model.eval()` first",
+    );
+}
+
 impl LowerOptions<'_> {
     /// Traces `f` and decides its placement.
     pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let trace = self.trace(flat, f)?;
         let Trace { in_avals, pruned: Pruned { program, captures, refs, kept }, out_def, .. } = &*trace;
+        if !self.keep_unused {
+            warn_of_dropped_counts(self.function, &flat.def, kept, out_def);
+        }
         let mut asked = (self.out_shardings)(out_def, program)?;
         asked.resize_with(asked.len() + refs.results(), Default::default);
         let outputs: Vec<Option<Sharding>> = asked.iter().map(|asked| asked.sharding.clone()).collect();
