@@ -1,6 +1,7 @@
 //! `Array`: a logical array, concrete on any number of devices or traced. User code does not distinguish the two.
 
 pub mod dlpack;
+mod hints;
 pub(crate) mod host;
 mod host_buffer;
 pub(crate) mod live;
@@ -50,6 +51,7 @@ pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone)]
+#[must_use = "arrays are immutable: an operation returns a new array; use it, or write `let _ =`"]
 pub struct Array(pub(crate) Repr);
 
 #[derive(Clone)]
@@ -185,11 +187,7 @@ impl Array {
     #[track_caller]
     pub(crate) fn from_result(result: Result<Array>, like: &Array) -> Self {
         let location = std::panic::Location::caller();
-        result.unwrap_or_else(|e| {
-            let e = e.at(location);
-            super::program::trace::record_error(&e);
-            Array::failed(e, like.aval())
-        })
+        result.unwrap_or_else(|e| super::program::trace::fail(e.at(location), like.aval()))
     }
 
     /// Creates an array that carries `error` with the caller's line, and has the type of `like`: for functions to
@@ -215,7 +213,10 @@ impl Array {
     /// The error it carries, if an operation that it depends on failed.
     pub fn error(&self) -> Option<&Error> {
         match &self.0 {
-            Repr::Error(e) => Some(&e.0),
+            Repr::Error(e) => {
+                e.0.mark_read();
+                Some(&e.0)
+            }
             _ => None,
         }
     }
@@ -332,7 +333,10 @@ impl Array {
                 c.check_alive()?;
                 Ok(c.clone())
             }
-            Repr::Error(e) => Err(e.0.clone()),
+            Repr::Error(e) => {
+                e.0.mark_read();
+                Err(e.0.clone())
+            }
             Repr::Traced(t) => check_usable(self).and_then(|()| concretize::value(t))?.ok_or_else(|| err!(
                 Type,
                 "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",

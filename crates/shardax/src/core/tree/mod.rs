@@ -53,8 +53,9 @@ use crate::error::{AtCaller, Result, bail, err};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no tree of arrays",
     label = "neither an array nor made of arrays",
-    note = "functions take and return trees by value: `Array`, not `&Array`",
-    note = "a struct or an enum becomes a tree by `#[derive(Tree)]` or `#[derive(Module)]`; a field that is configuration, such as a `String`, is marked `#[tree(static)]`, and an argument is wrapped in `Static`"
+    note = "put `#[derive(Tree, Clone)]`, or `#[derive(Module, Clone)]` of `shardax-nn`, on a struct or an enum of arrays",
+    note = "mark a field that is configuration, such as a `String` or a `fn(Array) -> Array`, with `#[tree(static)]`, and wrap such an argument in `Static`",
+    note = "pass and return arrays by value: `Array`, not `&Array`"
 )]
 pub trait Tree: Clone {
     /// Appends the leaves and the structure of `self` to `out`.

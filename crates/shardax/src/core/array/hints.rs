@@ -1,0 +1,124 @@
+//! Compile errors that say what to write: operators and methods that other languages and libraries have, and Rust or
+//! shardax does not. Nothing here can be called: each needs a trait that no type implements, whose message is the error.
+
+use std::cmp::Ordering;
+use std::ops::Index;
+
+use super::Array;
+
+/// Carries the bounds of operators. If the operand had them, the compiler would print its own message.
+#[doc(hidden)]
+pub struct Operator;
+
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "arrays are compared by methods, not by operators",
+    label = "an operator returns one `bool`, and the comparison of arrays is an array of them",
+    note = "elementwise: `x.equal(y)`, `x.not_equal(y)`, `x.greater(y)`, `x.greater_equal(y)`, `x.less(y)`, `x.less_equal(y)`",
+    note = "one answer for entire arrays: `array_equal(&x, &y).item::<bool>()?`, `allclose(&x, &y, 1e-5, 1e-8)?`; for a number, `x.item::<f32>()? > 0.0`",
+    note = "a choice by a value that is traced: `where_(x.greater(0), a, b)` or `cond`"
+)]
+pub trait ComparesByOperator<T> {}
+
+#[doc(hidden)]
+impl<T> PartialEq<T> for Array
+where
+    Operator: ComparesByOperator<T>,
+{
+    fn eq(&self, _: &T) -> bool {
+        false
+    }
+}
+
+#[doc(hidden)]
+impl<T> PartialOrd<T> for Array
+where
+    Operator: ComparesByOperator<T>,
+{
+    fn partial_cmp(&self, _: &T) -> Option<Ordering> {
+        None
+    }
+}
+
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "arrays are indexed by `get`, not by brackets",
+    label = "brackets return a reference into memory of the host",
+    note = "`x.get(0)`, `x.get((.., 1..3))`, `x.get(s![..; 2])`; to read elements on the host `x.to_vec::<f32>()?`",
+    note = "to write, `x.at(0).set(value)` returns a new array"
+)]
+pub trait IndexesByBrackets<I> {}
+
+#[doc(hidden)]
+impl<I> Index<I> for Array
+where
+    Operator: IndexesByBrackets<I>,
+{
+    type Output = Array;
+    fn index(&self, _: I) -> &Array {
+        self
+    }
+}
+
+/// Methods of other libraries, each with what to write instead.
+macro_rules! methods {
+    ($($name:ident $trait:ident $instead:literal;)*) => {
+        $(
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = $instead, label = "not a method of arrays")]
+            pub trait $trait<T> {}
+        )*
+
+        #[doc(hidden)]
+        impl Array {
+            $(
+                pub fn $name<T>(&self, _: T) -> Array
+                where
+                    Operator: $trait<T>,
+                {
+                    self.clone()
+                }
+            )*
+        }
+    };
+}
+
+/// As [`methods`], of methods without arguments. The lifetime defers the check of the bound to the call.
+macro_rules! methods_without_arguments {
+    ($($name:ident $trait:ident $instead:literal;)*) => {
+        $(
+            #[doc(hidden)]
+            #[diagnostic::on_unimplemented(message = $instead, label = "not a method of arrays")]
+            pub trait $trait {}
+        )*
+
+        #[doc(hidden)]
+        impl Array {
+            $(
+                pub fn $name(&self) -> Array
+                where
+                    for<'a> &'a Operator: $trait,
+                {
+                    self.clone()
+                }
+            )*
+        }
+    };
+}
+
+methods! {
+    powi Powi "`Array` has no method `powi`: write `x.pow(2)`";
+    powf Powf "`Array` has no method `powf`: write `x.pow(0.5)`";
+    softmax Softmax "`Array` has no method `softmax`: write `nn::softmax(&x, axes)`";
+    unsqueeze Unsqueeze "`Array` has no method `unsqueeze`: write `x.expand_dims(axis)`";
+    permute Permute "`Array` has no method `permute`: write `x.transpose([1, 0])`";
+}
+
+methods_without_arguments! {
+    norm Norm "`Array` has no method `norm`: write `linalg::norm(&x, 2, ..)`";
+    relu Relu "`Array` has no method `relu`: write `nn::relu(&x)`";
+    sigmoid Sigmoid "`Array` has no method `sigmoid`: write `nn::sigmoid(&x)`";
+    gelu Gelu "`Array` has no method `gelu`: write `nn::gelu(&x)`";
+    detach Detach "`Array` has no method `detach`: write `stop_gradient(&x)`";
+    backward Backward "`Array` has no method `backward`: write the loss as a function and differentiate it: `grad(loss).call(w)?`";
+}
