@@ -168,7 +168,7 @@ pub fn set_attention_kernels(folder: impl Into<PathBuf>) {
 /// # use shardax::prelude::*;
 /// let (send, warnings) = std::sync::mpsc::sync_channel(16);
 /// config::set_warning_hook(move |text| drop(send.try_send(text.to_owned())));
-/// jit(|x: Array| x.sum(..)).donate_argnums([0]).call(ones(8))?;
+/// let _ = jit(|x: Array| x.sum(..)).donate_argnums([0]).call(ones(8))?;
 /// assert!(warnings.try_recv().is_ok_and(|text| text.starts_with("Some donated buffers were not usable: float32[8]")));
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -224,8 +224,8 @@ pub fn set_max_compiled_bytes(bytes: usize) {
 /// config::set_explain_cache_misses(true);
 /// let f = jit(|x: Array| x * 2);
 /// let (two, three) = (ones(2), ones(3));
-/// f.call(&two)?;
-/// f.call(&three)?;
+/// let _ = f.call(&two)?;
+/// let _ = f.call(&three)?;
 /// assert!(reports.recv().is_ok_and(|text| text.contains("never seen function")));
 /// assert!(reports.recv().is_ok_and(|text| text.contains("at argument[0], now float32[3] and before float32[2]")));
 /// # Ok::<(), shardax::Error>(())

@@ -25,6 +25,11 @@ pub(crate) fn float() -> DType {
     if is_x64() && !source::is_own(Location::caller()) { DType::F64 } else { DType::F32 }
 }
 
+/// The dtype of indices that the host counts with `usize`.
+pub(crate) fn index() -> DType {
+    if is_x64() { DType::I64 } else { DType::I32 }
+}
+
 /// The dtype of a plain number: it takes that of other operands, so it may be wide anywhere.
 pub(crate) fn of_number(narrow: DType) -> DType {
     match narrow {

@@ -31,7 +31,13 @@ pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     }
 }
 
-/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, or `()` for a scalar.
+/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, `()` for a scalar, or a tuple, whose sizes may be of
+/// several types: `(n, -1)` with `n: usize`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a shape",
+    label = "not a shape",
+    note = "sizes are integers: `[2, 3]`, `(n, -1)`, `n`, `x.shape()`, or `()` for a scalar"
+)]
 pub trait IntoShape {
     /// Returns the dimensions; -1 stands for one that follows from the others.
     fn into_dims(self) -> SmallVec<[i64; 4]>;
@@ -79,6 +85,49 @@ macro_rules! into_shape {
 
 into_shape!(usize, i32, i64, isize);
 
+/// The size of a dimension, as an element of a tuple that is a shape.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the size of a dimension",
+    note = "sizes are integers: `usize`, `i32`, `i64` or `isize`"
+)]
+pub trait IntoSize {
+    /// Returns the size; -1 stands for one that follows from the others.
+    fn into_size(self) -> i64;
+}
+
+macro_rules! into_size {
+    ($($t:ty),*) => {$(
+        impl IntoSize for $t {
+            fn into_size(self) -> i64 {
+                number(self)
+            }
+        }
+    )*};
+}
+
+into_size!(usize, i32, i64, isize);
+
+macro_rules! tuples_into_shape {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: IntoSize),+> IntoShape for ($($t,)+) {
+            fn into_dims(self) -> SmallVec<[i64; 4]> {
+                smallvec![$(self.$i.into_size()),+]
+            }
+        }
+    )*};
+}
+
+tuples_into_shape! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
+
 impl IntoShape for () {
     fn into_dims(self) -> SmallVec<[i64; 4]> {
         Default::default()
@@ -107,7 +156,42 @@ pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape> {
     Ok(dims.iter().map(|&d| d as usize).collect())
 }
 
-/// Axis arguments: `..` for all, one number, or several. Negative axes count from the end.
+/// The number of an axis: `i32`, `i64`, `isize` or `usize`. Negative axes count from the end.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the number of an axis",
+    label = "not an axis",
+    note = "an axis is an integer; negative ones count from the end: `-1` is the last"
+)]
+pub trait AxisNumber: Copy {
+    /// Returns the axis; one that does not fit is out of bounds for any array.
+    fn axis_number(self) -> i32;
+}
+
+macro_rules! axis_numbers {
+    ($($t:ty),*) => {$(
+        impl AxisNumber for $t {
+            fn axis_number(self) -> i32 {
+                self.try_into().unwrap_or(i32::MAX)
+            }
+        }
+
+        impl IntoAxes for $t {
+            fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+                Some(smallvec![self.axis_number()])
+            }
+        }
+    )*};
+}
+
+axis_numbers!(i32, i64, isize, usize);
+
+/// Axis arguments: `..` for all, one number, or several as an array, a slice, a `Vec` or a tuple. Negative axes count from
+/// the end.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name axes",
+    label = "not axes",
+    note = "write `..` for all axes, a number for one, such as `0` or `-1`, or several: `[0, 1]`"
+)]
 pub trait IntoAxes {
     /// The axes as written; `None` for all.
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>>;
@@ -119,21 +203,39 @@ impl IntoAxes for RangeFull {
     }
 }
 
-impl IntoAxes for i32 {
+impl IntoAxes for () {
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(smallvec![self])
+        Some(SmallVec::new())
     }
 }
 
-impl<const N: usize> IntoAxes for [i32; N] {
+impl<A: AxisNumber, const N: usize> IntoAxes for [A; N] {
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into_iter().collect())
+        self.as_slice().into_axes()
     }
 }
 
-impl IntoAxes for &[i32] {
+impl<A: AxisNumber, const N: usize> IntoAxes for &[A; N] {
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
-        Some(self.into())
+        self.as_slice().into_axes()
+    }
+}
+
+impl<A: AxisNumber> IntoAxes for &[A] {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        Some(self.iter().map(|axis| axis.axis_number()).collect())
+    }
+}
+
+impl<A: AxisNumber> IntoAxes for Vec<A> {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        self.as_slice().into_axes()
+    }
+}
+
+impl<A: AxisNumber> IntoAxes for &Vec<A> {
+    fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+        self.as_slice().into_axes()
     }
 }
 
@@ -141,6 +243,25 @@ impl IntoAxes for Option<&[i32]> {
     fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
         self.map(Into::into)
     }
+}
+
+macro_rules! tuples_into_axes {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: AxisNumber),+> IntoAxes for ($($t,)+) {
+            fn into_axes(self) -> Option<SmallVec<[i32; 4]>> {
+                Some(smallvec![$(self.$i.axis_number()),+])
+            }
+        }
+    )*};
+}
+
+tuples_into_axes! {
+    (A 0)
+    (A 0, B 1)
+    (A 0, B 1, C 2)
+    (A 0, B 1, C 2, D 3)
+    (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5)
 }
 
 /// The axes, counted from the front and sorted.

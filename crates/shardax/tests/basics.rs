@@ -273,7 +273,7 @@ fn transfers_are_guarded() -> Result<()> {
         assert_eq!(error.as_deref(), Some("Disallowed host-to-device transfer: int32[]~"));
         // What is asked for is allowed, and what stays where it is.
         assert_eq!(device_get(&f.call(&x)?)?.shape(), [4]);
-        device_put(&array([1.0f32]), &devices()?[2])?;
+        let _ = device_put(&array([1.0f32]), &devices()?[2])?;
         {
             let _guard = transfer_guard_device_to_host(Allow);
             assert_eq!(x.to_vec::<i32>()?, [0, 1, 2, 3]);
@@ -292,5 +292,189 @@ fn transfers_are_guarded() -> Result<()> {
     assert_eq!(read.join().expect("no panic")?, [0, 1, 2, 3]);
     let error = config::update("jax_transfer_guard", "sometimes").err().map(|e| e.message().to_owned());
     assert!(error.is_some_and(|e| e.contains("allow, log, disallow")));
+    Ok(())
+}
+
+#[test]
+fn shapes_of_several_types() -> Result<()> {
+    setup();
+    let (x, n) = (ones([4, 3]), 6usize);
+    assert_eq!(zeros((2, 3)).shape(), [2, 3]);
+    assert_eq!(zeros((2usize, 3i64, 4isize, 5i32)).shape(), [2, 3, 4, 5]);
+    assert_eq!(x.reshape((n, -1)).shape(), [6, 2]);
+    assert_eq!(x.reshape((-1, n as i32, 1)).shape(), [2, 6, 1]);
+    assert_eq!(random::normal(&random::key(0), (n, 2)).shape(), [6, 2]);
+    assert_eq!(ones((1,)).broadcast_to((n, 2)).shape(), [6, 2]);
+    // What rustc advises for -1.
+    let error = x.reshape([n, usize::MAX]).check().expect_err("a size that no array has");
+    assert!(error.message().contains("a size is larger than any array"), "{error}");
+    assert!(error.help_text().is_some_and(|help| help.contains("`(n, -1)`")), "{error}");
+    Ok(())
+}
+
+#[test]
+fn axes_of_several_types() -> Result<()> {
+    setup();
+    let x = arange(0..6).reshape([2, 3]);
+    let (zero, one) = (x.sum(0).to_vec::<i32>()?, x.sum(1).to_vec::<i32>()?);
+    assert_eq!(x.sum(0usize).to_vec::<i32>()?, zero);
+    assert_eq!(x.sum(-1isize).to_vec::<i32>()?, one);
+    assert_eq!(x.sum(1i64).to_vec::<i32>()?, one);
+    for total in [x.sum(&[0, 1]), x.sum((0, 1)), x.sum(vec![0, 1]), x.sum(&vec![0usize, 1]), x.sum([0i64, -1])] {
+        assert_eq!(total.item::<i32>()?, 15);
+    }
+    assert_eq!(x.sum(over(1usize).keepdims(true)).shape(), [2, 1]);
+    assert_eq!(concatenate([&x, &x], 1usize).shape(), [2, 6]);
+    assert_eq!(stack([&x, &x], -1i64).shape(), [2, 3, 2]);
+    assert_eq!(x.transpose([1usize, 0]).shape(), [3, 2]);
+    assert_eq!(x.transpose(..).shape(), [3, 2]);
+    assert_eq!(x.swapaxes(0usize, -1).shape(), [3, 2]);
+    assert_eq!(x.sort(1usize).to_vec::<i32>()?, x.to_vec::<i32>()?);
+    assert_eq!(vmap(|x: Array| all_gather(x, "i", 0usize)).axis_name("i").call(arange(0..2))?.shape(), [2, 2]);
+    // Out of any range.
+    assert!(x.sum(usize::MAX).check().is_err());
+    Ok(())
+}
+
+#[test]
+fn ranges_of_several_types() -> Result<()> {
+    setup();
+    let n = 4usize;
+    assert_eq!(arange(0..n).type_name(), "int32[4]");
+    assert_eq!(arange(n).to_vec::<i32>()?, [0, 1, 2, 3]);
+    assert_eq!(arange(-1..n as isize).to_vec::<i32>()?, [-1, 0, 1, 2, 3]);
+    assert_eq!(arange(2..5i64).to_vec::<i64>()?, [2, 3, 4]);
+    assert_eq!(arange(250..255u8).to_vec::<u8>()?, [250, 251, 252, 253, 254]);
+    assert_eq!(arange_step(n..0, -2.0).to_vec::<i32>()?, [4, 2]);
+    assert_eq!(arange(0.0..2.0).type_name(), "float64[2]~");
+    let error = arange(0..5_000_000_000usize).check().expect_err("more than int32");
+    assert!(error.message().contains("do not fit"), "{error}");
+    let error = arange(1i64 << 60..1 << 61).check().expect_err("more than float64");
+    assert!(error.message().contains("do not fit"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn arrays_from_lists_and_iterators() -> Result<()> {
+    setup();
+    let (x, y) = (ones(2), array([2.0f32, 3.0]));
+    assert_eq!(Array::from(vec![1.0f32, 2.0]).to_vec::<f32>()?, [1.0, 2.0]);
+    assert_eq!(Array::from([[1, 2], [3, 4]]).shape(), [2, 2]);
+    assert_eq!(Array::from(&[1i32, 2][..]).to_vec::<i32>()?, [1, 2]);
+    assert_eq!((0..3).map(|i| i as f32).collect::<Array>().to_vec::<f32>()?, [0.0, 1.0, 2.0]);
+    assert_eq!((0..0).map(|i| i as f32).collect::<Array>().type_name(), "float32[0]");
+    assert_eq!([&x, &y].into_iter().sum::<Array>().to_vec::<f32>()?, [3.0, 4.0]);
+    assert_eq!([x, y].into_iter().product::<Array>().to_vec::<f32>()?, [2.0, 3.0]);
+    assert_eq!(Vec::<Array>::new().iter().sum::<Array>().item::<f32>()?, 0.0);
+    let (rows, x) = (vec![0usize, 2], arange(0..6).reshape([3, 2]));
+    assert_eq!(x.get(&rows).to_vec::<i32>()?, [0, 1, 4, 5]);
+    assert_eq!(x.get((.., [1usize])).to_vec::<i32>()?, [1, 3, 5]);
+    assert_eq!(x.get(&vec![1i32]).to_vec::<i32>()?, [2, 3]);
+    let [a, b] = random::split_n(random::key(0));
+    assert!(a.not_equal(b).item::<bool>()?);
+    Ok(())
+}
+
+#[test]
+fn errors_of_the_standard_library() {
+    fn read(path: &str) -> Result<f32> {
+        let text = std::fs::read_to_string(path)?;
+        Ok(text.trim().parse::<f32>()?)
+    }
+    let error = read("/no/such/file").expect_err("no such file");
+    assert_eq!(error.kind(), shardax::ErrorKind::Runtime);
+    assert!(error.message().contains("No such file or directory"), "{error}");
+    assert!(error.location().is_some_and(|at| at.file().ends_with("basics.rs")), "{error}");
+    fn number(text: &str) -> Result<(i32, f64)> {
+        Ok((text.parse()?, text.parse()?))
+    }
+    let error = number("1.5").expect_err("no integer");
+    assert_eq!(error.message(), "the text is not an integer: invalid digit found in string");
+}
+
+#[test]
+fn argnums_as_a_number() -> Result<()> {
+    setup();
+    let f = |x: Array, y: Array| (x * y).sum(..);
+    let (x, y) = (array(2.0f32), array(3.0f32));
+    assert_eq!(grad(f).argnums(1).call((&x, &y))?.item::<f32>()?, 2.0);
+    assert_eq!(grad(f).argnums(0).call((&x, &y))?.item::<f32>()?, 3.0);
+    assert_eq!(grad(f).argnums(-1).call((&x, &y))?.item::<f32>()?, 2.0);
+    // Positions are part of the key of the compiled function.
+    let mut slopes = Vec::new();
+    for i in 0..2 {
+        slopes.push(jit(grad(f).argnums(i)).call((&x, &y))?.item::<f32>()?);
+    }
+    assert_eq!(slopes, [3.0, 2.0]);
+    assert_eq!(value_and_grad(f).argnums(1).call((&x, &y))?.1.item::<f32>()?, 2.0);
+    assert_eq!(jacrev(f).argnums(1).call((&x, &y))?.item::<f32>()?, 2.0);
+    assert_eq!(jacfwd(f).argnums(1).call((&x, &y))?.item::<f32>()?, 2.0);
+    assert_eq!(hessian(|x: Array, y: Array| (x * y.pow(3)).sum(..)).argnums(1).call((&x, &y))?.item::<f32>()?, 36.0);
+    let error = grad(f).argnums(2).call((&x, &y)).expect_err("two arguments");
+    assert!(error.message().contains("argnums 2 is out of bounds for a function of 2 arguments"), "{error}");
+    let scaled = custom_jvp(|x: Array, n: Array| x * n)
+        .nondiff_argnums(1)
+        .defjvp(|n: Array, (x, _): (Array, Array), (dx, _): (Array, Array)| (&x * &n, dx * n * 10));
+    assert_eq!(grad(move |x: Array| scaled.call((x, 3.0f32))).call(2.0f32)?.item::<f32>()?, 30.0);
+    Ok(())
+}
+
+/// Static fields and numbers have no arrays, so an entry for them may be left out.
+#[test]
+fn prefixes_of_structs() -> Result<()> {
+    use shardax::prefix::Prefix;
+    setup();
+    #[derive(Tree, Clone)]
+    struct Params {
+        w: Array,
+        rate: f64,
+        #[tree(static)]
+        name: String,
+        b: Array,
+    }
+    let params = || Params { w: array(2.0f32), rate: 0.5, name: "layer".to_owned(), b: array([0.0f32, 1.0]) };
+    let f = |p: Params, x: Array| x * p.w * p.rate + p.b;
+    let x = array([3.0f32, 4.0]);
+    let expected = [3.0, 5.0];
+    assert_eq!(vmap(f).in_axes(([None, Some(0)], 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
+    assert_eq!(vmap(f).in_axes(([None, None, None, Some(0)], 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
+    let by_name = Prefix::named([("b", Some(0)), ("w", None)]);
+    assert_eq!(vmap(f).in_axes((by_name, 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
+    let by_leaf = Prefix::for_leaves(&params(), |path, leaf| (path == ".b" && leaf.ndim() == 1).then_some(0));
+    assert_eq!(vmap(f).in_axes((by_leaf, 0)).call((params(), &x))?.to_vec::<f32>()?, expected);
+
+    let error = vmap(f).in_axes(([None, None, Some(0)], 0)).call((params(), &x)).expect_err("three entries");
+    let children = "has 4 children: .w, .rate (without arrays), .name (without arrays), .b";
+    assert!(error.message().contains(children), "{error}");
+    let error = vmap(f).in_axes((Prefix::named([("w", None), ("bias", Some(0))]), 0)).call((params(), &x));
+    assert!(error.is_err_and(|error| error.message().contains("has no entry .b")));
+    Ok(())
+}
+
+/// A few arguments of another size are named first, and those of the common size are not all listed.
+#[test]
+fn sizes_are_grouped() {
+    setup();
+    let tree: Vec<Array> = (0..30).map(|_| ones([8, 2])).chain([ones([7, 2])]).collect();
+    let error = vmap(|xs: Vec<Array>| xs[0].clone()).call(&tree).expect_err("sizes differ");
+    let text = error.message();
+    assert!(
+        text.contains("to be mapped: size 7: argument[0][30] of type float32[7,2] at axis 0; size 8: argument[0][0]"),
+        "{text}"
+    );
+    assert!(text.contains("27 more") && text.len() < 400, "{text}");
+}
+
+/// JAX 0.10.2: `he_normal(in_axis=0, out_axis=(1, 2))(jax.random.key(0), (2, 3, 4))` and the like.
+#[test]
+fn initializers_of_several_axes() -> Result<()> {
+    use shardax::nn::initializers::{Initializer, glorot_uniform, he_normal};
+    setup();
+    let first = |init: Initializer| -> Result<Vec<f32>> {
+        Ok(init.init(&random::key(0), &[2, 3, 4], DType::F32).ravel().get(0..3).to_vec()?)
+    };
+    assert_eq!(first(he_normal().axes(0, (1, 2)))?, [1.655_203_2, 1.949_407_5, -0.469_148_84]);
+    assert_eq!(first(glorot_uniform().axes((0, 1), 2))?, [0.693_522_75, 0.741_412_76, -0.259_812_92]);
+    assert_eq!(first(he_normal().axes(1, 2).batch_axis(0))?, [1.351_467_7, 1.591_684_5, -0.383_058_43]);
     Ok(())
 }

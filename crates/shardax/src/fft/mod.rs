@@ -28,7 +28,7 @@ use crate::ops::numpy::{conj, convert, to_inexact};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::fft::{Fft, FftKind};
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, IntoAxes, normalize_axis};
 
 /// The normalization of a transform and its inverse, which invert each other in each mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -98,8 +98,8 @@ impl FftOptions {
     }
 
     /// The axis of a one-dimensional transform. Default the last.
-    pub fn axis(self, axis: i32) -> Self {
-        self.axes([axis])
+    pub fn axis(self, axis: impl AxisNumber) -> Self {
+        self.axes([axis.axis_number()])
     }
 
     /// The sizes of the transformed axes; see [`n`](Self::n). Without axes they are those of the last ones.
@@ -110,8 +110,8 @@ impl FftOptions {
 
     /// The axes of a multi-dimensional transform, in order: the last is the half spectrum. Default the last two, or
     /// all.
-    pub fn axes(mut self, axes: impl AsRef<[i32]>) -> Self {
-        self.axes = Some(axes.as_ref().into());
+    pub fn axes(mut self, axes: impl IntoAxes) -> Self {
+        self.axes = axes.into_axes().map(|axes| axes.into_vec());
         self
     }
 

@@ -15,7 +15,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::expanded::RELU;
 use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::ops::primitive::stop_gradient::stop_gradient;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
 
 macro_rules! activations {
@@ -213,7 +213,8 @@ pub fn leaky_relu(x: impl ArrayLike, slope: f64) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn glu(x: impl ArrayLike, axis: i32) -> Array {
+pub fn glu(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let x = x.into_array();
     match x.split(2, axis) {
         Ok(halves) => &halves[0] * halves[1].logistic(),
@@ -414,8 +415,8 @@ impl OneHotOptions {
     }
 
     /// The axis of the classes in the result; negative from the last. Default the last.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 

@@ -17,7 +17,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::random;
-use crate::shape::normalize_axis;
+use crate::shape::{IntoAxes, normalize_axis};
 
 /// The size that the variance is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +54,45 @@ enum Kind {
     Normal { stddev: f64 },
     TruncatedNormal { stddev: f64, lower: f64, upper: f64 },
     Uniform { scale: f64 },
-    VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, in_axis: i32, out_axis: i32 },
+    VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, axes: FanAxes },
     Orthogonal { scale: f64, column_axis: i32 },
     DeltaOrthogonal { scale: f64 },
+}
+
+/// The axes of inputs, of outputs, and of independent kernels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct FanAxes {
+    inputs: AxisList,
+    outputs: AxisList,
+    batch: AxisList,
+}
+
+/// A short list of axes, which is copied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct AxisList {
+    axes: [i32; AxisList::MAX],
+    /// The number of axes; one that is larger than `MAX` is an error where the list is used.
+    count: usize,
+}
+
+impl AxisList {
+    const MAX: usize = 6;
+
+    fn new(axes: impl IntoAxes) -> Self {
+        let given = axes.into_axes().unwrap_or_default();
+        let mut list = AxisList { axes: [0; AxisList::MAX], count: given.len() };
+        list.axes.iter_mut().zip(&given).for_each(|(to, axis)| *to = *axis);
+        list
+    }
+
+    /// The product of the sizes of these axes.
+    fn size(&self, shape: &[usize]) -> Result<f64> {
+        let Some(axes) = self.axes.get(..self.count) else {
+            return Err(err!(Value, "initializers take up to {} axes, got {}", AxisList::MAX, self.count)
+                .help("reshape the weights after they are drawn"));
+        };
+        axes.iter().try_fold(1.0, |size, axis| Ok(size * shape[normalize_axis(*axis as isize, shape.len())?] as f64))
+    }
 }
 
 /// Zeros.
@@ -116,7 +152,12 @@ pub fn delta_orthogonal(scale: f64) -> Initializer {
 /// Random with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two axes are
 /// inputs and outputs; those before them are the receptive field of a convolution.
 pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
-    Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis: -2, out_axis: -1 })
+    Initializer(Kind::VarianceScaling {
+        scale,
+        mode,
+        distribution,
+        axes: FanAxes { inputs: AxisList::new(-2), outputs: AxisList::new(-1), batch: AxisList::new(()) },
+    })
 }
 
 macro_rules! scalings {
@@ -150,14 +191,37 @@ pub use self::{
 };
 
 impl Initializer {
-    /// The input and output axes, for [`variance_scaling`] and initializers based on it, and [`orthogonal`], which has
-    /// columns along `out_axis`; others ignore them.
-    pub fn axes(self, in_axis: i32, out_axis: i32) -> Self {
+    /// The input and output axes, one or several each, for [`variance_scaling`] and initializers based on it, and
+    /// [`orthogonal`], which has columns along the first of `out_axis`; others ignore them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// # use shardax::nn::initializers::he_normal;
+    /// // 16 inputs for 4 heads of 8 outputs: the variance is 2 / 16.
+    /// let w = he_normal().axes(0, (1, 2)).init(&random::key(0), &[16, 4, 8], DType::F32);
+    /// assert!((w.var(..).item::<f32>()? - 2.0 / 16.0).abs() < 0.02);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn axes(self, in_axis: impl IntoAxes, out_axis: impl IntoAxes) -> Self {
+        let outputs = AxisList::new(out_axis);
         match self.0 {
-            Kind::VarianceScaling { scale, mode, distribution, .. } => {
-                Initializer(Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis })
+            Kind::VarianceScaling { scale, mode, distribution, axes } => {
+                let axes = FanAxes { inputs: AxisList::new(in_axis), outputs, ..axes };
+                Initializer(Kind::VarianceScaling { scale, mode, distribution, axes })
             }
-            Kind::Orthogonal { scale, .. } => Initializer(Kind::Orthogonal { scale, column_axis: out_axis }),
+            Kind::Orthogonal { scale, .. } => Initializer(Kind::Orthogonal { scale, column_axis: outputs.axes[0] }),
+            _ => self,
+        }
+    }
+
+    /// The axes of independent kernels, such as layers of a stack, which are not counted as inputs of a unit; for
+    /// [`variance_scaling`] and initializers based on it.
+    pub fn batch_axis(self, batch_axis: impl IntoAxes) -> Self {
+        match self.0 {
+            Kind::VarianceScaling { scale, mode, distribution, axes } => {
+                let axes = FanAxes { batch: AxisList::new(batch_axis), ..axes };
+                Initializer(Kind::VarianceScaling { scale, mode, distribution, axes })
+            }
             _ => self,
         }
     }
@@ -192,8 +256,8 @@ impl Initializer {
                 orthogonal_columns(key, shape, dtype, column_axis)? * number(scale)
             }
             Kind::DeltaOrthogonal { scale } => delta(key, shape, dtype)? * number(scale),
-            Kind::VarianceScaling { scale, mode, distribution, in_axis, out_axis } => {
-                let (fan_in, fan_out) = fans(shape, in_axis, out_axis)?;
+            Kind::VarianceScaling { scale, mode, distribution, axes } => {
+                let (fan_in, fan_out) = fans(shape, &axes)?;
                 let n = match mode {
                     Fan::In => fan_in,
                     Fan::Out => fan_out,
@@ -267,7 +331,7 @@ fn round(v: f64, dtype: DType) -> f64 {
 }
 
 /// The numbers of inputs and outputs of a unit.
-fn fans(shape: &[usize], in_axis: i32, out_axis: i32) -> Result<(f64, f64)> {
+fn fans(shape: &[usize], axes: &FanAxes) -> Result<(f64, f64)> {
     let rank = shape.len();
     if rank < 2 {
         return Err(err!(
@@ -276,9 +340,8 @@ fn fans(shape: &[usize], in_axis: i32, out_axis: i32) -> Result<(f64, f64)> {
         )
         .help("use `normal`, `uniform` or `zeros` for weights of one dimension"));
     }
-    let (i, o) = (normalize_axis(in_axis as isize, rank)?, normalize_axis(out_axis as isize, rank)?);
     // JAX's formula also where both axes are the same, as in embeddings.
-    let (inputs, outputs) = (shape[i] as f64, shape[o] as f64);
-    let field = crate::shape::size(shape) as f64 / (inputs * outputs);
+    let (inputs, outputs) = (axes.inputs.size(shape)?, axes.outputs.size(shape)?);
+    let field = crate::shape::size(shape) as f64 / (inputs * outputs * axes.batch.size(shape)?);
     Ok((inputs * field, outputs * field))
 }

@@ -1,6 +1,6 @@
 //! Operators on arrays, references to arrays and plain numbers.
 
-use std::ops;
+use std::{iter, ops};
 
 use super::elementwise;
 use crate::core::array::Array;
@@ -8,6 +8,12 @@ use crate::default_dtype;
 use crate::dtype::{DType, Element, Scalar};
 
 /// Operands of operations: arrays, and plain Rust numbers, which are weakly typed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an array or a number",
+    label = "not an operand",
+    note = "operands are `Array`, `&Array` and plain numbers; host data becomes an array by `array(data)`",
+    note = "a call of a transformed function returns a `Result`: write `f.call(x)?`"
+)]
 pub trait ArrayLike {
     /// Converts the operand to an array; a plain number becomes a weakly typed scalar.
     fn into_array(self) -> Array;
@@ -184,4 +190,28 @@ impl ops::Not for &Array {
     fn not(self) -> Array {
         elementwise::bitwise_not(self)
     }
+}
+
+macro_rules! folds {
+    ($($trait:ident $method:ident $initial:literal $f:path;)*) => {$(
+        impl iter::$trait for Array {
+            #[track_caller]
+            fn $method<I: Iterator<Item = Array>>(arrays: I) -> Array {
+                arrays.reduce(|a, b| $f(a, b)).unwrap_or_else(|| $initial.into_array())
+            }
+        }
+
+        impl<'a> iter::$trait<&'a Array> for Array {
+            #[track_caller]
+            fn $method<I: Iterator<Item = &'a Array>>(arrays: I) -> Array {
+                arrays.cloned().$method()
+            }
+        }
+    )*};
+}
+
+// Of no arrays the neutral number, which takes any dtype and shape.
+folds! {
+    Sum sum 0 elementwise::add;
+    Product product 1 elementwise::multiply;
 }

@@ -15,7 +15,7 @@ use crate::ops::primitive::binary::{ADD, AND, Compare, MAX, MIN, MUL, REM, SUB, 
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{highest, lowest};
 use crate::ops::primitive::sort::Sort;
-use crate::shape::{Shape, normalize_axis, size};
+use crate::shape::{AxisNumber, Shape, normalize_axis, size};
 
 /// Uniform integers in `[minval, maxval)`, int32.
 ///
@@ -200,7 +200,8 @@ pub fn rademacher_dtype(key: impl Borrow<Array>, shape: impl IntoShape, dtype: D
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: i32) -> Array {
+pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let key = key.borrow();
     categorical_shape(key, logits, axis, None)
 }
@@ -208,7 +209,13 @@ pub fn categorical(key: impl Borrow<Array>, logits: &Array, axis: i32) -> Array 
 /// Like [`categorical`], with the shape of the result, into which the other dimensions of the logits broadcast; `None`
 /// for theirs.
 #[track_caller]
-pub fn categorical_shape(key: impl Borrow<Array>, logits: &Array, axis: i32, shape: Option<&[usize]>) -> Array {
+pub fn categorical_shape(
+    key: impl Borrow<Array>,
+    logits: &Array,
+    axis: impl AxisNumber,
+    shape: Option<&[usize]>,
+) -> Array {
+    let axis = axis.axis_number();
     let key = key.borrow();
     let categorical = || {
         check_key("categorical", key)?;
@@ -275,8 +282,8 @@ pub struct PermutationOptions {
 
 impl PermutationOptions {
     /// The axis whose entries are permuted; negative from the last. Default 0.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 
@@ -440,8 +447,8 @@ impl ChoiceOptions {
 
     /// The axis of an array whose entries are drawn; negative from the last. The drawn shape replaces it in the
     /// result. Default 0.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 

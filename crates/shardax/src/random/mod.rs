@@ -105,7 +105,8 @@ fn seeded(seed: &Array, kind: Kind) -> Result<Array> {
     })
 }
 
-/// Splits a key into an array of `num` new keys (or of a shape).
+/// Splits a key into an array of `num` new keys (or of a shape). [`split_n`] returns them one by one:
+/// `let [a, b] = random::split_n(&key);`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -129,13 +130,13 @@ pub fn split(key: impl Borrow<Array>, num: impl IntoShape) -> Array {
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let [params, dropout] = random::split_n(&random::key(42));
+/// let [params, dropout] = random::split_n(random::key(42));
 /// assert_eq!(random::key_data(params).to_vec::<u32>()?, [1832780943, 270669613]);
 /// assert_eq!(random::split_n::<5>(&dropout).len(), 5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn split_n<const N: usize>(key: &Array) -> [Array; N] {
+pub fn split_n<const N: usize>(key: impl Borrow<Array>) -> [Array; N] {
     let keys = split(key, N);
     std::array::from_fn(|i| keys.get(i))
 }

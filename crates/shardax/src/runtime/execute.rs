@@ -278,7 +278,7 @@ impl LoadedProgram {
 ///     },
 ///     (),
 /// );
-/// jit(move |x: Array| tell.call(x)).call(array([1, 2, 3]))?;
+/// let _ = jit(move |x: Array| tell.call(x)).call(array([1, 2, 3]))?;
 /// shardax::effects_barrier()?;
 /// assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 6);
 /// # Ok::<(), shardax::Error>(())

@@ -8,7 +8,7 @@ use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// The integral of samples `y` at places `x` along `axis`, by the trapezoidal rule. `x` is a vector of the axis' size, or
 /// of the shape of `y`.
@@ -25,7 +25,8 @@ use crate::shape::normalize_axis;
 ///
 /// Fails for shapes that do not fit.
 #[track_caller]
-pub fn trapezoid(y: impl ArrayLike, x: impl ArrayLike, axis: i32) -> Array {
+pub fn trapezoid(y: impl ArrayLike, x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let (y, x) = (y.into_array(), x.into_array());
     let made = at_caller(|| {
         let args = promote_dtypes(&[&y, &x], to_inexact)?;

@@ -22,7 +22,7 @@ use crate::ops::numpy::{IntoAxes, conj, normalize_axes, over, promote_dtypes, to
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::precision::Precision;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// The part of a convolution that is returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -239,7 +239,8 @@ pub enum Trend {
 ///
 /// Fails for places beyond the end.
 #[track_caller]
-pub fn detrend(data: impl ArrayLike, axis: i32, trend: Trend) -> Array {
+pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Array {
+    let axis = axis.axis_number();
     let data = data.into_array();
     let made = at_caller(|| {
         let x = promote_dtypes(&[&data], to_inexact)?.swap_remove(0);

@@ -23,8 +23,8 @@ pub struct MaxTraces<F, Args> {
 /// ```
 /// # use shardax::prelude::*;
 /// let f = jit(assert_max_traces(|x: Array| x * 2, 1));
-/// f.call(array([1, 2]))?;
-/// f.call(array([3, 4]))?;
+/// let _ = f.call(array([1, 2]))?;
+/// let _ = f.call(array([3, 4]))?;
 /// assert!(f.call(array([1, 2, 3])).err().is_some_and(|e| e.message().contains("is traced > 1 times")));
 /// # Ok::<(), shardax::Error>(())
 /// ```

@@ -392,6 +392,7 @@ table! {
     "At::set" => |c| same!(c; c.x.at(c.index()).set(&c.y), c.x.at(&c.places).set(c.i), c.x.at(..).set(c.f));
     "At::subtract" => |c| c.x.at(&c.places).subtract(&c.y);
     "At::unique_indices" => |c| c.x.at(c.index()).unique_indices().multiply(&c.y);
+    "Initializer::batch_axis" => |c| init::he_normal().batch_axis(c.i).init(&c.key, c.x.shape(), c.dtype);
     "Initializer::axes" => |c| init::glorot_normal().axes(c.i, 0).init(&c.key, c.x.shape(), c.dtype);
     "Initializer::init" => |c| init::normal(c.f).init(&c.key, &[c.n, 2], c.dtype);
     "Over::dtype" => |c| same!(c; c.x.sum(over(c.i).dtype(c.dtype)), c.x.mean(over(..).dtype(c.dtype)));

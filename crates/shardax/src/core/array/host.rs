@@ -127,6 +127,47 @@ pub fn array<T: IntoHostArray>(values: T) -> Array {
     Array::from_result(made, &Array::literal(Scalar::Int(0), T::Element::DTYPE, false))
 }
 
+macro_rules! from_lists {
+    ($($(#[$doc:meta])* [$($generics:tt)*] $t:ty;)*) => {$(
+        $(#[$doc])*
+        impl<$($generics)*> From<$t> for Array
+        where
+            $t: IntoHostArray,
+        {
+            #[track_caller]
+            fn from(values: $t) -> Array {
+                array(values)
+            }
+        }
+    )*};
+}
+
+from_lists! {
+    /// See [`array()`].
+    [T] Vec<T>;
+    /// See [`array()`].
+    ['a, T] &'a [T];
+    /// See [`array()`].
+    [T, const N: usize] [T; N];
+}
+
+/// A vector of the numbers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x: Array = (0..4).map(|i| i as f32 / 2.0).collect();
+/// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.5, 1.0, 1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+impl<T: Element> FromIterator<T> for Array {
+    #[track_caller]
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> Array {
+        let elements: Vec<T> = elements.into_iter().collect();
+        let like = Array::literal(Scalar::Int(0), T::DTYPE, false);
+        Array::from_result(Array::from_slice(&elements, &[elements.len()]), &like)
+    }
+}
+
 /// Creates an array of the given dtype from host values, converted as by [`Array::astype`].
 ///
 /// ```

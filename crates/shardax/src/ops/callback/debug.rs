@@ -21,7 +21,7 @@ use crate::error::Result;
 ///     shardax::debug::callback(|args| { println!("norm {}", args[0]); Ok(()) }, x.square().sum(..))?;
 ///     Ok(x * 2)
 /// });
-/// f.call(array([3.0f32, 4.0]))?;
+/// let _ = f.call(array([3.0f32, 4.0]))?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
@@ -78,7 +78,7 @@ pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
 ///     debug_print!("sin of {} is {y}, its square {square}", x, y, square = &y * &y);
 ///     y
 /// });
-/// f.call(array([0.0f32, 1.0]))?;
+/// let _ = f.call(array([0.0f32, 1.0]))?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[macro_export]
@@ -103,7 +103,7 @@ macro_rules! debug_print {
 /// let f = jit(|n: Array| {
 ///     fori_loop(0, 3, |i: Array, n: Array| { shardax::debug_print_ordered!("step {i}", i); n }, n)
 /// });
-/// f.call(0i32)?;
+/// let _ = f.call(0i32)?;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[macro_export]

@@ -12,7 +12,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::primitive::reduce::Reducer;
 use crate::ops::promotion::{convert, to_inexact};
-use crate::shape::{AxisSet, IntoAxisNames, normalize_axis};
+use crate::shape::{AxisNumber, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{AxisType, Typed, axis_env};
 use crate::source;
 
@@ -66,6 +66,7 @@ fn is_constant(x: &Array) -> bool {
 /// assert_eq!(total.to_vec::<i32>()?, [28; 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "psum", |x, axes| Ok(sum(x, axes)))
@@ -96,6 +97,7 @@ fn sum(x: &Array, axes: &Axes) -> Array {
 /// assert_eq!(mean.to_vec::<f32>()?, [3.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmean", |x, axes| {
@@ -123,6 +125,7 @@ pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// assert_eq!(most.to_vec::<i32>()?, [5, 8, 5, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
@@ -143,6 +146,7 @@ pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// assert_eq!(least.to_vec::<i32>()?, [1, 2, 1, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pmin<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
@@ -170,8 +174,10 @@ fn extreme(x: &Array, axes: &Axes, reducer: Reducer) -> Array {
 /// assert_eq!(f.call(arange(0..2))?.to_vec::<i32>()?, [0, 1, 0, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     on_leaves(x, axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
@@ -195,8 +201,10 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 /// assert_eq!(all.to_vec::<i32>()?, [1, 2, 3, 4, 1, 2, 3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     on_leaves(x, axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
@@ -216,8 +224,10 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T 
 /// assert_eq!(f.call(array([1, 2, 3, 4]))?.to_vec::<i32>()?, [1, 2, 3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     on_leaves(x, axis, "all_gather", |x, axes| {
         let size = axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
@@ -240,8 +250,10 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -
 /// assert_eq!(f.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [4, 6]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     on_leaves(x, axis, "psum_scatter", |x, axes| {
         axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
@@ -275,8 +287,10 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 /// assert_eq!(parts.to_vec::<i32>()?, [6, 8, 10, 12]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     on_leaves(x, axis, "psum_scatter", |x, axes| {
         axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
@@ -299,8 +313,10 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> 
 /// assert_eq!(transpose.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [1, 3, 2, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumber, concat: impl AxisNumber) -> T {
+    let (split, concat) = (split.axis_number(), concat.axis_number());
     on_leaves(x, axis, "all_to_all", |x, axes| {
         axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
@@ -336,8 +352,10 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i
 /// assert_eq!(y.to_vec::<i32>()?, [1, 2, 5, 6, 3, 4, 7, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: i32, concat: i32) -> T {
+pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumber, concat: impl AxisNumber) -> T {
+    let (split, concat) = (split.axis_number(), concat.axis_number());
     on_leaves(x, axis, "all_to_all", |x, axes| {
         axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
@@ -379,6 +397,7 @@ impl SourceTarget for &(usize, usize) {
 /// assert_eq!(ahead.call(arange(10..18))?.to_vec::<i32>()?, [0, 10, 11, 12, 13, 14, 15, 16]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator<Item = impl SourceTarget>) -> T {
     let perm: Vec<(usize, usize)> = perm.into_iter().map(SourceTarget::source_target).collect();
@@ -424,6 +443,7 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
 /// assert_eq!(back.to_vec::<i32>()?, [2, 3, 4, 5, 6, 7, 0, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
     on_leaves(x, axis, "pshift", |x, axes| {
@@ -450,6 +470,7 @@ pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
 /// assert_eq!(f.call(array([10, 11, 12]))?.to_vec::<i32>()?, [12, 10, 11]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
     let perm = perm.as_ref();
@@ -481,8 +502,10 @@ pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize
 /// assert_eq!(f.call(array([[1, 2], [3, 4]]))?.to_vec::<i32>()?, [1, 3, 2, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
+pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+    let dim = dim.axis_number();
     all_to_all(x, axis, dim, dim)
 }
 
@@ -501,6 +524,7 @@ pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: i32) -> T {
 /// assert_eq!(f.call(array([10, 11, 12]))?.to_vec::<i32>()?, [11, 11, 11]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     on_leaves(x, axis, "pbroadcast", |x, axes| {
@@ -574,6 +598,7 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 /// assert_eq!(f.in_specs(P!["i"]).out_specs(P!["i"]).call(array([1.0f32; 4]))?.to_vec::<f32>()?, [3.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     pcast_to(x, axis, CastTo::Varying)
@@ -602,6 +627,7 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// assert_eq!(f.out_specs(P![]).call(x)?.to_vec::<f32>()?, [16.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
     on_leaves(x, axis, "pcast", |x, axes| {

@@ -16,7 +16,7 @@ use crate::interpret::flat::{avals_of, trace_flat};
 use crate::interpret::higher_order::{bind_checked, drop_unused_captures};
 use crate::ops::lax;
 use crate::ops::primitive::scan::Scan;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 use crate::sharding::DimSpec;
 use crate::source;
 
@@ -312,8 +312,8 @@ impl AssociativeScanOptions {
     }
 
     /// The scanned axis of every array; negative from the last. Default 0.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 

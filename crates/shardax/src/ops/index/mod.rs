@@ -97,12 +97,22 @@ pub enum IndexItem {
 }
 
 /// Types accepted as an entry of an index.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an index",
+    label = "not an index",
+    note = "an index is an integer, a range such as `1..3`, `..`, an array of integers or booleans, a list of integers, `NewAxis` or `Ellipsis`; with steps `s![1..10; 2]`"
+)]
 pub trait IntoIndexItem {
     /// The entry.
     fn into_index_item(self) -> IndexItem;
 }
 
 /// An index: one entry, or a tuple of up to sixteen; `Vec<IndexItem>` for one made at run time.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an index of an array",
+    label = "not an index",
+    note = "one entry, or a tuple with one for each dimension: `x.get(0)`, `x.get((.., 1..3))`, `x.get(vec![0, 2])`, `x.get(s![..; 2])`"
+)]
 pub trait IntoIndex {
     /// Returns the entries, in order.
     fn into_index(self) -> Vec<IndexItem>;
@@ -257,6 +267,39 @@ macro_rules! list_items {
 }
 
 list_items!(i32, i64, bool);
+
+/// Positions that the host counted; one that does not fit is out of bounds for any dimension.
+impl IntoIndexItem for &[usize] {
+    #[track_caller]
+    fn into_index_item(self) -> IndexItem {
+        let positions: Vec<i64> = self.iter().map(|&position| position.try_into().unwrap_or(i64::MAX)).collect();
+        positions.into_index_item()
+    }
+}
+
+impl<const N: usize> IntoIndexItem for [usize; N] {
+    #[track_caller]
+    fn into_index_item(self) -> IndexItem {
+        self.as_slice().into_index_item()
+    }
+}
+
+impl IntoIndexItem for Vec<usize> {
+    #[track_caller]
+    fn into_index_item(self) -> IndexItem {
+        self.as_slice().into_index_item()
+    }
+}
+
+impl<T> IntoIndexItem for &Vec<T>
+where
+    for<'a> &'a [T]: IntoIndexItem,
+{
+    #[track_caller]
+    fn into_index_item(self) -> IndexItem {
+        self.as_slice().into_index_item()
+    }
+}
 
 /// An index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step follow
 /// [`Array::get`].

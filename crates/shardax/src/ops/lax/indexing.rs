@@ -13,7 +13,7 @@ use crate::ops::primitive::gather::Gather;
 use crate::ops::primitive::scatter::Scatter;
 use crate::ops::primitive::sort::Sort;
 use crate::ops::primitive::top_k::TopK;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 pub use crate::ops::primitive::gather::{GatherDimensionNumbers, GatherScatterMode};
 pub use crate::ops::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
@@ -129,7 +129,8 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: i32) -> Array {
+pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     match along(x, &start_index.into_array(), axis) {
         Ok((axis, starts)) => {
             let mut sizes = x.shape().to_vec();
@@ -149,7 +150,8 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize,
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: i32) -> Array {
+pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     dynamic_slice_in_dim(x, index, 1, axis)
 }
 
@@ -162,7 +164,13 @@ pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: i32) -> Arra
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl ArrayLike, axis: i32) -> Array {
+pub fn dynamic_update_slice_in_dim(
+    x: &Array,
+    update: &Array,
+    start_index: impl ArrayLike,
+    axis: impl AxisNumber,
+) -> Array {
+    let axis = axis.axis_number();
     match along(x, &start_index.into_array(), axis) {
         Ok((_, starts)) => dynamic_update_slice(x, update, &starts),
         Err(e) => Array::from_result(Err(e), x),
@@ -178,7 +186,8 @@ pub fn dynamic_update_slice_in_dim(x: &Array, update: &Array, start_index: impl 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: i32) -> Array {
+pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
     dynamic_update_slice_in_dim(x, &update, index, axis)
 }
@@ -337,8 +346,8 @@ impl TopKOptions {
     }
 
     /// The axis along which elements are compared; negative from the last. Default the last.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 

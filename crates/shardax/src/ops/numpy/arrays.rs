@@ -9,7 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
 
 /// A matrix of blocks: the arrays of each row are concatenated along the last dimension, the rows along the second to
@@ -67,7 +67,8 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn array_split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Array>> {
+pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
+    let axis = axis.axis_number();
     let _line = source::enter();
     let x = x.into_array();
     x.check()?;
@@ -84,7 +85,8 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Arr
 
 /// See [`Array::split`].
 #[track_caller]
-pub fn split(x: impl ArrayLike, parts: usize, axis: i32) -> Result<Vec<Array>> {
+pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
+    let axis = axis.axis_number();
     x.into_array().split(parts, axis)
 }
 
@@ -350,7 +352,8 @@ pub fn fliplr(x: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn rollaxis(x: impl ArrayLike, axis: i32, start: i32) -> Array {
+pub fn rollaxis(x: impl ArrayLike, axis: impl AxisNumber, start: i32) -> Array {
+    let axis = axis.axis_number();
     let x = x.into_array();
     made(&x, || {
         x.check()?;
@@ -515,7 +518,13 @@ pub fn extract(condition: impl ArrayLike, x: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn put_along_axis(x: impl ArrayLike, indices: impl ArrayLike, values: impl ArrayLike, axis: i32) -> Array {
+pub fn put_along_axis(
+    x: impl ArrayLike,
+    indices: impl ArrayLike,
+    values: impl ArrayLike,
+    axis: impl AxisNumber,
+) -> Array {
+    let axis = axis.axis_number();
     let (x, indices, values) = (x.into_array(), indices.into_array(), values.into_array());
     made(&x, || {
         indices.check()?;

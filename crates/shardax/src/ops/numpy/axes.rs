@@ -11,9 +11,9 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-pub use crate::shape::IntoAxes;
 use crate::shape::Shape;
 pub(crate) use crate::shape::normalize_axes;
+pub use crate::shape::{AxisNumber, IntoAxes};
 use crate::sharding::Typed;
 
 /// The axes of a reduction with its options; see [`over`].
@@ -94,6 +94,12 @@ impl Over {
 }
 
 /// Axes, or [`over`] axes with options.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name axes to reduce",
+    label = "not axes",
+    note = "write `..` for all axes, a number for one, such as `0` or `-1`, or several: `[0, 1]`",
+    note = "options are set on `over(axes)`: `x.sum(over(1).keepdims(true))`"
+)]
 pub trait IntoReduction {
     /// Returns the axes with options.
     fn into_reduction(self) -> Over;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::options::options;
-use super::{arange, made, where_};
+use super::{RangeNumber, arange, made, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
-use crate::dtype::{DType, Element, Scalar};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
@@ -96,7 +96,7 @@ pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array>
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn mgrid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>) -> Array {
+pub fn mgrid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>) -> Array {
     at_caller(|| super::stack(grid(ranges, false), 0))
 }
 
@@ -110,12 +110,12 @@ pub fn mgrid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>)
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ogrid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>) -> Vec<Array> {
+pub fn ogrid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>) -> Vec<Array> {
     at_caller(|| grid(ranges, true))
 }
 
-fn grid<T: Element + Into<f64>>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool) -> Vec<Array> {
-    let lines: Vec<Array> = ranges.into_iter().map(arange).collect();
+fn grid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool) -> Vec<Array> {
+    let lines: Vec<Array> = ranges.into_iter().map(|range| arange(range)).collect();
     MeshgridOptions::new().indexing(Indexing::Ij).sparse(sparse).meshgrid(lines)
 }
 

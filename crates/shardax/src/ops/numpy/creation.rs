@@ -6,7 +6,7 @@ use super::convert;
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::default_dtype;
-use crate::dtype::{DType, Element, Scalar};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
 pub(crate) use crate::ops::constants::filled;
 pub use crate::ops::constants::{
@@ -22,16 +22,86 @@ fn nearest(value: f64, dtype: DType) -> Scalar {
     Scalar::read(dtype, &scalar_bytes(Scalar::float(value), dtype))
 }
 
+/// A number of a range that [`arange`] takes: an element of an array, or a `usize` or `isize`, whose array is int32 (int64
+/// after [`enable_x64`](crate::config::enable_x64)), as for `i32`.
+#[diagnostic::on_unimplemented(
+    message = "a range of `{Self}` is not a range of numbers that are elements of arrays",
+    note = "ranges of integers and of floating point numbers are: `0..n`, `0.0..1.0`"
+)]
+pub trait RangeNumber: Copy {
+    /// The dtype of the array.
+    #[doc(hidden)]
+    fn dtype() -> DType;
+    /// The number; one that float64 does not hold is rounded.
+    #[doc(hidden)]
+    fn number(self) -> f64;
+}
+
+macro_rules! range_numbers {
+    ($($t:ty => $dtype:expr),*) => {$(
+        impl RangeNumber for $t {
+            fn dtype() -> DType {
+                $dtype
+            }
+            fn number(self) -> f64 {
+                self as f64
+            }
+        }
+
+        impl IntoRange for $t {
+            fn into_range(self) -> NumberRange {
+                NumberRange { start: 0.0, end: self.number(), dtype: <$t>::dtype() }
+            }
+        }
+    )*};
+}
+
+range_numbers! {
+    i8 => DType::I8, i16 => DType::I16, i32 => DType::I32, i64 => DType::I64,
+    u8 => DType::U8, u16 => DType::U16, u32 => DType::U32, u64 => DType::U64,
+    f32 => DType::F32, f64 => DType::F64,
+    usize => default_dtype::index(), isize => default_dtype::index()
+}
+
+/// The numbers that [`arange`] makes.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberRange {
+    start: f64,
+    end: f64,
+    dtype: DType,
+}
+
+/// Arguments of [`arange`]: a range, or its end, as `jnp.arange(n)`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a range of numbers",
+    note = "write `arange(0..n)`, or `arange(n)` for the same; `arange_step` has a step"
+)]
+pub trait IntoRange {
+    /// Returns the range.
+    fn into_range(self) -> NumberRange;
+}
+
+impl<T: RangeNumber> IntoRange for Range<T> {
+    fn into_range(self) -> NumberRange {
+        NumberRange { start: self.start.number(), end: self.end.number(), dtype: T::dtype() }
+    }
+}
+
 /// The numbers of a range, of the range's type; those of an `f64` range are weakly typed (see
 /// [`array`](crate::array())).
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(arange(2..5).to_vec::<i32>()?, [2, 3, 4]);
+/// let n: usize = 3;
+/// assert_eq!(arange(0..n).to_vec::<i32>()?, [0, 1, 2]);
+/// assert_eq!(arange(n).to_vec::<i32>()?, [0, 1, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// Fails for numbers that the dtype does not hold.
 #[track_caller]
-pub fn arange<T: Element + Into<f64>>(range: Range<T>) -> Array {
+pub fn arange(range: impl IntoRange) -> Array {
     arange_step(range, 1.0)
 }
 
@@ -43,10 +113,9 @@ pub fn arange<T: Element + Into<f64>>(range: Range<T>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array {
-    let (start, end): (f64, f64) = (range.start.into(), range.end.into());
-    let dtype = T::DTYPE;
-    let n = match range_length(start, end, step) {
+pub fn arange_step(range: impl IntoRange, step: f64) -> Array {
+    let NumberRange { start, end, dtype } = range.into_range();
+    let n = match check_range(start, end, dtype).and_then(|()| range_length(start, end, step)) {
         Ok(n) => n,
         Err(e) => return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false)),
     };
@@ -75,6 +144,17 @@ pub fn arange_step<T: Element + Into<f64>>(range: Range<T>, step: f64) -> Array 
             })
         },
     )
+}
+
+/// Fails for integers that the dtype, or the float64 that they are computed in, does not hold.
+fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
+    let largest = if dtype.bits() <= 32 { f64::from(u32::MAX) } else { (1u64 << 53) as f64 };
+    let is_inside = |v: f64| v.abs() <= largest && (dtype != DType::I32 || v.abs() <= f64::from(i32::MAX) + 1.0);
+    if !dtype.is_integer() || is_inside(start) && is_inside(end) {
+        return Ok(());
+    }
+    Err(err!(Value, "arange cannot make {start}..{end} of dtype {dtype}: the numbers do not fit")
+        .help("use a range of `i64`, within 2^53, or of `f64`"))
 }
 
 /// The number of values `start, start + step, …` before `end`; too many for a `usize` are `usize::MAX`.

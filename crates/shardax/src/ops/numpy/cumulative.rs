@@ -8,6 +8,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::shape::AxisNumber;
 
 options! {
     /// Options of [`cumulative_sum`](cumulative_sum()) and [`cumulative_prod`](cumulative_prod()).
@@ -30,7 +31,8 @@ options! {
 impl CumulativeSumOptions {
     /// See [`cumulative_sum`](cumulative_sum()).
     #[track_caller]
-    pub fn cumulative_sum(&self, x: impl ArrayLike, axis: i32) -> Array {
+    pub fn cumulative_sum(&self, x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+        let axis = axis.axis_number();
         self.accumulate("cumulative_sum", x.into_array(), axis, 0, |x, axis| match self.dtype {
             None => super::reductions::widen(x, 1).cumsum(axis),
             Some(_) => x.cumsum(axis),
@@ -39,7 +41,8 @@ impl CumulativeSumOptions {
 
     /// See [`cumulative_prod`](cumulative_prod()).
     #[track_caller]
-    pub fn cumulative_prod(&self, x: impl ArrayLike, axis: i32) -> Array {
+    pub fn cumulative_prod(&self, x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+        let axis = axis.axis_number();
         self.accumulate("cumulative_prod", x.into_array(), axis, 1, |x, axis| x.cumprod(axis))
     }
 
@@ -85,7 +88,8 @@ impl CumulativeSumOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cumulative_sum(x: impl ArrayLike, axis: i32) -> Array {
+pub fn cumulative_sum(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     CumulativeSumOptions::new().cumulative_sum(x, axis)
 }
 
@@ -97,7 +101,8 @@ pub fn cumulative_sum(x: impl ArrayLike, axis: i32) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn cumulative_prod(x: impl ArrayLike, axis: i32) -> Array {
+pub fn cumulative_prod(x: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     CumulativeSumOptions::new().cumulative_prod(x, axis)
 }
 

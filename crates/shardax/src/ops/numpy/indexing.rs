@@ -11,17 +11,22 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
 use crate::ops::primitive::gather::{GatherScatterMode, take_along};
 use crate::ops::primitive::sort::Sort;
-use crate::shape::{broadcast_shapes, normalize_axis};
+use crate::shape::{AxisNumber, broadcast_shapes, normalize_axis};
 
 /// One axis, or `..` for the array as one flat dimension.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an axis",
+    label = "not an axis",
+    note = "write a number, such as `0` or `-1`, or `..` for the flat array"
+)]
 pub trait IntoAxis {
     /// The axis as written; `None` for the flat array.
     fn into_axis(self) -> Option<i32>;
 }
 
-impl IntoAxis for i32 {
+impl<A: AxisNumber> IntoAxis for A {
     fn into_axis(self) -> Option<i32> {
-        Some(self)
+        Some(self.axis_number())
     }
 }
 

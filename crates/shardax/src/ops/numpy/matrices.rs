@@ -10,7 +10,7 @@ use crate::error::{Result, err};
 use crate::ops::constants::band;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// The index in row-major order of the start of a diagonal of an `n` by `m` matrix, and its length.
 fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
@@ -53,7 +53,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn diagonal(&self, offset: i32, axis1: i32, axis2: i32) -> Array {
+    pub fn diagonal(&self, offset: i32, axis1: impl AxisNumber, axis2: impl AxisNumber) -> Array {
+        let (axis1, axis2) = (axis1.axis_number(), axis2.axis_number());
         let made = self.check().and_then(|()| {
             let (a, b) = (normalize_axis(axis1 as isize, self.ndim())?, normalize_axis(axis2 as isize, self.ndim())?);
             if a == b {
@@ -144,7 +145,8 @@ options! {
 
 impl TraceOptions {
     /// The dimensions of the matrices. Default 0 and 1.
-    pub fn axes(self, axis1: i32, axis2: i32) -> Self {
+    pub fn axes(self, axis1: impl AxisNumber, axis2: impl AxisNumber) -> Self {
+        let (axis1, axis2) = (axis1.axis_number(), axis2.axis_number());
         self.matrix((axis1, axis2))
     }
 

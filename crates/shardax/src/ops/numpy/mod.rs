@@ -31,7 +31,7 @@ mod ufuncs;
 mod windows;
 
 pub use arrays::*;
-pub use axes::{IntoAxes, IntoReduction, Over, over};
+pub use axes::{AxisNumber, IntoAxes, IntoReduction, Over, over};
 pub(crate) use axes::{Options, Reduction, normalize_axes};
 pub use coordinates::*;
 pub use creation::*;

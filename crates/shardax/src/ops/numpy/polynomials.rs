@@ -6,7 +6,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
-use crate::shape::broadcast_shapes;
+use crate::shape::{AxisNumber, broadcast_shapes};
 
 fn vector(name: &str, x: &Array) -> Result<()> {
     x.check()?;
@@ -295,7 +295,8 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: i32) -> Array {
+pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let (x, dx) = (x.into_array(), dx.into_array());
     made(&x, || {
         let args = promote_dtypes(&[&x, &dx], to_inexact)?;
@@ -347,7 +348,8 @@ pub fn ediff1d(x: impl ArrayLike, to_end: impl ArrayLike, to_begin: impl ArrayLi
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: i32) -> Array {
+pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let (x, period) = (x.into_array(), period.into_array());
     made(&x, || {
         let args = promote_dtypes(&[&x, &period], |d| d)?;

@@ -11,7 +11,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::sort::Sort;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// The unique entries of an array and where they are; see [`unique_all`].
 #[derive(Clone, Debug)]
@@ -225,7 +225,8 @@ fn firsts(sorted: &Array, equal_nan: bool) -> Result<Array> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let keys = crate::ops::operators::into_arrays(keys);
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     made(keys.first().unwrap_or(&none), || {

@@ -11,7 +11,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::shape_ops::{BroadcastInDim, Reshape};
-use crate::shape::{IntoAxes, IntoShape, Shape, normalize_axes, normalize_axis, size};
+use crate::shape::{AxisNumber, IntoAxes, IntoShape, Shape, normalize_axes, normalize_axis, size};
 use crate::sharding::Typed;
 use crate::source;
 
@@ -94,7 +94,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn flatten_from(&self, axis: i32) -> Array {
+    pub fn flatten_from(&self, axis: impl AxisNumber) -> Array {
+        let axis = axis.axis_number();
         let rank = self.ndim();
         let places = if axis < 0 { rank } else { rank + 1 };
         match self.check().and_then(|()| normalize_axis(axis as isize, places)) {
@@ -115,8 +116,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn transpose(&self, permutation: impl AsRef<[i32]>) -> Array {
-        let permutation = permutation.as_ref();
+    pub fn transpose(&self, permutation: impl IntoAxes) -> Array {
+        let Some(permutation) = permutation.into_axes() else { return self.t() };
         let made: Result<SmallVec<[usize; 4]>> =
             self.check().and_then(|()| permutation.iter().map(|&a| normalize_axis(a as isize, self.ndim())).collect());
         match made {
@@ -157,7 +158,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn swapaxes(&self, a: i32, b: i32) -> Array {
+    pub fn swapaxes(&self, a: impl AxisNumber, b: impl AxisNumber) -> Array {
+        let (a, b) = (a.axis_number(), b.axis_number());
         self.permuted(|rank| {
             let (a, b) = (normalize_axis(a as isize, rank)?, normalize_axis(b as isize, rank)?);
             let mut order: SmallVec<[usize; 4]> = (0..rank).collect();
@@ -307,7 +309,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn split(&self, parts: usize, axis: i32) -> Result<Vec<Array>> {
+    pub fn split(&self, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
+        let axis = axis.axis_number();
         let _line = source::enter();
         self.check()?;
         let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
@@ -336,7 +339,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn split_at(&self, places: &[usize], axis: i32) -> Result<Vec<Array>> {
+    pub fn split_at(&self, places: &[usize], axis: impl AxisNumber) -> Result<Vec<Array>> {
+        let axis = axis.axis_number();
         let _line = source::enter();
         self.check()?;
         let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
@@ -353,6 +357,13 @@ impl Array {
 
 /// Resolves the -1 in a requested shape.
 fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
+    if dims.contains(&i64::MAX) {
+        return Err(err!(
+            Value,
+            "cannot reshape array of shape {from:?} into shape {dims:?}: a size is larger than any array"
+        )
+        .help("the remaining size is -1, not `usize::MAX`; next to a `usize` write a tuple: `(n, -1)`"));
+    }
     let known = dims.iter().filter(|d| **d >= 0).fold(1, |n: i64, &d| n.saturating_mul(d));
     let unknown = dims.iter().filter(|d| **d < 0).count();
     if unknown == 0 {
@@ -374,7 +385,8 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if args[0].ndim() == 0 {
@@ -393,7 +405,8 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: i32) -> Array {
+pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {

@@ -15,6 +15,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::accumulator;
+use crate::shape::AxisNumber;
 
 /// The weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
 /// broadcast to it.
@@ -500,7 +501,8 @@ pub fn diff(x: impl ArrayLike, n: usize, axis: impl IntoAxis) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: i32) -> Array {
+pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
+    let axis = axis.axis_number();
     let y = &y.into_array();
     made(y, || {
         let (y, axis) = with_axis(y, axis)?;

@@ -303,6 +303,7 @@ impl Primitive for Reshard {
 /// assert_eq!(f.call(x)?.type_name(), "float32[8@(x,y)]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
 pub fn reshard<T: Tree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T {
     let _line = source::enter();

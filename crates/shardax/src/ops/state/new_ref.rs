@@ -90,8 +90,8 @@ impl Primitive for NewRef {
 ///     count.add(1)?;
 ///     Ok(x * 2)
 /// });
-/// f.call(array(1.0f32))?;
-/// f.call(array(2.0f32))?;
+/// let _ = f.call(array(1.0f32))?;
+/// let _ = f.call(array(2.0f32))?;
 /// assert_eq!(count.get().item::<i32>()?, 2);
 /// # Ok::<(), shardax::Error>(())
 /// ```

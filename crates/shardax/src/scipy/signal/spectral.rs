@@ -11,7 +11,7 @@ use crate::ops::lax;
 use crate::ops::numpy::{PadMode, PadOptions, ReflectType, conj, promote_dtypes, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
-use crate::shape::normalize_axis;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// The values that a signal is continued with by half a segment on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,8 +185,8 @@ impl SpectralOptions {
     }
 
     /// The axis of time. Default the last.
-    pub fn axis(mut self, axis: i32) -> Self {
-        self.axis = axis;
+    pub fn axis(mut self, axis: impl AxisNumber) -> Self {
+        self.axis = axis.axis_number();
         self
     }
 
