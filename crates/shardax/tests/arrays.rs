@@ -379,9 +379,9 @@ fn ranks_are_promoted_as_the_rule_says() -> Result<()> {
         result.check()?;
     }
     drop(strict);
-    add.call((x.clone(), y.clone()))?;
+    let _ = add.call((x.clone(), y.clone()))?;
     let _warned = numpy_rank_promotion(RankPromotion::Warn);
-    add.call((x, y))?;
+    let _ = add.call((x, y))?;
     assert!(config::update("numpy_rank_promotion", "never").unwrap_err().to_string().contains("allow, warn or raise"));
     Ok(())
 }

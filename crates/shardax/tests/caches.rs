@@ -48,7 +48,7 @@ fn the_eighth_compilation_for_plain_numbers_warns_once() -> Result<()> {
     let line = line!() + 3;
     let mut lr = 1.0;
     for i in 1..=20 {
-        jit(decayed).call((&w, lr))?;
+        let _ = jit(decayed).call((&w, lr))?;
         let texts = said();
         if i == 8 {
             let [text] = texts.as_slice() else { panic!("{texts:?}") };
@@ -66,7 +66,7 @@ fn the_eighth_compilation_for_plain_numbers_warns_once() -> Result<()> {
     }
     // Other shapes are compiled for other reasons.
     for n in 5..20 {
-        jit(decayed).call((ones(n), 1.0))?;
+        let _ = jit(decayed).call((ones(n), 1.0))?;
     }
     assert!(said().is_empty());
     Ok(())
@@ -77,10 +77,10 @@ fn a_number_for_an_array_is_data() -> Result<()> {
     let _one = start();
     let step = jit(|w: Array, lr: Array| w - lr);
     let w = ones(4);
-    step.call((&w, 0.5))?;
+    let _ = step.call((&w, 0.5))?;
     let again = compilations(|| {
         for i in 0..20 {
-            step.call((&w, 1.0 / i as f64))?;
+            let _ = step.call((&w, 1.0 / i as f64))?;
         }
         Ok(())
     })?;
@@ -103,7 +103,7 @@ fn misses_are_explained() -> Result<()> {
     let mut reports = Vec::new();
     let mut call = |x: Vec<Array>, by: i32| -> Result<()> {
         said();
-        jit(scaled).call((x, by))?;
+        let _ = jit(scaled).call((x, by))?;
         reports.push(said().join("\n"));
         Ok(())
     };
@@ -135,7 +135,7 @@ fn compilations_are_logged() -> Result<()> {
     let _one = start();
     let x = ones([3, 7]);
     config::set_log_compiles(true);
-    jit(|x: Array| x.sum(0)).call(&x)?;
+    let _ = jit(|x: Array| x.sum(0)).call(&x)?;
     config::set_log_compiles(false);
     let texts = said();
     let [traced, lowered, compiling, compiled] = texts.as_slice() else { panic!("{texts:?}") };
@@ -168,12 +168,12 @@ fn traces_lowerings_and_compilations_are_counted() -> Result<()> {
 fn a_function_traced_too_often_fails() -> Result<()> {
     let _one = start();
     let f = jit(assert_max_traces(|x: Array| x * 2, 2));
-    f.call(ones(2))?;
-    f.call(ones(3))?;
-    f.call(ones(2))?;
+    let _ = f.call(ones(2))?;
+    let _ = f.call(ones(3))?;
+    let _ = f.call(ones(2))?;
     let error = f.call(ones(4)).err().expect("the third trace");
     assert!(error.message().contains("Function 'lambda' is traced > 2 times"), "{error}");
-    f.call(ones(3))?;
+    let _ = f.call(ones(3))?;
     Ok(())
 }
 
@@ -205,10 +205,10 @@ fn clear_caches_reaches_every_program() -> Result<()> {
     let p = pmap(|x: Array| x - 7.25);
     let (x, y) = (ones(19), ones([8, 19]));
     let all = || -> Result<()> {
-        f.call(&x)?;
-        p.call(&y)?;
+        let _ = f.call(&x)?;
+        let _ = p.call(&y)?;
         (&x - 7.0).check()?;
-        grad(|x: Array| (x - 6.5).sum(..)).call(&x)?;
+        let _ = grad(|x: Array| (x - 6.5).sum(..)).call(&x)?;
         Ok(())
     };
     assert_eq!(compilations(all)?, 4);
@@ -228,9 +228,9 @@ fn the_programs_not_used_for_longest_make_room() -> Result<()> {
     let f = jit(|x: Array| x * 1.75);
     let bounded = || -> Result<()> {
         for x in &all {
-            f.call(x)?;
+            let _ = f.call(x)?;
             // Used all the time.
-            f.call(&all[0])?;
+            let _ = f.call(&all[0])?;
         }
         assert_eq!(compilations(|| f.call(&all[0]))?, 0);
         assert_eq!(compilations(|| f.call(&all[58]))?, 0);
@@ -247,9 +247,9 @@ fn the_programs_not_used_for_longest_make_room() -> Result<()> {
     // By bytes: the newest alone.
     let (x, y) = (ones(101), ones(102));
     config::set_max_compiled_bytes(1);
-    f.call(&x)?;
+    let _ = f.call(&x)?;
     let newest = compilations(|| f.call(&x))?;
-    f.call(&y)?;
+    let _ = f.call(&y)?;
     let older = compilations(|| f.call(&x))?;
     config::update("max_compiled_bytes", "2147483648")?;
     assert_eq!((newest, older), (0, 1));

@@ -43,7 +43,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     }
     // What a program should not do in its loop can be seen: the devices communicate for one row.
     let row = x.get(0);
-    jit(|x: Array| x.sum(..)).call(&row)?;
+    let _ = jit(|x: Array| x.sum(..)).call(&row)?;
     let files = profile.stop()?;
 
     let trace = unpacked(&files);
@@ -80,7 +80,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     }
 
     // Nothing is recorded between profiles, and another one can be made.
-    f.call(&x)?;
+    let _ = f.call(&x)?;
     let again = profiler::trace(&folder)?;
     let files = again.stop()?;
     assert_eq!(unpacked(&files)["traceEvents"].as_array().map(Vec::len), Some(1));
@@ -113,10 +113,10 @@ fn makes_a_profile() -> Result<()> {
     // What is warned of may ask for the devices, wherever it comes from.
     shardax::config::set_warning_hook(|text| eprintln!("{text} {}", shardax::device_count()));
     if std::env::var_os(LATE).is_none() {
-        f.call(ones(4))?;
+        let _ = f.call(ones(4))?;
     }
     let profile = profiler::trace(folder)?;
-    f.call(ones(4))?;
+    let _ = f.call(ones(4))?;
     profile.stop().map(drop)
 }
 

@@ -152,7 +152,7 @@ fn what_is_saved_may_be_given_away_at_once() -> Result<()> {
     let mut checkpoints = CheckpointManager::new(&folder.0, Options::new())?;
     let advance = jit(|x: Vec<Array>| tree::map(|x| x + 1.0, x)).donate_argnums([0]);
     let mut state: Vec<Array> = (0..8).map(|i| zeros([1 << 20]) + i as f32).collect();
-    advance.call(tree::map(|x| x + 0.0, state.clone())?)?;
+    let _ = advance.call(tree::map(|x| x + 0.0, state.clone())?)?;
     for step in 1..=3 {
         checkpoints.save(step, &state)?;
         // The memory is another's, or gone, before it can have been written.

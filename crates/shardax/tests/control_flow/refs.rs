@@ -87,7 +87,7 @@ fn refs_beside_other_transformations() -> Result<()> {
     // A recomputed part, whose reads and writes are its values.
     let f = |x: Array| -> Result<Array> {
         let r = new_ref(&x)?;
-        checkpoint(|y: Array| r.set(r.get() * &y).map(|()| y)).call(x.sin())?;
+        let _ = checkpoint(|y: Array| r.set(r.get() * &y).map(|()| y)).call(x.sin())?;
         Ok(r.freeze().sum(..))
     };
     let x = array([0.5f32, 2.0]);
@@ -130,7 +130,7 @@ fn refs_from_outside() -> Result<()> {
         assert_eq!(values()?, [i as f32, 1.0, 2.0]);
     }
     // A compiled function that another calls, a loop, and a gradient, for which it is plumbing.
-    jit(|x: Array| f.apply((x,))).call(array(1.0f32))?;
+    let _ = jit(|x: Array| f.apply((x,))).call(array(1.0f32))?;
     fori_loop(0, 3, |i, ()| r.at(i).set(5.0), ())?;
     assert_eq!(values()?, [5.0; 3]);
     let loss = |x: Array| -> Result<Array> {

@@ -20,7 +20,7 @@ pub(crate) fn rows(t: &mut Table) {
     t.row("axis_size: outside", Name, &["unbound axis name: i"], || at!(axis_size("i")));
     t.row("ppermute: outside", Name, &["unbound axis name: i"], || at!(ppermute(ones(3), "i", [(0, 1)])));
     t.row("pmap: collective after it returned", Name, &["unbound axis name: i"], || {
-        pmap(|x: Array| psum(x, "i")).axis_name("i").call(ones(8))?;
+        let _ = pmap(|x: Array| psum(x, "i")).axis_name("i").call(ones(8))?;
         at!(psum(ones(3), "i")).check()
     });
     in_pmap(t, "psum: one axis twice", Value, &["psum got the axis 'i' twice"], |x| at!(psum(x, ("i", "i"))));

@@ -55,14 +55,14 @@ fn deleted(t: &mut Table) {
     .at_once_only();
     t.row("deleted: jit argument", Deleted, &["Array has been deleted", "argument[0]"], move || {
         let f = jit(|x: Array| x * 2);
-        f.call(eight())?;
+        let _ = f.call(eight())?;
         let x = gone()?;
         at!(f.call(x))
     })
     .at_once_only();
     t.row("deleted: jit argument that is not used", Deleted, &["Array has been deleted"], move || {
         let f = jit(|_: Array, y: Array| y * 2);
-        f.call((eight(), eight()))?;
+        let _ = f.call((eight(), eight()))?;
         let x = gone()?;
         at!(f.call((x, eight())))
     })
@@ -78,7 +78,7 @@ fn deleted(t: &mut Table) {
         let x = eight();
         let y = x.clone();
         let f = jit(move |z: Array| &y + z);
-        f.call(1)?;
+        let _ = f.call(1)?;
         x.delete()?;
         at!(f.call(1))
     })
@@ -104,21 +104,21 @@ fn donated(t: &mut Table) {
     }
     t.row("donated: jit", Deleted, &["Array has been deleted", "when it was donated to `step`"], || {
         let x = arange(0..8);
-        jit(step).donate_argnums([0]).call(&x)?;
+        let _ = jit(step).donate_argnums([0]).call(&x)?;
         at!(x * 2).check()
     })
     .at_once_only();
     t.row("donated: to the same function again", Deleted, &["Array has been deleted", "`step`"], || {
         let x = arange(0..8);
         let f = jit(step).donate_argnums([0]);
-        f.call(&x)?;
+        let _ = f.call(&x)?;
         at!(f.call(&x))
     })
     .at_once_only();
     t.row("donated: clone", Deleted, &["Array has been deleted"], || {
         let x = arange(0..8);
         let y = x.clone();
-        jit(step).donate_argnums([0]).call(x)?;
+        let _ = jit(step).donate_argnums([0]).call(x)?;
         at!(y.to_vec::<i32>())
     })
     .at_once_only();
@@ -140,14 +140,14 @@ fn donated(t: &mut Table) {
     .at_once_only();
     t.row("donated: to pmap", Deleted, &["Array has been deleted", "donated to `pmap_step`"], || {
         let x = arange(0..8);
-        pmap(step).donate_argnums([0]).call(&x)?;
+        let _ = pmap(step).donate_argnums([0]).call(&x)?;
         at!(x * 2).check()
     })
     .at_once_only();
     t.row("donated: sharded, to pmap", Deleted, &["Array has been deleted", "donated to `pmap_step`"], || {
         let x = pmap(step).call(arange(0..8))?;
         let f = pmap(step).donate_argnums([0]);
-        f.call(&x)?;
+        let _ = f.call(&x)?;
         at!(f.call(&x))
     })
     .at_once_only();
@@ -192,7 +192,7 @@ fn leaked(t: &mut Table) {
     .at_once_only();
     t.row("leak: jit argument of what is compiled", Leak, &["UnexpectedTracerError"], || {
         let f = jit(|x: Array| x * 2);
-        f.call(arange(0..3))?;
+        let _ = f.call(arange(0..3))?;
         let x = leak()?;
         at!(f.call(x))
     })

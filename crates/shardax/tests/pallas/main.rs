@@ -125,7 +125,7 @@ fn refs_belong_to_their_kernel() -> Result<()> {
         *stolen.lock().expect("not poisoned") = Some(x.clone());
         o.set(x.get())
     };
-    pl::pallas_call(kernel, of([8])).call([ones([8])])?;
+    let _ = pl::pallas_call(kernel, of([8])).call([ones([8])])?;
     let stolen = stolen.into_inner().expect("not poisoned").expect("a ref");
     let words = ["a ref of type float32[8] was used outside of the kernel", "help:"];
     let read = stolen.get();

@@ -225,8 +225,8 @@ fn an_array_that_was_taken_over_is_rejected_on_the_hot_path() -> Result<()> {
     let (split, _) = shardings()?;
     let f = jit(|x: Array| x + 1);
     let x = device_put(&arange(0..8), &split)?;
-    f.call(&x)?;
-    f.call(&x)?;
+    let _ = f.call(&x)?;
+    let _ = f.call(&x)?;
     let y = PutOptions::default().donate(true).device_put(&x, &split)?;
     fails(f.call(&x), ErrorKind::Deleted, &["donated to `device_put`"]);
     assert_eq!(ints(&f.call(&y)?)[7], 8);
@@ -330,10 +330,10 @@ fn which_axes_are_manual() -> Result<()> {
         seen.borrow_mut().push(names());
         x
     };
-    jit(shard_map(look, &mesh).axis_names(["y"]).in_specs(P!["y"]).out_specs(P!["y"])).call(ones(8))?;
-    shard_map(look, &mesh).in_specs(P!["y"]).out_specs(P!["y"]).call(ones(8))?;
-    pmap(look).axis_name("i").call(ones([8, 1]))?;
-    vmap(look).axis_name("i").call(ones([8, 1]))?;
+    let _ = jit(shard_map(look, &mesh).axis_names(["y"]).in_specs(P!["y"]).out_specs(P!["y"])).call(ones(8))?;
+    let _ = shard_map(look, &mesh).in_specs(P!["y"]).out_specs(P!["y"]).call(ones(8))?;
+    let _ = pmap(look).axis_name("i").call(ones([8, 1]))?;
+    let _ = vmap(look).axis_name("i").call(ones([8, 1]))?;
     assert_eq!(seen.take(), [vec!["y"], vec!["x", "y"], vec!["i"], vec![]]);
     assert!(manual_axes().is_empty());
     Ok(())
@@ -465,7 +465,7 @@ fn donated_arrays_that_are_moved() -> Result<()> {
     // But not memory that another array shares.
     let host = arange(0..1024).astype(DType::F32);
     let shares = device_put(&host, &devices()?[0])?;
-    f.call(&host)?;
+    let _ = f.call(&host)?;
     assert!(host.is_deleted() && !shares.is_deleted());
     assert_eq!(shares.get(7).item::<f32>()?, 7.0);
     Ok(())

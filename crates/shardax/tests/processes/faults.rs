@@ -100,9 +100,9 @@ pub fn child(what: &str) -> Result<()> {
             let x = device_put(&x, &NamedSharding::new(&grid()?, P![("p", "d")]))?;
             groups.call(&x)?.block_until_ready()?;
             for _ in 0..40 {
-                all.call(&x)?;
+                let _ = all.call(&x)?;
             }
-            groups.call(&x)?;
+            let _ = groups.call(&x)?;
             all.call(&x)?.block_until_ready()?;
             let begun = Instant::now();
             let error = match (rank, what) {
@@ -131,7 +131,7 @@ pub fn child(what: &str) -> Result<()> {
             );
             let then = move |x: Array| -> Result<Array> {
                 let sum = psum(x, "x");
-                writes.call(&sum)?;
+                let _ = writes.call(&sum)?;
                 Ok(sum)
             };
             let mesh = line()?;

@@ -107,10 +107,10 @@ fn negative_argnums() -> Result<()> {
     setup();
     let place = || pmap(|x: Array| x).call(ramp([8, 2]));
     let (x, y) = (place()?, place()?);
-    pmap(|x: Array, y: Array| x + y).donate_argnums(-1).call((&x, &y))?;
+    let _ = pmap(|x: Array, y: Array| x + y).donate_argnums(-1).call((&x, &y))?;
     assert_eq!((x.is_deleted(), y.is_deleted()), (false, true));
     let (x, y) = (ramp(4) + 1, ramp(4) + 1);
-    jit(|x: Array, y: Array| x + y).donate_argnums([-2]).call((&x, &y))?;
+    let _ = jit(|x: Array, y: Array| x + y).donate_argnums([-2]).call((&x, &y))?;
     assert_eq!((x.is_deleted(), y.is_deleted()), (true, false));
     let f = jit(|x: Array, n: i32| x * n).static_argnums(-1);
     close(&f.call((ramp(4), 3))?, &(ramp(4) * 3));

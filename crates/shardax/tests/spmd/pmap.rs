@@ -130,7 +130,7 @@ fn captured_array_does_not_compile_again() -> Result<()> {
         x + &constant
     });
     let first = f.call(ramp([8, 4]))?;
-    f.call(ramp([8, 4]))?;
+    let _ = f.call(ramp([8, 4]))?;
     assert_eq!(numbers(&first), numbers(&(ramp([8, 4]) + &constant)));
     assert_eq!(traces.load(std::sync::atomic::Ordering::SeqCst), 1);
     Ok(())

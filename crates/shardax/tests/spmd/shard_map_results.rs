@@ -160,7 +160,7 @@ fn primitive_with_several_results_of_a_whole_argument() -> Result<()> {
 #[test]
 fn outputs_of_every_kind() -> Result<()> {
     let mesh = mesh8()?;
-    shard_map(|_: Array| (), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))?;
+    let _ = shard_map(|_: Array| (), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))?;
     let f = shard_map(|x: Array| (None::<Array>, Some(psum(x, "i")), ones(2), ()), &mesh);
     let (a, b, c, ()) = f.in_specs(P!["i"]).out_specs(P![]).call(ramp(8))?;
     assert!(a.is_none());
@@ -270,7 +270,7 @@ fn vmap_inside_a_checked_map() -> Result<()> {
         let f = |x: Array| step(x.squeeze(0)).map(|y| y.expand_dims(0));
         let got = shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).call(&x)?;
         close(&got, &vmap(step).axis_name("i").call(&x)?);
-        shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(&x)?;
+        let _ = shard_map(f, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(&x)?;
     }
     Ok(())
 }
