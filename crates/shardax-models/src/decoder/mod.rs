@@ -102,8 +102,11 @@ impl Decoder {
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
+        if let Some(Err(error)) = self.positions.as_ref().map(|table| check_positions("Decoder", table, &tokens)) {
+            return Array::from_error(error, &tokens);
+        }
         let length = tokens.shape().last().copied().unwrap_or(0);
-        self.embed_at(tokens, || arange(0..length as i32))
+        self.embed_at(tokens, || arange(0..length))
     }
 
     /// Applies the layers to `x`, `[..., length, features]`.
@@ -206,4 +209,16 @@ impl Decoder {
             None => x,
         }
     }
+}
+
+/// Fails for more tokens than a learned table has positions, which the table would give NaN.
+pub(crate) fn check_positions(model: &str, table: &Embed, tokens: &Array) -> Result<()> {
+    tokens.check()?;
+    let length = tokens.shape().last().copied().unwrap_or(0);
+    let positions = table.embedding.shape().first().copied().unwrap_or(0);
+    if length <= positions {
+        return Ok(());
+    }
+    let what = format!("{model}: texts of {length} tokens, and the model has {positions} positions");
+    Err(Error::new(ErrorKind::Value, what).help("cut the texts: `tokens.get((.., ..length))`"))
 }

@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::{Config, KeyMap, Layout, Pretrained, attention, mlp, of_type};
+use crate::decoder::check_positions;
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -150,11 +151,15 @@ fn keys() -> KeyMap {
 }
 
 impl Bert {
-    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`.
+    /// The encoding of each token of `[batch, length]`: `[batch, length, features]`. Fails for more tokens than the model has
+    /// positions.
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let tokens = tokens.into_array();
         let length = tokens.shape().last().copied().unwrap_or(0);
+        if let Err(error) = check_positions("Bert", &self.positions, &tokens) {
+            return Array::from_error(error, &tokens);
+        }
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
         let x = self.tokens.forward(tokens) + self.positions.forward(arange(0..length as i32));
         let mut x = self.norm.forward(x + self.kinds.forward(kinds));

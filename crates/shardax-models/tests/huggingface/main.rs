@@ -171,6 +171,18 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
     alike("bert", &forward.call(given)?, &case("logits")?)
 }
 
+#[test]
+fn texts_longer_than_the_positions_are_errors() -> Result<()> {
+    setup();
+    let tokens = zeros_dtype([1, 5000], DType::I32);
+    let (bert, gpt2) = (Bert::from_pretrained(folder("bert"))?, Decoder::from_pretrained(folder("gpt2"))?);
+    for logits in [bert.forward(&tokens, &BertOptions::new()), gpt2.forward(&tokens)] {
+        let error = logits.check().expect_err("too many tokens");
+        assert!(error.message().contains("texts of 5000 tokens, and the model has"), "{error}");
+    }
+    Ok(())
+}
+
 /// Adds a folder with what was read of a model, saved again.
 fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     let (model, config) = (M::from_pretrained(folder(name))?, Config::open(folder(name))?);
