@@ -1,5 +1,6 @@
 //! CSV tables of numbers.
 
+use std::io::Read;
 use std::path::Path;
 
 use shardax::error::{Error, ErrorKind, Result};
@@ -8,8 +9,265 @@ use super::HostArray;
 use super::file::{Lines, room, unpacked, unreadable};
 use super::source::InMemory;
 
+/// What becomes of a cell without a number, such as an empty one: see [`CsvOptions::missing`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Missing {
+    /// An error that names the line and the column.
+    Error,
+    /// This number; `f32::NAN` marks the gap.
+    Value(f32),
+    /// The value of the line before; an error in the first line.
+    Previous,
+    /// The line is left out.
+    SkipLine,
+}
+
+/// Options of reading a CSV table.
+///
+/// ```
+/// use shardax_train::data::{CsvOptions, Missing, Source};
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-csv-options-{}", std::process::id()));
+/// let text = "date;site;load\n2024-01-01;north;1.5\n2024-01-02;north;NA\n2024-01-03;south;2.5\n";
+/// std::fs::write(&path, text).expect("a file");
+/// let options = CsvOptions::new().delimiter(b';').columns(["date", "load"]).dates(["date"]);
+/// let table = options.missing(Missing::SkipLine).read(&path)?;
+/// assert_eq!(table.fields()["load"].to_vec::<f32>()?, [1.5, 2.5]);
+/// assert_eq!(table.fields()["date"].to_vec::<f64>()?, [19723.0, 19725.0]);
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "options do nothing until `read` is called"]
+pub struct CsvOptions {
+    delimiter: u8,
+    columns: Option<Vec<String>>,
+    names: Option<Vec<String>>,
+    dates: Vec<String>,
+    missing: Missing,
+    missing_texts: Vec<String>,
+}
+
+impl Default for CsvOptions {
+    fn default() -> Self {
+        let missing_texts = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"];
+        CsvOptions {
+            delimiter: b',',
+            columns: None,
+            names: None,
+            dates: Vec::new(),
+            missing: Missing::Error,
+            missing_texts: missing_texts.map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+impl CsvOptions {
+    /// All columns, named by the first line, separated by commas, each cell with a number.
+    pub fn new() -> Self {
+        CsvOptions::default()
+    }
+
+    /// Sets the character between columns. Default a comma.
+    pub fn delimiter(mut self, delimiter: u8) -> Self {
+        self.delimiter = delimiter;
+        self
+    }
+
+    /// Chooses columns by their names; others may hold anything, such as text.
+    pub fn columns<N: Into<String>>(mut self, columns: impl IntoIterator<Item = N>) -> Self {
+        self.columns = Some(columns.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Names the columns of a table without a line of names: the first line has numbers already.
+    pub fn names<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.names = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Declares columns of dates, `2024-01-31`, or times, `2024-01-31 12:30` or `2024-01-31T12:30:05Z`: float64, in days
+    /// since 1970-01-01.
+    pub fn dates<N: Into<String>>(mut self, columns: impl IntoIterator<Item = N>) -> Self {
+        self.dates = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets what becomes of cells without a number. Default [`Missing::Error`].
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.missing = missing;
+        self
+    }
+
+    /// Sets the texts that stand for a missing number. Default an empty cell, `NA`, `N/A`, `NaN`, `nan`, `null`, `NULL` and
+    /// `None`.
+    pub fn missing_texts<N: Into<String>>(mut self, texts: impl IntoIterator<Item = N>) -> Self {
+        self.missing_texts = texts.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Reads the table, which may be a gzip file. An example has each column by its name, float32 `[]`.
+    ///
+    /// Fails, with the file, the line and its offset in bytes, if a line has a different number of columns, or a value is
+    /// not a number; and for a chosen column that does not exist.
+    #[track_caller]
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<InMemory> {
+        let location = std::panic::Location::caller();
+        self.read_file(path.as_ref()).map_err(|error| error.at(location))
+    }
+
+    fn read_file(&self, path: &Path) -> Result<InMemory> {
+        let file = Lines::new(unpacked(path).map_err(|error| unreadable(path, &error))?.0);
+        let mut reader = ::csv::ReaderBuilder::new()
+            .flexible(true)
+            .has_headers(self.names.is_none())
+            .delimiter(self.delimiter)
+            .from_reader(file);
+        let wrong = |line: u64, byte: u64, what: String| {
+            let message = format!("{} line {line}, at byte {byte}: {what}", path.display());
+            Error::new(ErrorKind::Value, message)
+                .help("a line holds a number for each of the columns that the first names")
+        };
+        let names = self.column_names(&mut reader).map_err(|what| wrong(1, 0, what))?;
+        let mut columns = self.chosen(&names).map_err(|error| error.context(path.display()))?;
+        let mut record = ::csv::StringRecord::new();
+        loop {
+            let at = reader.position().clone();
+            let wrong = |what: String| wrong(at.line(), at.byte(), what);
+            if !reader.read_record(&mut record).map_err(|error| wrong(error.to_string()))? {
+                break;
+            }
+            if record.len() != names.len() {
+                return Err(wrong(format!(
+                    "it has {} columns, and the first line names {}",
+                    record.len(),
+                    names.len()
+                )));
+            }
+            self.read_line(&record, &mut columns).map_err(|problem| match problem {
+                Problem::Missing(column) => {
+                    let message = wrong(format!("column {column:?} has no number"));
+                    message.help("choose what becomes of it: `CsvOptions::new().missing(Missing::Value(f32::NAN))`, `Previous` or `SkipLine`")
+                }
+                Problem::Odd(what) => wrong(what),
+            })?;
+            // Only columns at their capacity will be reallocated, to twice their size.
+            let full = columns.iter().filter(|column| column.values.len() == column.values.capacity());
+            let bytes: usize = full.map(|column| column.values.len()).sum();
+            room(16 * bytes as u64).map_err(|error| wrong(error.to_string()))?;
+        }
+        let arrays = columns.into_iter().map(|column| {
+            let array = match column.is_date {
+                true => HostArray::of(&column.values, &[column.values.len()]),
+                false => {
+                    let narrow: Vec<f32> = column.values.iter().map(|v| *v as f32).collect();
+                    HostArray::of(&narrow, &[narrow.len()])
+                }
+            };
+            Ok((column.name, array?))
+        });
+        InMemory::new(arrays.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// The names of all columns of the table.
+    fn column_names<R: Read>(&self, reader: &mut ::csv::Reader<R>) -> std::result::Result<Vec<String>, String> {
+        let names = match &self.names {
+            Some(names) => names.clone(),
+            None => {
+                let headers = reader.headers().map_err(|error| error.to_string())?;
+                headers.iter().map(|name| name.trim().trim_start_matches('\u{feff}').to_owned()).collect()
+            }
+        };
+        match (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
+            Some(twice) => Err(format!("two columns are called {:?}", names[twice])),
+            None => Ok(names),
+        }
+    }
+
+    /// The columns to read, each with its place in a line.
+    fn chosen(&self, names: &[String]) -> Result<Vec<Column>> {
+        let place = |name: &String| {
+            names.iter().position(|known| known == name).ok_or_else(|| {
+                Error::new(ErrorKind::Value, format!("the table has no column {name:?}: it has {names:?}"))
+                    .help("names are those of the first line; `names` names the columns of a table without such a line")
+            })
+        };
+        self.dates.iter().try_for_each(|name| place(name).map(drop))?;
+        let chosen = self.columns.as_deref().unwrap_or(names);
+        let column = |name: &String| {
+            let is_date = self.dates.contains(name);
+            Ok(Column { name: name.clone(), place: place(name)?, is_date, values: Vec::new() })
+        };
+        chosen.iter().map(column).collect()
+    }
+
+    fn read_line(&self, record: &::csv::StringRecord, columns: &mut [Column]) -> std::result::Result<(), Problem> {
+        let mut values = Vec::with_capacity(columns.len());
+        for column in columns.iter() {
+            let field = record.get(column.place).unwrap_or_default();
+            let text = field.trim();
+            let number = match column.is_date {
+                true => days(text),
+                false => text.parse::<f32>().ok().map(f64::from),
+            };
+            // `nan` is a number and the text of a missing one.
+            let is_missing = self.missing_texts.iter().any(|missing| missing == text);
+            let value = match (number, is_missing, self.missing) {
+                (Some(number), is_missing, missing) if !is_missing || missing == Missing::Error => number,
+                (None, false, _) => {
+                    let kind = if column.is_date { "a date such as 2024-01-31" } else { "a number" };
+                    return Err(Problem::Odd(format!("{field:?}, of {:?}, is not {kind}", column.name)));
+                }
+                (_, _, Missing::Value(value)) => f64::from(value),
+                (_, _, Missing::SkipLine) => return Ok(()),
+                (_, _, Missing::Previous) => {
+                    *column.values.last().ok_or_else(|| Problem::Missing(column.name.clone()))?
+                }
+                (_, _, Missing::Error) => return Err(Problem::Missing(column.name.clone())),
+            };
+            values.push(value);
+        }
+        columns.iter_mut().zip(values).for_each(|(column, value)| column.values.push(value));
+        Ok(())
+    }
+}
+
+/// What is wrong with a line.
+enum Problem {
+    Missing(String),
+    Odd(String),
+}
+
+struct Column {
+    name: String,
+    place: usize,
+    is_date: bool,
+    values: Vec<f64>,
+}
+
+/// The days from 1970-01-01 to a date or time, in the calendar of today.
+fn days(text: &str) -> Option<f64> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "0:0"));
+    let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
+    let (year, month, day) = (parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?);
+    if !(0..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let mut parts = time.splitn(3, ':').map(str::parse::<f64>);
+    let (hour, minute) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    let second = parts.next().unwrap_or(Ok(0.0)).ok()?;
+    if !(0.0..24.0).contains(&hour) || !(0.0..60.0).contains(&minute) || !(0.0..61.0).contains(&second) {
+        return None;
+    }
+    // Years that begin in March, so that the day of a leap year is the last.
+    let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    let days = 365 * year + leap_days + (153 * month + 2) / 5 + day - 1;
+    Some((days - 719_468) as f64 + (hour * 3600.0 + minute * 60.0 + second) / 86_400.0)
+}
+
 /// Reads a table of numbers with the columns' names in its first line, which may be a gzip file. An example has each
-/// column by its name, float32 `[]`.
+/// column by its name, float32 `[]`. [`CsvOptions`] chooses columns, and says what becomes of gaps.
 ///
 /// ```
 /// use shardax_train::data::{Source, csv};
@@ -25,41 +283,5 @@ use super::source::InMemory;
 /// not a number.
 #[track_caller]
 pub fn csv(path: impl AsRef<Path>) -> Result<InMemory> {
-    let location = std::panic::Location::caller();
-    read(path.as_ref()).map_err(|error| error.at(location))
-}
-
-fn read(path: &Path) -> Result<InMemory> {
-    let file = Lines::new(unpacked(path).map_err(|error| unreadable(path, &error))?.0);
-    let mut reader = ::csv::ReaderBuilder::new().flexible(true).from_reader(file);
-    let wrong = |line: u64, byte: u64, what: String| {
-        let message = format!("{} line {line}, at byte {byte}: {what}", path.display());
-        Error::new(ErrorKind::Value, message).help("a line holds a number for each of the columns that the first names")
-    };
-    let headers = reader.headers().map_err(|error| wrong(1, 0, error.to_string()))?.clone();
-    let names: Vec<&str> = headers.iter().map(str::trim).collect();
-    if let Some(twice) = (1..names.len()).find(|i| names[..*i].contains(&names[*i])) {
-        return Err(wrong(1, 0, format!("two columns are called {:?}", names[twice])));
-    }
-    let mut columns: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
-    let mut record = ::csv::StringRecord::new();
-    loop {
-        let at = reader.position().clone();
-        let wrong = |what: String| wrong(at.line(), at.byte(), what);
-        if !reader.read_record(&mut record).map_err(|error| wrong(error.to_string()))? {
-            break;
-        }
-        if record.len() != names.len() {
-            return Err(wrong(format!("it has {} columns, and the first line names {}", record.len(), names.len())));
-        }
-        for ((field, name), column) in record.iter().zip(&names).zip(&mut columns) {
-            let number = field.trim().parse().map_err(|_| wrong(format!("{field:?}, of {name:?}, is not a number")))?;
-            column.push(number);
-        }
-        // Only columns at their capacity will be reallocated, to twice their size.
-        let bytes: usize = columns.iter().filter(|column| column.len() == column.capacity()).map(Vec::len).sum();
-        room(8 * bytes as u64).map_err(|error| wrong(error.to_string()))?;
-    }
-    let arrays = names.iter().zip(&columns).map(|(name, column)| Ok((*name, HostArray::of(column, &[column.len()])?)));
-    InMemory::new(arrays.collect::<Result<Vec<_>>>()?)
+    CsvOptions::new().read(path)
 }

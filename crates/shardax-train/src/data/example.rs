@@ -20,6 +20,43 @@ pub struct HostArray {
 /// The named arrays of an example, or of a batch.
 pub type Example = BTreeMap<String, HostArray>;
 
+/// A named array of an example, from its elements and their shape. Fails when their number is not that of the shape.
+///
+/// ```
+/// use shardax_train::data::{Example, arrays, field};
+/// let (x, y) = (vec![0.5f32; 6], vec![1i32; 3]);
+/// let example = Example::from([field("x", &x, [3, 2])?, field("y", &y, [3])?, field("weight", &[2.0f32], [])?]);
+/// let [x, y] = arrays(&example, ["x", "y"])?;
+/// assert_eq!((x.shape(), y.shape()), (&[3, 2][..], &[3][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn field<T: Element>(
+    name: impl Into<String>,
+    elements: &[T],
+    shape: impl AsRef<[usize]>,
+) -> Result<(String, HostArray)> {
+    Ok((name.into(), HostArray::of(elements, shape.as_ref())?))
+}
+
+/// The arrays of an example or a batch by their names, copied to the default device: see [`field`].
+///
+/// Fails for a name that the example does not have.
+#[track_caller]
+pub fn arrays<const N: usize>(example: &Example, names: [&str; N]) -> Result<[Array; N]> {
+    let mut found = Vec::with_capacity(N);
+    for name in names {
+        let Some(x) = example.get(name) else {
+            let what = format!("the example has no {name:?}: it has {:?}", example.keys().collect::<Vec<_>>());
+            return Err(Error::new(ErrorKind::Value, what).at(std::panic::Location::caller()));
+        };
+        found.push(x.to_array()?);
+    }
+    found
+        .try_into()
+        .map_err(|_| Error::new(ErrorKind::Runtime, "internal error: arrays of an example; please report this"))
+}
+
 impl HostArray {
     /// Creates an array of these elements. Fails when their number is not that of the shape.
     ///

@@ -46,13 +46,14 @@ mod stream;
 mod tar;
 mod text;
 mod tokenizer;
+mod windows;
 
 pub use augment::Augment;
 pub use cifar::{cifar10, cifar100};
-pub use csv_file::csv;
+pub use csv_file::{CsvOptions, Missing, csv};
 pub(crate) use dataset::shuffled;
 pub use dataset::{Dataset, digits};
-pub use example::{Example, HostArray};
+pub use example::{Example, HostArray, arrays, field};
 pub use idx::{idx, idx_images};
 #[cfg(feature = "image")]
 pub use image_folder::{ImageFolder, decode_image, image_folder};
@@ -71,3 +72,4 @@ pub use text::{TextWindows, TokenWindows, text_windows, token_windows};
 #[cfg(feature = "tokenizers")]
 pub use tokenizer::BpeOptions;
 pub use tokenizer::Tokenizer;
+pub use windows::{Pad, Windows};

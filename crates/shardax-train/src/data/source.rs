@@ -8,7 +8,7 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::file::room_for;
 use super::stream::{ROUND, Stream, number, round_of, round_seed};
-use super::{Example, HostArray, shuffled};
+use super::{Example, HostArray, Windows, shuffled};
 
 /// Random access to examples.
 pub trait Source: Send {
@@ -35,18 +35,45 @@ pub trait Source: Send {
         Part { range: range.start.min(end)..end, source: self }
     }
 
+    /// The windows of `length` consecutive examples, each of which begins `stride` after the one before: the values of each
+    /// name get a leading axis. A shorter rest at the end is left out; a length or stride of 0 gives no windows.
+    ///
+    /// ```
+    /// use shardax_train::data::{HostArray, InMemory, Source};
+    /// let series = InMemory::new([("load", HostArray::of(&[1.0f32, 2.0, 3.0, 4.0, 5.0], &[5])?)])?;
+    /// let windows = series.windows(3, 2);
+    /// assert_eq!(windows.len(), 2);
+    /// assert_eq!(windows.get(1)?["load"].to_vec::<f32>()?, [3.0, 4.0, 5.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    fn windows(self, length: usize, stride: usize) -> Windows<Self>
+    where
+        Self: Sized + Source<Item = Example>,
+    {
+        Windows { source: self, length, stride }
+    }
+
     /// Streams all examples, epoch after epoch without end, each in order or in a random order
     /// ([`SourceStream::shuffled`]).
     fn stream(self) -> SourceStream<Self>
     where
         Self: Sized,
     {
-        SourceStream { source: self, seed: None, epochs: None, round: 0, epoch: 0, next: 0, order: Vec::new() }
+        SourceStream {
+            source: self,
+            seed: None,
+            epochs: None,
+            multiple: 1,
+            round: 0,
+            epoch: 0,
+            next: 0,
+            order: Vec::new(),
+        }
     }
 }
 
 /// The error of a number beyond the last example.
-fn no_example(i: usize, len: usize) -> Error {
+pub(super) fn no_example(i: usize, len: usize) -> Error {
     Error::new(ErrorKind::Index, format!("example {i} of {len} was asked for")).help("they are counted from 0")
 }
 
@@ -153,6 +180,8 @@ pub struct SourceStream<S> {
     epochs: Option<u64>,
     /// The number of times that [`Stream::repeat`] has begun again.
     round: u64,
+    /// The number of examples of an epoch is a multiple of it.
+    multiple: usize,
     epoch: u64,
     next: usize,
     /// The order of this epoch, computed on demand.
@@ -172,6 +201,29 @@ impl<S: Source> SourceStream<S> {
         self
     }
 
+    /// Leaves out the last examples of each epoch if there are fewer than `size` of them. Then batches of `size` never hold
+    /// examples of two epochs. In a random order each epoch leaves out others.
+    ///
+    /// ```
+    /// use shardax_train::data::{Example, Source, Stream, field};
+    /// let number = |i: usize| Ok(Example::from([field("x", &[i as f32], [])?]));
+    /// let mut batches = (5usize, number).stream().whole_batches(2).batch(2);
+    /// batches.next_item().expect("a batch")?;
+    /// assert_eq!(batches.next_item().expect("a batch")?["x"].to_vec::<f32>()?, [2.0, 3.0]);
+    /// assert_eq!(batches.next_item().expect("a batch")?["x"].to_vec::<f32>()?, [0.0, 1.0]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn whole_batches(mut self, size: usize) -> Self {
+        self.multiple = size.max(1);
+        self
+    }
+
+    /// The number of examples that an epoch returns.
+    fn examples_per_epoch(&self) -> usize {
+        let len = self.source.len();
+        len - len % self.multiple
+    }
+
     /// The epoch of the next example, counted from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -183,7 +235,7 @@ impl<S: Source> Stream for SourceStream<S> {
 
     fn next_item(&mut self) -> Option<Result<S::Item>> {
         let len = self.source.len();
-        if len == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs) {
+        if self.examples_per_epoch() == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs) {
             return None;
         }
         let i = match self.seed {
@@ -204,7 +256,7 @@ impl<S: Source> Stream for SourceStream<S> {
             }
         };
         self.next += 1;
-        if self.next >= len {
+        if self.next >= self.examples_per_epoch() {
             (self.epoch, self.next) = (self.epoch.saturating_add(1), 0);
             self.order.clear();
         }
@@ -219,7 +271,7 @@ impl<S: Source> Stream for SourceStream<S> {
     fn seek(&mut self, position: &Value) -> Result<()> {
         let (epoch, next) = (number(position, "epoch")?, number(position, "next")? as usize);
         let (of, seed) = (number(position, "of")? as usize, position["seed"].as_u64());
-        if of != self.source.len() || seed != self.seed || next >= of.max(1) {
+        if of != self.source.len() || seed != self.seed || next >= self.examples_per_epoch().max(1) {
             let what = format!(
                 "the position {position} is one in other data: these are {} examples with seed {:?}",
                 self.source.len(),

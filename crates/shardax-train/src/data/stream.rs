@@ -10,7 +10,7 @@ use super::pack::Pack;
 use super::parallel::{Enumerate, ParallelMap};
 use super::prefetch::Prefetch;
 use super::shuffle::ShuffleBuffer;
-use super::{Example, HostArray};
+use super::{Example, HostArray, Pad};
 
 /// A sequence of examples.
 ///
@@ -95,6 +95,9 @@ pub trait Stream {
 
     /// Batches `size` examples: the values of each name get a leading axis. A short last batch is dropped. An example's
     /// error is returned at once; the examples before it are in the next batch.
+    ///
+    /// A stream without end continues with the next epoch within a batch:
+    /// [`whole_batches`](super::SourceStream::whole_batches) ends each epoch with a whole batch.
     fn batch(self, size: usize) -> Batched<Self>
     where
         Self: Sized + Stream<Item = Example>,
@@ -146,6 +149,27 @@ pub trait Stream {
         Self: Sized + Stream<Item = Example>,
     {
         Pack::new(self, length, true)
+    }
+
+    /// Pads the arrays of each example with zeros to `length` entries along their first dimension, and adds `mask`, bool
+    /// `[length]`, which is false for the padding: examples of different lengths can be batched. Scalars stay.
+    ///
+    /// An example that is longer is an error, and so is one whose arrays differ in length.
+    ///
+    /// ```
+    /// use shardax_train::data::{Example, Source, Stream, field};
+    /// let ragged = |i: usize| Ok(Example::from([field("x", &vec![1.0f32; i + 1], [i + 1])?]));
+    /// let mut batches = (3usize, ragged).stream().epochs(1).pad(4).batch(3);
+    /// let batch = batches.next_item().expect("a batch")?;
+    /// assert_eq!(batch["x"].shape(), [3, 4]);
+    /// assert_eq!(batch["mask"].to_vec::<bool>()?[..4], [true, false, false, false]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    fn pad(self, length: usize) -> Pad<Self>
+    where
+        Self: Sized + Stream<Item = Example>,
+    {
+        Pad { inner: self, length }
     }
 
     /// Mixes this stream with others, each in proportion to its weight.

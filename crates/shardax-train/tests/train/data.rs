@@ -372,6 +372,27 @@ fn tables_of_numbers() -> Result<()> {
     );
     fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is not a number"]);
     fails(csv(folder.write("twice.csv", "a,a\n1,2\n")), &["two columns are called \"a\""]);
+    let gaps = folder.write("gaps.csv", "a,b,c\n1,,x\n2,NA,y\n3,4,z\n");
+    fails(csv(&gaps), &["gaps.csv line 2, at byte 6: column \"b\" has no number", "Missing::Value(f32::NAN)"]);
+    let chosen = CsvOptions::new().columns(["b", "a"]);
+    let b = |missing| -> Result<Vec<f32>> { chosen.clone().missing(missing).read(&gaps)?.fields()["b"].to_vec() };
+    assert_eq!(b(Missing::Value(-1.0))?, [-1.0, -1.0, 4.0]);
+    assert!(b(Missing::Value(f32::NAN))?[1].is_nan());
+    assert_eq!(b(Missing::SkipLine)?, [4.0]);
+    fails(b(Missing::Previous), &["line 2", "column \"b\" has no number"]);
+    fails(CsvOptions::new().columns(["d"]).read(&gaps), &["gaps.csv", "no column \"d\"", "[\"a\", \"b\", \"c\"]"]);
+    let previous = CsvOptions::new().missing(Missing::Previous).names(["t", "v"]).delimiter(b'\t').dates(["t"]);
+    let times = folder.write("times.tsv", "1970-01-02\t7\n2000-02-29T12:00\t\n2024-12-31 18:00:00Z\t8\n");
+    let times = previous.read(times)?;
+    // Python: `(datetime(2000, 2, 29, 12) - datetime(1970, 1, 1)) / timedelta(days=1)`.
+    assert_eq!(times.fields()["t"].to_vec::<f64>()?, [1.0, 11016.5, 20088.75]);
+    assert_eq!(times.fields()["v"].to_vec::<f32>()?, [7.0, 7.0, 8.0]);
+    fails(previous.read(folder.write("day.tsv", "2024-13-01\t1\n")), &["is not a date such as 2024-01-31"]);
+    let series = csv(folder.write("series.csv", "v\n0\n1\n2\n3\n4\n"))?;
+    let windows = series.clone().windows(2, 2);
+    assert_eq!((windows.len(), windows.get(1)?["v"].to_vec::<f32>()?), (2, vec![2.0, 3.0]));
+    assert_eq!((series.clone().windows(6, 1).len(), series.windows(2, 0).len()), (0, 0));
+    fails(windows.get(2), &["example 2 of 2"]);
     let packed = gzip(text.as_bytes());
     fails(csv(folder.write("cut.csv.gz", &packed[..packed.len() - 9])), &["cut.csv.gz line", "at byte "]);
     Ok(())
