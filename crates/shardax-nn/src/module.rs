@@ -9,7 +9,11 @@ use shardax::tree::{Flat, TreeDef};
 use shardax::{Error, ErrorKind};
 
 use crate::filter::key;
+use crate::variable::kind;
 use crate::{Filter, Kind, State};
+
+/// The kinds of variables that are a model's weights.
+const WEIGHTS: [&str; 3] = [kind::Param::NAME, kind::LoRAParam::NAME, kind::Frozen::NAME];
 
 /// A part of a model, or a whole one: a struct of arrays and modules.
 ///
@@ -54,9 +58,22 @@ pub trait Module: Tree {
         set_training(self, false);
     }
 
-    /// Returns the number of elements of all arrays.
+    /// Returns the number of elements of the weights: of [`Param`](crate::Param)s, plain arrays,
+    /// [`LoRAParam`](crate::LoRAParam)s and [`Frozen`](crate::Frozen) weights. Statistics, caches, random keys and kinds of
+    /// your own are not counted; `tree::leaves(&model)` has all arrays.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let model = (Linear::new(2, 3, &mut rngs), BatchNorm::new(3, &mut rngs), Dropout::new(0.5, &mut rngs));
+    /// assert_eq!(model.parameter_count(), 9 + 6);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
     fn parameter_count(&self) -> usize {
-        tree::leaves(self).iter().map(Array::size).sum()
+        let flat = Flat::of(self);
+        let is_weight = |kind: Option<&str>| kind.is_none_or(|kind| WEIGHTS.contains(&kind));
+        let infos = flat.def.leaf_infos();
+        infos.iter().zip(&flat.leaves).filter(|(leaf, _)| is_weight(leaf.kind)).map(|(_, array)| array.size()).sum()
     }
 
     /// Returns the arrays by their key paths.

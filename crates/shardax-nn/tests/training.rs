@@ -263,6 +263,17 @@ fn losses_reject_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
     assert!(rejected(integer(array([0.0f32, 1.0]))).contains("subdtype of integer, got float32[2]"));
     assert!(rejected(integer(array([1]))).contains("[2] and labels [1]"));
     assert!(rejected(integer(array(1))).contains("shape mismatch"));
+    // One-hot labels for indices, and indices for probabilities.
+    assert!(rejected(integer(one_hot(array([0, 1]), 3))).contains("labels must be class indices, one for each row"));
+    let indices = rejected(softmax_cross_entropy(zeros([2, 2]), array([0, 1])));
+    assert!(indices.contains("`one_hot(labels, classes)` makes probabilities"), "{indices}");
+    // Channels first.
+    let layer = Conv::new(3, 4, [3, 3], &mut Rngs::new(0));
+    let first = rejected(layer.forward(ones([2, 3, 8, 8])));
+    assert!(
+        first.contains("Conv: the input float32[2,3,8,8] has 8 features in its last dimension, and the layer takes 3")
+    );
+    assert!(first.contains("this one is channels first: write `x.moveaxis(1, -1)`"), "{first}");
     let (ints, floats, row) = (array([[1, 2, 3], [4, 5, 6]]), logits.clone(), array([1.0f32, 2.0, 3.0]));
     let float = "subdtype of floating, got int32[2,3]";
     for x in [

@@ -135,7 +135,7 @@ impl Conv {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        require!(&x, self.kernel.check());
+        require!(&x, self.kernel.check(), self.check_features(&x));
         let own = &self.own;
         let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
         let convolved = in_batches(&x, kernel.ndim(), |x| {
@@ -153,6 +153,32 @@ impl Conv {
             Ok(y) => with_bias(y, bias),
             Err(error) => Array::from_error(error, &x),
         }
+    }
+}
+
+impl Conv {
+    /// Checks that the last dimension of `x` is the features.
+    fn check_features(&self, x: &Array) -> Result<()> {
+        x.check()?;
+        let (rank, groups) = (self.kernel.ndim(), self.own.feature_group_count);
+        let expected = self.kernel.shape().iter().rev().nth(1).map_or(0, |features| features * groups);
+        let found = x.shape().last().copied();
+        if found.is_none_or(|found| found == expected) || x.ndim() + 1 < rank {
+            return Ok(());
+        }
+        let what = format!(
+            "Conv: the input {} has {} features in its last dimension, and the layer takes {expected}",
+            x.type_name(),
+            found.unwrap_or(0)
+        );
+        let first = x.ndim() + 1 - rank;
+        let help = match x.shape().get(first) == Some(&expected) {
+            true => format!(
+                "inputs are channels last, `[batch, spatial dimensions, features]`, and this one is channels first: write `x.moveaxis({first}, -1)`"
+            ),
+            false => "inputs are channels last, `[batch, spatial dimensions, features]`".to_owned(),
+        };
+        Err(Error::new(ErrorKind::Value, what).help(help))
     }
 }
 

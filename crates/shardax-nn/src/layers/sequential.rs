@@ -12,6 +12,12 @@ use crate::Module;
 ///
 /// A call may change the layer: a [`Dropout`](super::Dropout) takes its next key, a [`BatchNorm`](super::BatchNorm) moves
 /// its running statistics. Layers without such state have a method `forward` of their own that borrows them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a layer, or not one that maps one array to another",
+    label = "not a layer",
+    note = "wrap a function: `Sequential((Linear::new(4, 8, &mut rngs), Apply(relu)))`",
+    note = "a layer of your own: `#[derive(Module, Clone)]`, and `impl Layer` with `fn forward(&mut self, x: Array) -> Array`"
+)]
 pub trait Layer: Module {
     /// Applies the layer to `x`.
     fn forward(&mut self, x: Array) -> Array;
@@ -30,7 +36,8 @@ macro_rules! layers {
 
 layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention RmsNorm);
 
-/// Layers one after the other, as a tuple. A function, such as an activation, is wrapped in [`Apply`].
+/// Layers one after the other: a tuple of any layers, or a `Vec` of layers of one type. A function, such as an activation, is
+/// wrapped in [`Apply`].
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -38,6 +45,10 @@ layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear 
 /// let mut mlp = Sequential((Linear::new(4, 8, &mut rngs), Apply(relu), Linear::new(8, 2, &mut rngs)));
 /// assert_eq!(mlp.forward(ones([3, 4])).shape(), [3, 2]);
 /// assert_eq!(mlp.parameter_count(), 58);
+///
+/// let block = |rngs: &mut Rngs| (Linear::new(4, 4, rngs), Apply(relu));
+/// let mut deep = Sequential((0..3).map(|_| block(&mut rngs)).collect::<Vec<_>>());
+/// assert_eq!(deep.forward(ones([3, 4])).shape(), [3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Module, Clone, Debug)]
@@ -53,10 +64,14 @@ impl Layer for Apply {
     }
 }
 
-impl<L: Layer> Sequential<L> {
+impl<L> Sequential<L> {
     /// Applies the layers to `x`, one after the other.
+    // The bound is here and not on the block, so that the compiler's message is that of `Layer`.
     #[track_caller]
-    pub fn forward(&mut self, x: impl ArrayLike) -> Array {
+    pub fn forward(&mut self, x: impl ArrayLike) -> Array
+    where
+        L: Layer,
+    {
         self.0.forward(x.into_array())
     }
 }
@@ -65,6 +80,15 @@ impl<L: Layer> Layer for Sequential<L> {
     #[track_caller]
     fn forward(&mut self, x: Array) -> Array {
         self.0.forward(x)
+    }
+}
+
+impl<L: Layer> Module for Vec<L> {}
+
+impl<L: Layer> Layer for Vec<L> {
+    #[track_caller]
+    fn forward(&mut self, x: Array) -> Array {
+        self.iter_mut().fold(x, |x, layer| layer.forward(x))
     }
 }
 

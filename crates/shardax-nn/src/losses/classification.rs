@@ -18,9 +18,42 @@ use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape,
 /// ```
 #[track_caller]
 pub fn softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
-    let logits = logits.into_array();
-    require!(&logits, floating("softmax_cross_entropy", "logits", &logits));
+    let (logits, labels) = (logits.into_array(), labels.into_array());
+    require!(&logits, floating("softmax_cross_entropy", "logits", &logits), not_indices(&logits, &labels));
     -(log_softmax(logits, -1) * labels).sum(-1)
+}
+
+/// Fails for labels that are class indices: they would broadcast as probabilities if there are as many as classes.
+fn not_indices(logits: &Array, labels: &Array) -> Result<()> {
+    labels.check()?;
+    let Some((_, batch)) = logits.shape().split_last() else { return Ok(()) };
+    if batch.is_empty() || labels.shape() != batch || !labels.dtype().is_integer() {
+        return Ok(());
+    }
+    let what = format!(
+        "softmax_cross_entropy: labels must be probabilities of the classes, [..., classes], got {} for logits {}",
+        labels.type_name(),
+        logits.type_name()
+    );
+    Err(Error::new(ErrorKind::Value, what).help(
+        "class indices are the labels of `softmax_cross_entropy_with_integer_labels`; `one_hot(labels, classes)` makes probabilities",
+    ))
+}
+
+/// Fails for labels that are one-hot.
+fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
+    labels.check()?;
+    if labels.shape() != logits.shape() {
+        return Ok(());
+    }
+    let what = format!(
+        "{name}: labels must be class indices, one for each row of logits, got {} for logits {}",
+        labels.type_name(),
+        logits.type_name()
+    );
+    Err(Error::new(ErrorKind::Value, what).help(
+        "labels of this shape are one-hot or probabilities: use `softmax_cross_entropy(logits, labels)`, or `labels.argmax(-1)`",
+    ))
 }
 
 /// The cross entropy between the softmax of `logits` and integer labels.
@@ -47,6 +80,7 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     require!(
         &logits.max(-1),
         floating(name, "logits", &logits),
+        not_one_hot(name, &logits, &labels),
         integer(name, "labels", &labels),
         same_shape(name, ("logits without the classes", batch), ("labels", labels.shape())),
     );

@@ -52,6 +52,74 @@ pub struct ScaleByAdam {
     pub mu_dtype: Option<DType>,
 }
 
+/// Sets the numbers of [`adam`](super::adam), [`adamw`](super::adamw), [`lamb`](super::lamb) and other chains that begin with a
+/// [`ScaleByAdam`].
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(ones([2]), (clip_by_global_norm(1.0), adamw(1e-3, 1e-4).b2(0.95).eps(1e-5)))?;
+/// assert_eq!(state.tx.1.0.eps, 1e-5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub trait AdamOptions: Sized {
+    /// The numbers.
+    fn scale_by_adam(&mut self) -> &mut ScaleByAdam;
+
+    /// Sets the decay rate of the mean of the gradients. Default 0.9.
+    fn b1(mut self, b1: f64) -> Self {
+        self.scale_by_adam().b1 = b1;
+        self
+    }
+
+    /// Sets the decay rate of the mean of their squares. Default 0.999.
+    fn b2(mut self, b2: f64) -> Self {
+        self.scale_by_adam().b2 = b2;
+        self
+    }
+
+    /// Sets what is added outside of the square root. Default 1e-8.
+    fn eps(mut self, eps: f64) -> Self {
+        self.scale_by_adam().eps = eps;
+        self
+    }
+
+    /// Sets what is added inside of the square root. Default 0.
+    fn eps_root(mut self, eps_root: f64) -> Self {
+        self.scale_by_adam().eps_root = eps_root;
+        self
+    }
+
+    /// Sets the dtype of the mean of the gradients. Default: that of the parameters.
+    fn mu_dtype(mut self, mu_dtype: DType) -> Self {
+        self.scale_by_adam().mu_dtype = Some(mu_dtype);
+        self
+    }
+
+    /// Sets whether Nesterov's momentum is used. Default false.
+    fn nesterov(mut self, nesterov: bool) -> Self {
+        self.scale_by_adam().nesterov = nesterov;
+        self
+    }
+}
+
+impl AdamOptions for ScaleByAdam {
+    fn scale_by_adam(&mut self) -> &mut ScaleByAdam {
+        self
+    }
+}
+
+macro_rules! chains_that_begin_with_adam {
+    ($(($($t:ident),+))*) => {$(
+        impl<$($t),+> AdamOptions for (ScaleByAdam, $($t),+) {
+            fn scale_by_adam(&mut self) -> &mut ScaleByAdam {
+                &mut self.0
+            }
+        }
+    )*};
+}
+
+chains_that_begin_with_adam! { (A) (A, B) (A, B, C) }
+
 /// The state of [`ScaleByAdam`] and its relatives.
 #[derive(Tree, Clone, Debug)]
 pub struct AdamState<P> {

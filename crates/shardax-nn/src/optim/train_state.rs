@@ -26,6 +26,7 @@ use super::{GradientTransformation, apply_updates, count, safe_increment};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Debug)]
+#[must_use = "a state is immutable: its methods return the next one"]
 pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
     /// The updates made, int32.
     pub step: Array,
