@@ -19,6 +19,7 @@ pages! {
     FromRust "../../../docs/from-rust.md"
     ArraysAndTrees "../../../docs/arrays-and-trees.md"
     Transformations "../../../docs/transformations.md"
+    FunctionsInStructs "../../../docs/functions-in-structs.md"
     ManyDevices "../../../docs/many-devices.md"
     Explicit "../../../docs/explicit.md"
     Platforms "../../../docs/platforms.md"
