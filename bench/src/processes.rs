@@ -55,7 +55,7 @@ fn scale() -> Result<Timing> {
     for _ in 0..4 {
         let begin = thread_us();
         for _ in 0..OFTEN {
-            block_until_ready(f.call(&x)?)?;
+            f.call(&x)?.block_until_ready()?;
         }
         means.push((thread_us() - begin) / OFTEN as f64);
     }

@@ -168,7 +168,7 @@ fn losses_are_read_when_they_are_wanted() -> Result<()> {
         .axis_name("batch")
         .out_axes(None);
     let x = ones([DEVICES, 512, 512]);
-    block_until_ready(step.call(&x)?)?; // compiled, and its argument placed
+    step.call(&x)?.block_until_ready()?; // compiled, and its argument placed
     let mut average = Average::new();
     let losses = (0..3).map(|_| step.call(&x)).collect::<Result<Vec<_>>>()?;
     for loss in &losses {

@@ -155,7 +155,7 @@ pub mod distributed {
 ///     let _step = profiler::annotate(format!("step {i}"));
 ///     x = step.call(&x)?;
 /// }
-/// block_until_ready(x)?;
+/// block_until_ready(&x)?;
 /// let written = profile.stop()?;
 /// assert!(written.iter().any(|file| file.to_string_lossy().ends_with(".trace.json.gz")));
 /// # std::fs::remove_dir_all(&folder).ok();

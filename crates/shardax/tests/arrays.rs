@@ -312,7 +312,7 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     let x = dlpack::from_dlpack(tensor)?;
     assert_eq!(x.to_ndarray::<f32>()?, rows.into_dyn());
     drop(x);
-    block_until_ready(zeros(1))?;
+    block_until_ready(&zeros(1))?;
 
     // Every dtype keeps its bits.
     let bytes: Vec<u8> = (0..32).map(|i| i * 7 % 2).collect();

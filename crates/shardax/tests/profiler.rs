@@ -308,7 +308,7 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     let x = block_until_ready(f.call(ones(4))?)?;
     let client = std::thread::spawn(move || asked(port, "GET /trace?ms=1000 HTTP/1.1"));
     while !client.is_finished() {
-        block_until_ready(f.call(&x)?)?;
+        f.call(&x)?.block_until_ready()?;
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     let (status, content) = client.join().expect("no panic");
@@ -333,7 +333,7 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     let profile = profiler::ProfileOptions::default().host_tracer_level(1).device_tracer_level(0).trace(&folder.0)?;
     assert_eq!(asked(port, "GET /trace?ms=1 HTTP/1.1").0, "HTTP/1.1 409 Conflict");
     let annotation = profiler::annotate("mine");
-    block_until_ready(f.call(&x)?)?;
+    f.call(&x)?.block_until_ready()?;
     drop(annotation);
     let trace = unpacked(&profile.stop()?);
     let names: Vec<&Value> = trace["traceEvents"].as_array().expect("events").iter().map(|e| &e["name"]).collect();

@@ -242,7 +242,7 @@ fn the_time_of_a_step_is_split() -> Result<()> {
     // Of products so small that one thread of the device computes them, which leaves the others to the test.
     let slow = jit(|w: Array| fori_loop(0, 10_000, |_, w: Array| w.matmul(&w) / 32.0, w));
     let begin = ones([32, 32]);
-    block_until_ready(slow.call(&begin)?)?;
+    slow.call(&begin)?.block_until_ready()?;
     let run = |slow_data: bool, slow_start: bool, slow_device: bool| -> Result<Vec<f64>> {
         let item = move |_: usize| {
             if slow_data {

@@ -352,8 +352,8 @@ impl Options {
             if gradients_taken() > gradients {
                 let args = Values { def: &flat.def, avals: &in_blocks.borrow() };
                 let outs = Values { def: &mapped.out_def, avals: &out_blocks.borrow() };
-                let axis = Some(self.axis_name).filter(|axis| *axis != AxisName::new(DEFAULT_AXIS));
-                unreduced_gradients(self.axis_name, axis.is_some(), &args, &outs, &mapped.map.body)?;
+                let is_named = self.axis_name != AxisName::new(DEFAULT_AXIS);
+                unreduced_gradients(self.axis_name, is_named, &args, &outs, &mapped.map.body)?;
             }
         }
         // Results of untyped arguments have no type of the context mesh either.

@@ -436,7 +436,7 @@ fn functions_are_called_by_name() -> Result<()> {
                 ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("by", 1).attribute("by", 1.0);
             call.attribute("of", "all").has_side_effect(has).call(&x).map(|_| x)
         });
-        block_until_ready(unused.call(&x)?)?;
+        unused.call(&x)?.block_until_ready()?;
         shardax::effects_barrier()?;
         assert_eq!(CALLS.load(Ordering::SeqCst) - before, usize::from(has));
     }

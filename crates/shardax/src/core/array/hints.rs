@@ -2,13 +2,29 @@
 //! shardax does not. Nothing here can be called: each needs a trait that no type implements, whose message is the error.
 
 use std::cmp::Ordering;
+use std::marker::PhantomData;
 use std::ops::Index;
 
 use super::Array;
 
-/// Carries the bounds of operators. If the operand had them, the compiler would print its own message.
+/// Carries the bounds of brackets and methods. If the operand had them, the compiler would print its own message.
 #[doc(hidden)]
 pub struct Operator;
+
+/// Carries the bound of comparisons with a `T`.
+#[doc(hidden)]
+pub struct Compared<T>(PhantomData<T>);
+
+/// Without two types that could be compared, the compiler would say that arrays have no operator, and not why.
+#[doc(hidden)]
+pub enum Nothing {}
+
+/// See [`Nothing`].
+#[doc(hidden)]
+pub enum Nobody {}
+
+impl ComparesByOperator for Compared<Nothing> {}
+impl ComparesByOperator for Compared<Nobody> {}
 
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
@@ -18,12 +34,12 @@ pub struct Operator;
     note = "one answer for entire arrays: `array_equal(&x, &y).item::<bool>()?`, `allclose(&x, &y, 1e-5, 1e-8)?`; for a number, `x.item::<f32>()? > 0.0`",
     note = "a choice by a value that is traced: `where_(x.greater(0), a, b)` or `cond`"
 )]
-pub trait ComparesByOperator<T> {}
+pub trait ComparesByOperator {}
 
 #[doc(hidden)]
 impl<T> PartialEq<T> for Array
 where
-    Operator: ComparesByOperator<T>,
+    Compared<T>: ComparesByOperator,
 {
     fn eq(&self, _: &T) -> bool {
         false
@@ -33,7 +49,7 @@ where
 #[doc(hidden)]
 impl<T> PartialOrd<T> for Array
 where
-    Operator: ComparesByOperator<T>,
+    Compared<T>: ComparesByOperator,
 {
     fn partial_cmp(&self, _: &T) -> Option<Ordering> {
         None
