@@ -204,13 +204,7 @@ fn format_shown(scalars: &[Scalar], shape: &[usize], dtype: DType, format: Numbe
     write_elements(scalars, shape, summarize, dtype, format)
 }
 
-fn write_elements(
-    scalars: &[Scalar],
-    shape: &[usize],
-    summarize: bool,
-    dtype: DType,
-    format: NumberFormat,
-) -> String {
+fn write_elements(scalars: &[Scalar], shape: &[usize], summarize: bool, dtype: DType, format: NumberFormat) -> String {
     if size(shape) == 0 {
         return "[]".into();
     }
