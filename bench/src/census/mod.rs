@@ -131,7 +131,7 @@ fn measure_row(row: &Row, size: usize) -> Result<(f64, Timing)> {
     let function = row.function;
     let f = jit(move |arrays: Vec<Array>| function(&arrays));
     let start = now();
-    block_until_ready(f.call(&arrays)?)?;
+    f.call(&arrays)?.block_until_ready()?;
     let first = now() - start;
     Ok((first.as_secs_f64() * 1e6, measure_for(0.1, || block_until_ready(f.call(&arrays)?))?))
 }
