@@ -129,7 +129,7 @@ where
     let f = jit(f);
     let lowered = phases.time("lower", || f.lower(args.clone()))?;
     phases.time("compile", || lowered.compile())?;
-    block_until_ready(f.call(args.clone())?)?;
+    let _ = block_until_ready(f.call(args.clone())?)?;
     phases.repeat("call", 5, || block_until_ready(f.call(args.clone())?))
 }
 
@@ -152,7 +152,7 @@ fn leaves(n: usize, phases: &mut Phases) -> Result<()> {
 fn arguments(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, xs) = (jit(|xs: Vec<Array>| &xs[0] + 1.0), vec![ones([4]); n]);
     phases.time("lower", || f.lower(vec![row(); n]))?;
-    f.call(&xs)?;
+    let _ = f.call(&xs)?;
     phases.repeat("call", 5, || block_until_ready(f.call(&xs)?))
 }
 
@@ -183,14 +183,14 @@ fn compiled_operations(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn eager_gradient(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, x) = (grad(summed_chain(n)), ones([4]));
-    phases.time("first call", || block_until_ready(f.call(&x)?))?;
+    let _ = phases.time("first call", || block_until_ready(f.call(&x)?))?;
     phases.repeat("call", 3, || block_until_ready(f.call(&x)?))
 }
 
 fn eager_operations(n: usize, phases: &mut Phases) -> Result<()> {
     let x = ones([4]);
-    x.sin();
-    phases.time("calls", || block_until_ready(chain(n)(x)))?;
+    let _ = x.sin();
+    let _ = phases.time("calls", || block_until_ready(chain(n)(x)))?;
     Ok(())
 }
 
@@ -333,13 +333,13 @@ fn derivatives(order: usize, phases: &mut Phases) -> Result<()> {
 
 fn jacobian(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, x) = (jit(jacrev(|x: Array| x.sin() * x.sum(..))), ones([n]));
-    phases.time("first call", || block_until_ready(f.call(&x)?))?;
+    let _ = phases.time("first call", || block_until_ready(f.call(&x)?))?;
     phases.repeat("call", 3, || block_until_ready(f.call(&x)?))
 }
 
 fn hessian(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, x) = (jit(shardax::hessian(|x: Array| (x.sin() * x.sum(..)).sum(..))), ones([n]));
-    phases.time("first call", || block_until_ready(f.call(&x)?))?;
+    let _ = phases.time("first call", || block_until_ready(f.call(&x)?))?;
     phases.repeat("call", 3, || block_until_ready(f.call(&x)?))
 }
 
@@ -361,13 +361,13 @@ fn functions(n: usize, phases: &mut Phases) -> Result<()> {
 
 fn calls(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, x) = (jit(|x: Array| x * 2.0 + 1.0), ones([4]));
-    f.call(&x)?;
+    let _ = f.call(&x)?;
     phases.time("calls", || (0..n).try_for_each(|_| f.call(&x).map(drop)))
 }
 
 fn threads(n: usize, phases: &mut Phases) -> Result<()> {
     let (f, x) = (jit(|x: Array| x * 2.0 + 1.0), ones([4]));
-    f.call(&x)?;
+    let _ = f.call(&x)?;
     phases.time("calls", || {
         std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -384,7 +384,7 @@ fn on_devices(n: usize, mesh: fn(&Mesh) -> Mesh, phases: &mut Phases) -> Result<
     let mesh = mesh(&make_mesh([("x", n)])?);
     let x = device_put(&ones([n, 4]), NamedSharding::new(&mesh, P!["x"]))?;
     let f = pmap(|x: Array| x * 2.0 + 100.0);
-    phases.time("first call", || block_until_ready(f.call(&x)?))?;
+    let _ = phases.time("first call", || block_until_ready(f.call(&x)?))?;
     phases.repeat("call", 20, || block_until_ready(f.call(&x)?))
 }
 
