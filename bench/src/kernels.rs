@@ -1,4 +1,4 @@
-//! Times of the CPU kernels and of XLA for single operations: `cpu_kernels/limits.rs` says from which size on the
+//! Times of the CPU kernels and of XLA for single operations: `backend/cpu/kernels/limits.rs` says from which size on the
 //! kernels are used.
 
 use std::process::{Command, Stdio};

@@ -14,6 +14,8 @@ mod quirks;
 mod rules;
 mod tpu;
 
+#[cfg(feature = "cpu-kernels")]
+pub(crate) use cpu::kernels::register as register_kernels;
 pub(crate) use tpu::flash::{CallFile, ExportedFile};
 
 use crate::core::lower::{Lowering, Platform, PlatformRules, Value};

@@ -108,6 +108,14 @@ const TABLE: &[Quirk] = &[
         test: "every_order_goes_in_and_comes_out",
     },
     Quirk {
+        name: "long-chains-of-additions",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "sums and products of vectors are one chain of additions, whose errors grow with its length",
+        file: "backend/cpu/sums.rs",
+        test: "sum_all_elements_of_many_shapes",
+    },
+    Quirk {
         name: "maximum-drops-nan",
         platforms: CPU,
         plugin: XLA_CPU,

@@ -44,7 +44,7 @@ impl Request {
         // The program may come from a build with CPU kernels.
         #[cfg(feature = "cpu-kernels")]
         if self.place.platform() == crate::core::lower::Platform::Cpu {
-            let _ = crate::ops::primitive::cpu_kernels::register();
+            let _ = crate::backend::register_kernels();
         }
         let executable = client()?.pjrt.deserialize(bytes, &options, self.signature(&donations)?)?;
         if *digest != self.digest()? {

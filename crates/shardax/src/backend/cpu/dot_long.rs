@@ -41,7 +41,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let rhs = Operand { value: args[1], contract: &dot.rhs_contract, batch: &dot.rhs_batch };
     let addends: usize = lhs.contract.iter().map(|&d| cx.shape(lhs.value)[d]).product();
     let is_inexact = matches!(out.dtype.category(), Category::Float | Category::Complex);
-    if !is_inexact || sizes_are_open() || addends < MIN_ADDENDS {
+    if !cx.has_quirk("long-chains-of-additions") || !is_inexact || sizes_are_open() || addends < MIN_ADDENDS {
         return Ok(None);
     }
     // The compiler would partition the products of a matrix in its own way.

@@ -9,6 +9,8 @@ mod decompositions;
 mod dot;
 mod dot_long;
 mod dot_vector;
+#[cfg(feature = "cpu-kernels")]
+pub(super) mod kernels;
 pub(super) mod materialize;
 mod ordered;
 mod reduce_window;
@@ -23,8 +25,6 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::ops::callback::function::register;
 use crate::ops::callback::primitive::HostCall;
-#[cfg(feature = "cpu-kernels")]
-use crate::ops::primitive::cpu_kernels as kernels;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
 #[cfg(feature = "cpu-kernels")]

@@ -59,7 +59,7 @@ pub(super) fn reduce(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Val
 fn in_steps(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: &Aval) -> Result<Option<Value>> {
     let mut sums = PartialSums { reducer, axes: SmallVec::from_slice(axes), value: x, cx };
     let is_worth = size(sums.shape()) >= MIN_ELEMENTS && sums.addends() >= MIN_ADDENDS;
-    if !is_worth || sizes_are_open() {
+    if !is_worth || !sums.cx.has_quirk("long-chains-of-additions") || sizes_are_open() {
         return Ok(None);
     }
     if !sums.cx.is_local() {

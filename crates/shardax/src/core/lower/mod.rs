@@ -89,11 +89,6 @@ impl Lowering {
         Lowering { indent: 2, locations: Locations::of(name, locations), platform, ..Lowering::default() }
     }
 
-    /// Returns `true` if the program is for CPU, whose plugin needs workarounds that others do not (`docs/plugin.md`).
-    pub(crate) fn on_cpu(&self) -> bool {
-        self.platform == Platform::Cpu
-    }
-
     /// Returns `true` if the text being written runs on one device as it is: nothing is left for the compiler to
     /// partition.
     pub(crate) fn is_local(&self) -> bool {

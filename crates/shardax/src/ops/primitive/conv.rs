@@ -205,7 +205,7 @@ impl ConvGeneralDilated {
     }
 
     /// Writes the convolution without workarounds.
-    pub(super) fn write(&self, cx: &mut Lowering, args: &[Value], out: &Aval) -> Value {
+    pub(crate) fn write(&self, cx: &mut Lowering, args: &[Value], out: &Aval) -> Value {
         let column = |f: fn(&WindowDim) -> usize| ints(&self.window.iter().map(f).collect::<Vec<_>>());
         let attrs = format!(
             "window_strides = {}, padding = {}, lhs_dilation = {}, rhs_dilation = {}, window_reversal = {}, dimension_numbers = #stablehlo.conv<{}>, feature_group_count = {} : i64, batch_group_count = {} : i64, {}",

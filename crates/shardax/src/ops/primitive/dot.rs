@@ -155,7 +155,7 @@ impl DotGeneral {
     }
 
     /// The attributes in StableHLO: the roles of the dimensions, and the precision.
-    pub(super) fn attributes(&self) -> String {
+    pub(crate) fn attributes(&self) -> String {
         let list = |v: &Ints| v.iter().map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
         format!(
             "dot_dimension_numbers = #stablehlo.dot<lhs_batching_dimensions = [{}], rhs_batching_dimensions = [{}], lhs_contracting_dimensions = [{}], rhs_contracting_dimensions = [{}]>, {}",

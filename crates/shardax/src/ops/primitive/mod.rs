@@ -11,8 +11,6 @@ pub(crate) mod clamp;
 pub(crate) mod composite;
 pub(crate) mod cond;
 pub(crate) mod conv;
-#[cfg(feature = "cpu-kernels")]
-pub(crate) mod cpu_kernels;
 pub(crate) mod cumulative;
 pub(crate) mod custom_jvp;
 pub(crate) mod custom_vjp;

@@ -7,17 +7,17 @@
 //! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
 //! everything they can, even where XLA is faster, to test them with the small reference values.
 
-pub(crate) mod attention;
-pub(crate) mod conv;
-pub(crate) mod cumulative;
+pub(super) mod attention;
+pub(super) mod conv;
+pub(super) mod cumulative;
 #[cfg(feature = "decompositions")]
-pub(crate) mod decompositions;
-pub(crate) mod few_rows;
+pub(super) mod decompositions;
+pub(super) mod few_rows;
 mod filter_window;
 mod limits;
-pub(crate) mod low_precision;
-pub(crate) mod matmul;
-pub(crate) mod sort;
+pub(super) mod low_precision;
+pub(super) mod matmul;
+pub(super) mod sort;
 
 use std::sync::OnceLock;
 
@@ -36,7 +36,7 @@ use crate::sharding::device::client;
 /// Returns `true` if a program may call the kernels.
 fn is_enabled(cx: &Lowering) -> bool {
     // A plugin without FFI cannot call them.
-    cx.on_cpu() && cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
+    cx.is_local() && !cx.portable && requested() != CpuKernels::Xla && register().is_ok()
 }
 
 fn requested() -> CpuKernels {

@@ -24,7 +24,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let sides = [size(args[0], &lhs_free), size(args[1], &rhs_free), size(args[0], &dot.lhs_contract)];
     // XLA computes vectors in other ways.
     let is_matmul = sides.iter().all(|side| *side >= limits::LOW_PRECISION_SIDE);
-    if !cx.on_cpu() || cx.portable || !is_matmul || requested() == CpuKernels::Xla {
+    if cx.portable || !is_matmul || requested() == CpuKernels::Xla {
         return None;
     }
     let mut dot = DotGeneral { preferred: Some(sums), ..dot.clone() };
