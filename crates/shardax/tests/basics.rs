@@ -365,7 +365,7 @@ fn arrays_from_lists_and_iterators() -> Result<()> {
     assert_eq!((0..0).map(|i| i as f32).collect::<Array>().type_name(), "float32[0]");
     assert_eq!([&x, &y].into_iter().sum::<Array>().to_vec::<f32>()?, [3.0, 4.0]);
     assert_eq!([x, y].into_iter().product::<Array>().to_vec::<f32>()?, [2.0, 3.0]);
-    assert_eq!(Vec::<Array>::new().iter().sum::<Array>().item::<f32>()?, 0.0);
+    assert_eq!(Vec::<Array>::new().iter().sum::<Array>().item::<i32>()?, 0);
     let (rows, x) = (vec![0usize, 2], arange(0..6).reshape([3, 2]));
     assert_eq!(x.get(&rows).to_vec::<i32>()?, [0, 1, 4, 5]);
     assert_eq!(x.get((.., [1usize])).to_vec::<i32>()?, [1, 3, 5]);

@@ -42,8 +42,8 @@ fn format_strings() {
     setup();
     let x = array([0.5f32, 100.0 / 3.0]);
     assert_eq!(format!("{x:.2}"), "[ 0.50 33.33]");
-    assert_eq!(format!("{x:.1e}"), "[5.0e-1 3.3e1]");
-    assert_eq!(format!("{x:.1E}"), "[5.0E-1 3.3E1]");
+    assert_eq!(format!("{x:.1e}"), "[5.0e-1  3.3e1]");
+    assert_eq!(format!("{x:.1E}"), "[5.0E-1  3.3E1]");
     assert_eq!(format!("{:.4}", x.get(1)), "33.3333");
     assert_eq!(format!("{:e}", x.get(0)), "5e-1");
     assert_eq!(

@@ -179,14 +179,14 @@ fn gradients_that_nothing_reduces() -> Result<()> {
     start();
     let (w, x) = (ones([8, 3]), arange(0..24).astype(DType::F32).reshape([8, 3]));
     let line = line!() + 1;
-    let (diverged, _) = pmap(forgetful("drift")).axis_name("drift").call((&w, &x))?;
-    let said = warnings_of("drift");
+    let (diverged, _) = pmap(forgetful("lonely")).axis_name("lonely").call((&w, &x))?;
+    let said = warnings_of("lonely");
     let [text] = said.as_slice() else { panic!("{said:?}") };
     assert!(
         text.contains("takes gradients, and argument[0], if it is equal on all devices, comes back different on each"),
         "{text}"
     );
-    assert!(text.contains("`let grads = pmean(grads, \"drift\")`"), "{text}");
+    assert!(text.contains("`let grads = pmean(grads, \"lonely\")`"), "{text}");
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
     assert!(!allclose(diverged.get(0), diverged.get(1), 1e-6, 1e-6)?);
 

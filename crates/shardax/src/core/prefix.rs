@@ -150,7 +150,10 @@ impl<T> Prefix<T> {
     /// The values, one for each leaf of `def`.
     fn like(def: &TreeDef, values: &mut impl Iterator<Item = T>) -> Prefix<T> {
         match def.root_children() {
-            Some(children) => Prefix::Node(children.iter().map(|(_, child)| Prefix::like(child, values)).collect()),
+            Some(children) => {
+                let with_arrays = children.iter().filter(|(_, child)| child.leaf_count() > 0);
+                Prefix::Node(with_arrays.map(|(_, child)| Prefix::like(child, values)).collect())
+            }
             None => values.next().map_or(Prefix::Node(Vec::new()), Prefix::Leaf),
         }
     }
