@@ -197,7 +197,7 @@ fn norm(case: &Case) -> Option<Fun> {
             &[&[2, 5, 5, 3]],
             |r| SpectralNorm::new(Conv::new(3, 4, [3, 3], r), r),
             |mut layer, x| {
-                layer.forward(&x[0]);
+                let _ = layer.forward(&x[0]);
                 layer.eval();
                 let y = layer.forward(&x[0]);
                 let stats = &layer.batch_stats;

@@ -63,7 +63,7 @@ fn scales_are_of_the_whole_batch() -> Result<()> {
     let x = random::normal(random::key(1), [16, 8]);
     let step = |x: Array| -> Result<Fp8DotGeneral> {
         let mut optimizer = Optimizer::new(layer.clone(), sgd(0.1))?;
-        optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
+        let _ = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
         Ok(optimizer.model.dot_general)
     };
     let one = step(x.clone())?;

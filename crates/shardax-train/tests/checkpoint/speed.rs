@@ -178,7 +178,7 @@ fn waits(steps: u64, data: &mut impl Stream<Item = Array>) -> Result<Vec<f64>> {
         waits.push(values["time/input_wait"]);
         Ok(Control::Continue)
     };
-    Trainer::new(steps).log_every(10).quiet().on_log(watch).run(zeros(()), data, |state, batch: Array| {
+    let _ = Trainer::new(steps).log_every(10).quiet().on_log(watch).run(zeros(()), data, |state, batch: Array| {
         assert_eq!(batch.shape(), [ROWS, 4 << 10]);
         std::thread::sleep(Duration::from_millis(20));
         Ok((state, MultiMetric::new()))

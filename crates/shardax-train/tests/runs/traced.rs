@@ -68,7 +68,7 @@ fn a_subscriber_gets_spans_and_lines() -> Result<()> {
     let step = jit(|w: Array, x: Array| (&w * 0.5 + &x, MultiMetric::new().with("loss", Average::of(w.sum(..)))));
     let mut data = (8usize, |i: usize| Ok(array(i as f32))).stream();
     let trainer = Trainer::new(4).quiet().log_every(2).checkpoints(&mut checkpoints);
-    trainer.run(zeros([2]), &mut data, |w, x| step.call((w, x)))?;
+    let _ = trainer.run(zeros([2]), &mut data, |w, x| step.call((w, x)))?;
     config::warn("a line", "a fix");
     let counts = ["span step", "span input", "span dispatch", "span save", "INFO saved", "INFO numbers"]
         .map(|text| seen.count(text));

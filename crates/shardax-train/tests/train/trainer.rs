@@ -208,7 +208,7 @@ fn a_profile_has_the_steps_of_its_window() -> Result<()> {
     let mut data = (4usize, |_| Ok(())).stream();
     // Each step is waited for, so that none runs on into the window.
     let run = |w: Array, ()| Ok((block_until_ready(step.call(&w)?)?, MultiMetric::new()));
-    Trainer::new(9).quiet().profile(3..6, folder.join("profile")).run(zeros([64]), &mut data, run)?;
+    let _ = Trainer::new(9).quiet().profile(3..6, folder.join("profile")).run(zeros([64]), &mut data, run)?;
     let mut files = vec![folder.join("profile")];
     let trace = loop {
         let path = files.pop().expect("a trace");
@@ -267,7 +267,7 @@ fn the_time_of_a_step_is_split() -> Result<()> {
             .flops(5e9, 1e12)
             .on_log(watch);
         let mut data = (4usize, item).stream();
-        trainer.run(begin.clone(), &mut data, |w, x| {
+        let _ = trainer.run(begin.clone(), &mut data, |w, x| {
             if slow_start {
                 nap();
             }
@@ -419,7 +419,7 @@ fn a_checkpoint_has_the_numbers_of_its_step() -> Result<()> {
     let step = jit(|w: Array| (&w + 1.0, MultiMetric::new().with("w", LastValue::of(w + 1.0))));
     let mut data = (4usize, |_| Ok(())).stream();
     let trainer = Trainer::new(6).log_every(1).quiet().checkpoints(&mut checkpoints);
-    trainer.run(zeros(()), &mut data, |w, ()| step.call(w))?;
+    let _ = trainer.run(zeros(()), &mut data, |w, ()| step.call(w))?;
     for step in [2u64, 4, 6] {
         assert_eq!(Checkpoint::open(folder.join("run").join(step.to_string()))?.metrics()["w"], step as f64);
     }

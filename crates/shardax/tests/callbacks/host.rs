@@ -194,8 +194,8 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
     };
     let each = show.clone();
     let doubled = jit(move |x: Array| -> Result<Array> {
-        let _ = each.call(&x)?;
-        let _ = each.call(&x)?;
+        each.call(&x)?;
+        each.call(&x)?;
         Ok(x * 2)
     });
     doubled.call(3.0f32)?.item::<f32>()?;
@@ -206,7 +206,7 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
             0,
             4,
             |i: Array, x: Array| -> Result<Array> {
-                let _ = each.call(i.astype(DType::F32))?;
+                each.call(i.astype(DType::F32))?;
                 Ok(x + 1)
             },
             x,
@@ -217,7 +217,7 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
     let each = show.clone();
     let branch = jit(move |x: Array| -> Result<Array> {
         let shown = |x: Array| -> Result<Array> {
-            let _ = each.call(&x)?;
+            each.call(&x)?;
             Ok(x)
         };
         cond(x.greater(0), shown, |x: Array| -x, x)
@@ -226,7 +226,7 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
     assert_eq!(take(), [2.0]);
     let each = show.clone();
     let batch = jit(vmap(move |x: Array| -> Result<Array> {
-        let _ = each.call(&x)?;
+        each.call(&x)?;
         Ok(x + 1)
     }));
     assert_eq!(batch.call(array([5.0f32, 6.0, 7.0]))?.to_vec::<f32>()?, [6.0, 7.0, 8.0]);
@@ -369,14 +369,14 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
     );
     let tell = jit(move |x: Array| slow.call(x));
     for i in 0..4 {
-        let _ = tell.call(i as f32)?;
+        tell.call(i as f32)?;
     }
     shardax::effects_barrier()?;
     assert_eq!(calls.load(Ordering::SeqCst), 4);
 
     let failing =
         jit(|x: Array| io_callback(|_, _| Err(shardax::Error::new(shardax::ErrorKind::Value, "no")), ()).call(x));
-    let _ = failing.call(1.0f32)?;
+    failing.call(1.0f32)?;
     let error = shardax::effects_barrier().err().map(|e| e.to_string()).unwrap_or_default();
     assert!(error.contains("no"), "{error}");
     shardax::effects_barrier()?;
@@ -391,7 +391,7 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
         },
         (),
     );
-    let _ = jit(move |x: Array| nested.call(x)).call(1.0f32)?;
+    jit(move |x: Array| nested.call(x)).call(1.0f32)?;
     shardax::effects_barrier()?;
     assert_eq!(*inside.lock().unwrap(), Some(true));
     Ok(())

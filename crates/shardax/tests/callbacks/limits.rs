@@ -68,7 +68,7 @@ fn a_call_that_fails_stops_those_after_it() {
             }
             Ok(())
         });
-        let _ = ordered.call(1.0f32)?;
+        ordered.call(1.0f32)?;
         debug::callback_ordered(|_| Ok(()), 0)?; // waits for it
         assert_eq!(calls.load(Ordering::SeqCst), 2);
         Ok(())
@@ -99,21 +99,21 @@ fn ordered_calls_inside_of_ordered_calls_come_in_their_place() {
             (),
         )
         .ordered();
-        let _ = outer.call(1.0f32)?;
+        outer.call(1.0f32)?;
         let each = outer.clone();
         let f = jit(move |x: Array| -> Result<Array> {
-            let _ = each.call(&x)?;
-            let _ = each.call(&x + 1)?;
+            each.call(&x)?;
+            each.call(&x + 1)?;
             Ok(x)
         });
         let _ = f.call(2.0f32)?;
-        let _ = outer.call(4.0f32)?;
+        outer.call(4.0f32)?;
         assert_eq!(*log.lock().expect("no panic"), [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]);
         // Where the outer call is made at once, programs may be run inside of it, and with ordered calls of their own.
         let inside = Arc::new(f);
         let runs = io_callback(move |args, _| inside.call(args[0].item::<f32>()?).map(drop), ()).ordered();
-        let _ = runs.call(7.0f32)?;
-        let _ = outer.call(9.0f32)?;
+        runs.call(7.0f32)?;
+        outer.call(9.0f32)?;
         assert_eq!(log.lock().expect("no panic")[8..], [7.0, 7.5, 8.0, 8.5, 9.0, 9.5]);
         Ok(())
     })

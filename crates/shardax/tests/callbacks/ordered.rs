@@ -36,8 +36,8 @@ impl Log {
 fn twice(show: &HostCallback<()>) -> impl Fn(Array) -> Result<Array> + Clone + use<> {
     let show = show.clone();
     move |x: Array| {
-        let _ = show.call(&x)?;
-        let _ = show.call(&x + 1)?;
+        show.call(&x)?;
+        show.call(&x + 1)?;
         Ok(x * 2)
     }
 }
@@ -63,7 +63,7 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
     let each = show.clone();
     let asked = jit(move |x: Array| {
         let more = |c: Array| -> Result<Array> {
-            let _ = each.call(&c)?;
+            each.call(&c)?;
             Ok(c.less(5))
         };
         while_loop(more, |c: Array| c * 2, x)
@@ -77,7 +77,7 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
     let each = show.clone();
     let nested = jit(move |x: Array| -> Result<Array> {
         let y = inner.call(&x)?;
-        let _ = each.call(0.0f32)?;
+        each.call(0.0f32)?;
         inner.call(y)
     });
     assert_eq!(run(nested.call(1.0f32)?)?, [1.0, 2.0, 0.0, 2.0, 3.0]);
@@ -108,7 +108,7 @@ fn calls_keep_their_order_over_programs() -> Result<()> {
             _ => show.call(&x)?,
         }
     }
-    let _ = show.call(99.0f32)?;
+    show.call(99.0f32)?;
     let want: Vec<f32> = (0..12).map(|i| i as f32).chain([99.0]).collect();
     assert_eq!(log.take(), want);
     // A call that fails holds up none that follow.
@@ -148,13 +148,13 @@ fn each_device_keeps_its_order() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;
     let each = show.clone();
     let blocks = move |x: Array| -> Result<Array> {
-        let _ = each.call(&x)?;
-        let _ = each.call(&x + 100)?;
+        each.call(&x)?;
+        each.call(&x + 100)?;
         Ok(x)
     };
     let f = jit(shard_map(blocks, &mesh).in_specs((P!["i"],)).out_specs(P!["i"]));
     f.call(arange(0..8).astype(DType::F32))?.to_vec::<f32>()?;
-    let _ = show.call(-1.0f32)?;
+    show.call(-1.0f32)?;
     let seen = log.take();
     assert_eq!((seen.len(), seen[16]), (17, -1.0));
     for i in 0..8 {

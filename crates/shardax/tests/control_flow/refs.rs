@@ -105,8 +105,8 @@ fn refs_beside_other_transformations() -> Result<()> {
     let checked = checkify(|x: Array| -> Result<Array> {
         let r = new_ref(0.0f32)?;
         let add = jit(|x: Array| r.add(&x).map(|()| x));
-        add.apply((x.clone(),))?;
-        add.apply((x,))?;
+        let _ = add.apply((x.clone(),))?;
+        let _ = add.apply((x,))?;
         check!(r.get().less(3.0), "the sum is {}", r.get())?;
         Ok(r.freeze())
     });
@@ -142,7 +142,7 @@ fn refs_from_outside() -> Result<()> {
     // One entry of a batch reads at its own index.
     close(&vmap(|i: Array| r.at(i).get() * 2).call(array([2, 1, 1]))?, &[10.0, 12.0, 12.0]);
     // A trace without a call does not write.
-    eval_shape(loss, zeros(3))?;
+    let _ = eval_shape(loss, zeros(3))?;
     assert_eq!(values()?, [5.0, 6.0, 5.0]);
     assert_eq!(r.freeze().to_vec::<f32>()?, [5.0, 6.0, 5.0]);
     Ok(())
@@ -213,7 +213,7 @@ fn wrong_uses_of_refs() -> Result<()> {
         Ok(())
     };
     let frozen = |x: Array, r: &Ref| {
-        r.freeze();
+        let _ = r.freeze();
         r.set(x)?;
         Ok(r.get())
     };
@@ -249,7 +249,7 @@ fn wrong_uses_of_refs() -> Result<()> {
     fails(&inner, ErrorKind::Value, &["was frozen inside of another function than the one that made it"])?;
 
     let leaked = std::cell::RefCell::new(None);
-    jit(|x: Array| -> Result<Array> {
+    let _ = jit(|x: Array| -> Result<Array> {
         leaked.replace(Some(new_ref(&x)?));
         Ok(x)
     })

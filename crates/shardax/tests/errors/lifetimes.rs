@@ -171,7 +171,7 @@ fn leaked(t: &mut Table) {
     /// A value of a function whose tracing is over.
     fn leak() -> Result<Array> {
         let kept = Mutex::new(None);
-        jit(|x: Array| {
+        let _ = jit(|x: Array| {
             *kept.lock().expect("no panic while it is held") = Some(&x * 2);
             x
         })
@@ -214,7 +214,7 @@ fn leaked(t: &mut Table) {
     .at_once_only();
     t.row("leak: vmap", Leak, &["UnexpectedTracerError"], || {
         let kept = Mutex::new(None);
-        vmap(|x: Array| {
+        let _ = vmap(|x: Array| {
             *kept.lock().expect("no panic while it is held") = Some(&x * 2);
             x
         })
@@ -225,7 +225,7 @@ fn leaked(t: &mut Table) {
     t.row("leak: from an inner function to the outer", Leak, &["UnexpectedTracerError"], || {
         jit(|y: Array| -> Result<Array> {
             let kept = Mutex::new(None);
-            grad(|x: Array| {
+            let _ = grad(|x: Array| {
                 *kept.lock().expect("no panic while it is held") = Some(&x * 2);
                 x.sum(..)
             })

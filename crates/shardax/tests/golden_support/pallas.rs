@@ -333,7 +333,7 @@ fn collatz(xs: &[Array]) -> Result<Vec<Array>> {
             o.at(&i).add(1)?;
             Ok(where_(seen.at(&i).get().equal(1), &i + 1, &i))
         };
-        while_loop(|i: Array| i.less(5), step, Array::from(0))?;
+        let _ = while_loop(|i: Array| i.less(5), step, Array::from(0))?;
         Ok(())
     };
     pl::pallas_call(kernel, vec![like([5], &xs[0])]).scratch_shapes([like([5], &xs[0])]).call(xs)

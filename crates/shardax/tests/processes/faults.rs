@@ -131,7 +131,7 @@ pub fn child(what: &str) -> Result<()> {
             );
             let then = move |x: Array| -> Result<Array> {
                 let sum = psum(x, "x");
-                let _ = writes.call(&sum)?;
+                writes.call(&sum)?;
                 Ok(sum)
             };
             let mesh = line()?;

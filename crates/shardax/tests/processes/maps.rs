@@ -98,7 +98,7 @@ fn pmap_takes_and_returns_host_local_arrays() {
         let _ = step.call((&y, array([0.0f32; 3])))?;
         let zeros = array([0.0f32; 3]);
         let (again, counts) = shardax::count(|| step.call((&y, &zeros)));
-        again?;
+        let _ = again?;
         assert_eq!((counts.traces, counts.compilations), (0, 0));
         // Global arrays are taken as they are, along any axis, and plain numbers for all.
         let global = counted(device_count())?;

@@ -121,7 +121,7 @@ fn result_has_the_sharding_of_out_specs() -> Result<()> {
 fn eager_shard_map_prints_the_shard_of_each_device() -> Result<()> {
     let mesh = mesh42()?;
     let text = std::sync::Mutex::new(String::new());
-    shard_map(
+    let _ = shard_map(
         |x: Array| {
             *text.lock().expect("text") = x.to_string();
             x

@@ -212,21 +212,21 @@ fn varying_axes_of_a_cond_result() -> Result<()> {
         shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(out).call((ramp(4), ramp(4)))
     };
     let plain: F = |x, y| cond(true, |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
-    mapped(plain, P!["x"])?;
+    let _ = mapped(plain, P!["x"])?;
     assert!(message(mapped(plain, P![])).contains("require replication"));
     let both: F = |x, y| cond(true, |(x, _): (Array, Array)| pcast(x, "y"), |(_, y)| pcast(y, "x"), (x, y));
-    mapped(both, P![("x", "y")])?;
+    let _ = mapped(both, P![("x", "y")])?;
     assert!(message(mapped(both, P!["x"])).contains("require replication"));
     let by_x: F = |x, y| cond(x.greater(0).any(..), |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
-    mapped(by_x, P!["x"])?;
+    let _ = mapped(by_x, P!["x"])?;
     assert!(message(mapped(by_x, P![])).contains("require replication"));
     // What the predicate varies over, the result does.
     let by_y: F = |x, y| cond(y.greater(0).any(..), |(x, _): (Array, Array)| x, |(x, _)| x + 1, (x, y));
-    mapped(by_y, P![("x", "y")])?;
+    let _ = mapped(by_y, P![("x", "y")])?;
     assert!(message(mapped(by_y, P!["x"])).contains("require replication"));
     let switched: F =
         |x, y| switch(Array::from(1), (|(x, _): (Array, Array)| x, |(x, _): (Array, Array)| x + 1), (x, y));
-    mapped(switched, P!["x"])?;
+    let _ = mapped(switched, P!["x"])?;
     Ok(())
 }
 

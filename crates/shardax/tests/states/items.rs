@@ -191,7 +191,7 @@ fn refs_are_written_by_many_threads() -> Result<()> {
             for _ in 0..100 {
                 sum.add(1.0)?;
                 last.at(0).add(1.0)?;
-                step.call(array([0.0f32, 1.0]))?;
+                let _ = step.call(array([0.0f32, 1.0]))?;
                 fori_loop(0, 2, |_, ()| last.at(1).add(1.0), ())?;
             }
             Ok(())
@@ -215,7 +215,7 @@ fn refs_have_their_values_in_memory_of_their_own() -> Result<()> {
     let y = array([3.0f32, 4.0]);
     r.set(&y)?;
     y.delete()?;
-    jit(|x: Array| x + 1).donate_argnums(0).call(r.get())?;
+    let _ = jit(|x: Array| x + 1).donate_argnums(0).call(r.get())?;
     assert_eq!(r.get().to_vec::<f32>()?, [3.0, 4.0]);
     Ok(())
 }

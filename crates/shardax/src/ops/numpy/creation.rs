@@ -38,13 +38,14 @@ pub trait RangeNumber: Copy {
 }
 
 macro_rules! range_numbers {
-    ($($t:ty => $dtype:expr),*) => {$(
+    ($($t:ty => $dtype:expr, |$v:ident| $number:expr;)*) => {$(
         impl RangeNumber for $t {
             fn dtype() -> DType {
                 $dtype
             }
             fn number(self) -> f64 {
-                self as f64
+                let $v = self;
+                $number
             }
         }
 
@@ -57,10 +58,21 @@ macro_rules! range_numbers {
 }
 
 range_numbers! {
-    i8 => DType::I8, i16 => DType::I16, i32 => DType::I32, i64 => DType::I64,
-    u8 => DType::U8, u16 => DType::U16, u32 => DType::U32, u64 => DType::U64,
-    f32 => DType::F32, f64 => DType::F64,
-    usize => default_dtype::index(), isize => default_dtype::index()
+    bool => DType::Bool, |v| f64::from(u8::from(v));
+    i8 => DType::I8, |v| v.into();
+    i16 => DType::I16, |v| v.into();
+    i32 => DType::I32, |v| v.into();
+    i64 => DType::I64, |v| v as f64;
+    u8 => DType::U8, |v| v.into();
+    u16 => DType::U16, |v| v.into();
+    u32 => DType::U32, |v| v.into();
+    u64 => DType::U64, |v| v as f64;
+    half::f16 => DType::F16, |v| v.into();
+    half::bf16 => DType::Bf16, |v| v.into();
+    f32 => DType::F32, |v| v.into();
+    f64 => DType::F64, |v| v;
+    usize => default_dtype::index(), |v| v as f64;
+    isize => default_dtype::index(), |v| v as f64;
 }
 
 /// The numbers that [`arange`] makes.
