@@ -40,9 +40,10 @@ const NAMES: [&str; 21] = [
 ];
 
 /// Beginnings of other names: what `shardax-run` tells a program, and variables of this repository's tests and tools.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 31] = [
     "RESTART",
     "ACCELERATORS",
+    "ACCUMULATORS",
     "ATTENTION_OUT",
     "BENCH",
     "CENSUS",
@@ -51,6 +52,7 @@ const OTHERS: [&str; 26] = [
     "GOLDEN_",
     "JOB_",
     "KILLS",
+    "LARGE",
     "MPIRUN",
     "MPI_TEST_CASE",
     "MUTANTS",
@@ -58,13 +60,16 @@ const OTHERS: [&str; 26] = [
     "PLATFORMS_",
     "PROPERTY_CASES",
     "RANDOM_PROGRAMS",
+    "RANKS",
     "SHAPES",
     "SIGNALS",
     "SOAK",
     "SPLIT_",
     "STALL",
+    "STATES_",
     "STRESS_",
     "TEST_",
+    "TEXTS_",
     "UPDATE_SNAPSHOTS",
     "WAYS_",
 ];

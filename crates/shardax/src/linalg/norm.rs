@@ -113,7 +113,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
                 _ => vector_norm(&x[0], p, &params.axes),
             };
             let narrow = if dtype == wide { norm.dtype() } else { dtype };
-            Ok(vec![convert(&norm, narrow, weak)])
+            Ok(vec![convert(&norm, narrow, false)])
         })?;
         let mut kept = x.shape_owned();
         axes.iter().for_each(|&a| kept[a] = 1);

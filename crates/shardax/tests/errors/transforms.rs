@@ -81,7 +81,7 @@ fn vmaps(t: &mut Table) {
     t.row(
         "vmap: sizes of each argument",
         Value,
-        &["argument[0]", "float32[3]", "argument[1][0]", "size 4 at axis 1", "argument[1][1]", "size 5"],
+        &["argument[0]", "float32[3]", "argument[1][0]", "one axis had size 4: axis 1", "argument[1][1]", "size 5"],
         || {
             let f = vmap(|x: Array, y: (Array, Array)| x + y.0.sum(..) + y.1).in_axes((0, (1, 0)));
             at!(f.call((ones(3), (ones([2, 4]), ones(5)))))

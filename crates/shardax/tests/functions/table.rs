@@ -206,6 +206,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
         "no arithmetic: tests/arrays.rs and the examples in the documentation",
     ),
     ("random::key_impl", "a name: the examples in the documentation"),
+    ("Initializer::batch_axis", "with JAX's numbers: tests/basics.rs"),
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("lax::rng_bit_generator", "with JAX's bits: tests/random.rs"),
     ("nn::attention", "against the formula: tests/numbers/attention.rs; against JAX in shardax-nn"),

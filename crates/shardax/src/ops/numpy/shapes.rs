@@ -359,7 +359,7 @@ impl Array {
 fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
     if dims.contains(&i64::MAX) {
         return Err(err!(
-            Value,
+            Type,
             "cannot reshape array of shape {from:?} into shape {dims:?}: a size is larger than any array"
         )
         .help("the remaining size is -1, not `usize::MAX`; next to a `usize` write a tuple: `(n, -1)`"));
