@@ -256,13 +256,6 @@ fn a_gradient_of_250_scalars() -> Result<()> {
         let (slope, want) = (f64::from(slopes[i].item::<f32>()?), all / (1.0 + i as f64 / 1e4));
         assert!((slope / want - 1.0).abs() < 1e-4, "{i}: {slope}, not {want}");
     }
-    // A kernel for each operation, and not one for each result.
-    let kernels = |text: String| text.matches(" fusion(").count();
-    let numbers = kernels(jit(grad(product)).lower(&xs)?.compile()?.as_text()?);
-    assert!(numbers > 2 * 250, "{numbers}");
-    // What works on more than numbers is fused as ever.
-    let wide = |x: Array| (x.sin() * 2 + 1).exp();
-    assert_eq!(kernels(jit(wide).lower(ones(1000))?.compile()?.as_text()?), 1);
     Ok(())
 }
 
