@@ -20,12 +20,6 @@ pub(super) const CUMULATIVE: usize = 1 << 11;
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 
-/// The minimum number of rows, of columns and of contracted elements of products by instructions for bf16 and int8.
-pub(super) const LOW_PRECISION_SIDE: usize = 8;
-
-/// Such products whose left operand is transposed in memory first.
-pub(super) const LOW_PRECISION_TRANSPOSED: usize = 1 << 20;
-
 pub(super) const ATTENTION: usize = 1 << 20;
 
 /// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.

@@ -15,7 +15,6 @@ pub(super) mod decompositions;
 pub(super) mod few_rows;
 mod filter_window;
 mod limits;
-pub(super) mod low_precision;
 pub(super) mod matmul;
 pub(super) mod sort;
 
