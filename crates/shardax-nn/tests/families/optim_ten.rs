@@ -175,7 +175,9 @@ impl Run {
             let ((_, state), path) = scan(step, (params, state), arange(0..10))?;
             let leaves = if self.state { tree::leaves(&state) } else { Vec::new() };
             let results = [path.0, path.1].into_iter().chain(leaves.iter().map(some)).enumerate();
-            let as_optax = |(i, x): (usize, Array)| if self.half >> i & 1 == 1 { x.astype(self.dtype) } else { x };
+            let is_half = self.dtype.byte_size() < 4;
+            let as_optax =
+                |(i, x): (usize, Array)| if is_half && self.half >> i & 1 == 1 { x.astype(self.dtype) } else { x };
             Ok(results.map(as_optax).collect())
         })
     }

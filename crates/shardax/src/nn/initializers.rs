@@ -295,7 +295,7 @@ fn orthogonal_columns(key: &Array, shape: &[usize], dtype: DType, column_axis: i
     }
     let columns = shape[axis];
     let rows = crate::shape::size(shape) / columns;
-    let q = random::orthogonal_dtype(key, [rows, columns], (), dtype);
+    let q = random::orthogonal_matrices(key, [rows, columns], &[], dtype)?;
     let mut moved = shape.to_vec();
     moved.remove(axis);
     moved.push(columns);

@@ -14,9 +14,10 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::{ADD, DIV, MAX, MIN, MUL, NEXTAFTER, OR, SHIFT_RIGHT_LOGICAL, SUB};
 use crate::ops::primitive::bitcast::BitcastConvert;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, ERF, ERF_INV, LOG, LOG1P, NEG, SIGN, TAN};
-use crate::shape::broadcast_shapes;
+use crate::shape::{Shape, broadcast_shapes};
 
 /// A constant of a floating point dtype.
 fn float(v: f64, dtype: DType) -> Array {
@@ -235,25 +236,35 @@ pub fn orthogonal(key: impl Borrow<Array>, n: usize) -> Array {
 /// Uniformly distributed orthogonal matrices of `n` rows and `m` columns: an array of `[..shape, n, m]`. The rows are
 /// orthonormal if they are fewer than the columns, else the columns are. Complex ones are unitary.
 ///
-/// Fails for a dtype that is neither floating point nor complex.
+/// Fails for a dtype that is neither floating point nor complex, and for half precision.
 #[track_caller]
-pub fn orthogonal_dtype(key: &Array, [n, m]: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
+pub fn orthogonal_dtype(key: &Array, sides: [usize; 2], shape: impl IntoShape, dtype: DType) -> Array {
     sample("orthogonal", key, shape, dtype, |shape| {
-        if !dtype.is_inexact() {
-            return Err(err!(Type, "dtype argument to `orthogonal` must be a float or complex dtype, got {dtype}")
-                .help("use DType::F32, and convert the result with `astype`"));
+        if !dtype.is_inexact() || dtype.byte_size() < 4 {
+            return Err(err!(
+                Type,
+                "dtype argument to `orthogonal` must be float32, float64 or a complex dtype, got {dtype}"
+            )
+            .help("use DType::F32, and convert the result with `astype`"));
         }
-        let (rows, columns) = (n.max(m), n.min(m));
-        composite1("orthogonal", (shape, dtype, rows, columns), std::slice::from_ref(key), |params, args| {
-            let (shape, dtype, rows, columns) = params;
-            let shape = [shape, &[*rows, *columns][..]].concat();
-            let (q, r) = lax::linalg::qr(&normal_traced(&args[0], &shape, *dtype)?, lax::linalg::QrMode::Reduced);
-            // All matrices are equally likely only if the diagonal of `r` is positive
-            // (Mezzadri, https://arxiv.org/abs/math-ph/0609050).
-            Ok(vec![q * SIGN.apply(&r.last_diagonal(0)).expand_dims(-2)])
-        })
-        .map(|q| if n < m { q.mt() } else { q })
+        orthogonal_matrices(key, sides, &shape, dtype)
     })
+}
+
+/// Like [`orthogonal_dtype`], for half precision too, which is decomposed in float32.
+pub(crate) fn orthogonal_matrices(key: &Array, [n, m]: [usize; 2], shape: &[usize], dtype: DType) -> Result<Array> {
+    let (rows, columns) = (n.max(m), n.min(m));
+    let params = (Shape::from_slice(shape), dtype, rows, columns);
+    let q = composite1("orthogonal", params, std::slice::from_ref(key), |params, args| {
+        let (shape, dtype, rows, columns) = params;
+        let shape = [shape, &[*rows, *columns][..]].concat();
+        let normal = normal_traced(&args[0], &shape, *dtype)?.astype(accumulator(*dtype));
+        let (q, r) = lax::linalg::qr(&normal, lax::linalg::QrMode::Reduced);
+        // All matrices are equally likely only if the diagonal of `r` is positive
+        // (Mezzadri, https://arxiv.org/abs/math-ph/0609050).
+        Ok(vec![(q * SIGN.apply(&r.last_diagonal(0)).expand_dims(-2)).astype(*dtype)])
+    })?;
+    Ok(if n < m { q.mt() } else { q })
 }
 
 /// Normal with mean 0 and variance 1, truncated to the open interval from `lower` to `upper`; float32.
