@@ -1,4 +1,4 @@
-//! What can grow, each as a program of one size.
+//! The cases: programs of one size, for everything that can grow.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use shardax_train::serialization;
 /// Something that grows.
 pub struct Case {
     pub name: &'static str,
-    /// What the size counts.
+    /// The quantity that the size counts.
     pub grows: &'static str,
     pub sizes: &'static [usize],
     /// The phases, in the order of the table.

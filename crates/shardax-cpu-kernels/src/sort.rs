@@ -7,7 +7,7 @@ use crate::Result;
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
 
-/// How the bits of a key are compared.
+/// The comparison of the bits of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrder {
     /// As unsigned integers.

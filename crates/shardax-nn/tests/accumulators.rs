@@ -1,4 +1,4 @@
-//! What is added up over many steps or elements, in every floating point dtype, against float64: optimizers, schedules,
+//! Sums over many steps or elements, in every floating point dtype, against float64: optimizers, schedules,
 //! normalization, losses and statistics, for constants, zeros, large means and large ranges.
 
 #[path = "../../shardax/tests/common/quick.rs"]

@@ -344,7 +344,7 @@ fn a_server_records_profiles_on_request() -> Result<()> {
 }
 
 /// Clients that send nothing, or a byte now and then, keep neither others nor the end of the server waiting; a page of the
-/// web that takes this host's address under its own name is refused.
+/// web that takes this host's address under its own name is rejected.
 #[test]
 fn a_server_waits_for_no_client() -> Result<()> {
     setup();

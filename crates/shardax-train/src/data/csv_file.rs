@@ -9,7 +9,7 @@ use super::HostArray;
 use super::file::{Lines, room, unpacked, unreadable};
 use super::source::InMemory;
 
-/// What becomes of a cell without a number, such as an empty one: see [`CsvOptions::missing`].
+/// The treatment of a cell without a number, such as an empty one: see [`CsvOptions::missing`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Missing {
     /// An error that names the line and the column.
@@ -231,7 +231,7 @@ impl CsvOptions {
     }
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 enum Problem {
     Missing(String),
     Odd(String),

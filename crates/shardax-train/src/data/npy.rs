@@ -70,7 +70,7 @@ fn unpack(path: &Path) -> Result<Example> {
     Ok(out)
 }
 
-/// What a file has.
+/// The contents of a file.
 enum Parsed {
     Array(HostArray),
     /// Texts, objects or records of this dtype.

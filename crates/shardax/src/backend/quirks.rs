@@ -16,7 +16,7 @@ struct Quirk {
     platforms: &'static [Platform],
     /// The plugin and the version that it was seen in.
     plugin: &'static str,
-    /// What goes wrong.
+    /// The wrong behaviour.
     problem: &'static str,
     /// The file that works around it.
     file: &'static str,

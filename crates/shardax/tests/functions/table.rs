@@ -214,7 +214,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     (
         "lax::dynamic_slice_in_dim lax::dynamic_update_slice_in_dim lax::scatter At::indices_are_sorted \
          At::subtract numpy::right_shift numpy::subtract random::PRNGKey random::split_n \
-         nn::variance_scaling nn::avg_pool nn::max_pool nn::min_pool ScanOptions::length linalg::cho_factor",
+         nn::variance_scaling nn::avg_pool nn::min_pool ScanOptions::length linalg::cho_factor",
         "other names or forms of functions that cases call: operators, `dynamic_slice`, `at`, `key`, `split`, windows",
     ),
     (

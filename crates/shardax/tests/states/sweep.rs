@@ -148,7 +148,7 @@ fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec
             .all(|(a, b)| (&a.0, a.1) == (&b.0, b.1) && a.2.len() == b.2.len() && a.2.iter().zip(&b.2).all(near))
 }
 
-/// How a combination ended.
+/// The result of a combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Right,
@@ -185,7 +185,7 @@ fn is_panic(error: &shardax::Error) -> bool {
     error.to_string().contains("panicked: ")
 }
 
-/// What was found of all combinations.
+/// The counts of all combinations.
 #[derive(Default)]
 struct Found {
     ends: BTreeMap<(&'static str, End), usize>,

@@ -192,7 +192,7 @@ fn abs_sq(x: &Array) -> Array {
     if x.dtype().is_complex() { x.real().square() + x.imag().square() } else { x.square() }
 }
 
-/// How the moments of an array are computed.
+/// The computation of the moments of an array.
 struct Statistics<'a> {
     /// The axes that they are over. They stay with size 1.
     axes: &'a [i32],
@@ -221,7 +221,7 @@ impl Statistics<'_> {
         }
         let [mean] = self.means([x.clone()]);
         let centred = x - &mean;
-        // The mean is a rounded number: the mean of what is left of a large one would count in the variance.
+        // The mean is rounded, and its error, which is large if the mean is, would count in the variance.
         let [rest, square] = self.means([centred.clone(), abs_sq(&centred)]);
         let variance = maximum(square - abs_sq(&rest), 0);
         Moments { centred: centred - rest, mean, variance }

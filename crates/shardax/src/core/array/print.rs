@@ -15,7 +15,7 @@ const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
-/// How a program asked for the numbers: `{:.4}`, `{:e}`.
+/// The format that a program requested for numbers: `{:.4}`, `{:e}`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NumberFormat {
     /// The digits after the point.

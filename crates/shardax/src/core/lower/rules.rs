@@ -5,7 +5,7 @@ use crate::core::primitive::Primitive;
 use crate::core::program::{Aval, Program};
 use crate::error::Result;
 
-/// What a platform changes about lowering. The layer `backend` implements it.
+/// The parts of lowering that depend on the platform. The layer `backend` implements them.
 pub(crate) trait PlatformRules {
     /// Writes an operation by the platform's rule for its primitive, or by [`Primitive::lower`] if there is none.
     fn operation(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
