@@ -438,7 +438,7 @@ fn norms_of_half_precision_are_summed_in_float32() -> Result<()> {
         let x = if dtype == DType::F16 { &x / 16 } else { x.clone() }.astype(dtype);
         let (wanted, tol) = if dtype == DType::F16 { (exact / 16.0, 1e-3) } else { (exact, 8e-3) };
         let norm = global_norm(&x);
-        assert_eq!(norm.dtype(), DType::F32);
+        assert_eq!(norm.dtype(), dtype);
         assert!((norm.to_f64()? / wanted - 1.0).abs() < tol, "{dtype}: {norm}, not {wanted}");
         let clipping = clip_by_global_norm(1.0);
         let (clipped, ()) = clipping.update(x.clone(), clipping.init(&x)?, &x)?;

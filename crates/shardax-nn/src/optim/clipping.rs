@@ -2,14 +2,15 @@
 
 use shardax::prelude::*;
 
-use super::tree_utils::{abs_sq, total};
+use super::tree_utils::{abs_sq, dtype, total};
 use super::{GradientTransformation, in_wide_dtypes};
 use crate::check::{NOT_NEGATIVE, within};
 
 /// The range of a bound: every number that is not negative; infinity for no bound.
 const BOUND: std::ops::RangeFrom<f64> = 0.0..;
 
-/// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar, computed in float32 at least.
+/// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar of the leaves' dtype, computed in float32
+/// at least.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -19,6 +20,13 @@ const BOUND: std::ops::RangeFrom<f64> = 0.0..;
 /// ```
 #[track_caller]
 pub fn global_norm<P: Tree>(tree: &P) -> Array {
+    let (norm, dtype) = (wide_global_norm(tree), dtype(tree));
+    if dtype.is_inexact() && dtype.byte_size() < 4 { norm.astype(dtype) } else { norm }
+}
+
+/// Returns the length of a tree in float32 at least, which divides half precision without an overflow.
+#[track_caller]
+pub(super) fn wide_global_norm<P: Tree>(tree: &P) -> Array {
     total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))).sqrt()
 }
 
@@ -75,7 +83,7 @@ stateless!(
     ClipByGlobalNorm,
     |this| within("clip_by_global_norm", "max_norm", this.max_norm, BOUND),
     |this, updates, _params| {
-        let norm = global_norm(&updates);
+        let norm = wide_global_norm(&updates);
         // A norm of 0 is never divided by.
         let small = norm.less_equal(this.max_norm);
         tree::map(
@@ -161,7 +169,7 @@ stateless!(
     |this| within("normalize_by_update_norm", "scale_factor", this.scale_factor, f64::MIN_POSITIVE..)
         .and_then(|()| within("normalize_by_update_norm", "eps", this.eps, NOT_NEGATIVE)),
     |this, updates, _params| {
-        let norm = (global_norm(&updates) + this.eps) / this.scale_factor;
+        let norm = (wide_global_norm(&updates) + this.eps) / this.scale_factor;
         tree::map(|u| &u / norm.astype(u.dtype()), updates)
     }
 );

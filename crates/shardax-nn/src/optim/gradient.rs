@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::clipping::global_norm;
+use super::clipping::wide_global_norm;
 use super::tree_utils::{abs_sq, bias_correction, cast, update_moment};
 use super::{GradientTransformation, Schedule, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
@@ -349,13 +349,13 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Normalize {}
 
-/// Divides all gradients together by their [`global_norm`]; zeros stay zeros. [`sam`](super::sam) uses it in its adversarial optimizer.
+/// Divides all gradients together by their [`global_norm`](super::global_norm); zeros stay zeros. [`sam`](super::sam) uses it in its adversarial optimizer.
 pub fn normalize() -> Normalize {
     Normalize {}
 }
 
 stateless!(Normalize, |_this| Ok(()), |_this, updates, _params| {
-    let norm = global_norm(&updates);
+    let norm = wide_global_norm(&updates);
     // Zeros stay zeros.
     let norm = where_(norm.equal(0), 1, norm);
     tree::map(|u| &u / norm.astype(u.dtype()), updates)
