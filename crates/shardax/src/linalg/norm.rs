@@ -112,8 +112,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
                 [rows, columns] => matrix_norm(&x[0], p, rows, columns),
                 _ => vector_norm(&x[0], p, &params.axes),
             };
-            let narrow = if dtype == wide { norm.dtype() } else { dtype };
-            Ok(vec![convert(&norm, narrow, false)])
+            Ok(vec![if dtype == wide { norm } else { convert(&norm, dtype, false) }])
         })?;
         let mut kept = x.shape_owned();
         axes.iter().for_each(|&a| kept[a] = 1);
