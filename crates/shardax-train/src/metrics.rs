@@ -70,9 +70,11 @@ impl Average {
     /// Averages all of these values.
     #[track_caller]
     pub fn of(values: impl ArrayLike) -> Self {
-        let values = values.into_array();
-        let count = array(i64::try_from(values.size()).unwrap_or(i64::MAX));
-        Average { total: Sum::of_all(&values), count: Sum::of(&count) }
+        let sums = jit(|values: Array| {
+            let count = array(i64::try_from(values.size()).unwrap_or(i64::MAX));
+            Average { total: Sum::of_all(&values), count: Sum::of(&count) }
+        });
+        sums.call(values.into_array()).unwrap_or_else(Average::failed)
     }
 
     /// Averages the values where `mask`, of the same shape, is true. A numeric mask is a weight:
@@ -112,7 +114,15 @@ impl Average {
                 Array::from_error(Error::new(ErrorKind::Value, what).help(help), &x.sum(..))
             }
         };
-        Average { total: Sum::of(&scalar(sum.into_array())), count: Sum::of(&scalar(count.into_array())) }
+        // One program, because the host waits if it is many small launches ahead of the device.
+        let sums = jit(|sum: Array, count: Array| Average { total: Sum::of(&sum), count: Sum::of(&count) });
+        sums.call((scalar(sum.into_array()), scalar(count.into_array()))).unwrap_or_else(Average::failed)
+    }
+
+    /// An average of a computation that failed.
+    fn failed(error: Error) -> Self {
+        let sum = Sum::failed(error);
+        Average { total: sum.clone(), count: sum }
     }
 
     /// The average so far; NaN without values. Waits for the values.
@@ -139,7 +149,8 @@ impl Average {
 impl Metric for Average {
     #[track_caller]
     fn merge(&self, other: &Self) -> Self {
-        Average { total: self.total.merge(&other.total), count: self.count.merge(&other.count) }
+        let merge = |a: Average, b: Average| Average { total: a.total.merge(&b.total), count: a.count.merge(&b.count) };
+        jit(merge).call((self.clone(), other.clone())).unwrap_or_else(Average::failed)
     }
 
     fn compute(&self) -> Array {

@@ -1,5 +1,6 @@
 //! Sums that stay accurate over many steps and over devices.
 
+use shardax::error::Error;
 use shardax::prelude::*;
 
 /// A sum of scalars in three numbers, which add up to it. They carry 56 bits together, so that a million losses in half
@@ -42,6 +43,12 @@ impl Sum {
         let middle = rounded(&rest);
         let low = (rest - middle.astype(DType::F64)).astype(dtype);
         Sum { high, middle, low }
+    }
+
+    /// A sum whose computation failed.
+    pub fn failed(error: Error) -> Self {
+        let sum = Array::from_error(error, &zeros_dtype((), DType::F32));
+        Sum { high: sum.clone(), middle: sum.clone(), low: sum }
     }
 
     /// The dtype that the sum is kept in.
