@@ -69,7 +69,7 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .collect()
 }
 
-/// Gives the buffers of an array without elements the shapes of its shards. XLA (xla-cpu-pjrt 0.0.1) returns it unsplit.
+/// Gives the buffers of an array without elements the shapes of its shards. XLA returns it unsplit.
 pub(crate) fn split_empty(buffers: &mut Buffers, aval: &Aval, sharding: &Sharding) -> Result<()> {
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     if buffers.iter().all(|buffer| buffer.dims().iter().map(|d| *d as usize).eq(shard_shape.iter().copied())) {
