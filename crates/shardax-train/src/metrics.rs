@@ -467,13 +467,19 @@ impl MultiMetric {
 
     /// All values, on the devices: their computation is enqueued now, and can be read at any time.
     pub(crate) fn computed(&self) -> Computed {
-        Computed(self.metrics.iter().map(|(name, metric)| (name.clone(), metric.compute())).collect())
+        // One program, because the host waits if it is many small launches ahead of the device. It fails if one of the
+        // metrics did; computing each metric separately then tells which one.
+        Computed(jit(compute_each).call(self.clone()).unwrap_or_else(|_| compute_each(self.clone())))
     }
+}
+
+fn compute_each(metrics: MultiMetric) -> BTreeMap<String, Array> {
+    metrics.metrics.into_iter().map(|(name, metric)| (name, metric.compute())).collect()
 }
 
 /// The values of metrics by name, scalars that the devices may still be computing.
 #[derive(Debug)]
-pub(crate) struct Computed(Vec<(String, Array)>);
+pub(crate) struct Computed(BTreeMap<String, Array>);
 
 impl Computed {
     /// Waits for the values.
