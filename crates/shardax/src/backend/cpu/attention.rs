@@ -11,6 +11,8 @@ use crate::core::program::Aval;
 #[cfg(feature = "cpu-kernels")]
 use crate::dtype::DType;
 use crate::ops::primitive::attention::derivative::AttentionGradient;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::attention::unfused::positions;
 use crate::ops::primitive::attention::{Attention, Implementation};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::attention::{Given, Operands, of_each_query};
@@ -56,11 +58,18 @@ fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -
     Ok(Some(y.into_iter().chain(results[1..outs.len()].iter().copied()).collect()))
 }
 
+/// Combines the given mask with the masks of segments and lengths; the kernel applies the window itself.
+#[cfg(feature = "cpu-kernels")]
+fn mask(x: &Operands) -> Option<Array> {
+    let [query, key] = positions(x.queries(), x.keys());
+    x.of_mask().into_iter().chain(x.of_lengths(&query, &key)).reduce(|a, b| a & b)
+}
+
 #[cfg(feature = "cpu-kernels")]
 fn operands(of: &Attention, x: &Operands) -> Vec<Array> {
     let wide = |x: &Array| x.astype(DType::F32);
     let first = [wide(&x.q) * of.factor(), wide(&x.k), wide(&x.v)];
-    first.into_iter().chain(x.masks()).collect()
+    first.into_iter().chain(mask(x)).collect()
 }
 
 #[cfg(feature = "cpu-kernels")]

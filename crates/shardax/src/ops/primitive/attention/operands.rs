@@ -197,12 +197,6 @@ impl Operands {
         let same = |[queries, keys]: &[Array; 2]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3);
         self.mask.iter().cloned().chain(self.segments.iter().map(same)).reduce(|a, b| a & b)
     }
-
-    /// The mask of everything but the window.
-    pub(crate) fn masks(&self) -> Option<Array> {
-        let [query, key] = super::unfused::positions(self.queries(), self.keys());
-        self.of_mask().into_iter().chain(self.of_lengths(&query, &key)).reduce(|a, b| a & b)
-    }
 }
 
 /// A slice of this dimension, unless it is 1 to be broadcast.
