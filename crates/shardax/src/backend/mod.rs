@@ -8,6 +8,7 @@
 mod cpu;
 mod fused_attention;
 mod gpu;
+pub(crate) mod options;
 mod packed;
 mod pallas;
 mod quirks;

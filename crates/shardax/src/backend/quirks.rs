@@ -29,6 +29,7 @@ const CUDA: &str = "jax-cuda13-plugin 0.11.2";
 
 const CPU: &[Platform] = &[Platform::Cpu];
 const GPU: &[Platform] = &[Platform::Gpu];
+const GPU_AND_TPU: &[Platform] = &[Platform::Gpu, Platform::Tpu, Platform::Other];
 const CPU_AND_GPU: &[Platform] = &[Platform::Cpu, Platform::Gpu];
 /// Portable forms are written around what XLA's partitioner and passes do everywhere.
 const ALL: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Tpu, Platform::Other];
@@ -74,6 +75,14 @@ const TABLE: &[Quirk] = &[
         problem: "functions by an integer exponent read uninitialized memory for a constant NaN",
         file: "backend/cpu/unary.rs",
         test: "exp_of_a_chosen_nan_is_nan",
+    },
+    Quirk {
+        name: "fast-extremes-drop-nan",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "`maximum` and `minimum` may drop a NaN",
+        file: "backend/options.rs",
+        test: "maxima_keep_nan",
     },
     Quirk {
         name: "finite-eigenvalues-of-nan",
@@ -164,6 +173,14 @@ const TABLE: &[Quirk] = &[
         test: "products_whose_batches_change_axes_are_the_same",
     },
     Quirk {
+        name: "quantizations-left-out",
+        platforms: GPU_AND_TPU,
+        plugin: CUDA,
+        problem: "a conversion to a narrow type and back is left out, and a quantization with it",
+        file: "backend/options.rs",
+        test: "accelerators/narrow (on a GPU)",
+    },
+    Quirk {
         name: "scatters-into-slices",
         platforms: ALL,
         plugin: XLA_CPU,
@@ -194,6 +211,22 @@ const TABLE: &[Quirk] = &[
         problem: "the partitioner's all-reduce of maxima and minima drops a NaN",
         file: "ops/primitive/reduce.rs",
         test: "maxima_keep_nan",
+    },
+    Quirk {
+        name: "stale-packed-operands",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "XNNPACK's matrix products may use the old contents of an array that was changed in place",
+        file: "backend/options.rs",
+        test: "programs_see_operands_that_changed_in_place",
+    },
+    Quirk {
+        name: "sums-of-ynnpack",
+        platforms: CPU,
+        plugin: XLA_CPU,
+        problem: "YNNPACK's sums are one chain of additions, and end the process for 15 dimensions or more",
+        file: "backend/options.rs",
+        test: "no_sum_is_left_to_ynnpack",
     },
     Quirk {
         name: "triangular-solve-spreads-nan",
@@ -229,6 +262,11 @@ pub(super) fn has(platform: Platform, name: &str) -> bool {
     quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !LEFT_OUT.contains(&name)
 }
 
+/// Returns what goes wrong without the workaround of a quirk.
+pub(super) fn problem(name: &str) -> &'static str {
+    TABLE.iter().find(|quirk| quirk.name == name).map_or("", |quirk| quirk.problem)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -241,7 +279,7 @@ mod tests {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         for quirk in TABLE {
             let text = std::fs::read_to_string(source.join(quirk.file)).expect("the file of the row");
-            assert!(text.contains(&format!("has_quirk(\"{}\")", quirk.name)), "{} in {}", quirk.name, quirk.file);
+            assert!(text.contains(&format!("\"{}\")", quirk.name)), "{} in {}", quirk.name, quirk.file);
             assert!(!quirk.plugin.is_empty() && !quirk.problem.is_empty() && !quirk.test.is_empty(), "{}", quirk.name);
         }
         assert!(TABLE.is_sorted_by_key(|quirk| quirk.name));

@@ -33,7 +33,7 @@ impl Request {
         for _ in 0..2 {
             let text = request.lower(true)?;
             let ids = request.place.devices().iter().map(Device::id).collect();
-            let overrides = request.overrides(topology.platform(), request.accelerator_options(), xla_options);
+            let overrides = request.overrides(topology.platform(), xla_options);
             let mut options = pjrt::CompileOptions { overrides, ..request.options(ids) };
             let signature = request.signature(&request.donations())?;
             counts::compiling(&self.name, self.program.in_avals());

@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 
 use super::execute::LoadedProgram;
 use super::input_names::InputNames;
-use super::load::{Effort, Request};
+use super::load::Request;
 use super::placement::{Input, Place, Placed, Placing};
 use super::program_cache::{CachedProgram, Table, register};
+use crate::backend::options::Effort;
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::{Array, Concrete, transfer};
 use crate::core::primitive::{EagerForm, Outputs, Primitive, Run};

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use shardax_pjrt as pjrt;
@@ -15,6 +15,7 @@ use super::op_sharding;
 use super::placement::Place;
 use super::program_cache::{Table, hash_of, register};
 use super::{compile_also_for, counts, disk_cache, multi_process};
+use crate::backend::options::{Effort, compiler_options, forget_option};
 use crate::compiler_options::CompilerOptions;
 use crate::config;
 use crate::core::lower::module::{Donation, Module};
@@ -29,7 +30,6 @@ use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
 use crate::sharding::{AxisType, NamedSharding, Sharding};
 use crate::timeline;
-use crate::warning;
 
 /// Everything that a compiled program depends on.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -53,15 +53,6 @@ pub(crate) struct Request {
     pub effort: Effort,
     /// Additional XLA options.
     pub compiler_options: CompilerOptions,
-}
-
-/// The optimization effort of the compiler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Effort {
-    #[default]
-    Full,
-    /// For a program that takes much longer to compile than to run: a fraction of the compilation time.
-    Quick,
 }
 
 /// Every loaded program, by the hash of its request, so that an equal request does not compile again. The references
@@ -129,51 +120,6 @@ impl Drop for CompileLock {
             all.remove(&self.hash);
         }
     }
-}
-
-/// Options that this version of the CPU plugin does not know.
-static UNKNOWN: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
-
-fn unknown() -> MutexGuard<'static, Vec<&'static str>> {
-    UNKNOWN.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// The risk of leaving out an option, where it is more than time.
-const RISKS: &[(&str, &str)] = &[
-    ("xla_cpu_enable_fast_min_max", "`maximum` and `minimum` may lose a NaN"),
-    ("xla_cpu_use_xnnpack", "a matrix product may use the old contents of an array that was changed in place"),
-];
-
-/// Continues without an option that this plugin does not know. A warning is only given if numbers may be wrong now.
-fn forget(option: &'static str) {
-    unknown().push(option);
-    if let Some((_, risk)) = RISKS.iter().find(|(name, _)| *name == option) {
-        warning::warn(
-            &format!("the CPU plugin does not know the option {option}, which prevents wrong results: {risk}"),
-            "use the plugin that shardax installs (unset SHARDAX_CPU_PLUGIN), or make sure that this one needs no such option",
-        );
-    }
-}
-
-/// The XLA options of all programs on CPU; see `docs/plugin.md`.
-fn cpu_options(effort: Effort) -> Vec<(&'static str, pjrt::Value)> {
-    let mut options = vec![
-        // By default `maximum` and `minimum` may drop a NaN (xla-cpu-pjrt 0.0.1).
-        ("xla_cpu_enable_fast_min_max", pjrt::Value::Bool(false)),
-        // XNNPACK's matrix multiplications (xla-cpu-pjrt 0.0.1) cache the packed right operand by its
-        // address: an array changed in place, or a new one in freed memory, is multiplied by its old contents.
-        // Noticed by `programs_see_operands_that_changed_in_place`.
-        ("xla_cpu_use_xnnpack", pjrt::Value::Bool(false)),
-        // YNNPACK's sums of f32 (xla-cpu-pjrt 0.0.1) are one chain of additions, and end the process for 15 dimensions or
-        // more. Checked by `no_sum_is_left_to_ynnpack`.
-        ("xla_cpu_experimental_ynn_fusion_type", pjrt::Value::String(String::new())),
-    ];
-    if effort == Effort::Quick {
-        options.push(("xla_cpu_use_fusion_emitters", pjrt::Value::Bool(false)));
-        options.push(("xla_backend_optimization_level", pjrt::Value::Int(1)));
-    }
-    options.retain(|(name, _)| !unknown().contains(name));
-    options
 }
 
 /// Adds advice to the error for an option that XLA does not know.
@@ -247,21 +193,6 @@ impl Request {
         let mut out_shardings = self.out_shardings.clone();
         out_shardings.push(self.place.replicated().as_named().cloned());
         Ok(Some(Request { program, out_shardings, ..self.clone() }))
-    }
-
-    fn cpu_options(&self) -> Vec<(&'static str, pjrt::Value)> {
-        cpu_options(self.effort)
-    }
-
-    /// The options on GPUs and TPUs.
-    pub fn accelerator_options(&self) -> Vec<(&'static str, pjrt::Value)> {
-        // By default XLA for GPUs leaves out a conversion to a narrow type and back, and with it the quantization that the user
-        // wrote. For bfloat16 and float16 this is wanted: it saves time, and only adds digits.
-        let narrow =
-            |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
-        let mut found = narrow(&self.program);
-        self.program.for_each_distinct_eqn(&mut |eqn| found |= eqn.primitive.programs().into_iter().any(narrow));
-        if found { vec![("xla_allow_excess_precision", pjrt::Value::Bool(false))] } else { Vec::new() }
     }
 
     /// The donation of each input's memory: the first free output of the same type and sharding reuses it.
@@ -391,21 +322,22 @@ impl Request {
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
-                match self.cpu_options().iter().filter(|_| client.platform_name == "cpu").find(|(name, _)| {
-                    let given = xla_options.iter().map(|(given, _)| *given).chain(self.compiler_options.names());
-                    error.message.contains(name) && !given.into_iter().any(|given| given == *name)
-                }) {
-                    // The plugin is another version.
-                    Some((name, _)) => {
-                        forget(name);
-                        return self.compile(xla_options);
-                    }
-                    None => {
-                        let rejection = err!(Runtime, "XLA could not compile {}: {error}", self.name);
-                        let rejection = with_known_options(rejection, &error);
-                        return Err(self.explained(rejection, self.place.platform()));
-                    }
+                // The plugin is another version, unless the option is one of the user's.
+                let ours = compiler_options(self.place.platform(), &self.program, self.effort);
+                let is_users = |name: &str| {
+                    xla_options
+                        .iter()
+                        .map(|(name, _)| *name)
+                        .chain(self.compiler_options.names())
+                        .any(|own| own == name)
+                };
+                let rejected = ours.iter().find(|(name, _)| error.message.contains(name) && !is_users(name));
+                if let Some((name, _)) = rejected {
+                    forget_option(name);
+                    return self.compile(xla_options);
                 }
+                let rejection = err!(Runtime, "XLA could not compile {}: {error}", self.name);
+                return Err(self.explained(with_known_options(rejection, &error), self.place.platform()));
             }
         };
         counts::compiled(&self.name, begun);
@@ -482,20 +414,14 @@ impl Request {
 
     /// The compile options for its devices, which must be present.
     pub fn options_here(&self, xla_options: &[(&str, pjrt::Value)]) -> Result<pjrt::CompileOptions> {
-        let platform = &client()?.platform_name;
-        let ours = if platform == "cpu" { self.cpu_options() } else { self.accelerator_options() };
-        let overrides = self.overrides(platform, ours, xla_options);
+        let overrides = self.overrides(&client()?.platform_name, xla_options);
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }
 
     /// The XLA options: the library's, then the process's and the function's, then those of this compilation. Later
     /// ones win.
-    pub fn overrides(
-        &self,
-        platform: &str,
-        ours: Vec<(&'static str, pjrt::Value)>,
-        xla_options: &[(&str, pjrt::Value)],
-    ) -> Vec<(String, pjrt::Value)> {
+    pub fn overrides(&self, platform: &str, xla_options: &[(&str, pjrt::Value)]) -> Vec<(String, pjrt::Value)> {
+        let ours = compiler_options(Platform::named(platform), &self.program, self.effort);
         let mut all: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
         all.extend(self.compiler_options.on(platform));
         all.extend(xla_options.iter().map(|(name, value)| (*name, value)));

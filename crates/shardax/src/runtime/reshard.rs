@@ -1,5 +1,6 @@
 //! Moving arrays between shardings, including those over devices of several processes.
 
+use crate::backend::options::Effort;
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::transfer;
 use crate::core::array::{Array, Buffers, Concrete};
@@ -7,7 +8,7 @@ use crate::core::program::{Atom, Program, Var};
 use crate::error::{Result, err};
 use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
-use crate::runtime::load::{Effort, Request};
+use crate::runtime::load::Request;
 use crate::runtime::placement::Place;
 use crate::sharding::Sharding;
 use crate::sharding::device::check_current;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::LoweredFn;
+use crate::backend::options::Effort;
 use crate::compiler_options::CompilerOptions;
 use crate::core::array::Concrete;
 use crate::core::program::trace::Traced;
@@ -20,7 +21,7 @@ use crate::runtime::counts;
 use crate::runtime::eager::input_name;
 use crate::runtime::input_names::InputNames;
 use crate::runtime::layouts;
-use crate::runtime::load::{Effort, Request};
+use crate::runtime::load::Request;
 use crate::runtime::placement::{Input, Placed, Placing};
 use crate::sharding::context::{argument_meshes_asked, devices_asked, get_mesh};
 use crate::sharding::device::client_number;
