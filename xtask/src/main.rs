@@ -32,6 +32,7 @@ mod licences;
 mod links;
 mod names;
 mod platforms;
+mod quirks;
 mod sanitize;
 mod style;
 mod tests;
@@ -144,6 +145,7 @@ fn docs(check: bool) -> Result<(), String> {
     let found = tests::find(&root)?;
     let mut faults = Vec::new();
     let pages = [
+        ("plugin.md", quirks::page(&root, &read(&docs.join("plugin.md"))?)?),
         ("testing.md", counts::page(&root, &read(&docs.join("testing.md"))?, &found)?),
         ("where-is-x.md", names::page(&root, &read(&docs.join("where-is-x.txt"))?)?),
     ];
