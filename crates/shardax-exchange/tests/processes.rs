@@ -313,7 +313,7 @@ fn devices_of_other_processes_are_rejected() {
     let case = &cases()[1];
     let error =
         client.compile(&case.text, &CompileOptions { device_ids: vec![0, 1, 2, 3], ..options() }, signature(case));
-    assert_eq!(error.unwrap_err().message, "device 0 (cpu) belongs to process 0, and this is process 1");
+    assert_eq!(error.unwrap_err().message, "device 0 (cpu) belongs to process 0, but this is process 1");
     let plugin = Plugin::cpu().unwrap();
     let nobody = Client::with_owners(&plugin, &[("cpu_device_count", Value::Int(2))], 5, |_| 0);
     assert_eq!(nobody.unwrap_err().message, "no device belongs to this process, 5");

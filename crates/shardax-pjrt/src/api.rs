@@ -31,7 +31,7 @@ impl Api {
         let head = unsafe { &*header };
         if head.major != MAJOR {
             return Err(Error::failed_precondition(format!(
-                "it speaks PJRT C API {}.{}, and this program needs major version {MAJOR}",
+                "it has PJRT C API {}.{}, but this program needs major version {MAJOR}",
                 head.major, head.minor
             )));
         }
@@ -48,7 +48,7 @@ impl Api {
         Ok(Api { table, extensions: head.extension_start, version: (head.major, head.minor) })
     }
 
-    /// Calls the function that takes `args`.
+    /// Calls the function whose argument struct is `args`.
     ///
     /// # Safety
     /// Every input pointer in `args` is null or valid as the PJRT C API requires for that function.
@@ -109,14 +109,14 @@ impl Api {
 
     /// The extension of this kind, if the plugin has it.
     pub(crate) fn extension(&self, kind: i32) -> Option<*const RawExtension> {
-        let mut next = self.extensions;
-        while !next.is_null() {
+        let mut extension = self.extensions;
+        while !extension.is_null() {
             // SAFETY: the chain belongs to the plugin, is never changed and ends in null.
-            let link = unsafe { &*next };
+            let link = unsafe { &*extension };
             if link.kind == kind {
-                return Some(next);
+                return Some(extension);
             }
-            next = link.next;
+            extension = link.next;
         }
         None
     }

@@ -35,7 +35,7 @@ pub struct Buffer {
     pub(crate) origin: Option<Arc<Launch>>,
     /// The order of the elements in memory, if they are read in place and are not row-major.
     pub(crate) order: Option<Arc<Layout>>,
-    /// The copy of [`Buffer::copy_to_host_async`], until it is read.
+    /// The copy that [`Buffer::copy_to_host_async`] began, until it is read.
     copy: Mutex<Option<HostCopy>>,
 }
 
@@ -44,7 +44,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Takes ownership of a buffer that the plugin made.
+    /// Takes ownership of a buffer that the plugin created.
     ///
     /// # Safety
     /// `raw` is null or a live buffer of this type and shape on this device, and nobody else destroys it.
@@ -120,7 +120,7 @@ impl Buffer {
         unsafe { self.api().call(&mut args) }.is_err() || args.is_deleted
     }
 
-    /// Frees the memory after all work that uses it. Deleting again, or after donating, does nothing.
+    /// Frees the memory as soon as no work uses it. Deleting a deleted or donated buffer does nothing.
     ///
     /// # Errors
     /// This thread is inside [`Buffer::with_bytes`] of this buffer, or another thread has been for ten seconds.
@@ -170,7 +170,7 @@ impl Buffer {
     pub fn to_host(&self, out: &mut [u8]) -> Result<()> {
         if out.len() != self.byte_size() {
             return Err(Error::invalid_argument(format!(
-                "{} takes {} bytes, and a slice of {} was passed",
+                "{} has {} bytes, but a slice of {} bytes was passed",
                 self.shape_text(),
                 self.byte_size(),
                 out.len()
@@ -188,8 +188,8 @@ impl Buffer {
         }
     }
 
-    /// Begins to copy the data to the host, without waiting for it: the next read waits for this copy and takes it over.
-    /// Does nothing if host and device share memory, or a copy has begun.
+    /// Begins to copy the data to the host, without waiting. The next read waits for this copy instead of starting its
+    /// own. Does nothing if host and device share memory, or if a copy has begun already.
     ///
     /// # Errors
     /// It was deleted or donated.
@@ -212,7 +212,7 @@ impl Buffer {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The data, copied: by a copy that has begun, or a new one.
+    /// Returns a copy of the data. Finishes the copy that has begun, or starts one.
     fn copied(&self) -> Result<Vec<u8>> {
         let begun = self.begun_copy().take();
         if let Some(copy) = begun {
@@ -314,7 +314,7 @@ impl Buffer {
     /// # Errors
     /// The execution that computes the data failed, or the buffer was deleted or donated.
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let view = ReadGuard::of(self)?;
+        let view = ReadGuard::acquire(self)?;
         if !self.is_host_readable() {
             let copy = self.copied()?;
             drop(view);
@@ -340,7 +340,7 @@ impl Buffer {
         if !self.is_host_readable() {
             return Ok(None);
         }
-        let guard = ReadGuard::of(self)?;
+        let guard = ReadGuard::acquire(self)?;
         self.block_until_ready()?;
         let len = self.byte_size();
         let bytes = match len {
@@ -374,8 +374,8 @@ impl Buffer {
         }
     }
 
-    /// Rejects buffers that are not row-major: the CPU plugin (xla-cpu-pjrt 0.0.1) copies the bytes unchanged and
-    /// reports the copy as row-major. Noticed by `layouts::arrays_are_read_row_major`.
+    /// Rejects buffers that are not row-major, because the CPU plugin (xla-cpu-pjrt 0.0.1) copies the bytes unchanged
+    /// and reports the copy as row-major. Test: `layouts::arrays_are_read_row_major`.
     fn check_copy(&self) -> Result<()> {
         self.state.check(|| format!("the buffer to copy ({})", self.shape_text()))?;
         match &self.order {
@@ -429,8 +429,8 @@ impl Buffer {
     }
 }
 
-/// The data of a buffer in place, see [`Buffer::view`]. It is not `Send`: deleting the buffer on the reading thread
-/// must be detected, because it would wait for itself.
+/// The data of a buffer in place, see [`Buffer::view`]. It is not `Send`, because a thread that deletes a buffer which
+/// it is reading would wait for itself; that is detected by thread.
 pub struct BufferView<'a> {
     bytes: &'a [u8],
     _guard: ReadGuard<'a>,

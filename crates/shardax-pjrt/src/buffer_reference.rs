@@ -18,7 +18,7 @@ pub(crate) struct BufferState(AtomicU32);
 const USE: u32 = 1; // a launch that reads it, counted in bits 0..15
 const VIEW: u32 = 1 << 15; // a reader of its memory, counted in bits 15..30
 const VIEWS: u32 = ((1 << 15) - 1) << 15;
-const TAKEN: u32 = 1 << 30; // a launch is donating it, or a thread is deleting it
+const EXCLUSIVE: u32 = 1 << 30; // a launch is donating it, or a thread is deleting it
 const DELETED: u32 = 2 << 30;
 const DONATED: u32 = 3 << 30;
 
@@ -41,11 +41,11 @@ impl BufferState {
     fn try_add(&self, unit: u32) -> Attempt {
         let mut state = self.0.load(Ordering::Relaxed);
         loop {
-            if state >= TAKEN {
+            if state >= EXCLUSIVE {
                 return describe(state);
             }
             // Above half of a counter's range it waits instead of overflowing into the next bit field.
-            if (unit == USE && state & (VIEW >> 1) != 0) || (unit == VIEW && state & (TAKEN >> 1) != 0) {
+            if (unit == USE && state & (VIEW >> 1) != 0) || (unit == VIEW && state & (EXCLUSIVE >> 1) != 0) {
                 return Attempt::Busy;
             }
             match self.0.compare_exchange_weak(state, state + unit, Ordering::Acquire, Ordering::Relaxed) {
@@ -57,7 +57,7 @@ impl BufferState {
 
     #[inline]
     fn try_take(&self) -> Attempt {
-        match self.0.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed) {
+        match self.0.compare_exchange(0, EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Attempt::Done,
             Err(state) => describe(state),
         }
@@ -128,7 +128,7 @@ fn describe(state: u32) -> Attempt {
         0 => Attempt::Busy, // released meanwhile: retry
         s if s >= DONATED => Attempt::Donated,
         s if s >= DELETED => Attempt::Deleted,
-        s if s & VIEWS != 0 && s < TAKEN => Attempt::Viewed,
+        s if s & VIEWS != 0 && s < EXCLUSIVE => Attempt::Viewed,
         _ => Attempt::Busy,
     }
 }
@@ -152,7 +152,7 @@ thread_local! {
 pub(crate) struct ReadGuard<'a>(&'a Buffer);
 
 impl<'a> ReadGuard<'a> {
-    pub(crate) fn of(buffer: &'a Buffer) -> Result<ReadGuard<'a>> {
+    pub(crate) fn acquire(buffer: &'a Buffer) -> Result<ReadGuard<'a>> {
         buffer.state.read()?;
         let _ = READING.try_with(|reading| reading.borrow_mut().push(buffer));
         Ok(ReadGuard(buffer))
@@ -186,7 +186,7 @@ impl BufferReference {
     ///
     /// # Errors
     /// The buffer was deleted or donated.
-    pub fn of(buffer: &Arc<Buffer>) -> Result<BufferReference> {
+    pub fn acquire(buffer: &Arc<Buffer>) -> Result<BufferReference> {
         buffer.state.read()?;
         Ok(BufferReference(buffer.clone()))
     }
@@ -238,17 +238,18 @@ impl<'a> BufferReferences<'a> {
         }
     }
 
+    /// Tries to acquire every argument once. If one is unavailable, releases those before it and returns its index.
     #[inline]
     fn try_all(args: &[&Buffer], donated: &[bool]) -> std::result::Result<(), (usize, Attempt)> {
-        let mut at = 0;
-        while at < args.len() {
-            let give = !donated.is_empty() && donated[at % donated.len()];
-            let attempt = if give { args[at].state.try_take() } else { args[at].state.try_add(USE) };
+        let mut index = 0;
+        while index < args.len() {
+            let state = &args[index].state;
+            let attempt = if is_donated(donated, index) { state.try_take() } else { state.try_add(USE) };
             if attempt != Attempt::Done {
-                Self::release(&args[..at], donated, 0);
-                return Err((at, attempt));
+                Self::release(&args[..index], donated, 0);
+                return Err((index, attempt));
             }
-            at += 1;
+            index += 1;
         }
         Ok(())
     }
@@ -261,34 +262,34 @@ impl<'a> BufferReferences<'a> {
             }
             return;
         }
-        for (at, arg) in args.iter().enumerate() {
-            if donated[at % donated.len()] { arg.state.set(taken_becomes) } else { arg.state.sub(USE) }
+        for (index, arg) in args.iter().enumerate() {
+            if donated[index % donated.len()] { arg.state.set(taken_becomes) } else { arg.state.sub(USE) }
         }
     }
 
     /// Returns an error, or waits before the next attempt.
     #[cold]
-    fn resolve(args: &[&Buffer], donated: &[bool], at: usize, attempt: Attempt, wait: &mut Wait) -> Result<()> {
+    fn resolve(args: &[&Buffer], donated: &[bool], index: usize, attempt: Attempt, wait: &mut Wait) -> Result<()> {
         let parameters = if donated.is_empty() { args.len() } else { donated.len() };
-        let name = |at: usize| {
-            let device = args[at].device();
-            format!("argument {} ({}) on {device}", at % parameters, args[at].shape_text())
-        };
+        let arg = args[index];
+        let name = || format!("argument {} ({}) on {}", index % parameters, arg.shape_text(), arg.device());
         if matches!(attempt, Attempt::Deleted | Attempt::Donated) {
-            return Err(gone(attempt, &name(at)));
+            return Err(gone(attempt, &name()));
         }
-        let gives = |at: usize| !donated.is_empty() && donated[at % donated.len()];
-        let twin = (0..args.len())
-            .find(|&other| other != at && std::ptr::eq(args[other], args[at]) && (gives(other) || gives(at)));
-        if let Some(other) = twin {
+        // Waiting for a buffer that this launch itself holds would never end.
+        let duplicate = (0..args.len()).find(|&other| {
+            let is_same_buffer = other != index && std::ptr::eq(args[other], arg);
+            is_same_buffer && (is_donated(donated, other) || is_donated(donated, index))
+        });
+        if let Some(duplicate) = duplicate {
             return Err(Error::invalid_argument(format!(
                 "{} is donated and is also passed as argument {}; pass a copy, or do not donate it",
-                name(at),
-                other % parameters
+                name(),
+                duplicate % parameters
             )));
         }
         match attempt {
-            Attempt::Viewed => wait.for_reader(args[at], || name(at)),
+            Attempt::Viewed => wait.for_reader(arg, name),
             _ => {
                 wait.for_launch();
                 Ok(())
@@ -303,14 +304,20 @@ impl<'a> BufferReferences<'a> {
             Self::release(self.args, self.donated, DONATED);
             return;
         }
-        for (at, arg) in self.args.iter().enumerate() {
-            if self.donated[at % self.donated.len()] {
+        for (index, arg) in self.args.iter().enumerate() {
+            if self.donated[index % self.donated.len()] {
                 arg.state.set(if arg.plugin_says_deleted() { DONATED } else { 0 });
             } else {
                 arg.state.sub(USE);
             }
         }
     }
+}
+
+/// Returns true if the launch donates the argument at this index; `donated` has a flag for each parameter, or is empty.
+#[inline]
+fn is_donated(donated: &[bool], index: usize) -> bool {
+    !donated.is_empty() && donated[index % donated.len()]
 }
 
 /// Waiting without a lock: spins, yields, then sleeps.

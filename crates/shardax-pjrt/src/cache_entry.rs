@@ -6,8 +6,8 @@
 //! ([`crate::hlo::outline`]), the plugin's bytes. This detects damage and mistakes, but not a forged entry (see
 //! [`crate::permissions`]). Test: `transfer::serialized_programs_with_changed_bits_are_rejected`.
 //!
-//! The outline spares the plugin from writing its whole program as text for the checks at loading, which takes a fifth of
-//! the time of loading a large step.
+//! The outline is stored because without it the checks at loading would need the plugin's program as text, and writing
+//! that takes a fifth of the time that a large step takes to load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -56,39 +56,47 @@ pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], stored: Stor
 
 /// Returns the program, if it is intact, and was written by one of these plugins with this signature.
 pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[ParameterSpec]) -> Result<Stored<'a>> {
-    let damaged = || Error::new(Code::DataLoss, "these bytes are not a compiled program, or are damaged");
+    // The digest is checked before anything else is read.
     let rest = bytes.strip_prefix(ENTRY_FORMAT.as_bytes()).ok_or_else(damaged)?;
-    let (digest, mut rest) = rest.split_at_checked(DIGEST).ok_or_else(damaged)?;
-    if Sha256::digest(rest).as_slice() != digest {
+    let (digest, mut parts) = rest.split_at_checked(DIGEST).ok_or_else(damaged)?;
+    if Sha256::digest(parts).as_slice() != digest {
         return Err(damaged());
     }
-    let mut part = || -> Option<&'a [u8]> {
-        let (len, after) = rest.split_first_chunk()?;
-        let (part, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-        rest = after;
-        Some(part)
-    };
-    let mut next = || part().ok_or_else(damaged);
-    let (its_plugin_id, its_signature) = (next()?, next()?);
-    let stored = Stored { outline: next()?, program: next()? };
-    if !plugin_ids.iter().any(|plugin_id| its_plugin_id == plugin_id.as_bytes()) {
-        let theirs = String::from_utf8_lossy(its_plugin_id);
+    let stored_plugin_id = split_part(&mut parts)?;
+    let stored_signature = split_part(&mut parts)?;
+    let stored = Stored { outline: split_part(&mut parts)?, program: split_part(&mut parts)? };
+    if !plugin_ids.iter().any(|plugin_id| stored_plugin_id == plugin_id.as_bytes()) {
+        let stored_id = String::from_utf8_lossy(stored_plugin_id);
         // The first word is the kind of identity: a client or a topology.
-        let alike = |ours: &&&str| ours.split(' ').next() == theirs.split(' ').next();
-        let ours = plugin_ids.iter().find(alike).or(plugin_ids.first()).copied().unwrap_or_default();
+        let kind = stored_id.split(' ').next();
+        let same_kind = plugin_ids.iter().find(|current| current.split(' ').next() == kind);
+        let current_id = same_kind.or(plugin_ids.first()).copied().unwrap_or_default();
         return Err(Error::failed_precondition(format!(
             "the program was compiled by another version of the plugin or for another processor: {}",
-            first_difference(&theirs, ours)
+            first_difference(&stored_id, current_id)
         )));
     }
-    let wanted = signature(parameters);
-    if its_signature != wanted.as_bytes() {
+    let expected_signature = signature(parameters);
+    if stored_signature != expected_signature.as_bytes() {
         return Err(Error::invalid_argument(format!(
-            "the compiled program takes ({}), and the signature is ({wanted})",
-            String::from_utf8_lossy(its_signature)
+            "the compiled program takes ({}), but the signature is ({expected_signature})",
+            String::from_utf8_lossy(stored_signature)
         )));
     }
     Ok(stored)
+}
+
+fn damaged() -> Error {
+    Error::new(Code::DataLoss, "these bytes are not a compiled program, or are damaged")
+}
+
+/// Splits off the first part, whose length precedes it.
+fn split_part<'a>(parts: &mut &'a [u8]) -> Result<&'a [u8]> {
+    let (len, rest) = parts.split_first_chunk().ok_or_else(damaged)?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| damaged())?;
+    let (part, rest) = rest.split_at_checked(len).ok_or_else(damaged)?;
+    *parts = rest;
+    Ok(part)
 }
 
 fn signature(parameters: &[ParameterSpec]) -> String {
@@ -101,9 +109,12 @@ fn signature(parameters: &[ParameterSpec]) -> String {
     text
 }
 
-fn first_difference(theirs: &str, ours: &str) -> String {
-    let differ = theirs.lines().zip(ours.lines()).find(|(theirs, ours)| theirs != ours);
-    differ.map_or_else(|| "they differ in length".to_owned(), |(theirs, ours)| format!("{theirs:?}, and not {ours:?}"))
+/// Describes the first line in which two plugin ids differ.
+fn first_difference(stored: &str, current: &str) -> String {
+    match stored.lines().zip(current.lines()).find(|(stored, current)| stored != current) {
+        Some((stored, current)) => format!("{stored:?}, and not {current:?}"),
+        None => "they differ in length".to_owned(),
+    }
 }
 
 /// Everything that compiled programs depend on, except the program and its options: the plugin, the devices, the
@@ -133,9 +144,10 @@ pub(crate) fn plugin_id(client: &Client) -> Result<String> {
     ))
 }
 
-/// The size of a library and a digest of blocks all over it. It is the same wherever the library is copied to, such as
-/// into an image, and differs between versions, which have other code in nearly all blocks. Reading all of a library of
-/// 260 MB would take longer than most programs take to start. A change of bytes between the blocks by hand is not seen.
+/// Identifies a library by its size and a digest of blocks spread over it. Copies of the library, for example in an
+/// image, have the same identity. Versions differ, because nearly all of their blocks contain other code. Only blocks
+/// are read, because reading a library of 260 MB would take longer than most programs take to start; manual changes
+/// between the blocks are therefore not detected.
 fn contents(library: &Path) -> io::Result<String> {
     const BLOCK: u64 = 4096;
     const BLOCKS: u64 = 64;
@@ -184,6 +196,7 @@ fn processor(cpuinfo: &str) -> Option<String> {
         "mimpid",
     ];
     const FEATURES: &[&str] = &["flags", "Features", "isa", "hart isa"];
+    // Machines with several kinds of cores list each; sorting makes the result independent of the cores' order.
     let mut lines = BTreeSet::new();
     let mut has_features = false;
     for (name, value) in cpuinfo.lines().filter_map(|line| line.split_once(':')) {
@@ -208,47 +221,58 @@ mod tests {
 
     #[test]
     fn processors_are_distinguished_with_and_without_a_model_name() {
-        let unlike = |a: &str, b: &str| assert_ne!(processor(a).unwrap(), processor(b).unwrap());
         unlike(X86, &X86.replace(" avx2", ""));
         unlike(X86, &X86.replace("model\t\t: 1", "model\t\t: 17"));
         unlike(ARM, &ARM.replace("0xd40", "0xd0c"));
         unlike(ARM, &ARM.replace(" sve", ""));
         // A machine with two kinds of cores.
         unlike(ARM, &format!("{ARM}\n{}", ARM.replace("0xd40", "0xd0c")));
-        let like = |a: &str, b: &str| assert_eq!(processor(a).unwrap(), processor(b).unwrap());
         like(X86, &X86.replace("2445.404", "1996.1"));
         like(ARM, &format!("{ARM}\n{}", ARM.replace("processor\t: 0", "processor\t: 1")));
         assert_eq!(processor(""), None);
         assert_eq!(processor("processor\t: 0\nBogoMIPS\t: 243.75\n"), None);
     }
 
-    /// A small library is read whole; of a large one, the beginning, the end and blocks between them.
+    fn like(a: &str, b: &str) {
+        assert_eq!(processor(a).unwrap(), processor(b).unwrap());
+    }
+
+    fn unlike(a: &str, b: &str) {
+        assert_ne!(processor(a).unwrap(), processor(b).unwrap());
+    }
+
+    /// The identity of a file with these bytes.
+    fn contents_of_file(path: &Path, bytes: &[u8]) -> String {
+        std::fs::write(path, bytes).unwrap();
+        contents(path).unwrap()
+    }
+
+    /// All of a small library is read, but only the beginning, the end and blocks in between of a large one.
     #[test]
     fn a_library_is_known_by_its_contents() {
         let folder = std::env::temp_dir().join(format!("shardax-pjrt-contents-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let of = |name: &str, bytes: &[u8]| {
-            std::fs::write(folder.join(name), bytes).unwrap();
-            contents(&folder.join(name)).unwrap()
-        };
+        let (file, other_file) = (folder.join("a"), folder.join("b"));
         let small: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
-        let same = of("a", &small);
-        assert_eq!(of("b", &small), same);
-        assert!(same.starts_with("100000 bytes "));
-        for at in [0, 1, 4095, 4096, 50_000, 99_999] {
+        let identity = contents_of_file(&file, &small);
+        assert_eq!(contents_of_file(&other_file, &small), identity);
+        assert!(identity.starts_with("100000 bytes "));
+        for position in [0, 1, 4095, 4096, 50_000, 99_999] {
             let mut changed = small.clone();
-            changed[at] ^= 1;
-            assert_ne!(of("c", &changed), same, "{at}");
+            changed[position] ^= 1;
+            assert_ne!(contents_of_file(&file, &changed), identity, "{position}");
         }
-        assert_ne!(of("c", &small[..99_999]), same);
+        assert_ne!(contents_of_file(&file, &small[..99_999]), identity);
+        // Of a large library, changes in the first and last block are detected.
         let large = vec![0; 3_000_000];
-        for at in [0, 4095, large.len() - 4096, large.len() - 1] {
+        let identity = contents_of_file(&file, &large);
+        for position in [0, 4095, large.len() - 4096, large.len() - 1] {
             let mut changed = large.clone();
-            changed[at] ^= 1;
-            assert_ne!(of("c", &changed), of("a", &large), "{at}");
+            changed[position] ^= 1;
+            assert_ne!(contents_of_file(&file, &changed), identity, "{position}");
         }
-        for tiny in [0, 1, 4095, 4096, 4097] {
-            assert!(of("a", &small[..tiny]).starts_with(&format!("{tiny} bytes ")));
+        for len in [0, 1, 4095, 4096, 4097] {
+            assert!(contents_of_file(&file, &small[..len]).starts_with(&format!("{len} bytes ")));
         }
         assert!(contents(&folder.join("none")).is_err());
         std::fs::remove_dir_all(&folder).unwrap();
@@ -274,7 +298,7 @@ mod tests {
         assert!(error.message.contains("\"processor a\", and not \"processor b\""), "{error}");
         let error = decode(&bytes, &plugin_ids, &parameters[..1]).unwrap_err();
         assert!(
-            error.message.contains("takes (f32[4] donated, s8[]), and the signature is (f32[4] donated)"),
+            error.message.contains("takes (f32[4] donated, s8[]), but the signature is (f32[4] donated)"),
             "{error}"
         );
     }

@@ -1,4 +1,4 @@
-//! Clients: the devices of a plugin, and the functions that make buffers and executables.
+//! Clients: the devices of a plugin, and the functions that create buffers and executables.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -44,7 +44,7 @@ pub(crate) struct ClientInner {
     pub(crate) platform_name: String,
     platform_version: String,
     process_index: usize,
-    /// Some devices are placeholders for those of other processes, which the plugin does not know.
+    /// Some devices are placeholders for devices of other processes, which the plugin does not know.
     has_owners: bool,
     /// Device memory is host memory and can be read in place.
     pub(crate) is_cpu: bool,
@@ -52,7 +52,7 @@ pub(crate) struct ClientInner {
     pub(crate) limiter: LaunchLimiter,
     /// A multi-device launch failed inside the plugin, which would hang in the next one.
     pub(crate) broken: AtomicBool,
-    /// The executions in flight that call functions of the host, and of the finished ones those that failed.
+    /// The executions in flight that call host functions, and finished ones that failed.
     host_calls: Mutex<Vec<(Arc<Event>, Arc<Launch>)>>,
     plugin_id: OnceLock<String>,
     topology_plugin_id: String,
@@ -63,11 +63,11 @@ unsafe impl Send for ClientInner {}
 unsafe impl Sync for ClientInner {}
 
 impl Client {
-    /// The largest number of devices that the CPU plugin can simulate. The plugin takes the device number divided by
-    /// 2048 for the number of a process.
+    /// The largest number of devices that the CPU plugin can simulate, because it interprets the device number divided
+    /// by 2048 as the number of a process.
     pub const MAX_CPU_DEVICES: usize = 2048;
 
-    /// Starts a client. The CPU plugin takes `cpu_device_count` (`Value::Int`, default 4).
+    /// Starts a client. The CPU plugin has the option `cpu_device_count` (`Value::Int`, default 4).
     ///
     /// # Errors
     /// The plugin cannot start, for example without its hardware, or `cpu_device_count` is not between 1 and
@@ -77,8 +77,8 @@ impl Client {
     }
 
     /// Starts a client of a plugin that supports several processes. Each process starts a client, and they find each
-    /// other through the store. Such plugins take `node_id`, the number of this process, and `num_nodes`
-    /// (`Value::Int`).
+    /// other through the store. Such plugins require the options `node_id`, the number of this process, and `num_nodes`
+    /// (both `Value::Int`).
     ///
     /// # Errors
     /// As for [`Client::new`]; the plugin's error if the other processes do not join.
@@ -88,7 +88,7 @@ impl Client {
 
     /// Starts a client of a plugin that supports one process, with placeholders for the devices of other processes:
     /// `owner` returns the process of a device id, and `process_index` is this process. Programs are
-    /// [partitioned](Client::partition) over all devices, and compiled and run on those of this process.
+    /// [partitioned](Client::partition) over all devices, and compiled and run on this process's devices.
     ///
     /// # Errors
     /// As for [`Client::new`]; also if no device belongs to this process.
@@ -113,7 +113,7 @@ impl Client {
                 && !(1..=Client::MAX_CPU_DEVICES as i64).contains(count)
             {
                 return Err(Error::invalid_argument(format!(
-                    "cpu_device_count is {count}, and must be between 1 and {}",
+                    "cpu_device_count is {count}, but must be between 1 and {}",
                     Client::MAX_CPU_DEVICES
                 )));
             }
@@ -159,8 +159,7 @@ impl Client {
         }
         let inner = Arc::new(inner);
         exit::register_client(&inner);
-        let device = |index| Device::new(inner.clone(), index);
-        let devices: Arc<[Device]> = (0..inner.devices.len()).map(device).collect();
+        let devices: Arc<[Device]> = (0..inner.devices.len()).map(|index| Device::new(inner.clone(), index)).collect();
         let addressable = devices.iter().filter(|d| d.is_addressable()).cloned().collect();
         Ok(Client { inner, devices, addressable })
     }
@@ -180,25 +179,26 @@ impl Client {
         &self.inner.platform_version
     }
 
-    /// The number of this process among those that share the devices; 0 if it is the only one.
+    /// The number of this process among the processes that share the devices; 0 if it is the only one.
     pub fn process_index(&self) -> usize {
         self.inner.process_index
     }
 
-    /// Waits until all executions that call host functions are done, also those without results.
+    /// Waits until all executions that call host functions are done, including executions without results.
     ///
     /// # Errors
-    /// The first error of such an execution since the last call; also a call from a host function, which would wait for
-    /// itself.
+    /// The first error of such an execution since the last call. You cannot call it from a host function, because that
+    /// would wait for itself.
     pub fn wait_for_host_calls(&self) -> Result<()> {
         crate::ffi::check_outside()?;
-        let all = std::mem::take(&mut *self.inner.host_calls.lock().unwrap_or_else(PoisonError::into_inner));
-        // All are waited for, also after an error.
-        all.iter().map(|(event, launch)| event.wait_ref().and_then(|()| launch.check())).fold(Ok(()), Result::and)
+        let calls = std::mem::take(&mut *self.inner.host_calls.lock().unwrap_or_else(PoisonError::into_inner));
+        // The fold does not stop at the first error, so that every call is awaited.
+        calls.iter().map(|(event, launch)| event.wait_ref().and_then(|()| launch.check())).fold(Ok(()), Result::and)
     }
 
-    /// Returns true if an execution on several devices failed inside the plugin. The next one would hang, so all
-    /// further ones are rejected. Executions on one device and transfers still work. A new client on the same plugin does all.
+    /// Returns true if an execution on several devices failed inside the plugin. All further ones are rejected, because
+    /// the next one would hang. Executions on one device and transfers still work. To run on several devices again,
+    /// create a new client of the same plugin.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.inner.is_broken()
@@ -284,8 +284,9 @@ impl Client {
     }
 
     /// # Safety
-    /// `data` stays valid and unchanged for as long as `semantics` allows the plugin to use it; the event tells when
-    /// that ends.
+    /// `data` stays valid and unchanged for as long as `semantics` allows the plugin to use it; the event completes
+    /// when
+    /// that time ends.
     unsafe fn put(
         &self,
         data: &[u8],
@@ -300,7 +301,7 @@ impl Client {
             .ok_or_else(|| Error::invalid_argument(format!("{} is not a valid shape", ShapeText(ty, dims))))?;
         if data.len() != needed {
             return Err(Error::invalid_argument(format!(
-                "host data of {} bytes was passed for {}, which takes {needed} bytes",
+                "host data of {} bytes was passed for {}, which has {needed} bytes",
                 data.len(),
                 ShapeText(ty, dims)
             )));
@@ -339,7 +340,7 @@ impl Client {
         }
         if !device.is_addressable() {
             return Err(Error::invalid_argument(format!(
-                "{device} belongs to process {}, and this is process {}",
+                "{device} belongs to process {}, but this is process {}",
                 device.process_index(),
                 self.process_index()
             )));
@@ -375,9 +376,9 @@ impl ClientInner {
             let mut local = ClientAddressableDevices { client, ..Default::default() };
             api.call(&mut local)?;
             let local = slice(local.devices, local.num_devices);
-            let mut all = ClientDevices { client, ..Default::default() };
-            api.call(&mut all)?;
-            for &device in slice(all.devices, all.num_devices) {
+            let mut list = ClientDevices { client, ..Default::default() };
+            api.call(&mut list)?;
+            for &device in slice(list.devices, list.num_devices) {
                 self.devices.push(DeviceInfo::read(api, device, local.contains(&device))?);
             }
         }
@@ -403,8 +404,8 @@ impl ClientInner {
     ///
     /// The CPU plugin (xla-cpu-pjrt 0.0.1) matches the participants of a collective by this number, the device ids and
     /// the channel, in one table of the process. Collectives of two clients under the same number would exchange data
-    /// with each other, which gives wrong results or a crash. Other platforms compare the number between processes, so
-    /// it stays 0 there. Noticed by `hazards::clients_running_at_the_same_time_are_independent`.
+    /// with each other, which leads to wrong results or a crash. Other platforms compare the number between processes,
+    /// so it must be 0 there. Test: `hazards::clients_running_at_the_same_time_are_independent`.
     #[inline]
     pub(crate) fn launch_id(&self) -> i32 {
         static NEXT: AtomicI32 = AtomicI32::new(1);
@@ -416,18 +417,18 @@ impl ClientInner {
 
     /// Adds an execution that calls functions of the host.
     pub(crate) fn calls_host(&self, completion: &[Arc<Event>], launch: &Arc<Launch>) {
-        let mut all = self.host_calls.lock().unwrap_or_else(PoisonError::into_inner);
-        // A loop of steps that nobody waits for: those that ended well are dropped when many have been added.
-        if all.len() >= all.capacity() {
+        let mut calls = self.host_calls.lock().unwrap_or_else(PoisonError::into_inner);
+        // A loop may run many steps without waiting for them. Before the list grows, successful executions are dropped.
+        if calls.len() >= calls.capacity() {
             let mut errors = 0;
-            all.retain(|(event, launch)| {
+            calls.retain(|(event, launch)| {
                 let done = event.is_ready();
                 let failed = done && event.wait_ref().and_then(|()| launch.check()).is_err();
                 errors += usize::from(failed);
                 !done || (failed && errors == 1)
             });
         }
-        all.extend(completion.iter().map(|event| (event.clone(), launch.clone())));
+        calls.extend(completion.iter().map(|event| (event.clone(), launch.clone())));
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -146,7 +146,7 @@ impl Device {
 
     /// Returns true if both belong to the same client, so that data can be copied between them.
     #[inline]
-    pub fn is_beside(&self, other: &Device) -> bool {
+    pub fn shares_client_with(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.client, &other.client)
     }
 
@@ -208,19 +208,18 @@ impl Device {
         let mut args = DeviceMemoryStats { device: self.raw(), ..Default::default() };
         // SAFETY: the device is live.
         unsafe { self.client.plugin.api().call(&mut args)? };
-        let some = |set: bool, value: i64| set.then_some(value);
         Ok(MemoryStats {
             bytes_in_use: args.bytes_in_use,
-            peak_bytes_in_use: some(args.peak_bytes_in_use_is_set, args.peak_bytes_in_use),
-            num_allocs: some(args.num_allocs_is_set, args.num_allocs),
-            largest_alloc_size: some(args.largest_alloc_size_is_set, args.largest_alloc_size),
-            bytes_limit: some(args.bytes_limit_is_set, args.bytes_limit),
-            bytes_reserved: some(args.bytes_reserved_is_set, args.bytes_reserved),
-            peak_bytes_reserved: some(args.peak_bytes_reserved_is_set, args.peak_bytes_reserved),
-            bytes_reservable_limit: some(args.bytes_reservable_limit_is_set, args.bytes_reservable_limit),
-            largest_free_block_bytes: some(args.largest_free_block_bytes_is_set, args.largest_free_block_bytes),
-            pool_bytes: some(args.pool_bytes_is_set, args.pool_bytes),
-            peak_pool_bytes: some(args.peak_pool_bytes_is_set, args.peak_pool_bytes),
+            peak_bytes_in_use: args.peak_bytes_in_use_is_set.then_some(args.peak_bytes_in_use),
+            num_allocs: args.num_allocs_is_set.then_some(args.num_allocs),
+            largest_alloc_size: args.largest_alloc_size_is_set.then_some(args.largest_alloc_size),
+            bytes_limit: args.bytes_limit_is_set.then_some(args.bytes_limit),
+            bytes_reserved: args.bytes_reserved_is_set.then_some(args.bytes_reserved),
+            peak_bytes_reserved: args.peak_bytes_reserved_is_set.then_some(args.peak_bytes_reserved),
+            bytes_reservable_limit: args.bytes_reservable_limit_is_set.then_some(args.bytes_reservable_limit),
+            largest_free_block_bytes: args.largest_free_block_bytes_is_set.then_some(args.largest_free_block_bytes),
+            pool_bytes: args.pool_bytes_is_set.then_some(args.pool_bytes),
+            peak_pool_bytes: args.peak_pool_bytes_is_set.then_some(args.peak_pool_bytes),
         })
     }
 }

@@ -1,7 +1,7 @@
-//! DLPack: arrays in memory that libraries hand to each other without a copy.
+//! DLPack: arrays that libraries exchange without a copy.
 //!
-//! A [`Tensor`] owns a managed tensor of DLPack's C ABI, with or without a version, and calls its deleter once. The layouts
-//! are those of `dlpack.h` 1.1.
+//! A [`Tensor`] owns a managed tensor of DLPack's C ABI, with or without a version, and calls its deleter once. The
+//! structs have the layouts of `dlpack.h` 1.1.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -51,7 +51,7 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// `DLManagedTensor`: a tensor with the function that frees it. It is in capsules named `dltensor`.
+/// `DLManagedTensor`: a tensor with the function that frees it. Python capsules named `dltensor` contain one.
 #[repr(C)]
 pub struct ManagedTensor {
     tensor: DlTensor,
@@ -59,7 +59,7 @@ pub struct ManagedTensor {
     deleter: Option<unsafe extern "C" fn(*mut ManagedTensor)>,
 }
 
-/// `DLManagedTensorVersioned`, of DLPack 1.0 on. It is in capsules named `dltensor_versioned`.
+/// `DLManagedTensorVersioned`, since DLPack 1.0. Python capsules named `dltensor_versioned` contain one.
 #[repr(C)]
 pub struct ManagedTensorVersioned {
     major: u32,
@@ -73,10 +73,10 @@ pub struct ManagedTensorVersioned {
 const VERSION: (u32, u32) = (1, 1);
 const READ_ONLY: u64 = 1;
 
-/// A tensor that another library gave, or that is to be given to one. Dropping it calls its deleter.
+/// A tensor received from another library, or to be passed to one. Dropping it calls its deleter.
 ///
-/// A Rust value can be moved only once, so no tensor is consumed twice; who unpacks a Python capsule renames it to
-/// `used_dltensor`, as DLPack asks.
+/// A Rust value can be moved only once, so no tensor is consumed twice. If you unpack a Python capsule, rename it to
+/// `used_dltensor`, as DLPack requires.
 pub struct Tensor(Raw);
 
 enum Raw {
@@ -84,7 +84,7 @@ enum Raw {
     Versioned(NonNull<ManagedTensorVersioned>),
 }
 
-// SAFETY: `from_raw` and `from_raw_versioned` ask for tensors that any thread may read and free.
+// SAFETY: `from_raw` and `from_raw_versioned` require tensors that any thread may read and free.
 unsafe impl Send for Tensor {}
 unsafe impl Sync for Tensor {}
 
@@ -109,20 +109,20 @@ impl Drop for Tensor {
 }
 
 impl Tensor {
-    /// Takes ownership of a managed tensor, also where it fails.
+    /// Takes ownership of a managed tensor, even if it returns an error.
     ///
     /// # Safety
     /// `raw` is null or a valid `DLManagedTensor` that nobody else frees. Its memory stays valid and unchanged until the
     /// deleter is called, which any thread may do.
     ///
     /// # Errors
-    /// The pointer is null, or the tensor's shape or type is not one of arrays.
+    /// The pointer is null, or no array can have the tensor's shape or type.
     pub unsafe fn from_raw(raw: *mut ManagedTensor) -> Result<Tensor> {
         let raw = NonNull::new(raw).ok_or_else(|| Error::invalid_argument("the DLPack tensor is a null pointer"))?;
         Tensor(Raw::Plain(raw)).checked()
     }
 
-    /// Like [`Tensor::from_raw`], of a tensor with a version.
+    /// Like [`Tensor::from_raw`], for a tensor with a version.
     ///
     /// # Safety
     /// As for [`Tensor::from_raw`].
@@ -143,47 +143,48 @@ impl Tensor {
     fn checked(self) -> Result<Tensor> {
         let tensor = self.tensor();
         let dims = usize::try_from(tensor.ndim).ok().filter(|ndim| *ndim == 0 || !tensor.shape.is_null());
-        let invalid = |what: String| Err(Error::invalid_argument(format!("the DLPack tensor {what}")));
         if dims.is_none() {
-            return invalid(format!("has {} dimensions and no shape", tensor.ndim));
+            return invalid_tensor(format!("has {} dimensions and no shape", tensor.ndim));
         }
         let ty = self.element_type()?;
         if dense_byte_size(ty, self.shape()).is_none() {
-            return invalid(format!("has the shape {:?}, which is not one of an array", self.shape()));
+            return invalid_tensor(format!("has the shape {:?}, which is not one of an array", self.shape()));
         }
         if tensor.data.is_null() && self.shape().iter().all(|&dim| dim != 0) {
-            return invalid(format!("of shape {:?} has no data", self.shape()));
+            return invalid_tensor(format!("of shape {:?} has no data", self.shape()));
         }
         Ok(self)
     }
 
-    /// A tensor of host data, of elements of this type, row-major. The data is read-only for its consumer.
+    /// Exports row-major host data as a tensor. Its consumer must not write to it.
     ///
     /// # Errors
     /// The data does not have the size of this shape, or DLPack has no such type.
-    pub fn of_host(data: Arc<dyn HostBytes>, ty: ElementType, dims: &[i64]) -> Result<Tensor> {
+    pub fn from_host(data: Arc<dyn HostBytes>, ty: ElementType, dims: &[i64]) -> Result<Tensor> {
         let bytes = data.bytes();
         if dense_byte_size(ty, dims) != Some(bytes.len()) {
-            let what = format!("{} bytes are not the elements of an array of {ty:?} of {dims:?}", bytes.len());
-            return Err(Error::invalid_argument(what));
+            let message = format!("{} bytes are not the elements of an array of {ty:?} of {dims:?}", bytes.len());
+            return Err(Error::invalid_argument(message));
         }
-        let at = bytes.as_ptr().cast_mut().cast();
-        Ok(export(Box::new(data), at, DlDevice { kind: CPU, id: 0 }, data_type(ty)?, dims))
+        let address = bytes.as_ptr().cast_mut().cast();
+        Ok(export(Box::new(data), address, DlDevice { kind: CPU, id: 0 }, data_type(ty)?, dims))
     }
 
-    /// A tensor of a buffer in host memory, which it keeps from being deleted or donated. Waits for the data.
+    /// Exports a buffer in host memory as a tensor. Waits for the data. The buffer cannot be deleted or donated as long
+    /// as the tensor exists.
     ///
     /// # Errors
-    /// The data is not in host memory, dense and row-major; the buffer was deleted or donated; or DLPack has no such type.
-    pub fn of_buffer(buffer: &Arc<Buffer>) -> Result<Tensor> {
+    /// The data is not in host memory, dense and row-major; the buffer was deleted or donated; or DLPack has no such
+    /// type.
+    pub fn from_buffer(buffer: &Arc<Buffer>) -> Result<Tensor> {
         let ty = data_type(buffer.element_type())?;
-        let reference = BufferReference::of(buffer)?;
+        let reference = BufferReference::acquire(buffer)?;
         let Some(view) = buffer.view()? else {
             return Err(Error::invalid_argument(format!("{buffer:?} is not in host memory that can be shared")));
         };
-        let at = view.as_ptr().cast_mut().cast();
+        let address = view.as_ptr().cast_mut().cast();
         drop(view);
-        Ok(export(Box::new(reference), at, DlDevice { kind: CPU, id: 0 }, ty, buffer.dims()))
+        Ok(export(Box::new(reference), address, DlDevice { kind: CPU, id: 0 }, ty, buffer.dims()))
     }
 
     fn tensor(&self) -> &DlTensor {
@@ -196,12 +197,13 @@ impl Tensor {
         }
     }
 
-    fn list(&self, at: *const i64) -> Option<&[i64]> {
+    /// Reads a list with an entry for each dimension; `None` if the pointer is null.
+    fn list(&self, list: *const i64) -> Option<&[i64]> {
         let len = usize::try_from(self.tensor().ndim).unwrap_or(0);
         match len {
             0 => Some(&[]),
             // SAFETY: lists that are not null have an entry for each dimension.
-            _ => (!at.is_null()).then(|| unsafe { std::slice::from_raw_parts(at, len) }),
+            _ => (!list.is_null()).then(|| unsafe { std::slice::from_raw_parts(list, len) }),
         }
     }
 
@@ -221,11 +223,12 @@ impl Tensor {
     /// There is no such element type.
     pub fn element_type(&self) -> Result<ElementType> {
         let ty = self.tensor().dtype;
-        let found = TYPES.iter().find(|(_, code, bits)| (*code, *bits, 1) == (ty.code, ty.bits, ty.lanes));
-        found.map(|(ty, ..)| *ty).ok_or_else(|| {
+        let entry = TYPES.iter().find(|(_, code, bits)| (*code, *bits, 1) == (ty.code, ty.bits, ty.lanes));
+        entry.map(|(ty, ..)| *ty).ok_or_else(|| {
             let DlDataType { code, bits, lanes } = ty;
-            let what = format!("has elements of code {code}, {bits} bits and {lanes} lanes, which no array has");
-            Error::invalid_argument(format!("the DLPack tensor {what}"))
+            Error::invalid_argument(format!(
+                "the DLPack tensor has elements of code {code}, {bits} bits and {lanes} lanes, which no array has"
+            ))
         })
     }
 
@@ -252,7 +255,8 @@ impl Tensor {
         }
     }
 
-    /// Returns true if its consumer must not write to the memory. Tensors without a version do not tell: `false`.
+    /// Returns true if the consumer must not write to the memory. Tensors without a version do not state it, and return
+    /// `false`.
     pub fn is_read_only(&self) -> bool {
         match &self.0 {
             Raw::Plain(_) => false,
@@ -268,14 +272,16 @@ impl Tensor {
             return self.is_on_host().then_some(&[]);
         }
         let dense = row_major(self.shape());
+        let strides = self.strides();
         // The stride of a dimension with one entry is not used.
-        let fits = |((dim, own), dense): ((&i64, &i64), &i64)| *dim == 1 || own == dense;
-        let in_place = self.is_on_host() && self.shape().iter().zip(&self.strides()).zip(&dense).all(fits);
+        let is_dense =
+            self.shape().iter().zip(&strides).zip(&dense).all(|((dim, stride), dense)| *dim == 1 || stride == dense);
+        let in_place = self.is_on_host() && is_dense;
         // SAFETY: the tensor's memory has all its elements, which are these bytes, and stays unchanged.
         in_place.then(|| unsafe { std::slice::from_raw_parts(self.first().cast_const(), len) })
     }
 
-    /// The bytes of the elements, copied in row-major order, whatever their strides.
+    /// Copies the elements in row-major order, regardless of their strides.
     ///
     /// # Errors
     /// They are not in host memory, or there is no memory for a copy.
@@ -294,10 +300,10 @@ impl Tensor {
             .map_err(|e| Error::invalid_argument(format!("no memory to copy a DLPack tensor of {len} bytes: {e}")))?;
         let mut index = vec![0; shape.len()];
         while out.len() < len {
-            let at: i64 = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
-            // SAFETY: strides lead to the tensor's own elements.
+            let offset: i64 = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
+            // SAFETY: strides lead to the tensor's manager elements.
             out.extend_from_slice(unsafe {
-                std::slice::from_raw_parts(self.first().offset(at as isize * width as isize).cast_const(), width)
+                std::slice::from_raw_parts(self.first().offset(offset as isize * width as isize).cast_const(), width)
             });
             for d in (0..shape.len()).rev() {
                 index[d] += 1;
@@ -317,7 +323,7 @@ impl Tensor {
         tensor.data.cast::<u8>().wrapping_add(usize::try_from(tensor.byte_offset).unwrap_or(0))
     }
 
-    /// Gives the tensor to a library as a `DLManagedTensor`: whoever has the pointer calls the deleter, once, on any thread.
+    /// Converts the tensor to a `DLManagedTensor` for another library, which must call the deleter once, on any thread.
     pub fn into_raw(self) -> *mut ManagedTensor {
         match self.0 {
             Raw::Plain(raw) => {
@@ -345,7 +351,7 @@ impl Tensor {
         }
     }
 
-    /// The parts that a tensor of the other form has in common with this one.
+    /// The parts that both forms of a tensor have in common.
     fn parts(&self) -> (*mut c_void, DlDevice, DlDataType, Dims) {
         let tensor = self.tensor();
         let dims = Dims { shape: self.shape().to_vec(), strides: self.strides() };
@@ -372,10 +378,10 @@ struct Dims {
     strides: Vec<i64>,
 }
 
-/// The memory of a tensor that is made here.
+/// The memory of a tensor that this module exports.
 struct Exported {
     dims: Dims,
-    /// Dropped by the deleter: whatever keeps the memory.
+    /// The owner of the memory, which the deleter drops.
     owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -387,7 +393,12 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// A tensor of this memory that nobody writes to while `owner` exists.
+/// Returns an error about an invalid tensor.
+fn invalid_tensor<T>(problem: String) -> Result<T> {
+    Err(Error::invalid_argument(format!("the DLPack tensor {problem}")))
+}
+
+/// Exports memory that nobody writes to while `owner` exists.
 fn export(
     owner: Box<dyn Any + Send + Sync>,
     at: *mut c_void,
@@ -401,42 +412,42 @@ fn export(
     Tensor(Raw::Versioned(unsafe { NonNull::new_unchecked(raw) }))
 }
 
-/// The tensor, and what its manager owns.
+/// The tensor, and the box that its manager owns.
 fn exported(
     owner: Box<dyn Any + Send + Sync>,
-    at: *mut c_void,
+    address: *mut c_void,
     device: DlDevice,
     dtype: DlDataType,
     dims: &Dims,
 ) -> (DlTensor, Box<Exported>) {
-    let mut own = Box::new(Exported { dims: dims.clone(), owner });
+    let mut manager = Box::new(Exported { dims: dims.clone(), owner });
     let tensor = DlTensor {
-        data: at,
+        data: address,
         device,
         ndim: i32::try_from(dims.shape.len()).unwrap_or(i32::MAX),
         dtype,
-        shape: own.dims.shape.as_mut_ptr(),
-        strides: own.dims.strides.as_mut_ptr(),
+        shape: manager.dims.shape.as_mut_ptr(),
+        strides: manager.dims.strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    (tensor, own)
+    (tensor, manager)
 }
 
-fn plain((tensor, own): (DlTensor, Box<Exported>)) -> *mut ManagedTensor {
+fn plain((tensor, manager): (DlTensor, Box<Exported>)) -> *mut ManagedTensor {
     unsafe extern "C" fn delete(raw: *mut ManagedTensor) {
         // SAFETY: the boxes were made below, and a deleter is called once.
         unsafe { free(Box::from_raw(raw).manager_ctx) }
     }
-    let manager_ctx = Box::into_raw(own).cast();
+    let manager_ctx = Box::into_raw(manager).cast();
     Box::into_raw(Box::new(ManagedTensor { tensor, manager_ctx, deleter: Some(delete) }))
 }
 
-fn versioned((tensor, own): (DlTensor, Box<Exported>), flags: u64) -> *mut ManagedTensorVersioned {
+fn versioned((tensor, manager): (DlTensor, Box<Exported>), flags: u64) -> *mut ManagedTensorVersioned {
     unsafe extern "C" fn delete(raw: *mut ManagedTensorVersioned) {
         // SAFETY: the boxes were made below, and a deleter is called once.
         unsafe { free(Box::from_raw(raw).manager_ctx) }
     }
-    let manager_ctx = Box::into_raw(own).cast();
+    let manager_ctx = Box::into_raw(manager).cast();
     let (major, minor) = VERSION;
     Box::into_raw(Box::new(ManagedTensorVersioned { major, minor, manager_ctx, deleter: Some(delete), flags, tensor }))
 }
@@ -444,18 +455,18 @@ fn versioned((tensor, own): (DlTensor, Box<Exported>), flags: u64) -> *mut Manag
 /// Frees what a manager owns.
 ///
 /// # Safety
-/// `own` is a box of [`Exported`] that nobody else frees.
-unsafe fn free(own: *mut c_void) {
+/// `manager` is a box of [`Exported`] that nobody else frees.
+unsafe fn free(manager: *mut c_void) {
     // SAFETY: promised by the caller.
-    let own = unsafe { Box::from_raw(own.cast::<Exported>()) };
-    // A destructor of the owner's must not unwind into the other library.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(move || drop(own.owner))) {
+    let manager = unsafe { Box::from_raw(manager.cast::<Exported>()) };
+    // A panic in the owner's destructor must not unwind into the other library.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(move || drop(manager.owner))) {
         panic_text(panic);
     }
 }
 
-/// The element types that DLPack has, with their codes and bits. Types of less than a byte are packed there and take a byte
-/// each here, so they are not among them.
+/// DLPack's element types with their codes and bits. Types narrower than a byte are missing, because DLPack packs them,
+/// while a buffer stores each in a byte.
 const TYPES: [(ElementType, u8, u8); 21] = {
     use ElementType::*;
     [
@@ -485,13 +496,13 @@ const TYPES: [(ElementType, u8, u8); 21] = {
 
 /// Returns true if DLPack has this type.
 pub fn is_supported(ty: ElementType) -> bool {
-    TYPES.iter().any(|(own, ..)| *own == ty)
+    TYPES.iter().any(|(manager, ..)| *manager == ty)
 }
 
 fn data_type(ty: ElementType) -> Result<DlDataType> {
-    let found = TYPES.iter().find(|(own, ..)| *own == ty);
+    let entry = TYPES.iter().find(|(supported, ..)| *supported == ty);
     let (_, code, bits) =
-        found.ok_or_else(|| Error::invalid_argument(format!("DLPack has no type for arrays of {}", ty.hlo_name())))?;
+        entry.ok_or_else(|| Error::invalid_argument(format!("DLPack has no type for arrays of {}", ty.hlo_name())))?;
     Ok(DlDataType { code: *code, bits: *bits, lanes: 1 })
 }
 
@@ -518,7 +529,7 @@ mod tests {
 
     fn counted(bytes: Vec<u8>, dims: &[i64]) -> (Tensor, Arc<AtomicUsize>) {
         let drops = Arc::new(AtomicUsize::new(0));
-        let tensor = Tensor::of_host(Arc::new(Counted(bytes, drops.clone())), ElementType::U8, dims);
+        let tensor = Tensor::from_host(Arc::new(Counted(bytes, drops.clone())), ElementType::U8, dims);
         (tensor.expect("the bytes fit"), drops)
     }
 
@@ -560,7 +571,7 @@ mod tests {
             (tensor.bytes_in_place().is_some(), tensor.to_bytes().expect("it is in host memory"))
         };
         assert_eq!(read([3, 2], [1, 3], 0), (false, vec![0, 3, 1, 4, 2, 5]));
-        // The rows backwards, one row twice, and one row, whose own stride does not count.
+        // The rows backwards, one row twice, and one row, whose manager stride does not count.
         assert_eq!(read([2, 3], [-3, 1], 3), (false, vec![3, 4, 5, 0, 1, 2]));
         assert_eq!(read([2, 3], [0, 1], 0), (false, vec![0, 1, 2, 0, 1, 2]));
         assert_eq!(read([1, 3], [77, 1], 3), (true, vec![3, 4, 5]));
@@ -578,9 +589,9 @@ mod tests {
         let on_gpu = changed(|raw| raw.tensor.device = DlDevice { kind: 2, id: 1 }).expect("a tensor");
         assert!(on_gpu.bytes_in_place().is_none());
         assert!(on_gpu.to_bytes().expect_err("not here").to_string().contains("on cuda:1 cannot be read"));
-        let short = Tensor::of_host(Arc::new(Counted(vec![0; 3], Arc::default())), ElementType::F32, &[1]);
+        let short = Tensor::from_host(Arc::new(Counted(vec![0; 3], Arc::default())), ElementType::F32, &[1]);
         assert!(message(short).contains("3 bytes are not the elements"));
-        let packed = Tensor::of_host(Arc::new(Counted(vec![0; 1], Arc::default())), ElementType::S4, &[1]);
+        let packed = Tensor::from_host(Arc::new(Counted(vec![0; 1], Arc::default())), ElementType::S4, &[1]);
         assert!(message(packed).contains("DLPack has no type for arrays of s4"));
     }
 }

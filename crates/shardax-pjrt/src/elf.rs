@@ -28,9 +28,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     if !is_elf {
         return Err(Error::new(Code::DataLoss, "it is not a shared library (no ELF header)"));
     }
-    let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| header[at + i]));
-    let (class, order, kind, machine) = (header[4], header[5], u16_at(16), u16_at(18));
+    let (class, order, kind, machine) = (header[4], header[5], u16_at(&header, 16), u16_at(&header, 18));
     if class != 2 || order != 1 || kind != 3 {
         return Err(Error::new(Code::DataLoss, "it is not a 64-bit little-endian shared library"));
     }
@@ -41,12 +39,25 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     }
     // The section table is written last, so a file that contains its end is complete. Without one, only the program
     // table can be checked.
-    let table_end = |offset: u64, size: u16, count: u16| offset.checked_add(u64::from(size) * u64::from(count));
-    let ends = [table_end(u64_at(32), u16_at(54), u16_at(56)), table_end(u64_at(40), u16_at(58), u16_at(60))];
-    for end in ends {
+    let program_table = table_end(u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
+    let section_table = table_end(u64_at(&header, 40), u16_at(&header, 58), u16_at(&header, 60));
+    for end in [program_table, section_table] {
         if end.is_none_or(|end| end > size) {
             return Err(Error::new(Code::DataLoss, "the file is truncated"));
         }
     }
     Ok(())
+}
+
+fn u16_at(header: &[u8; 64], offset: usize) -> u16 {
+    u16::from_le_bytes(std::array::from_fn(|i| header[offset + i]))
+}
+
+fn u64_at(header: &[u8; 64], offset: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| header[offset + i]))
+}
+
+/// The end of a table of `count` entries of `size` bytes; `None` if it overflows.
+fn table_end(offset: u64, size: u16, count: u16) -> Option<u64> {
+    offset.checked_add(u64::from(size) * u64::from(count))
 }

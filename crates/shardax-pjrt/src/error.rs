@@ -14,7 +14,7 @@ pub struct Error {
     pub message: String,
 }
 
-/// Status codes of PJRT, which are those of absl and gRPC.
+/// PJRT's status codes, which it shares with absl and gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Code {

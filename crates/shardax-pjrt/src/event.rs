@@ -32,6 +32,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 thread_local! {
+    // Set on the plugin's threads during a callback, because dropping a client there would wait for that thread.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -23,15 +23,15 @@ pub struct Executable {
     /// Declared before `client`, because it must be dropped first.
     program: CompiledProgram,
     pub(crate) loaded: NonNull<RawLoaded>,
-    /// A flag for each parameter: whether it is donated. Empty if none is.
+    /// A flag for each parameter that is true if it is donated. Empty if no parameter is donated.
     pub(crate) donated: Vec<bool>,
     /// In the order in which arguments are passed; empty for a portable executable.
     pub(crate) devices: Vec<Device>,
     device_ids: Vec<usize>,
     /// Set by the first launch.
     pub(crate) launched: AtomicBool,
-    /// The bytes that it was loaded from. Of a loaded program, the CPU plugin (xla-cpu-pjrt 0.0.1) serializes no
-    /// machine code, and the result fails when it runs ("Function … not found"). Noticed by
+    /// The bytes that it was loaded from. They are kept because the CPU plugin (xla-cpu-pjrt 0.0.1) serializes a loaded
+    /// program without its machine code, which then fails when it runs ("Function … not found"). Test:
     /// `transfer::serialized_programs_run_again`.
     bytes: Option<Box<[u8]>>,
     pub(crate) client: Client,

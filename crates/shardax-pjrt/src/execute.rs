@@ -25,6 +25,9 @@ type Origin = Option<Arc<Launch>>;
 /// The buffers of one launch; inline for one device and few arrays.
 type Pointers = SmallVec<[*mut RawBuffer; 16]>;
 
+/// The completion event of each device.
+type Events = SmallVec<[*mut RawEvent; 8]>;
+
 /// A launch that the plugin accepted.
 struct Started {
     outputs: Pointers,
@@ -62,17 +65,18 @@ impl Executable {
             .collect()
     }
 
-    /// Runs the program on one device: any device for a portable executable, otherwise one of its own. A program with
-    /// collectives cannot run on one device, because they would wait for the others.
+    /// Runs the program on one device. A portable executable can run on any device, others only on one of
+    /// [`Executable::devices`]. A program with collectives cannot run on one device, because it would wait for the
+    /// others.
     ///
     /// # Errors
-    /// As for [`Executable::execute`]; also for a program with collectives, or a device that is not its own.
+    /// As for [`Executable::execute`]; also for a program with collectives, or a device that it was not compiled for.
     pub fn execute_on(&self, args: &[&Buffer], device: &Device) -> Result<Vec<Buffer>> {
         if self.devices.is_empty() {
             self.client.check_device(device)?;
         } else if !self.devices.contains(device) {
             return Err(Error::invalid_argument(format!(
-                "the program was compiled for devices {:?}, and {device} is not one of them",
+                "the program was compiled for devices {:?}, but {device} is not one of them",
                 self.device_ids()
             )));
         }
@@ -86,10 +90,15 @@ impl Executable {
     }
 
     #[inline]
+    /// Checks and launches the program, on all of `devices` or on `on`.
+    ///
+    /// The order of the steps matters. Everything that can fail without the plugin comes first. Waiting for other
+    /// launches comes before the arguments are referenced, because those launches may use the same arguments. After
+    /// the plugin was called, each reference and each place in the limiter is released on every path.
     fn launch(&self, args: &[&Buffer], devices: &[Device], on: *mut RawDevice) -> Result<Started> {
-        let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
         ffi::check_outside()?;
         self.check(args, devices)?;
+        // Launches that can fail while they run are recorded, so that their results return the failure.
         let tracked = self.calls_host || args.iter().any(|arg| arg.origin.is_some());
         let launch_id = if tracked || devices.len() > 1 { self.client.inner.launch_id() } else { 0 };
         let origin =
@@ -110,46 +119,7 @@ impl Executable {
             }
         };
 
-        let inputs: Pointers = args.iter().map(|arg| arg.raw()).collect();
-        let mut outputs = Pointers::from_elem(std::ptr::null_mut(), num_outputs * devices.len());
-        let mut input_lists = SmallVec::<[*const *mut RawBuffer; 8]>::new();
-        let mut output_lists = SmallVec::<[*mut *mut RawBuffer; 8]>::new();
-        let (first_input, first_output) = (inputs.as_ptr(), outputs.as_mut_ptr());
-        for device in 0..devices.len() {
-            input_lists.push(first_input.wrapping_add(device * num_args));
-            output_lists.push(first_output.wrapping_add(device * num_outputs));
-        }
-        let mut options = ExecuteOptions {
-            struct_size: size_of::<ExecuteOptions>(),
-            extension_start: std::ptr::null_mut(),
-            send_callbacks: std::ptr::null_mut(),
-            recv_callbacks: std::ptr::null_mut(),
-            num_send_ops: 0,
-            num_recv_ops: 0,
-            launch_id,
-            non_donatable_input_indices: std::ptr::null(),
-            num_non_donatable_input_indices: 0,
-            context: std::ptr::null_mut(),
-            call_location: std::ptr::null(),
-            num_tasks: 0,
-            task_ids: std::ptr::null_mut(),
-            incarnation_ids: std::ptr::null_mut(),
-        };
-        let mut events = SmallVec::<[*mut RawEvent; 8]>::from_elem(std::ptr::null_mut(), devices.len());
-        let mut call = LoadedExecute {
-            executable: self.loaded.as_ptr(),
-            options: &raw mut options,
-            argument_lists: input_lists.as_ptr(),
-            num_devices: devices.len(),
-            num_args,
-            output_lists: output_lists.as_ptr(),
-            device_complete_events: events.as_mut_ptr(),
-            execute_device: on,
-            ..Default::default()
-        };
-        // SAFETY: the lists have the lengths that `call` states; every argument is live, belongs to this client, and is
-        // referenced, so that no other thread deletes or donates it; `Api::call` fills in the size.
-        let result = unsafe { self.api().call(&mut call) };
+        let (outputs, events, result) = self.call_plugin(args, devices.len(), on, launch_id);
         references.finish(result.is_ok());
         match result {
             Ok(()) => {
@@ -170,17 +140,70 @@ impl Executable {
         }
     }
 
+    /// Calls the plugin. Returns the results and the completion event of each device, both valid only after success.
+    #[inline]
+    fn call_plugin(
+        &self,
+        args: &[&Buffer],
+        num_devices: usize,
+        on: *mut RawDevice,
+        launch_id: i32,
+    ) -> (Pointers, Events, Result<()>) {
+        let (num_args, num_outputs) = (self.parameters.len(), self.outputs.len());
+        let inputs: Pointers = args.iter().map(|arg| arg.raw()).collect();
+        let mut outputs = Pointers::from_elem(std::ptr::null_mut(), num_outputs * num_devices);
+        let mut input_lists = SmallVec::<[*const *mut RawBuffer; 8]>::new();
+        let mut output_lists = SmallVec::<[*mut *mut RawBuffer; 8]>::new();
+        let (first_input, first_output) = (inputs.as_ptr(), outputs.as_mut_ptr());
+        for device in 0..num_devices {
+            input_lists.push(first_input.wrapping_add(device * num_args));
+            output_lists.push(first_output.wrapping_add(device * num_outputs));
+        }
+        let mut options = ExecuteOptions {
+            struct_size: size_of::<ExecuteOptions>(),
+            extension_start: std::ptr::null_mut(),
+            send_callbacks: std::ptr::null_mut(),
+            recv_callbacks: std::ptr::null_mut(),
+            num_send_ops: 0,
+            num_recv_ops: 0,
+            launch_id,
+            non_donatable_input_indices: std::ptr::null(),
+            num_non_donatable_input_indices: 0,
+            context: std::ptr::null_mut(),
+            call_location: std::ptr::null(),
+            num_tasks: 0,
+            task_ids: std::ptr::null_mut(),
+            incarnation_ids: std::ptr::null_mut(),
+        };
+        let mut events = Events::from_elem(std::ptr::null_mut(), num_devices);
+        let mut call = LoadedExecute {
+            executable: self.loaded.as_ptr(),
+            options: &raw mut options,
+            argument_lists: input_lists.as_ptr(),
+            num_devices,
+            num_args,
+            output_lists: output_lists.as_ptr(),
+            device_complete_events: events.as_mut_ptr(),
+            execute_device: on,
+            ..Default::default()
+        };
+        // SAFETY: the lists have the lengths that `call` states; every argument is live, belongs to this client, and is
+        // referenced, so that no other thread deletes or donates it; `Api::call` fills in the size.
+        let result = unsafe { self.api().call(&mut call) };
+        (outputs, events, result)
+    }
+
     /// Registers a launch with the limiter and with `exit`. Returns true if it has already completed successfully;
     /// otherwise the events of its devices.
     #[inline]
     fn started(&self, origin: &Origin, devices: &[Device], events: &[*mut RawEvent]) -> (bool, Completion) {
         let limiter = &self.client.inner.limiter;
-        let first = !self.launched.load(Ordering::Relaxed);
-        // SAFETY: the plugin made these events for us to own.
-        let take = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
-        if let (None, [event], false) = (origin, events, first) {
+        let is_first_launch = !self.launched.load(Ordering::Relaxed);
+        // SAFETY: the plugin created these events for the caller to own.
+        let own_event = |&event| unsafe { Event::from_raw(self.client.plugin(), event) };
+        if let (None, [event], false) = (origin, events, is_first_launch) {
             // A small program has usually finished by now, on this thread.
-            let (over, in_flight) = match take(event) {
+            let (completed, in_flight) = match own_event(event) {
                 Some(event) if event.is_ready() => (Some(event), None),
                 event => (None, event.map(Arc::new)),
             };
@@ -188,11 +211,11 @@ impl Executable {
                 exit::thread_launched();
             }
             limiter.single_started(devices[0].index(), in_flight);
-            return (over.is_some_and(|event| event.wait().is_ok()), Completion::new());
+            return (completed.is_some_and(|event| event.wait().is_ok()), Completion::new());
         }
-        let completion: Completion = events.iter().filter_map(take).map(Arc::new).collect();
+        let completion: Completion = events.iter().filter_map(own_event).map(Arc::new).collect();
         exit::thread_launched();
-        if first {
+        if is_first_launch {
             self.launched.store(true, Ordering::Relaxed);
             exit::after_first_launch(&completion);
         }
@@ -216,7 +239,7 @@ impl Executable {
         (false, completion)
     }
 
-    /// Returns true if its devices communicate with those of other processes while it runs.
+    /// Returns true if the program communicates with devices of other processes while it runs.
     #[inline]
     pub fn is_multi_process(&self) -> bool {
         self.calls_host && self.client.has_owners() && self.has_collectives == Some(true)
@@ -268,13 +291,15 @@ impl Executable {
     fn wrong_count(&self, given: usize, devices: usize) -> Error {
         let parameters = self.parameters.len();
         Error::invalid_argument(format!(
-            "{given} arguments were passed, and {parameters} parameters on {devices} device(s) need {}",
+            "{given} arguments were passed, but {parameters} parameters on {devices} device(s) need {}",
             parameters * devices
         ))
     }
 
+    /// Finds the first argument that does not match, and describes how. It is called only if the fast check failed.
     #[cold]
     fn wrong_argument(&self, args: &[&Buffer], device: &Device) -> Error {
+        // The order of the elements is compared last, so that a wrong client, device or shape is reported instead.
         for (i, (arg, spec)) in args.iter().zip(&self.parameters).enumerate() {
             if !Arc::ptr_eq(arg.device().client(), device.client()) {
                 return Error::invalid_argument(format!("argument {i} for {device} belongs to another client"));
@@ -284,21 +309,17 @@ impl Executable {
             }
             if arg.element_type() != spec.ty || arg.dims() != spec.dims {
                 return Error::invalid_argument(format!(
-                    "argument {i} on {device} is {}, and the program takes {}",
+                    "argument {i} on {device} is {}, but the program takes {}",
                     arg.shape_text(),
                     ShapeText(spec.ty, &spec.dims)
                 ));
             }
         }
         if let Some((i, arg)) = args.iter().enumerate().find(|(i, arg)| arg.order() != self.in_order(*i)) {
-            let text = |order: Option<&Arc<Layout>>| match order {
-                Some(layout) => format!("dimensions in the order {:?}, from minor to major", layout.minor_to_major),
-                None => "elements in row-major order".to_owned(),
-            };
             return Error::invalid_argument(format!(
-                "argument {i} on {device} has its {}, and the program takes {}",
-                text(arg.order()),
-                text(self.in_order(i))
+                "argument {i} on {device} has its {}, but the program takes {}",
+                describe_order(arg.order()),
+                describe_order(self.in_order(i))
             ));
         }
         Error::invalid_argument("an argument does not match the program")
@@ -319,5 +340,13 @@ impl Executable {
             output.order.clone_from(order);
         }
         Ok(outputs)
+    }
+}
+
+/// The order of an array's elements, for errors.
+fn describe_order(order: Option<&Arc<Layout>>) -> String {
+    match order {
+        Some(layout) => format!("dimensions in the order {:?}, from minor to major", layout.minor_to_major),
+        None => "elements in row-major order".to_owned(),
     }
 }

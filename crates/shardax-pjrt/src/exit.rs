@@ -41,9 +41,11 @@ const RUNNING: u8 = 0;
 const ENDING: u8 = 1;
 /// Launches are rejected.
 const ENDED: u8 = 2;
-/// This is the child of a `fork`.
+/// This process is the child of a `fork`.
 const FORKED: u8 = 3;
 
+// The clients whose programs the process waits for at its end. The references are weak, so that clients are destroyed
+// when the program drops them.
 static CLIENTS: Mutex<Vec<Weak<ClientInner>>> = Mutex::new(Vec::new());
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -73,11 +73,11 @@ where
 /// Registers a function for programs of a platform, named as in XLA.
 fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<()> {
     #[derive(Default)]
-    struct All {
+    struct Registry {
         slots: usize,
         names: HashSet<(PathBuf, String)>,
     }
-    static REGISTERED: OnceLock<Mutex<All>> = OnceLock::new();
+    static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
     const FFI_EXTENSION: i32 = 5;
 
     let extension = plugin
@@ -93,12 +93,12 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
     };
 
     // The lock is held during registration, because the plugin probes the handler meanwhile.
-    let mut all = REGISTERED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let mut registry = REGISTRY.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = (plugin.path().to_owned(), name.to_owned());
-    if all.names.contains(&key) {
+    if registry.names.contains(&key) {
         return Err(Error::new(Code::AlreadyExists, format!("a function named {name:?} is already registered")));
     }
-    let slot = all.slots;
+    let slot = registry.slots;
     if slot >= MAX_HANDLERS {
         return Err(Error::new(
             Code::ResourceExhausted,
@@ -106,7 +106,7 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
         ));
     }
     // A slot is used once, even if registration fails: the plugin may have stored the address.
-    all.slots += 1;
+    registry.slots += 1;
     let _ = HANDLERS[slot].set((name.to_owned(), handler));
     let mut args = RawRegister {
         struct_size: size_of::<RawRegister>(),
@@ -122,7 +122,7 @@ fn add(plugin: &Plugin, platform: &str, name: &str, handler: Handler) -> Result<
     if !error.is_null() {
         return Err(plugin.api().take_error(error, "PJRT_FFI_Register_Handler"));
     }
-    all.names.insert(key);
+    registry.names.insert(key);
     Ok(())
 }
 
@@ -156,7 +156,7 @@ pub struct Ret<'a> {
     pub dims: &'a [i64],
     data: *mut u8,
     len: usize,
-    /// The handler requested for the data, which is initialized since.
+    /// The handler requested the data, which is initialized since then.
     requested: bool,
     /// Bytes written by [`Ret::write`].
     written: usize,
@@ -270,8 +270,8 @@ impl<'a> CallFrame<'a> {
     }
 }
 
-/// The error of a host function that has failed in the launch with this [number](CallFrame::run_id) while it runs, or in
-/// one whose results it uses: its values may then be computed from zeros.
+/// The error of a host function that failed in the running launch with this [number](CallFrame::run_id), or in a launch
+/// whose results it uses. After such an error, values may be computed from zeros.
 pub fn failure_of_run(run_id: i64) -> Option<Error> {
     launch_failure::failure(run_id)
 }
@@ -284,23 +284,23 @@ impl<'a> Frame<'a> {
 
     fn device_ordinal(self) -> Option<i32> {
         // SAFETY: this entry takes a context and writes an i32.
-        unsafe { self.ask::<i32>(|api| api.device_ordinal_get) }
+        unsafe { self.query::<i32>(|api| api.device_ordinal_get) }
     }
 
     fn run_id(self) -> Option<i64> {
         // SAFETY: this entry takes a context and writes an i64.
-        unsafe { self.ask::<i64>(|api| api.run_id_get) }
+        unsafe { self.query::<i64>(|api| api.run_id_get) }
     }
 
     /// The device's stream; `None` on the host.
     fn stream(self) -> Option<usize> {
         // SAFETY: this entry takes a context and writes a pointer, which has the size of a usize.
-        unsafe { self.ask::<usize>(|api| api.stream_get) }
+        unsafe { self.query::<usize>(|api| api.stream_get) }
     }
 
     /// # Safety
     /// The entry takes a context and writes one `T`.
-    unsafe fn ask<T: Default>(self, entry: impl Fn(&RawFfiApi) -> Option<RawFfiFn>) -> Option<T> {
+    unsafe fn query<T: Default>(self, entry: impl Fn(&RawFfiApi) -> Option<RawFfiFn>) -> Option<T> {
         #[repr(C)]
         struct Args<T> {
             struct_size: usize,
@@ -324,9 +324,9 @@ impl<'a> Frame<'a> {
             if error.is_null() {
                 return Some(args.answer);
             }
-            let mut gone =
+            let mut destroyed =
                 RawFfiError { struct_size: size_of::<RawFfiError>(), extension: std::ptr::null_mut(), error };
-            api.error_destroy?((&raw mut gone).cast());
+            api.error_destroy?((&raw mut destroyed).cast());
             None
         }
     }
@@ -391,7 +391,8 @@ static HANDLERS: [OnceLock<Registered>; MAX_HANDLERS] = [const { OnceLock::new()
 
 type RawHandler = unsafe extern "C" fn(*mut RawFrame) -> *mut c_void;
 
-/// XLA passes a handler no data that identifies it, so each slot has a function of its own.
+/// The function that XLA calls for a slot. Each slot needs a separate function, because XLA passes a handler no data
+/// that identifies it.
 unsafe extern "C" fn trampoline<const SLOT: usize>(frame: *mut RawFrame) -> *mut c_void {
     // SAFETY: XLA passes a frame that outlives the call.
     unsafe { enter(SLOT, &*frame) }
@@ -453,12 +454,12 @@ unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
 /// Answers XLA's probe: at registration it calls a handler once to read the version of the FFI that it was built for.
 unsafe fn answer_probe(frame: &RawFrame) -> bool {
     const METADATA: c_int = 1;
-    let mut next = frame.extension.cast_mut();
-    while !next.is_null() {
+    let mut extension = frame.extension.cast_mut();
+    while !extension.is_null() {
         // SAFETY: XLA's chain of extensions ends in null, and this kind has this layout.
         unsafe {
-            if (*next).base.kind == METADATA {
-                if let Some(metadata) = (*next).metadata.as_mut() {
+            if (*extension).base.kind == METADATA {
+                if let Some(metadata) = (*extension).metadata.as_mut() {
                     // These layouts have not changed within major version 0, and XLA checks for its own minor version.
                     metadata.major = 0;
                     metadata.minor = frame.api.as_ref().map_or(2, |api| api.minor);
@@ -466,7 +467,7 @@ unsafe fn answer_probe(frame: &RawFrame) -> bool {
                 }
                 return true;
             }
-            next = (*next).base.next.cast_mut().cast();
+            extension = (*extension).base.next.cast_mut().cast();
         }
     }
     false
@@ -524,9 +525,8 @@ unsafe fn read_frame(frame: &RawFrame) -> std::result::Result<CallFrame<'_>, Str
             call.results.push(Ret { ty, dims, data, len, requested: false, written: 0, memory: PhantomData });
         }
     }
-    for (i, to) in written.iter().enumerate() {
-        let overlaps = |other: &Range<usize>| other.start < to.end && to.start < other.end;
-        if read.iter().any(overlaps) || written[..i].iter().any(overlaps) {
+    for (i, result) in written.iter().enumerate() {
+        if read.iter().chain(&written[..i]).any(|other| other.start < result.end && result.start < other.end) {
             return Err("a result shares its memory with another array; remove output_operand_aliases".into());
         }
     }
@@ -538,10 +538,9 @@ unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
     // SAFETY: promised by the caller: the three lists have this length and outlive the call, and each attribute has the
     // layout of its kind.
     unsafe {
-        let span = |span: &RawSpan| std::str::from_utf8(slice(span.data.cast::<u8>(), span.len)).unwrap_or("");
         let kinds = slice(attrs.kinds, len);
         let (names, values) = (slice(attrs.names, len), slice(attrs.values, len));
-        let mut all = Vec::with_capacity(len);
+        let mut decoded = Vec::with_capacity(len);
         for i in 0..len {
             let attr = match kinds[i] {
                 1 => {
@@ -555,13 +554,22 @@ unsafe fn read_attrs<'a>(attrs: &RawFfiAttrs) -> Vec<(&'a str, Attr<'a>)> {
                     ElementType::from_xla(scalar.dtype)
                         .map(|ty| Attr::Scalar(ty, slice(scalar.value.cast(), ty.byte_size())))
                 }
-                4 => Some(Attr::String(span(&*values[i].cast::<RawSpan>()))),
+                4 => Some(Attr::String(read_text(&*values[i].cast::<RawSpan>()))),
                 _ => None,
             };
             if let Some(attr) = attr {
-                all.push((span(&*names[i]), attr));
+                decoded.push((read_text(&*names[i]), attr));
             }
         }
-        all
+        decoded
     }
+}
+
+/// A text of an attribute; empty if it is not UTF-8.
+///
+/// # Safety
+/// The span's bytes are valid for as long as the result is used.
+unsafe fn read_text<'a>(span: &RawSpan) -> &'a str {
+    // SAFETY: promised by the caller.
+    std::str::from_utf8(unsafe { slice(span.data.cast::<u8>(), span.len) }).unwrap_or("")
 }

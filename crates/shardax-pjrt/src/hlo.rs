@@ -50,11 +50,11 @@ pub struct HloInstruction {
     pub parameter_number: Option<i64>,
     /// For `custom-call`: the name of the called function.
     pub custom_call_target: Option<String>,
-    /// For matmuls and convolutions, including those of cuBLAS, cuDNN and kernels: the floating-point operations of one
-    /// run on one device, counting a multiplication and an addition as two. 0 for other instructions; a fusion's are in
-    /// its computation.
+    /// The floating-point operations of one run on one device, counting a multiplication and an addition as two. They
+    /// are known for matmuls and convolutions, including calls of cuBLAS, cuDNN and kernels, and 0 for other
+    /// instructions. The operations of a fusion are counted in its computation.
     pub matmul_flops: f64,
-    /// The name that the program gives it: the scopes around the original operation. Empty if unknown.
+    /// The name in the program: the scopes around the original operation. Empty if unknown.
     pub op_name: String,
     /// The file and line of the original operation.
     pub source: Option<(String, u32)>,
@@ -69,6 +69,7 @@ impl HloInstruction {
 
 impl fmt::Display for HloInstruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // HLO's text format, without the parts that are empty.
         write!(f, "{} = ", self.name)?;
         for (i, (ty, dims)) in self.shapes.iter().enumerate() {
             write!(f, "{}{}", if i > 0 { "," } else { "" }, ShapeText(*ty, dims))?;
@@ -121,30 +122,29 @@ pub(crate) fn without_config(bytes: Vec<u8>) -> Result<Vec<u8>> {
     Ok(WithConfigProto::decode(bytes.as_slice()).map_err(bad_proto)?.module)
 }
 
-/// All instructions of a module, computation by computation; those of a scheduled one in the order of the schedule.
+/// All instructions of a module, computation by computation. A scheduled computation is listed in the order of its
+/// schedule.
 pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
     let module = ModuleProto::decode(module).map_err(bad_proto)?;
-    let mut all = Vec::new();
-    let loops = Loops::of(&module);
+    let mut instructions = Vec::new();
+    let loops = Loops::new(&module);
     let computations: HashMap<i64, &str> = module.computations.iter().map(|c| (c.id, c.name.as_str())).collect();
-    let name_of = |names: &HashMap<i64, &str>, id: &i64| {
-        names.get(id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
-    };
     for computation in &module.computations {
         let schedule = module.schedule.as_ref().and_then(|s| s.sequences.get(&computation.id));
+        // Protos refer to operands and computations by id, and an `HloInstruction` by name.
         let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.name.as_str())).collect();
         let by_id: HashMap<i64, &InstructionProto> = computation.instructions.iter().map(|i| (i.id, i)).collect();
         let mut sequence: Vec<&InstructionProto> = computation.instructions.iter().collect();
         if let Some(schedule) = schedule {
-            let position: HashMap<i64, usize> = schedule.ids.iter().enumerate().map(|(at, id)| (*id, at)).collect();
-            sequence.sort_by_key(|i| position.get(&i.id).copied().unwrap_or(usize::MAX));
+            let positions: HashMap<i64, usize> = schedule.ids.iter().enumerate().map(|(k, id)| (*id, k)).collect();
+            sequence.sort_by_key(|i| positions.get(&i.id).copied().unwrap_or(usize::MAX));
         }
         for proto in sequence {
             let mut shapes = Vec::new();
             if let Some(shape) = &proto.shape {
                 shape.leaves(&mut shapes);
             }
-            all.push(HloInstruction {
+            instructions.push(HloInstruction {
                 computation: computation.name.clone(),
                 in_entry: computation.id == module.entry_computation_id,
                 name: proto.name.clone(),
@@ -153,8 +153,8 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
                 replica_groups: proto.groups(),
                 source_target_pairs: proto.source_target_pairs.iter().map(|p| (p.source, p.target)).collect(),
                 channel_id: (proto.channel_id > 0).then_some(proto.channel_id),
-                operands: proto.operand_ids.iter().map(|id| name_of(&names, id)).collect(),
-                calls: proto.called_computation_ids.iter().map(|id| name_of(&computations, id)).collect(),
+                operands: proto.operand_ids.iter().map(|id| name_or_id(&names, *id)).collect(),
+                calls: proto.called_computation_ids.iter().map(|id| name_or_id(&computations, *id)).collect(),
                 trip_count: loops.trip_count(proto),
                 parameter_number: (proto.opcode == "parameter").then_some(proto.parameter_number),
                 custom_call_target: Some(proto.custom_call_target.clone()).filter(|target| !target.is_empty()),
@@ -164,7 +164,12 @@ pub(crate) fn instructions(module: &[u8]) -> Result<Vec<HloInstruction>> {
             });
         }
     }
-    Ok(all)
+    Ok(instructions)
+}
+
+/// The name with this id, or the id as text if a plugin omits the name's instruction.
+fn name_or_id(names: &HashMap<i64, &str>, id: i64) -> String {
+    names.get(&id).map_or_else(|| format!("#{id}"), |name| (*name).to_owned())
 }
 
 fn bad_proto(error: prost::DecodeError) -> Error {
@@ -375,7 +380,7 @@ struct InstructionProto {
     mesh_groups: Option<MeshGroupsProto>,
 }
 
-/// Attributes of the frontend's own, which the compiler keeps.
+/// Attributes that the frontend added and the compiler preserves.
 #[derive(Clone, PartialEq, Message)]
 struct FrontendAttributesProto {
     #[prost(map = "string, string", tag = "1")]

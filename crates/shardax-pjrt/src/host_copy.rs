@@ -43,13 +43,13 @@ impl Drop for HostCopy {
 mod tests {
     use crate::{Client, ElementType, Plugin};
 
-    /// The CPU plugin packs types narrower than a byte, so that they are copied there too.
+    /// Uses a type narrower than a byte, because the CPU plugin packs it and therefore copies it as well.
     #[test]
     fn a_read_takes_over_the_copy_that_has_begun() {
         let client = Client::new(&Plugin::cpu().unwrap(), &[]).unwrap();
         let data: Vec<u8> = (0..1 << 16).map(|i| (i % 16) as u8).collect();
-        let put = |ty, dims: &[i64]| client.buffer_from_host(&data, ty, dims, &client.devices()[0]).unwrap();
-        let x = put(ElementType::U4, &[256, 256]);
+        let device = &client.devices()[0];
+        let x = client.buffer_from_host(&data, ElementType::U4, &[256, 256], device).unwrap();
         for _ in 0..3 {
             x.copy_to_host_async().unwrap();
             x.copy_to_host_async().unwrap();
@@ -67,12 +67,13 @@ mod tests {
         x.delete().unwrap();
         assert!(x.with_bytes(<[u8]>::to_vec).is_err() && x.copy_to_host_async().is_err());
         // Read in place.
-        let x = put(ElementType::U8, &[256, 256]);
+        let x = client.buffer_from_host(&data, ElementType::U8, &[256, 256], device).unwrap();
         x.copy_to_host_async().unwrap();
         assert!(x.begun_copy().is_none());
         // The memory of copies that nobody reads lives until the plugin has written it.
         for _ in 0..200 {
-            put(ElementType::U4, &[1 << 16]).copy_to_host_async().unwrap();
+            let dropped = client.buffer_from_host(&data, ElementType::U4, &[1 << 16], device).unwrap();
+            dropped.copy_to_host_async().unwrap();
         }
     }
 }

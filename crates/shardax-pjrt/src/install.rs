@@ -24,7 +24,7 @@ pub(crate) fn install(wheel: &Wheel, env: &Environment, folder: &Path, library: 
     let sha256 = wheel.sha256.iter().find(|(name, _)| *name == arch).map(|(_, sha256)| *sha256).ok_or_else(|| {
         Error::new(Code::Unimplemented, format!("{} {} has no wheel for {arch}", wheel.package, wheel.version))
     })?;
-    let limit = Limit::of(env)?;
+    let limit = Limit::from_environment(env)?;
     permissions::make_folder(folder)?;
 
     // The system releases the lock when its process ends, so a killed process blocks nobody.
@@ -64,12 +64,12 @@ struct Limit {
 }
 
 impl Limit {
-    fn of(env: &Environment) -> Result<Limit> {
-        let given = env.var(INSTALL_SECONDS.name()).map(OsString::as_os_str);
-        let time = INSTALL_SECONDS.of(given)?.unwrap_or(Duration::from_secs(600));
+    fn from_environment(env: &Environment) -> Result<Limit> {
+        let text = env.var(INSTALL_SECONDS.name()).map(OsString::as_os_str);
+        let time = INSTALL_SECONDS.parse(text)?.unwrap_or(Duration::from_secs(600));
         // Adding `Duration::MAX` to an `Instant` overflows; a year is long enough.
-        let now = Instant::now();
-        Ok(Limit { time, end: now.checked_add(time).unwrap_or(now + Duration::from_secs(365 * 24 * 3600)) })
+        let start = Instant::now();
+        Ok(Limit { time, end: start.checked_add(time).unwrap_or(start + Duration::from_secs(365 * 24 * 3600)) })
     }
 
     fn is_over(&self) -> bool {
@@ -204,12 +204,15 @@ fn unpack(wheel: &Path, member: &str, to: &Path) -> Result<()> {
     let file = File::open(wheel).map_err(|e| io_error(e, "cannot read", wheel))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(bad)?;
     let mut source = archive.by_name(member).map_err(bad)?;
-    let write = |e| io_error(e, "cannot write", to);
-    let mut target = File::create(to).map_err(write)?;
-    io::copy(&mut source, &mut target).map_err(write)?;
-    target.flush().map_err(write)?;
-    // The contents must be durable before the rename is.
-    target.sync_all().map_err(write)
+    write_durably(&mut source, to).map_err(|e| io_error(e, "cannot write", to))
+}
+
+/// Writes a file that is complete on disk when this returns, because a rename makes it visible next.
+fn write_durably(source: &mut impl io::Read, to: &Path) -> io::Result<()> {
+    let mut target = File::create(to)?;
+    io::copy(source, &mut target)?;
+    target.flush()?;
+    target.sync_all()
 }
 
 fn io_error(error: io::Error, what: &str, path: &Path) -> Error {

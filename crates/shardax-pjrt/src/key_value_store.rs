@@ -100,8 +100,8 @@ unsafe extern "C" fn get(args: *mut Get) -> *mut RawError {
         // A negative timeout means no limit.
         let timeout = Duration::from_millis(u64::try_from(args.timeout_in_ms).unwrap_or(u64::from(u32::MAX)));
         let key = text(args.key, args.key_size);
-        let found = answer(args.make_error, || store(args.store).get(&key, timeout));
-        found.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
+        let value = answer(args.make_error, || store(args.store).get(&key, timeout));
+        value.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
     }
 }
 
@@ -110,9 +110,11 @@ unsafe extern "C" fn try_get(args: *mut TryGet) -> *mut RawError {
     unsafe {
         let args = &mut *args;
         let key = text(args.key, args.key_size);
-        let absent = || Error::new(Code::NotFound, format!("there is no value for the key {key:?}"));
-        let found = answer(args.make_error, || store(args.store).try_get(&key)?.ok_or_else(absent));
-        found.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
+        let value = answer(args.make_error, || {
+            let missing = || Error::new(Code::NotFound, format!("there is no value for the key {key:?}"));
+            store(args.store).try_get(&key)?.ok_or_else(missing)
+        });
+        value.map_or_else(|error| error, |value| give(&value, &mut args.value, &mut args.value_size, &mut args.delete))
     }
 }
 
@@ -190,8 +192,8 @@ mod tests {
 
     impl KeyValueStore for Map {
         fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-            let late = || Error::new(Code::DeadlineExceeded, format!("{key} was not set within {timeout:?}"));
-            self.try_get(key)?.ok_or_else(late)
+            self.try_get(key)?
+                .ok_or_else(|| Error::new(Code::DeadlineExceeded, format!("{key} was not set within {timeout:?}")))
         }
         fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
             assert_ne!(key, "panic");

@@ -1,9 +1,10 @@
 //! Failures of host functions during a launch.
 //!
-//! A host function may fail on one device. If the CPU plugin (xla-cpu-pjrt 0.0.1) is told, it stops the program on that
-//! device, and collectives on the others, in this program or a later one that uses the result, wait until the process
-//! is aborted. So the plugin is not told: the results of the function are zeros, the program runs to its end on every
-//! device, and the failure is recorded here. Results of the launch, and of launches that used them, return it. Test:
+//! A host function may fail on one device. If this is reported to the CPU plugin (xla-cpu-pjrt 0.0.1), the plugin stops
+//! the program on that device, and collectives on the others, in this program or a later one that uses the result, wait
+//! until the process is aborted. Therefore it is not reported: the results of the function are zeros, the program runs
+//! to its end on every device, and the failure is recorded here. Results of the launch, and of launches that used them,
+//! return it. Test:
 //! `ffi::a_failure_on_one_device_reaches_every_result_and_no_collective_waits`.
 
 use std::collections::HashMap;
@@ -83,7 +84,8 @@ impl Launch {
         self.pending.load(Ordering::Acquire) == 0
     }
 
-    /// Returns the failure of this launch or of one whose results it used, if known. Final once a result is ready.
+    /// Returns the failure of this launch, or of a launch whose results it used, if it is known. The answer is final as
+    /// soon as a result is ready.
     pub(crate) fn check(self: &Arc<Launch>) -> Result<()> {
         // Iterative: many launches may be in flight, each using the previous one.
         let mut to_check = vec![self.clone()];
@@ -108,7 +110,7 @@ impl Launch {
     }
 }
 
-/// The failure of the launch with this id, or of one whose results it uses.
+/// The failure of the launch with this id, or of a launch whose results it uses.
 pub(crate) fn failure(id: i64) -> Option<Error> {
     let launch = i32::try_from(id).ok().and_then(|id| running().get(&id).cloned());
     launch?.check().err()

@@ -81,11 +81,11 @@ impl LaunchLimiter {
     /// meanwhile. Such launches must run in the same order in every process, and the plugin does not promise to run
     /// launches in order.
     pub(crate) fn enter_multi_process(&self) -> MutexGuard<'_, Completion> {
-        let last = lock(&self.multi_process);
-        for event in last.iter() {
+        let previous = lock(&self.multi_process);
+        for event in previous.iter() {
             let _ = event.wait_ref(); // its results return the error
         }
-        last
+        previous
     }
 
     /// Waits until a multi-device launch may start.

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::raw::TiledLayout;
+use crate::sharding::axes::sizes;
 
 /// A memory layout: the order of an array's dimensions, and tiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -48,15 +49,14 @@ impl Layout {
     /// # Errors
     /// The layout is tiled or has another rank than `dims`, or the lengths of `data` and `out` do not match.
     pub(crate) fn to_rows(&self, dims: &[i64], element: usize, data: &[u8], out: &mut [u8]) -> Result<()> {
-        let size = |dim: i64| usize::try_from(dim).unwrap_or(0);
-        let bytes = dims.iter().fold(element, |product, &dim| product.saturating_mul(size(dim)));
+        let sizes = sizes(dims);
+        let bytes = sizes.iter().fold(element, |product, &size| product.saturating_mul(size));
         let mut strides = vec![0; dims.len()];
         let mut stride = element;
         for &dim in &self.minor_to_major {
-            let dim = size(dim);
-            let place = strides.get_mut(dim).ok_or_else(|| self.unfit(dims))?;
-            *place = stride;
-            stride = stride.saturating_mul(size(dims[dim]));
+            let dim = usize::try_from(dim).map_err(|_| self.unfit(dims))?;
+            *strides.get_mut(dim).ok_or_else(|| self.unfit(dims))? = stride;
+            stride = stride.saturating_mul(sizes[dim]);
         }
         if !self.tiles.is_empty()
             || self.minor_to_major.len() != dims.len()
@@ -66,17 +66,17 @@ impl Layout {
             return Err(self.unfit(dims));
         }
         let mut index = vec![0; dims.len()];
-        let mut at = 0;
-        for place in out.chunks_exact_mut(element.max(1)) {
-            place.copy_from_slice(&data[at..at + element]);
+        let mut offset = 0;
+        for target in out.chunks_exact_mut(element.max(1)) {
+            target.copy_from_slice(&data[offset..offset + element]);
             // The next element in row-major order.
             for dim in (0..dims.len()).rev() {
                 index[dim] += 1;
-                at += strides[dim];
-                if index[dim] < size(dims[dim]) {
+                offset += strides[dim];
+                if index[dim] < sizes[dim] {
                     break;
                 }
-                at -= strides[dim] * index[dim];
+                offset -= strides[dim] * index[dim];
                 index[dim] = 0;
             }
         }
@@ -94,9 +94,12 @@ impl Layout {
 mod tests {
     use super::*;
 
+    fn layout(minor_to_major: &[i64]) -> Layout {
+        Layout { minor_to_major: minor_to_major.to_vec(), ..Layout::default() }
+    }
+
     #[test]
     fn elements_are_put_in_order() {
-        let layout = |order: &[i64]| Layout { minor_to_major: order.to_vec(), ..Layout::default() };
         // 2 × 3, column-major.
         let mut out = [0; 6];
         layout(&[0, 1]).to_rows(&[2, 3], 1, &[0, 3, 1, 4, 2, 5], &mut out).expect("it fits");

@@ -1,8 +1,8 @@
 //! A safe interface to the PJRT C API: finding and loading plugins, compiling, executing, transferring data.
 //!
 //! This crate and `shardax-mpi` contain all `unsafe` code of shardax. No call of the public interface crashes the
-//! process or hangs, in any order and from any number of threads. The modules that guard against what the plugins get
-//! wrong are private; their documentation states the hazard, the plugin's version and the test:
+//! process or hangs, in any order and from any number of threads. The modules that guard against defects of plugins are
+//! private; their documentation states the hazard, the plugin's version and the test:
 //!
 //! - `buffer_reference`: an argument that another thread deletes or donates during a launch;
 //! - `launch_limiter`: more launches in flight than the CPU plugin supports;

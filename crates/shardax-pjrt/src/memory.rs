@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::error::{Code, Error, Result};
 use crate::raw::*;
 
-/// A memory that a device can address: its own, or host memory.
+/// A memory that a device can address: device memory, or host memory.
 #[derive(Clone)]
 pub struct Memory {
     device: Device,

@@ -51,9 +51,11 @@ pub struct CompileOptions {
     pub device_ids: Vec<usize>,
     /// Partition with Shardy, which reads `sdy` shardings, instead of GSPMD.
     pub use_shardy: bool,
-    /// For each parameter, whether the compiler may choose its sharding. Empty means none.
+    /// A flag for each parameter that is true if the compiler may choose its sharding. Empty means that it may choose
+    /// none.
     pub propagate_to_parameters: Vec<bool>,
-    /// For each output, whether the compiler may choose its sharding. Empty means none.
+    /// A flag for each output that is true if the compiler may choose its sharding. Empty means that it may choose
+    /// none.
     pub propagate_to_outputs: Vec<bool>,
     /// XLA debug options by name, such as `xla_cpu_use_fusion_emitters`.
     pub overrides: Vec<(String, Value)>,
@@ -128,17 +130,18 @@ impl CompileOptions {
             // A string is parsed by XLA, so it is checked as well.
             if value.to_string().trim().parse().is_ok_and(|n: i64| !(*least..=*most).contains(&n)) {
                 return Err(Error::invalid_argument(format!(
-                    "{name} is {value}, and must be between {least} and {most}"
+                    "{name} is {value}, but must be between {least} and {most}"
                 )));
             }
         }
         Ok(())
     }
 
+    /// Assigns devices to replicas and partitions: `device_ids`, or the first `count` of `all` devices.
     fn assignment(&self, all: &[usize], count: usize) -> Result<AssignmentProto> {
         let ids = match self.device_ids.is_empty() {
             true => all.get(..count).ok_or_else(|| {
-                Error::invalid_argument(format!("the program needs {count} devices, and there are {}", all.len()))
+                Error::invalid_argument(format!("the program needs {count} devices, but there are only {}", all.len()))
             })?,
             false => &self.device_ids,
         };
@@ -150,13 +153,14 @@ impl CompileOptions {
                 self.num_partitions
             )));
         }
+        // Checked here, so that the error names the wrong id.
         let known: HashSet<usize> = all.iter().copied().collect();
-        let mut taken = HashSet::with_capacity(count);
+        let mut assigned = HashSet::with_capacity(count);
         for &id in ids {
             if !known.contains(&id) {
                 return Err(Error::invalid_argument(format!("the client has no device with id {id}")));
             }
-            if !taken.insert(id) {
+            if !assigned.insert(id) {
                 return Err(Error::invalid_argument(format!("device id {id} appears twice")));
             }
         }

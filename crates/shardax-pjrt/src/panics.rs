@@ -28,9 +28,13 @@ mod tests {
         }
     }
 
+    /// The text of the panic of `f`.
+    fn text(f: fn()) -> Result<(), String> {
+        catch_unwind(f).map_err(panic_text)
+    }
+
     #[test]
     fn a_payload_whose_drop_panics_is_caught() {
-        let text = |f: fn()| catch_unwind(f).map_err(panic_text);
         assert_eq!(text(|| panic!("{} of {}", 1, 2)), Err("1 of 2".to_owned()));
         assert_eq!(text(|| panic!("one")), Err("one".to_owned()));
         assert_eq!(text(|| panic_any(Bomb)), Err("no message".to_owned()));

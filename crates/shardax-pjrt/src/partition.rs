@@ -1,8 +1,9 @@
 //! Partitioning without compiling: converts a program for many devices to the HLO that each of them runs.
 //!
-//! The CPU plugin (xla-cpu-pjrt 0.0.1) partitions only as part of a compilation. So the program gets a call of an
-//! unregistered function: XLA runs its passes, and fails before code generation because the function does not exist.
-//! The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
+//! The CPU plugin (xla-cpu-pjrt 0.0.1) partitions only as part of a compilation. Therefore a call of an unregistered
+//! function is added to the program: XLA runs its passes, and fails before code generation because the function does
+//! not
+//! exist. The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
 //! `localize::tests::the_plugin_stops_after_partitioning_and_shows_what_it_made`.
 
 use std::fs;
@@ -58,12 +59,11 @@ impl Client {
             false => options.device_ids.clone(),
         };
         let folder = Folder::make()?;
-        let text = |value: &str| Value::String(value.to_owned());
         options.overrides.extend([
-            ("xla_dump_to".to_owned(), text(&folder.0.to_string_lossy())),
+            ("xla_dump_to".to_owned(), Value::String(folder.0.to_string_lossy().into_owned())),
             ("xla_dump_hlo_as_proto".to_owned(), Value::Bool(true)),
-            ("xla_dump_hlo_pass_re".to_owned(), text("call-inliner")),
-            ("xla_enable_hlo_passes_only".to_owned(), text(PASSES)),
+            ("xla_dump_hlo_pass_re".to_owned(), Value::String("call-inliner".to_owned())),
+            ("xla_enable_hlo_passes_only".to_owned(), Value::String(PASSES.to_owned())),
         ]);
         match self.compile_only(&with_stop(mlir)?, &options) {
             Err(error) if error.message.contains(STOP) => {}
@@ -103,9 +103,9 @@ impl Partitioned {
     /// # Errors
     /// The plugin wrote a module that cannot be decoded.
     pub fn instructions(&self) -> Result<Vec<HloInstruction>> {
-        let mut all = crate::hlo::instructions(&self.module)?;
-        all.retain(|i| i.custom_call_target.as_deref() != Some(STOP));
-        Ok(all)
+        let mut instructions = crate::hlo::instructions(&self.module)?;
+        instructions.retain(|i| i.custom_call_target.as_deref() != Some(STOP));
+        Ok(instructions)
     }
 
     /// The sharding of each result, specified or chosen by the compiler; `None` if the program was not partitioned.
@@ -131,33 +131,38 @@ fn shardings(module: &[u8]) -> Result<(Option<Vec<OpSharding>>, Option<Vec<OpSha
 
 /// Adds a result that comes from the function that does not exist.
 fn with_stop(mlir: &str) -> Result<String> {
-    let odd =
-        |what: &str| Error::invalid_argument(format!("the program cannot be partitioned alone: it has no {what}"));
-    let main = mlir.find("@main(").ok_or_else(|| odd("function @main"))?;
+    let main = mlir.find("@main(").ok_or_else(|| incomplete("function @main"))?;
     let parameters = main + "@main".len();
-    let mut at = closing(mlir, parameters).ok_or_else(|| odd("end of its parameters"))?;
-    let body = body_start(mlir, at).ok_or_else(|| odd("body"))?;
-    let results = mlir[at..body].trim();
+    let parameters_end = closing(mlir, parameters).ok_or_else(|| incomplete("end of its parameters"))?;
+    let body = body_start(mlir, parameters_end).ok_or_else(|| incomplete("body"))?;
+    let results = mlir[parameters_end..body].trim();
     let results = results.strip_prefix("->").map_or("", str::trim);
     // `-> (a, b)`, or one type without parentheses.
     let inner = match results.strip_prefix('(').and_then(|r| r.strip_suffix(')')) {
         Some(inner) => inner,
         None => results,
     };
-    let end = closing(mlir, body).ok_or_else(|| odd("end"))? - 1;
+    let end = closing(mlir, body).ok_or_else(|| incomplete("end"))? - 1;
     let last_line = mlir[..end].trim_end().rfind('\n').map_or(body + 1, |newline| newline + 1);
     let line = mlir[last_line..end].trim();
-    let (names, types) = returned(line).ok_or_else(|| odd("return on its last line"))?;
-    let comma = |list: &str| if list.is_empty() { "" } else { ", " };
+    let (names, types) = returned(line).ok_or_else(|| incomplete("return on its last line"))?;
     let mut out = String::with_capacity(mlir.len() + 200);
-    out.push_str(&mlir[..at]);
-    out.push_str(&format!(" -> ({inner}{}tensor<f32>) ", comma(inner)));
-    at = body;
-    out.push_str(&mlir[at..last_line]);
+    out.push_str(&mlir[..parameters_end]);
+    out.push_str(&format!(" -> ({inner}{}tensor<f32>) ", comma_after(inner)));
+    out.push_str(&mlir[body..last_line]);
     out.push_str(&format!("%{STOP} = stablehlo.custom_call @{STOP}() {{api_version = 4 : i32}} : () -> tensor<f32>\n"));
-    out.push_str(&format!("return {names}{}%{STOP} : {types}{}tensor<f32>\n", comma(names), comma(types)));
+    out.push_str(&format!("return {names}{}%{STOP} : {types}{}tensor<f32>\n", comma_after(names), comma_after(types)));
     out.push_str(&mlir[end..]);
     Ok(out)
+}
+
+fn incomplete(missing: &str) -> Error {
+    Error::invalid_argument(format!("the program cannot be partitioned without compiling it: it has no {missing}"))
+}
+
+/// The separator between a list and an additional entry.
+fn comma_after(list: &str) -> &'static str {
+    if list.is_empty() { "" } else { ", " }
 }
 
 /// The values that a line returns, and their types: `return %x : tensor<f32>` or
@@ -193,21 +198,20 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// The brace that opens a function's body, after its results, whose attributes may contain braces.
+/// The position of the brace that opens a function's body. It follows the results, whose attributes may contain braces.
 fn body_start(text: &str, after_parameters: usize) -> Option<usize> {
-    let mut at = after_parameters;
-    let rest = text[at..].trim_start();
-    at = text.len() - rest.len();
-    if let Some(results) = rest.strip_prefix("->") {
-        at = text.len() - results.trim_start().len();
-        if text[at..].starts_with('(') {
-            at = closing(text, at)?;
+    let after = text[after_parameters..].trim_start();
+    let mut position = text.len() - after.len();
+    if let Some(results) = after.strip_prefix("->") {
+        position = text.len() - results.trim_start().len();
+        if text[position..].starts_with('(') {
+            position = closing(text, position)?;
         } else {
-            at += text[at..].find('{')?;
+            position += text[position..].find('{')?;
         }
     }
-    let rest = text[at..].trim_start();
-    rest.starts_with('{').then_some(text.len() - rest.len())
+    let body = text[position..].trim_start();
+    body.starts_with('{').then_some(text.len() - body.len())
 }
 
 /// A temporary folder of this process, deleted on drop.
@@ -266,9 +270,9 @@ mod tests {
             none,
             format!("func.func @main() -> (tensor<f32>) {{\n{stop}\nreturn %shardax_stop : tensor<f32>\n}}")
         );
-        let one =
+        let one_result =
             with_stop("func.func public @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %x : tensor<2xf32>\n}");
-        assert!(one.unwrap().contains("-> (tensor<2xf32>, tensor<f32>) {\n"));
+        assert!(one_result.unwrap().contains("-> (tensor<2xf32>, tensor<f32>) {\n"));
         let two = with_stop(
             "func.func @main(%x: tensor<f32> {a = \"){\"}) -> (tensor<f32> {b = {}}, tensor<f32>) {\n\
              func.return %x, %x : tensor<f32>, tensor<f32>\n}\nfunc.func @other() {\n return\n}",
@@ -292,7 +296,10 @@ mod tests {
     fn a_text_without_main_is_an_error() {
         for (text, lacks) in [("", "function @main"), ("@main(", "end of its parameters"), ("@main()", "body")] {
             let error = with_stop(text).unwrap_err();
-            assert_eq!(error.message, format!("the program cannot be partitioned alone: it has no {lacks}"));
+            assert_eq!(
+                error.message,
+                format!("the program cannot be partitioned without compiling it: it has no {lacks}")
+            );
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Permission checks of files with machine code: plugins and compiled programs.
 //!
-//! A file that another user can write lets that user run code in this process. So such files must belong to this user
-//! or to root, and nobody else may write to them or their folders. A group with the same number as its owner counts as
-//! the user's own, as most systems create it.
+//! A file that another user can write lets that user run code in this process. Therefore such files must belong to this
+//! user or to root, and nobody else may be able to write to them or their folders. A group with the same number as the
+//! owner is private to this user, because most systems create one for each user.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -36,8 +36,7 @@ pub fn make_folder(path: &Path) -> Result<()> {
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    let made = builder.create(path);
-    made.map_err(|e| error(e).during(format_args!("cannot make the folder {}", path.display())))?;
+    builder.create(path).map_err(|e| error(e).during(format_args!("cannot make the folder {}", path.display())))?;
     check_folder(path)
 }
 
@@ -64,23 +63,24 @@ fn check_file(metadata: &Metadata) -> Result<()> {
 fn check_owner(metadata: &Metadata) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
 
-    let rejected = |why: String| Err(Error::new(Code::PermissionDenied, why));
     // SAFETY: it takes no arguments.
     let user = unsafe { libc::geteuid() };
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if owner != user && owner != 0 {
-        return rejected(format!(
-            "it belongs to user {owner}, and this process runs as user {user}, which runs only its own files and \
+        let message = format!(
+            "it belongs to user {owner}, but this process runs as user {user}, which runs only its own files and \
              root's; copy it, or change its owner (chown)"
-        ));
+        );
+        return Err(Error::new(Code::PermissionDenied, message));
     }
     let group_is_others = metadata.gid() != owner;
     if mode & 0o002 != 0 || (mode & 0o020 != 0 && group_is_others) {
-        return rejected(format!(
+        let message = format!(
             "others may write to it (mode {:o}), and its contents are run as code; `chmod go-w` removes that \
              permission",
             mode & 0o7777
-        ));
+        );
+        return Err(Error::new(Code::PermissionDenied, message));
     }
     Ok(())
 }

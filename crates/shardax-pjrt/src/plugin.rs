@@ -29,17 +29,23 @@ impl Plugin {
     /// major version of the C API, or fails to initialize. The file or its folder belongs to another user than this one
     /// and root, or others may write to it: loading a library runs its code.
     pub fn load(path: &Path) -> Result<Plugin> {
+        Plugin::load_once(path)
+            .map_err(|error| error.during(format_args!("cannot load the PJRT plugin {}", path.display())))
+    }
+
+    /// Loads a library, or returns the plugin if this process has loaded it before.
+    fn load_once(path: &Path) -> Result<Plugin> {
+        // The lock is held while a library is loaded, so that two threads do not load and initialize it twice.
         static LOADED: OnceLock<Mutex<HashMap<PathBuf, Plugin>>> = OnceLock::new();
 
-        let context = |e: Error| e.during(format_args!("cannot load the PJRT plugin {}", path.display()));
-        elf::check(path).map_err(context)?;
+        elf::check(path)?;
         let key = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        permissions::check_folder(key.parent().unwrap_or(&key)).map_err(context)?;
+        permissions::check_folder(key.parent().unwrap_or(&key))?;
         let mut loaded = LOADED.get_or_init(Default::default).lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(plugin) = loaded.get(&key) {
             return Ok(plugin.clone());
         }
-        let plugin = Plugin(Arc::new(open(path).map_err(context)?));
+        let plugin = Plugin(Arc::new(open(path)?));
         loaded.insert(key, plugin.clone());
         Ok(plugin)
     }
@@ -59,7 +65,7 @@ impl Plugin {
     /// installs it), or it cannot be loaded.
     pub fn find(platform: &str) -> Result<Plugin> {
         let spec = PluginSpec::for_platform(platform)?;
-        let env = Environment::of_process();
+        let env = Environment::from_process();
         let path = spec.locate(&env)?;
         if spec.platforms == PluginSpec::TPU.platforms {
             plugin_environment::for_tpu(); // the file may have any name

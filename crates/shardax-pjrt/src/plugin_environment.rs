@@ -62,16 +62,20 @@ fn has_tpu(devices: &Path) -> bool {
     // v3, an unnamed kind, v4, v5p, v5e, v6e, 7x.
     const TPUS: &[&str] = &["0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"];
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
-    let is = |file: &Path, values: &[&str]| fs::read_to_string(file).is_ok_and(|text| values.contains(&text.trim()));
     entries
         .map(|entry| entry.path())
-        .any(|device| is(&device.join("vendor"), &[GOOGLE]) && is(&device.join("device"), TPUS))
+        .any(|device| has_value(&device.join("vendor"), &[GOOGLE]) && has_value(&device.join("device"), TPUS))
+}
+
+/// Returns true if the file contains one of these values.
+fn has_value(file: &Path, values: &[&str]) -> bool {
+    fs::read_to_string(file).is_ok_and(|text| values.contains(&text.trim()))
 }
 
 /// Adds those variables that are not set to the environment of this process.
 ///
-/// Other threads may be reading the environment in C, without a lock, and `setenv` may free what they read. So a new
-/// list of all variables replaces the old one in one step, and the old one is never freed or changed.
+/// Other threads may be reading the environment in C, without a lock, and `setenv` may free the memory that they read.
+/// Therefore a new list of all variables replaces the old one in one step, and the old one is never freed or changed.
 #[cfg(unix)]
 fn add_variables(variables: &[(&str, &str)]) {
     unsafe extern "C" {
@@ -89,15 +93,15 @@ fn add_variables(variables: &[(&str, &str)]) {
     // SAFETY: the list ends in null, and its texts are never changed in place. The new list and its texts are never
     // freed, like the system's.
     unsafe {
-        let mut all = Vec::new();
-        let mut at = (&raw const environ).read_volatile();
-        while !at.is_null() && !(*at).is_null() {
-            all.push(*at);
-            at = at.add(1);
+        let mut list = Vec::new();
+        let mut entry = (&raw const environ).read_volatile();
+        while !entry.is_null() && !(*entry).is_null() {
+            list.push(*entry);
+            entry = entry.add(1);
         }
-        all.extend(added.into_iter().map(CString::into_raw));
-        all.push(std::ptr::null_mut());
-        (&raw mut environ).write_volatile(Vec::leak(all).as_mut_ptr());
+        list.extend(added.into_iter().map(CString::into_raw));
+        list.push(std::ptr::null_mut());
+        (&raw mut environ).write_volatile(Vec::leak(list).as_mut_ptr());
     }
 }
 

@@ -10,7 +10,7 @@ use crate::install;
 /// A plugin: its names, where to find it, how to install it.
 #[derive(Clone, Debug)]
 pub struct PluginSpec {
-    /// Platform names that select it, its own first.
+    /// Platform names that select it, the plugin's name first.
     pub platforms: &'static [&'static str],
     /// Environment variable with the path of the library.
     pub variable: &'static str,
@@ -219,7 +219,7 @@ pub struct Environment {
 
 impl Environment {
     /// The variables of this process.
-    pub fn of_process() -> Environment {
+    pub fn from_process() -> Environment {
         let variables = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v))).collect();
         Environment { variables }
     }
@@ -242,7 +242,7 @@ impl Environment {
         self.var(name).filter(|v| !v.is_empty()).map(PathBuf::from)
     }
 
-    /// The folder of shardax in the user's cache: `$XDG_CACHE_HOME/shardax` or `~/.cache/shardax`.
+    /// The folder for shardax in the user's cache: `$XDG_CACHE_HOME/shardax` or `~/.cache/shardax`.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         // The XDG specification requires ignoring relative paths.
         let base = self.path("XDG_CACHE_HOME").filter(|p| p.is_absolute());
@@ -271,28 +271,23 @@ impl Environment {
                 }
             }
         }
-        let mut found = Vec::new();
-        let mut add = |folder: PathBuf| {
-            if folder.is_dir() && !found.contains(&folder) {
-                found.push(folder);
-            }
-        };
+        let mut folders = Vec::new();
         for prefix in &prefixes {
             for lib in ["lib", "lib64", "local/lib"] {
                 let lib = prefix.join(lib);
                 for version in python_folders(&lib) {
-                    add(version.join("site-packages"));
-                    add(version.join("dist-packages"));
+                    add_folder(&mut folders, version.join("site-packages"));
+                    add_folder(&mut folders, version.join("dist-packages"));
                 }
             }
         }
         // The folder of `pip install --user`, which pip uses if the system's folder is not writable.
         if let Some(home) = self.path("HOME") {
             for version in python_folders(&home.join(".local/lib")) {
-                add(version.join("site-packages"));
+                add_folder(&mut folders, version.join("site-packages"));
             }
         }
-        found
+        folders
     }
 
     /// pyenv's `python3` is a script; the interpreters are under `versions`, with the selected one first.
@@ -328,6 +323,13 @@ fn python_folders(lib: &Path) -> impl Iterator<Item = PathBuf> {
     sorted_folders(lib)
         .into_iter()
         .filter(|folder| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3")))
+}
+
+/// Adds a folder that exists and is not in the list yet.
+fn add_folder(folders: &mut Vec<PathBuf>, folder: PathBuf) {
+    if folder.is_dir() && !folders.contains(&folder) {
+        folders.push(folder);
+    }
 }
 
 /// Sub-folders in descending order of their names, so that the newest version is first.

@@ -100,31 +100,35 @@ impl Drop for Profiler {
 
 /// The prefix of `bytes` that consists of fields of a message: plugins append a zero byte.
 fn messages(bytes: &[u8]) -> &[u8] {
-    let varint = |at: &mut usize| -> Option<u64> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = *bytes.get(*at)?;
-            *at += 1;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    };
-    let mut whole = 0;
-    loop {
-        let mut at = whole;
-        // Fields of an XSpace are messages and strings, which have a length.
-        let Some(tag) = varint(&mut at).filter(|tag| tag >> 3 != 0 && tag & 7 == 2) else { break };
-        let _ = tag;
-        let Some(end) = varint(&mut at).and_then(|size| at.checked_add(usize::try_from(size).ok()?)) else { break };
-        if end > bytes.len() {
-            break;
-        }
-        whole = end;
+    let mut complete = 0;
+    while let Some(end) = field_end(bytes, complete) {
+        complete = end;
     }
-    &bytes[..whole]
+    &bytes[..complete]
+}
+
+/// The end of the field at `position`; `None` if it is not a complete field of an XSpace.
+fn field_end(bytes: &[u8], mut position: usize) -> Option<usize> {
+    let tag = read_varint(bytes, &mut position)?;
+    // All fields are messages and strings, which have a length (wire type 2).
+    if tag >> 3 == 0 || tag & 7 != 2 {
+        return None;
+    }
+    let size = usize::try_from(read_varint(bytes, &mut position)?).ok()?;
+    position.checked_add(size).filter(|&end| end <= bytes.len())
+}
+
+fn read_varint(bytes: &[u8], position: &mut usize) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.get(*position)?;
+        *position += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
 }
 
 fn table(plugin: &Plugin) -> Option<NonNull<RawTable>> {
@@ -174,9 +178,9 @@ unsafe fn call<A>(table: NonNull<RawTable>, entry: fn(&RawTable) -> Option<RawFn
         if let Some(get) = table.error_code {
             get((&raw mut code).cast());
         }
-        let mut gone = RawError { struct_size: size_of::<RawError>(), private: std::ptr::null_mut(), error };
+        let mut destroyed = RawError { struct_size: size_of::<RawError>(), private: std::ptr::null_mut(), error };
         if let Some(destroy) = table.error_destroy {
-            destroy((&raw mut gone).cast());
+            destroy((&raw mut destroyed).cast());
         }
         Err(Error::new(Code::from_raw(code.code), message))
     }
@@ -267,12 +271,12 @@ mod tests {
     fn trailing_bytes_are_dropped() {
         let plane = [0x0a, 3, 0x12, 1, b'x'];
         let named = [0x22, 1, b'h'];
-        let both = [&plane[..], &named].concat();
+        let fields = [&plane[..], &named].concat();
         assert_eq!(messages(&[]), []);
         assert_eq!(messages(&[0]), []);
-        assert_eq!(messages(&[&both[..], &[0]].concat()), both);
+        assert_eq!(messages(&[&fields[..], &[0]].concat()), fields);
         // A truncated message.
-        assert_eq!(messages(&[&both[..], &plane[..4]].concat()), both);
+        assert_eq!(messages(&[&fields[..], &plane[..4]].concat()), fields);
         assert_eq!(messages(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]), []);
     }
 }

@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 pub struct Setting<T: 'static> {
     name: &'static str,
     /// The valid values, for errors.
-    takes: &'static str,
-    parse: fn(&str) -> Option<T>,
+    expected: &'static str,
+    parser: fn(&str) -> Option<T>,
 }
 
 impl<T> Setting<T> {
-    /// The setting of a variable; `takes` describes the values that `parse` accepts, for errors.
-    pub const fn new(name: &'static str, takes: &'static str, parse: fn(&str) -> Option<T>) -> Self {
-        Setting { name, takes, parse }
+    /// The setting of a variable. Errors describe the values that `parser` accepts by `expected`.
+    pub const fn new(name: &'static str, expected: &'static str, parser: fn(&str) -> Option<T>) -> Self {
+        Setting { name, expected, parser }
     }
 
     /// The variable's name.
@@ -28,24 +28,25 @@ impl<T> Setting<T> {
     /// The value; `None` if the variable is not set or empty.
     ///
     /// # Errors
-    /// The variable has an invalid value: the message has the value and the valid ones.
+    /// The variable has an invalid value. The message contains the value and describes the valid ones.
     pub fn read(&self) -> Result<Option<T>> {
-        self.of(std::env::var_os(self.name).as_deref())
+        self.parse(std::env::var_os(self.name).as_deref())
     }
 
-    /// The value if it is valid. [`Setting::read`] has reported an invalid one before.
+    /// The value, or `None` if it is invalid; [`Setting::read`] reports that.
     pub fn get(&self) -> Option<T> {
         self.read().ok().flatten()
     }
 
-    /// Like [`Setting::read`], for a value that is passed.
-    pub(crate) fn of(&self, given: Option<&OsStr>) -> Result<Option<T>> {
-        let Some(given) = given.filter(|given| !given.is_empty()) else { return Ok(None) };
-        let parsed = given.to_str().and_then(self.parse);
-        parsed.map(Some).ok_or_else(|| {
+    /// Like [`Setting::read`], for a text instead of the variable's value.
+    pub(crate) fn parse(&self, text: Option<&OsStr>) -> Result<Option<T>> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+        let value = text.to_str().and_then(self.parser);
+        value.map(Some).ok_or_else(|| {
             Error::invalid_argument(format!(
-                "the environment variable {} is {given:?}, and takes {}: correct it, or unset it",
-                self.name, self.takes
+                "invalid value {text:?} for the environment variable {}: expected {}; correct the variable, or unset \
+                 it",
+                self.name, self.expected
             ))
         })
     }
@@ -80,10 +81,10 @@ mod tests {
 
     #[test]
     fn invalid_values_are_errors() {
-        let seconds = |text: &str| EXIT_SECONDS.of(Some(OsStr::new(text)));
+        let seconds = |text: &str| EXIT_SECONDS.parse(Some(OsStr::new(text)));
         assert_eq!(seconds("0.5").unwrap(), Some(Duration::from_millis(500)));
         assert_eq!(seconds(" 7 ").unwrap(), Some(Duration::from_secs(7)));
-        assert_eq!((seconds("").unwrap(), EXIT_SECONDS.of(None).unwrap()), (None, None));
+        assert_eq!((seconds("").unwrap(), EXIT_SECONDS.parse(None).unwrap()), (None, None));
         for text in ["ten", "-1", "nan", "inf", "1e300", "10s"] {
             let error = seconds(text).unwrap_err().to_string();
             for part in ["SHARDAX_EXIT_SECONDS", &format!("{text:?}"), "a number of seconds"] {

@@ -6,14 +6,14 @@ use std::fmt;
 
 use prost::Message;
 
-use axes::{AxisRefProto, Grid, MeshProto};
+use axes::{AxisRefProto, Grid, MeshProto, sizes};
 
 /// The kind of an [`OpSharding`], or of one of the trailing dimensions of its tiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ShardingKind {
-    /// Every device has the whole array.
+    /// Every device has the entire array.
     Replicated,
-    /// One device has the whole array.
+    /// One device has the entire array.
     Maximal,
     /// One sharding for each element of a tuple.
     Tuple,
@@ -57,7 +57,7 @@ impl OpSharding {
         }
     }
 
-    /// The number of parts along each of an array's `rank` dimensions; all 1 if every device has the whole array.
+    /// The number of parts along each of an array's `rank` dimensions; all 1 if every device has the entire array.
     pub fn partitions(&self, rank: usize) -> Vec<usize> {
         match self.kind {
             ShardingKind::Other if self.tile_dims.len() >= rank => self.tile_dims[..rank].to_vec(),
@@ -65,7 +65,7 @@ impl OpSharding {
         }
     }
 
-    /// Returns true if every device has the whole array.
+    /// Returns true if every device has the entire array.
     pub fn is_replicated(&self) -> bool {
         match self.kind {
             ShardingKind::Replicated => true,
@@ -96,7 +96,6 @@ impl fmt::Display for OpSharding {
                 f.write_str("}")
             }
             ShardingKind::Other => {
-                let join = |n: &[usize]| n.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
                 write!(f, "{{devices=[{}]{}", join(&self.tile_dims), join(&self.devices))?;
                 if self.replicate_on_last_tile_dim {
                     f.write_str(" last_tile_dim_replicate")?;
@@ -108,6 +107,10 @@ impl fmt::Display for OpSharding {
             }
         }
     }
+}
+
+fn join(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -155,13 +158,14 @@ struct DimShardingProto {
 impl NamedShardingProto {
     /// Converts it to tiles; `None` if the numbers are inconsistent.
     fn tiles(&self) -> Option<OpSharding> {
-        let whole = |kind, devices| OpSharding { kind, devices, ..OpSharding::replicated() };
         let mesh = self.mesh.clone().unwrap_or_default();
-        let grid = Grid::of(&mesh)?;
+        let grid = Grid::from_proto(&mesh)?;
         if mesh.axes.is_empty() {
             // A mesh without axes means one device, or no information.
             return Some(match mesh.device_ids.first().map(|&id| usize::try_from(id)) {
-                Some(id) => whole(ShardingKind::Maximal, vec![id.ok()?]),
+                Some(id) => {
+                    OpSharding { kind: ShardingKind::Maximal, devices: vec![id.ok()?], ..OpSharding::replicated() }
+                }
                 None => OpSharding::replicated(),
             });
         }
@@ -174,18 +178,21 @@ impl NamedShardingProto {
         if split == 1 {
             return Some(OpSharding::replicated());
         }
-        let rest = tile_dims.split_off(self.dims.len());
+        // Trailing dimensions of size 1 are omitted, as in a sharding that is written as tiles.
+        let trailing_sizes = tile_dims.split_off(self.dims.len());
+        let trailing = trailing.iter().map(|(kind, _)| *kind).zip(trailing_sizes);
         let mut last_tile_dims = Vec::new();
         let copies = (ShardingKind::Replicated, devices.len() / split);
-        for (kind, size) in trailing.iter().map(|(kind, _)| *kind).zip(rest).chain([copies]).filter(|(_, n)| *n > 1) {
+        for (kind, size) in trailing.chain([copies]).filter(|(_, size)| *size > 1) {
             tile_dims.push(size);
             last_tile_dims.push(kind);
         }
-        Some(OpSharding { tile_dims, last_tile_dims, ..whole(ShardingKind::Other, devices) })
+        let kind = ShardingKind::Other;
+        Some(OpSharding { kind, devices, tile_dims, last_tile_dims, ..OpSharding::replicated() })
     }
 }
 
-fn kind(raw: i32) -> ShardingKind {
+fn kind_from_raw(raw: i32) -> ShardingKind {
     match raw {
         0 => ShardingKind::Replicated,
         1 => ShardingKind::Maximal,
@@ -203,9 +210,7 @@ impl From<&OpShardingProto> for OpSharding {
             let unknown = || OpSharding { kind: ShardingKind::Unknown, ..OpSharding::replicated() };
             return named.tiles().unwrap_or_else(unknown);
         }
-        let kind_of = kind;
-        let kind = kind(proto.kind);
-        let sizes = |dims: &[i64]| dims.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect::<Vec<_>>();
+        let kind = kind_from_raw(proto.kind);
         let tile_dims = sizes(&proto.tile_dims);
         let devices = if !proto.devices.is_empty() || kind != ShardingKind::Other {
             sizes(&proto.devices)
@@ -220,7 +225,7 @@ impl From<&OpShardingProto> for OpSharding {
             tile_dims,
             devices,
             replicate_on_last_tile_dim: proto.replicate_on_last_tile_dim,
-            last_tile_dims: proto.last_tile_dims.iter().map(|&raw| kind_of(raw)).collect(),
+            last_tile_dims: proto.last_tile_dims.iter().map(|&raw| kind_from_raw(raw)).collect(),
             tuple_shardings: proto.tuple_shardings.iter().map(OpSharding::from).collect(),
         }
     }
@@ -263,13 +268,13 @@ mod tests {
     fn a_sharding_by_axes_is_read_as_tiles() {
         use axes::tests::{axis, mesh};
 
+        let axes = |list: &[i64]| list.iter().map(|&a| axis(a)).collect::<Vec<_>>();
         let sharding = |dims: &[&[i64]], manual: &[i64], unreduced: &[i64]| {
-            let refs = |list: &[i64]| list.iter().map(|&a| axis(a)).collect::<Vec<_>>();
             let named = NamedShardingProto {
                 mesh: Some(mesh(&[("x", 2), ("y", 2), ("z", 2)], &[])),
-                dims: dims.iter().map(|dim| DimShardingProto { axes: refs(dim) }).collect(),
-                unreduced_axes: refs(unreduced),
-                manual_axes: refs(manual),
+                dims: dims.iter().map(|dim| DimShardingProto { axes: axes(dim) }).collect(),
+                unreduced_axes: axes(unreduced),
+                manual_axes: axes(manual),
             };
             // Encoded and decoded, with the kind that newer plugins write as well.
             let proto = OpShardingProto { named: Some(named), ..Default::default() };

@@ -37,8 +37,8 @@ unsafe impl Sync for Inner {}
 impl Topology {
     /// Makes a topology by the name and options that the plugin defines.
     ///
-    /// libtpu takes names such as `v5e:2x4`, with the options `wrap` and `chips_per_host_bounds` (three `Value::Ints`
-    /// each) and `num_slices` (`Value::Int`). The CUDA plugin takes any name, with `target_config` (a
+    /// libtpu accepts names such as `v5e:2x4`, with the options `wrap` and `chips_per_host_bounds` (three `Value::Ints`
+    /// each) and `num_slices` (`Value::Int`). The CUDA plugin accepts any name, with `target_config` (a
     /// `GpuTargetConfigProto` as text) and `topology` (`"1x2x8"`: slices, hosts per slice, devices per host). See
     /// [`TpuTopology`](crate::TpuTopology) and [`GpuTopology`](crate::GpuTopology).
     ///
@@ -46,8 +46,8 @@ impl Topology {
     /// The plugin cannot compile for devices that are not attached, or does not know the name or an option; or the
     /// sizes would end the process.
     pub fn new(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
-        let about = |error: Error| error.during(format_args!("cannot make the topology {name:?}"));
-        target::check(name, options).map_err(about)?;
+        let context = |error: Error| error.during(format_args!("cannot create the topology {name:?}"));
+        target::check(name, options).map_err(context)?;
         let raw_options = named_value::to_raw(options);
         let mut args = TopologyCreate {
             name: name.as_ptr().cast(),
@@ -57,9 +57,9 @@ impl Topology {
             ..Default::default()
         };
         // SAFETY: the name, the options and what they point to outlive the call.
-        unsafe { plugin.api().call(&mut args) }.map_err(about)?;
+        unsafe { plugin.api().call(&mut args) }.map_err(context)?;
         if args.topology.is_null() {
-            return Err(about(Error::new(crate::Code::Internal, "the plugin returned no topology")));
+            return Err(context(Error::new(crate::Code::Internal, "the plugin returned no topology")));
         }
         // From here on, dropping `inner` cleans up.
         let mut inner = Inner {
@@ -71,9 +71,9 @@ impl Topology {
             attributes: Vec::new(),
             devices: Vec::new(),
         };
-        inner.describe().map_err(about)?;
+        inner.describe().map_err(context)?;
         if inner.devices.is_empty() {
-            return Err(about(Error::invalid_argument("it has no devices")));
+            return Err(context(Error::invalid_argument("it has no devices")));
         }
         Ok(Topology(Arc::new(inner)))
     }
@@ -83,7 +83,7 @@ impl Topology {
         &self.0.plugin
     }
 
-    /// The name that it was made with.
+    /// The name that was passed to [`Topology::new`].
     pub fn name(&self) -> &str {
         &self.0.name
     }
@@ -146,8 +146,8 @@ impl Inner {
             }
             let mut list = TopologyDescriptions { topology, ..Default::default() };
             api.call(&mut list)?;
-            let all = slice(list.descriptions, list.num_descriptions);
-            self.devices = all.iter().map(|&raw| Description::read(api, raw)).collect::<Result<_>>()?;
+            let descriptions = slice(list.descriptions, list.num_descriptions);
+            self.devices = descriptions.iter().map(|&raw| Description::read(api, raw)).collect::<Result<_>>()?;
         }
         Ok(())
     }

@@ -77,8 +77,8 @@ fn wait(name: &str, mut child: Child) -> Ended {
     }
     let took = start.elapsed();
     let output = child.wait_with_output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ended { status: output.status, output: text(output.stdout), errors: text(output.stderr), took }
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    Ended { status: output.status, output: stdout.into_owned(), errors: stderr.into_owned(), took }
 }
 
 fn ends_with(name: &str, code: i32) -> Ended {

@@ -20,18 +20,18 @@ fn program(n: usize, target: &str, attributes: &str) -> String {
 
 /// The call on each of `devices` devices, with concatenated results.
 fn spread(devices: usize, n: usize, target: &str) -> String {
-    let whole = devices * n;
+    let total = devices * n;
     format!(
         "sdy.mesh @mesh = <[\"i\"={devices}]>
-        func.func @main(%x: tensor<{whole}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}})
-            -> (tensor<{whole}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
+        func.func @main(%x: tensor<{total}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}})
+            -> (tensor<{total}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
           %r = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{\"i\"}}]>] out_shardings=[<@mesh, [{{\"i\"}}]>]
               manual_axes={{\"i\"}} (%s: tensor<{n}xf32>) {{
             %t = stablehlo.custom_call @{target}(%s) {{api_version = 4 : i32, has_side_effect = true}}
                 : (tensor<{n}xf32>) -> tensor<{n}xf32>
             sdy.return %t : tensor<{n}xf32>
-          }} : (tensor<{whole}xf32>) -> tensor<{whole}xf32>
-          return %r : tensor<{whole}xf32>
+          }} : (tensor<{total}xf32>) -> tensor<{total}xf32>
+          return %r : tensor<{total}xf32>
         }}"
     )
 }
@@ -40,9 +40,9 @@ fn spread(devices: usize, n: usize, target: &str) -> String {
 fn a_handler_receives_arguments_results_and_attributes() {
     let client = client(8);
     let calls = Arc::new(AtomicUsize::new(0));
-    let seen = calls.clone();
+    let counter = calls.clone();
     ffi::register(client.plugin(), "test.scale", move |frame| {
-        seen.fetch_add(1, Ordering::SeqCst);
+        counter.fetch_add(1, Ordering::SeqCst);
         let by = frame.attr("by").and_then(|a| a.as_f64()).ok_or("no attribute by")? as f32;
         assert_eq!(frame.attr("count").unwrap().as_i64(), Some(-7));
         assert_eq!(frame.attr("flag").unwrap().as_i64(), Some(1));
@@ -197,10 +197,10 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
             client.compile(&spread(8, 4, "test.fails_on_three"), &partitions(8), signature([f32s(&[4])])).unwrap();
         let reduce = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         let portable = CompileOptions { portable: true, ..Default::default() };
-        let one = client.compile(&affine(4, false), &portable, signature([f32s(&[4])])).unwrap();
+        let affine_program = client.compile(&affine(4, false), &portable, signature([f32s(&[4])])).unwrap();
         let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[d as f32; 4])).collect();
         let xs: Vec<&Buffer> = xs.iter().collect();
-        let failed = |result: Result<()>| {
+        let assert_failed = |result: Result<()>| {
             let error = result.unwrap_err();
             assert!(error.message.contains("test.fails_on_three") && error.message.contains("device three"), "{error}");
         };
@@ -210,22 +210,22 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
         // The failure may occur after these have started.
         let zs = reduce.execute(&ys).unwrap();
         let zs: Vec<&Buffer> = zs.iter().map(|z| &z[0]).collect();
-        let last = reduce.execute(&zs).unwrap();
+        let sums = reduce.execute(&zs).unwrap();
         let copy = zs[2].copy_to_device(&client.devices()[5]).unwrap();
-        let single = one.execute_on(&[zs[1]], &client.devices()[1]).unwrap();
-        // Of the first results only the failed device's is checked: others may be ready before the failure.
-        for buffer in zs.iter().copied().chain(last.iter().map(|z| &z[0])).chain([ys[3], &copy, &single[0]]) {
-            failed(buffer.block_until_ready());
-            failed(buffer.to_host(&mut [0; 16]));
-            failed(buffer.with_bytes(|_| ()));
-            failed(buffer.ready().unwrap().wait());
+        let single = affine_program.execute_on(&[zs[1]], &client.devices()[1]).unwrap();
+        // Of the first results only the assert_failed device's is checked: others may be ready before the failure.
+        for buffer in zs.iter().copied().chain(sums.iter().map(|z| &z[0])).chain([ys[3], &copy, &single[0]]) {
+            assert_failed(buffer.block_until_ready());
+            assert_failed(buffer.to_host(&mut [0; 16]));
+            assert_failed(buffer.with_bytes(|_| ()));
+            assert_failed(buffer.ready().unwrap().wait());
             let (send, receive) = std::sync::mpsc::channel();
             buffer.ready().unwrap().on_ready(move |result| send.send(result).unwrap());
-            failed(receive.recv().unwrap());
+            assert_failed(receive.recv().unwrap());
         }
         // The failure is known by now, so the launch is rejected.
-        failed(reduce.execute(&ys).map(|_| ()));
-        failed(reduce.execute(&zs).map(|_| ()));
+        assert_failed(reduce.execute(&ys).map(|_| ()));
+        assert_failed(reduce.execute(&zs).map(|_| ()));
 
         // Everything works again, even in a long chain.
         fail.store(0, Ordering::SeqCst);

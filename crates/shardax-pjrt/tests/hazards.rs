@@ -24,25 +24,26 @@ fn wrong_arguments_are_errors_and_the_client_still_works() {
         let client = new_client(8);
         let exe = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         let good = inputs(&client, 8, 4);
+        // Every error is followed by a run, because a launch that fails in the plugin would hang in the next one.
         let works = || {
             let results = exe.execute(&refs(&good)).unwrap();
             assert_eq!(get(&results[7][0]), [28.0; 4]);
         };
-        let fails = |at: usize, bad: &Buffer, phrase: &str| {
+        let fails = |index: usize, bad: &Buffer, phrase: &str| {
             let mut args = refs(&good);
-            args[at] = bad;
+            args[index] = bad;
             let error = exe.execute(&args).unwrap_err();
             assert!(error.message.contains(phrase), "{error}");
             works();
         };
         works();
 
-        fails(3, &put(&client, 3, &[1.0; 5]), "f32[5], and the program takes f32[4]");
+        fails(3, &put(&client, 3, &[1.0; 5]), "f32[5], but the program takes f32[4]");
         let matrix =
             client.buffer_from_host(&bytes(&[1.0; 4]), ElementType::F32, &[2, 2], &client.devices()[3]).unwrap();
-        fails(3, &matrix, "f32[2,2], and the program takes f32[4]");
+        fails(3, &matrix, "f32[2,2], but the program takes f32[4]");
         let ints = client.buffer_from_host(&[0; 16], ElementType::S32, &[4], &client.devices()[3]).unwrap();
-        fails(3, &ints, "s32[4], and the program takes f32[4]");
+        fails(3, &ints, "s32[4], but the program takes f32[4]");
         fails(3, &good[2], "argument 0 for device 3 (cpu) is on device 2");
         let elsewhere = put(&new_client(8), 3, &[1.0; 4]);
         fails(3, &elsewhere, "another client");
@@ -92,14 +93,14 @@ fn donation_takes_the_input() {
             assert!(error.message.contains("argument 0 (f32[4]) on device 0 (cpu) was donated"), "{error}");
             xs[0].delete().unwrap();
             // One deleted argument does not consume the others.
-            let mut fresh = inputs(&client, devices, 4);
-            let gone = fresh.pop().unwrap();
-            gone.delete().unwrap();
-            let mut args = refs(&fresh);
-            args.push(&gone);
+            let mut buffers = inputs(&client, devices, 4);
+            let deleted = buffers.pop().unwrap();
+            deleted.delete().unwrap();
+            let mut args = refs(&buffers);
+            args.push(&deleted);
             assert!(exe.execute(&args).is_err());
-            fresh.push(put(&client, devices - 1, &[1.0; 4]));
-            exe.execute(&refs(&fresh)).unwrap();
+            buffers.push(put(&client, devices - 1, &[1.0; 4]));
+            exe.execute(&refs(&buffers)).unwrap();
         }
     });
 }
@@ -116,19 +117,20 @@ fn a_buffer_that_is_donated_and_passed_is_an_error() {
     within(60, || {
         let client = client(8);
         let options = CompileOptions::default();
-        let one = client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4])])).unwrap();
+        let one_donated =
+            client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4])])).unwrap();
         // Donating the second argument is valid for this crate, though the program does not use the donation.
-        let both =
+        let both_donated =
             client.compile(ADD_DONATING, &options, signature([f32s(&[4]).donated(), f32s(&[4]).donated()])).unwrap();
         let x = put(&client, 0, &[1.0; 4]);
-        for exe in [&one, &both] {
+        for exe in [&one_donated, &both_donated] {
             let error = exe.execute(&[&x, &x]).unwrap_err();
             assert_eq!(error.code, Code::InvalidArgument);
             assert!(error.message.contains("is donated and is also passed as argument"), "{error}");
             assert!(!x.is_deleted());
         }
         let y = Arc::new(put(&client, 0, &[2.0; 4]));
-        let z = both.execute(&[&x, &y]).unwrap();
+        let z = both_donated.execute(&[&x, &y]).unwrap();
         assert_eq!(get(&z[0][0]), [3.0; 4]);
         assert!(x.is_deleted() && y.is_deleted());
     });
@@ -158,9 +160,9 @@ fn a_signature_that_does_not_match_is_rejected() {
 #[test]
 fn bad_programs_and_options_are_errors() {
     let client = client(8);
-    let one = || signature([f32s(&[4])]);
-    assert!(client.compile("this is no MLIR", &CompileOptions::default(), one()).is_err());
-    assert!(client.compile("", &CompileOptions::default(), one()).is_err());
+    let vector = || signature([f32s(&[4])]);
+    assert!(client.compile("this is no MLIR", &CompileOptions::default(), vector()).is_err());
+    assert!(client.compile("", &CompileOptions::default(), vector()).is_err());
     let options = [
         CompileOptions { num_partitions: 0, ..Default::default() },
         CompileOptions { num_partitions: 9, ..Default::default() },
@@ -171,13 +173,13 @@ fn bad_programs_and_options_are_errors() {
         CompileOptions { num_partitions: usize::MAX, num_replicas: 2, ..Default::default() },
     ];
     for options in options {
-        let error = client.compile(&affine(4, false), &options, one()).unwrap_err();
+        let error = client.compile(&affine(4, false), &options, vector()).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{error}");
     }
     let options = CompileOptions { overrides: vec![("xla_no_such_option".into(), true.into())], ..Default::default() };
-    assert!(client.compile(&affine(4, false), &options, one()).is_err());
-    assert!(client.deserialize(b"nonsense", &CompileOptions::default(), one()).is_err());
-    assert!(client.deserialize(b"", &CompileOptions::default(), one()).is_err());
+    assert!(client.compile(&affine(4, false), &options, vector()).is_err());
+    assert!(client.deserialize(b"nonsense", &CompileOptions::default(), vector()).is_err());
+    assert!(client.deserialize(b"", &CompileOptions::default(), vector()).is_err());
 }
 
 /// The compiler throws for a negative count, which ends the process, and never returns for a large one.
@@ -188,7 +190,7 @@ fn options_that_would_end_or_hang_the_process_are_rejected() {
     for value in
         [Value::Int(-1), Value::Int(0), Value::Int(1_000_000_000), Value::Int(i64::MIN), "-1".into(), " -1".into()]
     {
-        let says = format!("{name} is {value}, and must be between 1 and 4096");
+        let says = format!("{name} is {value}, but must be between 1 and 4096");
         let options = CompileOptions { overrides: vec![(name.into(), value)], ..Default::default() };
         let error = client.compile(&affine(4, false), &options, signature([f32s(&[4])])).unwrap_err();
         assert!(error.message.contains(&says), "{error}");
@@ -249,7 +251,7 @@ fn a_referenced_buffer_is_donated_when_the_reference_is_dropped() {
     within(120, || {
         let client = client(8);
         let x = Arc::new(put(&client, 0, &[1.0; 4]));
-        let (reference, begun) = (BufferReference::of(&x).unwrap(), Instant::now());
+        let (reference, begun) = (BufferReference::acquire(&x).unwrap(), Instant::now());
         let reader = {
             let x = x.clone();
             std::thread::spawn(move || {
@@ -263,7 +265,7 @@ fn a_referenced_buffer_is_donated_when_the_reference_is_dropped() {
         donate(&client, &x).unwrap();
         assert!(begun.elapsed() > Duration::from_secs(10));
         assert_eq!(reader.join().unwrap(), [1.0; 4]);
-        assert!(BufferReference::of(&x).unwrap_err().message.contains("was donated"));
+        assert!(BufferReference::acquire(&x).unwrap_err().message.contains("was donated"));
     });
 }
 
@@ -281,7 +283,7 @@ fn never_dropped() {
     within(120, || {
         let client = client(8);
         let y = Arc::new(put(&client, 0, &[2.0; 4]));
-        let reference = BufferReference::of(&y).unwrap();
+        let reference = BufferReference::acquire(&y).unwrap();
         let error = donate(&client, &y).unwrap_err();
         assert!(error.message.contains("has been read by another thread for 10 s"), "{error}");
         drop(reference);

@@ -64,12 +64,12 @@ fn arrays_are_read_row_major() {
         (
             &from_columns,
             &x,
-            "has its elements in row-major order, and the program takes dimensions in the order [0, 1]",
+            "has its elements in row-major order, but the program takes dimensions in the order [0, 1]",
         ),
         (
             &to_columns,
             &y,
-            "has its dimensions in the order [0, 1], from minor to major, and the program takes elements in row-major",
+            "has its dimensions in the order [0, 1], from minor to major, but the program takes elements in row-major",
         ),
     ] {
         let error = program.execute(&[argument]).unwrap_err();

@@ -19,7 +19,7 @@ fn client_and_devices_describe_themselves() {
     assert_ne!(client.devices()[0], client.devices()[1]);
     for count in [0, -1, 2049, 100_000, i64::MAX] {
         let error = Client::new(client.plugin(), &[("cpu_device_count", Value::Int(count))]).unwrap_err();
-        assert!(error.message.contains(&format!("cpu_device_count is {count}, and must be between 1 and 2048")));
+        assert!(error.message.contains(&format!("cpu_device_count is {count}, but must be between 1 and 2048")));
     }
     let (major, minor) = client.plugin().api_version();
     assert!(major == 0 && minor > 60);
@@ -103,18 +103,18 @@ fn eight_devices_all_reduce() {
 fn memories() {
     let client = client(8);
     let device = &client.devices()[1];
-    let all = device.addressable_memories().unwrap();
-    let kinds: Vec<&str> = all.iter().map(Memory::kind).collect();
+    let memories = device.addressable_memories().unwrap();
+    let kinds: Vec<&str> = memories.iter().map(Memory::kind).collect();
     assert_eq!(kinds, ["device", "pinned_host", "unpinned_host"]);
-    assert_eq!(device.default_memory().unwrap(), all[0]);
+    assert_eq!(device.default_memory().unwrap(), memories[0]);
 
     let x = put(&client, 1, &[1.0, 2.0]);
-    assert_eq!(x.memory().unwrap(), all[0]);
+    assert_eq!(x.memory().unwrap(), memories[0]);
     let bytes = x.with_bytes(<[u8]>::to_vec).unwrap();
-    for memory in &all {
+    for memory in &memories {
         let copied = x.copy_to_memory(memory).unwrap();
-        let given = client.buffer_from_host_in(&bytes, ElementType::F32, &[2], memory).unwrap();
-        for buffer in [copied, given] {
+        let placed = client.buffer_from_host_in(&bytes, ElementType::F32, &[2], memory).unwrap();
+        for buffer in [copied, placed] {
             assert_eq!((buffer.memory().unwrap(), buffer.device()), (memory.clone(), device));
             assert_eq!(get(&buffer), [1.0, 2.0]);
         }

@@ -74,9 +74,9 @@ fn cached(home: &Folder) -> PathBuf {
 fn the_order_of_the_search() {
     let home = Folder::new();
     let env = |vars: &[(&'static str, PathBuf)]| {
-        let mut all = vec![("HOME", home.0.clone()), ("SHARDAX_OFFLINE", PathBuf::from("1"))];
-        all.extend(vars.iter().cloned());
-        Environment::from_vars(all)
+        let mut variables = vec![("HOME", home.0.clone()), ("SHARDAX_OFFLINE", PathBuf::from("1"))];
+        variables.extend(vars.iter().cloned());
+        Environment::from_vars(variables)
     };
     let find = |vars: &[(&'static str, PathBuf)]| PluginSpec::CPU.locate(&env(vars));
 
@@ -125,9 +125,9 @@ fn pyenv_is_searched_without_running_it() {
     let older = home.file(&format!("pyenv/versions/3.10.1/{}", SITE.replace("3.11", "3.10")), b"o");
     let newer = home.file(&format!("pyenv/versions/3.11.7/{SITE}"), b"n");
     let env = |vars: &[(&'static str, &str)]| {
-        let mut all = vec![("PATH", home.path("pyenv/shims").into_os_string()), ("HOME", home.0.clone().into())];
-        all.extend(vars.iter().map(|(k, v)| (*k, (*v).into())));
-        Environment::from_vars(all)
+        let mut variables = vec![("PATH", home.path("pyenv/shims").into_os_string()), ("HOME", home.0.clone().into())];
+        variables.extend(vars.iter().map(|(k, v)| (*k, (*v).into())));
+        Environment::from_vars(variables)
     };
     assert_eq!(PluginSpec::CPU.locate(&env(&[])).unwrap(), newer);
     assert_eq!(PluginSpec::CPU.locate(&env(&[("PYENV_VERSION", "3.10.1")])).unwrap(), older);
@@ -230,8 +230,9 @@ fn two_threads_install_once() {
     assert_eq!(starts(&home), 1);
     let command = fs::read_to_string(home.path("started")).unwrap();
     assert!(command.contains("-m pip download --no-deps") && command.trim_end().ends_with("xla-cpu-pjrt==0.0.1"));
-    let left: Vec<_> = fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{left:?}");
+    let files: Vec<_> =
+        fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(files.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{files:?}");
     // Once installed, Python is not started.
     spec.locate(&install_env(&home.0)).unwrap();
     assert_eq!(starts(&home), 1);
@@ -326,8 +327,9 @@ fn an_installer_can_be_killed_at_any_moment() {
     let _ = fs::remove_file(cached(&home));
     assert!(start().wait().unwrap().success());
     assert_eq!(fs::read(cached(&home)).unwrap(), contents);
-    let left: Vec<_> = fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert!(left.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{left:?}");
+    let files: Vec<_> =
+        fs::read_dir(cached(&home).parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(files.iter().all(|name| name == "lock" || name == "xla_cpu_pjrt.so"), "{files:?}");
 }
 
 #[test]
@@ -387,7 +389,7 @@ fn files_that_others_can_write_are_not_loaded() {
     assert_eq!(starts(&home), 0, "nothing is downloaded");
 
     match std::os::unix::fs::chown(&plugin, Some(12345), None) {
-        Ok(()) => rejected(&plugin, "it belongs to user 12345, and this process runs as user 0"),
+        Ok(()) => rejected(&plugin, "it belongs to user 12345, but this process runs as user 0"),
         Err(_) => eprintln!("only root can change the owner of files: skipped"),
     }
 }
@@ -406,8 +408,8 @@ fn failed_installs_say_why_and_leave_nothing() {
         }
     };
     let good = fake_wheel(&home, &library());
-    let other = PluginSpec { wheel: PluginSpec::CPU.wheel, ..good.clone() };
-    fails(&other, Code::DataLoss, "is not the expected one");
+    let wrong_wheel = PluginSpec { wheel: PluginSpec::CPU.wheel, ..good.clone() };
+    fails(&wrong_wheel, Code::DataLoss, "is not the expected one");
     fails(&fake_wheel(&home, b"no library"), Code::DataLoss, "no ELF header");
     let library = library();
     fails(&fake_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "truncated");
@@ -431,14 +433,14 @@ fn failed_installs_say_why_and_leave_nothing() {
 #[test]
 fn files_that_are_not_plugins_are_errors() {
     let home = Folder::new();
-    let whole = library();
+    let library = library();
     let cases = [
         (home.path("missing.so"), "there is no such file"),
         (home.0.clone(), "not a file"),
         (home.file("empty.so", b""), "no ELF header"),
         (home.file("text.so", b"#!/bin/sh\n"), "no ELF header"),
-        (home.file("cut.so", &whole[..whole.len() / 2]), "truncated"),
-        (home.file("head.so", &whole[..64]), "truncated"),
+        (home.file("cut.so", &library[..library.len() / 2]), "truncated"),
+        (home.file("head.so", &library[..64]), "truncated"),
     ];
     for (path, phrase) in cases {
         let error = Plugin::load(&path).unwrap_err();
@@ -446,7 +448,7 @@ fn files_that_are_not_plugins_are_errors() {
         assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
         assert!(error.message.contains(&path.display().to_string()), "{error}");
     }
-    let mut other_machine = whole.clone();
+    let mut other_machine = library.clone();
     other_machine[18] = 8;
     assert!(Plugin::load(&home.file("mips.so", &other_machine)).unwrap_err().message.contains("another machine"));
     // Libraries that are not plugins, and one of another major version, if there is a compiler to build them.

@@ -44,8 +44,8 @@ fn shapes_and_sizes_are_checked() {
         let error = client.buffer_from_host(&vec![0; len], ElementType::F32, dims, device).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{error}");
     }
-    let other = new_client(1);
-    assert!(client.buffer_from_host(&[0; 4], ElementType::F32, &[], &other.devices()[0]).is_err());
+    let other_client = new_client(1);
+    assert!(client.buffer_from_host(&[0; 4], ElementType::F32, &[], &other_client.devices()[0]).is_err());
     let scalar = client.buffer_from_host(&1.5f32.to_ne_bytes(), ElementType::F32, &[], device).unwrap();
     assert_eq!(get(&scalar), [1.5]);
     assert!(scalar.to_host(&mut [0; 5]).is_err());
@@ -73,11 +73,11 @@ struct Counted(Vec<u8>, usize, Arc<AtomicUsize>);
 impl Counted {
     /// Data that begins `offset` bytes after a multiple of 64.
     fn new(data: &[u8], offset: usize, ended: &Arc<AtomicUsize>) -> Arc<Counted> {
-        let mut all = vec![0; data.len() + 128];
-        let start = all.as_ptr().align_offset(64) + offset;
-        all[start..start + data.len()].copy_from_slice(data);
-        all.truncate(start + data.len());
-        Arc::new(Counted(all, start, ended.clone()))
+        let mut memory = vec![0; data.len() + 128];
+        let start = memory.as_ptr().align_offset(64) + offset;
+        memory[start..start + data.len()].copy_from_slice(data);
+        memory.truncate(start + data.len());
+        Arc::new(Counted(memory, start, ended.clone()))
     }
 }
 
@@ -188,27 +188,29 @@ fn a_client_may_be_dropped_on_any_thread() {
 #[test]
 fn serialized_programs_run_again() {
     let client = client(8);
-    let one = CompileOptions::default();
-    let bytes = client.compile(&affine(4, true), &one, signature([f32s(&[4]).donated()])).unwrap().serialize().unwrap();
-    let exe = client.deserialize(&bytes, &one, signature([f32s(&[4]).donated()])).unwrap();
+    let options = CompileOptions::default();
+    let bytes =
+        client.compile(&affine(4, true), &options, signature([f32s(&[4]).donated()])).unwrap().serialize().unwrap();
+    let exe = client.deserialize(&bytes, &options, signature([f32s(&[4]).donated()])).unwrap();
     let x = put(&client, 0, &[1.0; 4]);
     assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     assert!(x.is_deleted());
-    // A loaded program can be serialized again: the bytes that it was loaded from.
-    let again = new_client(8).deserialize(&exe.serialize().unwrap(), &one, signature([f32s(&[4]).donated()])).unwrap();
-    let x = put(again.client(), 0, &[1.0; 4]);
-    assert_eq!(get(&again.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
+    // A loaded program can be serialized reloaded: the bytes that it was loaded from.
+    let reloaded =
+        new_client(8).deserialize(&exe.serialize().unwrap(), &options, signature([f32s(&[4]).donated()])).unwrap();
+    let x = put(reloaded.client(), 0, &[1.0; 4]);
+    assert_eq!(get(&reloaded.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     // A loaded program is checked against its signature.
-    assert!(client.deserialize(&bytes, &one, signature([f32s(&[5]).donated()])).is_err());
-    assert!(client.deserialize(&bytes, &one, signature([f32s(&[4])])).is_err());
+    assert!(client.deserialize(&bytes, &options, signature([f32s(&[5]).donated()])).is_err());
+    assert!(client.deserialize(&bytes, &options, signature([f32s(&[4])])).is_err());
     for cut in [bytes.len() / 2, bytes.len() - 1] {
-        assert!(client.deserialize(&bytes[..cut], &one, signature([f32s(&[4]).donated()])).is_err());
+        assert!(client.deserialize(&bytes[..cut], &options, signature([f32s(&[4]).donated()])).is_err());
     }
 
     let compiled = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
     let bytes = compiled.serialize().unwrap();
-    let fresh = new_client(8);
-    let exe = fresh.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
+    let new_process_client = new_client(8);
+    let exe = new_process_client.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
     assert_eq!((exe.device_ids().len(), exe.has_collectives()), (8, Some(true)));
     // Its properties are those of the compiled program.
     let cost = |exe: &Executable| {
@@ -218,7 +220,7 @@ fn serialized_programs_run_again() {
     };
     assert_eq!(cost(&exe), cost(&compiled));
     assert_eq!(exe.memory_analysis().map(|m| m.temporaries), compiled.memory_analysis().map(|m| m.temporaries));
-    let xs: Vec<Buffer> = (0..8).map(|d| put(&fresh, d, &[d as f32; 4])).collect();
+    let xs: Vec<Buffer> = (0..8).map(|d| put(&new_process_client, d, &[d as f32; 4])).collect();
     assert_eq!(get(&exe.execute(&xs.iter().collect::<Vec<_>>()).unwrap()[5][0]), [28.0; 4]);
 }
 
@@ -226,17 +228,17 @@ fn serialized_programs_run_again() {
 #[test]
 fn serialized_programs_with_changed_bits_are_rejected() {
     let client = client(8);
-    let one = CompileOptions::default();
-    let bytes = client.compile(&affine(4, false), &one, signature([f32s(&[4])])).unwrap().serialize().unwrap();
+    let options = CompileOptions::default();
+    let bytes = client.compile(&affine(4, false), &options, signature([f32s(&[4])])).unwrap().serialize().unwrap();
     let rejected = |bytes: &[u8]| {
-        let error = client.deserialize(bytes, &one, signature([f32s(&[4])])).unwrap_err();
+        let error = client.deserialize(bytes, &options, signature([f32s(&[4])])).unwrap_err();
         assert_eq!(error.code, Code::DataLoss, "{error}");
     };
     // Each of 200 bits spread over the entry, and parts omitted, duplicated and swapped.
     for i in 0..200 {
-        let at = i * bytes.len() / 200;
+        let position = i * bytes.len() / 200;
         let mut changed = bytes.clone();
-        changed[at] ^= 1 << (i % 8);
+        changed[position] ^= 1 << (i % 8);
         rejected(&changed);
     }
     let (head, tail) = bytes.split_at(bytes.len() / 3);
@@ -244,10 +246,10 @@ fn serialized_programs_with_changed_bits_are_rejected() {
         rejected(&parts.concat());
     }
     // The entry of a program with other parameters is detected by its signature.
-    let error = client.deserialize(&bytes, &one, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();
-    assert!(error.message.contains("the compiled program takes (f32[4]), and the signature is (f32[4], f32[4])"));
+    let error = client.deserialize(&bytes, &options, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();
+    assert!(error.message.contains("the compiled program takes (f32[4]), but the signature is (f32[4], f32[4])"));
     // Written by a client with other devices.
-    let error = new_client(2).deserialize(&bytes, &one, signature([f32s(&[4])])).unwrap_err();
+    let error = new_client(2).deserialize(&bytes, &options, signature([f32s(&[4])])).unwrap_err();
     assert!(error.message.contains("compiled by another version of the plugin or for another processor"), "{error}");
     assert!(error.message.contains("devices"), "{error}");
 }
@@ -307,9 +309,14 @@ fn shardings_chosen_by_the_compiler() {
     assert_eq!(exe.output_types().collect::<Vec<_>>(), [ElementType::F32; 2]);
     assert_eq!(exe.has_collectives(), Some(false));
 
-    let one = client.compile(&affine(4, false), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
-    println!("{:?} {:?}", one.output_shardings().unwrap(), one.parameter_shardings().unwrap());
-    assert!(one.output_shardings().unwrap().is_none_or(|s| s[0].is_replicated() || s[0].kind == ShardingKind::Maximal));
+    let unpartitioned = client.compile(&affine(4, false), &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
+    println!("{:?} {:?}", unpartitioned.output_shardings().unwrap(), unpartitioned.parameter_shardings().unwrap());
+    assert!(
+        unpartitioned
+            .output_shardings()
+            .unwrap()
+            .is_none_or(|s| s[0].is_replicated() || s[0].kind == ShardingKind::Maximal)
+    );
 }
 
 #[test]

@@ -41,17 +41,17 @@ fn counted(by: f32) -> Vec<f32> {
 /// A value that all devices have becomes an addend on each: along x the sum is twice the value, and 4 devices have it.
 #[test]
 fn a_replicated_value_is_added_once_for_each_device() {
-    let all = sum("[{}]", "[{}], unreduced={\"x\"}", |_| counted(1.0));
-    assert_ne!(all, counted(4.0), "the partitioner spreads a replicated value: `Reshard` can leave it to it");
-    assert_eq!(all, counted(8.0));
+    let sums = sum("[{}]", "[{}], unreduced={\"x\"}", |_| counted(1.0));
+    assert_ne!(sums, counted(4.0), "the partitioner spreads a replicated value: `Reshard` can leave it to it");
+    assert_eq!(sums, counted(8.0));
 }
 
 /// The values of one dimension over two axes of unequal sizes become addends over both.
 #[test]
 fn values_over_two_axes_become_wrong_addends() {
     let right = counted(1.0);
-    let found = sum("[{\"x\", \"y\"}]", "[{}], unreduced={\"x\", \"y\"}", |d| vec![d as f32]);
-    assert_ne!(found, right, "the partitioner spreads values over two axes: `Reshard` can leave it to it");
+    let sums = sum("[{\"x\", \"y\"}]", "[{}], unreduced={\"x\", \"y\"}", |d| vec![d as f32]);
+    assert_ne!(sums, right, "the partitioner spreads values over two axes: `Reshard` can leave it to it");
 }
 
 /// Compiled in a process of its own, which ends.

@@ -308,7 +308,7 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     // From `ndarray` into an array, and back.
     let rows = ndarray::Array2::from_shape_fn((3, 4), |(i, j)| (i * 4 + j) as f32);
     let owner = std::sync::Arc::new(Matrix(rows.clone()));
-    let tensor = dlpack::Tensor::of_host(owner.clone(), dlpack::ElementType::F32, &[3, 4])?;
+    let tensor = dlpack::Tensor::from_host(owner.clone(), dlpack::ElementType::F32, &[3, 4])?;
     let x = dlpack::from_dlpack(tensor)?;
     assert_eq!(x.to_ndarray::<f32>()?, rows.into_dyn());
     drop(x);
@@ -354,7 +354,7 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
             &self.0
         }
     }
-    let odd = dlpack::Tensor::of_host(std::sync::Arc::new(Bytes(vec![2])), dlpack::ElementType::Pred, &[1])?;
+    let odd = dlpack::Tensor::from_host(std::sync::Arc::new(Bytes(vec![2])), dlpack::ElementType::Pred, &[1])?;
     assert!(dlpack::from_dlpack(odd).unwrap_err().to_string().contains("is 2, which is not a bool"));
     Ok(())
 }

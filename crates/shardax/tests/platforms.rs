@@ -56,7 +56,12 @@ fn a_cpu_host_has_one_device_by_default() {
     for wrong in ["0", "-1", "many"] {
         says(
             &[("SHARDAX_NUM_CPU_DEVICES", wrong)],
-            &["error of kind Value", "SHARDAX_NUM_CPU_DEVICES is", wrong, "a whole number of at least 1: correct it"],
+            &[
+                "error of kind Value",
+                "SHARDAX_NUM_CPU_DEVICES",
+                wrong,
+                "a whole number of at least 1; correct the variable, or unset it",
+            ],
         );
     }
 }
@@ -89,7 +94,10 @@ fn one_program_for_every_platform() {
     }
     says(
         &[("SHARDAX_PLATFORM", "abacus")],
-        &["error of kind Value", "SHARDAX_PLATFORM is \"abacus\", and takes `cpu`, `cuda` or `tpu`"],
+        &[
+            "error of kind Value",
+            "invalid value \"abacus\" for the environment variable SHARDAX_PLATFORM: expected `cpu`, `cuda` or `tpu`",
+        ],
     );
     // What a variable names is what is loaded, whatever the platform is called.
     if let Ok(plugin) = std::env::var("SHARDAX_CPU_PLUGIN") {

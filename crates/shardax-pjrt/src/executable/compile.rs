@@ -30,7 +30,8 @@ impl Client {
         self.executable(loaded, signature, None)
     }
 
-    /// Compiles a serialized `HloModuleProto`, such as that of [`Partitioned::localize`](crate::Partitioned::localize).
+    /// Compiles a serialized `HloModuleProto`, such as the result of
+    /// [`Partitioned::localize`](crate::Partitioned::localize).
     ///
     /// # Errors
     /// As for [`Client::compile`].
@@ -68,15 +69,15 @@ impl Client {
         if !self.has_owners() {
             return Ok(());
         }
-        let other = |id: &&usize| self.device_by_id(**id).is_some_and(|d| !d.is_addressable());
-        match options.device_ids.iter().find(other) {
+        let is_remote = |id: usize| self.device_by_id(id).is_some_and(|device| !device.is_addressable());
+        match options.device_ids.iter().find(|id| is_remote(**id)) {
             Some(&id) => self.check_device(self.device_by_id(id).unwrap_or(&self.devices()[0])),
             None => Ok(()),
         }
     }
 
-    /// Loads the bytes of [`Executable::serialize`]. The options must be those of the compilation, except for the
-    /// devices.
+    /// Loads the bytes of [`Executable::serialize`]. The options must be the same as when the program was compiled,
+    /// except for the devices.
     ///
     /// The bytes contain machine code and must come from a trusted source. A digest detects accidental damage.
     ///
@@ -85,9 +86,8 @@ impl Client {
     /// signature; otherwise as for [`Client::compile`].
     pub fn deserialize(&self, bytes: &[u8], options: &CompileOptions, signature: Signature) -> Result<Executable> {
         self.check_local_devices(options)?;
-        let given = bytes;
-        let stored =
-            cache_entry::decode(given, &[self.plugin_id()?, self.topology_plugin_id()], &signature.parameters)?;
+        let plugin_ids = [self.plugin_id()?, self.topology_plugin_id()];
+        let stored = cache_entry::decode(bytes, &plugin_ids, &signature.parameters)?;
         let encoded = options.encode(self.ids())?;
         let loaded = with_large_stack(|| {
             let mut args = DeserializeAndLoad {
@@ -104,17 +104,16 @@ impl Client {
         })?;
         let outline = (!stored.outline.is_empty()).then(|| stored.outline.to_vec());
         let mut executable = self.executable(loaded, signature, outline)?;
-        executable.bytes = Some(given.into());
+        executable.bytes = Some(bytes.into());
         Ok(executable)
     }
 
     fn executable(&self, loaded: Loaded, signature: Signature, outline: Option<Vec<u8>>) -> Result<Executable> {
-        let missing = || Error::new(Code::Internal, "the plugin returned no executable");
-        let loaded = NonNull::new(loaded.0).ok_or_else(missing)?;
+        let loaded = NonNull::new(loaded.0).ok_or_else(no_executable)?;
         let mut get = LoadedGetExecutable { loaded: loaded.as_ptr(), ..Default::default() };
         // SAFETY: the loaded executable is live, and this function owns it.
-        let got = unsafe { self.api().call(&mut get) }.and_then(|()| NonNull::new(get.executable).ok_or_else(missing));
-        let raw = match got {
+        let result = unsafe { self.api().call(&mut get) };
+        let raw = match result.and_then(|()| NonNull::new(get.executable).ok_or_else(no_executable)) {
             Ok(raw) => raw,
             Err(error) => {
                 self.destroy(loaded);
@@ -189,12 +188,15 @@ impl Topology {
             unsafe { self.plugin().api().call(&mut args)? };
             Ok(CrossCompiled(args.executable))
         })?;
-        let raw =
-            NonNull::new(compiled.0).ok_or_else(|| Error::new(Code::Internal, "the plugin returned no executable"))?;
+        let raw = NonNull::new(compiled.0).ok_or_else(no_executable)?;
         // SAFETY: the executable is live, and this function owns it.
         let program = unsafe { CompiledProgram::from_raw(self.plugin(), raw, signature, None, false)? };
         Ok(CrossCompiledExecutable::new(program, self.clone()))
     }
+}
+
+fn no_executable() -> Error {
+    Error::new(Code::Internal, "the plugin returned no executable")
 }
 
 fn program(format: &'static str, code: &[u8]) -> Program {

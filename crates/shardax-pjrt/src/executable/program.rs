@@ -27,8 +27,8 @@ pub struct CompiledProgram {
     pub(crate) has_collectives: Option<bool>,
     /// The program calls functions that the host may have registered.
     pub(crate) calls_host: bool,
-    /// The part of the program that loading it again needs ([`hlo::outline`]); `None` if the plugin does not show its
-    /// programs.
+    /// The part of the program that is needed to load it again ([`hlo::outline`]); `None` if the plugin does not show
+    /// its programs.
     outline: Option<Vec<u8>>,
     shardings: OnceLock<Shardings>,
     /// Layouts of parameters and results; `None` if the plugin does not show its programs.
@@ -59,9 +59,9 @@ pub struct MemoryAnalysis {
     pub aliased: i64,
     /// The temporaries.
     pub temporaries: i64,
-    /// The peak: arguments, results and live temporaries. The CPU plugin omits temporaries, so all of them are added:
-    /// they are allocated together for each call. The TPU plugin counts live values without the gaps between them, so
-    /// that its peak may be less than `temporaries`.
+    /// The peak: arguments, results and live temporaries. The CPU plugin omits temporaries, so all of them are added,
+    /// because a call allocates them together. The TPU plugin counts live values without the gaps between them, so its
+    /// peak may be less than `temporaries`.
     pub peak: i64,
     /// The machine code in host memory.
     pub host_generated_code: i64,
@@ -86,8 +86,8 @@ pub struct MemoryAnalysis {
 
 impl CompiledProgram {
     /// Takes ownership of a compiled program and compares it with the signature, so that the checks at a launch match
-    /// the plugin's. `reads_in_place` states that results are read without a copy. The plugin is asked for the program
-    /// unless its `outline` is known.
+    /// the plugin's. `reads_in_place` states that results are read without a copy. If the `outline` is not known, it is
+    /// computed from the program that the plugin returns.
     ///
     /// # Safety
     /// `raw` is a live executable of this plugin that nobody else destroys.
@@ -283,7 +283,8 @@ impl CompiledProgram {
         let mut a = ExecutableMemoryStats { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live.
         unsafe { self.api().call(&mut a)? };
-        let whole = a.argument.saturating_add(a.output).saturating_sub(a.alias).saturating_add(a.temp);
+        let sum = a.argument.saturating_add(a.output).saturating_sub(a.alias).saturating_add(a.temp);
+        // Fields that the plugin's version of the C API does not have are not filled in.
         let since = |minor: i32, value: i64| (self.plugin.api_version().1 >= minor).then_some(value);
         Ok(MemoryAnalysis {
             generated_code: a.generated_code,
@@ -291,7 +292,7 @@ impl CompiledProgram {
             outputs: a.output,
             aliased: a.alias,
             temporaries: a.temp,
-            peak: if self.reads_in_place { a.peak.max(whole) } else { a.peak },
+            peak: if self.reads_in_place { a.peak.max(sum) } else { a.peak },
             host_generated_code: a.host_generated_code,
             host_arguments: a.host_argument,
             host_outputs: a.host_output,
@@ -382,7 +383,7 @@ impl CompiledProgram {
         self.outline = Some(outline);
         if summary.parameters.len() != self.parameters.len() {
             return Err(Error::invalid_argument(format!(
-                "the signature has {} parameters, and the compiled program has {}",
+                "the signature has {} parameters, but the compiled program has {}",
                 self.parameters.len(),
                 summary.parameters.len()
             )));
@@ -393,7 +394,7 @@ impl CompiledProgram {
             };
             if spec.ty != ty || spec.dims != *dims {
                 return Err(Error::invalid_argument(format!(
-                    "parameter {i} is {} in the signature, and on each device the compiled program takes {}",
+                    "parameter {i} is {} in the signature, but on each device the compiled program takes {}",
                     ShapeText(spec.ty, &spec.dims),
                     ShapeText(ty, dims)
                 )));

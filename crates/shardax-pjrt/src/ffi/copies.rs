@@ -1,4 +1,4 @@
-//! Copies between the host and a device inside of a call, for functions that compute on the host.
+//! Copies between host and device during a call, for functions that compute on the host.
 
 use std::ffi::{CStr, c_char};
 
@@ -10,7 +10,7 @@ type Address = u64;
 /// `CUstream`.
 type Stream = *mut c_void;
 
-/// The functions that copy, with the types that they have in the CUDA Driver API. Each returns a `CUresult`, 0 for success.
+/// The functions that copy, with their types in the CUDA Driver API. Each returns a `CUresult`, 0 for success.
 struct Driver {
     to_host: unsafe extern "C" fn(*mut c_void, Address, usize, Stream) -> c_int,
     to_device: unsafe extern "C" fn(Address, *const c_void, usize, Stream) -> c_int,
@@ -20,7 +20,7 @@ struct Driver {
 
 impl Driver {
     /// The driver of a platform, named as in XLA.
-    fn of(platform: &str) -> Result<&'static Driver> {
+    fn for_platform(platform: &str) -> Result<&'static Driver> {
         match platform {
             "CUDA" => Driver::cuda(),
             "Host" => Ok(Driver::host()),
@@ -51,7 +51,7 @@ impl Driver {
         }
     }
 
-    /// Copies in the host's memory, which is the device of functions registered for the platform `Host`.
+    /// Copies within host memory, for functions registered for the platform `Host`.
     fn host() -> &'static Driver {
         unsafe extern "C" fn to_host(to: *mut c_void, from: Address, len: usize, _: Stream) -> c_int {
             // SAFETY: promised by the caller.
@@ -93,15 +93,15 @@ impl DeviceCall<'_> {
             Some(stream) => stream,
             None if self.platform() == "Host" => std::ptr::null_mut(),
             // On another stream, copies would not wait for the program.
-            None => return Err(Error::new(Code::Internal, "the plugin gives this call no stream")),
+            None => return Err(Error::new(Code::Internal, "the plugin passed no stream to this call")),
         };
-        Ok((Driver::of(self.platform())?, stream))
+        Ok((Driver::for_platform(self.platform())?, stream))
     }
 
     /// Copies the arguments to the host, after the program's earlier work.
     ///
     /// # Errors
-    /// The driver fails or is not there, or there is no memory for the copies.
+    /// The driver fails or is not installed, or memory for the copies is exhausted.
     pub fn copy_args(&self) -> Result<Vec<Vec<u8>>> {
         let (driver, stream) = self.driver()?;
         let mut copies = Vec::new();
@@ -124,10 +124,10 @@ impl DeviceCall<'_> {
     /// Copies the results to the device: the bytes of each, in order.
     ///
     /// # Errors
-    /// The driver fails or is not there.
+    /// The driver fails or is not installed.
     ///
     /// # Panics
-    /// A result has another length.
+    /// The bytes of a result do not have the length of the result.
     pub fn write_results(&self, bytes: &[Vec<u8>]) -> Result<()> {
         let (driver, stream) = self.driver()?;
         assert_eq!(bytes.len(), self.results().len(), "the number of results");
@@ -144,7 +144,10 @@ impl DeviceCall<'_> {
     }
 }
 
-/// Zeros, or an error if there is no memory for them.
+/// Allocates zeroed bytes for a host function.
+///
+/// # Errors
+/// Memory is exhausted.
 pub fn zeroed(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|error| {

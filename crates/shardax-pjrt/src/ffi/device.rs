@@ -1,9 +1,9 @@
-//! Functions that programs on GPUs call with addresses in device memory and a stream, on which they start work.
+//! Functions that programs on GPUs call with addresses in device memory and a stream on which they start work.
 //!
-//! The call comes on the thread that runs the program or on one of the plugin's, while earlier work of the program may
-//! still run on the stream. Work that the function starts on the stream runs after that, and before the next operation
-//! of the program. The function should not wait for it, and cannot read device memory from the host;
-//! [`copies`] do both.
+//! The program's thread or one of the plugin's threads calls the function, while earlier work of the program may still
+//! run on the stream. Work that the function starts on the stream runs after that, and before the next operation of the
+//! program. The function should not wait for this work, and cannot read device memory from the host; use [`copies`] if
+//! it must do either.
 
 use std::ffi::c_void;
 
@@ -97,15 +97,21 @@ impl fmt::Debug for DeviceCall<'_> {
     }
 }
 
+impl<'a> From<RawArray<'a>> for DeviceArray<'a> {
+    fn from(array: RawArray<'a>) -> DeviceArray<'a> {
+        let RawArray { ty, dims, data, len } = array;
+        DeviceArray { ty, dims, address: data.cast(), byte_len: len }
+    }
+}
+
 /// # Safety
 /// Everything that the frame points to outlives the call.
 pub(super) unsafe fn call(handler: &OnDevice, frame: &RawFrame) -> std::result::Result<(), String> {
-    let on_device = |RawArray { ty, dims, data, len }| DeviceArray { ty, dims, address: data.cast(), byte_len: len };
     // SAFETY: promised by the caller.
     let (args, results) = unsafe { (arrays(&frame.args), arrays(&frame.results)) };
     let call = DeviceCall {
-        args: args.map(|array| array.map(on_device)).collect::<std::result::Result<_, _>>()?,
-        results: results.map(|array| array.map(on_device)).collect::<std::result::Result<_, _>>()?,
+        args: args.map(|array| array.map(DeviceArray::from)).collect::<std::result::Result<_, _>>()?,
+        results: results.map(|array| array.map(DeviceArray::from)).collect::<std::result::Result<_, _>>()?,
         frame: Frame(frame),
         platform: &handler.platform,
     };

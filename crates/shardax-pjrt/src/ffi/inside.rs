@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::event::guard_callback;
 
 thread_local! {
+    // Set on the plugin's threads while they call a function.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 

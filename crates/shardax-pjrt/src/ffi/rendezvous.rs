@@ -1,5 +1,5 @@
-//! Rendezvous of host functions: calls of several devices of this process wait for each other, and the last to arrive
-//! does the work for all, with the arguments and results of all.
+//! Rendezvous of host functions: calls from several devices of this process wait for each other. The last to arrive
+//! does the work with the arguments and results of all of them.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -102,12 +102,12 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
         &self,
         (key, number): (K, i64),
         (member, members): (usize, usize),
-        brought: Member<'_, '_>,
+        arrays: Member<'_, '_>,
         (timeout, failure): (Duration, &OnceLock<String>),
         work: impl FnOnce(&mut [Member<'_, '_>]) -> Outcome,
     ) -> Outcome {
         if members == 1 {
-            return work(&mut [brought]);
+            return work(&mut [arrays]);
         }
         let (gathering, lent) = {
             let mut rendezvous = lock(&self.0);
@@ -120,7 +120,7 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
             match state.lent.get_mut(member) {
                 None => return Err(format!("there is no member {member} of {members}")),
                 Some(Some(_)) => return Err("the device joined twice".into()),
-                Some(place) => *place = Some(Lent::new(brought)),
+                Some(place) => *place = Some(Lent::new(arrays)),
             }
             state.working = state.lent.iter().all(Option::is_some);
             let lent: Vec<Lent> = match state.working {
@@ -187,13 +187,13 @@ impl Gathering {
                 return outcome.clone();
             }
             if !state.working {
-                let gone = match failure.get() {
+                let reason = match failure.get() {
                     Some(failure) => Some(failure.clone()),
                     None => deadline
                         .is_some_and(|deadline| Instant::now() >= deadline)
                         .then(|| "a device of this process did not join".into()),
                 };
-                if let Some(why) = gone {
+                if let Some(why) = reason {
                     state.lent[member] = None;
                     return Err(why);
                 }
@@ -222,14 +222,15 @@ mod tests {
     #[test]
     fn the_last_to_join_works_for_all() {
         let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
+        // Many rounds, so that the threads meet in many orders.
         let rounds = if cfg!(miri) { 5 } else { 200 };
         std::thread::scope(|scope| {
             for member in 0..4 {
                 let (rendezvous, failure) = (&rendezvous, &failure);
                 scope.spawn(move || {
                     for round in 0..rounds {
-                        let (brought, mut got) = ([round, member as u8], [0; 8]);
-                        let (args, mut rets) = ([arg(&brought)], [ret(&mut got)]);
+                        let (argument, mut result) = ([round, member as u8], [0; 8]);
+                        let (args, mut rets) = ([arg(&argument)], [ret(&mut result)]);
                         rendezvous
                             .join(
                                 ("all", i64::from(round)),
@@ -243,7 +244,7 @@ mod tests {
                                 },
                             )
                             .unwrap();
-                        assert_eq!(got, [round, 0, round, 1, round, 2, round, 3]);
+                        assert_eq!(result, [round, 0, round, 1, round, 2, round, 3]);
                     }
                 });
             }
@@ -253,41 +254,48 @@ mod tests {
     #[test]
     fn a_missing_member_and_a_failure_elsewhere_end_the_wait() {
         let failure = OnceLock::new();
-        let wait = |rendezvous: &Rendezvous<i32>, timeout| {
-            let brought = Member { args: &[], rets: &mut [] };
-            rendezvous.join((1, 0), (0, 2), brought, (timeout, &failure), |_| unreachable!()).unwrap_err()
-        };
-        let rendezvous = Rendezvous::default();
-        assert_eq!(wait(&rendezvous, Duration::from_millis(10)), "a device of this process did not join");
+        let timed_out = join_without_work(&Rendezvous::default(), 0, Duration::from_millis(10), &failure);
+        assert_eq!(timed_out.unwrap_err(), "a device of this process did not join");
         failure.set("it broke".to_owned()).unwrap();
-        assert_eq!(wait(&Rendezvous::default(), Duration::from_secs(60)), "it broke");
+        let failed = join_without_work(&Rendezvous::default(), 0, Duration::from_secs(60), &failure);
+        assert_eq!(failed.unwrap_err(), "it broke");
+    }
+
+    /// Joins as one of two members that never meet.
+    fn join_without_work(
+        rendezvous: &Rendezvous<i32>,
+        member: usize,
+        timeout: Duration,
+        failure: &OnceLock<String>,
+    ) -> Outcome {
+        let arrays = Member { args: &[], rets: &mut [] };
+        rendezvous.join((1, 0), (member, 2), arrays, (timeout, failure), |_| unreachable!())
     }
 
     #[test]
     fn a_member_that_timed_out_takes_no_part() {
         let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
-        let come = |member, timeout| {
-            let brought = Member { args: &[], rets: &mut [] };
-            rendezvous.join((1, 0), (member, 2), brought, (timeout, &failure), |_| unreachable!())
-        };
-        assert!(come(0, Duration::from_millis(1)).is_err());
+        let timeout = Duration::from_millis(1);
+        assert!(join_without_work(&rendezvous, 0, timeout, &failure).is_err());
         // The other member now waits for one that has left.
-        assert_eq!(come(1, Duration::from_millis(1)).unwrap_err(), "a device of this process did not join");
+        let second = join_without_work(&rendezvous, 1, timeout, &failure);
+        assert_eq!(second.unwrap_err(), "a device of this process did not join");
     }
 
     #[test]
     fn work_that_panics_fails_for_all() {
         let (rendezvous, failure) = (Rendezvous::default(), OnceLock::new());
-        let come = |member| {
-            let brought = Member { args: &[], rets: &mut [] };
-            let limits = (Duration::from_secs(30), &failure);
-            rendezvous.join((1, 0), (member, 2), brought, limits, |_| panic!("at work"))
-        };
-        let come = &come;
         let mut outcomes: Vec<String> = std::thread::scope(|scope| {
-            let members = [0, 1].map(|member| scope.spawn(move || come(member)));
-            let message = |outcome: Result<Outcome, _>| outcome.map_or("a panic".to_owned(), Result::unwrap_err);
-            members.into_iter().map(|member| message(member.join())).collect()
+            let members = [0, 1].map(|member| {
+                let (rendezvous, failure) = (&rendezvous, &failure);
+                scope.spawn(move || {
+                    let arrays = Member { args: &[], rets: &mut [] };
+                    let limits = (Duration::from_secs(30), failure);
+                    rendezvous.join((1, 0), (member, 2), arrays, limits, |_| panic!("at work"))
+                })
+            });
+            let outcomes = members.into_iter().map(|member| member.join());
+            outcomes.map(|outcome| outcome.map_or("a panic".to_owned(), Result::unwrap_err)).collect()
         });
         outcomes.sort();
         assert_eq!(outcomes, ["a panic", "the work for all devices panicked"]);

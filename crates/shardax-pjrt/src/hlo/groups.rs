@@ -52,9 +52,8 @@ impl IotaGroupsProto {
 impl InstructionProto {
     /// The groups; empty means one group of all devices.
     pub(super) fn groups(&self) -> Vec<Vec<i64>> {
-        let listed = |groups: &[GroupProto]| groups.iter().map(|g| g.ids.clone()).collect();
         if let Some(by_axes) = &self.mesh_groups {
-            let grid = Grid::of(&by_axes.mesh.clone().unwrap_or_default());
+            let grid = Grid::from_proto(&by_axes.mesh.clone().unwrap_or_default());
             return grid.and_then(|grid| grid.groups(&by_axes.axes)).unwrap_or_default();
         }
         let list = self.device_list.as_ref();
@@ -62,8 +61,8 @@ impl InstructionProto {
             return iota.groups();
         }
         match list {
-            Some(list) if !list.groups.is_empty() => listed(&list.groups),
-            _ => listed(&self.replica_groups),
+            Some(list) if !list.groups.is_empty() => list.groups.iter().map(|group| group.ids.clone()).collect(),
+            _ => self.replica_groups.iter().map(|group| group.ids.clone()).collect(),
         }
     }
 }
@@ -82,14 +81,18 @@ mod tests {
         let lists = [GroupProto { ids: vec![0, 2] }, GroupProto { ids: vec![1, 3] }];
         let iota = IotaGroupsProto { devices_per_group: 2, reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
         let by_axes = MeshGroupsProto { mesh: Some(mesh(&[("x", 2), ("y", 2)], &[])), axes: vec![axis(0)] };
-        let list = |groups: &[GroupProto], iota: Option<&IotaGroupsProto>| {
-            Some(DeviceListProto { groups: groups.to_vec(), iota: iota.cloned() })
-        };
+
         let none = InstructionProto::default();
         for form in [
             InstructionProto { replica_groups: lists.to_vec(), ..none.clone() },
-            InstructionProto { device_list: list(&lists, None), ..none.clone() },
-            InstructionProto { device_list: list(&[], Some(&iota)), ..none.clone() },
+            InstructionProto {
+                device_list: Some(DeviceListProto { groups: lists.to_vec(), iota: None }),
+                ..none.clone()
+            },
+            InstructionProto {
+                device_list: Some(DeviceListProto { groups: Vec::new(), iota: Some(iota.clone()) }),
+                ..none.clone()
+            },
             InstructionProto { iota_groups: Some(iota.clone()), ..none.clone() },
             InstructionProto { mesh_groups: Some(by_axes), ..none.clone() },
         ] {

@@ -16,9 +16,9 @@
 //! Groups are concatenated lists of device ids with the lengths `sizes`. `n` numbers the calls in the program.
 //!
 //! **Order.** XLA runs independent calls of a device concurrently, but every device must reach the calls in the same
-//! order. So each call takes, as its last argument, a value that depends on the previous call of its computation, and
-//! returns an additional result, a `u32[]`, for the next. Loops and branches that contain calls are ordered by passing
-//! an operand through `shardax.after`.
+//! order. Therefore the last argument of each call is a value that depends on the previous call of its computation, and
+//! each call returns an additional result, a `u32[]`, for the next. Loops and branches that contain calls are ordered
+//! by passing an operand through `shardax.after`.
 
 mod context;
 mod proto;
@@ -60,52 +60,61 @@ impl Partitioned {
     /// # Errors
     /// As for [`Partitioned::localize`].
     pub fn localize_as(&self, program: u64, widen: bool) -> Result<Vec<u8>> {
-        let mut whole = Wire::parse(&self.module)?;
-        let entry = whole.int(module::ENTRY);
-        let bytes: Vec<Vec<u8>> = whole.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
+        let mut wire = Wire::parse(&self.module)?;
+        let entry = wire.int(module::ENTRY);
+        let bytes: Vec<Vec<u8>> = wire.all_bytes(module::COMPUTATIONS).map(<[u8]>::to_vec).collect();
         let mut computations = bytes.iter().map(|b| Computation::parse(b)).collect::<Result<Vec<_>>>()?;
         for computation in computations.iter_mut().filter(|c| c.id == entry) {
             computation.drop_stop()?;
         }
         let reducers = computations.iter().map(|c| (c.id, c.root_opcode())).collect();
         let communicating = communicating(&computations);
-        let mut context =
-            Context { devices: &self.device_ids, program, widen, reducers, communicating, calls: 0, made: 0 };
+        let mut context = Context {
+            devices: &self.device_ids,
+            program,
+            widen,
+            reducers,
+            communicating,
+            calls: 0,
+            new_instructions: 0,
+        };
+        // Only computations that communicate or ask for their partition change. The others keep their bytes, so that
+        // fields which this crate does not know are preserved.
         let mut edited = Vec::with_capacity(computations.len());
         for (computation, original) in computations.into_iter().zip(&bytes) {
-            let touched = computation.id == entry
+            let must_change = computation.id == entry
                 || context.communicating.contains(&computation.id)
                 || computation.instructions.iter().any(|i| matches!(i.opcode.as_str(), "partition-id" | "replica-id"));
-            edited.push(if touched { Rewrite::run(computation, &mut context)? } else { original.clone() });
+            edited.push(if must_change { Rewrite::run(computation, &mut context)? } else { original.clone() });
         }
-        whole.remove(&[module::COMPUTATIONS]);
-        edited.into_iter().for_each(|bytes| whole.push_bytes(module::COMPUTATIONS, bytes));
-        whole.remove(&module::PARTITIONING);
-        let result = whole.bytes(module::PROGRAM_SHAPE).map(without_last_result).transpose()?;
+        wire.remove(&[module::COMPUTATIONS]);
+        edited.into_iter().for_each(|bytes| wire.push_bytes(module::COMPUTATIONS, bytes));
+        // Each process compiles its part as a program for one device.
+        wire.remove(&module::PARTITIONING);
+        let result = wire.bytes(module::PROGRAM_SHAPE).map(without_last_result).transpose()?;
         if let Some(shape) = result {
-            whole.set_bytes(module::PROGRAM_SHAPE, shape);
+            wire.set_bytes(module::PROGRAM_SHAPE, shape);
         }
-        Ok(whole.encode())
+        Ok(wire.encode())
     }
 }
 
-/// Computations with collectives, including those that call such computations.
+/// The ids of computations that contain collectives or call such computations.
 fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
-    let own = |c: &Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str()));
-    let mut found: HashSet<i64> = computations.iter().filter(|c| own(c)).map(|c| c.id).collect();
+    let has_collective = |c: &&Computation<'_>| c.instructions.iter().any(|i| KNOWN.contains(&i.opcode.as_str()));
+    let mut communicating: HashSet<i64> = computations.iter().filter(has_collective).map(|c| c.id).collect();
     loop {
-        let calls = |c: &&Computation<'_>| {
-            !found.contains(&c.id)
-                && c.instructions
-                    .iter()
-                    .filter(|i| i.is_control_flow())
-                    .any(|i| i.calls.iter().any(|id| found.contains(id)))
-        };
-        let more: Vec<i64> = computations.iter().filter(calls).map(|c| c.id).collect();
-        if more.is_empty() {
-            return found;
+        let mut callers = Vec::new();
+        for computation in computations.iter().filter(|c| !communicating.contains(&c.id)) {
+            let mut control_flow = computation.instructions.iter().filter(|i| i.is_control_flow());
+            if control_flow.any(|i| i.calls.iter().any(|id| communicating.contains(id))) {
+                callers.push(computation.id);
+            }
         }
-        found.extend(more);
+        if callers.is_empty() {
+            return communicating;
+        }
+        communicating.extend(callers);
     }
 }
 
@@ -113,9 +122,9 @@ fn communicating(computations: &[Computation<'_>]) -> HashSet<i64> {
 #[cfg_attr(not(test), expect(dead_code))]
 pub(crate) fn text(module: &[u8]) -> Result<String> {
     use instruction::*;
-    let whole = Wire::parse(module)?;
+    let wire = Wire::parse(module)?;
     let mut out = String::new();
-    for bytes in whole.all_bytes(module::COMPUTATIONS) {
+    for bytes in wire.all_bytes(module::COMPUTATIONS) {
         let computation = Computation::parse(bytes)?;
         let names: HashMap<i64, &str> = computation.instructions.iter().map(|i| (i.id, i.wire.text(NAME))).collect();
         let _ = writeln!(out, "{}:", computation.wire.text(1));

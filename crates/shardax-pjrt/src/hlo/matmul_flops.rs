@@ -59,7 +59,7 @@ pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &I
     if let Some(said) = attributes.and_then(|all| all.attributes.get(OF_KERNEL)) {
         return said.parse().unwrap_or(0.0);
     }
-    let operand = |at: usize| instruction.operand_ids.get(at).and_then(|id| array(all.get(id)?));
+    let operand = |index: usize| instruction.operand_ids.get(index).and_then(|id| array(all.get(id)?));
     let (Some(left), Some(right), Some(result)) = (operand(0), operand(1), array(instruction)) else { return 0.0 };
     // For gradients, the library call has their operands and the window of the original convolution.
     let sums = match (instruction.opcode.as_str(), instruction.custom_call_target.as_str()) {
@@ -68,8 +68,8 @@ pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &I
         ("custom-call", "__cudnn$convBackwardInput") => seen(instruction, &right) * size(&left),
         ("custom-call", "__cudnn$convBackwardFilter") => seen(instruction, &result) * size(&right),
         ("custom-call", name) if name.starts_with("__cudnn$conv") => seen(instruction, &right) * size(&result),
-        ("custom-call", name) if name.starts_with("__cudnn$fmha") => of_attention(name, &left, &right),
-        ("custom-call", name) if name.starts_with("__cublas$") => of_library(&left, &right, &result),
+        ("custom-call", name) if name.starts_with("__cudnn$fmha") => attention_products(name, &left, &right),
+        ("custom-call", name) if name.starts_with("__cublas$") => library_products(&left, &right, &result),
         _ => 0.0,
     };
     // A complex multiplication is four multiplications and two additions.
@@ -104,37 +104,44 @@ fn seen(convolution: &InstructionProto, kernel: &Array) -> f64 {
 /// as convolutions whose windows are mostly in padding or gaps.
 fn used(convolution: &InstructionProto, left: &Array, result: &Array) -> f64 {
     let (Some(window), Some(dims)) = (&convolution.window, &convolution.convolution_dimensions) else { return 1.0 };
-    let along = |array: &Array, dims: &[i64], at: usize| {
-        dims.get(at).and_then(|&d| array.1.get(usize::try_from(d).ok()?)).copied().unwrap_or(1)
-    };
-    let one = |(at, d): (usize, &WindowDimensionProto)| {
-        let (elements, positions) = (along(left, &dims.input_spatial, at), along(result, &dims.output_spatial, at));
-        let gaps = if elements > 1 { d.base_dilation.max(1) } else { 1 };
-        let (length, step) = ((elements - 1) * gaps + 1, d.window_dilation.max(1));
-        let steps = |length: i64| (length.max(0) + step - 1) / step;
-        let inside = |position: i64| {
-            let start = position * d.stride - d.padding_low;
-            // Elements beyond the ends do not count, and the window is no larger than the kernel.
-            let first = steps(-start);
-            let end = steps(length - start).min(d.size);
-            (end - first).max(0)
-        };
-        (0..positions).map(inside).max().unwrap_or(0) as f64 / (d.size * gaps).max(1) as f64
-    };
-    window.dimensions.iter().enumerate().map(one).product()
+    let fractions = window.dimensions.iter().enumerate().map(|(k, dimension)| {
+        let elements = spatial_size(left, &dims.input_spatial, k);
+        let positions = spatial_size(result, &dims.output_spatial, k);
+        used_along(dimension, elements, positions)
+    });
+    fractions.product()
 }
 
-/// The contracted size of `[…, m, k]` by `[…, k, n]`, with the last two dimensions in any order: the call states
-/// elsewhere which are contracted, but the size follows from the three shapes.
-fn of_library(left: &Array, right: &Array, result: &Array) -> f64 {
+/// The size of an array along spatial dimension `k`.
+fn spatial_size(array: &Array, dims: &[i64], k: usize) -> i64 {
+    dims.get(k).and_then(|&d| array.1.get(usize::try_from(d).ok()?)).copied().unwrap_or(1)
+}
+
+/// The fraction of the window that multiplies elements along one dimension, at the position where it is largest.
+fn used_along(dimension: &WindowDimensionProto, elements: i64, positions: i64) -> f64 {
+    let gaps = if elements > 1 { dimension.base_dilation.max(1) } else { 1 };
+    let (length, step) = ((elements - 1) * gaps + 1, dimension.window_dilation.max(1));
+    let steps = |length: i64| (length.max(0) + step - 1) / step;
+    let inside = |position: i64| {
+        let start = position * dimension.stride - dimension.padding_low;
+        // Elements beyond the ends do not count, and the window is no larger than the kernel.
+        (steps(length - start).min(dimension.size) - steps(-start)).max(0)
+    };
+    (0..positions).map(inside).max().unwrap_or(0) as f64 / (dimension.size * gaps).max(1) as f64
+}
+
+/// The multiplications of a matmul `[…, m, k]` by `[…, k, n]`, with the last two dimensions in any order. The
+/// contracted
+/// size follows from the three shapes, although only the call's configuration names the contracted dimensions.
+fn library_products(left: &Array, right: &Array, result: &Array) -> f64 {
     let batch: f64 = result.1.iter().rev().skip(2).map(|&n| n as f64).product();
     let contracted = (size(left) * size(right) / (size(result) * batch).max(1.0)).sqrt();
     contracted * size(result)
 }
 
-/// Attention of queries `[batch, queries, heads, depth]` and keys `[batch, keys, …]`: the scores and the output, or for
-/// the gradient the scores again and two matmuls for each of these.
-fn of_attention(name: &str, queries: &Array, keys: &Array) -> f64 {
+/// The multiplications of attention with queries `[batch, queries, heads, depth]` and keys `[batch, keys, …]`. The
+/// forward pass computes scores and output. The gradient computes the scores again, and two matmuls for each of both.
+fn attention_products(name: &str, queries: &Array, keys: &Array) -> f64 {
     let matmuls = if name.ends_with("Backward") { 5.0 } else { 2.0 };
     matmuls * size(queries) * keys.1.get(1).map_or(0.0, |&n| n as f64)
 }
@@ -144,14 +151,14 @@ mod tests {
     use super::super::ShapeProto;
     use super::*;
 
-    fn of(id: i64, opcode: &str, sizes: &[i64], operands: &[i64]) -> InstructionProto {
+    fn instruction(id: i64, opcode: &str, sizes: &[i64], operands: &[i64]) -> InstructionProto {
         let shape = ShapeProto { element_type: 11, dimensions: sizes.to_vec(), ..ShapeProto::default() };
         let (opcode, operand_ids) = (opcode.to_owned(), operands.to_vec());
         InstructionProto { id, opcode, shape: Some(shape), operand_ids, ..InstructionProto::default() }
     }
 
     fn counted(left: &[i64], right: &[i64], product: &InstructionProto) -> f64 {
-        let operands = [of(1, "parameter", left, &[]), of(2, "parameter", right, &[])];
+        let operands = [instruction(1, "parameter", left, &[]), instruction(2, "parameter", right, &[])];
         matmul_flops(product, &operands.iter().map(|i| (i.id, i)).collect())
     }
 
@@ -164,10 +171,10 @@ mod tests {
     fn two_for_each_multiply_add() {
         let dot = InstructionProto {
             dot_dimensions: Some(DotDimensionsProto { lhs_contracting: vec![1] }),
-            ..of(3, "dot", &[4, 5, 7], &[1, 2])
+            ..instruction(3, "dot", &[4, 5, 7], &[1, 2])
         };
         assert_eq!(counted(&[4, 6, 5], &[4, 6, 7], &dot), 2.0 * 4.0 * 5.0 * 6.0 * 7.0);
-        assert_eq!(counted(&[8], &[8], &of(3, "add", &[8], &[1, 2])), 0.0);
+        assert_eq!(counted(&[8], &[8], &instruction(3, "add", &[8], &[1, 2])), 0.0);
     }
 
     #[test]
@@ -186,7 +193,7 @@ mod tests {
             custom_call_target: target.to_owned(),
             convolution_dimensions: Some(spatial(3, &[1, 2])),
             window: Some(WindowProto { dimensions: vec![dim(dilation); 2] }),
-            ..of(3, opcode, result, &[1, 2])
+            ..instruction(3, opcode, result, &[1, 2])
         };
         assert_eq!(counted(&image, &kernel, &conv("convolution", "", &out, 1)), all);
         assert_eq!(counted(&[2, 4, 4, 3], &kernel, &conv("convolution", "", &out, 2)), all / 4.0);
@@ -202,7 +209,7 @@ mod tests {
         let conv = |result: &[i64], dim: WindowDimensionProto| InstructionProto {
             convolution_dimensions: Some(spatial(1, &[2])),
             window: Some(WindowProto { dimensions: vec![dim] }),
-            ..of(3, "convolution", result, &[1, 2])
+            ..instruction(3, "convolution", result, &[1, 2])
         };
         let outer = WindowDimensionProto { size: 7, stride: 1, padding_low: 6, window_dilation: 1, base_dilation: 1 };
         assert_eq!(counted(&[4, 5, 1], &[5, 6, 7], &conv(&[4, 6, 7], outer)), 2.0 * f64::from(4 * 5 * 6 * 7));
@@ -214,7 +221,7 @@ mod tests {
     fn attention_by_a_library_and_kernels() {
         let call = |target: &str| InstructionProto {
             custom_call_target: target.to_owned(),
-            ..of(3, "custom-call", &[2, 4, 6, 8], &[1, 2])
+            ..instruction(3, "custom-call", &[2, 4, 6, 8], &[1, 2])
         };
         // 4 heads of 8 features, 6 queries and 10 keys.
         let matmul = 2.0 * f64::from(2 * 4 * 6 * 10 * 8);
@@ -235,7 +242,7 @@ mod tests {
     fn matmuls_by_a_library() {
         let call = InstructionProto {
             custom_call_target: "__cublas$gemm".to_owned(),
-            ..of(3, "custom-call", &[3, 4, 5], &[1, 2])
+            ..instruction(3, "custom-call", &[3, 4, 5], &[1, 2])
         };
         assert_eq!(counted(&[3, 4, 6], &[3, 6, 5], &call), 2.0 * 3.0 * 4.0 * 5.0 * 6.0);
         assert_eq!(counted(&[3, 4, 6], &[3, 5, 6], &call), 2.0 * 3.0 * 4.0 * 5.0 * 6.0);

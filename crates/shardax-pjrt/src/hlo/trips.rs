@@ -35,10 +35,10 @@ enum Scope<'s> {
 const DEPTH: usize = 64;
 
 impl<'a> Loops<'a> {
-    pub fn of(module: &'a ModuleProto) -> Loops<'a> {
-        let all = module.computations.iter().flat_map(|c| &c.instructions);
+    pub fn new(module: &'a ModuleProto) -> Loops<'a> {
+        let instructions = module.computations.iter().flat_map(|c| &c.instructions);
         Loops {
-            instructions: all.map(|i| (i.id, i)).collect(),
+            instructions: instructions.map(|i| (i.id, i)).collect(),
             roots: module.computations.iter().map(|c| (c.id, c.root_id)).collect(),
         }
     }
@@ -57,17 +57,17 @@ impl<'a> Loops<'a> {
         // The body changes the counter. The limit may also be an element of the state, which the body leaves unchanged.
         let step = |number: Number| {
             let Some(k) = number.element else { return Some(0) };
-            let next = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
-            (next.element == Some(k)).then_some(next.offset)
+            let updated = self.number(*self.roots.get(&body)?, &mut vec![k], &Scope::Loop, DEPTH)?;
+            (updated.element == Some(k)).then_some(updated.offset)
         };
         let start = |number: Number| {
             let Some(k) = number.element else { return Some(number.offset) };
-            let first = self.number(*instruction.operand_ids.first()?, &mut vec![k], &Scope::Outside, DEPTH)?;
-            first.element.is_none().then(|| first.offset.checked_add(number.offset))?
+            let initial = self.number(*instruction.operand_ids.first()?, &mut vec![k], &Scope::Outside, DEPTH)?;
+            initial.element.is_none().then(|| initial.offset.checked_add(number.offset))?
         };
         match (step(left)?, step(right)?) {
-            (by, 0) if by != 0 => trips(start(left)?, by, start(right)?, direction),
-            (0, by) if by != 0 => trips(start(right)?, by, start(left)?, flipped(direction)?),
+            (increment, 0) if increment != 0 => trips(start(left)?, increment, start(right)?, direction),
+            (0, increment) if increment != 0 => trips(start(right)?, increment, start(left)?, flipped(direction)?),
             _ => None,
         }
     }
@@ -76,14 +76,12 @@ impl<'a> Loops<'a> {
     fn comparison(&self, id: i64, scope: &Scope, depth: usize) -> Option<(&'a str, Number, Number)> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
-        let operand = |i: usize| instruction.operand_ids.get(i).copied();
         match instruction.opcode.as_str() {
             "compare" => {
-                let left = self.number(operand(0)?, &mut Vec::new(), scope, depth)?;
-                let right = self.number(operand(1)?, &mut Vec::new(), scope, depth)?;
+                let (left, right) = self.operand_pair(instruction, scope, depth)?;
                 Some((&instruction.comparison_direction, left, right))
             }
-            "copy" | "bitcast" | "convert" => self.comparison(operand(0)?, scope, depth),
+            "copy" | "bitcast" | "convert" => self.comparison(*instruction.operand_ids.first()?, scope, depth),
             "fusion" | "call" => {
                 let root = *self.roots.get(instruction.called_computation_ids.first()?)?;
                 self.comparison(root, &Scope::Call(instruction, scope), depth)
@@ -92,18 +90,21 @@ impl<'a> Loops<'a> {
         }
     }
 
+    /// The values of the two operands of an instruction.
+    fn operand_pair(&self, instruction: &InstructionProto, scope: &Scope, depth: usize) -> Option<(Number, Number)> {
+        let [left, right] = instruction.operand_ids[..] else { return None };
+        let left = self.number(left, &mut Vec::new(), scope, depth)?;
+        Some((left, self.number(right, &mut Vec::new(), scope, depth)?))
+    }
+
     /// The value of an instruction, or of the element of its tuple that `path` selects, innermost first.
+    ///
+    /// It follows copies, tuples and calls up to parameters, and additions and subtractions of constants. Other
+    /// instructions have no known value. `depth` limits the recursion, because a damaged module may contain cycles.
     fn number(&self, id: i64, path: &mut Vec<i64>, scope: &Scope, depth: usize) -> Option<Number> {
         let depth = depth.checked_sub(1)?;
         let instruction = *self.instructions.get(&id)?;
-        let operand = |i: usize| instruction.operand_ids.get(i).copied();
-        let pair = |path: &Vec<i64>| {
-            if !path.is_empty() {
-                return None;
-            }
-            let left = self.number(operand(0)?, &mut Vec::new(), scope, depth)?;
-            Some((left, self.number(operand(1)?, &mut Vec::new(), scope, depth)?))
-        };
+        let operand = |index: usize| instruction.operand_ids.get(index).copied();
         match instruction.opcode.as_str() {
             "constant" if path.is_empty() => {
                 Some(Number { element: None, offset: instruction.literal.as_ref()?.int()? })
@@ -125,8 +126,8 @@ impl<'a> Loops<'a> {
                     _ => None,
                 },
                 Scope::Call(caller, around) => {
-                    let given = caller.operand_ids.get(usize::try_from(instruction.parameter_number).ok()?)?;
-                    self.number(*given, path, around, depth)
+                    let argument = caller.operand_ids.get(usize::try_from(instruction.parameter_number).ok()?)?;
+                    self.number(*argument, path, around, depth)
                 }
                 Scope::Outside => None,
             },
@@ -134,16 +135,17 @@ impl<'a> Loops<'a> {
                 let root = *self.roots.get(instruction.called_computation_ids.first()?)?;
                 self.number(root, path, &Scope::Call(instruction, scope), depth)
             }
-            "add" => {
-                let (a, b) = pair(path)?;
+            // Arithmetic is on scalars, so a path into it is invalid.
+            "add" if path.is_empty() => {
+                let (a, b) = self.operand_pair(instruction, scope, depth)?;
                 let offset = a.offset.checked_add(b.offset)?;
                 match (a.element, b.element) {
                     (Some(_), Some(_)) => None,
                     (element, None) | (None, element) => Some(Number { element, offset }),
                 }
             }
-            "subtract" => {
-                let (a, b) = pair(path)?;
+            "subtract" if path.is_empty() => {
+                let (a, b) = self.operand_pair(instruction, scope, depth)?;
                 let offset = a.offset.checked_sub(b.offset)?;
                 b.element.is_none().then_some(Number { element: a.element, offset })
             }
@@ -173,20 +175,20 @@ fn flipped(direction: &str) -> Option<&'static str> {
     })
 }
 
-/// The number of values from `start` in steps of `by` satisfy the comparison with the limit.
-fn trips(start: i64, by: i64, limit: i64, direction: &str) -> Option<u64> {
-    let way = i128::from(limit) - i128::from(start);
-    let by = i128::from(by);
-    // Mirrored, if it counts down.
-    let (way, by, direction) = match by > 0 {
-        true => (way, by, direction),
-        false => (-way, -by, flipped(direction)?),
+/// The number of values from `start`, in steps of `increment`, that satisfy the comparison with the limit.
+fn trips(start: i64, increment: i64, limit: i64, direction: &str) -> Option<u64> {
+    let distance = i128::from(limit) - i128::from(start);
+    let increment = i128::from(increment);
+    // A loop that counts down is mirrored.
+    let (distance, increment, direction) = match increment > 0 {
+        true => (distance, increment, direction),
+        false => (-distance, -increment, flipped(direction)?),
     };
     let count = match direction {
-        "LT" => (way.max(0) + by - 1) / by,
-        "LE" if way < 0 => 0,
-        "LE" => way / by + 1,
-        "NE" if way >= 0 && way % by == 0 => way / by,
+        "LT" => (distance.max(0) + increment - 1) / increment,
+        "LE" if distance < 0 => 0,
+        "LE" => distance / increment + 1,
+        "NE" if distance >= 0 && distance % increment == 0 => distance / increment,
         _ => return None,
     };
     u64::try_from(count).ok()
@@ -226,8 +228,12 @@ mod tests {
         ComputationProto { id, root_id, instructions, ..Default::default() }
     }
 
-    /// `while i < limit { i += by }` from `start`, with `limit` in the state, and with a copy and a fusion between.
+    /// The trip count of `while i < limit { i += by }` from `start`. The limit is part of the loop's state, and a copy
+    /// and a fusion are between the instructions that the count depends on.
     fn counted(start: i32, by: i32, limit: i32, direction: &str, sides: [i64; 2]) -> Option<u64> {
+        // The increment is computed in a fusion (1), and the limit is an element of the loop's state. Computations 2
+        // and
+        // 3 are body and condition, 4 is the entry.
         let module = ModuleProto {
             computations: vec![
                 computation(1, vec![op(10, "parameter", &[]), constant(11, by), op(12, "add", &[10, 11])]),
@@ -263,7 +269,7 @@ mod tests {
             ],
             ..Default::default()
         };
-        let loops = Loops::of(&module);
+        let loops = Loops::new(&module);
         loops.trip_count(loops.instructions[&43])
     }
 
@@ -302,7 +308,7 @@ mod tests {
         let lost = calling(2, "while", &[1], &[7, 8]);
         let odd = calling(3, "while", &[1], &[9, 9]);
         let module = ModuleProto { computations: vec![computation(9, vec![lost, odd, around])], ..Default::default() };
-        let loops = Loops::of(&module);
+        let loops = Loops::new(&module);
         assert_eq!(loops.trip_count(loops.instructions[&2]), None);
         assert_eq!(loops.trip_count(loops.instructions[&3]), None);
     }

@@ -20,6 +20,17 @@ enum Data<'a> {
     Fixed32([u8; 4]),
 }
 
+impl Data<'_> {
+    fn into_owned<'b>(self) -> Data<'b> {
+        match self {
+            Data::Varint(value) => Data::Varint(value),
+            Data::Fixed64(value) => Data::Fixed64(value),
+            Data::Bytes(bytes) => Data::Bytes(Cow::Owned(bytes.into_owned())),
+            Data::Fixed32(value) => Data::Fixed32(value),
+        }
+    }
+}
+
 impl<'a> Wire<'a> {
     /// Parses a message, one level deep.
     pub(crate) fn parse(mut bytes: &'a [u8]) -> Result<Wire<'a>> {
@@ -50,21 +61,15 @@ impl<'a> Wire<'a> {
     }
 
     fn into_owned<'b>(self) -> Wire<'b> {
-        let own = |data| match data {
-            Data::Varint(value) => Data::Varint(value),
-            Data::Fixed64(value) => Data::Fixed64(value),
-            Data::Bytes(bytes) => Data::Bytes(Cow::Owned(bytes.into_owned())),
-            Data::Fixed32(value) => Data::Fixed32(value),
-        };
-        Wire { fields: self.fields.into_iter().map(|(number, data)| (number, own(data))).collect() }
+        Wire { fields: self.fields.into_iter().map(|(number, data)| (number, data.into_owned())).collect() }
     }
 
     /// Removes and returns the messages of a repeated field.
     pub(crate) fn take_bytes(&mut self, field: u32) -> Vec<Cow<'a, [u8]>> {
-        let (taken, rest) = std::mem::take(&mut self.fields).into_iter().partition(|(number, _)| *number == field);
+        let (bytes, rest) = std::mem::take(&mut self.fields).into_iter().partition(|(number, _)| *number == field);
         self.fields = rest;
-        let taken: Vec<(u32, Data<'a>)> = taken;
-        taken
+        let bytes: Vec<(u32, Data<'a>)> = bytes;
+        bytes
             .into_iter()
             .filter_map(|(_, data)| match data {
                 Data::Bytes(bytes) => Some(bytes),
@@ -98,29 +103,29 @@ impl<'a> Wire<'a> {
 
     /// The integer in a field; 0, protobuf's default, if it is absent.
     pub(crate) fn int(&self, field: u32) -> i64 {
-        let found = self.fields.iter().rev().find_map(|(number, data)| match data {
+        let value = self.fields.iter().rev().find_map(|(number, data)| match data {
             Data::Varint(value) if *number == field => Some(*value as i64),
             _ => None,
         });
-        found.unwrap_or(0)
+        value.unwrap_or(0)
     }
 
     /// The integers of a repeated field, packed or not.
     pub(crate) fn ints(&self, field: u32) -> Result<Vec<i64>> {
-        let mut all = Vec::new();
+        let mut numbers = Vec::new();
         for (_, data) in self.fields.iter().filter(|(number, _)| *number == field) {
             match data {
-                Data::Varint(value) => all.push(*value as i64),
+                Data::Varint(value) => numbers.push(*value as i64),
                 Data::Bytes(bytes) => {
                     let mut bytes: &[u8] = bytes;
                     while !bytes.is_empty() {
-                        all.push(read_varint(&mut bytes)? as i64);
+                        numbers.push(read_varint(&mut bytes)? as i64);
                     }
                 }
                 _ => return Err(damaged(format!("field {field}"))),
             }
         }
-        Ok(all)
+        Ok(numbers)
     }
 
     /// The bytes, string or message in a field.
@@ -245,8 +250,8 @@ mod tests {
     fn damage_is_an_error() {
         let bytes = message();
         // Messages that end between fields are complete.
-        let whole = [0, 3, 10, 15, 24, 29, 31];
-        for end in (0..bytes.len()).filter(|end| !whole.contains(end)) {
+        let valid_lengths = [0, 3, 10, 15, 24, 29, 31];
+        for end in (0..bytes.len()).filter(|end| !valid_lengths.contains(end)) {
             let error = Wire::parse(&bytes[..end]).unwrap_err();
             assert_eq!(error.message, "the program is not a protobuf message: it is truncated", "at {end}");
         }

@@ -63,13 +63,14 @@ pub(crate) struct Grid {
     devices: Vec<usize>,
 }
 
-fn sizes(values: &[i64]) -> Vec<usize> {
+/// Converts sizes; negative ones, which are invalid, become 0.
+pub(crate) fn sizes(values: &[i64]) -> Vec<usize> {
     values.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect()
 }
 
 impl Grid {
     /// Decodes a mesh; `None` if its numbers are inconsistent.
-    pub fn of(mesh: &MeshProto) -> Option<Grid> {
+    pub fn from_proto(mesh: &MeshProto) -> Option<Grid> {
         let sizes_of_axes = sizes(&mesh.axes.iter().map(|axis| axis.size).collect::<Vec<_>>());
         let total = sizes_of_axes.iter().try_fold(1usize, |n, &size| n.checked_mul(size))?;
         let devices = match (&mesh.iota, mesh.device_ids.is_empty()) {
@@ -83,19 +84,20 @@ impl Grid {
             return None;
         }
         let mut stride = total;
-        let digit = |size: usize| {
+        let mut axes = Vec::with_capacity(sizes_of_axes.len());
+        for size in sizes_of_axes {
             stride /= size;
-            Digit { stride, size }
-        };
-        Some(Grid { axes: sizes_of_axes.into_iter().map(digit).collect(), devices })
+            axes.push(Digit { stride, size });
+        }
+        Some(Grid { axes, devices })
     }
 
     fn digit(&self, axis: &AxisRefProto) -> Option<Digit> {
-        let whole = *self.axes.get(usize::try_from(axis.axis).ok()?)?;
-        let Some(part) = &axis.part else { return Some(whole) };
+        let digit = *self.axes.get(usize::try_from(axis.axis).ok()?)?;
+        let Some(part) = &axis.part else { return Some(digit) };
         let (pre, size) = (usize::try_from(part.pre_size).ok()?, usize::try_from(part.size).ok()?);
-        let taken = pre.checked_mul(size).filter(|&n| n > 0 && whole.size.is_multiple_of(n))?;
-        Some(Digit { stride: whole.stride * (whole.size / taken), size })
+        let major_size = pre.checked_mul(size).filter(|&n| n > 0 && digit.size.is_multiple_of(n))?;
+        Some(Digit { stride: digit.stride * (digit.size / major_size), size })
     }
 
     fn digits(&self, axes: &[AxisRefProto]) -> Option<Vec<Digit>> {
@@ -107,23 +109,23 @@ impl Grid {
         Some(self.digits(axes)?.iter().map(|digit| digit.size).product())
     }
 
-    /// The device at each position, with its index along each of `lists` of axes, the first axis of a list major, and
-    /// the remainder of the position without these axes.
+    /// For each position: its index along each of the `lists` of axes, with the first axis of a list major, and the
+    /// remainder of the position without these axes.
     fn places(&self, lists: &[&[AxisRefProto]]) -> Option<Vec<(Vec<usize>, usize)>> {
         let digits = lists.iter().map(|list| self.digits(list)).collect::<Option<Vec<_>>>()?;
-        let place = |position: usize| {
-            let mut rest = position;
-            let along = |list: &Vec<Digit>| {
+        let places = (0..self.devices.len()).map(|position| {
+            let mut remainder = position;
+            let indices = digits.iter().map(|list| {
                 list.iter().fold(0, |index, digit| {
                     let coordinate = position / digit.stride % digit.size;
-                    rest -= (coordinate * digit.stride).min(rest);
+                    remainder -= (coordinate * digit.stride).min(remainder);
                     index * digit.size + coordinate
                 })
-            };
-            let key = digits.iter().map(along).collect();
-            (key, rest)
-        };
-        Some((0..self.devices.len()).map(place).collect())
+            });
+            let indices = indices.collect();
+            (indices, remainder)
+        });
+        Some(places.collect())
     }
 
     /// Groups of devices that differ only along these axes.
@@ -133,9 +135,8 @@ impl Grid {
             .map(|(position, (along, rest))| (rest, along.first().copied().unwrap_or(0), position))
             .collect();
         order.sort_unstable();
-        let same_group = |a: &(usize, usize, usize), b: &(usize, usize, usize)| a.0 == b.0;
-        let device = |&(_, _, position): &(usize, usize, usize)| self.devices[position] as i64;
-        Some(order.chunk_by(same_group).map(|group| group.iter().map(device).collect()).collect())
+        let groups = order.chunk_by(|a, b| a.0 == b.0);
+        Some(groups.map(|group| group.iter().map(|&(.., position)| self.devices[position] as i64).collect()).collect())
     }
 
     /// The devices ordered by their indices along these lists, the first list major, and last by the remainder of their
@@ -167,7 +168,7 @@ pub(crate) mod tests {
 
     #[test]
     fn groups_differ_along_their_axes_alone() {
-        let grid = Grid::of(&mesh(&[("x", 2), ("y", 4)], &[])).unwrap();
+        let grid = Grid::from_proto(&mesh(&[("x", 2), ("y", 4)], &[])).unwrap();
         assert_eq!(grid.groups(&[axis(0)]).unwrap(), [[0, 4], [1, 5], [2, 6], [3, 7]]);
         assert_eq!(grid.groups(&[axis(1)]).unwrap(), [[0, 1, 2, 3], [4, 5, 6, 7]]);
         assert_eq!(grid.groups(&[axis(0), axis(1)]).unwrap(), [[0, 1, 2, 3, 4, 5, 6, 7]]);
@@ -182,13 +183,13 @@ pub(crate) mod tests {
 
     #[test]
     fn devices_are_listed_or_follow_from_an_iota() {
-        let listed = Grid::of(&mesh(&[("x", 2), ("y", 2)], &[3, 1, 2, 0])).unwrap();
+        let listed = Grid::from_proto(&mesh(&[("x", 2), ("y", 2)], &[3, 1, 2, 0])).unwrap();
         assert_eq!(listed.groups(&[axis(1)]).unwrap(), [[3, 1], [2, 0]]);
         let iota = IotaTransformProto { reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
-        let iota = Grid::of(&MeshProto { iota: Some(iota), ..mesh(&[("x", 2), ("y", 2)], &[]) }).unwrap();
+        let iota = Grid::from_proto(&MeshProto { iota: Some(iota), ..mesh(&[("x", 2), ("y", 2)], &[]) }).unwrap();
         assert_eq!(iota.groups(&[axis(1)]).unwrap(), [[0, 2], [1, 3]]);
-        assert!(Grid::of(&mesh(&[("x", 2)], &[0, 1, 2])).is_none());
-        assert!(Grid::of(&mesh(&[("x", 0)], &[])).is_none());
-        assert!(Grid::of(&mesh(&[("x", i64::MAX), ("y", i64::MAX)], &[])).is_none());
+        assert!(Grid::from_proto(&mesh(&[("x", 2)], &[0, 1, 2])).is_none());
+        assert!(Grid::from_proto(&mesh(&[("x", 0)], &[])).is_none());
+        assert!(Grid::from_proto(&mesh(&[("x", i64::MAX), ("y", i64::MAX)], &[])).is_none());
     }
 }

@@ -21,9 +21,10 @@ use crate::plugin::Plugin;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TpuTopology {
     /// Generation and chips along each dimension of a slice: `v5e:2x4`, `v5p:8x8x16`, `v6e:16x16`, `tpu7x:2x2x1`.
-    /// Chips, not cores: what the cloud sells as `v5p-2048` is `v5p:8x8x16`.
+    /// Chips are counted, not cores: the cloud's `v5p-2048` is `v5p:8x8x16`.
     pub slice: String,
-    /// The dimensions that wrap around; by default none. Whole cubes of v4 and v5p wrap around in all three.
+    /// The dimensions that wrap around; by default none. On v4 and v5p, slices of complete cubes wrap around in all
+    /// three.
     pub wrap: Option<[bool; 3]>,
     /// The number of slices, connected by the data centre's network. 1 by default.
     pub num_slices: usize,
@@ -289,28 +290,21 @@ fn check_count(name: &str, count: usize) -> Result<()> {
 
 /// The number of chips of a slice.
 fn chips(slice: &str) -> Result<usize> {
-    let wrong = || {
-        Error::invalid_argument(format!(
-            "{slice:?} is not a TPU topology: write the generation (v2, v3, v4, v5e, v5p, v6e, tpu7x) and the chips \
-             along each dimension, as in v5e:2x4 or v5p:8x8x16"
-        ))
-    };
-    let (generation, sizes) = slice.split_once(':').ok_or_else(wrong)?;
+    let (generation, sizes) = slice.split_once(':').ok_or_else(|| invalid_slice(slice))?;
     let sizes = sizes.strip_suffix("_twisted").or(sizes.strip_suffix("_untwisted")).unwrap_or(sizes);
-    let sizes: Vec<usize> =
-        sizes.split('x').map(str::parse::<usize>).collect::<std::result::Result<_, _>>().map_err(|_| wrong())?;
+    let sizes: Vec<usize> = sizes
+        .split('x')
+        .map(str::parse::<usize>)
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|_| invalid_slice(slice))?;
     if generation.is_empty() || !(2..=3).contains(&sizes.len()) {
-        return Err(wrong());
+        return Err(invalid_slice(slice));
     }
     Ok(sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size)))
 }
 
 /// Checks the name and options that a user passes directly to the plugin.
 pub(super) fn check(name: &str, options: &[(&str, Value)]) -> Result<()> {
-    let product = |text: &str| {
-        let sizes = text.split('x').map(|n| n.parse::<usize>().unwrap_or(0));
-        sizes.fold(1usize, usize::saturating_mul)
-    };
     let sizes = name
         .rsplit([':', '=', '_', ' '])
         .find(|part| part.contains('x') && part.starts_with(|c: char| c.is_ascii_digit()));
@@ -325,6 +319,19 @@ pub(super) fn check(name: &str, options: &[(&str, Value)]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The error of an invalid slice name.
+fn invalid_slice(slice: &str) -> Error {
+    Error::invalid_argument(format!(
+        "{slice:?} is not a TPU topology: write the generation (v2, v3, v4, v5e, v5p, v6e, tpu7x) and the chips along \
+         each dimension, as in v5e:2x4 or v5p:8x8x16"
+    ))
+}
+
+/// The product of sizes such as `2x4`; 0 if one is not a number.
+fn product(sizes: &str) -> usize {
+    sizes.split('x').map(|n| n.parse::<usize>().unwrap_or(0)).fold(1usize, usize::saturating_mul)
 }
 
 #[cfg(test)]

@@ -11,11 +11,11 @@ use shardax_pjrt::*;
 pub fn client(devices: usize) -> Client {
     static ONE: OnceLock<Client> = OnceLock::new();
     static EIGHT: OnceLock<Client> = OnceLock::new();
-    let make = || new_client(devices);
+
     match devices {
-        1 => ONE.get_or_init(make).clone(),
-        8 => EIGHT.get_or_init(make).clone(),
-        _ => make(),
+        1 => ONE.get_or_init(|| new_client(1)).clone(),
+        8 => EIGHT.get_or_init(|| new_client(8)).clone(),
+        _ => new_client(devices),
     }
 }
 
@@ -92,12 +92,12 @@ pub fn affine(n: usize, donate: bool) -> String {
 pub fn all_reduce(devices: usize, n: usize, donate: bool) -> String {
     let group = (0..devices).map(|d| d.to_string()).collect::<Vec<_>>().join(", ");
     let attribute = if donate { ", tf.aliasing_output = 0 : i32" } else { "" };
-    let whole = devices * n;
+    let total = devices * n;
     format!(
         "module attributes {{mhlo.num_partitions = {devices} : i32, mhlo.num_replicas = 1 : i32}} {{
         sdy.mesh @mesh = <[\"i\"={devices}]>
-        func.func @main(%x: tensor<{whole}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>{attribute}}})
-            -> (tensor<{whole}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
+        func.func @main(%x: tensor<{total}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>{attribute}}})
+            -> (tensor<{total}xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{\"i\"}}]>}}) {{
           %r = sdy.manual_computation(%x) in_shardings=[<@mesh, [{{\"i\"}}]>] out_shardings=[<@mesh, [{{\"i\"}}]>]
               manual_axes={{\"i\"}} (%s: tensor<{n}xf32>) {{
             %t = \"stablehlo.all_reduce\"(%s) <{{
@@ -108,8 +108,8 @@ pub fn all_reduce(devices: usize, n: usize, donate: bool) -> String {
                 stablehlo.return %c : tensor<f32>
               }}) : (tensor<{n}xf32>) -> tensor<{n}xf32>
             sdy.return %t : tensor<{n}xf32>
-          }} : (tensor<{whole}xf32>) -> tensor<{whole}xf32>
-          return %r : tensor<{whole}xf32>
+          }} : (tensor<{total}xf32>) -> tensor<{total}xf32>
+          return %r : tensor<{total}xf32>
         }}
         }}"
     )

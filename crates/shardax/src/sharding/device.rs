@@ -197,7 +197,7 @@ pub(crate) const GO_ON: &str = "there is a new client: create meshes and arrays 
 /// Fails for a device of a client that failed.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
     let attached = device.attached()?;
-    match client()?.pjrt.devices().iter().any(|current| current.is_beside(attached)) {
+    match client()?.pjrt.devices().iter().any(|current| current.shares_client_with(attached)) {
         true => Ok(()),
         false => Err(err!(
             Runtime,

@@ -30,7 +30,7 @@ use shardax::prelude::*;
 fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let fetched = || {
-        let cache = shardax_pjrt::Environment::of_process().cache_folder()?;
+        let cache = shardax_pjrt::Environment::from_process().cache_folder()?;
         Some(cache.join("accelerators").join(member)).filter(|path| path.is_file())
     };
     named.or_else(fetched)

@@ -210,7 +210,7 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     assert!(lowered.compile_with_options(&[("no_such_option", true.into())]).is_err());
     // With a negative count the compiler would end the process.
     let negative = error(lowered.compile_with_options(&[("xla_cpu_parallel_codegen_split_count", (-1i64).into())]));
-    assert_says(&negative, &["xla_cpu_parallel_codegen_split_count is -1, and must be between 1 and 4096"]);
+    assert_says(&negative, &["xla_cpu_parallel_codegen_split_count is -1, but must be between 1 and 4096"]);
 
     // What is asked of a function's programs is asked of each, and what other platforms know is left out.
     let f = |x: Array| x.sin() * 2 + 1;
@@ -322,7 +322,7 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     );
     let other = sums.lower(shape_dtype_struct_on([32, 4], DType::F32, split(&mesh, P!["i"])))?;
     let wrong = error(Compiled::load(&other, &bytes));
-    assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), and the signature is (f32[4,4] donated)"]);
+    assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), but the signature is (f32[4,4] donated)"]);
     // Of the same types: only its constant differs.
     let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows())?;
     assert_says(

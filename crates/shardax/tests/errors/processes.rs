@@ -79,9 +79,12 @@ fn run(case: &Case, home: &Path) -> Result<(), String> {
     }
 }
 
-/// A setting with a value that it does not take.
-fn setting(name: &'static str, value: &str, takes: &str) -> Case {
-    let phrases = vec![format!("{name} is {value:?}, and takes {takes}"), "correct it, or unset it".into()];
+/// A setting with an invalid value.
+fn setting(name: &'static str, value: &str, expected: &str) -> Case {
+    let phrases = vec![
+        format!("invalid value {value:?} for the environment variable {name}: expected {expected}"),
+        "correct the variable, or unset it".into(),
+    ];
     Case { name, variables: vec![(name, value.into())], kind: "Value", phrases }
 }
 
@@ -124,7 +127,10 @@ fn a_process_without_a_plugin_reports_it() {
             name: "platform: unknown",
             variables: vec![("SHARDAX_PLATFORM", "abacus".into())],
             kind: "Value",
-            phrases: vec!["SHARDAX_PLATFORM is \"abacus\"".into(), "`cpu`, `cuda` or `tpu`".into()],
+            phrases: vec![
+                "invalid value \"abacus\" for the environment variable SHARDAX_PLATFORM".into(),
+                "`cpu`, `cuda` or `tpu`".into(),
+            ],
         },
         Case {
             name: "platform: not installed",

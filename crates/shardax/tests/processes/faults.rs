@@ -379,7 +379,7 @@ fn joining_after_devices_are_in_use_is_an_error() {
 #[test]
 fn gpus_are_asked_for_by_every_process() {
     let (variable, member) = ("SHARDAX_CUDA_PLUGIN", "accelerators/jax_plugins/xla_cuda12/xla_cuda_plugin.so");
-    let fetched = || shardax_pjrt::Environment::of_process().cache_folder().map(|cache| cache.join(member));
+    let fetched = || shardax_pjrt::Environment::from_process().cache_folder().map(|cache| cache.join(member));
     let plugin = std::env::var_os(variable).map(PathBuf::from).or_else(fetched).filter(|path| path.is_file());
     let (path, wanted) = match &plugin {
         Some(path) => (path.to_str().unwrap(), "No visible GPU devices"),

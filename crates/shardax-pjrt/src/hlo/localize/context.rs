@@ -21,13 +21,14 @@ pub(super) struct Context<'a> {
     /// The number of calls so far.
     pub(super) calls: usize,
     /// The number of new instructions so far.
-    pub(super) made: usize,
+    pub(super) new_instructions: usize,
 }
 
 impl Instruction<'_> {
     /// The groups of devices that communicate.
     pub(super) fn groups(&self, context: &Context<'_>) -> Result<Vec<Vec<usize>>> {
         use instruction::*;
+        // Only collectives with a channel exchange between partitions.
         if self.wire.int(CHANNEL) == 0 {
             return Err(self.unsupported("has no channel, and would exchange between replicas, not"));
         }
@@ -36,19 +37,14 @@ impl Instruction<'_> {
         {
             return Err(self.unsupported("numbers replicas and not partitions, so it cannot exchange"));
         }
-        let listed = |wires: &mut dyn Iterator<Item = &[u8]>| -> Result<Vec<Vec<i64>>> {
-            wires.map(|group| Wire::parse(group)?.ints(1)).collect()
-        };
-        let mut groups = listed(&mut self.wire.all_bytes(GROUPS))?;
+        // Groups are listed in the instruction or in its device list, or follow from an iota.
+        let mut groups = listed_groups(self.wire.all_bytes(GROUPS))?;
         if let Some(list) = self.wire.bytes(DEVICE_LIST) {
             let list = Wire::parse(list)?;
-            groups = listed(&mut list.all_bytes(1))?;
+            groups = listed_groups(list.all_bytes(1))?;
             if let Some(iota) = list.bytes(2) {
                 let iota = Wire::parse(iota)?;
-                let sizes = |field| -> Result<Vec<usize>> {
-                    Ok(iota.ints(field)?.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect())
-                };
-                let flat = transposed_iota(&sizes(3)?, &sizes(4)?);
+                let flat = transposed_iota(&sizes(&iota, 3)?, &sizes(&iota, 4)?);
                 let size = usize::try_from(iota.int(2)).unwrap_or(0).max(1);
                 groups = flat.chunks(size).map(|group| group.iter().map(|&i| i as i64).collect()).collect();
             }
@@ -78,9 +74,19 @@ impl Instruction<'_> {
 
     pub(super) fn dimension(&self) -> Result<usize> {
         let dims = self.wire.ints(instruction::DIMENSIONS)?;
-        let found = dims.first().and_then(|&d| usize::try_from(d).ok()).filter(|&d| d < self.shape.dims.len());
-        found.ok_or_else(|| odd(&format!("has no dimension in an {}", self.opcode)))
+        let dim = dims.first().and_then(|&d| usize::try_from(d).ok()).filter(|&d| d < self.shape.dims.len());
+        dim.ok_or_else(|| odd(&format!("has no dimension in an {}", self.opcode)))
     }
+}
+
+/// Decodes groups whose first field lists their members.
+fn listed_groups<'a>(groups: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Vec<i64>>> {
+    groups.map(|group| Wire::parse(group)?.ints(1)).collect()
+}
+
+/// The numbers of a field; negative ones, which are invalid, become 0.
+fn sizes(wire: &Wire<'_>, field: u32) -> Result<Vec<usize>> {
+    Ok(wire.ints(field)?.iter().map(|&n| usize::try_from(n).unwrap_or(0)).collect())
 }
 
 pub(super) fn list(numbers: impl IntoIterator<Item = usize>) -> String {

@@ -56,7 +56,7 @@ pub(super) const F32: i32 = 11;
 pub(super) const BF16: i32 = 16;
 pub(super) const TUPLE: i32 = 13;
 
-/// Instructions that run other computations once or more. Each computation has an order of its own.
+/// Instructions that run other computations once or more. The calls in each computation are ordered separately.
 pub(super) const CONTROL_FLOW: &[&str] = &["while", "conditional", "call"];
 
 pub(super) struct Computation<'a> {
@@ -94,16 +94,16 @@ impl<'a> Computation<'a> {
         use instruction::*;
         let stop = self.instructions.iter().find(|i| i.wire.text(TARGET) == STOP);
         let stop = stop.ok_or_else(|| odd("lacks the result that was added to stop the compiler"))?.id;
-        let mut gone = HashSet::from([stop]);
+        let mut removed = HashSet::from([stop]);
         // The values that the partitioner derived from it, up to the root. Operands come before their users.
         for i in &self.instructions {
-            if i.id != self.root && i.operands.iter().any(|o| gone.contains(o)) {
-                gone.insert(i.id);
+            if i.id != self.root && i.operands.iter().any(|o| removed.contains(o)) {
+                removed.insert(i.id);
             }
         }
         let root_id = self.root;
         let root = self.instructions.iter_mut().find(|i| i.id == root_id).ok_or_else(|| odd("has no root"))?;
-        if root.opcode != "tuple" || root.operands.last().is_none_or(|last| !gone.contains(last)) {
+        if root.opcode != "tuple" || root.operands.last().is_none_or(|last| !removed.contains(last)) {
             // It was the only result.
             root.opcode = "tuple".into();
             root.wire.remove(&[TARGET, CONFIG, API_VERSION, SIDE_EFFECT]);
@@ -111,14 +111,14 @@ impl<'a> Computation<'a> {
             root.shape = Shape::tuple(vec![Shape::scalar(U32)]);
             root.operands = vec![stop];
             root.wire.set_bytes(SHAPE, root.shape.encode());
-            gone.remove(&root_id);
+            removed.remove(&root_id);
         }
         root.operands.pop();
         root.shape.elements.pop();
         let shape = root.wire.bytes(SHAPE).map(without_last_element).transpose()?.unwrap_or_default();
         root.wire.set_bytes(SHAPE, shape);
         root.wire.set_ints(OPERANDS, &root.operands);
-        self.instructions.retain(|i| !gone.contains(&i.id));
+        self.instructions.retain(|i| !removed.contains(&i.id));
         let shape = self.wire.bytes(computation::PROGRAM_SHAPE).map(without_last_result).transpose()?;
         if let Some(shape) = shape {
             self.wire.set_bytes(computation::PROGRAM_SHAPE, shape);
@@ -185,6 +185,17 @@ impl Shape {
         let wire = Wire::parse(bytes)?;
         let elements = wire.all_bytes(ELEMENTS).map(Shape::parse).collect::<Result<_>>()?;
         Ok(Shape { ty: wire.int(2) as i32, dims: wire.ints(3)?, elements, major: 0 })
+    }
+
+    /// The shape of result `k` of an instruction with this shape.
+    pub(super) fn leaf(&self, k: usize) -> &Shape {
+        if self.is_tuple() { &self.elements[k] } else { self }
+    }
+
+    /// The shape with a new first dimension of size `n`.
+    pub(super) fn with_leading(&self, n: usize) -> Shape {
+        let dims: Vec<i64> = [n as i64].into_iter().chain(self.dims.iter().copied()).collect();
+        Shape::array(self.ty, dims)
     }
 
     /// The shape with this dimension major-most.

@@ -17,7 +17,7 @@ pub(super) struct Rewrite<'a, 'c> {
     context: &'c mut Context<'a>,
     id: i64,
     /// The low half of the next instruction id.
-    next: i64,
+    next_id: i64,
     out: Vec<Vec<u8>>,
     /// The new instruction for each replaced one.
     replaced: HashMap<i64, i64>,
@@ -29,19 +29,19 @@ pub(super) struct Rewrite<'a, 'c> {
 impl<'a, 'c> Rewrite<'a, 'c> {
     pub(super) fn run(mut computation: Computation<'_>, context: &'c mut Context<'a>) -> Result<Vec<u8>> {
         const LOW: i64 = 0xffff_ffff;
-        let next = computation.instructions.iter().map(|i| i.id & LOW).max().unwrap_or(0) + 1;
+        let next_id = computation.instructions.iter().map(|i| i.id & LOW).max().unwrap_or(0) + 1;
         let shapes = computation.instructions.iter().map(|i| (i.id, i.shape.clone())).collect();
         let mut rewrite = Rewrite {
             context,
             id: computation.id,
-            next,
+            next_id,
             out: Vec::new(),
             replaced: HashMap::new(),
             shapes,
             order: None,
         };
         rewrite.schedule(std::mem::take(&mut computation.instructions))?;
-        let root = rewrite.now(computation.root);
+        let root = rewrite.current(computation.root);
         computation.wire.set_int(computation::ROOT, root);
         let out = rewrite.out;
         out.into_iter().for_each(|bytes| computation.wire.push_bytes(computation::INSTRUCTIONS, bytes));
@@ -51,6 +51,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
     /// Visits the instructions after their operands: all-reduces as late as possible, so that many become one call,
     /// other calls in the order of the program.
     fn schedule(&mut self, instructions: Vec<Instruction<'_>>) -> Result<()> {
+        // Counts the operands that each instruction waits for.
         let places: HashMap<i64, usize> = instructions.iter().enumerate().map(|(place, i)| (i.id, place)).collect();
         let mut users = vec![Vec::new(); instructions.len()];
         let mut missing = vec![0usize; instructions.len()];
@@ -65,6 +66,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let mut ready: Vec<usize> = (0..instructions.len()).filter(|&place| missing[place] == 0).collect();
         let mut done = 0;
         loop {
+            // Sorts the instructions whose operands are complete into three queues. The sets are ordered, so that every
+            // process chooses the same order.
             for place in ready.drain(..) {
                 let i = &instructions[place];
                 let communicates =
@@ -76,6 +79,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                 };
                 queue.insert(place);
             }
+            // All-reduces wait until nothing else is ready, so that as many as possible become one call.
             let finished: Vec<usize> = if let Some(place) = plain.pop_first() {
                 self.plain(&instructions[place])?;
                 vec![place]
@@ -104,16 +108,16 @@ impl<'a, 'c> Rewrite<'a, 'c> {
     }
 
     /// The instruction that now computes the value of `id`.
-    fn now(&self, id: i64) -> i64 {
+    fn current(&self, id: i64) -> i64 {
         self.replaced.get(&id).copied().unwrap_or(id)
     }
 
     fn push(&mut self, opcode: &str, shape: Shape, operands: &[i64], fill: impl FnOnce(&mut Wire<'_>)) -> i64 {
-        let id = self.id << 32 | self.next;
-        self.next += 1;
-        self.context.made += 1;
+        let id = self.id << 32 | self.next_id;
+        self.next_id += 1;
+        self.context.new_instructions += 1;
         let mut wire = Wire::default();
-        wire.push_bytes(instruction::NAME, format!("{opcode}.local.{}", self.context.made));
+        wire.push_bytes(instruction::NAME, format!("{opcode}.local.{}", self.context.new_instructions));
         wire.push_bytes(instruction::OPCODE, opcode);
         wire.push_bytes(instruction::SHAPE, shape.encode());
         fill(&mut wire);
@@ -157,8 +161,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
     /// The shapes of the operands with this dimension major-most.
     fn layouts(&self, operands: &[i64], major: usize) -> Vec<Shape> {
         // An unknown shape becomes a scalar, which does not match and is a compiler error.
-        let of = |id| self.shapes.get(id).cloned().unwrap_or_else(|| Shape::scalar(U32));
-        operands.iter().map(|id| of(id).by(major)).collect()
+        let shapes = operands.iter().map(|id| self.shapes.get(id).cloned().unwrap_or_else(|| Shape::scalar(U32)));
+        shapes.map(|shape| shape.by(major)).collect()
     }
 
     /// A call in the chain of this computation's calls.
@@ -166,9 +170,9 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         self.call_by(0, target, operands, shapes, attributes)
     }
 
-    /// Like [`Rewrite::call`], with arrays laid out by a dimension, so that the parts of the devices are contiguous
-    /// along it. The layouts of the plugin's own collectives are the same. They must be requested: otherwise a function
-    /// receives arrays in any layout.
+    /// Like [`Rewrite::call`], with the dimension `major` major-most in every array, so that the devices' parts are
+    /// contiguous along it. The plugin's collectives use the same layouts. A call must request them, because otherwise
+    /// the function receives arrays in any layout.
     fn call_by(
         &mut self,
         major: usize,
@@ -183,8 +187,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         // After a loop, the order is one of its results, of any shape.
         layouts.extend(self.layouts(self.order.as_slice(), 0));
         operands.extend(self.order);
-        let as_sent = |shape: &Shape| if widen { shape.wide() } else { shape.clone() };
-        let mut results: Vec<Shape> = shapes.iter().map(|shape| as_sent(shape).by(major)).collect();
+        let sent = shapes.iter().map(|shape| if widen { shape.wide() } else { shape.clone() });
+        let mut results: Vec<Shape> = sent.map(|shape| shape.by(major)).collect();
         results.push(Shape::scalar(U32));
         let program = match self.context.program {
             0 => String::new(),
@@ -203,7 +207,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         let mut elements: Vec<i64> =
             results.into_iter().enumerate().map(|(k, shape)| self.element(call, k, shape)).collect();
         self.order = elements.pop();
-        elements.into_iter().zip(shapes).map(|(x, shape)| self.as_was(x, shape)).collect()
+        elements.into_iter().zip(shapes).map(|(x, shape)| self.as_received(x, shape)).collect()
     }
 
     /// Converts an array to the type of the exchange.
@@ -215,7 +219,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
     }
 
     /// Converts an exchanged array back to the type of the program.
-    fn as_was(&mut self, x: i64, shape: &Shape) -> i64 {
+    fn as_received(&mut self, x: i64, shape: &Shape) -> i64 {
         match self.shapes.get(&x) {
             Some(sent) if sent.ty != shape.ty => self.push("convert", shape.clone(), &[x], |_| ()),
             _ => x,
@@ -227,7 +231,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         if operands != i.operands {
             wire.set_ints(instruction::OPERANDS, operands);
         }
-        let control: Vec<i64> = i.control.iter().map(|&id| self.now(id)).collect();
+        let control: Vec<i64> = i.control.iter().map(|&id| self.current(id)).collect();
         if control != i.control {
             wire.set_ints(instruction::CONTROL, &control);
         }
@@ -239,9 +243,12 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         match i.opcode.as_str() {
             "partition-id" => {
                 let devices = self.context.devices;
-                let alike = devices.iter().enumerate().all(|(position, &device)| position == device);
-                let config =
-                    if alike { "{}".to_owned() } else { format!("{{devices = {}}}", list(devices.iter().copied())) };
+                let is_identity = devices.iter().enumerate().all(|(position, &device)| position == device);
+                let config = if is_identity {
+                    "{}".to_owned()
+                } else {
+                    format!("{{devices = {}}}", list(devices.iter().copied()))
+                };
                 let id = self.pure_call("shardax.partition_id", &[], i.shape.clone(), &config);
                 self.replaced.insert(i.id, id);
             }
@@ -261,7 +268,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                 return Err(i.unsupported("is not supported"));
             }
             _ => {
-                let operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
+                let operands: Vec<i64> = i.operands.iter().map(|&id| self.current(id)).collect();
                 self.copy(i, &operands);
             }
         }
@@ -289,15 +296,11 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         }
         let mut results: Vec<Vec<i64>> = reductions.iter().map(|i| vec![0; i.operands.len()]).collect();
         for ((groups, op, _), parts) in calls {
-            let operands: Vec<i64> = parts.iter().map(|&(r, k)| self.now(reductions[r].operands[k])).collect();
-            let shape = |&(r, k): &(usize, usize)| {
-                let shape = &reductions[r].shape;
-                if shape.is_tuple() { shape.elements[k].clone() } else { shape.clone() }
-            };
-            let shapes: Vec<Shape> = parts.iter().map(shape).collect();
+            let operands: Vec<i64> = parts.iter().map(|&(r, k)| self.current(reductions[r].operands[k])).collect();
+            let shapes: Vec<Shape> = parts.iter().map(|&(r, k)| reductions[r].shape.leaf(k).clone()).collect();
             let attributes = format!("op = \"{op}\", {}", group_attributes(&groups));
-            let made = self.call("shardax.all_reduce", &operands, &shapes, &attributes);
-            parts.iter().zip(made).for_each(|(&(r, k), id)| results[r][k] = id);
+            let reduced = self.call("shardax.all_reduce", &operands, &shapes, &attributes);
+            parts.iter().zip(reduced).for_each(|(&(r, k), id)| results[r][k] = id);
         }
         for (i, parts) in reductions.iter().zip(results) {
             let id = if i.shape.is_tuple() { self.push("tuple", i.shape.clone(), &parts, |_| ()) } else { parts[0] };
@@ -311,7 +314,7 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         if i.is_control_flow() {
             return self.control_flow(i);
         }
-        let operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
+        let operands: Vec<i64> = i.operands.iter().map(|&id| self.current(id)).collect();
         let shape = &i.shape;
         let result = match (i.opcode.as_str(), operands.as_slice(), shape.is_tuple()) {
             ("all-to-all", _, true) => self.all_to_all_of_parts(i, &operands)?,
@@ -328,8 +331,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
                     pairs.push(i.device(pair.int(1), self.context)?);
                     pairs.push(i.device(pair.int(2), self.context)?);
                 }
-                let all = list(self.context.devices.iter().copied());
-                let attributes = format!("pairs = {}, devices = {all}", list(pairs));
+                let devices = list(self.context.devices.iter().copied());
+                let attributes = format!("pairs = {}, devices = {devices}", list(pairs));
                 self.call("shardax.permute", &[x], std::slice::from_ref(shape), &attributes)[0]
             }
             _ => return Err(i.unsupported("has several arrays, which is not supported")),
@@ -382,11 +385,8 @@ impl<'a, 'c> Rewrite<'a, 'c> {
         if operands.len() != groups[0].len() || i.shape.elements.iter().any(|e| *e != part) {
             return Err(i.unsupported("has parts of several shapes, which is not supported"));
         }
-        let with_first = |n: usize| {
-            let dims: Vec<i64> = [n as i64].into_iter().chain(part.dims.iter().copied()).collect();
-            Shape::array(part.ty, dims)
-        };
-        let (one, all) = (with_first(1), with_first(operands.len()));
+        // Concatenates the operands along a new first dimension, exchanges once, and slices the result apart.
+        let (one, all) = (part.with_leading(1), part.with_leading(operands.len()));
         let parts: Vec<i64> = operands.iter().map(|&x| self.reshape(x, one.clone())).collect();
         let joined = self.push("concatenate", all.clone(), &parts, |wire| wire.set_ints(instruction::DIMENSIONS, &[0]));
         let moved =
@@ -411,42 +411,44 @@ impl<'a, 'c> Rewrite<'a, 'c> {
 
     /// Orders a loop or branch that contains calls: after the calls before it, and before those after it.
     fn control_flow(&mut self, i: &Instruction<'_>) -> Result<()> {
-        let mut operands: Vec<i64> = i.operands.iter().map(|&id| self.now(id)).collect();
-        let alone = || i.unsupported("has no array that could order it, so it cannot exchange");
+        let mut operands: Vec<i64> = i.operands.iter().map(|&id| self.current(id)).collect();
+        let no_array = || i.unsupported("has no array that could order it, so it cannot exchange");
         if let Some(order) = self.order {
-            let shape = |rewrite: &Self, id: i64| rewrite.shapes.get(&id).cloned().ok_or_else(alone);
-            let first = *operands.first().ok_or_else(alone)?;
-            let of_first = shape(self, first)?;
-            let after = |rewrite: &mut Self, x: i64, shape: &Shape| {
-                let x = rewrite.as_sent(x);
-                let sent = rewrite.shapes.get(&x).unwrap_or(shape).clone();
-                let x = rewrite.pure_call("shardax.after", &[x, order], sent, "{}");
-                rewrite.as_was(x, shape)
-            };
-            operands[0] = if of_first.is_tuple() {
-                let (k, smallest) = smallest(&of_first.elements).ok_or_else(alone)?;
-                let elements = of_first.elements.clone();
+            let first = *operands.first().ok_or_else(no_array)?;
+            let shape = self.shapes.get(&first).cloned().ok_or_else(no_array)?;
+            operands[0] = if shape.is_tuple() {
+                // The smallest element is the cheapest to pass through a call.
+                let (k, smallest) = smallest(&shape.elements).ok_or_else(no_array)?;
+                let elements = shape.elements.clone();
                 let mut parts: Vec<i64> =
                     elements.into_iter().enumerate().map(|(k, shape)| self.element(first, k, shape)).collect();
-                parts[k] = after(self, parts[k], smallest);
-                self.push("tuple", of_first.clone(), &parts, |_| ())
+                parts[k] = self.after(order, parts[k], smallest);
+                self.push("tuple", shape.clone(), &parts, |_| ())
             } else {
-                of_first.size().ok_or_else(alone)?;
-                after(self, first, &of_first)
+                shape.size().ok_or_else(no_array)?;
+                self.after(order, first, &shape)
             };
         }
         self.copy(i, &operands);
         self.order = Some(if i.shape.is_tuple() {
-            let (k, shape) = smallest(&i.shape.elements).ok_or_else(alone)?;
+            let (k, shape) = smallest(&i.shape.elements).ok_or_else(no_array)?;
             self.element(i.id, k, shape.clone())
         } else {
             i.id
         });
         Ok(())
     }
+
+    /// Returns `x`, available only after the calls that `order` depends on.
+    fn after(&mut self, order: i64, x: i64, shape: &Shape) -> i64 {
+        let x = self.as_sent(x);
+        let sent = self.shapes.get(&x).unwrap_or(shape).clone();
+        let x = self.pure_call("shardax.after", &[x, order], sent, "{}");
+        self.as_received(x, shape)
+    }
 }
 
-/// Constrains the operand layouts of a call, and the result layouts to those of its shape.
+/// Makes a call require these operand layouts, and the result layouts in its shape.
 fn constrain(wire: &mut Wire<'_>, layouts: &[Shape]) {
     wire.push_int(instruction::CONSTRAIN_LAYOUT, 1);
     layouts.iter().for_each(|layout| wire.push_bytes(instruction::OPERAND_LAYOUTS, layout.encode()));

@@ -55,7 +55,7 @@ use crate::transfer_guard::{self, Direction};
 /// }
 ///
 /// let image = std::sync::Arc::new(Image(vec![0, 64, 128, 255]));
-/// let x = from_dlpack(Tensor::of_host(image, ElementType::U8, &[2, 2])?)?;
+/// let x = from_dlpack(Tensor::from_host(image, ElementType::U8, &[2, 2])?)?;
 /// assert_eq!(x.type_name(), "uint8[2,2]");
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -116,11 +116,11 @@ fn given(array: &Array) -> Result<Tensor> {
     let in_place =
         |buffer: &&Arc<pjrt::Buffer>| c.sharding.is_fully_replicated() && buffer.view().is_ok_and(|v| v.is_some());
     if let Some(buffer) = c.buffers.first().filter(in_place) {
-        return Ok(Tensor::of_buffer(buffer)?);
+        return Ok(Tensor::from_buffer(buffer)?);
     }
     let dims: SmallVec<[i64; 4]> = c.aval.shape.iter().map(|&dim| dim as i64).collect();
     let bytes = array.bytes(false)?;
-    Tensor::of_host(Arc::new(Copied(bytes)), c.aval.dtype.element_type(), &dims).map_err(Error::from)
+    Tensor::from_host(Arc::new(Copied(bytes)), c.aval.dtype.element_type(), &dims).map_err(Error::from)
 }
 
 /// Returns `true` if arrays of this dtype can be given to other libraries, and taken from them.

@@ -256,7 +256,7 @@ fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usi
         let Some(j) = there.or_else(|| first.get(&want).copied()) else { return Ok(None) };
         let at = &array.sharding.devices()[j];
         let is_there = stays && at == device;
-        if !is_there && !at.attached()?.is_beside(device.attached()?) {
+        if !is_there && !at.attached()?.shares_client_with(device.attached()?) {
             return Ok(None);
         }
         sources.push(j);

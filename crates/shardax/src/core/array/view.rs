@@ -140,7 +140,7 @@ impl Array {
     pub fn retain(&self) -> Result<Retained> {
         let c = self.concrete().at_caller()?;
         c.check_values().at_caller()?;
-        let holds = c.buffers.iter().map(pjrt::BufferReference::of).collect::<std::result::Result<Vec<_>, _>>();
+        let holds = c.buffers.iter().map(pjrt::BufferReference::acquire).collect::<std::result::Result<Vec<_>, _>>();
         let holds = holds.map_err(Error::from).at_caller()?;
         Ok(Retained { array: self.clone(), _holds: holds })
     }

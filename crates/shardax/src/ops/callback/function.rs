@@ -271,7 +271,7 @@ mod tests {
             let error = run(number).expect_err("it fails").to_string();
             assert!(error.contains(text), "{error}");
         };
-        says(function.number, "the plugin gives this call no stream");
+        says(function.number, "the plugin passed no stream to this call");
         assert_eq!(calls.load(Ordering::Relaxed), 1);
         // A function on host memory gets copies.
         let host = HostFunction::new(|args, results| {

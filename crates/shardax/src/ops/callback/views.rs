@@ -182,7 +182,7 @@ impl DeviceCall {
     /// The stream of the program, a `CUstream`: work started there runs after the program's earlier work,
     /// and before its later work. Fails if there is none.
     pub fn stream(&self) -> Result<*mut c_void> {
-        self.stream.ok_or_else(|| err!(Runtime, "the plugin gives this call no stream"))
+        self.stream.ok_or_else(|| err!(Runtime, "the plugin passed no stream to this call"))
     }
 
     /// The index of the device among this process's, as the plugin counts; `None` if the plugin does not report it.
