@@ -43,4 +43,7 @@ pages! {
     Readme "../../../README.md"
     ReadmeOfShardax "../../../crates/shardax/README.md"
     ReadmeOfCpuKernels "../../../crates/shardax-cpu-kernels/README.md"
+    ReadmeOfModels "../../../crates/shardax-models/README.md"
+    ReadmeOfNn "../../../crates/shardax-nn/README.md"
+    ReadmeOfTrain "../../../crates/shardax-train/README.md"
 }
