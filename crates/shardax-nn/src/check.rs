@@ -92,7 +92,7 @@ fn kind(owner: &str, name: &str, x: &Array, wanted: &str, ok: fn(DType) -> bool)
         "{owner}: expected {name} to have a dtype that is a subdtype of {wanted}, got {} instead",
         x.type_name()
     );
-    Err(Error::new(ErrorKind::Type, what).help("convert it with `astype`"))
+    Err(Error::new(ErrorKind::Type, what).help("convert the array with `astype`"))
 }
 
 /// Checks that two named arrays of `owner` have equal shapes.

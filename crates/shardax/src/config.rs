@@ -427,7 +427,7 @@ pub fn update(name: &str, value: &str) -> Result<()> {
         "compilation_cache_max_size" => {
             let bytes = value
                 .parse()
-                .map_err(|_| err!(Value, "{name} takes a number of bytes, got {value:?}").help("write a whole number"))
+                .map_err(|_| err!(Value, "{name} takes a number of bytes, got {value:?}").help("write a whole number of bytes"))
                 .at_caller()?;
             set_compilation_cache_max_size(bytes);
             Ok(())

@@ -153,7 +153,7 @@ fn begin_profile(options: ProfileOptions, folder: &Path) -> Result<Profile> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut current = recording();
     if current.is_some() {
-        return Err(err!(Runtime, "Only one profile may be run at a time.").help("stop the other one first"));
+        return Err(err!(Runtime, "Only one profile may be run at a time.").help("stop the running profile first"));
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     HOST_LEVEL.store(options.host, Ordering::Relaxed);

@@ -196,7 +196,7 @@ fn errors() {
     assert!(
         error_of(random::ChoiceOptions::default().replace(false).choice(&key, 3, [4]))
             .message()
-            .contains("replace=False")
+            .contains("when `replace` is false")
     );
     assert!(error_of(random::choice(&key, 0, [4])).message().contains("greater than 0"));
     assert!(

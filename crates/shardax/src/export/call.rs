@@ -186,7 +186,7 @@ impl Primitive for CallExported {
                 NotImplemented,
                 "{name} was exported with its derivative in reverse mode, and is differentiated in forward mode"
             )
-            .help("use `grad` or `vjp`"),
+            .help("differentiate in reverse mode, with `grad` or `vjp`"),
             None => err!(NotImplemented, "{name} was exported without its derivative")
                 .help("export it with `ExportOptions::new().vjp_order(1)`; of order 2 the derivative has one too"),
         })

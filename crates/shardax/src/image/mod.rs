@@ -109,7 +109,7 @@ impl ResizeOptions {
             same_rank("scale_and_translate", &image, &shape)?;
             if self.method == ResizeMethod::Nearest {
                 return Err(err!(NotImplemented, "scale_and_translate does not support nearest neighbours")
-                    .help("use `ResizeMethod::Linear`"));
+                    .help("choose another method, such as `ResizeMethod::Linear`"));
             }
             let dims: Vec<usize> =
                 spatial_dims.iter().map(|&d| normalize_axis(d as isize, image.ndim())).collect::<Result<_>>()?;

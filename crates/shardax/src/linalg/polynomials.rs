@@ -66,7 +66,8 @@ pub fn roots(p: impl ArrayLike) -> Array {
     let made = at_caller(|| {
         let x = promote_dtypes(&[&p], to_inexact)?.swap_remove(0);
         if x.ndim() != 1 {
-            return Err(err!(Value, "roots needs a vector of coefficients, got {}", p.type_name()).help("use `vmap`"));
+            return Err(err!(Value, "roots needs a vector of coefficients, got {}", p.type_name())
+                .help("map over several polynomials with `vmap`"));
         }
         let (mut start, mut end) = (0, x.size());
         if !x.is_traced() {
@@ -106,7 +107,7 @@ pub fn poly(seq_of_zeros: impl ArrayLike) -> Array {
             [m, n] if m == n && n > 0 => eigvals(x)?,
             _ => {
                 return Err(err!(Value, "poly needs a vector or a square matrix, got {}", given.type_name())
-                    .help("use `vmap` for several"));
+                    .help("map over several polynomials with `vmap`"));
             }
         };
         let one = ones_like(x.sum(..)).expand_dims(0);

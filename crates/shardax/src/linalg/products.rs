@@ -34,7 +34,7 @@ pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
                 Value,
                 "multi_dot needs at least two matrices, of which the ends may be vectors, got {of:?}"
             )
-            .help("use `matmul` for other arrays"));
+            .help("multiply other arrays with `matmul`"));
         }
         Ok(chain(&arrays))
     });

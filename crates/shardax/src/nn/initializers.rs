@@ -310,7 +310,7 @@ fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
             Value,
             "Delta orthogonal initializer requires a 3D, 4D or 5D shape, with as many outputs as inputs or more, got {shape:?}"
         )
-        .help("use `orthogonal` for other weights"));
+        .help("initialize other weights with `orthogonal`"));
     }
     let matrix = orthogonal_columns(key, &shape[rank - 2..], dtype, -1)?;
     let around = |size: usize| (size.saturating_sub(1) / 2, size - size.min(1) - size.saturating_sub(1) / 2);

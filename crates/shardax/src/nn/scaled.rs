@@ -56,7 +56,7 @@ fn matmul_of(operands: &[&Array; 2], scales: &[Array; 2], dtype: DType) -> Resul
     });
     if let Some(x) = operands.iter().copied().chain(scales).find(|x| x.dtype().is_complex()) {
         return Err(err!(Type, "scaled_matmul takes real operands and scales, got {}", x.type_name())
-            .help("multiply real and imaginary parts"));
+            .help("multiply the real and imaginary parts separately"));
     }
     let alike = whole && {
         let (l, r) = (operands[0].shape(), operands[1].shape());

@@ -187,7 +187,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for ExplicitAxes<F, Args> {
                 Value,
                 "Context mesh cannot be empty. Please use `set_mesh` to set the mesh for explicit_axes"
             )
-            .help("set one with `set_mesh(&mesh)`"));
+            .help("set a context mesh with `set_mesh(&mesh)`"));
         };
         let inner = changed(&outer, self.axes.as_deref(), AxisType::Explicit, "explicit_axes")?;
         if inner == outer {

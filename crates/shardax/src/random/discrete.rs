@@ -152,7 +152,7 @@ pub fn bernoulli(key: impl Borrow<Array>, p: impl ArrayLike, shape: impl IntoSha
         check_broadcast("bernoulli", &shape, &[&p])?;
         if !p.dtype().is_float() {
             return Err(err!(Type, "bernoulli probability `p` must have a floating dtype, got {}.", p.dtype())
-                .help("write it as a float: `0.5`"));
+                .help("pass the probability as a float, such as `0.5`"));
         }
         let p = convert(&p, p.dtype(), false);
         composite1("bernoulli", shape, &[key.clone(), p], |shape, args| {
@@ -466,12 +466,12 @@ impl ChoiceOptions {
         let (draws, replace) = (size(&shape), self.replace);
         if n == 0 && draws > 0 {
             return Err(err!(Value, "a must be greater than 0 unless no samples are taken")
-                .help("draw from an array with entries"));
+                .help("draw from an array with at least one entry"));
         }
         if !replace && draws > n {
             return Err(err!(
                 Value,
-                "Cannot take a larger sample (size {draws}) than population (size {n}) when 'replace=False'"
+                "Cannot take a larger sample (size {draws}) than population (size {n}) when `replace` is false"
             )
             .help("draw fewer, or draw with replacement"));
         }

@@ -263,5 +263,6 @@ fn positive(name: &str, p: f64) -> Result<()> {
     if p > 0.0 && p.is_finite() {
         return Ok(());
     }
-    Err(err!(Value, "{name} needs a positive order `p`, got {p}").help("2 is the Euclidean norm"))
+    Err(err!(Value, "{name} needs a positive order `p`, got {p}")
+        .help("pass a positive order, such as 2 for the Euclidean norm"))
 }

@@ -136,7 +136,7 @@ fn from_parts(shape: &[usize], sharding: Sharding, parts: &[Array]) -> Result<Ar
                 "the arrays that {aval} is made of must have matching dtypes. Got {}, expected {dtype}",
                 part.aval.dtype
             )
-            .help("convert them with `astype`"));
+            .help("convert the arrays to one dtype with `astype`"));
         }
         if part.aval.shape != want {
             return Err(wrong_shape(&want, &part.aval.shape, &aval, &sharding)

@@ -109,7 +109,7 @@ impl PutOptions {
 
     fn put_all(self, flat: &Flat, to: &Prefix<Option<ShardingLike>>) -> Result<Flat> {
         if self.donate && self.may_alias == Some(true) {
-            return Err(err!(Value, "may_alias and donate cannot be True at the same time.")
+            return Err(err!(Value, "may_alias and donate cannot be true at the same time.")
                 .help("an array that is donated cannot share its memory: leave one of the two out"));
         }
         let targets = to.resolve(&flat.def, "device_put device")?;

@@ -102,8 +102,9 @@ fn start(port: u16) -> Result<u16> {
 /// Fails if none runs.
 #[track_caller]
 pub fn stop_server() -> Result<()> {
-    let stopped =
-        server().take().ok_or_else(|| err!(Runtime, "No active profiler server.").help("it has been stopped"));
+    let stopped = server()
+        .take()
+        .ok_or_else(|| err!(Runtime, "No active profiler server.").help("call `start_server` before `stop_server`"));
     let Server { address, ends, thread } = stopped.at_caller()?;
     ends.store(true, Ordering::Release);
     // Wakes the thread, which waits for a connection.

@@ -33,7 +33,7 @@ impl Request {
                 "{} cannot be loaded from bytes: it calls functions of this process, or has devices of others",
                 self.name
             )
-            .help("compile it where it runs"));
+            .help("compile the program on the machine that runs it"));
         }
         let parts = bytes.strip_prefix(FIRST_LINE).and_then(|rest| rest.split_first_chunk::<DIGEST>());
         let (digest, bytes) = parts.ok_or_else(|| {
@@ -77,7 +77,7 @@ impl Request {
             "{} cannot be serialized: it calls functions of this process, or has devices of others",
             self.name
         )
-        .help("compile it where it runs")
+        .help("compile the program on the machine that runs it")
     }
 }
 

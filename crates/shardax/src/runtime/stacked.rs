@@ -39,7 +39,7 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
             shards.len(),
             devices.len()
         )
-        .help("give as many values as devices"));
+        .help("pass as many values as there are devices"));
     }
     let flats: Vec<Flat> = shards.iter().map(Flat::of).collect();
     flats[1..].iter().try_for_each(|f| same_structure(&flats[0].def, &f.def))?;

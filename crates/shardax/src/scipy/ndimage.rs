@@ -90,7 +90,8 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
             .help("use 0 for the nearest pixel, 1 for linear interpolation"));
     }
     if input.size() == 0 {
-        return Err(err!(Value, "map_coordinates of an empty image, {}", input.type_name()).help("give pixels"));
+        return Err(err!(Value, "map_coordinates of an empty image, {}", input.type_name())
+            .help("pass an image with at least one pixel"));
     }
     let coordinates = promote_dtypes(&coordinates.iter().collect::<Vec<_>>(), to_inexact)?;
     // Of each dimension: the pixels on both sides, which of them exist, and their weights.

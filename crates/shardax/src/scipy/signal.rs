@@ -103,22 +103,20 @@ fn check(name: &str, args: &[Array], two: bool) -> Result<()> {
     let (x, y) = (&args[0], &args[1]);
     let found = format!("got {} and {}", x.type_name(), y.type_name());
     if two && (x.ndim() != 2 || y.ndim() != 2) {
-        return Err(
-            err!(Value, "{name}() only supports 2-dimensional inputs, {found}").help("use `convolve` or `correlate`")
-        );
+        return Err(err!(Value, "{name}() only supports 2-dimensional inputs, {found}")
+            .help("use `convolve` or `correlate` for other dimensions"));
     }
     if x.ndim() != y.ndim() || x.ndim() == 0 {
         return Err(err!(Value, "in1 and in2 must have the same number of dimensions, at least one: {name} {found}")
             .help("add dimensions of size 1 with `expand_dims`"));
     }
     if x.size() == 0 || y.size() == 0 {
-        return Err(
-            err!(Value, "zero-size arrays not supported in convolutions, {found}").help("leave empty arrays out")
-        );
+        return Err(err!(Value, "zero-size arrays not supported in convolutions, {found}")
+            .help("pass arrays with at least one element"));
     }
     if !smaller(x, y) && !smaller(y, x) {
         return Err(err!(Value, "One input must be smaller than the other in every dimension: {name} {found}")
-            .help("pad one of them"));
+            .help("pad the smaller array, so that one contains the other in every dimension"));
     }
     Ok(())
 }

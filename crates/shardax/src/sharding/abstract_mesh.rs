@@ -74,7 +74,7 @@ impl AbstractMesh {
     pub(super) fn typed(&self, types: Vec<AxisType>) -> Result<Self> {
         if types.len() != self.axes().len() {
             return Err(err!(Value, "{} axis types given for the {} axes of {self}", types.len(), self.axes().len())
-                .help("give one type for each axis"));
+                .help("pass one type for each axis"));
         }
         Ok(AbstractMesh::of(self.0.axes.clone(), types))
     }

@@ -348,7 +348,7 @@ pub fn default_device(device: &Device) -> Result<DeviceGuard> {
     check_current(device).at_caller()?;
     if !device.is_addressable() {
         let e = err!(Value, "default_device cannot be {device}: it belongs to process {}", device.process_index());
-        return Err(e.help("take one of `local_devices()`")).at_caller();
+        return Err(e.help("choose one of `local_devices()`")).at_caller();
     }
     Ok(DeviceGuard { _guard: CHOSEN.guard(device.clone()) })
 }

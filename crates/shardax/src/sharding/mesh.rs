@@ -74,7 +74,7 @@ impl Mesh {
             }
             if *size == 0 {
                 return Err(err!(Value, "mesh axis {name:?} has size 0: every axis needs at least one device")
-                    .help("leave the axis out"));
+                    .help("leave the empty axis out of the mesh"));
             }
         }
         let count = axes.iter().fold(1, |n: usize, (_, s)| n.saturating_mul(*s));

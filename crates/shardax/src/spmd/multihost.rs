@@ -319,8 +319,11 @@ fn gather(array: &Array, tiled: bool) -> Result<Array> {
         };
     }
     if !tiled {
-        return Err(err!(Value, "Gathering global non-fully-addressable arrays only supports tiled=True")
-            .help("use `process_allgather_tiled`"));
+        return Err(err!(
+            Value,
+            "process_allgather cannot stack global non-fully-addressable arrays, only concatenate them"
+        )
+        .help("call `process_allgather_tiled`, which concatenates along the first dimension"));
     }
     host_array(&c)
 }

@@ -112,7 +112,7 @@ impl Options {
         let missing = |what: &str| {
             err!(
                 Type,
-                "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType.Auto"
+                "shard_map needs {what}: it must be a pytree of `PartitionSpec` instances, but it was `None` when the mesh axes are of type AxisType::Auto"
             )
                 .help(format!("call `.{what}(P![…])` on it, with one spec for each argument or result"))
         };

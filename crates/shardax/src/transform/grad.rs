@@ -279,7 +279,7 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
     if options.holomorphic && !dtype.is_complex() {
         return Err(err!(
             Type,
-            "grad with holomorphic=True requires inputs with complex dtype, but got {dtype} for argument{}",
+            "grad with `.holomorphic()` requires inputs with complex dtype, but got {dtype} for argument{}",
             path()
         )
         .help("make it complex with `complex(x, 0)`, or leave `.holomorphic()` out"));
@@ -289,10 +289,10 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
     }
     Err(err!(
         Type,
-        "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{}. If you want to use Boolean- or integer-valued inputs, use vjp or set allow_int to True.",
+        "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{}. If you want to use Boolean- or integer-valued inputs, use `vjp` or call `.allow_int()`.",
         path()
     )
-    .help("convert it with `astype(DType::F32)`, keep it out of the differentiated argument, or call `.allow_int()`"))
+    .help("convert it with `astype(DType::F32)`, or move it out of the differentiated argument"))
 }
 
 /// Fails unless the differentiated value, the first of a pair with an auxiliary result, is one floating point scalar.
@@ -312,17 +312,17 @@ fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
         [aval] if aval.dtype.is_complex() && options.holomorphic => Ok(()),
         [aval] if options.holomorphic => Err(err!(
             Type,
-            "grad with holomorphic=True requires outputs with complex dtype, but got {}",
+            "grad with `.holomorphic()` requires outputs with complex dtype, but got {}",
             aval.dtype
         )
-        .help("a holomorphic function has complex values; leave `.holomorphic()` out for a real one")),
+        .help("return a complex value, or leave `.holomorphic()` out if the function is real")),
         [aval] if aval.dtype.is_float() => Ok(()),
         [aval] if aval.dtype.is_complex() => Err(err!(
             Type,
-            "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}. For holomorphic differentiation, pass holomorphic=True.",
+            "grad requires real-valued outputs (output dtype that is a sub-dtype of float), but got {}. For holomorphic differentiation, call `.holomorphic()`.",
             aval.dtype
         )
-        .help("differentiate a real function of the result, its real part or squared length; of a holomorphic function call `.holomorphic()`")),
+        .help("differentiate a real function of the result, such as its real part or squared length; if the function is holomorphic, call `.holomorphic()`")),
         [aval] => Err(err!(
             Type,
             "grad requires real- or complex-valued outputs (output dtype that is a sub-dtype of float or complex), but got {}",

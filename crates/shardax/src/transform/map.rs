@@ -52,7 +52,8 @@ impl MapOptions {
         R: IntoOutput<Output = Y>,
     {
         if batch == 0 {
-            return Err(err!(Value, "map batch_size must be at least 1, got 0").help("leave it out to go one by one"));
+            return Err(err!(Value, "map batch_size must be at least 1, got 0")
+                .help("leave `batch_size` out to map one element at a time"));
         }
         let flat = Flat::of(&xs);
         flat.leaves.iter().try_for_each(Array::check)?;

@@ -257,7 +257,7 @@ fn memory_is_shared_only_where_it_may_be() -> Result<()> {
     fails(
         PutOptions::default().donate(true).may_alias(true).device_put(&y, &split),
         ErrorKind::Value,
-        &["may_alias and donate cannot be True at the same time"],
+        &["may_alias and donate cannot be true at the same time"],
     );
     Ok(())
 }

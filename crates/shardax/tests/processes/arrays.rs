@@ -80,7 +80,7 @@ fn only_replicated_arrays_are_read() {
         let x = counted(2 * device_count())?;
         fails(
             x.to_vec::<f32>(),
-            &["Fetching value for `jax.Array` that spans non-addressable", "process_allgather", "addressable_shards"],
+            &["Fetching value for `Array` that spans non-addressable", "process_allgather", "addressable_shards"],
         );
         fails(x.get(0).item::<f64>(), &["float64"]);
         assert_eq!(read(&x)?[..3], [0.0, 1.0, 2.0]);

@@ -49,7 +49,7 @@ fn complex_arguments_and_results() -> Result<()> {
             grad(|z: Array| z.abs().sum(..)).holomorphic().call(&z),
             "requires outputs with complex dtype, but got float32",
         ),
-        (grad(|z: Array| z.sum(..)).call(&z), "For holomorphic differentiation, pass holomorphic=True"),
+        (grad(|z: Array| z.sum(..)).call(&z), "For holomorphic differentiation, call `.holomorphic()`"),
     ] {
         let error = f.err().expect("an error");
         assert_eq!(error.kind(), ErrorKind::Type);

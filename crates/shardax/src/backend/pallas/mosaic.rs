@@ -56,7 +56,9 @@ fn sizes(items: impl IntoIterator<Item = usize>) -> String {
 /// An array in a memory of the chip, as an argument.
 fn argument(text: &mut Text, aval: &Aval, shape: &[usize], space: &str) -> Result<Val> {
     if shape.is_empty() {
-        return Err(err!(NotImplemented, "an array without dimensions is not supported").help("reshape it to [1]"));
+        return Err(
+            err!(NotImplemented, "an array without dimensions is not supported").help("reshape the array to `[1]`")
+        );
     }
     let element = text.ty(aval.dtype, &[])?;
     let sizes: String = shape.iter().map(|n| format!("{n}x")).collect();
@@ -206,9 +208,8 @@ impl OnChip {
     /// The first index in each dimension, and the number of entries.
     fn part(&self, text: &mut Text, access: &Access, place: &[Val]) -> Result<(Vec<Val>, Vec<usize>)> {
         if access.padded {
-            return Err(
-                err!(NotImplemented, "load and store with a mask are not supported").help("read all, and use `where_`")
-            );
+            return Err(err!(NotImplemented, "load and store with a mask are not supported")
+                .help("read the entire block, and select values with `where_`"));
         }
         let (mut entries, mut place) = (access.place.entries().iter(), place.iter());
         let mut next = || place.next().ok_or_else(|| err!(Runtime, "a position of a ref is missing"));

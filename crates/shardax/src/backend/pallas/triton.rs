@@ -42,7 +42,7 @@ fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
             "the loop over the last axes of the grid {:?} has {steps} steps",
             kernel.grid
         )
-        .help("give each position a larger block"));
+        .help("use larger blocks, so that the grid has fewer positions"));
     }
     for (number, block) in kernel.blocks.iter().enumerate() {
         check_block(block)?;
@@ -80,7 +80,7 @@ fn grid(axes: &[usize]) -> Result<[usize; 3]> {
             NotImplemented,
             "the grid {axes:?} is empty or too large: its last two dimensions have at most 65,535 positions"
         )
-        .help("put the largest dimension first"));
+        .help("reorder the grid so that its largest dimension is first"));
     }
     Ok([x, y, z])
 }

@@ -143,7 +143,7 @@ fn check_readable(array: &Concrete) -> Result<()> {
     if !is_here(array) {
         return Err(err!(
             Runtime,
-            "Fetching value for `jax.Array` that spans non-addressable (non process local) devices is not possible: this process has {} of the {} parts of an array of type {}",
+            "Fetching value for `Array` that spans non-addressable (non process local) devices is not possible: this process has {} of the {} parts of an array of type {}",
             array.buffers.len(),
             array.sharding.devices().len(),
             array.aval

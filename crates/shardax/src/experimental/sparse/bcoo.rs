@@ -73,7 +73,7 @@ impl FromdenseOptions {
         }
         if !self.index_dtype.is_integer() {
             return Err(err!(Type, "fromdense index_dtype must be an integer dtype, got {}", self.index_dtype)
-                .help("use an integer dtype"));
+                .help("choose an integer dtype for the indices"));
         }
         let n_sparse = x.ndim() - self.n_dense;
         let dense: Vec<i32> = (n_sparse as i32..x.ndim() as i32).collect();

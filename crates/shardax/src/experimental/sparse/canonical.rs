@@ -142,7 +142,10 @@ impl BCOO {
 fn normalized(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
     let made: Vec<usize> = axes.iter().map(|&d| normalize_axis(d as isize, ndim)).collect::<Result<_>>()?;
     match made.iter().enumerate().any(|(i, d)| made[..i].contains(d)) {
-        true => Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice").help("name each once")),
+        true => {
+            Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice")
+                .help("name each dimension once"))
+        }
         false => Ok(made),
     }
 }

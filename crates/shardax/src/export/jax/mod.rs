@@ -341,7 +341,7 @@ fn spec(sharding: &Table) -> Result<PartitionSpec> {
                 "the sharding of an argument or a result is not reduced over {:?}",
                 spec.texts(2)?
             )
-            .help("reduce it before it is returned"));
+            .help("sum the value over the unreduced axes before the function returns it"));
         }
     }
     Ok(PartitionSpec::new(dims))

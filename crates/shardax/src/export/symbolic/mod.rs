@@ -275,7 +275,8 @@ fn types_of_both(a: &Exchanged, b: &Exchanged) -> Result<(), Difference> {
 impl Exchanged {
     /// The program for these values of its symbols.
     pub(super) fn at(&self, values: &[usize]) -> Result<Exchanged> {
-        let damaged = || err!(Value, "{} has no sizes for {values:?}", self.name).help("call it with smaller arrays");
+        let damaged =
+            || err!(Value, "{} has no sizes for {values:?}", self.name).help("call the function with smaller arrays");
         let Some(Symbolic { in_sizes, out_sizes, source: Source::Template(symbols), .. }) = self.symbolic.as_deref()
         else {
             return Ok(self.clone());

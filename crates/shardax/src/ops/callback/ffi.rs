@@ -188,7 +188,9 @@ where
 
 fn register(name: &str, platform: &str, put: impl FnOnce(&mut Target) -> bool) -> Result<()> {
     if name.is_empty() {
-        return Err(err!(Value, "the name of an FFI target is empty").help("give the name that calls refer to"));
+        return Err(
+            err!(Value, "the name of an FFI target is empty").help("pass the name that calls of the target use")
+        );
     }
     let mut all = targets();
     let target = all.entry(name.to_owned()).or_default();

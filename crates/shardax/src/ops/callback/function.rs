@@ -92,7 +92,7 @@ impl HostFunction {
         body(args, results)?;
         match results.iter().position(|r| !r.written) {
             Some(i) => Err(err!(Runtime, "the host function {} left its result {i} unwritten", self.name)
-                .help("call `write` on each result")),
+                .help("call `write` on each result of the host function")),
             None => Ok(()),
         }
     }

@@ -199,7 +199,7 @@ impl<T: Tree> HostCallback<T> {
         check_keys(&self.call, &args.iter().chain(&self.results.leaves).map(Array::aval).collect::<Vec<_>>())?;
         if self.call.ordered && !self.call.has_effects() {
             return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
-                .help("use `io_callback`"));
+                .help("use `io_callback` for functions with effects"));
         }
         let leaves = match runs_now(args) && (self.call.cuda.is_none() || client()?.platform_name == "cpu") {
             true => {

@@ -52,7 +52,7 @@ impl<'a> HostArg<'a> {
         match (values.next(), values.len()) {
             (Some(value), 0) => Ok(value),
             (_, more) => Err(err!(Value, "an argument of {} elements has no single element", more + 1)
-                .help("read it with `values` or `to_vec`")),
+                .help("read the argument with `values` or `to_vec`")),
         }
     }
 }

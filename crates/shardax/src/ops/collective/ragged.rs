@@ -72,7 +72,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
                 "ragged_all_to_all over {size} devices takes {size} integers in each array of slices, got {}",
                 index.type_name()
             )
-            .help("give integers, one for each device"));
+            .help("pass arrays of integers with one element for each device"));
         }
     }
     let rows = |x: &Array| x.shape().first().copied().unwrap_or(0);

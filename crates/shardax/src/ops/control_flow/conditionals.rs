@@ -183,7 +183,7 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, opera
         let functions: Vec<_> = (0..count).map(apply).collect();
         let flat = Flat::of_arguments(&operands);
         match &functions[..] {
-            [] => Err(err!(Value, "Empty branch sequence").help("give switch at least one branch")),
+            [] => Err(err!(Value, "Empty branch sequence").help("pass at least one branch to `switch`")),
             [only] => only(&flat),
             _ => {
                 let index = with_source(at, || {

@@ -182,12 +182,13 @@ impl ScanOptions {
         carry.paths = paths.unwrap_or(carry.paths);
         let length = self.steps(&xs)?;
         if i32::try_from(length).is_err() {
-            return Err(
-                err!(Value, "{function} counts its steps in int32: {length} are too many").help("nest two loops")
-            );
+            return Err(err!(Value, "{function} counts its steps in int32: {length} are too many")
+                .help("divide the steps over two nested loops"));
         }
         if self.unroll == 0 {
-            return Err(err!(Value, "scan unroll must be at least 1, got 0").help("1 does one step in each iteration"));
+            return Err(
+                err!(Value, "scan unroll must be at least 1, got 0").help("pass 1 to run one step in each iteration")
+            );
         }
         for aval in &mut avals[count..] {
             if aval.sharding().is_some_and(|typed| typed.dims()[0] != DimSpec::None) {
@@ -367,7 +368,7 @@ where
                 Value,
                 "Array inputs to associative_scan must have the same size along axis {axis}, got {avals:?}"
             )
-            .help("all arrays are scanned together"));
+            .help("pass arrays of the same size along this axis, because all are scanned together"));
         }
         let flip = |leaves: Vec<Array>| -> Vec<Array> {
             leaves.iter().zip(&dims).map(|(x, d)| if reverse { lax::rev(x, &[*d]) } else { x.clone() }).collect()

@@ -135,7 +135,7 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
     mask.check()?;
     if mask.ndim() == 0 {
         return Err(err!(Type, "Array boolean scalar indices are not supported, got {}", mask.type_name())
-            .help("use `where_(condition, x, other)`"));
+            .help("select values with `where_(condition, x, other)` instead"));
     }
     let of = &shape[axis..axis + mask.ndim()];
     if of != mask.shape() {

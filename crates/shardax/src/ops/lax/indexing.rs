@@ -40,7 +40,7 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
     start.check()?;
     if start.ndim() != 0 || !start.dtype().is_integer() {
         return Err(err!(Type, "{name} start indices must be integer scalars, got {}", start.type_name())
-            .help("give one scalar for each dimension"));
+            .help("pass one scalar index for each dimension"));
     }
     let number = |v: usize, dtype| Array::literal(Scalar::Int(v as i128), dtype, false);
     if let crate::core::array::Repr::Literal(l) = &start.0 {

@@ -337,7 +337,7 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Arr
         Err(e) => return Array::from_result(Err(e), x),
         Ok(dim) => {
             let e = err!(Index, "slice_in_dim dimension {dim} is out of bounds for {}", x.type_name())
-                .help("dimensions are counted from 0");
+                .help("pass dimensions from 0 to the rank minus 1");
             return Array::from_result(Err(e), x);
         }
     };
@@ -434,7 +434,7 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
     };
     if let Some(d) = dims.iter().find(|d| **d < 0) {
         let e = err!(Value, "a shape must not have negative sizes, got {d} in {:?}", dims.as_slice())
-            .help("give the size of each dimension");
+            .help("pass the size of each dimension");
         return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false));
     }
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)

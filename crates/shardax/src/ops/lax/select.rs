@@ -36,7 +36,7 @@ pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
 pub fn select_n(which: &Array, cases: &[Array]) -> Array {
     let Some((first, rest)) = cases.split_first() else {
         return Array::from_result(
-            Err(err!(Type, "select_n() must have at least one case").help("give the arrays to choose from")),
+            Err(err!(Type, "select_n() must have at least one case").help("pass at least one array to choose from")),
             which,
         );
     };

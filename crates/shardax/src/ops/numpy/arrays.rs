@@ -76,7 +76,7 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Re
     let n = x.shape()[at];
     if parts == 0 || (parts > n && parts > 1 << 16) {
         return Err(err!(Value, "array_split cannot divide {} into {parts} parts", x.type_name())
-            .help("give a number of parts"))
+            .help("pass the number of parts, at least 1"))
         .at_caller();
     }
     let places: Vec<usize> = (1..parts).map(|i| i * (n / parts) + i.min(n % parts)).collect();
@@ -284,9 +284,8 @@ pub fn select(
             .help("give a condition for each choice, at least one"));
         }
         if let Some(odd) = conditions.iter().find(|c| c.dtype() != DType::Bool) {
-            return Err(
-                err!(Type, "select needs conditions of booleans, got {}", odd.type_name()).help("compare them with 0")
-            );
+            return Err(err!(Type, "select needs conditions of booleans, got {}", odd.type_name())
+                .help("compare the conditions with 0: `c.not_equal(0)`"));
         }
         let all = conditions.iter().zip(&choices).rev();
         Ok(all.fold(default.clone(), |rest, (condition, choice)| where_(condition, choice, rest)))
@@ -308,7 +307,7 @@ pub fn rot90(x: impl ArrayLike, k: i32, axes: (i32, i32)) -> Array {
         x.check()?;
         let (a, b) = (normalize_axis(axes.0 as isize, x.ndim())?, normalize_axis(axes.1 as isize, x.ndim())?);
         if a == b {
-            return Err(err!(Value, "Axes must be different: rot90 got {axes:?}").help("name two dimensions"));
+            return Err(err!(Value, "Axes must be different: rot90 got {axes:?}").help("pass two different dimensions"));
         }
         let turned = |x: &Array| x.swapaxes(a as i32, b as i32);
         Ok(match k.rem_euclid(4) {
@@ -449,7 +448,7 @@ impl CompressOptions {
             let n = x.shape()[axis].min(condition.size());
             if condition.ndim() != 1 {
                 return Err(err!(Value, "condition must be a 1D array, got {}", condition.type_name())
-                    .help("flatten it with `ravel`"));
+                    .help("flatten the array with `ravel`"));
             }
             let chosen = lax::slice_in_dim(&condition, 0, n, 0usize).not_equal(0);
             let x = lax::slice_in_dim(&x, 0, n, axis);

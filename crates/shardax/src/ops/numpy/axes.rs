@@ -156,7 +156,7 @@ impl Reduction {
                 return Ok(());
             }
             Err(err!(Type, "{name} needs a mask of booleans, got {}", mask.type_name())
-                .help("compare it: `mask.not_equal(0)`"))
+                .help("compare the mask with 0: `mask.not_equal(0)`"))
         });
         masked?;
         over.initial.iter().try_for_each(|initial| {

@@ -60,8 +60,8 @@ impl MeshgridOptions {
                 match v.ndim() {
                     0 | 1 => lax::broadcast_in_dim(&v.ravel(), if self.sparse { &own } else { &shape }, &[place(i)]),
                     _ => {
-                        let e = err!(Value, "Arguments to jax.numpy.meshgrid must be 1D, got {}", v.type_name())
-                            .help("give the coordinates along each dimension as a vector");
+                        let e = err!(Value, "Arguments to meshgrid must be 1D, got {}", v.type_name())
+                            .help("pass the coordinates along each dimension as a vector");
                         Array::from_result(Err(e), v)
                     }
                 }
@@ -236,7 +236,7 @@ fn triangle(x: &Array, chosen: impl Fn(i64, i64) -> bool) -> (Array, Array) {
             let wrong = || -> Result<Array> {
                 x.check()?;
                 Err(err!(Value, "the indices of a triangle need a matrix, got {}", x.type_name())
-                    .help("give an array of two dimensions"))
+                    .help("pass an array of two dimensions"))
             };
             let odd = Array::from_result(wrong(), x);
             (odd.clone(), odd)
@@ -319,7 +319,8 @@ pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLik
     let (x, choices) = (x.into_array(), crate::ops::operators::into_arrays(choices));
     made(&x, || {
         let Some(last) = choices.last() else {
-            return Err(err!(Value, "choose needs at least one array of choices").help("give one for each number"));
+            return Err(err!(Value, "choose needs at least one array of choices")
+                .help("pass one array for each number that the indices contain"));
         };
         if !x.dtype().is_integer() {
             return Err(err!(Value, "`a` array must be integer typed, got {}", x.type_name())

@@ -172,7 +172,8 @@ fn check_range(start: f64, end: f64, dtype: DType) -> Result<(), Error> {
 /// The number of values `start, start + step, …` before `end`; too many for a `usize` are `usize::MAX`.
 fn range_length(start: f64, end: f64, step: f64) -> Result<usize, Error> {
     if step == 0.0 || !step.is_finite() {
-        return Err(err!(Value, "arange needs a step that is not 0, got {step}").help("use `full_like` for a constant"));
+        return Err(err!(Value, "arange needs a step that is not 0, got {step}")
+            .help("pass a step other than 0, or use `full` for a constant array"));
     }
     if start.is_nan() || end.is_nan() {
         return Err(err!(Value, "arange cannot convert float NaN to integer: its range is {start}..{end}")

@@ -63,7 +63,7 @@ impl CumulativeSumOptions {
                     "The input must be non-scalar to take a cumulative sum: {name} of {}",
                     x.type_name()
                 )
-                .help("use `atleast_1d(&x)`"));
+                .help("add a dimension first, with `atleast_1d(&x)`"));
             }
             let (x, axis) = with_axis(&x, axis)?;
             let x = self.dtype.map_or(x.clone(), |dtype| x.astype(dtype));

@@ -158,7 +158,8 @@ pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let args = super::promote_args("hypot", &[&x, &y])?;
         let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, to_inexact(a.dtype()))).collect();
         if args[0].dtype().is_complex() {
-            return Err(err!(Type, "hypot does not accept {}", args[0].type_name()).help("take `abs(..)` first"));
+            return Err(err!(Type, "hypot does not accept {}", args[0].type_name())
+                .help("take the absolute values first, with `x.abs()`"));
         }
         composite1("hypot", (), &args, |(), args| {
             let (x, y) = (args[0].abs(), args[1].abs());

@@ -370,7 +370,7 @@ impl Array {
             let (sorted, values) = (&args[0], &args[1]);
             if sorted.ndim() != 1 {
                 return Err(err!(Value, "{name} needs a sorted array of one dimension, got {}", sorted.type_name())
-                    .help("use `vmap` for several sorted rows"));
+                    .help("map over several sorted rows with `vmap`"));
             }
             composite1(name, right, &[sorted.clone(), values.clone()], |&right, args| {
                 Ok(vec![count_before(&args[0], &args[1], right)])

@@ -65,7 +65,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         DType::F16 => (10, 5),
         DType::Bf16 => (7, 8),
         _ => {
-            return Err(err!(Value, "data type {dtype} is not inexact").help("`iinfo` has those of integers"));
+            return Err(err!(Value, "data type {dtype} is not inexact").help("call `iinfo` for the limits of integers"));
         }
     };
     let top = (1 << (nexp - 1)) - 1;
@@ -117,7 +117,7 @@ pub fn iinfo(dtype: DType) -> Result<IInfo> {
     let (min, max) = match dtype.category() {
         Category::Signed => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
         Category::Unsigned => (0, (1i128 << bits) - 1),
-        _ => return Err(err!(Value, "Invalid integer data type {dtype}").help("`finfo` has the limits of floats")),
+        _ => return Err(err!(Value, "Invalid integer data type {dtype}").help("call `finfo` for the limits of floats")),
     };
     Ok(IInfo { dtype, bits, min, max })
 }

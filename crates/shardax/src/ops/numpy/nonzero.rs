@@ -94,7 +94,8 @@ impl NonzeroOptions {
         let size = size.into();
         at_caller(|| {
             let made = x.check().and_then(|()| match x.ndim() {
-                0 => Err(err!(Value, "Calling nonzero on 0d arrays is not allowed.").help("use `atleast_1d(&x)`")),
+                0 => Err(err!(Value, "Calling nonzero on 0d arrays is not allowed.")
+                    .help("add a dimension first, with `atleast_1d(&x)`")),
                 _ => self.coordinates("nonzero", x, size),
             });
             made.unwrap_or_else(|e| vec![Array::from_result(Err(e), x); x.ndim().max(1)])

@@ -196,7 +196,7 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
         x.check()?;
         if x.dtype().is_inexact() || x.ndim() == 0 {
             return Err(err!(Type, "packbits needs an array of integers or booleans, got {}", x.type_name())
-                .help("compare with 0 first"));
+                .help("compare the array with 0 first: `x.not_equal(0)`"));
         }
         let bits = convert(&x.not_equal(0), DType::U8, false);
         let n = x.shape()[x.ndim() - 1];

@@ -243,7 +243,7 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
     let n = x.shape()[dim] as i64;
     if n == 0 {
         return Err(err!(Value, "pad cannot extend the empty dimension {dim} of {} with {mode:?}", x.type_name())
-            .help("pad it with `PadMode::Constant`"));
+            .help("pad an empty array with `PadMode::Constant`"));
     }
     let wide = |width: usize| i64::from(i32::try_from(width).unwrap_or(i32::MAX));
     if wide(low) + n + wide(high) > i64::from(i32::MAX) {
@@ -345,7 +345,9 @@ fn statistic(
     let n = x.shape()[dim];
     let (first, last) = lengths.unwrap_or((n, n));
     if first == 0 || last == 0 {
-        return Err(err!(Value, "stat_length of 0 yields no value for padding").help("give at least 1"));
+        return Err(
+            err!(Value, "stat_length of 0 yields no value for padding").help("pass a `stat_length` of at least 1")
+        );
     }
     let of = |part: Array, width: usize| -> Result<Array> {
         let axis = dim as i32;

@@ -12,10 +12,8 @@ fn vector(name: &str, x: &Array) -> Result<()> {
     x.check()?;
     match x.ndim() {
         1 => Ok(()),
-        _ => {
-            Err(err!(Value, "{name} needs a vector of coefficients, got {}", x.type_name())
-                .help("use `vmap` for several"))
-        }
+        _ => Err(err!(Value, "{name} needs a vector of coefficients, got {}", x.type_name())
+            .help("map over several polynomials with `vmap`")),
     }
 }
 
@@ -40,7 +38,7 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
         let [p, x] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         let shape = p.shape().get(1..).and_then(|rest| broadcast_shapes(&[rest, x.shape()])).ok_or_else(|| {
             err!(Value, "polyval got incompatible shapes for broadcasting: {} and {}", p.type_name(), x.type_name())
-                .help("give a vector of coefficients")
+                .help("pass a vector of coefficients, or coefficients whose other dimensions broadcast against `x`")
         })?;
         let zero = super::filled(&shape, Scalar::Int(0), x.dtype());
         // Long polynomials are loops, so that programs stay short.
@@ -120,7 +118,7 @@ pub fn polydiv(p: impl ArrayLike, q: impl ArrayLike) -> (Array, Array) {
                 "polydiv cannot divide by a polynomial without coefficients, got {}",
                 q.type_name()
             )
-            .help("give at least one coefficient"));
+            .help("pass at least one coefficient"));
         }
         let scale = 1 / q.get(0);
         let mut quotient = Vec::new();
@@ -182,7 +180,7 @@ pub fn polyint(p: impl ArrayLike, m: usize, k: impl ArrayLike) -> Array {
         let k = if k.size() == 1 { k.ravel().broadcast_to([m]) } else { k };
         if k.shape() != [m] {
             return Err(err!(Value, "k must be a scalar or a rank-1 array of length 1 or m, got {}", k.type_name())
-                .help("give a constant for each integral"));
+                .help("pass one constant for each integral"));
         }
         let n = p.size() + m;
         let divisors: Vec<f64> =
@@ -355,13 +353,8 @@ pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) 
         let args = promote_dtypes(&[&x, &period], |d| d)?;
         let [x, period] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         if x.dtype().is_complex() || x.dtype() == DType::Bool || period.ndim() != 0 {
-            return Err(err!(
-                Value,
-                "jnp.unwrap does not support {} with period {}",
-                x.type_name(),
-                period.type_name()
-            )
-            .help("give real phases, and a number as period"));
+            return Err(err!(Value, "unwrap does not support {} with period {}", x.type_name(), period.type_name())
+                .help("pass real phases, and a scalar as the period"));
         }
         let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
         let n = x.shape()[axis];

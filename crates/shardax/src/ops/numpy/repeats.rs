@@ -108,17 +108,16 @@ impl RepeatOptions {
             None if counts.is_traced() => {
                 return Err(err!(
                     Type,
-                    "When jit-compiling jnp.repeat, the total number of repeats must be static. To fix this, either specify a \
+                    "When jit-compiling repeat, the total number of repeats must be static. To fix this, either specify a \
                      static value for `repeats`, or pass a static value to `total_repeat_length`."
                 )
-                .help("`RepeatOptions::new().total_repeat_length(n).repeat(x, repeats, axis)`"));
+                .help("call `RepeatOptions::new().total_repeat_length(n).repeat(x, repeats, axis)`"));
             }
             None => {
                 let counts = counts.to_vec::<i32>()?;
                 if let Some(negative) = counts.iter().find(|count| **count < 0) {
-                    return Err(
-                        err!(Value, "repeats may not contain negative values, got {negative}").help("clip them to 0")
-                    );
+                    return Err(err!(Value, "repeats may not contain negative values, got {negative}")
+                        .help("clip the counts to 0 with `repeats.maximum(0)`"));
                 }
                 counts.iter().map(|&count| count as usize).sum()
             }
@@ -143,7 +142,9 @@ impl RepeatOptions {
 /// Every element as often.
 fn each(x: &Array, count: i128, axis: usize) -> Result<Array> {
     let Ok(repeats) = usize::try_from(count) else {
-        return Err(err!(Value, "repeats may not contain negative values, got {count}").help("give 0 or more"));
+        return Err(
+            err!(Value, "repeats may not contain negative values, got {count}").help("pass a count of 0 or more")
+        );
     };
     Ok(lax::repeat_each(x, repeats, axis))
 }

@@ -231,7 +231,9 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     made(keys.first().unwrap_or(&none), || {
         let Some(first) = keys.first() else {
-            return Err(err!(Type, "need sequence of keys with len > 0 in lexsort").help("give at least one key"));
+            return Err(
+                err!(Type, "need sequence of keys with len > 0 in lexsort").help("pass at least one array of keys")
+            );
         };
         keys.iter().try_for_each(Array::check)?;
         if let Some(odd) = keys.iter().find(|key| key.shape() != first.shape()) {
@@ -241,7 +243,7 @@ pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNu
                 first.type_name(),
                 odd.type_name()
             )
-            .help("all keys must have one shape"));
+            .help("pass keys of the same shape"));
         }
         let axis = normalize_axis(axis as isize, first.ndim())?;
         let keys: Vec<Array> =

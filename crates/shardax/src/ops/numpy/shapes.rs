@@ -390,7 +390,8 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl 
     let arrays = &into_arrays(arrays);
     join(arrays, |args| {
         if args[0].ndim() == 0 {
-            return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.").help("use `stack` for scalars"));
+            return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.")
+                .help("join scalars with `stack` instead"));
         }
         let axis = normalize_axis(axis as isize, args[0].ndim())?;
         Ok(lax::concatenate(args, axis))

@@ -370,7 +370,7 @@ impl HistogramOptions {
         made(x, || {
             if x.dtype().is_complex() {
                 return Err(err!(Type, "histogram does not accept complex numbers, got {}", x.type_name())
-                    .help("give real numbers"));
+                    .help("pass an array of real numbers"));
             }
             let dtype = to_inexact(x.dtype());
             let bins = match bins {
@@ -386,7 +386,7 @@ impl HistogramOptions {
                 }
                 Bins::Count(0 | 0x7fff_ffff..) => {
                     return Err(err!(Value, "histogram of {} cannot have {bins:?} bins", x.type_name())
-                        .help("give from 1 to 2147483646 bins"));
+                        .help("pass a number of bins from 1 to 2147483646"));
                 }
                 Bins::Count(bins) => bins,
             };
@@ -625,7 +625,7 @@ impl CovOptions {
             let given: Vec<&Array> = std::iter::once(&x).chain(&y).collect();
             if let Some(odd) = given.iter().find(|x| x.ndim() > 2) {
                 return Err(err!(Value, "cov needs an array of at most two dimensions, got {}", odd.type_name())
-                    .help("use `vmap` for several matrices"));
+                    .help("map over several matrices with `vmap`"));
             }
             let args = super::promote_dtypes(&given, to_inexact)?;
             let rows = |(i, x): (usize, &Array)| {
@@ -684,7 +684,7 @@ impl CovOptions {
         match &self.fweights {
             Some(weights) if !weights.dtype().is_integer() => {
                 Err(err!(Type, "fweights must be integer, got {}", weights.type_name())
-                    .help("give others as `aweights`"))
+                    .help("pass weights that are not integers as `aweights`"))
             }
             _ => Ok(given),
         }

@@ -487,13 +487,8 @@ pub fn gcd(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     made(if x.ndim() >= y.ndim() { &x } else { &y }, || {
         let args = promote_args("gcd", &[&x, &y])?;
         if !args[0].dtype().is_integer() {
-            return Err(err!(
-                Value,
-                "Arguments to jax.numpy.gcd must be integers, got {} and {}",
-                x.type_name(),
-                y.type_name()
-            )
-            .help("convert them with `astype(DType::I32)`"));
+            return Err(err!(Value, "Arguments to gcd must be integers, got {} and {}", x.type_name(), y.type_name())
+                .help("convert them with `astype(DType::I32)`"));
         }
         let strong = |x: &Array| convert(x, x.dtype(), false).abs();
         let all = sharded_alike(&super::broadcast_arrays([strong(&args[0]), strong(&args[1])])?);

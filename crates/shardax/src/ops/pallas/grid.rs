@@ -27,7 +27,7 @@ impl Kernel {
                 "pallas_call {} has a grid of {steps} positions: they are counted in int32",
                 self.name
             )
-            .help("give each position a larger block"));
+            .help("use larger blocks, so that the grid has fewer positions"));
         }
         let output = |(i, aval): (usize, &Aval)| match self.aliases.iter().find(|(_, output)| *output == i) {
             Some((input, _)) => args[*input].clone(),

@@ -43,7 +43,7 @@ impl Primitive for BitcastConvert {
         let casts = |d: DType| !d.is_complex() && d.category() != Category::Bool;
         if from != self.dtype && (!casts(from) || !casts(self.dtype)) {
             return Err(err!(Type, "bitcast_convert_type cannot read {from} as {}", self.dtype)
-                .help("both must be real numbers"));
+                .help("bitcast between real dtypes; view the real and imaginary parts separately"));
         }
         let (old, new) = (from.bits(), self.dtype.bits());
         let mut shape = args[0].shape.clone();

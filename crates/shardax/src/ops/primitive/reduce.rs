@@ -356,7 +356,7 @@ impl Primitive for ArgMax {
                 self.axis,
                 args[0]
             )
-            .help("leave empty arrays out"));
+            .help("reduce an axis with at least one element, or handle empty arrays separately"));
         }
         Ok(smallvec![Aval::new(self.index_dtype, shape)])
     }

@@ -104,7 +104,7 @@ fn whole_mesh(cx: &Lowering, typed: &Typed) -> Result<Mesh> {
             "reshard to {} is not supported inside of a shard_map over part of the axes",
             typed.spec()
         )
-        .help("reshard outside of the shard_map")),
+        .help("call `reshard` outside of the shard_map")),
     }
 }
 

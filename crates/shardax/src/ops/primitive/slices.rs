@@ -246,7 +246,7 @@ impl Primitive for Concatenate {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let Some(first) = args.first() else {
-            return Err(err!(Value, "concatenate needs at least one array").help("give the arrays to join"));
+            return Err(err!(Value, "concatenate needs at least one array").help("pass the arrays to join"));
         };
         let mut shape = first.shape.clone();
         if self.dimension >= shape.len() {

@@ -42,7 +42,7 @@ impl Primitive for TopK {
         Accepts::Real.check("top_k", args[0].dtype)?;
         let Some(&n) = args[0].shape.last() else {
             return Err(err!(Type, "top_k operand must have at least one dimension, got {}", args[0])
-                .help("give the array an axis"));
+                .help("add a dimension with `x.reshape([1])`"));
         };
         if self.k > n {
             return Err(err!(

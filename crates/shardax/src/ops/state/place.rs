@@ -191,13 +191,14 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
             array.check()?;
             if !array.dtype().is_integer() {
                 return Err(err!(Type, "a ref is indexed by integers, got an index of type {}", array.type_name())
-                    .help("a mask goes to `load` and `store`"));
+                    .help("pass the mask to `load` or `store` instead"));
             }
             let entries = if array.ndim() == 0 { Entries::At } else { Entries::Each };
             Ok((entries, Some(array)))
         }
         RefIndexItem::Item(IndexItem::NewAxis | IndexItem::Ellipsis) => {
-            Err(err!(Index, "an index of a ref cannot have new axes").help("reshape the value that is read"))
+            Err(err!(Index, "an index of a ref cannot have new axes")
+                .help("read the ref without new axes, and reshape the value"))
         }
     }
 }

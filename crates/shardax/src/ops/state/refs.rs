@@ -376,7 +376,8 @@ fn mask_of(mask: &Array, part: &Aval) -> Result<Array> {
     mask.check()?;
     match mask.dtype() {
         DType::Bool => broadcast("mask", mask, part),
-        _ => Err(err!(Type, "a mask must be boolean, got {}", mask.type_name()).help("compare with `.less(..)`")),
+        _ => Err(err!(Type, "a mask must be boolean, got {}", mask.type_name())
+            .help("create the mask with a comparison, such as `i.less(n)`")),
     }
 }
 

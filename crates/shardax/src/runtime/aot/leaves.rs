@@ -25,7 +25,7 @@ impl<T> LeafTree<T> {
         let (want, got) = (def.leaf_count(), leaves.len());
         if want != got {
             return Err(err!(Value, "LeafTree: the structure has {want} leaves, and there are {got} values")
-                .help("give one value for each leaf"));
+                .help("pass one value for each leaf of the arguments"));
         }
         Ok(LeafTree::new(def, leaves))
     }

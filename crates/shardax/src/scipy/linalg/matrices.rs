@@ -56,7 +56,8 @@ pub fn circulant(c: impl ArrayLike) -> Array {
 fn vector(name: &str, x: &Array) -> Result<()> {
     x.check()?;
     match x.ndim() {
-        0 => Err(err!(Value, "{name} needs a vector, got {}", x.type_name()).help("make one with `reshape([1])`")),
+        0 => Err(err!(Value, "{name} needs a vector, got {}", x.type_name())
+            .help("make a vector of the scalar with `reshape([1])`")),
         _ => Ok(()),
     }
 }
@@ -103,7 +104,7 @@ pub fn companion(a: impl ArrayLike) -> Array {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
         if x.ndim() != 1 || x.size() < 2 {
             return Err(err!(Value, "companion needs a vector of at least two coefficients, got {}", x.type_name())
-                .help("use `vmap` for several polynomials"));
+                .help("map over several polynomials with `vmap`"));
         }
         composite1("companion", (), &[x], |(), args| {
             let n = args[0].size();
@@ -163,7 +164,7 @@ pub fn dft(n: usize, scale: DftScale) -> Array {
 pub fn hadamard(n: usize, dtype: DType) -> Array {
     if !n.is_power_of_two() || n > 1 << 15 {
         let e = err!(Value, "n must be a positive integer, and n must be a power of 2; got {n}")
-            .help("for example 8 or 16, at most 32768");
+            .help("pass a power of two, such as 8 or 16, at most 32768");
         return Array::from_result(Err(e), &zeros_dtype([1, 1], dtype));
     }
     let place = |d: usize| lax::iota(DType::U32, &[n, n], d);
@@ -215,7 +216,7 @@ pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
                 f.type_name(),
                 s.type_name()
             )
-            .help("the last age has no survival"));
+            .help("pass one survival fewer than fecundities, because the last age has none"));
         }
         let below = lax::pad(
             &crate::ops::numpy::diag(&args[1], 0),
@@ -256,7 +257,7 @@ pub fn eigh_tridiagonal(d: impl ArrayLike, e: impl ArrayLike) -> Array {
                 d.type_name(),
                 e.type_name()
             )
-            .help("use `vmap` for several matrices"));
+            .help("map over several matrices with `vmap`"));
         }
         Ok(crate::linalg::eigvalsh(tridiagonal(&args[0], &args[1])))
     });

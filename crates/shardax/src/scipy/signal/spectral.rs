@@ -253,9 +253,8 @@ impl SpectralOptions {
         }
         let length = args.iter().map(last).max().unwrap_or(0);
         if let Some(x) = args.iter().find(|x| x.size() == 0) {
-            return Err(
-                err!(Value, "{name} of an empty array of type {}", x.type_name()).help("leave empty arrays out")
-            );
+            return Err(err!(Value, "{name} of an empty array of type {}", x.type_name())
+                .help("pass an array with at least one element"));
         }
         for x in &mut args {
             let mut widths = vec![(0, 0); x.ndim()];
@@ -275,7 +274,8 @@ impl SpectralOptions {
     /// The window for segments of this length.
     fn window_of(&self, name: &str, given: Option<Array>, nperseg: usize, dtype: DType) -> Result<Array> {
         if nperseg == 0 {
-            return Err(err!(Value, "nperseg must be a positive integer, got 0 in {name}").help("give at least 1"));
+            return Err(err!(Value, "nperseg must be a positive integer, got 0 in {name}")
+                .help("pass a segment length of at least 1"));
         }
         match given {
             Some(window) if window.shape() == [nperseg] => Ok(window),
@@ -305,7 +305,7 @@ impl SpectralOptions {
                 Value,
                 "nfft must be greater than or equal to nperseg, got {nfft} and {nperseg} in {name}"
             )
-            .help("leave nfft out: it is nperseg"));
+            .help("pass an `nfft` of at least `nperseg`, or leave it out to use `nperseg`"));
         }
         Ok((nperseg - overlap, nfft))
     }

@@ -73,7 +73,7 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
     let dataset = atleast_2d(dataset);
     let [d, n] = *dataset.shape() else {
         return Err(err!(Value, "gaussian_kde needs a dataset of shape [d, n], got {}", dataset.type_name())
-            .help("the points are the columns"));
+            .help("pass points as the columns of a matrix, with one row for each dimension"));
     };
     if dataset.size() < 2 {
         return Err(err!(Value, "`dataset` input should have multiple elements; got {}", dataset.type_name())
@@ -89,7 +89,7 @@ fn estimate(dataset: &Array, bandwidth: Bandwidth, weights: Option<&Array>) -> R
             check_real("gaussian_kde", std::slice::from_ref(weights))?;
             if weights.shape() != [n] {
                 return Err(err!(Value, "`weights` input should be of shape [{n}], got {}", weights.type_name())
-                    .help("give one weight for each point"));
+                    .help("pass one weight for each point"));
             }
             let args = promote_dtypes(&[&dataset, weights], to_inexact)?;
             (args[0].clone(), &args[1] / args[1].sum(..))
@@ -175,7 +175,7 @@ impl GaussianKde {
             [1, m] if m == self.d() => Ok(lax::reshape(&points, &[m, 1])),
             _ => {
                 Err(err!(Value, "points have type {}, but the dataset has dimension {}", points.type_name(), self.d())
-                    .help("the points are the columns"))
+                    .help("pass points as the columns of a matrix, with one row for each dimension"))
             }
         }
     }
@@ -248,7 +248,7 @@ impl GaussianKde {
                     low.type_name(),
                     high.type_name()
                 )
-                .help("use `vmap` for several limits"));
+                .help("map over several limits with `vmap`"));
             }
             let (sigma, points) = (self.covariance.ravel().sqrt(), self.dataset.ravel());
             let below = |limit: &Array| ndtr((limit - &points) / &sigma);

@@ -245,9 +245,8 @@ impl Options {
         }
         match id < count {
             true => Ok(Some((id, count))),
-            false => {
-                Err(err!(Value, "process_id is {id}, and there are {count} processes").help("they are counted from 0"))
-            }
+            false => Err(err!(Value, "process_id is {id}, and there are {count} processes")
+                .help("pass a process id from 0 to the number of processes minus 1")),
         }
     }
 
