@@ -3,8 +3,8 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-use crate::Decoder;
 use crate::error::value_error;
+use crate::{Decoder, Packed};
 
 /// Options for continuing texts. By default the next token is the likeliest one; with a temperature it is a sample.
 ///
@@ -97,8 +97,8 @@ struct Form {
 /// }
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub struct Generation<'a> {
-    model: &'a Decoder,
+pub struct Generation<'a, M = Decoder> {
+    model: &'a M,
     /// The keys and values of the tokens so far, placed as the first step places them.
     cache: Option<ModuleState>,
     /// The tokens that the model has not seen, `[batch, length]`.
@@ -113,6 +113,49 @@ pub struct Generation<'a> {
     left: usize,
 }
 
+/// A model that continues texts: a [`Decoder`], or one whose weights are in few bits.
+pub trait TextModel: Module {
+    /// Returns the decoder, within a program.
+    fn decoder(self) -> Result<Decoder>;
+}
+
+impl TextModel for Decoder {
+    fn decoder(self) -> Result<Decoder> {
+        Ok(self)
+    }
+}
+
+impl TextModel for Packed<Decoder> {
+    fn decoder(self) -> Result<Decoder> {
+        self.unpack()
+    }
+}
+
+impl Packed<Decoder> {
+    /// Continues each of these texts, as [`Decoder::generate`] does.
+    #[track_caller]
+    pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
+        let location = std::panic::Location::caller();
+        all(self, prompts, options).map_err(|error| error.at(location))
+    }
+
+    /// Continues each of these texts, as an iterator over their next tokens.
+    #[track_caller]
+    pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_, Packed<Decoder>>> {
+        let location = std::panic::Location::caller();
+        start(self, prompts, options).map_err(|error| error.at(location))
+    }
+}
+
+/// The new tokens of each text.
+fn all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
+    let mut texts = vec![Vec::new(); prompts.len()];
+    for tokens in start(model, prompts, options)? {
+        texts.iter_mut().zip(tokens?).for_each(|(text, token)| text.extend(token));
+    }
+    Ok(texts)
+}
+
 impl Decoder {
     /// Continues each of these texts as if it were alone, and returns the new tokens of each.
     ///
@@ -120,14 +163,7 @@ impl Decoder {
     #[track_caller]
     pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();
-        let all = || {
-            let mut texts = vec![Vec::new(); prompts.len()];
-            for tokens in start(self, prompts, options)? {
-                texts.iter_mut().zip(tokens?).for_each(|(text, token)| text.extend(token));
-            }
-            Ok(texts)
-        };
-        all().map_err(|error: shardax::Error| error.at(location))
+        all(self, prompts, options).map_err(|error| error.at(location))
     }
 
     /// Continues each of these texts, as an iterator over their next tokens.
@@ -138,12 +174,13 @@ impl Decoder {
     }
 }
 
-fn start<'a>(model: &'a Decoder, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'a>> {
+fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'a, M>> {
     options.check()?;
+    let shapes = eval_shape(|model: M| model.decoder(), model)?;
     if let Some(at) = prompts.iter().position(Vec::is_empty) {
         return Err(value_error(format!("prompt {at} is empty"), "begin with the token that starts texts"));
     }
-    let vocabulary = model.embed.embedding.shape().first().copied().unwrap_or(0);
+    let vocabulary = shapes.embed.embedding.shape().first().copied().unwrap_or(0);
     let is_known = |token: &i32| usize::try_from(*token).is_ok_and(|token| token < vocabulary);
     if let Some(token) = prompts.iter().flatten().find(|token| !is_known(token)) {
         let what = format!("a prompt has the token {token}, and the model knows {vocabulary} tokens");
@@ -151,7 +188,7 @@ fn start<'a>(model: &'a Decoder, prompts: &[Vec<i32>], options: &GenerateOptions
     }
     let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
     let room = longest.checked_add(options.max_new_tokens).filter(|room| i32::try_from(*room).is_ok());
-    let positions = model.positions.as_ref().map(|table| table.embedding.shape().first().copied().unwrap_or(0));
+    let positions = shapes.positions.as_ref().map(|table| table.embedding.shape().first().copied().unwrap_or(0));
     let fits = |room: &usize| positions.is_none_or(|positions| *room <= positions.saturating_add(1));
     let Some(room) = room.filter(fits) else {
         let what = format!("texts of {longest} and {} tokens are too long", options.max_new_tokens);
@@ -184,7 +221,7 @@ fn start<'a>(model: &'a Decoder, prompts: &[Vec<i32>], options: &GenerateOptions
     })
 }
 
-impl Iterator for Generation<'_> {
+impl<M: TextModel> Iterator for Generation<'_, M> {
     type Item = Result<Vec<Option<i32>>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -200,12 +237,12 @@ impl Iterator for Generation<'_> {
     }
 }
 
-impl Generation<'_> {
+impl<M: TextModel> Generation<'_, M> {
     fn advance(&mut self) -> Result<Vec<Option<i32>>> {
         let given =
             (self.model, self.cache.take(), &self.tokens, &self.padding, &self.key, &self.numbers, Static(self.form));
         let cache;
-        (cache, self.tokens, self.key) = jit(step).donate_argnums([1]).call(given)?;
+        (cache, self.tokens, self.key) = jit(step::<M>).donate_argnums([1]).call(given)?;
         self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
@@ -225,8 +262,8 @@ impl Generation<'_> {
 const NOT_A_TOKEN: i32 = -1;
 
 /// The next token of each text, `[batch, 1]`, and the cache with the given ones; without a cache they are the first.
-fn step(
-    model: Decoder,
+fn step<M: TextModel>(
+    model: M,
     cache: Option<ModuleState>,
     tokens: Array,
     padding: Array,
@@ -235,7 +272,7 @@ fn step(
     form: Static<Form>,
 ) -> Result<(ModuleState, Array, Array)> {
     let Form { room, is_greedy, .. } = form.0;
-    let mut model = model;
+    let mut model = model.decoder()?;
     let (batch, length) = (tokens.shape()[0], tokens.shape()[1]);
     model.init_cache(batch, room);
     if let Some(cache) = &cache {

@@ -20,9 +20,13 @@ mod adapter;
 mod decoder;
 mod error;
 mod generate;
+pub mod gguf;
 pub mod huggingface;
+mod pytorch;
+mod quantized;
 
 pub use adapter::Adapter;
 pub use decoder::{Activation, Biases, Block, Decoder, DecoderConfig, Mlp, Norm, NormKind, Positions};
-pub use generate::{GenerateOptions, Generation};
+pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{Bert, BertOptions, Config, LoadOptions, Pretrained, Vit};
+pub use quantized::Packed;

@@ -10,6 +10,8 @@ use shardax_nn::prelude::*;
 
 use crate::Activation;
 use crate::error::{read_small, value_error};
+use crate::gguf::Gguf;
+use crate::quantized::Method;
 
 /// The configuration of a model of `transformers`: what `config.json` holds.
 ///
@@ -84,13 +86,15 @@ const ABSENT: &[(&str, &str)] = &[
 ];
 
 impl Config {
-    /// The `config.json` of a folder.
+    /// The `config.json` of a folder, or the same fields from a GGUF file's metadata.
     ///
-    /// Fails when it cannot be read and when it is no JSON object.
+    /// Fails when it cannot be read, when it is no JSON object, and for a GGUF file of an unknown architecture.
     #[track_caller]
     pub fn open(folder: impl AsRef<Path>) -> Result<Config> {
         let location = std::panic::Location::caller();
-        open(&folder.as_ref().join("config.json")).map_err(|error| error.at(location))
+        let folder = folder.as_ref();
+        let config = if Gguf::is_named(folder) { of_gguf(folder) } else { open(&folder.join("config.json")) };
+        config.map_err(|error| error.at(location))
     }
 
     /// A file of another name.
@@ -112,6 +116,18 @@ impl Config {
         self.fields.get(name)
     }
 
+    /// The way in which the files have quantized kernels, if they do.
+    pub(crate) fn quantization(&self) -> Result<Option<Method>> {
+        self.fields.get(QUANTIZATION).map(Method::of).transpose()
+    }
+
+    /// The configuration of the same model with ordinary weights.
+    pub(super) fn without_quantization(&self) -> Config {
+        let mut config = self.clone();
+        config.fields.remove(QUANTIZATION);
+        config
+    }
+
     /// The configuration as text.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(&self.fields).unwrap_or_default() + "\n"
@@ -121,6 +137,14 @@ impl Config {
     pub(super) fn fields(&self) -> Fields<'_> {
         Fields { file: &self.name, of: "", map: &self.fields, read: RefCell::default() }
     }
+}
+
+/// The field that says how weights are quantized. `Config::quantization` reads it.
+const QUANTIZATION: &str = "quantization_config";
+
+fn of_gguf(path: &Path) -> Result<Config> {
+    let fields = Gguf::open(path)?.config()?;
+    Ok(Config { name: path.display().to_string(), fields })
 }
 
 fn open(path: &Path) -> Result<Config> {
@@ -280,7 +304,11 @@ impl<'a> Fields<'a> {
                 || name.starts_with("summary_")
                 || WITHOUT_EFFECT.contains(&name);
             let absent = || ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str());
-            read.contains(name) || value.is_null() || (self.of.is_empty() && (without_effect || absent()))
+            let is_quantization = || name == QUANTIZATION && Method::of(value).is_ok();
+            read.contains(name)
+                || value.is_null()
+                || is_quantization()
+                || (self.of.is_empty() && (without_effect || absent()))
         };
         match self.map.iter().find(|(name, value)| !understood(name, value)) {
             None => Ok(()),

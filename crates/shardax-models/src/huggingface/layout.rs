@@ -33,7 +33,7 @@ pub enum Layout {
 
 /// Values on the host, in row-major order.
 #[derive(Clone)]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
@@ -43,6 +43,52 @@ impl Raw {
     /// The values of an array.
     pub fn of(array: &Array) -> Result<Raw> {
         Ok(Raw { dtype: array.dtype(), shape: array.shape().to_vec(), bytes: array.to_bytes()? })
+    }
+
+    /// Numbers in float32.
+    pub fn of_f32(shape: Vec<usize>, values: &[f32]) -> Raw {
+        let bytes = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        Raw { dtype: DType::F32, shape, bytes }
+    }
+
+    /// Values that are stored with these strides, in elements, and end with the last one.
+    pub fn strided(dtype: DType, shape: Vec<usize>, strides: &[usize], stored: Vec<u8>) -> Raw {
+        let size = dtype.byte_size();
+        let count: usize = shape.iter().product();
+        let strides: Vec<usize> = strides.iter().map(|stride| stride * size).collect();
+        let mut dense = vec![size; shape.len()];
+        for d in (1..shape.len()).rev() {
+            dense[d - 1] = dense[d] * shape[d];
+        }
+        let is_dense = shape.iter().zip(strides.iter().zip(&dense)).all(|(size, (a, b))| *size == 1 || a == b);
+        if is_dense || count == 0 {
+            return Raw { dtype, shape, bytes: stored };
+        }
+        let mut bytes = Vec::with_capacity(count * size);
+        gather(&stored, &shape, &strides, size, &mut bytes);
+        Raw { dtype, shape, bytes }
+    }
+
+    /// The entries of the first dimension, in another order.
+    pub fn select_rows(&self, rows: &[usize]) -> Raw {
+        let size = self.bytes.len() / self.shape.first().copied().unwrap_or(1).max(1);
+        let bytes = rows.iter().flat_map(|row| &self.bytes[row * size..(row + 1) * size]).copied().collect();
+        let rest = self.shape.get(1..).unwrap_or_default();
+        Raw { dtype: self.dtype, shape: [&[rows.len()], rest].concat(), bytes }
+    }
+
+    /// The values less a number; `None` unless they are in float32.
+    pub fn minus(&self, number: f32) -> Option<Raw> {
+        let values = self.bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]) - number);
+        (self.dtype == DType::F32).then(|| Raw::of_f32(self.shape.clone(), &values.collect::<Vec<_>>()))
+    }
+
+    /// The last two dimensions in the opposite order; `None` for fewer dimensions.
+    pub fn last_two_swapped(&self) -> Option<Raw> {
+        let mut order: Vec<usize> = (0..self.shape.len()).collect();
+        let last = order.len().checked_sub(2)?;
+        order.swap(last, last + 1);
+        self.transposed(&order)
     }
 
     /// The array on the default device, or as a sharding says. Every process has all of the values.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use shardax::sharding::Sharding;
+use shardax::sharding::{DimSpec, Sharding};
 use shardax_nn::prelude::*;
 
 use super::layout::splits;
+use super::save::input_dims;
 use super::{KeyMap, Layout, Weights};
 use crate::error::value_error;
+use crate::quantized::Groups;
 
 /// Reads the arrays of a model from files. `like` gives their types, and need not have values (`eval_shape`); the rules
 /// place them. The host holds one array at a time. Other arrays of the files are left out.
@@ -17,12 +19,20 @@ use crate::error::value_error;
 #[track_caller]
 pub fn load<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
     let location = std::panic::Location::caller();
-    some_of(weights, like, keys, rules).map(|(model, _)| model).map_err(|error| error.at(location))
+    let model = located(weights, like, keys, rules).and_then(|places| read_all(like, &places));
+    model.map_err(|error| error.at(location))
 }
 
 /// Reads a model, and fails when the files have an array that it does not have.
 pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<M> {
-    let (model, used) = some_of(weights, like, keys, rules)?;
+    let places = located(weights, like, keys, rules)?;
+    check_left(weights, keys, &places)?;
+    read_all(like, &places)
+}
+
+/// Fails when the files have an array that is at none of these places.
+pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>]) -> Result<()> {
+    let used: BTreeSet<&str> = places.iter().map(|place| place.name.as_str()).collect();
     let mut left: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();
     for (copy, name) in &keys.tied {
         if let (Some(at), Some(name)) = (left.iter().position(|left| left == copy), keys.in_files(weights, name)) {
@@ -38,7 +48,7 @@ pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules:
         }
     }
     match left[..] {
-        [] => Ok(model),
+        [] => Ok(()),
         [first, ..] => {
             let what = format!(
                 "{} has {} arrays that the model of config.json does not have, such as {first:?}",
@@ -51,20 +61,35 @@ pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules:
     }
 }
 
-/// The model, and the names of the arrays that it was read from.
-fn some_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -> Result<(M, BTreeSet<String>)> {
-    let leaves = tree::leaves_with_path(like);
+/// One array of a model, and the array of files that it is read from.
+pub(crate) struct Place<'a> {
+    weights: &'a Weights,
+    /// The key path in the model.
+    pub path: String,
+    /// The array's type.
+    pub like: Array,
+    name: String,
+    pub layout: Layout,
+    to: Option<NamedSharding>,
+}
+
+/// The places of all arrays of a model.
+pub(super) fn located<'a, M: Tree>(
+    weights: &'a Weights,
+    like: &M,
+    keys: &KeyMap,
+    rules: &Rules,
+) -> Result<Vec<Place<'a>>> {
     let infos = tree::structure(like).leaf_infos();
-    let mut used = BTreeSet::new();
-    let mut arrays = Vec::with_capacity(leaves.len());
-    for ((path, leaf), info) in leaves.iter().zip(infos) {
+    let mut places = Vec::with_capacity(infos.len());
+    for ((path, leaf), info) in tree::leaves_with_path(like).into_iter().zip(infos) {
         if let Some(error) = leaf.error() {
             return Err(error.clone());
         }
         let named = info.axis_names.as_ref().and_then(|names| rules.sharding(names));
-        let to = named.or_else(|| rules.mesh().map(|mesh| NamedSharding::new(mesh, P![]))).map(Sharding::from);
-        let path = path.strip_prefix('.').unwrap_or(path);
-        let Some((name, layout)) = keys.find(path) else {
+        let to = named.or_else(|| rules.mesh().map(|mesh| NamedSharding::new(mesh, P![])));
+        let path = path.strip_prefix('.').unwrap_or(&path).to_owned();
+        let Some((name, layout)) = keys.find(&path) else {
             let what = format!("no rule says which array of a file `{path}` is");
             return Err(value_error(what, "add one to the `KeyMap`"));
         };
@@ -73,10 +98,49 @@ fn some_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules: &Rules) -
             let help = "look whether the files are of such a model: `Weights::names` lists what they have";
             return Err(value_error(what, help));
         };
-        arrays.push(one(weights, (path, leaf), (&name, layout), to)?);
-        used.insert(name);
+        places.push(Place { weights, path, like: leaf, name, layout, to });
     }
-    Ok((tree::unflatten(&tree::structure(like), &arrays)?, used))
+    Ok(places)
+}
+
+/// Reads every array.
+fn read_all<M: Tree>(like: &M, places: &[Place<'_>]) -> Result<M> {
+    let arrays: Vec<Array> = places.iter().map(Place::array).collect::<Result<_>>()?;
+    tree::unflatten(&tree::structure(like), &arrays)
+}
+
+impl Place<'_> {
+    /// The array in few bits, in rows as the file has it; `None` if the file has it in full.
+    pub fn groups(&self) -> Result<Option<Groups>> {
+        self.weights.groups(&self.name)
+    }
+
+    /// The array.
+    pub fn array(&self) -> Result<Array> {
+        one(self.weights, (&self.path, &self.like), (&self.name, self.layout), self.to.clone().map(Sharding::from))
+    }
+
+    /// The sharding of the rows and the groups of a matrix in few bits, from the model's sharding of outputs and inputs.
+    ///
+    /// Groups that the devices do not divide are replicated.
+    pub fn sharding_of_groups(&self, is_transposed: bool, [rows, groups]: [usize; 2]) -> Result<Option<[Sharding; 2]>> {
+        let Some(sharding) = &self.to else { return Ok(None) };
+        let (mesh, spec) = (sharding.mesh(), sharding.spec());
+        let inputs = input_dims(&self.path, self.like.ndim());
+        let axes = |dim: usize| spec.dims().get(dim).cloned().unwrap_or_default();
+        let [mut of_rows, mut of_groups] = if is_transposed { [axes(inputs), axes(0)] } else { [axes(0), axes(1)] };
+        let parts = |axes: &DimSpec| axes.axes().iter().filter_map(|axis| mesh.axis_size(*axis)).product::<usize>();
+        if !rows.is_multiple_of(parts(&of_rows).max(1)) {
+            of_rows = DimSpec::None;
+        }
+        if !groups.is_multiple_of(parts(&of_groups).max(1)) {
+            of_groups = DimSpec::None;
+        }
+        let scales = PartitionSpec::new([of_rows.clone(), of_groups.clone()]);
+        let values = PartitionSpec::new([of_rows, of_groups, DimSpec::None]);
+        let sharding = |spec| NamedSharding::try_new(mesh, spec).map(Sharding::from);
+        Ok(Some([sharding(values)?, sharding(scales)?]))
+    }
 }
 
 /// The array at this key path, from the one of this name.

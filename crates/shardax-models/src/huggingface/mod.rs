@@ -37,6 +37,7 @@ mod weights;
 use std::path::Path;
 use std::sync::Arc;
 
+use shardax::tree::TreeDef;
 use shardax_nn::prelude::*;
 
 use self::config::Fields;
@@ -47,6 +48,8 @@ pub use bert::{Bert, BertConfig, BertOptions};
 pub use config::Config;
 pub use keys::KeyMap;
 pub use layout::Layout;
+pub(crate) use layout::Raw;
+pub(crate) use load::Place;
 pub use load::load;
 pub(crate) use save::input_dims;
 pub use vit::{Vit, VitConfig};
@@ -136,10 +139,31 @@ pub trait Pretrained: Module {
 fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
     let config = Config::open(folder)?;
     let (architecture, keys) = M::read(&config)?;
-    let weights = Weights::open(folder)?;
+    let weights = opened(folder, &config)?;
     bounded::<M>(&architecture, &weights)?;
     let like = shapes::<M>(architecture, options.policy)?;
     load::all_of(&weights, &like, &keys, &options.rules)
+}
+
+/// A model in few bits: each array is read by `read` from its place.
+pub(crate) fn read_each<M: Pretrained, T>(
+    folder: &Path,
+    options: &LoadOptions,
+    read: impl Fn(&Place<'_>) -> Result<T>,
+) -> Result<(Vec<T>, TreeDef)> {
+    let config = Config::open(folder)?;
+    let (architecture, keys) = M::read(&config)?;
+    let weights = opened(folder, &config)?;
+    bounded::<M>(&architecture, &weights)?;
+    let like = shapes::<M>(architecture, options.policy)?;
+    let places = load::located(&weights, &like, &keys, &options.rules)?;
+    load::check_left(&weights, &keys, &places)?;
+    Ok((places.iter().map(read).collect::<Result<_>>()?, tree::structure(&like)))
+}
+
+/// The files of a folder, whose quantized kernels are arrays as all others.
+fn opened(folder: &Path, config: &Config) -> Result<Weights> {
+    Weights::open(folder)?.quantized(config)
 }
 
 /// The model's types, without values.
@@ -184,7 +208,12 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
         let what = format!("the configuration is of {} arrays, and the model has {}", want.len(), got.len());
         return Err(value_error(what, "give the `Config` that the model was made of, and a model without caches"));
     }
-    save::write(folder, &save::arrays(model, &keys)?, "model.safetensors", ("config.json", &config.to_json()))
+    save::write(
+        folder,
+        &save::arrays(model, &keys)?,
+        "model.safetensors",
+        ("config.json", &config.without_quantization().to_json()),
+    )
 }
 
 /// Fails unless the configuration is of this type of model.

@@ -1,19 +1,24 @@
-//! Reading safetensors files, and several of them with an index.
+//! The arrays of files: safetensors, PyTorch's and GGUF, and several of the first two with an index.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use shardax::error::Result;
+use shardax::error::{Error, Result};
 use shardax::prelude::*;
 
+use super::Config;
 use super::layout::Raw;
 use crate::error::{damaged as wrong, file_size, io_error, read_small, value_error};
+use crate::gguf::{BlockType, Change, Gguf};
+use crate::pytorch;
+use crate::quantized::{Groups, Method};
 
-/// The arrays of a safetensors file, or of several with an index, by their names. What they hold is read when it is
-/// asked for.
+/// The arrays of a file, or of several with an index, by their names. Their values are read on demand.
+///
+/// The format is safetensors, PyTorch's (`.bin`, `.pt`, `.pth`) or GGUF (`.gguf`), see [`gguf`](crate::gguf).
 ///
 /// ```
 /// use shardax_models::huggingface::Weights;
@@ -33,17 +38,31 @@ pub struct Weights {
     path: PathBuf,
     files: Vec<PathBuf>,
     arrays: BTreeMap<String, Entry>,
+    /// The arrays that are parts of others.
+    parts: BTreeSet<String>,
 }
 
 /// Where an array is.
 #[derive(Clone, Debug)]
 struct Entry {
     file: usize,
-    /// The file's name of it.
-    dtype: String,
+    elements: Elements,
     shape: Vec<usize>,
     offset: u64,
     bytes: u64,
+}
+
+/// How an array's elements are stored.
+#[derive(Clone, Debug)]
+enum Elements {
+    /// Row-major, of the dtype that safetensors calls so.
+    Named(String),
+    /// With strides, in elements.
+    Strided(DType, Vec<usize>),
+    /// Blocks of a GGUF file.
+    Blocks(BlockType, Change),
+    /// In the other arrays of these names.
+    Parts(Method, Vec<String>),
 }
 
 /// An array in a file's header.
@@ -57,11 +76,13 @@ struct About {
 /// Headers are no longer, as in the format's own reader.
 const LONGEST_HEADER: u64 = 100_000_000;
 
-const FILE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+/// The files of a folder, in the order of preference.
+const FILES: [&str; 4] =
+    ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 impl Weights {
-    /// A safetensors file; an index of several (`model.safetensors.index.json`); or a folder with one or the other.
+    /// Opens a file of safetensors, of PyTorch or of llama.cpp; an index of several (`model.safetensors.index.json`); or a folder with one
+    /// of `model.safetensors`, `pytorch_model.bin` and their indices.
     ///
     /// Fails, with the file and the place in it, where a header does not fit its file, and for an index that names
     /// files or arrays that are not there.
@@ -73,7 +94,7 @@ impl Weights {
 
     /// The names of the arrays.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.arrays.keys().map(String::as_str)
+        self.arrays.keys().map(String::as_str).filter(|name| !self.parts.contains(*name))
     }
 
     /// True if there is an array of this name.
@@ -107,15 +128,102 @@ impl Weights {
         &self.path
     }
 
+    /// Reads an array, of blocks in float32.
     pub(super) fn read(&self, name: &str) -> Result<Raw> {
-        let Some(entry) = self.arrays.get(name) else {
+        let entry = self.entry(name)?;
+        let shape = entry.shape.clone();
+        match &entry.elements {
+            Elements::Named(text) => {
+                let Some(dtype) = dtype_of(text) else {
+                    let what = format!("the array {name:?} of {} has elements {text}", self.path.display());
+                    return Err(value_error(what, "save it as F32, F16 or BF16"));
+                };
+                Ok(Raw { dtype, shape, bytes: self.bytes(name, entry)? })
+            }
+            Elements::Strided(dtype, strides) => {
+                let bytes = self.bytes(name, entry)?;
+                Ok(Raw::strided(*dtype, shape, strides, bytes))
+            }
+            Elements::Blocks(block, change) => self.blocks(name, entry, *block, *change),
+            Elements::Parts(..) => {
+                let groups = self.groups(name)?.ok_or_else(|| self.unfit(name))?;
+                self.check_memory(name, entry)?;
+                let stored = Raw::of_f32(groups.shape.clone(), &groups.widened());
+                // Experts have their inputs first.
+                if stored.shape == shape {
+                    Ok(stored)
+                } else {
+                    stored.last_two_swapped().ok_or_else(|| self.unfit(name))
+                }
+            }
+        }
+    }
+
+    /// Reads an array that is stored in few bits as it is, in rows of inputs; `None` for other arrays.
+    pub(crate) fn groups(&self, name: &str) -> Result<Option<Groups>> {
+        let entry = self.entry(name)?;
+        match &entry.elements {
+            Elements::Blocks(block, Change::None) if !block.is_plain() => {
+                Ok(Some(block.groups(&entry.shape, &self.bytes(name, entry)?)))
+            }
+            Elements::Blocks(block, Change::Rows(order)) if !block.is_plain() => {
+                let groups = block.groups(&entry.shape, &self.bytes(name, entry)?);
+                let rows = entry.shape.first().and_then(|count| order.rows(*count)).ok_or_else(|| self.unfit(name))?;
+                Ok(Some(groups.select_rows(&rows)))
+            }
+            Elements::Parts(method, parts) => {
+                let parts: Vec<Raw> = parts.iter().map(|part| self.read(part)).collect::<Result<_>>()?;
+                method.groups(&parts).map(Some).ok_or_else(|| self.unfit(name))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Replaces the parts of quantized kernels by the kernels, if the configuration says that there are any: of GPTQ, AWQ, and gpt-oss.
+    ///
+    /// Fails for other formats, and when a part is missing.
+    #[track_caller]
+    pub fn quantized(self, config: &Config) -> Result<Weights> {
+        let location = std::panic::Location::caller();
+        let method = config.quantization().map_err(|error| error.at(location))?;
+        match method {
+            Some(method) => self.with_method(method).map_err(|error| error.at(location)),
+            None => Ok(self),
+        }
+    }
+
+    fn with_method(mut self, method: Method) -> Result<Weights> {
+        let (first, ending, others) = method.endings();
+        let starts: Vec<String> = self.names().filter_map(|name| name.strip_suffix(first).map(str::to_owned)).collect();
+        for start in starts {
+            let parts: Vec<String> =
+                std::iter::once(&first).chain(others).map(|part| format!("{start}{part}")).collect();
+            let name = format!("{start}{ending}");
+            let shape =
+                self.shape(&parts[0]).and_then(|shape| method.shape(shape)).ok_or_else(|| self.unfit(&parts[0]))?;
+            if let Some(missing) = parts.iter().find(|part| !self.contains(part)) {
+                let what = format!("{} has no array {missing:?}, which belongs to {:?}", self.path.display(), parts[0]);
+                return Err(value_error(
+                    what,
+                    "look whether `quantization_config` of config.json belongs to the files",
+                ));
+            }
+            self.parts.extend(parts.iter().cloned());
+            let entry = Entry { file: 0, elements: Elements::Parts(method, parts), shape, offset: 0, bytes: 0 };
+            self.arrays.insert(name, entry);
+        }
+        Ok(self)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry> {
+        self.arrays.get(name).ok_or_else(|| {
             let what = format!("{} has no array {name:?}", self.path.display());
-            return Err(value_error(what, "`names` lists those that it has"));
-        };
-        let Some(dtype) = dtype_of(&entry.dtype) else {
-            let what = format!("the array {name:?} of {} has elements {}", self.path.display(), entry.dtype);
-            return Err(value_error(what, "save it as F32, F16 or BF16"));
-        };
+            value_error(what, "`names` lists those that it has")
+        })
+    }
+
+    /// The bytes of an array in its file.
+    fn bytes(&self, name: &str, entry: &Entry) -> Result<Vec<u8>> {
         let path = &self.files[entry.file];
         let mut file = fs::File::open(path).map_err(|error| io_error("read", path, &error))?;
         let mut bytes = Vec::new();
@@ -127,23 +235,102 @@ impl Weights {
         bytes.resize(size, 0);
         let read = file.seek(SeekFrom::Start(entry.offset)).and_then(|_| file.read_exact(&mut bytes));
         read.map_err(|error| wrong(path, entry.offset, format!("the array {name:?} could not be read: {error}")))?;
-        Ok(Raw { dtype, shape: entry.shape.clone(), bytes })
+        Ok(bytes)
+    }
+
+    /// A tensor of a GGUF file as `transformers` has it.
+    fn blocks(&self, name: &str, entry: &Entry, block: BlockType, change: Change) -> Result<Raw> {
+        let shape = entry.shape.clone();
+        let raw = match block {
+            BlockType::F32 => Raw { dtype: DType::F32, shape, bytes: self.bytes(name, entry)? },
+            BlockType::F16 => Raw { dtype: DType::F16, shape, bytes: self.bytes(name, entry)? },
+            BlockType::BF16 => Raw { dtype: DType::Bf16, shape, bytes: self.bytes(name, entry)? },
+            _ => {
+                self.check_memory(name, entry)?;
+                let groups = block.groups(&entry.shape, &self.bytes(name, entry)?);
+                Raw::of_f32(shape, &groups.widened())
+            }
+        };
+        let changed = match change {
+            Change::None => Some(raw),
+            Change::Rows(order) => {
+                let count = raw.shape.first().copied().unwrap_or(0);
+                order.rows(count).map(|rows| raw.select_rows(&rows))
+            }
+            Change::Added(number) => raw.minus(number),
+            Change::Transposed => raw.last_two_swapped(),
+        };
+        changed.ok_or_else(|| self.unfit(name))
+    }
+
+    /// Fails if an array of float32 does not fit in memory, before its blocks are read.
+    fn check_memory(&self, name: &str, entry: &Entry) -> Result<()> {
+        let bytes = entry.shape.iter().try_fold(4usize, |product, size| product.checked_mul(*size));
+        if bytes.is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok()) {
+            return Ok(());
+        }
+        let what = format!("the array {name:?} of {} is {:?} in float32", self.path.display(), entry.shape);
+        Err(value_error(what, "it does not fit in memory: `Packed` keeps it in few bits"))
+    }
+
+    /// The error of an array whose parts or rows do not fit each other.
+    fn unfit(&self, name: &str) -> Error {
+        let what =
+            format!("the parts or the heads of the array {name:?} of {} do not fit each other", self.path.display());
+        value_error(what, "look whether the configuration belongs to the files")
     }
 }
 
 fn open(path: &Path) -> Result<Weights> {
-    let (file, index) = (path.join(FILE), path.join(INDEX));
-    let mut weights = Weights { path: path.to_owned(), files: Vec::new(), arrays: BTreeMap::new() };
-    if path.is_dir() && !file.exists() && index.exists() {
-        indexed(&mut weights, &index)?;
-    } else if path.is_dir() {
-        header(&mut weights, &file)?;
-    } else if path.extension().is_some_and(|ending| ending == "json") {
-        indexed(&mut weights, path)?;
-    } else {
-        header(&mut weights, path)?;
+    let mut weights =
+        Weights { path: path.to_owned(), files: Vec::new(), arrays: BTreeMap::new(), parts: BTreeSet::new() };
+    let file = match path.is_dir() {
+        true => FILES.iter().map(|name| path.join(name)).find(|file| file.exists()).unwrap_or(path.join(FILES[0])),
+        false => path.to_owned(),
+    };
+    match file.extension().is_some_and(|extension| extension == "json") {
+        true => indexed(&mut weights, &file)?,
+        false => one_file(&mut weights, &file)?,
     }
     Ok(weights)
+}
+
+/// The arrays of one more file, in the format that its name ends with.
+fn one_file(weights: &mut Weights, path: &Path) -> Result<()> {
+    if Gguf::is_named(path) {
+        return gguf(weights, path);
+    }
+    match pytorch::is_named(path) {
+        true => torch(weights, path),
+        false => header(weights, path),
+    }
+}
+
+fn gguf(weights: &mut Weights, path: &Path) -> Result<()> {
+    let (file, number) = (Gguf::open(path)?, weights.files.len());
+    for (name, change, tensor) in file.arrays() {
+        let elements = Elements::Blocks(tensor.block, change);
+        let entry =
+            Entry { file: number, elements, shape: tensor.shape.clone(), offset: tensor.offset, bytes: tensor.bytes };
+        if weights.arrays.insert(name.clone(), entry).is_some() {
+            return Err(wrong(path, 0, format!("two tensors are the array {name:?}")));
+        }
+    }
+    weights.files.push(path.to_owned());
+    Ok(())
+}
+
+fn torch(weights: &mut Weights, path: &Path) -> Result<()> {
+    let number = weights.files.len();
+    for tensor in pytorch::tensors(path)? {
+        let pytorch::Tensor { name, dtype, shape, strides, offset, bytes } = tensor;
+        let entry = Entry { file: number, elements: Elements::Strided(dtype, strides), shape, offset, bytes };
+        if weights.arrays.insert(name.clone(), entry).is_some() {
+            return Err(wrong(path, 0, format!("the tensor {name:?} is there twice")));
+        }
+    }
+    weights.files.push(path.to_owned());
+    Ok(())
 }
 
 /// The arrays of all files that an index names.
@@ -154,7 +341,7 @@ fn indexed(weights: &mut Weights, index: &Path) -> Result<()> {
     }
     let text = read_small(index)?;
     let Index { weight_map } = serde_json::from_slice(&text)
-        .map_err(|error| wrong(index, 0, format!("it is not an index of safetensors files: {error}")))?;
+        .map_err(|error| wrong(index, 0, format!("it is not an index of files: {error}")))?;
     let mut files: Vec<&String> = weight_map.values().collect();
     files.sort();
     files.dedup();
@@ -163,7 +350,7 @@ fn indexed(weights: &mut Weights, index: &Path) -> Result<()> {
         if Path::new(name).file_name().is_none_or(|last| last != name.as_str()) {
             return Err(wrong(index, 0, format!("{name:?} is not the name of a file beside it")));
         }
-        header(weights, &index.with_file_name(name))?;
+        one_file(weights, &index.with_file_name(name))?;
     }
     match weight_map.iter().find(|(name, _)| !weights.arrays.contains_key(*name)) {
         None => Ok(()),
@@ -201,7 +388,13 @@ fn header(weights: &mut Weights, path: &Path) -> Result<()> {
             return Err(odd(format!("has {} bytes, and is {dtype}{shape:?}", end - begin)));
         }
         places.push([begin, end]);
-        let entry = Entry { file: number, dtype, shape, offset: 8 + length + begin, bytes: end - begin };
+        let entry = Entry {
+            file: number,
+            elements: Elements::Named(dtype),
+            shape,
+            offset: 8 + length + begin,
+            bytes: end - begin,
+        };
         if weights.arrays.insert(name.clone(), entry).is_some() {
             return Err(odd("is in another file too".to_owned()));
         }

@@ -245,7 +245,7 @@ fn damaged_files_are_errors() -> Result<()> {
     write("model.safetensors.index.json", &index);
     fails(Decoder::from_pretrained(&here.0), &["cannot read", "model-00001-of-0000"]);
     write("model.safetensors.index.json", &index[..index.len() / 2]);
-    fails(Weights::open(&here.0), &["index.json is damaged", "not an index of safetensors files"]);
+    fails(Weights::open(&here.0), &["index.json is damaged", "not an index of files"]);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"../a.safetensors"}}"#);
     fails(Weights::open(&here.0), &["\"../a.safetensors\" is not the name of a file beside it"]);
     write("a.safetensors", &whole);

@@ -1,0 +1,321 @@
+//! The fields of `config.json` from the metadata of a GGUF file.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use serde_json::{Map, Value, json};
+use shardax::error::Result;
+
+use super::{Gguf, MetadataValue};
+use crate::error::io_error;
+
+/// Metadata of an architecture that changes no result.
+const WITHOUT_EFFECT: [&str; 3] = ["tensor_data_layout", "rope.scaling.finetuned", "context_length"];
+
+impl Gguf {
+    /// The numbers of heads of queries and of keys; 0 if unknown.
+    pub(super) fn heads(&self) -> [usize; 2] {
+        let architecture = self.architecture().unwrap_or_default();
+        let size = |key: &str| self.metadata.get(&format!("{architecture}.{key}")).and_then(MetadataValue::as_usize);
+        let heads = size("attention.head_count").unwrap_or(0);
+        [heads, size("attention.head_count_kv").unwrap_or(heads)]
+    }
+
+    /// The fields of `config.json`.
+    ///
+    /// Fails for an architecture that is not known, for metadata that is missing, and for metadata of the architecture that may have an
+    /// effect and is not known.
+    pub(crate) fn config(&self) -> Result<Map<String, Value>> {
+        let architecture = self.architecture()?;
+        let keys = Keys { file: self, architecture, read: RefCell::default() };
+        let mut fields = match architecture {
+            "gpt2" => gpt2(&keys)?,
+            "llama" | "qwen2" | "qwen3" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
+            other => {
+                let what = format!(
+                    "its architecture is {other:?}, and gpt2, llama, qwen2, qwen3, gemma, gemma2, gemma3, phi2 and phi3 are known"
+                );
+                return Err(self.error(what));
+            }
+        };
+        for (field, key) in [("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")] {
+            if let Some(id) =
+                self.metadata.get(&format!("tokenizer.ggml.{key}_token_id")).and_then(MetadataValue::as_usize)
+            {
+                fields.insert(field.to_owned(), id.into());
+            }
+        }
+        keys.finish()?;
+        Ok(fields)
+    }
+
+    /// The rows of the table of tokens.
+    fn vocabulary(&self) -> Result<usize> {
+        let table = self.tensors().find(|(name, _)| *name == "token_embd.weight");
+        match table {
+            Some((_, &[rows, _])) => Ok(rows),
+            _ => Err(self.error("it has no matrix `token_embd.weight`")),
+        }
+    }
+
+    /// The elements of a small tensor of float32.
+    fn read_f32(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        const MAX_BYTES: u64 = 1 << 20;
+        let Some(tensor) = self.tensor_list().iter().find(|tensor| tensor.name == name) else { return Ok(None) };
+        if tensor.block != super::BlockType::F32 || tensor.bytes > MAX_BYTES {
+            return Err(self.error(format!("the tensor {name:?} is {} of {:?}", tensor.block.name(), tensor.shape)));
+        }
+        let mut bytes = vec![0; tensor.bytes as usize];
+        let mut file = File::open(&self.path).map_err(|error| io_error("read", &self.path, &error))?;
+        let read = file.seek(SeekFrom::Start(tensor.offset)).and_then(|_| file.read_exact(&mut bytes));
+        read.map_err(|error| io_error("read", &self.path, &error))?;
+        Ok(Some(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()))
+    }
+}
+
+/// The metadata of the architecture, of which the keys that are read are noted.
+struct Keys<'a> {
+    file: &'a Gguf,
+    architecture: &'a str,
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl Keys<'_> {
+    fn get(&self, key: &str) -> Option<&MetadataValue> {
+        self.read.borrow_mut().insert(key.to_owned());
+        self.file.metadata.get(&format!("{}.{key}", self.architecture))
+    }
+
+    fn size_opt(&self, key: &str) -> Result<Option<usize>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let wrong = || self.file.error(format!("`{}.{key}` is {value:?}, and not a size", self.architecture));
+        value.as_usize().map(Some).ok_or_else(wrong)
+    }
+
+    fn size(&self, key: &str) -> Result<usize> {
+        let missing = || self.file.error(format!("it has no `{}.{key}`", self.architecture));
+        self.size_opt(key)?.ok_or_else(missing)
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        // Float32 in the file: 1e-5 should not become 9.999999747378752e-06.
+        self.get(key).and_then(MetadataValue::as_f64).map(|value| (value as f32).to_string().parse().unwrap_or(value))
+    }
+
+    /// Fails for a key that was not read.
+    fn finish(&self) -> Result<()> {
+        let read = self.read.borrow();
+        let prefix = format!("{}.", self.architecture);
+        let unknown = self.file.metadata.iter().find(|(key, _)| {
+            key.strip_prefix(&prefix).is_some_and(|key| !read.contains(key) && !WITHOUT_EFFECT.contains(&key))
+        });
+        match unknown {
+            None => Ok(()),
+            Some((key, value)) => Err(self.file.error(format!("`{key}` is {value:?}, which is not known"))),
+        }
+    }
+}
+
+fn gpt2(keys: &Keys<'_>) -> Result<Map<String, Value>> {
+    let positions = keys.size("context_length")?;
+    let mut fields = object(json!({
+        "model_type": "gpt2",
+        "vocab_size": keys.file.vocabulary()?,
+        "n_embd": keys.size("embedding_length")?,
+        "n_head": keys.size("attention.head_count")?,
+        "n_layer": keys.size("block_count")?,
+        "n_inner": keys.size_opt("feed_forward_length")?,
+        "n_positions": positions,
+    }));
+    insert(&mut fields, "layer_norm_epsilon", keys.number("attention.layer_norm_epsilon"));
+    Ok(fields)
+}
+
+/// All architectures but GPT-2, which name most sizes alike.
+fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
+    let Keys { file, architecture, .. } = keys;
+    let (features, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
+    let head_dim = match keys.size_opt("attention.key_length")? {
+        Some(length) => length,
+        None => features.checked_div(heads).unwrap_or(0),
+    };
+    if let Some(length) = keys.size_opt("attention.value_length")?.filter(|length| *length != head_dim) {
+        return Err(file.error(format!("heads have keys of {head_dim} features and values of {length}")));
+    }
+    if let Some(experts) = keys.size_opt("expert_count")?.filter(|experts| *experts > 0) {
+        return Err(file.error(format!("it has {experts} experts, which are not read from GGUF files")));
+    }
+    keys.size_opt("expert_used_count")?;
+    let vocabulary = file.vocabulary()?;
+    if let Some(size) = keys.size_opt("vocab_size")?.filter(|size| *size != vocabulary) {
+        return Err(file.error(format!("`vocab_size` is {size}, and the table of tokens has {vocabulary} rows")));
+    }
+    let model_type = match *architecture {
+        "phi2" => "phi",
+        "gemma3" => "gemma3_text",
+        other => other,
+    };
+    let layers = keys.size("block_count")?;
+    let mut fields = object(json!({
+        "model_type": model_type,
+        "vocab_size": vocabulary,
+        "hidden_size": features,
+        "intermediate_size": keys.size("feed_forward_length")?,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys.size_opt("attention.head_count_kv")?.unwrap_or(heads),
+        "tie_word_embeddings": !file.has_tensor("output.weight"),
+    }));
+    // Phi has no such field.
+    if *architecture != "phi2" && *architecture != "phi3" {
+        fields.insert("head_dim".to_owned(), head_dim.into());
+    }
+    if *architecture == "phi2" {
+        insert(&mut fields, "layer_norm_eps", keys.number("attention.layer_norm_epsilon"));
+    } else {
+        insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon"));
+    }
+    if matches!(*architecture, "llama" | "qwen3") {
+        fields.insert("attention_bias".to_owned(), file.has_tensor("blk.0.attn_q.bias").into());
+    }
+    rotary_positions(keys, head_dim, &mut fields)?;
+    windows(keys, layers, &mut fields)?;
+    if matches!(*architecture, "gemma2" | "gemma3") {
+        // llama.cpp knows the scale by the number of layers: the models of 27 billion weights use features / heads.
+        let is_largest = matches!((*architecture, layers), ("gemma2", 46) | ("gemma3", 62));
+        let scalar = if is_largest { features.checked_div(heads).unwrap_or(0) } else { head_dim };
+        fields.insert("query_pre_attn_scalar".to_owned(), scalar.into());
+        for (field, key) in [
+            ("attn_logit_softcapping", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "final_logit_softcapping"),
+        ] {
+            fields.insert(field.to_owned(), keys.number(key).into());
+        }
+    }
+    Ok(fields)
+}
+
+/// Rotary positions, as the older fields of `config.json` have them.
+fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, Value>) -> Result<()> {
+    let Keys { file, architecture, .. } = keys;
+    let theta = keys.number("rope.freq_base").unwrap_or(10_000.0);
+    fields.insert("rope_theta".to_owned(), theta.into());
+    let dimensions = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
+    if dimensions != head_dim && !matches!(*architecture, "phi2" | "phi3") {
+        return Err(file.error(format!("rotary positions turn {dimensions} features of {head_dim}")));
+    }
+    if dimensions != head_dim || *architecture == "phi2" {
+        fields.insert("partial_rotary_factor".to_owned(), (dimensions as f64 / head_dim as f64).into());
+    }
+    if let Some(local) = keys.number("rope.freq_base_swa") {
+        fields.insert("rope_local_base_freq".to_owned(), local.into());
+    }
+    let factor = keys.number("rope.scaling.factor");
+    let original = keys.size_opt("rope.scaling.original_context_length")?;
+    // llama.cpp's older key.
+    let older = keys.number("rope.scale_linear");
+    match (keys.get("rope.scaling.type").and_then(MetadataValue::as_str), factor.or(older)) {
+        (Some("none"), _) | (None, None) => {}
+        (Some("linear") | None, Some(factor)) => {
+            fields.insert("rope_scaling".to_owned(), json!({"rope_type": "linear", "factor": factor}));
+        }
+        (Some("yarn"), Some(factor)) => {
+            let scaling = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original});
+            fields.insert("rope_scaling".to_owned(), scaling);
+        }
+        (kind, factor) => {
+            return Err(
+                file.error(format!("rotary positions are scaled as {kind:?} by {factor:?}, which is not known"))
+            );
+        }
+    }
+    if let Some(factors) = file.read_f32("rope_freqs.weight")? {
+        let Some(scaling) = llama3_scaling(&factors, theta, dimensions) else {
+            return Err(file.error("the factors `rope_freqs.weight` are not Llama 3's"));
+        };
+        fields.insert("rope_scaling".to_owned(), scaling);
+    }
+    Ok(())
+}
+
+/// Llama 3's scaling of rotary positions, of which a file has the factor of each frequency.
+fn llama3_scaling(factors: &[f32], theta: f64, dimensions: usize) -> Option<Value> {
+    const LOW: f64 = 1.0;
+    const HIGH: f64 = 4.0;
+    const ORIGINAL: f64 = 8192.0;
+    let factor = f64::from(factors.iter().copied().fold(1.0, f32::max));
+    if factors.len() * 2 != dimensions {
+        return None;
+    }
+    let expected = |i: usize| {
+        let length = 2.0 * std::f64::consts::PI * theta.powf(2.0 * i as f64 / dimensions as f64);
+        if length < ORIGINAL / HIGH {
+            1.0
+        } else if length > ORIGINAL / LOW {
+            factor
+        } else {
+            let smooth = (ORIGINAL / length - LOW) / (HIGH - LOW);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    let is_equal = factors.iter().enumerate().all(|(i, found)| (f64::from(*found) / expected(i) - 1.0).abs() < 1e-3);
+    is_equal.then(|| {
+        json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": LOW,
+            "high_freq_factor": HIGH,
+            "original_max_position_embeddings": ORIGINAL as usize,
+        })
+    })
+}
+
+/// The windows of layers: a pattern as a number, or a flag for each layer.
+fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> Result<()> {
+    let Some(window) = keys.size_opt("attention.sliding_window")?.filter(|window| *window > 0) else {
+        // `null` is no window; a missing field has the default of `transformers`.
+        if matches!(keys.architecture, "phi3") {
+            fields.insert("sliding_window".to_owned(), Value::Null);
+        }
+        return Ok(());
+    };
+    fields.insert("sliding_window".to_owned(), window.into());
+    let is_local: Vec<bool> = match (keys.get("attention.sliding_window_pattern"), keys.architecture) {
+        (Some(MetadataValue::List(flags)), _) => flags.iter().filter_map(MetadataValue::as_bool).collect(),
+        (Some(value), _) => {
+            let every = value.as_usize().unwrap_or(1);
+            (0..layers).map(|layer| every > 0 && !(layer + 1).is_multiple_of(every)).collect()
+        }
+        (None, "gemma2") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(2)).collect(),
+        (None, "gemma3") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(6)).collect(),
+        (None, "llama") => {
+            // A Mistral.
+            fields.insert("model_type".to_owned(), "mistral".into());
+            fields.remove("attention_bias");
+            return Ok(());
+        }
+        (None, "phi3") => return Ok(()),
+        (None, other) => return Err(keys.file.error(format!("{other} has a window of {window} in layers unknown"))),
+    };
+    if is_local.len() != layers {
+        return Err(keys.file.error(format!("windows of {} layers are given for {layers}", is_local.len())));
+    }
+    let types = is_local.iter().map(|local| if *local { "sliding_attention" } else { "full_attention" });
+    fields.insert("layer_types".to_owned(), types.collect::<Vec<_>>().into());
+    Ok(())
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+        _ => Map::new(),
+    }
+}
+
+fn insert(fields: &mut Map<String, Value>, name: &str, value: Option<f64>) {
+    if let Some(value) = value {
+        fields.insert(name.to_owned(), value.into());
+    }
+}

@@ -1,0 +1,145 @@
+//! The names that `transformers` has for the tensors of GGUF files, and how their values differ.
+
+use super::{Gguf, Tensor};
+
+/// How the values of a tensor differ from the array that `transformers` has.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Change {
+    /// They are equal.
+    #[default]
+    None,
+    /// The rows are in another order.
+    Rows(RowOrder),
+    /// This number was added: norms whose scale is `1 + weight`.
+    Added(f32),
+    /// `transformers` has the transposed matrix.
+    Transposed,
+}
+
+/// The order of rows of queries and keys in files of Llama: the two features of each rotation are neighbours, and
+/// `transformers` has all first features of a head before all second ones.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RowOrder {
+    /// The number of heads, which divides the rows.
+    pub heads: usize,
+}
+
+impl RowOrder {
+    /// The rows of the file in the order of `transformers`; `None` if heads have no pairs of rows.
+    pub fn rows(self, count: usize) -> Option<Vec<usize>> {
+        let RowOrder { heads } = self;
+        if heads == 0 || !count.is_multiple_of(heads.checked_mul(2)?) {
+            return None;
+        }
+        let half = count / heads / 2;
+        let mut rows = Vec::with_capacity(count);
+        for head in 0..heads {
+            for side in 0..2 {
+                rows.extend((0..half).map(|pair| (head * half + pair) * 2 + side));
+            }
+        }
+        Some(rows)
+    }
+}
+
+/// The name that `transformers` has for a tensor of a file of this architecture, and how values differ; `None` for
+/// tensors that it has no array for.
+pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Option<(String, Change)> {
+    if architecture == "gpt2" {
+        return gpt2(name);
+    }
+    let other = match name {
+        "token_embd.weight" => Some("model.embed_tokens.weight".to_owned()),
+        "output.weight" | "output.bias" => Some(name.replace("output", "lm_head")),
+        _ => None,
+    };
+    if let Some(other) = other {
+        return Some((other, Change::None));
+    }
+    let is_gemma = architecture.starts_with("gemma");
+    let norm_change = if is_gemma { Change::Added(1.0) } else { Change::None };
+    if let Some(kind) = name.strip_prefix("output_norm.") {
+        let norm = if architecture == "phi2" { "final_layernorm" } else { "norm" };
+        return Some((format!("model.{norm}.{kind}"), norm_change));
+    }
+    let (layer, part, kind) = split(name)?;
+    let (other, change) = match part {
+        "attn_norm" => ("input_layernorm", norm_change),
+        "attn_q" => ("self_attn.q_proj", rotated(architecture, heads[0])),
+        "attn_k" => ("self_attn.k_proj", rotated(architecture, heads[1])),
+        "attn_v" => ("self_attn.v_proj", Change::None),
+        "attn_qkv" => ("self_attn.qkv_proj", Change::None),
+        "attn_output" if architecture == "phi2" => ("self_attn.dense", Change::None),
+        "attn_output" => ("self_attn.o_proj", Change::None),
+        "attn_q_norm" => ("self_attn.q_norm", norm_change),
+        "attn_k_norm" => ("self_attn.k_norm", norm_change),
+        "post_attention_norm" => ("post_attention_layernorm", norm_change),
+        "ffn_norm" if matches!(architecture, "gemma2" | "gemma3") => ("pre_feedforward_layernorm", norm_change),
+        "ffn_norm" => ("post_attention_layernorm", norm_change),
+        "post_ffw_norm" => ("post_feedforward_layernorm", norm_change),
+        "ffn_gate" => ("mlp.gate_proj", Change::None),
+        "ffn_up" if architecture == "phi2" => ("mlp.fc1", Change::None),
+        "ffn_up" if architecture == "phi3" => ("mlp.gate_up_proj", Change::None),
+        "ffn_up" => ("mlp.up_proj", Change::None),
+        "ffn_down" if architecture == "phi2" => ("mlp.fc2", Change::None),
+        "ffn_down" => ("mlp.down_proj", Change::None),
+        _ => return None,
+    };
+    Some((format!("model.layers.{layer}.{other}.{kind}"), change))
+}
+
+/// Queries and keys of Llama alone have rows in another order.
+fn rotated(architecture: &str, heads: usize) -> Change {
+    if architecture == "llama" { Change::Rows(RowOrder { heads }) } else { Change::None }
+}
+
+fn gpt2(name: &str) -> Option<(String, Change)> {
+    let (other, change) = match name {
+        "token_embd.weight" => ("wte.weight".to_owned(), Change::None),
+        "position_embd.weight" => ("wpe.weight".to_owned(), Change::None),
+        "output.weight" => ("lm_head.weight".to_owned(), Change::None),
+        "output_norm.weight" | "output_norm.bias" => (name.replace("output_norm", "ln_f"), Change::None),
+        _ => {
+            let (layer, part, kind) = split(name)?;
+            let (other, is_kernel) = match part {
+                "attn_norm" => ("ln_1", false),
+                "attn_qkv" => ("attn.c_attn", true),
+                "attn_output" => ("attn.c_proj", true),
+                "ffn_norm" => ("ln_2", false),
+                "ffn_up" => ("mlp.c_fc", true),
+                "ffn_down" => ("mlp.c_proj", true),
+                _ => return None,
+            };
+            let change = if is_kernel && kind == "weight" { Change::Transposed } else { Change::None };
+            (format!("h.{layer}.{other}.{kind}"), change)
+        }
+    };
+    Some((other, change))
+}
+
+/// The layer, the part and the kind of `blk.3.attn_q.weight`.
+fn split(name: &str) -> Option<(usize, &str, &str)> {
+    let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+    let (part, kind) = rest.split_once('.')?;
+    matches!(kind, "weight" | "bias").then_some((layer.parse().ok()?, part, kind))
+}
+
+impl Gguf {
+    /// The tensors with the names that `transformers` has for their arrays.
+    ///
+    /// Tensors without such a name keep theirs, so that loading a model names those that it does not know.
+    pub(crate) fn arrays(&self) -> Vec<(String, Change, &Tensor)> {
+        let architecture = self.architecture().unwrap_or_default();
+        let heads = self.heads();
+        // The factors of rotary positions are in the configuration.
+        self.tensor_list()
+            .iter()
+            .filter(|tensor| tensor.name != "rope_freqs.weight")
+            .map(|tensor| {
+                let (name, change) =
+                    translate(architecture, &tensor.name, heads).unwrap_or((tensor.name.clone(), Change::None));
+                (name, change, tensor)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,211 @@
+//! Reading a GGUF file's header. Every count is compared with the bytes that follow before memory is reserved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use shardax::error::{Error, Result};
+
+use super::{BlockType, Gguf, MetadataValue, Tensor};
+use crate::error::{damaged, file_size, io_error};
+
+const MAGIC: [u8; 4] = *b"GGUF";
+const DEFAULT_ALIGNMENT: u64 = 32;
+/// ggml's `GGML_MAX_DIMS`.
+const MAX_DIMENSIONS: u64 = 4;
+/// Lists of lists are allowed by the format, and unused by every known writer.
+const MAX_NESTING: usize = 4;
+/// The bytes of the smallest tensor description: an empty name, no dimensions, a type and an offset.
+const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
+
+/// Reads the header of the file at `path`.
+pub(super) fn parse(path: &Path) -> Result<Gguf> {
+    let size = file_size(path)?;
+    let file = File::open(path).map_err(|error| io_error("read", path, &error))?;
+    let mut reader = Reader { path, file: BufReader::new(file), position: 0, size };
+    if reader.array::<4>("the letters \"GGUF\"")? != MAGIC {
+        return Err(damaged(path, 0, "the letters \"GGUF\" are missing"));
+    }
+    let version = reader.u32("the version")?;
+    if !(2..=3).contains(&version) {
+        return Err(damaged(path, 4, format!("the version is {version}, and versions 2 and 3 are known")));
+    }
+    let tensor_count = reader.count("tensors", MIN_TENSOR_BYTES)?;
+    // A key of no letters, a type and one byte.
+    let pair_count = reader.count("metadata pairs", 8 + 4 + 1)?;
+    let mut metadata = BTreeMap::new();
+    for _ in 0..pair_count {
+        let position = reader.position;
+        let key = reader.text("a metadata key")?;
+        let kind = reader.u32("a metadata type")?;
+        let value = reader.value(kind, 0)?;
+        if metadata.insert(key.clone(), value).is_some() {
+            return Err(damaged(path, position, format!("the metadata key {key:?} is there twice")));
+        }
+    }
+    let mut tensors = Vec::new();
+    for _ in 0..tensor_count {
+        tensors.push(reader.tensor()?);
+    }
+    let alignment = match metadata.get("general.alignment") {
+        None => DEFAULT_ALIGNMENT,
+        Some(value) => (value.as_usize().map(|value| value as u64))
+            .filter(|value| value.is_power_of_two() && *value <= 1 << 20)
+            .ok_or_else(|| damaged(path, 0, format!("`general.alignment` is {value:?}, and not a power of two")))?,
+    };
+    place_tensors(path, &mut tensors, reader.position.next_multiple_of(alignment), (alignment, size))?;
+    Ok(Gguf { path: path.to_owned(), metadata, tensors })
+}
+
+/// Makes the tensors' offsets positions in the file. Fails if a tensor is outside of the file or overlaps another.
+fn place_tensors(path: &Path, tensors: &mut [Tensor], start: u64, (alignment, size): (u64, u64)) -> Result<()> {
+    let mut names = BTreeSet::new();
+    for tensor in tensors.iter_mut() {
+        let name = &tensor.name;
+        let end = start.checked_add(tensor.offset).and_then(|begin| begin.checked_add(tensor.bytes));
+        if !tensor.offset.is_multiple_of(alignment) || end.is_none_or(|end| end > size) {
+            let Tensor { offset, bytes, .. } = tensor;
+            let what = format!("the tensor {name:?} has {bytes} bytes at {offset} after byte {start}, of {size} bytes");
+            return Err(damaged(path, start, what));
+        }
+        if !names.insert(name.clone()) {
+            return Err(damaged(path, start, format!("the tensor {name:?} is there twice")));
+        }
+        tensor.offset += start;
+    }
+    let mut places: Vec<(u64, u64)> = tensors.iter().map(|tensor| (tensor.offset, tensor.bytes)).collect();
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+        None => Ok(()),
+        Some(pair) => Err(damaged(path, pair[1].0, "two tensors overlap")),
+    }
+}
+
+/// The bytes of a file that are not read yet.
+struct Reader<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    position: u64,
+    size: u64,
+}
+
+impl Reader<'_> {
+    fn error(&self, what: impl Display) -> Error {
+        damaged(self.path, self.position, what)
+    }
+
+    fn remaining(&self) -> u64 {
+        self.size.saturating_sub(self.position)
+    }
+
+    fn bytes(&mut self, count: u64, what: &str) -> Result<Vec<u8>> {
+        let fits = usize::try_from(count).ok().filter(|_| count <= self.remaining());
+        let Some(length) = fits else {
+            return Err(self.error(format!("{what} of {count} bytes should follow, and {} bytes do", self.remaining())));
+        };
+        let mut bytes = vec![0; length];
+        self.file.read_exact(&mut bytes).map_err(|error| io_error("read", self.path, &error))?;
+        self.position += count;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
+        let bytes = self.bytes(N as u64, what)?;
+        Ok(std::array::from_fn(|i| bytes[i]))
+    }
+
+    fn u32(&mut self, what: &str) -> Result<u32> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, what: &str) -> Result<u64> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+
+    /// A number of things that have at least `least` bytes each.
+    fn count(&mut self, what: &str, least: u64) -> Result<u64> {
+        let count = self.u64(&format!("the number of {what}"))?;
+        match count.checked_mul(least).is_some_and(|bytes| bytes <= self.remaining()) {
+            true => Ok(count),
+            false => Err(self.error(format!("{count} {what} should follow, and {} bytes do", self.remaining()))),
+        }
+    }
+
+    fn text(&mut self, what: &str) -> Result<String> {
+        let length = self.u64("the length of a text")?;
+        let bytes = self.bytes(length, what)?;
+        // Vocabularies have pieces of characters.
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn value(&mut self, kind: u32, depth: usize) -> Result<MetadataValue> {
+        use MetadataValue::{Bool, Float, Integer, List, Text};
+        let what = "a metadata value";
+        Ok(match kind {
+            0 => Integer(u8::from_le_bytes(self.array(what)?).into()),
+            1 => Integer(i8::from_le_bytes(self.array(what)?).into()),
+            2 => Integer(u16::from_le_bytes(self.array(what)?).into()),
+            3 => Integer(i16::from_le_bytes(self.array(what)?).into()),
+            4 => Integer(u32::from_le_bytes(self.array(what)?).into()),
+            5 => Integer(i32::from_le_bytes(self.array(what)?).into()),
+            6 => Float(f32::from_le_bytes(self.array(what)?).into()),
+            7 => match self.array::<1>(what)? {
+                [0] => Bool(false),
+                [1] => Bool(true),
+                [other] => return Err(self.error(format!("a boolean is {other}"))),
+            },
+            8 => Text(self.text("a metadata text")?),
+            9 if depth < MAX_NESTING => {
+                let element = self.u32("the type of a list")?;
+                let count = self.count("list elements", smallest(element))?;
+                List((0..count).map(|_| self.value(element, depth + 1)).collect::<Result<_>>()?)
+            }
+            9 => return Err(self.error(format!("lists are nested more than {MAX_NESTING} times"))),
+            10 => Integer(u64::from_le_bytes(self.array(what)?).into()),
+            11 => Integer(i64::from_le_bytes(self.array(what)?).into()),
+            12 => Float(f64::from_le_bytes(self.array(what)?)),
+            other => return Err(self.error(format!("the metadata type {other} is not known"))),
+        })
+    }
+
+    fn tensor(&mut self) -> Result<Tensor> {
+        let name = self.text("a tensor's name")?;
+        let rank = u64::from(self.u32("a tensor's rank")?);
+        if rank > MAX_DIMENSIONS {
+            return Err(
+                self.error(format!("the tensor {name:?} has {rank} dimensions, and at most {MAX_DIMENSIONS} exist"))
+            );
+        }
+        let mut shape = Vec::new();
+        for _ in 0..rank {
+            let size = self.u64("a dimension")?;
+            let size = usize::try_from(size).map_err(|_| self.error(format!("a dimension of {name:?} is {size}")))?;
+            shape.push(size);
+        }
+        shape.reverse();
+        let kind = self.u32("a tensor's type")?;
+        let block = BlockType::of_code(kind).ok_or_else(|| {
+            let known = BlockType::ALL.map(BlockType::name).join(", ");
+            self.error(format!("the tensor {name:?} is of ggml's type {kind}; the known types are {known}"))
+        })?;
+        let offset = self.u64("a tensor's offset")?;
+        let bytes = block.bytes_of(&shape).ok_or_else(|| {
+            let what = format!("the tensor {name:?} of {shape:?} has no rows of entire {} blocks", block.name());
+            self.error(what)
+        })?;
+        Ok(Tensor { name, block, shape, offset, bytes })
+    }
+}
+
+/// The least number of bytes of a value of this type. Lists have a type and a count.
+fn smallest(kind: u32) -> u64 {
+    match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        8 | 10..=12 => 8,
+        _ => 12,
+    }
+}

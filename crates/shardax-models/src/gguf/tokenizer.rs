@@ -1,0 +1,218 @@
+//! The tokenizer of a GGUF file as the `tokenizer.json` of Hugging Face's `tokenizers`.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use shardax::error::Result;
+
+use super::{Gguf, MetadataValue};
+
+/// Pieces of text that byte pairs never cross, of Llama 3 with groups of digits, and of Qwen with single digits.
+const LLAMA3_PIECES: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2_PIECES: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Types of tokens in `tokenizer.ggml.token_type`.
+const UNKNOWN: i128 = 2;
+const CONTROL: i128 = 3;
+const USER_DEFINED: i128 = 4;
+
+/// How SentencePiece writes a space.
+const SPACE: &str = "\u{2581}";
+
+impl Gguf {
+    /// The tokenizer in the format of `tokenizer.json`.
+    ///
+    /// Fails without a tokenizer, and for kinds other than byte pairs (`gpt2`, with the pieces of GPT-2, Llama 3, Qwen 2 and SmolLM) and
+    /// SentencePiece's (`llama`).
+    #[track_caller]
+    pub fn tokenizer_json(&self) -> Result<String> {
+        let location = std::panic::Location::caller();
+        self.tokenizer().map(|json| json.to_string()).map_err(|error| error.at(location))
+    }
+
+    /// The template of a conversation, if the file has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.metadata.get("tokenizer.chat_template").and_then(MetadataValue::as_str)
+    }
+
+    /// The text of a token that the metadata names, such as `bos`.
+    pub(crate) fn special_token(&self, kind: &str) -> Option<&str> {
+        let id = self.metadata.get(&format!("tokenizer.ggml.{kind}_token_id")).and_then(MetadataValue::as_usize)?;
+        self.list("tokens").get(id).and_then(MetadataValue::as_str)
+    }
+
+    fn list(&self, key: &str) -> &[MetadataValue] {
+        self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_list).unwrap_or_default()
+    }
+
+    fn flag(&self, key: &str, default: bool) -> bool {
+        self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_bool).unwrap_or(default)
+    }
+
+    fn tokenizer(&self) -> Result<Value> {
+        if let Some(text) = self.metadata.get("tokenizer.huggingface.json").and_then(MetadataValue::as_str) {
+            return serde_json::from_str(text)
+                .map_err(|error| self.error(format!("its tokenizer is no JSON: {error}")));
+        }
+        let tokens: Option<Vec<&str>> = self.list("tokens").iter().map(MetadataValue::as_str).collect();
+        let tokens = tokens.filter(|tokens| !tokens.is_empty());
+        let tokens = tokens.ok_or_else(|| self.error("it has no texts `tokenizer.ggml.tokens`"))?;
+        let text = |key: &str| self.metadata.get(&format!("tokenizer.ggml.{key}")).and_then(MetadataValue::as_str);
+        match text("model") {
+            Some("gpt2") => self.byte_pairs(&tokens, text("pre").unwrap_or("default")),
+            Some("llama") => self.sentence_pieces(&tokens),
+            other => {
+                Err(self.error(format!("its tokenizer is of the kind {other:?}, and \"gpt2\" and \"llama\" are known")))
+            }
+        }
+    }
+
+    fn byte_pairs(&self, tokens: &[&str], pieces: &str) -> Result<Value> {
+        let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
+        let bytes = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
+        let (first, adds_start) = match pieces {
+            "gpt-2" | "gpt2" => (vec![bytes(true)], false),
+            "llama-bpe" | "llama3" | "llama-v3" => (vec![split(LLAMA3_PIECES), bytes(false)], true),
+            "qwen2" | "deepseek-r1-qwen" => (vec![split(QWEN2_PIECES), bytes(false)], false),
+            "smollm" => (vec![json!({"type": "Digits", "individual_digits": true}), bytes(true)], false),
+            other => {
+                let known = "\"gpt-2\", \"llama-bpe\", \"qwen2\" and \"smollm\"";
+                return Err(self.error(format!("its tokenizer has the pieces {other:?}, and {known} are known")));
+            }
+        };
+        let pair = |merge: &MetadataValue| {
+            let (left, right) = merge.as_str()?.split_once(' ')?;
+            Some(json!([left, right]))
+        };
+        let merges: Option<Vec<Value>> = self.list("merges").iter().map(pair).collect();
+        let merges = merges.ok_or_else(|| self.error("`tokenizer.ggml.merges` has a merge that is not two texts"))?;
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": self.added_tokens(tokens),
+            "normalizer": if pieces.contains("qwen") { json!({"type": "NFC"}) } else { Value::Null },
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": first},
+            "post_processor": self.start_and_end(tokens, adds_start),
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {
+                "type": "BPE",
+                "dropout": null,
+                "unk_token": null,
+                "continuing_subword_prefix": null,
+                "end_of_word_suffix": null,
+                "fuse_unk": false,
+                "byte_fallback": false,
+                "ignore_merges": adds_start,
+                "vocab": vocabulary(tokens),
+                "merges": merges,
+            },
+        }))
+    }
+
+    fn sentence_pieces(&self, tokens: &[&str]) -> Result<Value> {
+        let scores: Option<Vec<f64>> = self.list("scores").iter().map(MetadataValue::as_f64).collect();
+        let scores = scores.filter(|scores| scores.len() == tokens.len());
+        let scores = scores.ok_or_else(|| self.error("`tokenizer.ggml.scores` has no number for each token"))?;
+        let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+        let adds_space = self.flag("add_space_prefix", true);
+        let mut normalizers = vec![replace(" ", SPACE)];
+        let mut decoders = vec![replace(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+        if adds_space {
+            normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
+            decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+        }
+        let types = self.list("token_type");
+        let unknown = types.iter().position(|kind| *kind == MetadataValue::Integer(UNKNOWN));
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": self.added_tokens(tokens),
+            "normalizer": {"type": "Sequence", "normalizers": normalizers},
+            "pre_tokenizer": null,
+            "post_processor": self.start_and_end(tokens, true),
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": {
+                "type": "BPE",
+                "dropout": null,
+                "unk_token": unknown.map(|id| tokens[id]),
+                "continuing_subword_prefix": null,
+                "end_of_word_suffix": null,
+                "fuse_unk": true,
+                "byte_fallback": true,
+                "ignore_merges": false,
+                "vocab": vocabulary(tokens),
+                "merges": merges(tokens, &scores),
+            },
+        }))
+    }
+
+    /// Tokens that are never split.
+    fn added_tokens(&self, tokens: &[&str]) -> Vec<Value> {
+        let kinds = self.list("token_type").iter().zip(tokens).enumerate();
+        kinds
+            .filter_map(|(id, (kind, content))| {
+                let is_special = match kind {
+                    MetadataValue::Integer(CONTROL | UNKNOWN) => true,
+                    MetadataValue::Integer(USER_DEFINED) => false,
+                    _ => return None,
+                };
+                Some(json!({
+                    "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                    "normalized": false, "special": is_special,
+                }))
+            })
+            .collect()
+    }
+
+    /// The tokens that begin and end every text.
+    fn start_and_end(&self, tokens: &[&str], adds_start: bool) -> Value {
+        let token = |kind: &str| self.special_token(kind).filter(|token| tokens.contains(token));
+        let start = token("bos").filter(|_| self.flag("add_bos_token", adds_start));
+        let end = token("eos").filter(|_| self.flag("add_eos_token", false));
+        if start.is_none() && end.is_none() {
+            return Value::Null;
+        }
+        let special = |token: &str| json!({"SpecialToken": {"id": token, "type_id": 0}});
+        let around = |sequence: &str| {
+            let text = json!({"Sequence": {"id": sequence, "type_id": 0}});
+            start
+                .iter()
+                .map(|token| special(token))
+                .chain([text])
+                .chain(end.iter().map(|token| special(token)))
+                .collect()
+        };
+        let single: Vec<Value> = around("A");
+        let pair: Vec<Value> = single.iter().cloned().chain(around("B")).collect();
+        let mut specials = Map::new();
+        for token in start.iter().chain(&end) {
+            let id = tokens.iter().position(|other| other == token).unwrap_or(0);
+            specials.insert((*token).to_owned(), json!({"id": token, "ids": [id], "tokens": [token]}));
+        }
+        json!({"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": specials})
+    }
+}
+
+fn vocabulary(tokens: &[&str]) -> Map<String, Value> {
+    tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect()
+}
+
+/// The merges that SentencePiece's scores stand for: every way to make a token of two others, those of high scores first.
+fn merges(tokens: &[&str], scores: &[f64]) -> Vec<Value> {
+    let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
+    let mut merges = Vec::new();
+    for (token, score) in tokens.iter().zip(scores) {
+        let mut splits: Vec<(&str, &str)> = (token.char_indices().skip(1))
+            .map(|(position, _)| token.split_at(position))
+            .filter(|(left, right)| ids.contains_key(left) && ids.contains_key(right))
+            .collect();
+        splits.sort_by_key(|(left, right)| (ids[left], ids[right]));
+        merges.extend(splits.into_iter().map(|(left, right)| (*score, left, right)));
+    }
+    let lengths = |left: &str, right: &str| (left.chars().count(), right.chars().count());
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| lengths(b.1, b.2).cmp(&lengths(a.1, a.2))));
+    merges.into_iter().map(|(_, left, right)| json!([left, right])).collect()
+}

@@ -1,0 +1,122 @@
+//! PyTorch's own files (`.bin`, `.pt`, `.pth`): a zip archive with a pickle and the bytes of each tensor's storage.
+//!
+//! A pickle is a program that may call any function of Python. The reader here knows the calls that rebuild tensors, and stops with an
+//! error at any other.
+
+mod pickle;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use shardax::error::Result;
+use shardax::prelude::*;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::error::{damaged, file_size, io_error, value_error};
+
+/// A tensor, and where its elements are.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub name: String,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    /// In elements.
+    pub strides: Vec<usize>,
+    /// The position of the first element in the file.
+    pub offset: u64,
+    /// The bytes from the first element to the last.
+    pub bytes: u64,
+}
+
+/// Pickles are no longer.
+const MAX_PICKLE: u64 = 100_000_000;
+
+/// True for the endings of PyTorch's files.
+pub(crate) fn is_named(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "bin" || extension == "pt" || extension == "pth")
+}
+
+/// Lists the tensors of a file. Dictionaries in dictionaries have names with dots.
+///
+/// Fails if the file is damaged, and if its pickle does anything but rebuild tensors.
+pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
+    file_size(path)?;
+    let mut file = BufReader::new(File::open(path).map_err(|error| io_error("read", path, &error))?);
+    let mut archive = match ZipArchive::new(&mut file) {
+        Ok(archive) => archive,
+        Err(error) => {
+            let what = format!("{} is no zip archive, as PyTorch writes since version 1.6: {error}", path.display());
+            let help = "load it in Python and save it again: `torch.save(torch.load(path), path)`";
+            return Err(value_error(what, help));
+        }
+    };
+    let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
+    let Some(prefix) = names.iter().find_map(|name| name.strip_suffix("data.pkl")) else {
+        return Err(damaged(path, 0, "the archive has no data.pkl"));
+    };
+    let mut parts = BTreeMap::new();
+    let (mut pickle, mut order) = (Vec::new(), Vec::new());
+    for index in 0..archive.len() {
+        let part =
+            archive.by_index(index).map_err(|error| damaged(path, 0, format!("an entry is damaged: {error}")))?;
+        let name = part.name().strip_prefix(prefix).unwrap_or_default().to_owned();
+        if name == "data.pkl" {
+            part.take(MAX_PICKLE).read_to_end(&mut pickle).map_err(|error| io_error("read", path, &error))?;
+        } else if name == "byteorder" {
+            part.take(16).read_to_end(&mut order).map_err(|error| io_error("read", path, &error))?;
+        } else if let Some(key) = name.strip_prefix("data/") {
+            if part.compression() != CompressionMethod::Stored {
+                return Err(damaged(path, part.data_start(), format!("the storage {key:?} is compressed")));
+            }
+            parts.insert(key.to_owned(), (part.data_start(), part.size()));
+        }
+    }
+    if order == b"big" {
+        return Err(value_error(
+            format!("{} has numbers in the order big-endian", path.display()),
+            "save it on another machine",
+        ));
+    }
+    let parsed = pickle::tensors(&pickle).map_err(|what| {
+        let what = format!("{} is not read: {what}", path.display());
+        value_error(what, "save a dictionary of tensors: `torch.save(model.state_dict(), path)`, or use safetensors")
+    })?;
+    parsed.into_iter().map(|tensor| placed(path, tensor, &parts)).collect()
+}
+
+/// The tensor's place in the file.
+fn placed(path: &Path, tensor: pickle::Rebuilt, parts: &BTreeMap<String, (u64, u64)>) -> Result<Tensor> {
+    let pickle::Rebuilt { name, dtype, storage, offset, shape, strides } = tensor;
+    let Some((start, size)) = parts.get(&storage).copied() else {
+        return Err(damaged(path, 0, format!("the storage {storage:?} of {name:?} is missing")));
+    };
+    let element = dtype.byte_size() as u64;
+    let bytes = (|| {
+        if strides.len() != shape.len() {
+            return None;
+        }
+        if shape.contains(&0) {
+            return Some(0);
+        }
+        let steps = shape.iter().zip(&strides).map(|(size, stride)| (*size as u64 - 1).checked_mul(*stride as u64));
+        let last = steps.into_iter().try_fold(0u64, |sum, step| sum.checked_add(step?))?;
+        last.checked_add(1)?.checked_mul(element)
+    })();
+    let begin = (offset as u64).checked_mul(element);
+    let end = begin.and_then(|begin| begin.checked_add(bytes?));
+    // An expanded tensor has more elements than its storage: bounded, so that none takes more memory than a file can ask for.
+    let elements = shape.iter().try_fold(element, |product, size| product.checked_mul(*size as u64));
+    match (begin, bytes, end) {
+        (Some(begin), Some(bytes), Some(end)) if end <= size && elements.is_some_and(|elements| elements <= size) => {
+            Ok(Tensor { name, dtype, shape, strides, offset: start + begin, bytes })
+        }
+        _ => {
+            let what = format!(
+                "the tensor {name:?} of {shape:?} with strides {strides:?} at element {offset} is not in its storage of {size} bytes"
+            );
+            Err(damaged(path, start, what))
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! The part of pickle's language that `torch.save` writes for dictionaries of tensors.
+
+use std::collections::HashMap;
+
+use shardax::prelude::*;
+
+/// A tensor as a pickle rebuilds it.
+#[derive(Clone, Debug)]
+pub(super) struct Rebuilt {
+    pub name: String,
+    pub dtype: DType,
+    /// The storage's key in the archive.
+    pub storage: String,
+    /// The first element in the storage.
+    pub offset: usize,
+    pub shape: Vec<usize>,
+    pub strides: Vec<usize>,
+}
+
+/// A value's place among all values: pickles share them.
+type Id = usize;
+
+#[derive(Clone, Debug)]
+enum Value {
+    /// Begins a list of arguments.
+    Mark,
+    /// A value that no tensor depends on: none, a boolean, a number.
+    Other,
+    Integer(i64),
+    Text(String),
+    Tuple(Vec<Id>),
+    List(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    /// A class or function that is known.
+    Known(Function),
+    Storage {
+        dtype: DType,
+        key: String,
+    },
+    Tensor {
+        dtype: DType,
+        storage: String,
+        offset: usize,
+        shape: Vec<usize>,
+        strides: Vec<usize>,
+    },
+}
+
+/// What pickles of tensors may call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Function {
+    OrderedDict,
+    RebuildTensor,
+    RebuildParameter,
+    /// A class of storages of this dtype.
+    StorageOf(DType),
+    /// A dtype by itself.
+    Dtype,
+}
+
+/// Dictionaries in dictionaries are no deeper.
+const MAX_DEPTH: usize = 8;
+/// No model has more arrays.
+const MAX_VALUES: usize = 1_000_000;
+
+fn known(module: &str, name: &str) -> Option<Function> {
+    Some(match (module, name) {
+        ("collections", "OrderedDict") => Function::OrderedDict,
+        ("torch._utils", "_rebuild_tensor_v2") => Function::RebuildTensor,
+        ("torch._utils", "_rebuild_parameter") => Function::RebuildParameter,
+        ("torch", "FloatStorage") => Function::StorageOf(DType::F32),
+        ("torch", "DoubleStorage") => Function::StorageOf(DType::F64),
+        ("torch", "HalfStorage") => Function::StorageOf(DType::F16),
+        ("torch", "BFloat16Storage") => Function::StorageOf(DType::Bf16),
+        ("torch", "LongStorage") => Function::StorageOf(DType::I64),
+        ("torch", "IntStorage") => Function::StorageOf(DType::I32),
+        ("torch", "ShortStorage") => Function::StorageOf(DType::I16),
+        ("torch", "CharStorage") => Function::StorageOf(DType::I8),
+        ("torch", "ByteStorage") => Function::StorageOf(DType::U8),
+        ("torch", "BoolStorage") => Function::StorageOf(DType::Bool),
+        ("torch", "float32" | "float16" | "bfloat16" | "float64" | "int64" | "int32") => Function::Dtype,
+        _ => return None,
+    })
+}
+
+/// Runs a pickle and lists the tensors of the dictionary that it builds. Errors say what it does otherwise.
+pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<Rebuilt>, String> {
+    let mut machine =
+        Machine { input: pickle, position: 0, values: Vec::new(), stack: Vec::new(), memo: HashMap::new() };
+    let root = machine.run()?;
+    let (mut tensors, mut visits) = (Vec::new(), 0);
+    machine.collect(root, "", 0, (&mut tensors, &mut visits))?;
+    match tensors.is_empty() {
+        true => Err("its pickle has no tensors".to_owned()),
+        false => Ok(tensors),
+    }
+}
+
+/// The state of a pickle as it runs.
+struct Machine<'a> {
+    input: &'a [u8],
+    position: usize,
+    values: Vec<Value>,
+    stack: Vec<Id>,
+    memo: HashMap<u32, Id>,
+}
+
+impl<'a> Machine<'a> {
+    /// Runs to the end and returns the value on the stack.
+    fn run(&mut self) -> Result<Id, String> {
+        loop {
+            let start = self.position;
+            let code = self.take(1)?[0];
+            match code {
+                b'.' => return self.pop(),
+                _ => self.step(code).map_err(|what| format!("at byte {start} of its pickle, {what}"))?,
+            }
+        }
+    }
+
+    fn step(&mut self, code: u8) -> Result<(), String> {
+        match code {
+            // The version, and lengths of frames.
+            0x80 => self.take(1).map(drop),
+            0x95 => self.take(8).map(drop),
+            b'(' => self.push(Value::Mark),
+            b'}' => self.push(Value::Dict(Vec::new())),
+            b']' => self.push(Value::List(Vec::new())),
+            b')' => self.push(Value::Tuple(Vec::new())),
+            b'N' | 0x88 | 0x89 => self.push(Value::Other),
+            b'G' => self.take(8).map(drop).and_then(|()| self.push(Value::Other)),
+            b'J' => {
+                let value = i32::from_le_bytes(self.bytes()?);
+                self.push(Value::Integer(value.into()))
+            }
+            b'K' => {
+                let [value] = self.bytes::<1>()?;
+                self.push(Value::Integer(value.into()))
+            }
+            b'M' => {
+                let value = u16::from_le_bytes(self.bytes()?);
+                self.push(Value::Integer(value.into()))
+            }
+            0x8a => self.long(),
+            b'X' => {
+                let length = u32::from_le_bytes(self.bytes()?) as usize;
+                self.text(length)
+            }
+            0x8c => {
+                let [length] = self.bytes::<1>()?;
+                self.text(length.into())
+            }
+            b'q' => {
+                let [index] = self.bytes::<1>()?;
+                self.remember(index.into())
+            }
+            b'r' => {
+                let index = u32::from_le_bytes(self.bytes()?);
+                self.remember(index)
+            }
+            0x94 => self.remember(self.memo.len() as u32),
+            b'h' => {
+                let [index] = self.bytes::<1>()?;
+                self.recall(index.into())
+            }
+            b'j' => {
+                let index = u32::from_le_bytes(self.bytes()?);
+                self.recall(index)
+            }
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.global(module, name)
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                let (module, name) = (self.as_text(module)?.to_owned(), self.as_text(name)?.to_owned());
+                self.global(&module, &name)
+            }
+            0x85..=0x87 => {
+                let mut items = Vec::new();
+                for _ in 0..code - 0x84 {
+                    items.insert(0, self.pop()?);
+                }
+                self.push(Value::Tuple(items))
+            }
+            b't' => {
+                let items = self.pop_to_mark()?;
+                self.push(Value::Tuple(items))
+            }
+            b'a' => {
+                let item = self.pop()?;
+                self.extend_list(vec![item])
+            }
+            b'e' => {
+                let items = self.pop_to_mark()?;
+                self.extend_list(items)
+            }
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.extend_dict(vec![key, value])
+            }
+            b'u' => {
+                let items = self.pop_to_mark()?;
+                self.extend_dict(items)
+            }
+            b'Q' => self.persistent(),
+            b'R' => self.call(),
+            // The attributes of a dictionary, such as `_metadata` of `state_dict`.
+            b'b' => {
+                let (_, target) = (self.pop()?, self.last()?);
+                match self.values[target] {
+                    Value::Dict(_) => Ok(()),
+                    _ => Err("it sets attributes of a value that is no dictionary".to_owned()),
+                }
+            }
+            b'0' => self.pop().map(drop),
+            other => {
+                Err(format!("it has the instruction {:?}, which no dictionary of tensors needs", char::from(other)))
+            }
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        let end = self.position.checked_add(count);
+        let bytes = end.and_then(|end| self.input.get(self.position..end)).ok_or("its pickle ends early")?;
+        self.position += count;
+        Ok(bytes)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let bytes = self.take(N)?;
+        Ok(std::array::from_fn(|i| bytes[i]))
+    }
+
+    fn line(&mut self) -> Result<&'a str, String> {
+        let rest = self.input.get(self.position..).unwrap_or_default();
+        let length = rest.iter().position(|byte| *byte == b'\n').ok_or("a name has no end")?;
+        let line = std::str::from_utf8(self.take(length)?).map_err(|_| "a name is not UTF-8")?;
+        self.take(1)?;
+        Ok(line)
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), String> {
+        self.stack.push(self.values.len());
+        self.values.push(value);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Id, String> {
+        let id = self.stack.pop().ok_or("its stack is empty")?;
+        match self.values[id] {
+            Value::Mark => Err("a mark is used as a value".to_owned()),
+            _ => Ok(id),
+        }
+    }
+
+    fn last(&self) -> Result<Id, String> {
+        self.stack.last().copied().ok_or_else(|| "its stack is empty".to_owned())
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Id>, String> {
+        let mark =
+            self.stack.iter().rposition(|id| matches!(self.values[*id], Value::Mark)).ok_or("a mark is missing")?;
+        let items = self.stack.split_off(mark + 1);
+        self.stack.pop();
+        Ok(items)
+    }
+
+    fn remember(&mut self, index: u32) -> Result<(), String> {
+        let id = self.last()?;
+        self.memo.insert(index, id);
+        Ok(())
+    }
+
+    fn recall(&mut self, index: u32) -> Result<(), String> {
+        let id = self.memo.get(&index).copied().ok_or_else(|| format!("it reads the memo {index}, which is empty"))?;
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn text(&mut self, length: usize) -> Result<(), String> {
+        let text = std::str::from_utf8(self.take(length)?).map_err(|_| "a text is not UTF-8")?;
+        self.push(Value::Text(text.to_owned()))
+    }
+
+    /// An integer of a given number of bytes, of which eight are kept.
+    fn long(&mut self) -> Result<(), String> {
+        let [length] = self.bytes::<1>()?;
+        let bytes = self.take(length.into())?;
+        let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        let fill = if negative { 0xff } else { 0 };
+        let value: [u8; 8] = std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(fill));
+        self.push(if bytes.len() <= 8 { Value::Integer(i64::from_le_bytes(value)) } else { Value::Other })
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> Result<(), String> {
+        match known(module, name) {
+            Some(function) => self.push(Value::Known(function)),
+            None => Err(format!("it calls {module}.{name}, which no dictionary of tensors needs")),
+        }
+    }
+
+    fn extend_list(&mut self, items: Vec<Id>) -> Result<(), String> {
+        let list = self.last()?;
+        match &mut self.values[list] {
+            Value::List(values) => {
+                values.extend(items);
+                Ok(())
+            }
+            _ => Err("it appends to a value that is no list".to_owned()),
+        }
+    }
+
+    fn extend_dict(&mut self, items: Vec<Id>) -> Result<(), String> {
+        let dict = self.last()?;
+        match &mut self.values[dict] {
+            Value::Dict(pairs) if items.len().is_multiple_of(2) => {
+                pairs.extend(items.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+                Ok(())
+            }
+            _ => Err("it sets items of a value that is no dictionary".to_owned()),
+        }
+    }
+
+    /// A storage: `('storage', class, key, device, size)`.
+    fn persistent(&mut self) -> Result<(), String> {
+        let id = self.pop()?;
+        let parts = self.as_tuple(id)?;
+        let wrong = "it refers to something other than a tensor's storage";
+        let (&[kind, class, key, _, _], true) = (parts, parts.len() == 5) else { return Err(wrong.to_owned()) };
+        match (&self.values[kind], &self.values[class], &self.values[key]) {
+            (Value::Text(kind), Value::Known(Function::StorageOf(dtype)), Value::Text(key)) if kind == "storage" => {
+                self.push(Value::Storage { dtype: *dtype, key: key.clone() })
+            }
+            _ => Err(wrong.to_owned()),
+        }
+    }
+
+    fn call(&mut self) -> Result<(), String> {
+        let (arguments, function) = (self.pop()?, self.pop()?);
+        let arguments = self.as_tuple(arguments)?.to_vec();
+        let Value::Known(function) = self.values[function] else {
+            return Err("it calls a value that is no function".to_owned());
+        };
+        match (function, arguments.as_slice()) {
+            (Function::OrderedDict, []) => self.push(Value::Dict(Vec::new())),
+            (Function::RebuildParameter, [tensor, ..]) => {
+                self.stack.push(*tensor);
+                Ok(())
+            }
+            (Function::RebuildTensor, [storage, offset, shape, strides, ..]) => {
+                let Value::Storage { dtype, key } = self.values[*storage].clone() else {
+                    return Err("a tensor is rebuilt without a storage".to_owned());
+                };
+                let (shape, strides) = (self.sizes(*shape)?, self.sizes(*strides)?);
+                let offset = self.size(*offset)?;
+                self.push(Value::Tensor { dtype, storage: key, offset, shape, strides })
+            }
+            _ => Err(format!("it calls {function:?} with {} arguments", arguments.len())),
+        }
+    }
+
+    fn size(&self, id: Id) -> Result<usize, String> {
+        match &self.values[id] {
+            Value::Integer(value) => usize::try_from(*value).map_err(|_| format!("a size is {value}")),
+            _ => Err("a size is no integer".to_owned()),
+        }
+    }
+
+    fn sizes(&self, id: Id) -> Result<Vec<usize>, String> {
+        self.as_tuple(id)?.iter().map(|id| self.size(*id)).collect()
+    }
+
+    fn as_tuple(&self, id: Id) -> Result<&[Id], String> {
+        match &self.values[id] {
+            Value::Tuple(items) => Ok(items),
+            _ => Err("a tuple is expected".to_owned()),
+        }
+    }
+
+    fn as_text(&self, id: Id) -> Result<&str, String> {
+        match &self.values[id] {
+            Value::Text(text) => Ok(text),
+            _ => Err("a text is expected".to_owned()),
+        }
+    }
+
+    /// Adds the tensors of a value, with names of the dictionaries around them.
+    ///
+    /// Dictionaries may be shared, so that a short pickle can describe more values than memory holds: visits are counted.
+    fn collect(
+        &self,
+        id: Id,
+        name: &str,
+        depth: usize,
+        (tensors, visits): (&mut Vec<Rebuilt>, &mut usize),
+    ) -> Result<(), String> {
+        *visits += 1;
+        match &self.values[id] {
+            _ if *visits > MAX_VALUES => Err(format!("it has more than {MAX_VALUES} values")),
+            Value::Tensor { dtype, storage, offset, shape, strides } => {
+                tensors.push(Rebuilt {
+                    name: name.to_owned(),
+                    dtype: *dtype,
+                    storage: storage.clone(),
+                    offset: *offset,
+                    shape: shape.clone(),
+                    strides: strides.clone(),
+                });
+                Ok(())
+            }
+            Value::Dict(_) if depth >= MAX_DEPTH => Err(format!("dictionaries are nested more than {MAX_DEPTH} times")),
+            Value::Dict(pairs) => {
+                for (key, value) in pairs {
+                    // Others are numbered values, such as an optimizer's state.
+                    if let Value::Text(key) = &self.values[*key] {
+                        let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                        self.collect(*value, &name, depth + 1, (&mut *tensors, &mut *visits))?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Models whose weights stay in few bits in memory.
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use shardax::error::Result;
+use shardax::sharding::Sharding;
+use shardax::tree::TreeDef;
+use shardax_nn::prelude::*;
+
+use super::{Groups, Integers};
+use crate::error::value_error;
+use crate::huggingface::{Layout, LoadOptions, Place, Pretrained, Raw, read_each};
+
+/// A model whose quantized weights stay in few bits in memory. The program widens each weight where it is used.
+///
+/// It is loaded from a GGUF file, or from a folder whose weights are quantized by GPTQ or AWQ. Weights that the file has in 16 or 32
+/// bits are ordinary arrays. [`unpack`](Packed::unpack) returns the model, within a program so that the compiler places the widening
+/// before each product: memory holds the weights in few bits, and one of them in the dtype of computing.
+///
+/// ```no_run
+/// use shardax_models::{Decoder, GenerateOptions, Packed};
+/// use shardax_nn::prelude::*;
+///
+/// let model = Packed::<Decoder>::from_pretrained("Qwen3-0.6B-Q4_K_M.gguf")?;
+/// let logits = jit(|model: Packed<Decoder>, tokens: Array| -> Result<Array> { Ok(model.unpack()?.forward(tokens)) });
+/// let logits = logits.call((&model, array([[464, 3290]])))?;
+/// let written = model.generate(&[vec![464, 3290]], &GenerateOptions::new(20))?;
+/// # let _ = (logits, written);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Module, Clone, Debug)]
+pub struct Packed<M: Module + 'static> {
+    weights: Vec<Weight>,
+    #[tree(static)]
+    structure: TreeDef,
+    #[tree(static)]
+    model: Of<M>,
+}
+
+/// The type of a model.
+struct Of<M>(PhantomData<fn() -> M>);
+
+/// One array of a model.
+#[derive(Module, Clone, Debug)]
+enum Weight {
+    Plain(Array),
+    Blocks(Blocks),
+}
+
+/// A matrix of integers in groups, each with a scale.
+#[derive(Module, Clone, Debug)]
+struct Blocks {
+    /// `[rows, groups, group]`, int4, uint4 or int8.
+    values: Frozen,
+    /// `[rows, groups]`, float16 if that is exact, otherwise float32.
+    scales: Frozen,
+    /// `[rows, groups]`
+    minima: Option<Frozen>,
+    /// `[columns]`, the stored position of each column.
+    order: Option<Frozen>,
+    #[tree(static)]
+    form: Form,
+}
+
+/// The array that blocks become.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Form {
+    is_transposed: bool,
+    shape: Vec<usize>,
+    dtype: DType,
+}
+
+impl<M: Pretrained + 'static> Packed<M> {
+    /// Loads the model in a GGUF file, or in a folder of `transformers`.
+    ///
+    /// Fails as [`Pretrained::from_pretrained`] does.
+    #[track_caller]
+    pub fn from_pretrained(path: impl AsRef<Path>) -> Result<Self> {
+        Self::from_pretrained_with(path, &LoadOptions::new())
+    }
+
+    /// Loads the model with the given dtypes and shardings. A matrix is split by rows and by groups, as the rules split its outputs and
+    /// inputs.
+    #[track_caller]
+    pub fn from_pretrained_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
+        let location = std::panic::Location::caller();
+        load(path.as_ref(), options).map_err(|error| error.at(location))
+    }
+}
+
+impl<M: Module + 'static> Packed<M> {
+    /// The model with all weights in the dtype of computing.
+    ///
+    /// Call it within a program: outside of one all weights are widened in memory.
+    #[track_caller]
+    pub fn unpack(&self) -> Result<M> {
+        let arrays: Vec<Array> = self.weights.iter().map(Weight::widened).collect();
+        tree::unflatten(&self.structure, &arrays)
+    }
+
+    /// The number of weights that are stored in few bits, of all.
+    pub fn packed_count(&self) -> (usize, usize) {
+        let packed = self.weights.iter().filter(|weight| matches!(weight, Weight::Blocks(_))).count();
+        (packed, self.weights.len())
+    }
+}
+
+fn load<M: Pretrained + 'static>(path: &Path, options: &LoadOptions) -> Result<Packed<M>> {
+    let (weights, structure) = read_each::<M, _>(path, options, read)?;
+    Ok(Packed { weights, structure, model: Of(PhantomData) })
+}
+
+/// Reads one array, in few bits if its file has it so.
+fn read(place: &Place<'_>) -> Result<Weight> {
+    let groups = match place.layout {
+        Layout::Same | Layout::Transposed | Layout::Rows { .. } if place.like.ndim() >= 2 => place.groups()?,
+        _ => None,
+    };
+    let Some(mut groups) = groups.filter(|groups| groups.shape.len() == 2) else {
+        return place.array().map(Weight::Plain);
+    };
+    if let Layout::Rows { start, end, of } = place.layout {
+        if groups.shape[0] != of || start > end || end > of {
+            return place.array().map(Weight::Plain);
+        }
+        groups = groups.select_rows(&(start..end).collect::<Vec<_>>());
+    }
+    let is_transposed = !matches!(place.layout, Layout::Same);
+    let shape = place.like.shape().to_vec();
+    if groups.shape.iter().product::<usize>() != shape.iter().product::<usize>() {
+        let what = format!("`{}` is {shape:?}, and the file has {:?}", place.path, groups.shape);
+        return Err(value_error(what, "look whether the configuration belongs to the files"));
+    }
+    let form = Form { is_transposed, shape, dtype: place.like.dtype() };
+    let sharding = place.sharding_of_groups(is_transposed, [groups.shape[0], groups.groups_per_row()])?;
+    Blocks::new(&groups, form, sharding).map(Weight::Blocks)
+}
+
+impl Weight {
+    fn widened(&self) -> Array {
+        match self {
+            Weight::Plain(array) => array.clone(),
+            Weight::Blocks(blocks) => blocks.widened(),
+        }
+    }
+}
+
+impl Blocks {
+    /// Moves groups to the device.
+    fn new(groups: &Groups, form: Form, sharding: Option<[Sharding; 2]>) -> Result<Blocks> {
+        let (rows, per_row) = (groups.shape[0], groups.groups_per_row());
+        let dtype = match groups.integers {
+            Integers::Signed4 => DType::I4,
+            Integers::Unsigned4 => DType::U4,
+            Integers::Signed8 => DType::I8,
+        };
+        let [of_values, of_scales] = match sharding {
+            Some([values, scales]) => [Some(values), Some(scales)],
+            None => [None, None],
+        };
+        let bytes = groups.values.iter().map(|value| *value as u8).collect();
+        let values = Raw { dtype, shape: vec![rows, per_row, groups.group], bytes }.to_array(of_values)?;
+        let numbers =
+            |numbers: &[f32]| narrowed(&[rows, per_row], numbers).to_array(of_scales.clone()).map(Frozen::new);
+        let order = groups.order.as_ref().map(|order| Array::from_slice(order, &[order.len()])).transpose()?;
+        Ok(Blocks {
+            values: Frozen::new(values),
+            scales: numbers(&groups.scales)?,
+            minima: if groups.minima.is_empty() { None } else { Some(numbers(&groups.minima)?) },
+            order: order.map(Frozen::new),
+            form,
+        })
+    }
+
+    fn widened(&self) -> Array {
+        let wide = |array: &Array| array.astype(DType::F32).expand_dims(-1);
+        let mut numbers = self.values.astype(DType::F32) * wide(&self.scales);
+        if let Some(minima) = &self.minima {
+            numbers = numbers - wide(minima);
+        }
+        let (rows, columns) = (self.values.shape()[0], self.values.shape()[1] * self.values.shape()[2]);
+        let mut matrix = numbers.reshape([rows, columns]).astype(self.form.dtype);
+        if let Some(order) = &self.order {
+            matrix = take(&matrix, &**order, 1);
+        }
+        if self.form.is_transposed {
+            matrix = matrix.t();
+        }
+        matrix.reshape(self.form.shape.as_slice())
+    }
+}
+
+/// The numbers in float16 if that changes none, otherwise in float32.
+fn narrowed(shape: &[usize], numbers: &[f32]) -> Raw {
+    let halves: Vec<half::f16> = numbers.iter().map(|number| half::f16::from_f32(*number)).collect();
+    if halves.iter().zip(numbers).any(|(half, number)| half.to_f32() != *number) {
+        return Raw::of_f32(shape.to_vec(), numbers);
+    }
+    let bytes = halves.iter().flat_map(|half| half.to_ne_bytes()).collect();
+    Raw { dtype: DType::F16, shape: shape.to_vec(), bytes }
+}
+
+impl<M> Clone for Of<M> {
+    fn clone(&self) -> Self {
+        Of(PhantomData)
+    }
+}
+
+impl<M> PartialEq for Of<M> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<M> Eq for Of<M> {}
+
+impl<M> std::fmt::Debug for Of<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(std::any::type_name::<M>())
+    }
+}
+
+impl<M> std::hash::Hash for Of<M> {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}

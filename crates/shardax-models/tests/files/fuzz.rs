@@ -1,0 +1,63 @@
+//! Mutants of GGUF and PyTorch files: each is loaded or is an error (`shardax/tests/common/mutants.rs`).
+
+use std::path::Path;
+
+use shardax_models::gguf::Gguf;
+use shardax_models::huggingface::Weights;
+use shardax_models::{Decoder, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::Folder;
+use super::mutating::{self, Format};
+use super::{golden, setup};
+
+/// Memory of a process that also has the plugin, in MiB.
+const PLUGIN: u64 = 3 << 10;
+
+/// A file that `load` reads under a name with the format's ending.
+fn format<'a>(
+    name: &'static str,
+    (file, ending): (&str, &'static str),
+    here: &Path,
+    load: impl Fn(&Path) -> Result<()> + 'a,
+) -> Format<'a> {
+    let copy = here.join(format!("{name}.{ending}"));
+    let read = move |mutant: &Path| {
+        std::fs::copy(mutant, &copy).expect("the mutant");
+        load(&copy)
+    };
+    Format::new(name, vec![std::fs::read(golden(file)).expect("a file")], read).memory(PLUGIN)
+}
+
+fn read_all(path: &Path) -> Result<()> {
+    let weights = Weights::open(path)?;
+    weights.names().try_for_each(|name| weights.get(name).map(drop))
+}
+
+fn formats(here: &Path) -> Vec<Format<'static>> {
+    let header = |path: &Path| Gguf::open(path).map(drop);
+    let model = |path: &Path| Decoder::from_pretrained(path).map(drop);
+    vec![
+        format("gguf blocks", ("gguf/blocks.gguf", "gguf"), here, read_all),
+        format("gguf header", ("gguf/gpt2.gguf", "gguf"), here, header).within(|bytes| 0..bytes.len().min(2500)),
+        format("gguf model", ("gguf/llama.gguf", "gguf"), here, model).within(|bytes| 0..bytes.len().min(2500)),
+        format("pytorch file", ("pytorch/tensors.pt", "pt"), here, read_all),
+    ]
+}
+
+#[test]
+#[ignore = "run by `mutated_files_are_loaded_or_errors`"]
+fn reads_mutants() -> Result<()> {
+    setup();
+    let Some(folder) = mutating::folder() else { return Ok(()) };
+    mutating::read(&formats(&folder), &folder);
+    Ok(())
+}
+
+#[test]
+fn mutated_files_are_loaded_or_errors() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    mutating::run("fuzz::reads_mutants", &formats(&folder.0), &folder.0, 60);
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! GGUF files: values, configurations, tokenizers and errors.
+
+use shardax_models::gguf::{Gguf, MetadataValue};
+use shardax_models::huggingface::Weights;
+use shardax_models::{Config, Decoder, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{golden, same_arrays, setup};
+
+/// Random bits in every type, and the numbers that llama.cpp's Python package makes of them.
+#[test]
+fn blocks_are_the_numbers_of_ggml() -> Result<()> {
+    setup();
+    same_arrays(&Weights::open(golden("gguf/blocks.safetensors"))?, &Weights::open(golden("gguf/blocks.gguf"))?)
+}
+
+/// The folder with fields of `config.json` replaced, because the format has no place for them.
+fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
+    let here = Folder::new();
+    let text = std::fs::read(golden(name).join("config.json")).expect("a file");
+    let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&text).expect("JSON");
+    for (field, value) in fields {
+        config.insert((*field).to_owned(), serde_json::from_str(value).expect("JSON"));
+    }
+    here.write("config.json", serde_json::to_vec(&config).expect("JSON"));
+    for file in std::fs::read_dir(golden(name)).expect("a folder") {
+        let path = file.expect("a file").path();
+        let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        if file.starts_with("model") {
+            here.write(file, std::fs::read(&path).expect("a file"));
+        }
+    }
+    here
+}
+
+/// llama.cpp's names, order of rows, norms and transposed kernels give the logits of the folder.
+#[test]
+fn models_have_the_logits_of_their_folders() -> Result<()> {
+    setup();
+    let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
+    let tokens = array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [30, 29, 2, 7, 11, 13, 17, 19, 23]]);
+    for name in ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi", "phi3"] {
+        let fields: &[(&str, &str)] = match name {
+            "gemma2" | "gemma3" => &[("query_pre_attn_scalar", "8")],
+            // The format has no windows of some layers.
+            "qwen2" => &[("use_sliding_window", "false"), ("layer_types", "null")],
+            _ => &[],
+        };
+        let folder = folder_with(name, fields);
+        let expected = forward.call((&Decoder::from_pretrained(&folder.0)?, &tokens))?;
+        let model = Decoder::from_pretrained(golden(&format!("gguf/{name}.gguf")))?;
+        let logits = forward.call((&model, &tokens))?;
+        let error = (&logits - &expected).abs().max(..).item::<f32>()?;
+        assert!(error < 1e-5, "{name}: {error}");
+        assert!(expected.abs().max(..).item::<f32>()? > 0.1, "{name}");
+    }
+    Ok(())
+}
+
+/// A value of metadata.
+#[allow(dead_code)] // Tests of texts use them all.
+pub enum Value<'a> {
+    U32(u32),
+    F32(f32),
+    Bool(bool),
+    Text(&'a str),
+    Texts(&'a [&'a str]),
+    Numbers(&'a [f32]),
+    Integers(&'a [i32]),
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// A GGUF file of version 3: metadata, and tensors with their types' numbers, row-major shapes and bytes.
+pub fn written(metadata: &[(&str, Value<'_>)], tensors: &[(&str, u32, &[usize], Vec<u8>)]) -> Vec<u8> {
+    let mut out = b"GGUF\x03\0\0\0".to_vec();
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata {
+        text(&mut out, key);
+        let mut list = |kind: u32, count: usize| {
+            out.extend(9u32.to_le_bytes());
+            out.extend(kind.to_le_bytes());
+            out.extend((count as u64).to_le_bytes());
+        };
+        match value {
+            Value::U32(value) => out.extend([4u32.to_le_bytes(), value.to_le_bytes()].concat()),
+            Value::F32(value) => out.extend([6u32.to_le_bytes(), value.to_le_bytes()].concat()),
+            Value::Bool(value) => out.extend([&7u32.to_le_bytes()[..], &[u8::from(*value)]].concat()),
+            Value::Text(value) => {
+                out.extend(8u32.to_le_bytes());
+                text(&mut out, value);
+            }
+            Value::Texts(values) => {
+                list(8, values.len());
+                values.iter().for_each(|value| text(&mut out, value));
+            }
+            Value::Numbers(values) => {
+                list(6, values.len());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Value::Integers(values) => {
+                list(5, values.len());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+        }
+    }
+    let mut offset = 0;
+    for (name, kind, shape, bytes) in tensors {
+        text(&mut out, name);
+        out.extend((shape.len() as u32).to_le_bytes());
+        out.extend(shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
+        out.extend(kind.to_le_bytes());
+        out.extend((offset as u64).to_le_bytes());
+        offset = (offset + bytes.len()).next_multiple_of(32);
+    }
+    for (_, _, _, bytes) in tensors {
+        out.resize(out.len().next_multiple_of(32), 0);
+        out.extend(bytes);
+    }
+    out
+}
+
+#[test]
+fn damaged_files_are_errors() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let open = |bytes: &[u8]| Gguf::open(here.write("a.gguf", bytes)).map(drop);
+    let file = std::fs::read(golden("gguf/llama.gguf")).expect("a file");
+    open(&file)?;
+    fails(open(b"GGU"), &["a.gguf is damaged", "the letters \"GGUF\" of 4 bytes should follow, and 3 bytes do"]);
+    fails(open(b"GGML\0\0\0\0"), &["at byte 0, the letters \"GGUF\" are missing"]);
+    fails(open(b"GGUF\x01\0\0\0"), &["the version is 1, and versions 2 and 3 are known"]);
+    for end in [4, 8, 16, 24, 100, 500, 700, file.len() - 1] {
+        fails(open(&file[..end]), &["a.gguf is damaged"]);
+    }
+    let mut many = file.clone();
+    many[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    fails(open(&many), &["tensors should follow"]);
+
+    let tensor = |kind: u32, shape: &'static [usize], bytes: usize| written(&[], &[("a", kind, shape, vec![0; bytes])]);
+    fails(open(&tensor(99, &[2], 8)), &["the tensor \"a\" is of ggml's type 99; the known types are F32, F16"]);
+    fails(open(&tensor(8, &[2, 31], 64)), &["of [2, 31] has no rows of entire Q8_0 blocks"]);
+    fails(open(&tensor(0, &[1 << 40, 1 << 40], 8)), &["has no rows of entire F32 blocks"]);
+    fails(open(&tensor(0, &[64], 8)), &["the tensor \"a\" has 256 bytes at 0"]);
+    fails(open(&written(&[], &[("a", 0, &[1], vec![0; 4]), ("a", 0, &[1], vec![0; 4])])), &["is there twice"]);
+    fails(open(&written(&[("x", Value::U32(1)), ("x", Value::U32(1))], &[])), &["metadata key \"x\" is there twice"]);
+    fails(open(&written(&[("general.alignment", Value::U32(3))], &[])), &["not a power of two"]);
+    let mut boolean = written(&[("x", Value::Bool(true))], &[]);
+    *boolean.last_mut().expect("a byte") = 2;
+    fails(open(&boolean), &["a boolean is 2"]);
+    Ok(())
+}
+
+#[test]
+fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let config = |more: &[(&'static str, Value<'static>)]| {
+        let mut metadata = vec![
+            ("general.architecture", Value::Text("llama")),
+            ("llama.block_count", Value::U32(1)),
+            ("llama.embedding_length", Value::U32(16)),
+            ("llama.feed_forward_length", Value::U32(16)),
+            ("llama.attention.head_count", Value::U32(2)),
+            ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ];
+        for (key, value) in more {
+            metadata.retain(|(other, _)| other != key);
+            metadata.push((
+                key,
+                match value {
+                    Value::U32(value) => Value::U32(*value),
+                    Value::F32(value) => Value::F32(*value),
+                    Value::Text(value) => Value::Text(value),
+                    _ => Value::Bool(true),
+                },
+            ));
+        }
+        let table = ("token_embd.weight", 0, &[5, 16][..], vec![0; 320]);
+        Config::open(here.write("a.gguf", written(&metadata, &[table])))
+    };
+    let known = config(&[])?;
+    assert_eq!(known.get("model_type").and_then(|value| value.as_str()), Some("llama"));
+    assert_eq!(known.get("rms_norm_eps").and_then(|value| value.as_f64()), Some(1e-5));
+    assert_eq!(known.get("vocab_size").and_then(|value| value.as_u64()), Some(5));
+    fails(config(&[("general.architecture", Value::Text("rwkv"))]), &["its architecture is \"rwkv\"", "llama"]);
+    fails(config(&[("llama.attention.clamp_kqv", Value::F32(8.0))]), &["`llama.attention.clamp_kqv` is Float(8.0)"]);
+    fails(config(&[("llama.expert_count", Value::U32(8))]), &["8 experts"]);
+    fails(
+        config(&[("llama.block_count", Value::Text("one"))]),
+        &["`llama.block_count` is Text(\"one\"), and not a size"],
+    );
+    fails(config(&[("llama.rope.dimension_count", Value::U32(4))]), &["rotary positions turn 4 features of 8"]);
+    fails(config(&[("llama.vocab_size", Value::U32(6))]), &["`vocab_size` is 6, and the table of tokens has 5 rows"]);
+    fails(config(&[("llama.rope.scaling.type", Value::Text("odd"))]), &["scaled as Some(\"odd\")"]);
+
+    let file = Gguf::open(golden("gguf/llama.gguf"))?;
+    assert_eq!(file.architecture()?, "llama");
+    assert_eq!(file.metadata()["llama.block_count"], MetadataValue::Integer(2));
+    assert!(file.tensors().any(|(name, shape)| name == "token_embd.weight" && shape == [33, 16]));
+    Ok(())
+}

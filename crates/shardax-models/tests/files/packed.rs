@@ -1,0 +1,148 @@
+//! Models whose weights stay in few bits, and the kernels of GPTQ, AWQ and gpt-oss.
+
+use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
+use shardax_models::{Config, Decoder, GenerateOptions, LoadOptions, Packed, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::gguf::{Value, written};
+use super::{golden, setup};
+
+/// Rows of `width` elements in blocks of this type, of small numbers.
+fn blocks(rng: &mut fastrand::Rng, kind: u32, rows: usize, width: usize) -> Vec<u8> {
+    // The elements and the bytes of a block, and where it has numbers in float16.
+    let (elements, size, halves): (usize, usize, &[usize]) = match kind {
+        2 => (32, 18, &[0]),
+        3 => (32, 20, &[0, 2]),
+        8 => (32, 34, &[0]),
+        12 => (256, 144, &[0, 2]),
+        _ => (256, 210, &[208]),
+    };
+    let mut bytes = Vec::new();
+    for _ in 0..rows * width / elements {
+        let mut block: Vec<u8> = (0..size).map(|_| rng.u8(..)).collect();
+        for at in halves {
+            // About 0.001.
+            block[*at..at + 2].copy_from_slice(&[rng.u8(..), 0x14]);
+        }
+        bytes.extend(block);
+    }
+    bytes
+}
+
+/// A Llama with matrices of several types.
+fn llama() -> Vec<u8> {
+    let rng = &mut fastrand::Rng::with_seed(0);
+    let metadata = [
+        ("general.architecture", Value::Text("llama")),
+        ("llama.block_count", Value::U32(1)),
+        ("llama.embedding_length", Value::U32(256)),
+        ("llama.feed_forward_length", Value::U32(256)),
+        ("llama.attention.head_count", Value::U32(4)),
+        ("llama.attention.head_count_kv", Value::U32(2)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+    ];
+    let matrices: [(&str, u32, &[usize]); 8] = [
+        ("token_embd.weight", 14, &[40, 256]),
+        ("blk.0.attn_q.weight", 12, &[256, 256]),
+        ("blk.0.attn_k.weight", 2, &[128, 256]),
+        ("blk.0.attn_v.weight", 14, &[128, 256]),
+        ("blk.0.attn_output.weight", 8, &[256, 256]),
+        ("blk.0.ffn_gate.weight", 3, &[256, 256]),
+        ("blk.0.ffn_up.weight", 12, &[256, 256]),
+        ("blk.0.ffn_down.weight", 2, &[256, 256]),
+    ];
+    let mut tensors: Vec<_> = matrices
+        .into_iter()
+        .map(|(name, kind, shape)| (name, kind, shape, blocks(rng, kind, shape[0], shape[1])))
+        .collect();
+    for name in ["blk.0.attn_norm.weight", "blk.0.ffn_norm.weight", "output_norm.weight"] {
+        tensors.push((name, 0, &[256], 1.0f32.to_le_bytes().repeat(256)));
+    }
+    written(&metadata, &tensors)
+}
+
+#[test]
+fn packed_models_compute_as_widened_ones() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let path = here.write("llama.gguf", llama());
+    let (packed, wide) = (Packed::<Decoder>::from_pretrained(&path)?, Decoder::from_pretrained(&path)?);
+    assert_eq!(packed.packed_count(), (8, 11));
+    let bytes = |leaves: Vec<Array>| leaves.iter().map(|leaf| leaf.size() * leaf.dtype().bits() / 8).sum::<usize>();
+    assert!(bytes(tree::leaves(&packed)) * 3 < bytes(tree::leaves(&wide)));
+
+    let (left, right) = (packed.unpack()?, &wide);
+    for ((path, left), (_, right)) in tree::leaves_with_path(&left).iter().zip(tree::leaves_with_path(right)) {
+        assert_eq!(left.to_vec::<f32>()?, right.to_vec::<f32>()?, "{path}");
+    }
+    let tokens = array([[3, 1, 4, 1, 5]]);
+    let forward = jit(|model: Packed<Decoder>, tokens: Array| -> Result<Array> { Ok(model.unpack()?.forward(tokens)) });
+    let (found, expected) = (forward.call((&packed, &tokens))?, wide.forward(&tokens));
+    assert!(allclose(&found, &expected, 1e-4, 1e-5)?);
+    assert!(expected.abs().max(..).item::<f32>()? > 0.1);
+
+    let prompts = [vec![3, 1, 4], vec![7]];
+    let options = GenerateOptions::new(6);
+    assert_eq!(packed.generate(&prompts, &options)?, wide.generate(&prompts, &options)?);
+    Ok(())
+}
+
+/// Rows and groups are split as the rules split outputs and inputs.
+#[test]
+fn packed_models_are_split_over_a_mesh() -> Result<()> {
+    setup();
+    let here = Folder::new();
+    let path = here.write("llama.gguf", llama());
+    let mesh = make_mesh([("model", 2)])?;
+    let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
+    let split = Packed::<Decoder>::from_pretrained_with(&path, &LoadOptions::new().rules(&rules))?;
+    let is_split = |leaf: &Array| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated());
+    assert_eq!(tree::leaves(&split).iter().filter(|leaf| leaf.ndim() == 3 && is_split(leaf)).count(), 8);
+    let alone = Packed::<Decoder>::from_pretrained(&path)?;
+    let tokens = array([[3, 1, 4, 1, 5]]);
+    let forward = jit(|model: Packed<Decoder>, tokens: Array| -> Result<Array> { Ok(model.unpack()?.forward(tokens)) });
+    let (found, expected) = (forward.call((&split, &tokens))?, forward.call((&alone, &tokens))?);
+    let (found, expected) = (found.to_vec::<f32>()?, expected.to_vec::<f32>()?);
+    assert!(
+        found.iter().zip(&expected).all(|(found, expected)| (found - expected).abs() < 1e-5 + 1e-4 * expected.abs())
+    );
+    Ok(())
+}
+
+/// The kernels of GPTQ and AWQ, and of the experts of gpt-oss, are those of their definitions.
+#[test]
+fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
+    setup();
+    for (name, config) in [
+        ("gptq", r#"{"quant_method": "gptq", "bits": 4}"#),
+        ("gptq_order", r#"{"quant_method": "gptq", "bits": 4, "desc_act": true}"#),
+        ("gptq8", r#"{"quant_method": "gptq", "bits": 8}"#),
+        ("awq", r#"{"quant_method": "awq", "bits": 4, "version": "GEMM"}"#),
+        ("mxfp4", r#"{"quant_method": "mxfp4"}"#),
+    ] {
+        let config = Config::from_json(&format!("{{\"quantization_config\": {config}}}"))?;
+        let weights = Weights::open(golden(&format!("quantized/{name}.safetensors")))?.quantized(&config)?;
+        let expected = weights.get("expected")?;
+        let kernel = if name == "mxfp4" { "experts.up" } else { "layer.weight" };
+        assert_eq!(weights.names().collect::<Vec<_>>().len(), 2, "{name}");
+        let found = weights.get(kernel)?;
+        assert_eq!(found.shape(), expected.shape(), "{name}");
+        assert_eq!(found.to_vec::<f32>()?, expected.to_vec::<f32>()?, "{name}");
+    }
+    let keys = KeyMap::new().array("kernel", "layer.weight", Layout::Transposed);
+    let layer = Linear::builder(64, 16).use_bias(false).build(&mut Rngs::new(0));
+    let config = Config::from_json(r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#)?;
+    let weights = Weights::open(golden("quantized/gptq.safetensors"))?.quantized(&config)?;
+    let loaded = load(&weights, &layer, &keys, &Rules::default())?;
+    assert_eq!(loaded.kernel.t().to_vec::<f32>()?, weights.get("expected")?.to_vec::<f32>()?);
+
+    let other = |json: &str| Config::from_json(json).and_then(|config| weights.clone().quantized(&config));
+    fails(other(r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#), &["GPTQ of 3 bits"]);
+    fails(other(r#"{"quantization_config": {"quant_method": "awq", "version": "gemv"}}"#), &["version \"gemv\""]);
+    fails(
+        other(r#"{"quantization_config": {"quant_method": "fp8"}}"#),
+        &["quant_method", "\"fp8\"", "gptq, awq and mxfp4"],
+    );
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! PyTorch's files, and kernels that are stored as several arrays.
+
+use shardax_models::huggingface::Weights;
+use shardax_models::{Decoder, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{golden, same_arrays, setup};
+
+/// Strides, parts of storages, all dtypes, parameters, and dictionaries in dictionaries.
+#[test]
+fn pytorch_files_have_the_tensors_of_torch_load() -> Result<()> {
+    setup();
+    let (expected, found) =
+        (Weights::open(golden("pytorch/tensors.safetensors"))?, Weights::open(golden("pytorch/tensors.pt"))?);
+    same_arrays(&expected, &found)?;
+    assert_eq!(found.names().collect::<Vec<_>>(), expected.names().collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn pytorch_folders_are_models() -> Result<()> {
+    setup();
+    let tokens = array([[3, 1, 4, 1, 5]]);
+    let (old, new) = (Decoder::from_pretrained(golden("pytorch"))?, Decoder::from_pretrained(golden("qwen2"))?);
+    assert_eq!(old.forward(&tokens).to_vec::<f32>()?, new.forward(&tokens).to_vec::<f32>()?);
+
+    let here = Folder::new();
+    here.write("a.bin", std::fs::read(golden("pytorch/pytorch_model.bin")).expect("a file"));
+    here.write("pytorch_model.bin.index.json", r#"{"weight_map": {"model.norm.weight": "a.bin"}}"#);
+    assert_eq!(Weights::open(&here.0)?.get("model.norm.weight")?.shape(), [16]);
+    Ok(())
+}
+
+/// Pickles are programs: nothing is called that is not known.
+#[test]
+fn pickles_that_call_other_functions_are_errors() -> Result<()> {
+    setup();
+    fails(Weights::open(golden("pytorch/call.pt")), &["call.pt is not read", "it calls __builtin__.print"]);
+    let here = Folder::new();
+    fails(
+        Weights::open(here.write("old.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")),
+        &["no zip archive", "torch.save"],
+    );
+    let file = std::fs::read(golden("pytorch/tensors.pt")).expect("a file");
+    fails(Weights::open(here.write("cut.pt", &file[..file.len() / 2])), &["no zip archive"]);
+    Ok(())
+}

@@ -1,0 +1,153 @@
+"""Makes the GGUF files that the tests of `shardax_models` read, by llama.cpp's Python package: random blocks of every type with their
+numbers, and the tiny models of `crates/shardax-models/tests/golden` in llama.cpp's names and order of rows.
+
+    .venv/huggingface/bin/python tools/huggingface/gguf_files.py
+"""
+
+import json
+import pathlib
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from safetensors.numpy import load_file, save_file
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
+OUT = GOLDEN / "gguf"
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+
+
+def finite_halves(rng, count):
+    """Bytes of float16 numbers that are not NaN, of all magnitudes."""
+    halves = rng.standard_normal(count).astype(np.float16) * np.float16(2.0) ** rng.integers(-12, 6, count).astype(np.float16)
+    return halves.view(np.uint8).reshape(count, 2)
+
+
+# Where a block has numbers in float16.
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2]}
+HALVES |= {"Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}
+
+
+def random_blocks():
+    """Two rows of 256 elements of each type, in all bit patterns, and the numbers that they are."""
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(OUT / "blocks.gguf", "blocks")
+    numbers = {}
+    for name in TYPES:
+        kind = Type[name]
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = rng.integers(0, 256, (2 * 256 // elements, size), dtype=np.uint8)
+        for offset in HALVES[name]:
+            blocks[:, offset : offset + 2] = finite_halves(rng, len(blocks))
+        if name == "MXFP4":
+            # The exponents of numbers that float32 has.
+            blocks[:, 0] = rng.integers(0, 250, len(blocks))
+        rows = blocks.reshape(2, -1)
+        writer.add_tensor(name, rows, raw_dtype=kind)
+        numbers[name] = gguf.quants.dequantize(rows, kind).astype(np.float32)
+    for name, array in [("F32", rng.standard_normal((2, 3)).astype(np.float32)), ("F16", rng.standard_normal((2, 3)).astype(np.float16))]:
+        writer.add_tensor(name, array)
+        numbers[name] = array.astype(np.float32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_file(numbers, OUT / "blocks.safetensors")
+
+
+def permute(rows, heads):
+    """llama.cpp's order of the rows of queries and keys."""
+    shape = rows.shape
+    return rows.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+ARCHITECTURES = {
+    "gpt2": gguf.MODEL_ARCH.GPT2,
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "gemma": gguf.MODEL_ARCH.GEMMA,
+    "gemma2": gguf.MODEL_ARCH.GEMMA2,
+    "gemma3": gguf.MODEL_ARCH.GEMMA3,
+    "phi": gguf.MODEL_ARCH.PHI2,
+    "phi3": gguf.MODEL_ARCH.PHI3,
+}
+
+
+def metadata(writer, name, config):
+    """The architecture's metadata."""
+    size = lambda new, old=None: config.get(new, config.get(old))
+    heads = size("num_attention_heads", "n_head")
+    writer.add_block_count(size("num_hidden_layers", "n_layer"))
+    writer.add_context_length(size("max_position_embeddings", "n_positions"))
+    writer.add_embedding_length(size("hidden_size", "n_embd"))
+    writer.add_feed_forward_length(config.get("intermediate_size") or 4 * size("hidden_size", "n_embd"))
+    writer.add_head_count(heads)
+    if name == "gpt2":
+        writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+        return
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters", {})
+    if name == "gemma3":
+        writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["full_attention"]["factor"])
+        writer.add_sliding_window_pattern(2)
+    else:
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if name == "phi":
+        writer.add_layer_norm_eps(config["layer_norm_eps"])
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5))))
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_rope_dimension_count(head_dim)
+    if "head_dim" in config:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3"):
+        writer.add_sliding_window(config["sliding_window"])
+    if name == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def model(name):
+    """One of the tiny models in float32."""
+    folder = GOLDEN / name
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[name]
+    writer = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[architecture])
+    metadata(writer, name, config)
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    names = gguf.get_tensor_name_map(architecture, layers)
+    for file in sorted(folder.glob("model*.safetensors")):
+        for key, array in load_file(file).items():
+            if "llama" == gguf.MODEL_ARCH_NAMES[architecture]:
+                heads = config["num_attention_heads"] if "q_proj" in key else config["num_key_value_heads"]
+                array = permute(array, heads) if "q_proj" in key or "k_proj" in key else array
+            if name.startswith("gemma") and key.endswith("norm.weight"):
+                array = array + 1
+            if name == "gpt2" and key.split(".")[-2] in ("c_attn", "c_proj", "c_fc") and key.endswith("weight"):
+                array = array.T
+            new = names.get_name(key, try_suffixes=(".weight", ".bias"))
+            assert new, key
+            writer.add_tensor(new, np.ascontiguousarray(array))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    OUT.mkdir(exist_ok=True)
+    random_blocks()
+    for name in ARCHITECTURES:
+        model(name)
+
+
+if __name__ == "__main__":
+    main()
