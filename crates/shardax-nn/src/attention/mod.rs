@@ -62,6 +62,7 @@ pub struct AttentionOptions {
     pub(crate) segment_ids: Option<(Array, Array)>,
     local_window_size: Option<(usize, usize)>,
     soft_cap: Option<f64>,
+    sinks: Option<Array>,
     dropout_rate: Option<f64>,
     dropout_key: Option<Array>,
     broadcast_dropout: Option<bool>,
@@ -132,6 +133,22 @@ impl AttentionOptions {
     /// Limits scores to between `-cap` and `cap` with `cap * tanh(scores / cap)`, before bias and masks.
     pub fn soft_cap(mut self, cap: f64) -> Self {
         self.soft_cap = Some(cap);
+        self
+    }
+
+    /// Adds a score to the softmax of each head's queries, `[heads]`, which takes a share of the weights and adds nothing
+    /// to the result.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let x = ones([1, 1, 2, 4]);
+    /// // The score of the only key is 1 * 4 / sqrt(4) = 2, so that a sink of 2 takes half of the weight.
+    /// let y = AttentionOptions::new().sinks(array([2.0f32, -1e9])).dot_product_attention(&x, &x, &x);
+    /// assert!(allclose(y.get((0, 0, .., 0)), array([0.5f32, 1.0]), 1e-6, 1e-6)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn sinks(mut self, sinks: impl ArrayLike) -> Self {
+        self.sinks = Some(sinks.into_array());
         self
     }
 
@@ -207,6 +224,7 @@ impl AttentionOptions {
         self.scale = self.scale.or(layer.scale);
         self.local_window_size = self.local_window_size.or(layer.local_window_size);
         self.soft_cap = self.soft_cap.or(layer.soft_cap);
+        self.sinks = self.sinks.or(layer.sinks);
         self.dropout_rate = self.dropout_rate.or(layer.dropout_rate);
         self.broadcast_dropout = self.broadcast_dropout.or(layer.broadcast_dropout);
         self.precision = self.precision.or(layer.precision);
@@ -260,6 +278,10 @@ impl AttentionOptions {
     fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
+        if let Some(sinks) = &self.sinks {
+            let (options, k, v) = self.with_sink_key(sinks, &q, &k, &v)?;
+            return options.attend(&q, k, v, residual);
+        }
         let shapes = Shapes::of(&q, &k);
         let (mut y, residual) = if !self.can_fuse(&q, &shapes) {
             let scores = self.scores(&q, &k, &shapes);
@@ -277,6 +299,46 @@ impl AttentionOptions {
             y = y * rows.less(shapes.of_batch(lengths)).astype(dtype);
         }
         Ok((y, residual))
+    }
+
+    /// Returns options, keys and values in which the sinks are one more key: it is zero, the bias is its score, and its
+    /// value is zero. Its place is behind the other keys, so that causality and windows become a mask.
+    #[track_caller]
+    fn with_sink_key(&self, sinks: &Array, q: &Array, k: &Array, v: &Array) -> Result<(Self, Array, Array)> {
+        let shapes = Shapes::of(q, k);
+        let heads = q.shape()[q.ndim() - 2];
+        if sinks.shape() != [heads] {
+            let given = sinks.type_name();
+            return value_error(format!("dot_product_attention: sinks must be [{heads}], one a head, got {given}"));
+        }
+        let key_axis = k.ndim() - 3;
+        let longer = |x: &Array| pad_end(x, key_axis);
+        let scores = |x: &Array| broadcast_keys(x, shapes.keys);
+        let seen = self.seen(&shapes).map(|seen| {
+            let seen = scores(&seen);
+            let one_key = [&seen.shape()[..seen.ndim() - 1], &[1]].concat();
+            concatenate(&[seen, ones_dtype(one_key, DType::Bool)], -1)
+        });
+        let bias = match &self.bias {
+            Some(bias) => scores(bias),
+            None => zeros_dtype([1, 1, shapes.keys], DType::F32),
+        };
+        let sinks = sinks.astype(bias.dtype()).reshape([heads, 1, 1]);
+        let rows = [&bias.shape()[..bias.ndim() - 3], &[heads, bias.shape()[bias.ndim() - 2]]].concat();
+        let sinks = sinks.broadcast_to([&rows[..], &[1]].concat());
+        let bias = bias.broadcast_to([&rows[..], &[shapes.keys]].concat());
+        let options = AttentionOptions {
+            sinks: None,
+            bias: Some(concatenate(&[bias, sinks], -1)),
+            mask: seen,
+            is_causal: false,
+            local_window_size: None,
+            query_seq_lengths: self.query_seq_lengths.clone(),
+            key_value_seq_lengths: None,
+            segment_ids: None,
+            ..self.clone()
+        };
+        Ok((options, longer(k), longer(v)))
     }
 
     /// Returns true if the fused attention primitive applies.
@@ -475,4 +537,23 @@ impl AttentionOptions {
 /// Returns the mask of equal segments, `[..., 1, queries, keys]`, for queries `[..., queries]` and keys `[..., keys]`.
 fn same_segment(queries: &Array, keys: &Array) -> Array {
     queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3)
+}
+
+/// Returns `x` with one more entry of zeros in this dimension.
+fn pad_end(x: &Array, axis: usize) -> Array {
+    let mut shape = x.shape().to_vec();
+    shape[axis] = 1;
+    concatenate(&[x.clone(), zeros_dtype(shape, x.dtype())], axis as i32)
+}
+
+/// Returns `x`, broadcastable to `[..., heads, queries, keys]`, with at least three dimensions, of which the last one has
+/// `keys` entries.
+fn broadcast_keys(x: &Array, keys: usize) -> Array {
+    let missing = 3usize.saturating_sub(x.ndim());
+    let mut shape = [&vec![1; missing][..], x.shape()].concat();
+    let x = x.reshape(shape.clone());
+    if let Some(last) = shape.last_mut() {
+        *last = keys;
+    }
+    x.broadcast_to(shape)
 }

@@ -9,7 +9,8 @@ use crate::check::{require, value_error, within};
 /// Rotary position embedding: pairs of features are rotated by an angle that grows with the position, so that the dot
 /// product of a query and a key depends on their distance.
 ///
-/// A pair is a feature and the one half of the depth after it. Angles are computed in float32.
+/// A pair is a feature and the one half of the depth after it, or its neighbor ([`interleaved`](Rope::interleaved)).
+/// Angles are computed in float32.
 ///
 /// Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864).
 ///
@@ -22,7 +23,7 @@ use crate::check::{require, value_error, within};
 /// assert_eq!(y.get((0, 0)).to_vec::<f32>()?, [1.0; 16]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+#[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Rope {
     /// The base of the frequencies: the last pair rotates about `base` times slower than the first. Default 10000.
     pub base: f64,
@@ -30,10 +31,12 @@ pub struct Rope {
     pub scaling: RopeScaling,
     /// The number of features of each head that are rotated, the first ones. Default all.
     pub rotary_dim: Option<usize>,
+    /// True if a pair is two neighboring features, as in GPT-J and GLM. Default false.
+    pub interleaved: bool,
 }
 
 /// The scaling of the angles of a [`Rope`] for longer texts.
-#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+#[derive(Tree, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RopeScaling {
     /// No scaling.
@@ -51,6 +54,42 @@ pub enum RopeScaling {
         /// The length that the model was trained with.
         original_max_position: f64,
     },
+    /// Raises the base as soon as a text is longer than the original length: the length is the largest position of a
+    /// call, plus 1.
+    Dynamic {
+        /// The factor of the base grows with `factor * length / original_max_position`.
+        factor: f64,
+        /// The length that the model was trained with.
+        original_max_position: f64,
+    },
+    /// Divides low frequencies by `factor`, leaves high ones unchanged, and interpolates linearly between them by the
+    /// index of the pair ([Peng et al. 2023](https://arxiv.org/abs/2309.00071)).
+    Yarn {
+        /// The ratio of the new length to the original one.
+        factor: f64,
+        /// Pairs that make more rotations than this over the original length are unchanged. Default of most models: 32.
+        beta_fast: f64,
+        /// Pairs that make fewer rotations than this are divided. Default of most models: 1.
+        beta_slow: f64,
+        /// The length that the model was trained with.
+        original_max_position: f64,
+        /// True if the indices between which frequencies are interpolated are rounded to integers.
+        truncate: bool,
+        /// The factor of rotated features.
+        attention_factor: f64,
+    },
+    /// Divides each frequency by a factor of its own, which differs for texts longer than the original length
+    /// ([Ding et al. 2024](https://arxiv.org/abs/2402.13753)).
+    LongRope {
+        /// The divisors of texts that are not longer than the original length, one for each pair.
+        short_factor: Vec<f64>,
+        /// The divisors of longer texts.
+        long_factor: Vec<f64>,
+        /// The length that the model was trained with.
+        original_max_position: f64,
+        /// The factor of rotated features.
+        attention_factor: f64,
+    },
 }
 
 impl Default for Rope {
@@ -62,7 +101,7 @@ impl Default for Rope {
 impl Rope {
     /// Creates an embedding whose frequencies go from 1 to nearly `1 / base` per position.
     pub fn new(base: f64) -> Self {
-        Rope { base, scaling: RopeScaling::None, rotary_dim: None }
+        Rope { base, scaling: RopeScaling::None, rotary_dim: None, interleaved: false }
     }
 
     /// Sets the scaling for longer texts.
@@ -77,6 +116,12 @@ impl Rope {
         self
     }
 
+    /// Sets whether a pair is two neighboring features. Default false: a feature and the one half of the depth after it.
+    pub fn interleaved(mut self, interleaved: bool) -> Self {
+        self.interleaved = interleaved;
+        self
+    }
+
     /// Rotates `x`, `[..., length, heads, depth]` with an even depth, by `positions`, `[..., length]` or broadcastable
     /// to it.
     #[track_caller]
@@ -85,26 +130,96 @@ impl Rope {
         require!(&x, self.check(&x));
         let depth = x.shape()[x.ndim() - 1];
         let rotated = self.rotary_dim.unwrap_or(depth);
-        let half = rotated / 2;
-        let speeds: Vec<f32> = (0..half).map(|i| self.speed(i as f64 / half as f64) as f32).collect();
-        let angles = positions.astype(DType::F32).expand_dims(-1) * array(speeds);
+        let speeds = self.speeds(rotated, &positions);
+        let angles = positions.astype(DType::F32).expand_dims(-1) * speeds;
         let angles = angles.expand_dims(-2);
-        let (cos, sin) = (angles.cos(), angles.sin());
+        let (mut cos, mut sin) = (angles.cos(), angles.sin());
+        let factor = self.attention_factor();
+        if factor != 1.0 {
+            (cos, sin) = (cos * factor, sin * factor);
+        }
         let dtype = x.dtype();
         let wide = if dtype.byte_size() < 4 { x.astype(DType::F32) } else { x };
-        let (first, second) = (wide.get((Ellipsis, ..half)), wide.get((Ellipsis, half..rotated)));
-        let mut turned = vec![&first * &cos - &second * &sin, second * cos + first * sin];
+        let mut turned = self.turn(wide.get((Ellipsis, ..rotated)), &cos, &sin);
         if rotated < depth {
-            turned.push(wide.get((Ellipsis, rotated..)));
+            turned = concatenate(&[turned, wide.get((Ellipsis, rotated..))], -1);
         }
-        concatenate(&turned, -1).astype(dtype)
+        turned.astype(dtype)
+    }
+
+    /// Rotates the pairs of features of `x`.
+    fn turn(&self, x: Array, cos: &Array, sin: &Array) -> Array {
+        let half = x.shape()[x.ndim() - 1] / 2;
+        let (first, second) = match self.interleaved {
+            true => {
+                let pairs = x.reshape([&x.shape()[..x.ndim() - 1], &[half, 2]].concat());
+                (pairs.get((Ellipsis, 0)), pairs.get((Ellipsis, 1)))
+            }
+            false => (x.get((Ellipsis, ..half)), x.get((Ellipsis, half..))),
+        };
+        let turned = [&first * cos - &second * sin, second * cos + first * sin];
+        match self.interleaved {
+            true => stack(&turned, -1).reshape(x.shape()),
+            false => concatenate(&turned, -1),
+        }
+    }
+
+    /// Returns the angles of all pairs at position 1, float32, which may depend on the length of the text.
+    fn speeds(&self, rotated: usize, positions: &Array) -> Array {
+        let half = rotated / 2;
+        let pairs: Vec<f64> = (0..half).map(|i| i as f64 / half as f64).collect();
+        let divided = |factors: &[f64]| -> Array {
+            let speeds = pairs.iter().zip(factors).map(|(pair, factor)| (self.base.powf(-pair) / factor) as f32);
+            array(speeds.collect::<Vec<f32>>())
+        };
+        match &self.scaling {
+            RopeScaling::Dynamic { factor, original_max_position } => {
+                let length = length_of(positions).maximum(*original_max_position);
+                let growth = length * (factor / original_max_position) - (factor - 1.0);
+                let exponent = rotated as f64 / (rotated as f64 - 2.0).max(1.0);
+                let log_base = growth.log() * exponent + self.base.ln();
+                (array(pairs.iter().map(|pair| -*pair as f32).collect::<Vec<f32>>()) * log_base).exp()
+            }
+            RopeScaling::LongRope { short_factor, long_factor, original_max_position, .. } => {
+                let is_long = length_of(positions).greater(*original_max_position);
+                where_(is_long, divided(long_factor), divided(short_factor))
+            }
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position, truncate, .. } => {
+                // The index of the pair that makes this many rotations over the original length.
+                let index = |rotations: f64| {
+                    half as f64 * (original_max_position / (rotations * 2.0 * PI)).ln() / self.base.ln()
+                };
+                let (mut low, mut high) = (index(*beta_fast), index(*beta_slow));
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                (low, high) = (low.max(0.0), high.min(rotated as f64 - 1.0));
+                let width = if high == low { 0.001 } else { high - low };
+                let speeds = pairs.iter().enumerate().map(|(i, pair)| {
+                    let speed = self.base.powf(-pair);
+                    let divided = ((i as f64 - low) / width).clamp(0.0, 1.0);
+                    (speed / factor * divided + speed * (1.0 - divided)) as f32
+                });
+                array(speeds.collect::<Vec<f32>>())
+            }
+            _ => array(pairs.iter().map(|pair| self.speed(*pair) as f32).collect::<Vec<f32>>()),
+        }
+    }
+
+    /// Returns the factor of rotated features.
+    fn attention_factor(&self) -> f64 {
+        match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::LongRope { attention_factor, .. } => {
+                attention_factor
+            }
+            _ => 1.0,
+        }
     }
 
     /// Returns the angle of a pair at position 1. `pair` lies between 0 and 1.
     fn speed(&self, pair: f64) -> f64 {
         let speed = self.base.powf(-pair);
         match self.scaling {
-            RopeScaling::None => speed,
             RopeScaling::Linear(factor) => speed / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 let turns = original_max_position * speed / (2.0 * PI);
@@ -112,6 +227,7 @@ impl Rope {
                 let kept = between.clamp(0.0, 1.0);
                 kept * speed + (1.0 - kept) * speed / factor
             }
+            _ => speed,
         }
     }
 
@@ -123,6 +239,29 @@ impl Rope {
         match self.scaling {
             RopeScaling::None => {}
             RopeScaling::Linear(factor) => within("Rope", "factor", factor, finite)?,
+            RopeScaling::Dynamic { factor, original_max_position } => {
+                within("Rope", "factor", factor, finite.clone())?;
+                within("Rope", "original_max_position", original_max_position, finite)?;
+            }
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position, attention_factor, .. } => {
+                within("Rope", "factor", factor, finite.clone())?;
+                within("Rope", "beta_fast", beta_fast, finite.clone())?;
+                within("Rope", "beta_slow", beta_slow, finite.clone())?;
+                within("Rope", "original_max_position", original_max_position, finite.clone())?;
+                within("Rope", "attention_factor", attention_factor, finite)?;
+            }
+            RopeScaling::LongRope { ref short_factor, ref long_factor, original_max_position, attention_factor } => {
+                within("Rope", "original_max_position", original_max_position, finite.clone())?;
+                within("Rope", "attention_factor", attention_factor, finite.clone())?;
+                let pairs = self.rotary_dim.or(x.shape().last().copied()).unwrap_or(0) / 2;
+                for (name, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                    if factors.len() != pairs {
+                        let count = factors.len();
+                        return value_error(format!("Rope: {name} must have {pairs} numbers, one a pair, got {count}"));
+                    }
+                    factors.iter().try_for_each(|factor| within("Rope", name, *factor, finite.clone()))?;
+                }
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 within("Rope", "factor", factor, finite.clone())?;
                 within("Rope", "low_freq_factor", low_freq_factor, finite.clone())?;
@@ -142,4 +281,9 @@ impl Rope {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the length of a text whose positions these are, float32: the largest one plus 1.
+fn length_of(positions: &Array) -> Array {
+    positions.max(..).astype(DType::F32) + 1.0
 }

@@ -50,10 +50,15 @@ pub struct MultiHeadAttention {
     pub query_ln: Option<LayerNorm>,
     /// The norm of each head's key, if they are normalized.
     pub key_ln: Option<LayerNorm>,
-    /// The RMS norm of each head's query. Default none: a model that has one sets it.
+    /// The RMS norm of each head's query, or of all heads together if it has as many features. Default none: a model
+    /// that has one sets it.
     pub query_norm: Option<RmsNorm>,
-    /// The RMS norm of each head's key. Default none: a model that has one sets it.
+    /// The RMS norm of each head's key, or of all heads together if it has as many features. Default none: a model that
+    /// has one sets it.
     pub key_norm: Option<RmsNorm>,
+    /// A score of each head, `[heads]`, that takes part in the softmax and adds nothing to the result, as in gpt-oss.
+    /// Default none: a model that has them sets it.
+    pub sinks: Option<Array>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
     pub cached_key: Option<Cache>,
     /// `[..., length, key heads, depth]`, after [`init_cache`](MultiHeadAttention::init_cache).
@@ -76,7 +81,7 @@ struct Sequence {
 }
 
 /// The options that are not layers.
-#[derive(Tree, Clone, Copy, Debug, PartialEq)]
+#[derive(Tree, Clone, Debug, PartialEq)]
 struct Own {
     dropout_rate: f64,
     broadcast_dropout: bool,
@@ -174,7 +179,7 @@ impl MultiHeadAttention {
     ) -> Array {
         let inputs = [inputs_q.into_array(), inputs_k.into_array(), inputs_v.into_array()];
         let [query, key, value] = self.projected(inputs, options.positions.as_ref(), None);
-        let mut options = options.or(self.own.options());
+        let mut options = options.or(self.options());
         if query.ndim() == 4 {
             options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
         }
@@ -184,6 +189,12 @@ impl MultiHeadAttention {
             Ok(Place::Auto(mesh, axis)) => self.out.forward(round(&options, [query, key, value], &mesh, axis)),
             Err(error) => Array::from_error(error, &query),
         }
+    }
+
+    /// Returns the options of the layer.
+    fn options(&self) -> AttentionOptions {
+        let options = self.own.options();
+        self.sinks.iter().fold(options, |options, sinks| options.sinks(sinks))
     }
 
     /// Returns the place of the devices that the sequence is sharded over.
@@ -234,7 +245,7 @@ impl MultiHeadAttention {
             lax::dynamic_update_slice_in_dim(cache, &new, &**index, axis)
         };
         let (keys, values, next) = (put(keys, &key), put(values, &value), &**index + new as i32);
-        let options = options.or(self.own.options()).seen_from(index, new, length);
+        let options = options.or(self.options()).seen_from(index, new, length);
         let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
         let y = where_(next.greater(length as i32), f64::NAN, y);
         (self.cached_key, self.cached_value, self.cache_index) =
@@ -253,11 +264,11 @@ impl MultiHeadAttention {
         };
         let (query, key) = (normed(&self.query_ln, query), normed(&self.key_ln, key));
         let rms_normed = |norm: &Option<RmsNorm>, x: Array| match norm {
-            Some(norm) => norm.forward(x),
+            Some(norm) => over_features(norm, x),
             None => x,
         };
         let (query, key) = (rms_normed(&self.query_norm, query), rms_normed(&self.key_norm, key));
-        let Some(rope) = self.own.rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
+        let Some(rope) = self.own.rope.as_ref().filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key, value];
         };
         let place = self.place();
@@ -317,6 +328,20 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
     match ring.call(((query.clone(), key, value), ids)) {
         Ok(y) => y,
         Err(error) => Array::from_error(error, &query),
+    }
+}
+
+/// Normalizes the features of each head of `x`, `[..., heads, depth]`, or of all heads together if the norm's scale has
+/// as many.
+#[track_caller]
+fn over_features(norm: &RmsNorm, x: Array) -> Array {
+    let features = norm.scale.as_ref().map(|scale| scale.shape().iter().product::<usize>());
+    let shape = x.shape().to_vec();
+    match shape[..] {
+        [ref rows @ .., heads, depth] if heads > 1 && features == Some(heads * depth) => {
+            norm.forward(x.reshape([rows, &[heads * depth]].concat())).reshape(shape)
+        }
+        _ => norm.forward(x),
     }
 }
 
@@ -466,6 +491,7 @@ impl MultiHeadAttentionBuilder {
             key_ln,
             query_norm: None,
             key_norm: None,
+            sinks: None,
             cached_key,
             cached_value,
             cache_index,

@@ -1,6 +1,6 @@
 //! Mixtures of experts.
 
-use shardax::nn::{one_hot, softmax};
+use shardax::nn::{one_hot, sigmoid, softmax};
 use shardax::prelude::*;
 
 use shardax::shape::AxisName;
@@ -40,11 +40,52 @@ pub struct MixtureOfExperts<E> {
     pub router: Linear,
     /// The experts, whose arrays have a first dimension for them.
     pub experts: Stack<E>,
+    /// Added to the scores of the experts before they are chosen, `[experts]`; the weights are without it. Default none:
+    /// a model that balances its experts by it, such as DeepSeek-V3, sets it.
+    pub correction: Option<Array>,
     k: usize,
     capacity_factor: Option<f64>,
     normalized: bool,
+    scale: f64,
+    #[tree(static)]
+    scores: RouterScores,
+    #[tree(static)]
+    groups: Option<ExpertGroups>,
     #[tree(static)]
     rules: Rules,
+}
+
+/// The scores that a router computes from its logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RouterScores {
+    /// The softmax over all experts.
+    #[default]
+    Softmax,
+    /// The sigmoid of each logit.
+    Sigmoid,
+}
+
+/// Groups of experts, of which each token's experts come from a few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ExpertGroups {
+    /// The number of groups, which divides the number of experts.
+    pub count: usize,
+    /// The number of groups that the experts of a token come from.
+    pub kept: usize,
+    /// The number of best scores in a group whose sum ranks the group.
+    pub ranked_by: usize,
+}
+
+/// The experts of tokens.
+#[derive(Tree, Clone, Debug)]
+pub struct ChosenExperts {
+    /// The experts of each token, best first, int32 `[..., tokens, k]`.
+    pub experts: Array,
+    /// The weights of their outputs, float32 `[..., tokens, k]`.
+    pub weights: Array,
+    /// The score of each expert, float32 `[..., tokens, experts]`.
+    pub scores: Array,
 }
 
 /// The logical name of the dimension of experts.
@@ -96,7 +137,18 @@ impl<E: Layer> MixtureOfExperts<E> {
                  tokens, and what a call changes of them would be lost",
             );
         }
-        Ok(MixtureOfExperts { router, experts, k, capacity_factor: Some(1.25), normalized: true, rules: rngs.rules() })
+        Ok(MixtureOfExperts {
+            router,
+            experts,
+            correction: None,
+            k,
+            capacity_factor: Some(1.25),
+            normalized: true,
+            scale: 1.0,
+            scores: RouterScores::Softmax,
+            groups: None,
+            rules: rngs.rules(),
+        })
     }
 
     /// Sets the capacity of each expert, as a multiple of a balanced load; `None` for a capacity that never drops a
@@ -110,6 +162,72 @@ impl<E: Layer> MixtureOfExperts<E> {
     pub fn normalized(mut self, normalized: bool) -> Self {
         self.normalized = normalized;
         self
+    }
+
+    /// Sets the factor of the weights. Default 1.
+    pub fn scale(mut self, scale: f64) -> Self {
+        self.scale = scale;
+        self
+    }
+
+    /// Sets the scores of the router. Default: the softmax over all experts.
+    pub fn scores(mut self, scores: RouterScores) -> Self {
+        self.scores = scores;
+        self
+    }
+
+    /// Restricts the experts of each token to a few groups. Default none.
+    pub fn groups(mut self, groups: impl Into<Option<ExpertGroups>>) -> Self {
+        self.groups = groups.into();
+        self
+    }
+
+    /// Returns the capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
+    pub fn capacity(&self) -> Option<f64> {
+        self.capacity_factor
+    }
+
+    /// Returns the mesh and its axis that split the experts, if the rules have one.
+    pub fn expert_axis(&self) -> Result<Option<(Mesh, AxisName)>> {
+        Ok(match self.rules.place(EXPERT)? {
+            Place::Auto(mesh, axis) => Some((mesh, axis)),
+            Place::Whole | Place::Manual(_) => None,
+        })
+    }
+
+    /// Chooses the experts of tokens, `[..., tokens, features]`.
+    ///
+    /// Fails if the groups do not fit the experts.
+    #[track_caller]
+    pub fn choose(&self, x: impl ArrayLike) -> Result<ChosenExperts> {
+        let logits = self.router.forward(x);
+        logits.check()?;
+        let scores = match self.scores {
+            RouterScores::Softmax => softmax(&logits, -1),
+            RouterScores::Sigmoid => sigmoid(&logits),
+        };
+        let (weights, experts) = match (&self.correction, self.groups) {
+            (None, None) => lax::top_k(&scores, self.k),
+            (correction, groups) => {
+                let preference = match correction {
+                    Some(correction) => &scores + correction.astype(scores.dtype()),
+                    None => scores.clone(),
+                };
+                let preference = match groups {
+                    Some(groups) => within_groups(preference, groups, self.k)?,
+                    None => preference,
+                };
+                let (_, experts) = lax::top_k(&preference, self.k);
+                (scores.take_along_axis(&experts, -1), experts)
+            }
+        };
+        let weights = match (self.scores, self.normalized) {
+            (RouterScores::Sigmoid, true) => &weights / (weights.sum_keepdims(-1) + 1e-20),
+            (_, true) => &weights / weights.sum_keepdims(-1),
+            (_, false) => weights,
+        };
+        let weights = if self.scale == 1.0 { weights } else { weights * self.scale };
+        Ok(ChosenExperts { experts, weights, scores })
     }
 
     /// Applies the layer. `x` is `[..., tokens, features]`; its first dimension is sharded like the experts.
@@ -134,8 +252,8 @@ impl<E: Layer> MixtureOfExperts<E> {
         }
         let mut rows = self.rules.row_axes();
         rows.insert(0, axis);
-        let inside = |router: Linear, experts: Stack<E>, x: Array| {
-            let here = MixtureOfExperts { router, experts, ..self.clone() };
+        let inside = |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
+            let here = MixtureOfExperts { router, experts, correction, ..self.clone() };
             let Routed { y, balance_loss, dropped } = here.forward_over(x, axis)?;
             let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
             Ok(Routed { y, balance_loss, dropped })
@@ -149,9 +267,9 @@ impl<E: Layer> MixtureOfExperts<E> {
         });
         let routed: Routed = shard_map(inside, mesh)
             .axis_names(&rows[..])
-            .in_specs((P![], P![axis], &split))
+            .in_specs((P![], P![], P![axis], &split))
             .out_specs((&split, P![], P![]))
-            .call((&self.router, &self.experts, moved))?;
+            .call((&self.router, &self.correction, &self.experts, moved))?;
         Ok(Routed { y: typed.iter().fold(routed.y, reshard), ..routed })
     }
 
@@ -198,15 +316,11 @@ impl<E: Layer> MixtureOfExperts<E> {
 
     #[track_caller]
     fn routes(&self, rows: &Array) -> Result<Routes> {
-        let scores = self.router.forward(rows);
-        scores.check()?;
-        let &[g, t, experts] = scores.shape() else {
-            return value_error(format!("MixtureOfExperts: the router gave {}", scores.type_name()));
+        let ChosenExperts { experts: chosen, weights, scores: probabilities } = self.choose(rows)?;
+        let &[g, t, experts] = probabilities.shape() else {
+            return value_error(format!("MixtureOfExperts: the router gave {}", probabilities.type_name()));
         };
         let (k, places) = (self.k, self.places(t, experts)?);
-        let probabilities = softmax(&scores, -1);
-        let (weights, chosen) = lax::top_k(&probabilities, k);
-        let weights = if self.normalized { &weights / weights.sum_keepdims(-1) } else { weights };
         // All first choices come before all second ones.
         let (weights, chosen) = (weights.swapaxes(1, 2), one_hot(chosen.swapaxes(1, 2), experts));
         let flat = chosen.astype(DType::I32).reshape([g, k * t, experts]);
@@ -230,4 +344,23 @@ impl<E: Layer> MixtureOfExperts<E> {
         let room = (factor * (self.k * tokens) as f64 / experts.max(1) as f64).ceil();
         Ok((room as usize).clamp(tokens.min(1), tokens))
     }
+}
+
+/// Returns the scores, with zeros outside of the best groups.
+#[track_caller]
+fn within_groups(scores: Array, groups: ExpertGroups, k: usize) -> Result<Array> {
+    let ExpertGroups { count, kept, ranked_by } = groups;
+    let experts = scores.shape().last().copied().unwrap_or(0);
+    let size = experts.checked_div(count).unwrap_or(0);
+    if size * count != experts || !(1..=count).contains(&kept) || !(1..=size).contains(&ranked_by) || k > kept * size {
+        return value_error(format!(
+            "MixtureOfExperts: {k} of {experts} experts cannot be chosen from {kept} of {count} groups, ranked by {ranked_by}"
+        ));
+    }
+    let rows = &scores.shape()[..scores.ndim() - 1];
+    let grouped = scores.reshape([rows, &[count, size]].concat());
+    let (best, _) = lax::top_k(&grouped, ranked_by);
+    let (_, chosen) = lax::top_k(&best.sum(-1), kept);
+    let is_kept = one_hot(chosen, count).sum(-2).expand_dims(-1).greater(0.5);
+    Ok(where_(is_kept, grouped, 0.0).reshape(scores.shape()))
 }

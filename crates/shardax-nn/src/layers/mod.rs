@@ -26,7 +26,7 @@ pub use conv_transpose::{ConvTranspose, ConvTransposeBuilder};
 pub use dropout::Dropout;
 pub use einsum::{Einsum, EinsumBuilder};
 pub use embed::{Embed, EmbedBuilder};
-pub use experts::{MixtureOfExperts, Routed};
+pub use experts::{ChosenExperts, ExpertGroups, MixtureOfExperts, Routed, RouterScores};
 pub use fp8::{Fp8DotGeneral, Fp8Linear};
 pub use kernel::KernelBuilder;
 pub use linear::{Linear, LinearBuilder};
