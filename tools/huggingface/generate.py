@@ -3,11 +3,13 @@ files that the tests of `shardax_models` read.
 
     python3 -m venv .venv/huggingface
     .venv/huggingface/bin/pip install -r tools/huggingface/requirements.txt
-    .venv/huggingface/bin/python tools/huggingface/generate.py
+    .venv/huggingface/bin/python tools/huggingface/generate.py          # all of them
+    .venv/huggingface/bin/python tools/huggingface/generate.py olmo2    # one of FAMILIES
 """
 
 import pathlib
 import shutil
+import sys
 
 import peft
 import torch
@@ -104,6 +106,69 @@ def decoders():
     decoder("phi3", t.Phi3ForCausalLM, phi3)
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 500.0}
+FACTORS = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 3.0, 7.0]}
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 8, "rope_theta": 500.0, **FACTORS}
+SMALL_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 12}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 1}
+GPT = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 1}
+KV = {"num_key_value_heads": 2}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
+
+# The folder, the class, and fields beside those of DECODER.
+FAMILIES = [
+    ("linear", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+    ("dynamic", "Llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 6}),
+    ("yarn", "Llama", {"rope_scaling": YARN, "max_position_embeddings": 32}),
+    ("longrope", "Phi3", {**KV, "partial_rotary_factor": 0.75, "head_dim": 8, "rope_scaling": LONGROPE, "original_max_position_embeddings": 6,
+                          "hidden_size": 32}),
+    ("arcee", "Arcee", KV),
+    ("seed_oss", "SeedOss", {**KV, "head_dim": 8, "attention_out_bias": True}),
+    ("helium", "Helium", {**KV, "head_dim": 4}),
+    ("ernie4_5", "Ernie4_5", {**KV, "head_dim": 8, "use_bias": True}),
+    ("granite", "Granite", {**KV, **GRANITE}),
+    ("smollm3", "SmolLM3", {**KV, "no_rope_layer_interval": 2}),
+    ("olmo", "Olmo", KV),
+    ("olmo2", "Olmo2", KV),
+    ("cohere", "Cohere", {**KV, "logit_scale": 0.25}),
+    ("cohere2", "Cohere2", {**KV, "logit_scale": 0.25, "sliding_window": 4, "sliding_window_pattern": 2}),
+    ("stablelm", "StableLm", {**KV, "hidden_size": 32, "use_qkv_bias": True}),
+    ("stablelm_parallel", "StableLm", {**KV, "hidden_size": 32, "use_parallel_residual": True}),
+    ("starcoder2", "Starcoder2", {**KV, "sliding_window": 4}),
+    ("glm", "Glm", {**KV, "head_dim": 8}),
+    ("glm4", "Glm4", {**KV, "head_dim": 8}),
+    ("gptj", "GPTJ", {**GPT, "rotary_dim": 2}),
+    ("gpt_neox", "GPTNeoX", {"hidden_size": 32}),
+    ("gpt_neox_sequential", "GPTNeoX", {"hidden_size": 32, "use_parallel_residual": False}),
+    ("falcon", "Falcon", {}),
+    ("falcon_new", "Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    ("falcon_sequential", "Falcon", {"multi_query": False, "parallel_attn": False}),
+    ("mixtral", "Mixtral", {**KV, "num_local_experts": 4}),
+    ("qwen2_moe", "Qwen2Moe", {**KV, **SMALL_EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 20}),
+    ("qwen3_moe", "Qwen3Moe", {**KV, **SMALL_EXPERTS, "num_experts": 6, "head_dim": 8, "mlp_only_layers": [0], "norm_topk_prob": True}),
+    ("olmoe", "Olmoe", {**KV, "num_experts": 6, "num_experts_per_tok": 3}),
+    ("glm4_moe", "Glm4Moe", {**KV, **SMALL_EXPERTS, **GROUPS, "head_dim": 8, "use_qk_norm": True, "routed_scaling_factor": 1.5,
+                             "attention_bias": True}),
+    ("granitemoe", "GraniteMoe", {**KV, **GRANITE, "num_local_experts": 4}),
+    ("gpt_oss", "GptOss", {**KV, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4}),
+    ("deepseek_v3", "DeepseekV3", {**SMALL_EXPERTS, **GROUPS, "num_key_value_heads": 4, "q_lora_rank": 6, "kv_lora_rank": 8,
+                                   "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5,
+                                   "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+]
+
+
+def families(names):
+    for name, kind, fields in FAMILIES:
+        if names and name not in names:
+            continue
+        torch.manual_seed(1)
+        # These classes name the sizes otherwise.
+        other = {"GPTJ": DECODER, "Falcon": ["intermediate_size"]}.get(kind, [])
+        sizes = {key: value for key, value in DECODER.items() if key not in other}
+        config = getattr(transformers, f"{kind}Config")(**{**sizes, **fields})
+        decoder(name, getattr(transformers, f"{kind}ForCausalLM"), config, max_shard_size="10GB")
+
+
 def encoders():
     t = transformers
     labels = {i: str(i) for i in range(5)}
@@ -149,11 +214,14 @@ def adapter():
 
 
 def main():
+    if sys.argv[1:]:
+        return families(sys.argv[1:])
     torch.manual_seed(0)
     decoders()
     encoders()
     sampling()
     adapter()
+    families([])
     print(sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file()), "bytes")
 
 

@@ -26,7 +26,10 @@ mod pytorch;
 mod quantized;
 
 pub use adapter::Adapter;
-pub use decoder::{Activation, Biases, Block, Decoder, DecoderConfig, Mlp, Norm, NormKind, Positions};
+pub use decoder::{
+    Activation, Biases, Block, Decoder, DecoderConfig, ExpertsConfig, LatentAttention, LatentConfig, Mlp, Norm,
+    NormKind, Positions, QkNorm,
+};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{Bert, BertOptions, Config, LoadOptions, Pretrained, Vit};
 pub use quantized::Packed;

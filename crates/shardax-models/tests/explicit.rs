@@ -5,7 +5,7 @@
 mod quick;
 
 use quick::QUICK;
-use shardax_models::{Decoder, DecoderConfig};
+use shardax_models::{Decoder, DecoderConfig, QkNorm};
 use shardax_nn::prelude::*;
 
 type State = Optimizer<Decoder>;
@@ -66,5 +66,5 @@ fn layers_one_after_another() -> Result<()> {
 #[test]
 fn layers_in_a_scan_with_checkpoints() -> Result<()> {
     let checkpoint = Some(CheckpointPolicy::NothingSaveable);
-    check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: true, ..DecoderConfig::new(32, 2, 16, 4) })
+    check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: QkNorm::Head, ..DecoderConfig::new(32, 2, 16, 4) })
 }

@@ -2,25 +2,35 @@
 
 use shardax_nn::prelude::*;
 
-use super::{Activation, DecoderConfig, NormKind, Positions};
+use super::experts::{self, dropless};
+use super::{Activation, DecoderConfig, LatentAttention, NormKind, QkNorm};
 
 /// One layer of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
 #[derive(Module, Clone, Debug)]
 pub struct Block {
-    /// Normalizes the input of attention.
-    pub norm: Norm,
-    /// Attention of each position to those before it.
-    pub attention: MultiHeadAttention,
+    /// Normalizes the input of attention, see [`DecoderConfig::pre_norms`].
+    pub norm: Option<Norm>,
+    /// Attention of each position to those before it, unless there is latent attention.
+    pub attention: Option<MultiHeadAttention>,
+    /// Attention with latents of keys and values, if there is any.
+    pub latent: Option<LatentAttention>,
     /// Normalizes the output of attention, see [`DecoderConfig::post_norms`].
     pub post_attention_norm: Option<Norm>,
-    /// Normalizes the input of the MLP; `None` where the MLP takes the input of attention.
+    /// Normalizes the input of the MLP; `None` if the MLP takes the input of attention, and without
+    /// [`DecoderConfig::pre_norms`].
     pub mlp_norm: Option<Norm>,
     /// The MLP, unless there are experts.
     pub mlp: Option<Mlp>,
     /// The experts, if there are any.
     pub experts: Option<MixtureOfExperts<Mlp>>,
+    /// The MLP that all tokens go through in a layer with experts, if there is one.
+    pub shared_expert: Option<Mlp>,
+    /// The gate of that MLP, if there is one.
+    pub shared_gate: Option<Linear>,
     /// Normalizes the output of the MLP, see [`DecoderConfig::post_norms`].
     pub post_mlp_norm: Option<Norm>,
+    residual_scale: Option<f64>,
+    parallel: bool,
     #[tree(static)]
     rules: Rules,
 }
@@ -52,8 +62,11 @@ impl Norm {
     #[track_caller]
     pub fn new(kind: NormKind, features: usize, epsilon: f64, rngs: &mut Rngs) -> Norm {
         let rms = RmsNorm::builder(features).epsilon(epsilon);
+        let layer = LayerNorm::builder(features).epsilon(epsilon);
         match kind {
-            NormKind::Layer => Norm::Layer(LayerNorm::builder(features).epsilon(epsilon).build(rngs)),
+            NormKind::Layer => Norm::Layer(layer.build(rngs)),
+            NormKind::LayerScale => Norm::Layer(layer.use_bias(false).build(rngs)),
+            NormKind::LayerPlain => Norm::Layer(layer.use_bias(false).use_scale(false).build(rngs)),
             NormKind::Rms => Norm::Rms(rms.build(rngs)),
             NormKind::RmsOffset => {
                 Norm::Rms(rms.scale_offset(1.0).scale_init(shardax::nn::initializers::zeros()).build(rngs))
@@ -98,7 +111,7 @@ impl Mlp {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         match &self.gate {
-            Some(gate) => self.down.forward(self.activation.apply(gate.forward(&x)) * self.up.forward(x)),
+            Some(gate) => self.down.forward(self.activation.gated(gate.forward(&x), self.up.forward(x))),
             None => self.down.forward(self.activation.apply(self.up.forward(x))),
         }
     }
@@ -115,34 +128,92 @@ impl Block {
     /// Creates the layer of this index, which determines its window and its rotary positions.
     #[track_caller]
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
-        let norm = |rngs: &mut Rngs| Norm::new(config.norm, config.features, config.epsilon, rngs);
-        let first = norm(rngs);
-        let attention = attention(config, layer, rngs);
-        let post_attention_norm = config.post_norms.then(|| norm(rngs));
-        let mlp_norm = (!config.parallel).then(|| norm(rngs));
         let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
-        let mlp = |rngs: &mut Rngs| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs);
-        let experts = (config.experts > 0)
-            .then(|| MixtureOfExperts::new(config.experts, config.experts.min(2), config.features, rngs, mlp).ok())
-            .flatten();
-        let mlp = experts.is_none().then(|| mlp(rngs));
-        let post_mlp_norm = config.post_norms.then(|| norm(rngs));
-        let rules = rngs.rules();
-        Block { norm: first, attention, post_attention_norm, mlp_norm, mlp, experts, post_mlp_norm, rules }
+        let norm =
+            |is_used: bool, rngs: &mut Rngs| is_used.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
+        let first = norm(config.pre_norms, rngs);
+        let latent = match (&config.latent, config.rope_of(layer)) {
+            (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
+            _ => None,
+        };
+        let attention = latent.is_none().then(|| attention(config, layer, rngs));
+        let post_attention_norm = norm(config.post_norms, rngs);
+        let mlp_norm = norm(config.pre_norms && !(config.parallel && config.shared_norm), rngs);
+        let chosen = config.experts_of(layer);
+        let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
+        let mlp = experts.is_none().then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
+        let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
+        let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
+        let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
+        let shared_gate = has_gate.then(|| Linear::builder(features, 1).use_bias(false).build(rngs));
+        let post_mlp_norm = norm(config.post_norms, rngs);
+        Block {
+            norm: first,
+            attention,
+            latent,
+            post_attention_norm,
+            mlp_norm,
+            mlp,
+            experts,
+            shared_expert,
+            shared_gate,
+            post_mlp_norm,
+            residual_scale: config.residual_scale,
+            parallel: config.parallel,
+            rules: rngs.rules(),
+        }
     }
 
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.around(x, |x| self.attention.forward(x))
+        self.around(x, |x| match (&self.attention, &self.latent) {
+            (Some(attention), _) => attention.forward(x),
+            (None, Some(latent)) => latent.forward(x),
+            (None, None) => x,
+        })
     }
 
-    /// The next positions of `x`, which see those in the cache. See [`MultiHeadAttention::decode_with`].
+    /// Creates an empty cache of keys and values of this shape, `[..., length]`.
     #[track_caller]
-    pub fn decode(&mut self, x: Array, options: AttentionOptions) -> Array {
-        let mut attention = self.attention.clone();
-        let y = self.around(x, |x| attention.decode_with(x, options));
-        self.attention = attention;
+    pub fn init_cache(&mut self, shape: &[usize]) {
+        if let Some(attention) = &mut self.attention {
+            let dtype = attention.key.kernel.dtype();
+            attention.init_cache([shape, &[1]].concat(), dtype);
+        }
+        if let Some(latent) = &mut self.latent {
+            latent.init_cache(shape);
+        }
+    }
+
+    /// The number of positions in the cache, if there is one.
+    pub fn cache_index(&self) -> Option<&Cache> {
+        let attention = self.attention.as_ref().and_then(|attention| attention.cache_index.as_ref());
+        attention.or(self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref()))
+    }
+
+    pub(super) fn set_cache_index(&mut self, index: Cache) {
+        let attention = self.attention.as_mut().map(|attention| &mut attention.cache_index);
+        if let Some(place) = attention.or(self.latent.as_mut().map(|latent| &mut latent.cache_index)) {
+            *place = Some(index);
+        }
+    }
+
+    /// The next positions of `x`, which see the positions in the cache. `positions`, `[batch, length]`, and a mask,
+    /// broadcastable to `[batch, heads, length, length of the cache]`, are for texts that do not begin at the cache's
+    /// first position.
+    #[track_caller]
+    pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
+        let y = self.around(x, |x| match (&mut attention, &mut latent) {
+            (Some(attention), _) => {
+                let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
+                attention.decode_with(x, mask.iter().fold(options, |options, mask| options.mask(*mask)))
+            }
+            (None, Some(latent)) => latent.decode(x, positions, mask),
+            (None, None) => x,
+        });
+        (self.attention, self.latent) = (attention, latent);
         y
     }
 
@@ -152,43 +223,53 @@ impl Block {
             3 => self.rules.constrain(x, [Some("batch"), None, None]),
             _ => x,
         };
-        let normed = |norm: &Option<Norm>, x: Array| match norm {
-            Some(norm) => norm.forward(x),
+        let scaled = |x: Array| match self.residual_scale {
+            Some(scale) => x * scale,
             None => x,
         };
-        let input = self.norm.forward(&x);
-        let attended = normed(&self.post_attention_norm, attend(input.clone()));
-        match &self.mlp_norm {
-            Some(norm) => {
-                let x = placed(&x + attended);
-                let y = normed(&self.post_mlp_norm, self.feed_forward(norm.forward(&x)));
-                placed(&x + y)
-            }
-            None => placed(&x + attended + normed(&self.post_mlp_norm, self.feed_forward(input))),
+        let input = normed(&self.norm, &x);
+        let attended = scaled(normed(&self.post_attention_norm, &attend(input.clone())));
+        if self.parallel {
+            let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
+            let y = normed(&self.post_mlp_norm, &self.feed_forward(input));
+            return placed(&x + attended + scaled(y));
         }
+        let x = placed(&x + attended);
+        let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
+        placed(&x + scaled(y))
     }
 
     #[track_caller]
     fn feed_forward(&self, x: Array) -> Array {
-        match (&self.mlp, &self.experts) {
-            (Some(mlp), _) => mlp.forward(x),
-            (None, Some(experts)) => match experts.forward(&x) {
-                Ok(routed) => routed.y,
-                Err(error) => Array::from_error(error, &x),
-            },
-            (None, None) => x,
+        let y = match (&self.mlp, &self.experts) {
+            (Some(mlp), _) => return mlp.forward(x),
+            (None, Some(experts)) => {
+                let routed = match experts.capacity() {
+                    Some(_) => experts.forward(&x).map(|routed| routed.y),
+                    None => dropless(experts, &x, &self.rules),
+                };
+                routed.unwrap_or_else(|error| Array::from_error(error, &x))
+            }
+            (None, None) => return x,
+        };
+        let Some(shared) = &self.shared_expert else { return y };
+        match &self.shared_gate {
+            Some(gate) => y + sigmoid(gate.forward(&x)) * shared.forward(x),
+            None => y + shared.forward(x),
         }
     }
+}
+
+/// Applies a norm, if there is one.
+#[track_caller]
+fn normed(norm: &Option<Norm>, x: &Array) -> Array {
+    norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
 }
 
 #[track_caller]
 fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHeadAttention {
     let window = config.window(layer);
-    let rope = match (config.positions, window.and(config.local_rope)) {
-        (Positions::Rotary(_), Some(local)) => Some(local),
-        (Positions::Rotary(rope), None) => Some(rope),
-        (Positions::Learned(_), _) => None,
-    };
+    let rope = config.rope_of(layer);
     let mut builder = MultiHeadAttention::builder(config.heads, config.features)
         .qkv_features(config.heads * config.head_dim)
         .num_kv_heads(config.kv_heads)
@@ -211,12 +292,22 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     if !config.biases.out {
         attention.out.bias = None;
     }
-    if config.qk_norm {
-        let mut norm = || match Norm::new(config.norm, config.head_dim, config.epsilon, rngs) {
-            Norm::Rms(norm) => Some(norm),
-            Norm::Layer(_) => None,
-        };
-        (attention.query_norm, attention.key_norm) = (norm(), norm());
+    let features = |heads: usize| match config.qk_norm {
+        QkNorm::None => None,
+        QkNorm::Head => Some(config.head_dim),
+        QkNorm::AllHeads => Some(heads * config.head_dim),
+    };
+    for (is_query, heads) in [(true, config.heads), (false, config.kv_heads)] {
+        let Some(features) = features(heads) else { continue };
+        match (Norm::new(config.norm, features, config.epsilon, rngs), is_query) {
+            (Norm::Rms(norm), true) => attention.query_norm = Some(norm),
+            (Norm::Rms(norm), false) => attention.key_norm = Some(norm),
+            (Norm::Layer(norm), true) => attention.query_ln = Some(norm),
+            (Norm::Layer(norm), false) => attention.key_ln = Some(norm),
+        }
+    }
+    if config.sinks {
+        attention.sinks = Some(zeros_dtype([config.heads], rngs.policy().param_dtype));
     }
     attention
 }

@@ -47,6 +47,8 @@ pub struct DecoderConfig {
     pub local_rope: Option<Rope>,
     /// The window of each layer, in positions counting the query's own; empty if no layer has one.
     pub windows: Vec<Option<usize>>,
+    /// True for each layer without rotary positions; empty if all have them.
+    pub without_rope: Vec<bool>,
     /// The kind of normalization.
     pub norm: NormKind,
     /// Added to the variance or the mean square in norms.
@@ -61,6 +63,10 @@ pub struct DecoderConfig {
     pub tie_embeddings: bool,
     /// The factor of token embeddings.
     pub embedding_scale: Option<f64>,
+    /// The factor of the outputs of attention and MLP before they are added.
+    pub residual_scale: Option<f64>,
+    /// The factor of logits.
+    pub logits_scale: Option<f64>,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
     /// The bound of attention scores, see [`AttentionOptions::soft_cap`].
@@ -70,22 +76,119 @@ pub struct DecoderConfig {
     pub attention_implementation: Option<Implementation>,
     /// The bound of logits, by `cap * tanh(logits / cap)`.
     pub logits_soft_cap: Option<f64>,
-    /// True if each head's queries and keys have an RMS norm.
-    pub qk_norm: bool,
+    /// The norms of queries and keys.
+    pub qk_norm: QkNorm,
+    /// True if each head has a learned score that takes part in the softmax, see [`AttentionOptions::sinks`].
+    pub sinks: bool,
+    /// True if the inputs of attention and MLP are normalized.
+    pub pre_norms: bool,
     /// True if the outputs of attention and MLP are normalized before they are added.
     pub post_norms: bool,
-    /// True if attention and MLP share one input and one norm.
+    /// True if attention and MLP have the same input.
     pub parallel: bool,
-    /// The number of experts in the place of an MLP, of which each token goes through two; 0 for one MLP.
-    pub experts: usize,
+    /// True if attention and MLP, having the same input, share its norm.
+    pub shared_norm: bool,
+    /// The experts in the place of an MLP, if there are any.
+    pub experts: Option<ExpertsConfig>,
+    /// The latents of attention, if keys and values are computed from some.
+    pub latent: Option<LatentConfig>,
     /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
     pub scan_layers: bool,
     /// The intermediate values of a layer that are kept for the gradient. Default all.
     pub checkpoint: Option<CheckpointPolicy>,
 }
 
+/// The experts of a layer, each an MLP, of which each token goes through a few.
+///
+/// ```
+/// use shardax_models::{DecoderConfig, ExpertsConfig};
+/// // Mixtral, 8 times 7B.
+/// let experts = ExpertsConfig { capacity_factor: None, ..ExpertsConfig::new(8, 14_336) };
+/// let config = DecoderConfig { experts: Some(experts), kv_heads: 8, ..DecoderConfig::new(32_000, 32, 4096, 32) };
+/// # config.check()?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsConfig {
+    /// The number of experts.
+    pub count: usize,
+    /// The number of experts of a token.
+    pub per_token: usize,
+    /// The features inside an expert.
+    pub hidden: usize,
+    /// The scores of the router.
+    pub scores: RouterScores,
+    /// The groups that the experts of a token come from.
+    pub groups: Option<ExpertGroups>,
+    /// True if the weights of a token's experts are normalized to sum to 1.
+    pub normalized: bool,
+    /// The factor of the weights.
+    pub scale: f64,
+    /// True if a learned number is added to each score before experts are chosen, see [`MixtureOfExperts::correction`].
+    pub correction: bool,
+    /// True if the router and the experts have biases.
+    pub biases: bool,
+    /// The features inside the MLP that all tokens go through too, if there is one.
+    pub shared_hidden: Option<usize>,
+    /// True if the output of that MLP is multiplied by the sigmoid of a linear layer.
+    pub shared_gate: bool,
+    /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
+    pub capacity_factor: Option<f64>,
+    /// True for each layer that has one MLP instead of experts; empty if none has.
+    pub dense_layers: Vec<bool>,
+}
+
+impl ExpertsConfig {
+    /// Mixtral's experts, two for each token, with the capacity for training.
+    pub fn new(count: usize, hidden: usize) -> Self {
+        ExpertsConfig {
+            count,
+            per_token: count.min(2),
+            hidden,
+            scores: RouterScores::Softmax,
+            groups: None,
+            normalized: true,
+            scale: 1.0,
+            correction: false,
+            biases: false,
+            shared_hidden: None,
+            shared_gate: false,
+            capacity_factor: Some(1.25),
+            dense_layers: Vec::new(),
+        }
+    }
+}
+
+/// The sizes of [`LatentAttention`](crate::LatentAttention). All heads have keys and values, and `head_dim` is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LatentConfig {
+    /// The features of the latent of queries; `None` if queries have none.
+    pub query_rank: Option<usize>,
+    /// The features of the latent of keys and values.
+    pub rank: usize,
+    /// The features of a head's key that are not rotated.
+    pub key_dim: usize,
+    /// The features of a head's key that are rotated, an even number.
+    pub rope_dim: usize,
+    /// The features of a head's value.
+    pub value_dim: usize,
+}
+
+/// The norms of queries and keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QkNorm {
+    /// No norm.
+    #[default]
+    None,
+    /// A norm of each head, whose scale all heads share.
+    Head,
+    /// An RMS norm of all heads together.
+    AllHeads,
+}
+
 /// The encoding of positions.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
     /// Queries and keys are turned.
     Rotary(Rope),
@@ -99,6 +202,10 @@ pub enum Positions {
 pub enum NormKind {
     /// [`LayerNorm`] with scale and bias.
     Layer,
+    /// [`LayerNorm`] with a scale and without a bias.
+    LayerScale,
+    /// [`LayerNorm`] without parameters.
+    LayerPlain,
     /// [`RmsNorm`].
     Rms,
     /// [`RmsNorm`] with 1 added to its scale, as in Gemma.
@@ -117,6 +224,10 @@ pub enum Activation {
     Silu,
     /// [`relu`]
     Relu,
+    /// The square of [`relu`].
+    ReluSquared,
+    /// gpt-oss's gate: `clamp(gate) * sigmoid(1.702 * clamp(gate)) * (clamp(up) + 1)`, where the bound of both is 7.
+    ClampedSwiglu,
 }
 
 /// The linear layers that have biases.
@@ -147,9 +258,25 @@ impl Activation {
             Activation::GeluTanh => gelu(x),
             Activation::Silu => silu(x),
             Activation::Relu => relu(x),
+            Activation::ReluSquared => relu(x).square(),
+            Activation::ClampedSwiglu => {
+                let x = x.into_array().minimum(SWIGLU_BOUND);
+                &x * sigmoid(&x * 1.702)
+            }
+        }
+    }
+
+    /// The product of a gate and the layer beside it.
+    pub(crate) fn gated(self, gate: Array, up: Array) -> Array {
+        match self {
+            Activation::ClampedSwiglu => self.apply(gate) * (up.clip(-SWIGLU_BOUND, SWIGLU_BOUND) + 1.0),
+            _ => self.apply(gate) * up,
         }
     }
 }
+
+/// The bound of [`Activation::ClampedSwiglu`].
+const SWIGLU_BOUND: f64 = 7.0;
 
 impl DecoderConfig {
     /// Llama's architecture: RMS norms, rotary positions, gated MLPs with four times the features, no biases.
@@ -165,6 +292,7 @@ impl DecoderConfig {
             positions: Positions::Rotary(Rope::default()),
             local_rope: None,
             windows: Vec::new(),
+            without_rope: Vec::new(),
             norm: NormKind::Rms,
             epsilon: 1e-6,
             activation: Activation::Silu,
@@ -172,14 +300,20 @@ impl DecoderConfig {
             biases: Biases::NONE,
             tie_embeddings: false,
             embedding_scale: None,
+            residual_scale: None,
+            logits_scale: None,
             attention_scale: None,
             attention_soft_cap: None,
             attention_implementation: None,
             logits_soft_cap: None,
-            qk_norm: false,
+            qk_norm: QkNorm::None,
+            sinks: false,
+            pre_norms: true,
             post_norms: false,
             parallel: false,
-            experts: 0,
+            shared_norm: false,
+            experts: None,
+            latent: None,
             scan_layers: false,
             checkpoint: None,
         }
@@ -209,36 +343,69 @@ impl DecoderConfig {
             let what = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
             return Err(value_error(what, "each head of keys serves as many heads of queries"));
         }
+        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
+            let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
+            if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
+                let what = format!("{:?} with positions {:?} makes no attention", self.latent, self.positions);
+                return Err(value_error(what, "give positive sizes, an even rope_dim, and rotary positions"));
+            }
+        }
         if let Some((name, a, b)) = self.extents().into_iter().find(|(_, a, b)| product(&[*a, *b, 8]).is_none()) {
             return Err(value_error(format!("a decoder's {name}, {a} by {b}, overflows"), "give smaller sizes"));
         }
-        if !self.windows.is_empty() && self.windows.len() != self.layers {
-            let what = format!("{} windows are given for {} layers", self.windows.len(), self.layers);
-            return Err(value_error(what, "give one for each layer, or none at all"));
+        let dense = self.experts.as_ref().map_or(0, |experts| experts.dense_layers.len());
+        for (name, count) in
+            [("windows", self.windows.len()), ("without_rope", self.without_rope.len()), ("dense_layers", dense)]
+        {
+            if count > 0 && count != self.layers {
+                let what = format!("{name} has {count} entries for {} layers", self.layers);
+                return Err(value_error(what, "give one for each layer, or none at all"));
+            }
+        }
+        if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
+            && (*hidden == 0 || *per_token == 0 || per_token > count)
+        {
+            let what = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
+            return Err(value_error(what, "give experts of 1 or more features, and as many of a token or more"));
         }
         if self.windows.contains(&Some(0)) {
             return Err(value_error("a window of 0 positions sees nothing", "give a window of 1 or more, or None"));
         }
-        if self.scan_layers && self.windows.windows(2).any(|pair| pair[0] != pair[1]) {
-            let what = "scan_layers needs layers of one structure, and their windows differ";
-            return Err(value_error(what, "set scan_layers to false, or give each layer the same window"));
+        if self.scan_layers && !self.is_uniform() {
+            let what = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
+            return Err(value_error(what, "set scan_layers to false, or make all layers equal"));
         }
-        if self.qk_norm && self.norm == NormKind::Layer {
+        if self.qk_norm == QkNorm::AllHeads && !matches!(self.norm, NormKind::Rms | NormKind::RmsOffset) {
             return Err(value_error(
-                "qk_norm is an RMS norm, and norm is NormKind::Layer",
-                "set norm to NormKind::Rms",
+                format!("QkNorm::AllHeads is an RMS norm, and norm is NormKind::{:?}", self.norm),
+                "set norm to NormKind::Rms, or qk_norm to QkNorm::Head",
             ));
         }
-        if self.head_dim % 2 == 1 && matches!(self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
+        if self.head_dim % 2 == 1 && matches!(&self.positions, Positions::Rotary(Rope { rotary_dim: None, .. })) {
             let what = format!("rotary positions need an even head_dim, got {}", self.head_dim);
             return Err(value_error(what, "choose features and heads that give an even head_dim"));
         }
         Ok(())
     }
 
+    /// True if all layers have one structure.
+    fn is_uniform(&self) -> bool {
+        fn equal<T: PartialEq>(entries: &[T]) -> bool {
+            entries.windows(2).all(|pair| pair[0] == pair[1])
+        }
+        let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
+        equal(&self.windows) && equal(&self.without_rope) && equal(dense)
+    }
+
     /// The largest matrices, for bounds.
     pub(crate) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
         let wide = |heads: usize| heads.saturating_mul(self.head_dim);
+        let latent = self.latent.as_ref().map_or(0, |latent| {
+            let depth = latent.key_dim.saturating_add(latent.rope_dim).saturating_add(latent.value_dim);
+            self.heads.saturating_mul(depth).max(latent.rank).max(latent.query_rank.unwrap_or(0))
+        });
+        let wide = |heads: usize| if self.latent.is_some() { 0 } else { wide(heads) };
+        let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
         let learned = match self.positions {
             Positions::Learned(length) => length,
             Positions::Rotary(_) => 0,
@@ -249,12 +416,28 @@ impl DecoderConfig {
             ("query kernel", self.features, wide(self.heads)),
             ("key kernel", self.features, wide(self.kv_heads)),
             ("MLP kernel", self.features, self.hidden),
+            ("kernel of experts", self.features, experts),
+            ("kernel of latents", 1, latent),
         ]
     }
 
     /// The window of this layer.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         self.windows.get(layer).copied().flatten()
+    }
+
+    /// The experts of this layer, if it has any.
+    pub(crate) fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
+        self.experts.as_ref().filter(|experts| !experts.dense_layers.get(layer).is_some_and(|is_dense| *is_dense))
+    }
+
+    /// The rotary positions of this layer, if it has any.
+    pub(crate) fn rope_of(&self, layer: usize) -> Option<Rope> {
+        let Positions::Rotary(rope) = &self.positions else { return None };
+        if self.without_rope.get(layer).is_some_and(|without| *without) {
+            return None;
+        }
+        Some(self.window(layer).and(self.local_rope.clone()).unwrap_or_else(|| rope.clone()))
     }
 }
 

@@ -2,15 +2,18 @@
 
 mod block;
 mod config;
+mod experts;
+mod latent;
 
 pub use block::{Block, Mlp, Norm};
-pub use config::{Activation, Biases, DecoderConfig, NormKind, Positions};
+pub use config::{Activation, Biases, DecoderConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm};
+pub use latent::LatentAttention;
 
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-/// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, and
-/// those of Mistral, Qwen, Gemma, Phi and GPT-2.
+/// A transformer that predicts the next token. Its [`DecoderConfig`] chooses the architecture: Llama's by default, or
+/// another one, such as Qwen's, Gemma's, GPT-2's or Mixtral's.
 ///
 /// Dimensions are named `vocab`, `embed`, `heads`, `mlp` and `layers`, see [`Rules`]; where the rules that it is made
 /// with split `batch`, so are the activations between layers.
@@ -47,6 +50,7 @@ pub struct Decoder {
     /// The layer that gives logits; `None` where it is the table of tokens.
     pub head: Option<Linear>,
     embedding_scale: Option<f64>,
+    logits_scale: Option<f64>,
     logits_soft_cap: Option<f64>,
     #[tree(static)]
     checkpoint: Option<CheckpointPolicy>,
@@ -87,6 +91,7 @@ impl Decoder {
             norm,
             head,
             embedding_scale: config.embedding_scale,
+            logits_scale: config.logits_scale,
             logits_soft_cap: config.logits_soft_cap,
             checkpoint: config.checkpoint.clone(),
         })
@@ -134,6 +139,10 @@ impl Decoder {
             Some(head) => head.forward(x),
             None => self.embed.attend(x),
         };
+        let logits = match self.logits_scale {
+            Some(scale) => logits * scale,
+            None => logits,
+        };
         match self.logits_soft_cap {
             Some(cap) => (logits / cap).tanh() * cap,
             None => logits,
@@ -143,16 +152,11 @@ impl Decoder {
     /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens.
     #[track_caller]
     pub fn init_cache(&mut self, batch: usize, length: usize) {
-        let init = |attention: &mut MultiHeadAttention, shape: &[usize]| {
-            let dtype = attention.key.kernel.dtype();
-            attention.init_cache(shape, dtype);
-        };
-        self.blocks.iter_mut().for_each(|block| init(&mut block.attention, &[batch, length, 1]));
+        self.blocks.iter_mut().for_each(|block| block.init_cache(&[batch, length]));
         if let Some(stack) = &mut self.stack {
             let depth = stack.depth();
-            let attention = &mut stack.layers.attention;
-            init(attention, &[depth, batch, length, 1]);
-            attention.cache_index = Some(zeros_dtype([depth], DType::I32).into());
+            stack.layers.init_cache(&[depth, batch, length]);
+            stack.layers.set_cache_index(zeros_dtype([depth], DType::I32).into());
         }
     }
 
@@ -172,15 +176,11 @@ impl Decoder {
         let cached = self.cached();
         let next = || positions.cloned().unwrap_or_else(|| cached + arange(0..length));
         let mut x = self.embed_at(tokens, next);
-        let options = || {
-            let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
-            mask.iter().fold(options, |options, mask| options.mask(*mask))
-        };
         for block in &mut self.blocks {
-            x = block.decode(x, options());
+            x = block.decode(x, positions, mask);
         }
         if let Some(stack) = &mut self.stack {
-            let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, options()), x.clone());
+            let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, positions, mask), x.clone());
             x = decoded.unwrap_or_else(|error| Array::from_error(error, &x));
         }
         self.logits(x)
@@ -189,10 +189,8 @@ impl Decoder {
     /// The number of tokens in the cache, a scalar; 0 without a cache.
     pub(crate) fn cached(&self) -> Array {
         let index = match (&self.stack, self.blocks.first()) {
-            (Some(stack), _) => stack.layers.attention.cache_index.as_ref().map(|index| index.get(0)),
-            (None, block) => {
-                block.and_then(|block| block.attention.cache_index.as_ref()).map(|index| (**index).clone())
-            }
+            (Some(stack), _) => stack.layers.cache_index().map(|index| index.get(0)),
+            (None, block) => block.and_then(Block::cache_index).map(|index| (**index).clone()),
         };
         index.unwrap_or_else(|| zeros_dtype((), DType::I32))
     }

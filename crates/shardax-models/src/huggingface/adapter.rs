@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use shardax_nn::prelude::*;
 
+use super::config::Fields;
 use super::layout::Raw;
 use super::save::{Named, write};
 use super::{Config, KeyMap, Layout, Pretrained, Weights};
@@ -18,12 +19,11 @@ const FILE: &str = "adapter_model.safetensors";
 const BEFORE: &str = "base_model.model.";
 
 /// Fields that tell how an adapter was trained, or stand in the files' names.
-const WITHOUT_EFFECT: [&str; 14] = [
+const WITHOUT_EFFECT: [&str; 13] = [
     "auto_mapping",
     "base_model_name_or_path",
     "fan_in_fan_out",
     "inference_mode",
-    "init_lora_weights",
     "lora_dropout",
     "megatron_core",
     "peft_type",
@@ -85,6 +85,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
     let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
+    init_is_identity(&fields)?;
     if !matches!(fields.text_opt("bias")?, None | Some("none")) {
         return Err(fields.error("it changes biases"));
     }
@@ -111,6 +112,26 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     let rank = rank as f64;
     Ok(Adapter::of(layers, alpha / if is_rank_stabilized { rank.sqrt() } else { rank }))
+}
+
+/// Fails for initializations that peft also applies when it loads an adapter, where it changes the weights of the model.
+fn init_is_identity(fields: &Fields) -> Result<()> {
+    const KEEPS_WEIGHTS: [&str; 3] = ["gaussian", "orthogonal", "eva"];
+    let changes_weights = match fields.value("init_lora_weights") {
+        Some(Value::String(name)) => !KEEPS_WEIGHTS.contains(&name.as_str()),
+        _ => false,
+    };
+    if !changes_weights {
+        return Ok(());
+    }
+    let init = fields.text("init_lora_weights")?;
+    Err(fields
+        .error(format!("`init_lora_weights` is {init:?}, for which peft changes the weights of the model too"))
+        .help(
+            "convert it to an adapter that leaves the model as it is: \
+         `save_pretrained(folder, path_initial_model_for_weight_conversion=first_adapter)` of peft, or merge it by \
+         `merge_and_unload`",
+        ))
 }
 
 /// A matrix of this rank along a dimension.

@@ -92,13 +92,13 @@ impl Pretrained for Bert {
             num_hidden_layers: fields.layers("num_hidden_layers")?,
             num_attention_heads: fields.size("num_attention_heads")?,
             max_position_embeddings: fields.size("max_position_embeddings")?,
-            type_vocab_size: fields.size_opt("type_vocab_size")?.unwrap_or(2),
-            layer_norm_eps: fields.number_or("layer_norm_eps", 1e-12)?,
-            hidden_act: fields.activation("hidden_act", "gelu")?,
+            type_vocab_size: fields.size("type_vocab_size")?,
+            layer_norm_eps: fields.number("layer_norm_eps")?,
+            hidden_act: fields.activation("hidden_act")?,
         };
         let (heads, features) = (read.num_attention_heads, read.hidden_size);
         fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
-        if !fields.flag_or("tie_word_embeddings", true)? {
+        if !fields.flag("tie_word_embeddings")? {
             return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
         }
         fields.finish()?;

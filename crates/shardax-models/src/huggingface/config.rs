@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 use shardax::error::{Error, Result};
@@ -38,52 +39,122 @@ const MOST_LAYERS: usize = 100_000;
 /// Fields that change no result of a trained model.
 const WITHOUT_EFFECT: &[&str] = &[
     "_name_or_path",
+    "_num_labels",
     "architectures",
     "attn_implementation",
     "auto_map",
+    "aux_loss_alpha",
     "cache_implementation",
     "chunk_size_feed_forward",
+    "directionality",
     "dtype",
     "encoder_stride",
+    "ep_size",
+    "finetuning_task",
     "gradient_checkpointing",
     "id2label",
+    "init_std",
+    "initializer_cutoff_factor",
     "initializer_factor",
     "initializer_range",
+    "initial_context_length",
+    "is_llama_config",
     "label2id",
+    "language",
     "max_position_embeddings",
+    "max_sequence_length",
+    "mlm_probability",
+    "model_max_length",
     "n_ctx",
+    "n_special",
+    "num_labels",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
     "output_attentions",
     "output_hidden_states",
+    "output_past",
+    "output_router_logits",
     "pooler_act",
+    "pooler_fc_size",
+    "pooler_num_attention_heads",
+    "pooler_num_fc_layers",
     "pooler_output_size",
+    "pooler_size_per_head",
+    "pooler_type",
+    "predict_special_tokens",
+    "pretraining_tp",
     "problem_type",
     "return_dict",
+    "return_dict_in_generate",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "seq_aux",
+    "seq_length",
     "task_specific_params",
     "tokenizer_class",
     "torch_dtype",
+    "transformers.js_config",
     "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
     "use_cache",
+    // Options of generation, which older versions wrote here too.
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_scores",
+    "prefix",
+    "repetition_penalty",
+    "suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
 ];
 
-/// Fields that other models have, and their value in those that do not use them.
+/// Fields that no class has by default, and their value in models that do not use them.
 const ABSENT: &[(&str, &str)] = &[
-    ("add_cross_attention", "false"),
-    ("is_decoder", "false"),
-    ("is_encoder_decoder", "false"),
+    ("_attn_implementation_autoset", "true"),
+    ("moe_layer_freq", "1"),
     ("partial_rotary_factor", "1.0"),
+    ("partial_rotary_factor", "1"),
     ("position_embedding_type", "\"absolute\""),
-    ("pretraining_tp", "1"),
-    ("pruned_heads", "{}"),
-    ("qk_layernorm", "false"),
-    ("reorder_and_upcast_attn", "false"),
-    ("scale_attn_by_inverse_layer_idx", "false"),
-    ("scale_attn_weights", "true"),
-    ("use_bidirectional_attention", "false"),
-    ("use_sliding_window", "false"),
-    ("attention_bias", "false"),
-    ("mlp_bias", "false"),
-    ("use_bias", "false"),
+    ("scoring_func", "\"sigmoid\""),
+    ("topk_method", "\"noaux_tc\""),
 ];
+
+/// The defaults of the fields of transformers' configuration classes by model type (`tools/huggingface/defaults.py`).
+const DEFAULTS: &str = include_str!("defaults.json");
+
+/// The defaults of the configuration class of this model type.
+pub(super) fn defaults_of(model_type: &str) -> Option<&'static Map<String, Value>> {
+    static PARSED: OnceLock<Map<String, Value>> = OnceLock::new();
+    let classes = PARSED.get_or_init(|| serde_json::from_str(DEFAULTS).unwrap_or_default());
+    classes.get(model_type)?.as_object()
+}
+
+/// True for values that switch a feature off.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(on) => !on,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
 
 impl Config {
     /// The `config.json` of a folder, or the same fields from a GGUF file's metadata.
@@ -135,7 +206,21 @@ impl Config {
 
     /// The fields, each of which must be read or be without effect.
     pub(super) fn fields(&self) -> Fields<'_> {
-        Fields { file: &self.name, of: "", map: &self.fields, read: RefCell::default() }
+        Fields::new(&self.name, "", &self.fields)
+    }
+
+    /// The configuration without a field: the model is the one that transformers would make of the other fields.
+    ///
+    /// ```
+    /// use shardax_models::{Config, Decoder, Pretrained};
+    /// let config = Config::from_json(r#"{"model_type": "llama", "num_hidden_layers": 1, "sliding_window": 4096}"#)?;
+    /// assert!(Decoder::read(&config).is_err());
+    /// assert!(Decoder::read(&config.without("sliding_window")).is_ok());
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn without(mut self, name: &str) -> Config {
+        self.fields.remove(name);
+        self
     }
 }
 
@@ -162,16 +247,25 @@ fn parse(name: String, text: &[u8]) -> Result<Config> {
     Ok(Config { name, fields })
 }
 
-/// The fields of an object, of which those that are read are noted.
+/// The fields of an object. Each field that is read is noted.
 pub(super) struct Fields<'a> {
     file: &'a str,
     /// The object inside the file.
     of: &'a str,
     map: &'a Map<String, Value>,
+    /// The defaults of the model's class, if the object is the configuration of a model.
+    defaults: Option<&'static Map<String, Value>>,
+    is_model: bool,
     read: RefCell<BTreeSet<&'a str>>,
 }
 
 impl<'a> Fields<'a> {
+    fn new(file: &'a str, of: &'a str, map: &'a Map<String, Value>) -> Self {
+        let model_type = map.get("model_type").and_then(Value::as_str);
+        let is_model = of.is_empty() || model_type.is_some();
+        Fields { file, of, map, defaults: model_type.and_then(defaults_of), is_model, read: RefCell::default() }
+    }
+
     /// The error of a field.
     pub fn error(&self, what: impl std::fmt::Display) -> Error {
         let of = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
@@ -179,10 +273,26 @@ impl<'a> Fields<'a> {
         value_error(what, "convert the model, or load its weights into a model of your own with `KeyMap` and `load`")
     }
 
-    /// The value of this name, unless it is missing or null.
+    /// The value of this name, or the default of the model's class, unless it is missing or null.
     fn get(&self, name: &'a str) -> Option<&'a Value> {
         self.read.borrow_mut().insert(name);
-        self.map.get(name).filter(|value| !value.is_null())
+        let value = self.map.get(name).or_else(|| self.defaults?.get(name));
+        value.filter(|value| !value.is_null())
+    }
+
+    /// The value of this name, of any type.
+    pub fn value(&self, name: &'a str) -> Option<&'a Value> {
+        self.get(name)
+    }
+
+    /// True if the file has a field of this name that is not null.
+    pub fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// True if the object has no fields.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
     }
 
     /// The value of this name as another type.
@@ -219,20 +329,27 @@ impl<'a> Fields<'a> {
         self.typed(name, "a number", Value::as_f64)
     }
 
+    pub fn number(&self, name: &'a str) -> Result<f64> {
+        self.required(name, self.number_opt(name)?)
+    }
+
     pub fn number_or(&self, name: &'a str, default: f64) -> Result<f64> {
         Ok(self.number_opt(name)?.unwrap_or(default))
     }
 
-    /// A number that null switches off.
-    pub fn nullable_or(&self, name: &'a str, default: f64) -> Result<Option<f64>> {
-        match self.map.contains_key(name) {
-            true => self.number_opt(name),
-            false => Ok(Some(default)),
-        }
+    /// Numbers, all of which must be positive.
+    pub fn numbers(&self, name: &'a str) -> Result<Vec<f64>> {
+        let list = self.required(name, self.list_opt(name)?)?;
+        let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
+        numbers.ok_or_else(|| self.error(format!("field `{name}` must be a list of numbers")))
     }
 
     pub fn flag_or(&self, name: &'a str, default: bool) -> Result<bool> {
         Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    pub fn flag(&self, name: &'a str) -> Result<bool> {
+        self.flag_or(name, false)
     }
 
     pub fn text_opt(&self, name: &'a str) -> Result<Option<&'a str>> {
@@ -250,7 +367,7 @@ impl<'a> Fields<'a> {
     /// The object of this name, whose fields are read by the result.
     pub fn object_opt(&self, name: &'a str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(name, "an object", Value::as_object)?;
-        Ok(map.map(|map| Fields { file: self.file, of: name, map, read: RefCell::default() }))
+        Ok(map.map(|map| Fields::new(self.file, name, map)))
     }
 
     /// The number of entries of an object.
@@ -259,12 +376,13 @@ impl<'a> Fields<'a> {
     }
 
     /// The activation of this name.
-    pub fn activation(&self, name: &'a str, default: &'a str) -> Result<Activation> {
-        Ok(match self.text_opt(name)?.unwrap_or(default) {
-            "gelu" => Activation::Gelu,
-            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+    pub fn activation(&self, name: &'a str) -> Result<Activation> {
+        Ok(match self.text(name)? {
+            "gelu" | "gelu_python" => Activation::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
             "silu" | "swish" => Activation::Silu,
             "relu" => Activation::Relu,
+            "relu2" => Activation::ReluSquared,
             other => return Err(self.error(format!("the activation {other:?} is not known"))),
         })
     }
@@ -284,38 +402,57 @@ impl<'a> Fields<'a> {
 
     /// Fails where a field was not read that is neither false nor empty.
     pub fn finish_but_empty(&self) -> Result<()> {
-        let empty = |value: &Value| match value {
-            Value::Bool(on) => !on,
-            Value::Array(list) => list.is_empty(),
-            Value::Object(map) => map.is_empty(),
-            _ => false,
-        };
-        self.read.borrow_mut().extend(self.map.iter().filter(|(_, value)| empty(value)).map(|(name, _)| name.as_str()));
+        let off = self.map.iter().filter(|(_, value)| is_off(value)).map(|(name, _)| name.as_str());
+        self.read.borrow_mut().extend(off);
         self.finish()
     }
 
     /// Fails where a field was not read, and may have an effect.
     pub fn finish(&self) -> Result<()> {
-        let read = self.read.borrow();
-        let understood = |name: &str, value: &Value| {
-            let without_effect = name.contains("dropout")
-                || name.ends_with("_pdrop")
-                || name.ends_with("_token_id")
-                || name.starts_with("summary_")
-                || WITHOUT_EFFECT.contains(&name);
-            let absent = || ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str());
-            let is_quantization = || name == QUANTIZATION && Method::of(value).is_ok();
-            read.contains(name)
-                || value.is_null()
-                || is_quantization()
-                || (self.of.is_empty() && (without_effect || absent()))
-        };
-        match self.map.iter().find(|(name, value)| !understood(name, value)) {
+        match self.map.iter().find(|(name, value)| !self.is_understood(name, value)) {
             None => Ok(()),
             Some((name, value)) => {
-                Err(self.error(format!("field `{name}` is {}, which this model does not have", shown(value))))
+                let what = format!("field `{name}` is {}, which this model does not have", shown(value));
+                Err(self.error(what).help(format!(
+                    "if it has no effect here, load without it: `LoadOptions::new().ignore_field({name:?})`, or \
+                     `Config::open(folder)?.without({name:?})`"
+                )))
             }
         }
+    }
+
+    /// True if a field was read, or changes no result: its name says so, it has the default of the model's class, or it
+    /// switches off what the class does not know.
+    fn is_understood(&self, name: &str, value: &Value) -> bool {
+        if value.is_null() || self.read.borrow().contains(name) {
+            return true;
+        }
+        if name == QUANTIZATION && Method::of(value).is_ok() {
+            return true;
+        }
+        if !self.is_model {
+            return false;
+        }
+        let without_effect = name.contains("dropout")
+            || name.ends_with("_pdrop")
+            || name.ends_with("_token_id")
+            || name.ends_with("_token_index")
+            || name.starts_with("summary_")
+            || WITHOUT_EFFECT.contains(&name);
+        let absent = || ABSENT.iter().any(|(other, text)| *other == name && *text == value.to_string().as_str());
+        without_effect
+            || match self.defaults.and_then(|defaults| defaults.get(name)) {
+                Some(default) => is_equal(default, value),
+                None => is_off(value) || absent(),
+            }
+    }
+}
+
+/// True if two values are equal, where `1` and `1.0` are.
+fn is_equal(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
     }
 }
 
@@ -328,39 +465,40 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Rotary positions, of `rope_parameters` or of the older `rope_scaling` and `rope_theta`.
-pub(super) fn rope(fields: &Fields, theta: f64, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
-    let theta = fields.number_or("rope_theta", theta)?;
-    let (new, old) = (fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?);
+/// Rotary positions, of `rope_parameters` or of the older `rope_scaling` and `rope_theta`. `partial` is the share of each
+/// head that is turned by default, `None` if the model always turns all.
+pub(super) fn rope(fields: &Fields, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
+    let theta = fields.number_or("rope_theta", 10_000.0)?;
     let partial = match partial {
         Some(default) => Some(fields.number_or("partial_rotary_factor", default)?),
         None => None,
     };
-    match new.or(old) {
-        Some(about) => scaled_rope(&about, theta, head_dim, partial),
+    match rope_object(fields)? {
+        Some(about) => scaled_rope(fields, &about, theta, head_dim, partial),
         None => turned(fields, Rope::new(theta), head_dim, partial),
     }
 }
 
-/// Rotary positions as an object describes them.
-pub(super) fn scaled_rope(about: &Fields, theta: f64, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
-    let number = |name| about.required(name, about.number_opt(name)?);
+/// The object that describes rotary positions. As in transformers the older name is the one that counts if both are there.
+pub(super) fn rope_object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>> {
+    let (new, old) = (fields.object_opt("rope_parameters")?, fields.object_opt("rope_scaling")?);
+    Ok(old.filter(|old| !old.is_empty()).or(new).filter(|about| !about.is_empty()))
+}
+
+/// Rotary positions as an object of a model's fields describes them.
+pub(super) fn scaled_rope(
+    model: &Fields,
+    about: &Fields,
+    theta: f64,
+    head_dim: usize,
+    partial: Option<f64>,
+) -> Result<Rope> {
     let kind = match about.text_opt("rope_type")? {
         Some(kind) => Some(kind),
         None => about.text_opt("type")?,
     };
     about.skip(&["type"]);
-    let scaling = match kind {
-        None | Some("default") => RopeScaling::None,
-        Some("linear") => RopeScaling::Linear(number("factor")?),
-        Some("llama3") => RopeScaling::Llama3 {
-            factor: number("factor")?,
-            low_freq_factor: number("low_freq_factor")?,
-            high_freq_factor: number("high_freq_factor")?,
-            original_max_position: number("original_max_position_embeddings")?,
-        },
-        Some(other) => return Err(about.error(format!("rotary positions of the kind {other:?} are not known"))),
-    };
+    let scaling = scaling(model, about, kind.unwrap_or("default"))?;
     let theta = about.number_or("rope_theta", theta)?;
     let partial = match (about.number_opt("partial_rotary_factor")?, partial) {
         (Some(share), None) if share != 1.0 => {
@@ -372,6 +510,73 @@ pub(super) fn scaled_rope(about: &Fields, theta: f64, head_dim: usize, partial: 
     };
     about.finish()?;
     turned(about, Rope::new(theta).scaling(scaling), head_dim, partial)
+}
+
+/// The scaling of this kind.
+fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
+    let longest = || model.number("max_position_embeddings");
+    // The length in the object, or in the model's fields, or the longest one.
+    let original = || match model.number_opt("original_max_position_embeddings")? {
+        Some(length) => {
+            about.skip(&["original_max_position_embeddings"]);
+            Ok(length)
+        }
+        None => match about.number_opt("original_max_position_embeddings")? {
+            Some(length) => Ok(length),
+            None => longest(),
+        },
+    };
+    let factor_or_ratio = |original: f64| match about.number_opt("factor")? {
+        Some(factor) => Ok::<f64, Error>(factor),
+        None => Ok(longest()? / original),
+    };
+    Ok(match kind {
+        "default" => RopeScaling::None,
+        "linear" => RopeScaling::Linear(about.number("factor")?),
+        "dynamic" => RopeScaling::Dynamic { factor: about.number("factor")?, original_max_position: longest()? },
+        "llama3" => RopeScaling::Llama3 {
+            factor: about.number("factor")?,
+            low_freq_factor: about.number("low_freq_factor")?,
+            high_freq_factor: about.number("high_freq_factor")?,
+            original_max_position: original()?,
+        },
+        "yarn" => {
+            let original = original()?;
+            let factor: f64 = factor_or_ratio(original)?;
+            let scales = (about.number_opt("mscale")?, about.number_opt("mscale_all_dim")?);
+            let default = match scales {
+                (Some(scale), Some(all)) if scale != 0.0 && all != 0.0 => {
+                    yarn_scale(factor, scale) / yarn_scale(factor, all)
+                }
+                _ => yarn_scale(factor, 1.0),
+            };
+            RopeScaling::Yarn {
+                factor,
+                beta_fast: about.number_or("beta_fast", 32.0)?,
+                beta_slow: about.number_or("beta_slow", 1.0)?,
+                original_max_position: original,
+                truncate: about.flag_or("truncate", true)?,
+                attention_factor: about.number_or("attention_factor", default)?,
+            }
+        }
+        "longrope" | "su" => {
+            let original = original()?;
+            let factor: f64 = factor_or_ratio(original)?;
+            let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / original.ln()).sqrt() };
+            RopeScaling::LongRope {
+                short_factor: about.numbers("short_factor")?,
+                long_factor: about.numbers("long_factor")?,
+                original_max_position: original,
+                attention_factor: about.number_or("attention_factor", default)?,
+            }
+        }
+        other => return Err(about.error(format!("rotary positions of the kind {other:?} are not known"))),
+    })
+}
+
+/// The factor of attention for texts that are this many times longer than the original length, in YaRN.
+pub(super) fn yarn_scale(factor: f64, scale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }
 
 /// Turns a part of the features of each head.

@@ -5,6 +5,10 @@ use super::{Layout, Weights};
 /// The names and layouts of a model's arrays in files: pairs of a key path and a name, in which `*` stands for the same
 /// number.
 ///
+/// A `#` in a name stands for each entry of the array's first dimension, such as the experts of a layer, whose arrays are
+/// apart in files: `experts.#.up_proj.weight`. A name that ends with `[#]` is one array of all entries, of which each has
+/// the layout.
+///
 /// ```
 /// use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 /// use shardax_nn::prelude::*;
@@ -25,6 +29,7 @@ pub struct KeyMap {
     rules: Vec<(String, String, Layout)>,
     prefix: String,
     aliases: Vec<(String, String)>,
+    prefixes: Vec<(String, String)>,
     ignored: Vec<String>,
     pub(super) tied: Vec<(String, String)>,
 }
@@ -47,7 +52,13 @@ impl KeyMap {
         self
     }
 
-    /// Ignores arrays of this name in files.
+    /// Lets names that start with `start` start with `other` instead.
+    pub fn prefix_alias(mut self, start: &str, other: &str) -> Self {
+        self.prefixes.push((start.to_owned(), other.to_owned()));
+        self
+    }
+
+    /// Ignores arrays of this name in files; `**` at its end stands for any text.
     pub fn ignore(mut self, name: &str) -> Self {
         self.ignored.push(name.to_owned());
         self
@@ -63,6 +74,7 @@ impl KeyMap {
     pub fn and(mut self, other: KeyMap) -> Self {
         self.rules.extend(other.rules);
         self.aliases.extend(other.aliases);
+        self.prefixes.extend(other.prefixes);
         self.ignored.extend(other.ignored);
         self.tied.extend(other.tied);
         self
@@ -87,7 +99,7 @@ impl KeyMap {
     /// A layer with a kernel of this layout, and its bias.
     pub fn weights(self, path: &str, name: &str, layout: Layout) -> Self {
         let bias = match layout {
-            Layout::Part { .. } | Layout::Rows { .. } => layout,
+            Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. } => layout,
             _ => Layout::Same,
         };
         self.array(format!("{path}.kernel"), format!("{name}.weight"), layout).array(
@@ -127,14 +139,25 @@ impl KeyMap {
     pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
         let other =
             |(ending, other): &(String, String)| Some(format!("{}{other}", name.strip_suffix(ending.as_str())?));
-        let names = std::iter::once(name.to_owned()).chain(self.aliases.iter().filter_map(other));
-        names.flat_map(|name| [format!("{}{name}", self.prefix), name]).find(|name| weights.contains(name))
+        let elsewhere =
+            |(start, other): &(String, String)| Some(format!("{other}{}", name.strip_prefix(start.as_str())?));
+        let names = std::iter::once(name.to_owned())
+            .chain(self.aliases.iter().filter_map(other))
+            .chain(self.prefixes.iter().filter_map(elsewhere));
+        names.flat_map(|name| [format!("{}{name}", self.prefix), name]).find(|name| {
+            let first = name.trim_end_matches("[#]").replace('#', "0");
+            weights.contains(&first)
+        })
     }
 
     /// The name as `transformers` writes it.
     pub(super) fn written(&self, name: &str) -> String {
         // The last layer is beside the model that the prefix names.
-        if name.starts_with("lm_head.") { name.to_owned() } else { format!("{}{name}", self.prefix) }
+        if name.starts_with("lm_head.") || name.starts_with("embed_out.") {
+            name.to_owned()
+        } else {
+            format!("{}{name}", self.prefix)
+        }
     }
 
     /// True if no model needs the array of this name.

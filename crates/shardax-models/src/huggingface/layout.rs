@@ -29,6 +29,23 @@ pub enum Layout {
         /// The rows of the array in the file.
         of: usize,
     },
+    /// Rows `start..end` of each of `groups` equal groups of rows, transposed: queries, keys and values of which those of
+    /// each head are together.
+    GroupedRows {
+        /// The number of groups.
+        groups: usize,
+        /// The first row of a group.
+        start: usize,
+        /// The row of a group behind the last one.
+        end: usize,
+    },
+    /// Every `of`-th entry of the last dimension, from `index` on.
+    Interleaved {
+        /// The first entry.
+        index: usize,
+        /// The distance of entries.
+        of: usize,
+    },
 }
 
 /// Values on the host, in row-major order.
@@ -110,6 +127,28 @@ impl Raw {
             Layout::Convolution => None,
             Layout::Part { index, of } => self.part(index, of),
             Layout::Rows { start, end, of } => self.rows(start, end, of)?.transposed(&backwards),
+            Layout::GroupedRows { groups, start, end } => {
+                let (count, rest) = self.shape.split_first()?;
+                let of = count.checked_div(groups).filter(|of| of * groups == *count)?;
+                let row = self.bytes.len().checked_div(*count)?;
+                let rows = |group: usize| self.bytes.get((group * of + start) * row..(group * of + end) * row);
+                if start > end || end > of {
+                    return None;
+                }
+                let bytes = (0..groups).map(rows).collect::<Option<Vec<_>>>()?.concat();
+                let shape = [&[groups * (end - start)], rest].concat();
+                Raw { dtype: self.dtype, shape, bytes }.transposed(&backwards)
+            }
+            Layout::Interleaved { index, of } => {
+                let last = *self.shape.last()?;
+                let count = last.checked_div(of).filter(|count| count * of == last && index < of)?;
+                let split = [&self.shape[..rank - 1], &[count, of]].concat();
+                let forward: Vec<usize> = std::iter::once(rank).chain(0..rank).collect();
+                let apart = self.reshaped(&split).transposed(&forward)?;
+                let part = apart.bytes.len() / of;
+                let shape = apart.shape[1..].to_vec();
+                Some(Raw { dtype: apart.dtype, shape, bytes: apart.bytes[index * part..(index + 1) * part].to_vec() })
+            }
         }
     }
 
@@ -118,8 +157,8 @@ impl Raw {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
         match layout {
-            Layout::Same | Layout::Part { .. } => Some(self),
-            Layout::Transposed | Layout::Rows { .. } => self.transposed(&backwards),
+            Layout::Same | Layout::Part { .. } | Layout::Interleaved { .. } => Some(self),
+            Layout::Transposed | Layout::Rows { .. } | Layout::GroupedRows { .. } => self.transposed(&backwards),
             Layout::Convolution if rank >= 2 => {
                 self.transposed(&[rank - 1, rank - 2].into_iter().chain(0..rank - 2).collect::<Vec<_>>())
             }
@@ -131,17 +170,21 @@ impl Raw {
     pub fn joined(mut parts: Vec<(Layout, Raw)>) -> Option<Raw> {
         parts.sort_by_key(|(layout, _)| match layout {
             Layout::Part { index, .. } => *index,
-            Layout::Rows { start, .. } => *start,
+            Layout::Rows { start, .. } | Layout::GroupedRows { start, .. } => *start,
+            Layout::Interleaved { index, .. } => *index,
             _ => 0,
         });
         let (layout, first) = parts.first()?;
         if parts.len() == 1 {
             return Some(first.clone());
         }
-        let along_rows = matches!(layout, Layout::Rows { .. });
-        let row = |raw: &Raw| match along_rows {
-            true => raw.bytes.len(),
-            false => raw.shape.last().map_or(0, |last| last * raw.dtype.byte_size()),
+        let along_rows = matches!(layout, Layout::Rows { .. } | Layout::GroupedRows { .. });
+        // The bytes of each part that are together in the file.
+        let row = |raw: &Raw| match layout {
+            Layout::Rows { .. } => raw.bytes.len(),
+            Layout::GroupedRows { groups, .. } => raw.bytes.len() / groups,
+            Layout::Interleaved { .. } => raw.dtype.byte_size(),
+            _ => raw.shape.last().map_or(0, |last| last * raw.dtype.byte_size()),
         };
         let (dtype, mut shape) = (first.dtype, first.shape.clone());
         let axis = if along_rows { 0 } else { shape.len().checked_sub(1)? };
@@ -152,6 +195,22 @@ impl Raw {
             parts.iter().for_each(|(_, raw)| bytes.extend_from_slice(&raw.bytes[i * row(raw)..(i + 1) * row(raw)]));
         }
         Some(Raw { dtype, shape, bytes })
+    }
+
+    /// The entries of the first dimension, each without it.
+    pub fn entries(self) -> Vec<Raw> {
+        let Some((count, rest)) = self.shape.split_first() else { return vec![self] };
+        let size = self.bytes.len().checked_div(*count).unwrap_or(0);
+        let entry = |bytes: &[u8]| Raw { dtype: self.dtype, shape: rest.to_vec(), bytes: bytes.to_vec() };
+        self.bytes.chunks(size.max(1)).map(entry).collect()
+    }
+
+    /// One array of these entries of a new first dimension; `None` if they differ in shape or dtype.
+    pub fn stacked(entries: Vec<Raw>) -> Option<Raw> {
+        let Raw { dtype, shape, .. } = entries.first()?.clone();
+        let is_alike = entries.iter().all(|entry| entry.dtype == dtype && entry.shape == shape);
+        let shape = [&[entries.len()], &shape[..]].concat();
+        is_alike.then(|| Raw { dtype, shape, bytes: entries.into_iter().flat_map(|entry| entry.bytes).collect() })
     }
 
     /// These values in another shape of as many elements.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use shardax::sharding::{DimSpec, Sharding};
 use shardax_nn::prelude::*;
 
-use super::layout::splits;
+use super::layout::{Raw, splits};
 use super::save::input_dims;
 use super::{KeyMap, Layout, Weights};
 use crate::error::value_error;
@@ -32,7 +32,7 @@ pub(super) fn all_of<M: Tree>(weights: &Weights, like: &M, keys: &KeyMap, rules:
 
 /// Fails when the files have an array that is at none of these places.
 pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>]) -> Result<()> {
-    let used: BTreeSet<&str> = places.iter().map(|place| place.name.as_str()).collect();
+    let used: BTreeSet<String> = places.iter().flat_map(|place| names_of(&place.name, &place.like)).collect();
     let mut left: Vec<&str> = weights.names().filter(|name| !used.contains(*name) && !keys.ignores(name)).collect();
     for (copy, name) in &keys.tied {
         if let (Some(at), Some(name)) = (left.iter().position(|left| left == copy), keys.in_files(weights, name)) {
@@ -112,6 +112,10 @@ fn read_all<M: Tree>(like: &M, places: &[Place<'_>]) -> Result<M> {
 impl Place<'_> {
     /// The array in few bits, in rows as the file has it; `None` if the file has it in full.
     pub fn groups(&self) -> Result<Option<Groups>> {
+        // The experts of a layer are several arrays.
+        if self.name.contains('#') {
+            return Ok(None);
+        }
         self.weights.groups(&self.name)
     }
 
@@ -143,6 +147,35 @@ impl Place<'_> {
     }
 }
 
+/// The names of the arrays of the files that an array of a model is read from: several if the name has a `#`.
+fn names_of(name: &str, like: &Array) -> Vec<String> {
+    let name = name.trim_end_matches("[#]");
+    match name.contains('#') {
+        true => {
+            (0..like.shape().first().copied().unwrap_or(0)).map(|entry| name.replace('#', &entry.to_string())).collect()
+        }
+        false => vec![name.to_owned()],
+    }
+}
+
+/// The dtype of the arrays of this name, and their values in the layout of the model; `None` if they do not fit it.
+fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(DType, Option<Raw>)> {
+    if !name.contains('#') {
+        let found = weights.read(name)?;
+        return Ok((found.dtype, found.read_as(layout)));
+    }
+    let mut entries = Vec::new();
+    for name in names_of(name, like) {
+        entries.push(weights.read(&name)?);
+    }
+    if name.ends_with("[#]") {
+        entries = entries.into_iter().flat_map(Raw::entries).collect();
+    }
+    let Some(dtype) = entries.first().map(|entry| entry.dtype) else { return Ok((like.dtype(), None)) };
+    let laid: Option<Vec<Raw>> = entries.into_iter().map(|entry| entry.read_as(layout)).collect();
+    Ok((dtype, laid.and_then(Raw::stacked)))
+}
+
 /// The array at this key path, from the one of this name.
 fn one(
     weights: &Weights,
@@ -150,14 +183,15 @@ fn one(
     (name, layout): (&str, Layout),
     to: Option<Sharding>,
 ) -> Result<Array> {
-    let found = weights.read(name)?;
-    let (shape, dtype, file) = (found.shape.clone(), found.dtype, weights.path().display());
+    let (dtype, laid) = laid_out(weights, name, layout, like)?;
+    let file = weights.path().display();
     if like.dtype().is_float() && !dtype.is_float() {
         let what = format!("the array {name:?} of {file} holds {dtype}, and `{path}` is {}", like.dtype());
         return Err(value_error(what, "quantized weights are not read: save the model as F32, F16 or BF16"));
     }
-    let laid = found.read_as(layout).filter(|laid| splits(like.shape(), &laid.shape));
-    let Some(laid) = laid else {
+    let Some(laid) = laid.filter(|laid| splits(like.shape(), &laid.shape)) else {
+        let names = names_of(name, like);
+        let shape = names.first().and_then(|name| weights.shape(name)).unwrap_or_default();
         let what = format!(
             "the array {name:?} of {file} is {shape:?}, which laid out as {layout:?} does not make `{path}`, {:?}",
             like.shape()

@@ -60,6 +60,7 @@ pub use weights::Weights;
 pub struct LoadOptions {
     policy: Policy,
     rules: Rules,
+    ignored: Vec<String>,
 }
 
 impl LoadOptions {
@@ -74,7 +75,13 @@ impl LoadOptions {
         self
     }
 
-    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp`.
+    /// Ignores a field of `config.json` that is not understood, and has no effect in this checkpoint.
+    pub fn ignore_field(mut self, name: &str) -> Self {
+        self.ignored.push(name.to_owned());
+        self
+    }
+
+    /// The placement of arrays. The models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`.
     pub fn rules(mut self, rules: &Rules) -> Self {
         self.rules = rules.clone();
         self
@@ -137,7 +144,7 @@ pub trait Pretrained: Module {
 
 /// A model with the weights in this folder in the place of first ones, which are never computed.
 fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
-    let config = Config::open(folder)?;
+    let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
     let (architecture, keys) = M::read(&config)?;
     let weights = opened(folder, &config)?;
     bounded::<M>(&architecture, &weights)?;

@@ -16,7 +16,8 @@ pub(super) type Named = BTreeMap<String, Raw>;
 
 /// The arrays of a model as a file has them.
 pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
-    let mut parts: BTreeMap<String, Vec<(Layout, Raw)>> = BTreeMap::new();
+    // The parts of each array of the file, by its name and, of a name with a `#`, its entry.
+    let mut parts: BTreeMap<(String, usize), Vec<(Layout, Raw)>> = BTreeMap::new();
     for (path, leaf) in tree::leaves_with_path(model) {
         let path = path.strip_prefix('.').unwrap_or(&path);
         let Some((name, layout)) = keys.find(path) else {
@@ -24,18 +25,35 @@ pub(super) fn arrays<M: Tree>(model: &M, keys: &KeyMap) -> Result<Named> {
             return Err(value_error(what, "save models without caches, and of the kind of their `Config`"));
         };
         let raw = Raw::of(&leaf)?;
-        let shape = flat_shape(path, &raw.shape, layout);
-        let Some(written) = raw.reshaped(&shape).written_as(layout) else {
-            let what = format!("`{path}`, {shape:?}, cannot be laid out as {layout:?}");
-            return Err(value_error(what, "look whether the `Config` is that of the model"));
-        };
-        parts.entry(keys.written(&name)).or_default().push((layout, written));
+        let entries = if name.contains('#') { raw.entries() } else { vec![raw] };
+        for (entry, raw) in entries.into_iter().enumerate() {
+            let shape = flat_shape(path, &raw.shape, layout);
+            let Some(written) = raw.reshaped(&shape).written_as(layout) else {
+                let what = format!("`{path}`, {shape:?}, cannot be laid out as {layout:?}");
+                return Err(value_error(what, "look whether the `Config` is that of the model"));
+            };
+            parts.entry((keys.written(&name), entry)).or_default().push((layout, written));
+        }
     }
-    let join = |(name, parts)| match Raw::joined(parts) {
-        Some(raw) => Ok((name, raw)),
-        None => Err(value_error(format!("the parts of {name:?} do not fit together"), "save a model of one structure")),
-    };
-    parts.into_iter().map(join).collect()
+    let mut named = Named::new();
+    let mut stacks: BTreeMap<String, Vec<Raw>> = BTreeMap::new();
+    for ((name, entry), parts) in parts {
+        let raw = Raw::joined(parts).ok_or_else(|| do_not_fit(&name))?;
+        match name.strip_suffix("[#]") {
+            Some(name) => stacks.entry(name.to_owned()).or_default().push(raw),
+            None => drop(named.insert(name.replace('#', &entry.to_string()), raw)),
+        }
+    }
+    for (name, entries) in stacks {
+        let raw = Raw::stacked(entries).ok_or_else(|| do_not_fit(&name))?;
+        named.insert(name, raw);
+    }
+    Ok(named)
+}
+
+/// The error of parts of one array that do not make one.
+fn do_not_fit(name: &str) -> shardax::Error {
+    value_error(format!("the parts of {name:?} do not fit together"), "save a model of one structure")
 }
 
 /// The shape of an array whose heads of attention are joined.

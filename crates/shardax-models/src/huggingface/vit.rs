@@ -68,10 +68,10 @@ impl Pretrained for Vit {
             num_attention_heads: fields.size("num_attention_heads")?,
             image_size: fields.size("image_size")?,
             patch_size: fields.size("patch_size")?,
-            num_channels: fields.size_opt("num_channels")?.unwrap_or(3),
-            layer_norm_eps: fields.number_or("layer_norm_eps", 1e-12)?,
-            qkv_bias: fields.flag_or("qkv_bias", true)?,
-            hidden_act: fields.activation("hidden_act", "gelu")?,
+            num_channels: fields.size("num_channels")?,
+            layer_norm_eps: fields.number("layer_norm_eps")?,
+            qkv_bias: fields.flag("qkv_bias")?,
+            hidden_act: fields.activation("hidden_act")?,
             num_labels: fields.count_opt("id2label")?.unwrap_or(2),
         };
         let (heads, features) = (read.num_attention_heads, read.hidden_size);

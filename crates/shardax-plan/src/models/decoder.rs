@@ -1,7 +1,7 @@
 //! A language model: RMS norm, rotary embeddings, grouped-query attention, gated linear units, AdamW. It computes in
 //! bfloat16 with float32 parameters, and its layers are one loop.
 
-use shardax_models::{Decoder, DecoderConfig};
+use shardax_models::{Decoder, DecoderConfig, ExpertsConfig};
 use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
 
@@ -94,7 +94,7 @@ fn config(sizes: Sizes, setup: &Setup) -> Result<DecoderConfig> {
         attention_implementation: attention(setup)?,
         kv_heads,
         hidden,
-        experts,
+        experts: (experts > 0).then(|| ExpertsConfig::new(experts, hidden)),
         scan_layers: true,
         checkpoint: setup.remat.policy(),
         ..DecoderConfig::new(vocabulary, layers, features, heads)

@@ -1,29 +1,77 @@
 //! The decoders of `transformers`: their configurations, and the names of their arrays.
 
+mod experts;
+mod fused;
+mod gemma;
+mod gpt;
+mod latent;
+mod llama;
+
 use shardax::error::Result;
-use shardax_nn::Rope;
 
-use super::config::{Fields, rope, scaled_rope};
+use super::config::{Fields, rope};
 use super::{KeyMap, Layout};
-use crate::{Biases, DecoderConfig, NormKind, Positions};
+use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
 
-/// The model types that are known.
-pub(super) const KNOWN: [&str; 10] =
-    ["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3"];
+/// A configuration and the names of arrays.
+type Read = Result<(DecoderConfig, KeyMap)>;
+
+/// The families: model types, and the function that reads their configurations.
+const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
+    (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
+    (&["granite", "smollm3", "olmo", "olmo2", "cohere", "cohere2", "stablelm", "starcoder2"], llama::read_variant),
+    (&["gemma", "gemma2", "gemma3_text"], gemma::read),
+    (&["phi3", "glm", "glm4"], fused::read),
+    (&["gpt2"], gpt::gpt2),
+    (&["gptj"], gpt::gptj),
+    (&["gpt_neox"], gpt::gpt_neox),
+    (&["falcon"], gpt::falcon),
+    (&["phi"], gpt::phi),
+    (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
+    (&["deepseek_v3"], latent::read),
+];
+
+/// Models of text and images, of which the text is read: the object `text_config` describes a decoder.
+const WRAPPERS: [&str; 3] = ["gemma3", "mistral3", "llava"];
 
 /// The architecture of a decoder, and its arrays.
-pub(super) fn read(fields: &Fields) -> Result<(DecoderConfig, KeyMap)> {
-    match fields.text("model_type")? {
-        "gpt2" => gpt2(fields),
-        kind @ ("llama" | "mistral" | "qwen2" | "qwen3") => llama(fields, kind),
-        kind @ ("gemma" | "gemma2" | "gemma3_text") => gemma(fields, kind),
-        "phi" => phi(fields),
-        "phi3" => phi3(fields),
-        other => Err(fields.error(format!("the model_type {other:?} is none of {}", KNOWN.join(", ")))),
+pub(super) fn read(fields: &Fields) -> Read {
+    let kind = fields.text("model_type")?;
+    if WRAPPERS.contains(&kind) {
+        return wrapped(fields);
+    }
+    match FAMILIES.iter().find(|(kinds, _)| kinds.contains(&kind)) {
+        Some((_, read)) => read(fields, kind),
+        None => {
+            let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).copied().chain(WRAPPERS).collect();
+            Err(fields.error(format!("the model_type {kind:?} is none of {}", known.join(", "))))
+        }
     }
 }
 
-/// The sizes that all but GPT-2 name alike.
+/// The decoder of a model of text and images.
+fn wrapped(fields: &Fields) -> Read {
+    let Some(text) = fields.object_opt("text_config")? else {
+        return Err(fields.error("missing field `text_config`"));
+    };
+    fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
+    fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
+    let (mut config, keys) = read(&text)?;
+    if fields.has("tie_word_embeddings") {
+        config.tie_embeddings = fields.flag("tie_word_embeddings")?;
+    }
+    text.finish()?;
+    let keys = keys
+        .prefix_alias("model.", "language_model.model.")
+        .prefix_alias("model.", "model.language_model.")
+        .prefix_alias("lm_head.", "language_model.lm_head.");
+    let parts = ["vision_tower", "multi_modal_projector", "vision_model"];
+    let keys =
+        parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
+    Ok((config, keys))
+}
+
+/// The sizes that most decoders name alike.
 fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = fields.size_opt("head_dim")?;
@@ -37,9 +85,24 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
         kv_heads,
         head_dim: head_dim.unwrap_or(features / heads),
         hidden: fields.size("intermediate_size")?,
-        tie_embeddings: fields.flag_or("tie_word_embeddings", false)?,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     })
+}
+
+/// The sizes and the parts that Llama and most later models name alike.
+fn llama_sizes(fields: &Fields) -> Result<DecoderConfig> {
+    Ok(DecoderConfig {
+        epsilon: fields.number("rms_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        ..sizes(fields)?
+    })
+}
+
+/// Sets rotary positions, of which a model turns all features of a head, or by default a share of them.
+fn rotary(config: &mut DecoderConfig, fields: &Fields, share: Option<f64>) -> Result<()> {
+    config.positions = Positions::Rotary(rope(fields, config.head_dim, share)?);
+    Ok(())
 }
 
 /// The window of each layer, from `layer_types` or from `is_local`.
@@ -53,7 +116,7 @@ fn windows(
     if let Some(types) = types.filter(|types| types.len() != layers) {
         return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));
     }
-    let of = |layer: usize| match types.map(|types| types[layer].as_str().unwrap_or_default()) {
+    let window_of = |layer: usize| match types.map(|types| types[layer].as_str().unwrap_or_default()) {
         Some("full_attention") => Ok(None),
         Some("sliding_attention") => match window {
             Some(window) => Ok(Some(window)),
@@ -62,35 +125,18 @@ fn windows(
         Some(other) => Err(fields.error(format!("the layer type {other:?} is not known"))),
         None => Ok(window.filter(|_| is_local(layer))),
     };
-    (0..layers).map(of).collect()
+    (0..layers).map(window_of).collect()
 }
 
-fn llama(fields: &Fields, kind: &str) -> Result<(DecoderConfig, KeyMap)> {
-    let mut config = sizes(fields)?;
-    config.epsilon = fields.number_or("rms_norm_eps", 1e-6)?;
-    config.activation = fields.activation("hidden_act", "silu")?;
-    config.positions = Positions::Rotary(rope(fields, 10_000.0, config.head_dim, None)?);
-    config.biases = match kind {
-        "llama" | "qwen3" => {
-            let attention = fields.flag_or("attention_bias", false)?;
-            let mlp = kind == "llama" && fields.flag_or("mlp_bias", false)?;
-            Biases { qkv: attention, out: attention, mlp, head: false }
-        }
-        "qwen2" => Biases { qkv: true, ..Biases::NONE },
-        _ => Biases::NONE,
+/// The windows of Qwen's models: of layers from `max_window_layers` on, if `use_sliding_window` is true.
+fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
+    fields.skip(&["sliding_window"]);
+    let window = match fields.flag("use_sliding_window")? {
+        true => fields.size_opt("sliding_window")?,
+        false => None,
     };
-    config.qk_norm = kind == "qwen3";
-    config.windows = match kind {
-        "llama" => windows(fields, config.layers, None, |_| false)?,
-        "mistral" => windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?,
-        _ => {
-            let used = fields.flag_or("use_sliding_window", false)?;
-            let window = fields.size_opt("sliding_window")?.filter(|_| used);
-            let first = fields.number_or("max_window_layers", 28.0)?;
-            windows(fields, config.layers, window, |layer| layer as f64 >= first)?
-        }
-    };
-    Ok((config, llama_keys().ignore("model.layers.*.self_attn.rotary_emb.inv_freq")))
+    let first = fields.number_or("max_window_layers", 0.0)?;
+    windows(fields, layers, window, |layer| layer as f64 >= first)
 }
 
 /// The names of most decoders.
@@ -103,7 +149,8 @@ fn llama_keys() -> KeyMap {
         .linear("blocks[*].mlp.up", "model.layers.*.mlp.up_proj")
         .scale("blocks[*].attention.query_norm", "model.layers.*.self_attn.q_norm")
         .scale("blocks[*].attention.key_norm", "model.layers.*.self_attn.k_norm")
-        .scale("blocks[*].mlp_norm.0", "model.layers.*.post_attention_layernorm")
+        .norm("blocks[*].mlp_norm.0", "model.layers.*.post_attention_layernorm")
+        .ignore("model.layers.*.self_attn.rotary_emb.inv_freq")
 }
 
 fn projections(keys: KeyMap) -> KeyMap {
@@ -115,161 +162,5 @@ fn projections(keys: KeyMap) -> KeyMap {
 }
 
 fn norms(keys: KeyMap) -> KeyMap {
-    keys.scale("blocks[*].norm.0", "model.layers.*.input_layernorm").scale("norm.0", "model.norm")
-}
-
-fn gemma(fields: &Fields, kind: &str) -> Result<(DecoderConfig, KeyMap)> {
-    let sized = sizes(fields)?;
-    let mut config = DecoderConfig {
-        head_dim: fields.size_opt("head_dim")?.unwrap_or(256),
-        tie_embeddings: fields.flag_or("tie_word_embeddings", true)?,
-        norm: NormKind::RmsOffset,
-        epsilon: fields.number_or("rms_norm_eps", 1e-6)?,
-        embedding_scale: Some((sized.features as f64).sqrt()),
-        ..sized
-    };
-    // Of Gemma both names were read at a time; later models read the newer one alone.
-    let older = fields.activation("hidden_act", "gelu_pytorch_tanh")?;
-    config.activation = match fields.text_opt("hidden_activation")? {
-        None if kind == "gemma" => older,
-        _ => fields.activation("hidden_activation", "gelu_pytorch_tanh")?,
-    };
-    let attention = fields.flag_or("attention_bias", false)?;
-    config.biases = Biases { qkv: attention, out: attention, ..Biases::NONE };
-    if kind == "gemma" {
-        config.positions = Positions::Rotary(rope(fields, 10_000.0, config.head_dim, None)?);
-        return Ok((config, llama_keys().ignore("model.layers.*.self_attn.rotary_emb.inv_freq")));
-    }
-    let is_third = kind == "gemma3_text";
-    config.post_norms = true;
-    config.qk_norm = is_third;
-    config.attention_scale = Some(fields.number_or("query_pre_attn_scalar", 256.0)?.powf(-0.5));
-    let caps = if is_third { [None, None] } else { [Some(50.0), Some(30.0)] };
-    let cap = |name, default: Option<f64>| match default {
-        Some(default) => fields.nullable_or(name, default),
-        None => fields.number_opt(name),
-    };
-    config.attention_soft_cap = cap("attn_logit_softcapping", caps[0])?;
-    config.logits_soft_cap = cap("final_logit_softcapping", caps[1])?;
-    let window = fields.size_opt("sliding_window")?.unwrap_or(4096);
-    let named = if is_third { "sliding_window_pattern" } else { "_sliding_window_pattern" };
-    let pattern = match fields.size_opt(named)? {
-        Some(pattern) => pattern,
-        None => fields.size_opt("_sliding_window_pattern")?.unwrap_or(if is_third { 6 } else { 2 }),
-    };
-    config.windows = windows(fields, config.layers, Some(window), |layer| !(layer + 1).is_multiple_of(pattern))?;
-    let head_dim = config.head_dim;
-    if is_third {
-        let [global, local] = gemma3_ropes(fields, head_dim)?;
-        (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
-    } else {
-        config.positions = Positions::Rotary(rope(fields, 10_000.0, head_dim, None)?);
-    }
-    let keys = KeyMap::new()
-        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_attention_layernorm")
-        .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_feedforward_layernorm")
-        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");
-    Ok((config, keys.and(llama_keys())))
-}
-
-/// The rotary positions of layers without and with a window, of one object for each or of older fields.
-fn gemma3_ropes(fields: &Fields, head_dim: usize) -> Result<[Rope; 2]> {
-    let theta = [fields.number_or("rope_theta", 1_000_000.0)?, fields.number_or("rope_local_base_freq", 10_000.0)?];
-    let types = fields.object_opt("rope_parameters")?;
-    let about = match &types {
-        Some(types) => [types.object_opt("full_attention")?, types.object_opt("sliding_attention")?],
-        None => [fields.object_opt("rope_scaling")?, None],
-    };
-    if let Some(types) = &types {
-        types.finish()?;
-    }
-    let scaled = |about: &Option<Fields>, theta: f64| match about {
-        Some(about) => scaled_rope(about, theta, head_dim, None),
-        None => Ok(Rope::new(theta)),
-    };
-    Ok([scaled(&about[0], theta[0])?, scaled(&about[1], theta[1])?])
-}
-
-fn phi(fields: &Fields) -> Result<(DecoderConfig, KeyMap)> {
-    let mut config = DecoderConfig {
-        norm: NormKind::Layer,
-        epsilon: fields.number_or("layer_norm_eps", 1e-5)?,
-        activation: fields.activation("hidden_act", "gelu_new")?,
-        gated: false,
-        biases: Biases::ALL,
-        parallel: true,
-        ..sizes(fields)?
-    };
-    config.positions = Positions::Rotary(rope(fields, 10_000.0, config.head_dim, Some(0.5))?);
-    let keys = KeyMap::new()
-        .linear("blocks[*].attention.out", "model.layers.*.self_attn.dense")
-        .linear("blocks[*].mlp.up", "model.layers.*.mlp.fc1")
-        .linear("blocks[*].mlp.down", "model.layers.*.mlp.fc2")
-        .norm("blocks[*].norm.0", "model.layers.*.input_layernorm")
-        .norm("norm.0", "model.final_layernorm");
-    Ok((config, keys.and(llama_keys())))
-}
-
-fn phi3(fields: &Fields) -> Result<(DecoderConfig, KeyMap)> {
-    let mut config = DecoderConfig {
-        epsilon: fields.number_or("rms_norm_eps", 1e-5)?,
-        activation: fields.activation("hidden_act", "silu")?,
-        ..sizes(fields)?
-    };
-    // The length before long contexts, which scaled rotary positions alone use.
-    fields.skip(&["original_max_position_embeddings"]);
-    config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?;
-    config.positions = Positions::Rotary(rope(fields, 10_000.0, config.head_dim, Some(1.0))?);
-    let (wide, narrow) =
-        (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
-    let rows = |start: usize, count: usize, of: usize| Layout::Rows { start, end: start.saturating_add(count), of };
-    let all = wide.saturating_add(narrow.saturating_mul(2));
-    let both = config.hidden.saturating_mul(2);
-    let qkv = "model.layers.*.self_attn.qkv_proj";
-    let gate_up = "model.layers.*.mlp.gate_up_proj";
-    let keys = norms(projections(KeyMap::new()))
-        .weights("blocks[*].attention.query", qkv, rows(0, wide, all))
-        .weights("blocks[*].attention.key", qkv, rows(wide, narrow, all))
-        .weights("blocks[*].attention.value", qkv, rows(wide.saturating_add(narrow), narrow, all))
-        .weights("blocks[*].mlp.gate", gate_up, rows(0, config.hidden, both))
-        .weights("blocks[*].mlp.up", gate_up, rows(config.hidden, config.hidden, both))
-        .scale("blocks[*].mlp_norm.0", "model.layers.*.post_attention_layernorm");
-    Ok((config, keys))
-}
-
-fn gpt2(fields: &Fields) -> Result<(DecoderConfig, KeyMap)> {
-    let (features, heads) = (fields.size("n_embd")?, fields.size("n_head")?);
-    fields.divides(("n_head", heads), ("n_embd", features))?;
-    let layers = fields.layers("n_layer")?;
-    let config = DecoderConfig {
-        hidden: fields.size_opt("n_inner")?.unwrap_or(features.saturating_mul(4)),
-        positions: Positions::Learned(fields.size("n_positions")?),
-        norm: NormKind::Layer,
-        epsilon: fields.number_or("layer_norm_epsilon", 1e-5)?,
-        activation: fields.activation("activation_function", "gelu_new")?,
-        gated: false,
-        biases: Biases { head: false, ..Biases::ALL },
-        tie_embeddings: fields.flag_or("tie_word_embeddings", true)?,
-        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
-    };
-    let part = |index| Layout::Part { index, of: 3 };
-    // Its layers have `[in, out]`, and queries, keys and values in one.
-    let keys = KeyMap::new()
-        .prefix("transformer.")
-        .array("embed.embedding", "wte.weight", Layout::Same)
-        .array("positions.embedding", "wpe.weight", Layout::Same)
-        .norm("blocks[*].norm.0", "h.*.ln_1")
-        .weights("blocks[*].attention.query", "h.*.attn.c_attn", part(0))
-        .weights("blocks[*].attention.key", "h.*.attn.c_attn", part(1))
-        .weights("blocks[*].attention.value", "h.*.attn.c_attn", part(2))
-        .weights("blocks[*].attention.out", "h.*.attn.c_proj", Layout::Same)
-        .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
-        .weights("blocks[*].mlp.up", "h.*.mlp.c_fc", Layout::Same)
-        .weights("blocks[*].mlp.down", "h.*.mlp.c_proj", Layout::Same)
-        .norm("norm.0", "ln_f")
-        .linear("head", "lm_head")
-        .tied("lm_head.weight", "wte.weight")
-        .ignore("h.*.attn.bias")
-        .ignore("h.*.attn.masked_bias");
-    Ok((config, keys))
+    keys.norm("blocks[*].norm.0", "model.layers.*.input_layernorm").norm("norm.0", "model.norm")
 }

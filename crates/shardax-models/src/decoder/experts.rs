@@ -1,0 +1,102 @@
+//! Experts that drop no token.
+
+use shardax::error::Result;
+use shardax_nn::prelude::*;
+
+use super::{DecoderConfig, ExpertsConfig, Mlp};
+
+/// Creates the experts of a layer; `None` for sizes that [`DecoderConfig::check`] rejects.
+#[track_caller]
+pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut Rngs) -> Option<MixtureOfExperts<Mlp>> {
+    let DecoderConfig { features, activation, gated, .. } = *config;
+    let expert = |rngs: &mut Rngs| Mlp::new(features, experts.hidden, activation, gated, experts.biases, rngs);
+    let layer = MixtureOfExperts::new(experts.count, experts.per_token, features, rngs, expert).ok()?;
+    let mut layer = layer
+        .capacity_factor(experts.capacity_factor)
+        .normalized(experts.normalized)
+        .scale(experts.scale)
+        .scores(experts.scores)
+        .groups(experts.groups);
+    layer.correction = experts.correction.then(|| zeros_dtype([experts.count], DType::F32));
+    if experts.biases {
+        layer.router.bias = Some(zeros_dtype([experts.count], rngs.policy().param_dtype));
+    }
+    Some(layer)
+}
+
+/// Applies all experts of each token of `x`, `[..., features]`.
+///
+/// If the rules split the experts over a mesh axis, each device has all tokens of its rows, computes the choices of its
+/// own experts, and the results are summed over the axis.
+#[track_caller]
+pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules) -> Result<Array> {
+    let chosen = moe.choose(x)?;
+    let Some((mesh, axis)) = moe.expert_axis()? else {
+        return Ok(grouped(&moe.experts, x, &chosen.weights, chosen.experts));
+    };
+    let mut rows = P![];
+    if x.ndim() > 2 {
+        rows = rules.spec([Some("batch")]);
+    }
+    let local = |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
+        let first = axis_index(axis) * experts.depth() as i32;
+        psum(grouped(&experts, &x, &weights, chosen - first), axis)
+    };
+    shard_map(local, &mesh).in_specs((P![axis], &rows, &rows, &rows)).out_specs(&rows).call((
+        &moe.experts,
+        x,
+        &chosen.weights,
+        &chosen.experts,
+    ))
+}
+
+/// The largest number of tokens that go through an expert together.
+const LARGEST_BLOCK: usize = 128;
+
+/// The weighted sum of the chosen experts of each token. Choices outside of these experts add nothing.
+///
+/// Choices are sorted by expert and cut into blocks of one expert each, so that the work grows with the number of
+/// choices, and not with that of experts.
+fn grouped(experts: &Stack<Mlp>, x: &Array, weights: &Array, chosen: Array) -> Array {
+    let (count, features) = (experts.depth(), x.shape()[x.ndim() - 1]);
+    let k = chosen.shape()[chosen.ndim() - 1];
+    let tokens = x.reshape([-1, features as i32]);
+    let choices = tokens.shape()[0] * k;
+    let block = choices.div_ceil(count.max(1)).next_power_of_two().min(LARGEST_BLOCK);
+    let blocks = choices.min(choices / block + count);
+
+    let expert = chosen.reshape([choices]);
+    let is_own = expert.greater_equal(0) & expert.less(count as i32);
+    let expert = where_(&is_own, expert, count as i32);
+    let order = expert.argsort(0);
+    let sizes = expert.expand_dims(1).equal(arange(0..count as i32)).astype(DType::I32).sum(0);
+    let starts = sizes.cumsum(0) - &sizes;
+    let blocks_of = floor_divide(&sizes + (block as i32 - 1), block as i32);
+    let ends = blocks_of.cumsum(0);
+    let first_blocks = &ends - &blocks_of;
+
+    // The expert of each block, and the sorted choices in it. Places that are not taken repeat some choice: nothing
+    // reads their results.
+    let number = arange(0..blocks as i32);
+    let expert_of = ends.less_equal(number.expand_dims(1)).astype(DType::I32).sum(1).minimum(count as i32 - 1);
+    let first = starts.take(&expert_of, 0) + (number - first_blocks.take(&expert_of, 0)) * block as i32;
+    let places = (first.expand_dims(1) + arange(0..block as i32)).clip(0, choices.saturating_sub(1) as i32);
+    let inputs = floor_divide(order.take(&places, 0), k as i32);
+    let through = |(), (expert, rows): (Array, Array)| -> Result<((), Array)> {
+        let mlp = tree::map(|x| x.take(&expert, 0), experts.layers.clone())?;
+        Ok(((), mlp.forward(tokens.take(&rows, 0))))
+    };
+    let outputs = match scan(through, (), (expert_of, inputs)) {
+        Ok(((), outputs)) => outputs,
+        Err(error) => return Array::from_error(error, x),
+    };
+
+    // The place of each choice among the results.
+    let rank = order.argsort(0);
+    let own = where_(&is_own, expert, 0);
+    let slot = first_blocks.take(&own, 0) * block as i32 + rank - starts.take(&own, 0);
+    let outputs = outputs.reshape([blocks * block, features]).take(where_(&is_own, slot, 0), 0);
+    let weights = where_(&is_own, weights.reshape([choices]), 0.0).astype(outputs.dtype());
+    let summed = (outputs * weights.expand_dims(1)).reshape([-1, k as i32, features as i32]).sum(1);
+    summed.reshape(x.shape())
+}

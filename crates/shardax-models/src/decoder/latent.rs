@@ -1,0 +1,156 @@
+//! Latent attention.
+
+use shardax_nn::prelude::*;
+
+use super::{DecoderConfig, LatentConfig};
+
+/// Attention whose keys and values are computed from a few features of each position, its latent, which is all that a
+/// cache holds of it ([DeepSeek-V2](https://arxiv.org/abs/2405.04434)).
+///
+/// Each head has features without rotary positions, and features with them. All heads share the rotated key.
+#[derive(Module, Clone, Debug)]
+pub struct LatentAttention {
+    /// From features to the latent of queries, if they have one.
+    pub query_down: Option<Linear>,
+    /// Normalizes the latent of queries.
+    pub query_norm: Option<RmsNorm>,
+    /// To queries, `[heads, depth]`.
+    pub query: LinearGeneral,
+    /// From features to the latent of keys and values, followed by the rotated key.
+    pub latent: Linear,
+    /// Normalizes the latent of keys and values.
+    pub latent_norm: RmsNorm,
+    /// From the latent to keys, followed by values, `[heads, depth of both]`.
+    pub key_value: LinearGeneral,
+    /// From values, `[heads, depth]`, to features.
+    pub out: LinearGeneral,
+    /// The normalized latents and the rotated keys of positions before, `[batch, length, features of both]`.
+    pub cached: Option<Cache>,
+    /// The number of positions in the cache, int32.
+    pub cache_index: Option<Cache>,
+    rope: Rope,
+    scale: f64,
+    rank: usize,
+    key_dim: usize,
+}
+
+impl LatentAttention {
+    /// Creates the attention of a decoder's layer, with all dimensions but the latents' sharded by heads.
+    #[track_caller]
+    pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
+        let DecoderConfig { features, heads, biases, .. } = *config;
+        let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim } = *latent;
+        let norm = |features: usize, rngs: &mut Rngs| RmsNorm::builder(features).epsilon(config.epsilon).build(rngs);
+        let heads_of = |from: usize, depth: usize, rngs: &mut Rngs| {
+            let builder = LinearGeneral::builder([from], [heads, depth]).use_bias(false);
+            builder.kernel_axes([None, Some("heads"), None]).build(rngs)
+        };
+        let down = |to: usize, rngs: &mut Rngs| {
+            Linear::builder(features, to).use_bias(biases.qkv).kernel_axes([Some("embed"), None]).build(rngs)
+        };
+        let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
+        LatentAttention {
+            query_down: query_rank.map(|rank| down(rank, rngs)),
+            query_norm: query_rank.map(|rank| norm(rank, rngs)),
+            query: heads_of(query_rank.unwrap_or(features), key_dim + rope_dim, rngs),
+            latent: down(rank + rope_dim, rngs),
+            latent_norm: norm(rank, rngs),
+            key_value: heads_of(rank, key_dim + value_dim, rngs),
+            out: out.kernel_axes([Some("heads"), None, Some("embed")]).build(rngs),
+            cached: None,
+            cache_index: None,
+            rope,
+            scale: config.attention_scale.unwrap_or_else(|| ((key_dim + rope_dim) as f64).sqrt().recip()),
+            rank,
+            key_dim,
+        }
+    }
+
+    /// `x` is `[..., length, features]`, and so is the result.
+    #[track_caller]
+    pub fn forward(&self, x: impl ArrayLike) -> Array {
+        let x = x.into_array();
+        let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
+        let positions = arange(0..length as i32);
+        let query = self.queries(&x, &positions);
+        let latent = self.latents(&x, &positions);
+        let key_value = self.key_value.forward(latent.get((Ellipsis, ..self.rank)));
+        let (key, value) = (key_value.get((Ellipsis, ..self.key_dim)), key_value.get((Ellipsis, self.key_dim..)));
+        let rotated = latent.get((Ellipsis, self.rank..)).expand_dims(-2);
+        let mut shape = key.shape().to_vec();
+        if let (Some(last), Some(depth)) = (shape.last_mut(), rotated.shape().last()) {
+            *last = *depth;
+        }
+        let key = concatenate(&[key, rotated.broadcast_to(shape)], -1);
+        let options = AttentionOptions::new().is_causal(true).scale(self.scale);
+        self.out.forward(options.dot_product_attention(query, key, value))
+    }
+
+    /// Creates an empty cache of this shape, `[..., length]`.
+    #[track_caller]
+    pub fn init_cache(&mut self, shape: &[usize]) {
+        let features = self.latent.kernel.shape().last().copied().unwrap_or(0);
+        self.cached = Some(zeros_dtype([shape, &[features]].concat(), self.latent.kernel.dtype()).into());
+        self.cache_index = Some(zeros_dtype((), DType::I32).into());
+    }
+
+    /// The next positions of `x`, `[batch, length, features]`, which see those in the cache. Results are NaN beyond the
+    /// cache's length. `positions`, `[batch, length]`, and a mask, broadcastable to `[batch, heads, length, length of the
+    /// cache]`, are for texts that do not begin at the cache's first position.
+    ///
+    /// Queries are taken to the space of latents, so that no keys and values are computed of positions before.
+    #[track_caller]
+    pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        let (Some(cached), Some(index)) = (&self.cached, &self.cache_index) else {
+            let error = Error::new(ErrorKind::Value, "LatentAttention: the cache is not initialized");
+            return Array::from_error(error.help("call `init_cache` first"), &x);
+        };
+        let axis = x.ndim() as i32 - 2;
+        let (new, length) = (x.shape()[axis as usize] as i32, cached.shape()[axis as usize] as i32);
+        let location = &**index + arange(0..new);
+        let positions = positions.cloned().unwrap_or_else(|| location.clone());
+        let query = self.queries(&x, &positions);
+        let latents = self.latents(&x, &positions).astype(cached.dtype());
+        let cached = lax::dynamic_update_slice_in_dim(cached, &latents, &**index, axis);
+        let next = &**index + new;
+
+        let kernel = self.key_value.kernel.astype(query.dtype());
+        let (key, value) = (kernel.get((Ellipsis, ..self.key_dim)), kernel.get((Ellipsis, self.key_dim..)));
+        let of_latent = einsum("...qhd,rhd->...qhr", &[&query.get((Ellipsis, ..self.key_dim)), &key]);
+        let query = concatenate(&[of_latent, query.get((Ellipsis, self.key_dim..))], -1);
+        let keys = cached.astype(query.dtype()).expand_dims(-2);
+        let values = keys.get((Ellipsis, ..self.rank));
+        let seen = location.expand_dims(1).greater_equal(arange(0..length));
+        let seen = match mask {
+            Some(mask) => mask.astype(DType::Bool) & seen,
+            None => seen,
+        };
+        let options = AttentionOptions::new().scale(self.scale).mask(seen);
+        let attended = options.dot_product_attention(query, keys, values);
+        let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
+        let y = where_(next.greater(length), f64::NAN, y);
+        (self.cached, self.cache_index) = (Some(cached.into()), Some(next.into()));
+        y
+    }
+
+    /// Queries, `[..., length, heads, depth]`, whose last features are rotated.
+    #[track_caller]
+    fn queries(&self, x: &Array, positions: &Array) -> Array {
+        let latent = match (&self.query_down, &self.query_norm) {
+            (Some(down), Some(norm)) => norm.forward(down.forward(x)),
+            _ => x.clone(),
+        };
+        let query = self.query.forward(latent);
+        let rotated = self.rope.apply(query.get((Ellipsis, self.key_dim..)), positions);
+        concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1)
+    }
+
+    /// The normalized latent and the rotated key of each position.
+    #[track_caller]
+    fn latents(&self, x: &Array, positions: &Array) -> Array {
+        let both = self.latent.forward(x);
+        let latent = self.latent_norm.forward(both.get((Ellipsis, ..self.rank)));
+        let rotated = self.rope.apply(both.get((Ellipsis, self.rank..)).expand_dims(-2), positions);
+        concatenate(&[latent, rotated.squeeze(-2)], -1)
+    }
+}

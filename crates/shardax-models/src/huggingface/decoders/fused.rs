@@ -1,0 +1,57 @@
+//! Models with Llama's blocks, some of whose matrices are one in files.
+
+use super::llama::interleave;
+use super::*;
+
+pub(super) fn read(fields: &Fields, kind: &str) -> Read {
+    match kind {
+        "phi3" => phi3(fields),
+        _ => glm(fields, kind),
+    }
+}
+
+/// Rows of a matrix that several matrices make together.
+fn rows(start: usize, count: usize, of: usize) -> Layout {
+    Layout::Rows { start, end: start.saturating_add(count), of }
+}
+
+/// The names of an MLP whose gate and first layer are one matrix.
+fn fused_mlp(hidden: usize) -> KeyMap {
+    let both = hidden.saturating_mul(2);
+    KeyMap::new().weights("blocks[*].mlp.gate", "model.layers.*.mlp.gate_up_proj", rows(0, hidden, both)).weights(
+        "blocks[*].mlp.up",
+        "model.layers.*.mlp.gate_up_proj",
+        rows(hidden, hidden, both),
+    )
+}
+
+fn phi3(fields: &Fields) -> Read {
+    let mut config = llama_sizes(fields)?;
+    config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| true)?;
+    rotary(&mut config, fields, Some(1.0))?;
+    // The length before long contexts, which scaled rotary positions alone use.
+    fields.skip(&["original_max_position_embeddings"]);
+    let (wide, narrow) =
+        (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));
+    let all = wide.saturating_add(narrow.saturating_mul(2));
+    let qkv = "model.layers.*.self_attn.qkv_proj";
+    let keys = fused_mlp(config.hidden)
+        .weights("blocks[*].attention.query", qkv, rows(0, wide, all))
+        .weights("blocks[*].attention.key", qkv, rows(wide, narrow, all))
+        .weights("blocks[*].attention.value", qkv, rows(wide.saturating_add(narrow), narrow, all));
+    Ok((config, keys.and(llama_keys())))
+}
+
+fn glm(fields: &Fields, kind: &str) -> Read {
+    let mut config = DecoderConfig {
+        biases: Biases { qkv: fields.flag("attention_bias")?, ..Biases::NONE },
+        post_norms: kind == "glm4",
+        ..llama_sizes(fields)?
+    };
+    rotary(&mut config, fields, Some(0.5))?;
+    interleave(&mut config);
+    let keys = fused_mlp(config.hidden)
+        .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_self_attn_layernorm")
+        .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_mlp_layernorm");
+    Ok((config, keys.and(llama_keys())))
+}

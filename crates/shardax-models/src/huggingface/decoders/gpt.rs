@@ -1,0 +1,208 @@
+//! GPT-2, and the models whose names and blocks are of its time.
+
+use shardax_nn::Rope;
+
+use super::llama::interleave;
+use super::*;
+
+/// The sizes by GPT-2's names.
+fn gpt_sizes(fields: &Fields) -> Result<DecoderConfig> {
+    let (features, heads) = (fields.size("n_embd")?, fields.size("n_head")?);
+    fields.divides(("n_head", heads), ("n_embd", features))?;
+    let layers = fields.layers("n_layer")?;
+    Ok(DecoderConfig {
+        hidden: fields.size_opt("n_inner")?.unwrap_or(features.saturating_mul(4)),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    })
+}
+
+pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
+    let config = DecoderConfig {
+        positions: Positions::Learned(fields.size("n_positions")?),
+        biases: Biases { head: false, ..Biases::ALL },
+        ..gpt_sizes(fields)?
+    };
+    let part = |index| Layout::Part { index, of: 3 };
+    // Its layers have `[in, out]`, and queries, keys and values in one.
+    let keys = KeyMap::new()
+        .prefix("transformer.")
+        .array("embed.embedding", "wte.weight", Layout::Same)
+        .array("positions.embedding", "wpe.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "h.*.ln_1")
+        .weights("blocks[*].attention.query", "h.*.attn.c_attn", part(0))
+        .weights("blocks[*].attention.key", "h.*.attn.c_attn", part(1))
+        .weights("blocks[*].attention.value", "h.*.attn.c_attn", part(2))
+        .weights("blocks[*].attention.out", "h.*.attn.c_proj", Layout::Same)
+        .norm("blocks[*].mlp_norm.0", "h.*.ln_2")
+        .weights("blocks[*].mlp.up", "h.*.mlp.c_fc", Layout::Same)
+        .weights("blocks[*].mlp.down", "h.*.mlp.c_proj", Layout::Same)
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "wte.weight")
+        .ignore("h.*.attn.bias")
+        .ignore("h.*.attn.masked_bias");
+    Ok((config, keys))
+}
+
+pub(super) fn gptj(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig {
+        biases: Biases { qkv: false, out: false, mlp: true, head: true },
+        parallel: true,
+        shared_norm: true,
+        ..gpt_sizes(fields)?
+    };
+    // The length of the table of sines, which is no parameter.
+    fields.skip(&["n_positions"]);
+    let features = fields.size_opt("rotary_dim")?.unwrap_or(config.features);
+    if features > config.head_dim || features % 2 == 1 {
+        let what =
+            format!("`rotary_dim` of {features} is odd, or more than the {} features of a head", config.head_dim);
+        return Err(fields.error(what));
+    }
+    config.positions = Positions::Rotary(Rope::new(10_000.0).rotary_dim(features));
+    interleave(&mut config);
+    let keys = KeyMap::new()
+        .prefix("transformer.")
+        .array("embed.embedding", "wte.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "h.*.ln_1")
+        .linear("blocks[*].attention.query", "h.*.attn.q_proj")
+        .linear("blocks[*].attention.key", "h.*.attn.k_proj")
+        .linear("blocks[*].attention.value", "h.*.attn.v_proj")
+        .linear("blocks[*].attention.out", "h.*.attn.out_proj")
+        .linear("blocks[*].mlp.up", "h.*.mlp.fc_in")
+        .linear("blocks[*].mlp.down", "h.*.mlp.fc_out")
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "wte.weight")
+        .ignore("h.*.attn.bias")
+        .ignore("h.*.attn.masked_bias");
+    Ok((config, keys))
+}
+
+/// The names of attention whose queries, keys and values are one matrix, in which the heads that share a key are
+/// together.
+fn grouped_attention(config: &DecoderConfig, name: &str) -> KeyMap {
+    let (groups, width) = (config.kv_heads, config.head_dim);
+    let queries = width.saturating_mul(config.heads / config.kv_heads);
+    let rows = |start: usize, count: usize| Layout::GroupedRows { groups, start, end: start.saturating_add(count) };
+    KeyMap::new()
+        .weights("blocks[*].attention.query", name, rows(0, queries))
+        .weights("blocks[*].attention.key", name, rows(queries, width))
+        .weights("blocks[*].attention.value", name, rows(queries.saturating_add(width), width))
+}
+
+pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
+    let attention = fields.flag("attention_bias")?;
+    let mut config = DecoderConfig {
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases { qkv: attention, out: attention, mlp: true, head: false },
+        parallel: fields.flag("use_parallel_residual")?,
+        ..sizes(fields)?
+    };
+    let share = fields.number_or("rotary_pct", 0.25)?;
+    rotary(&mut config, fields, Some(share))?;
+    if let (Positions::Rotary(rope), true) = (&mut config.positions, fields.has("rotary_emb_base")) {
+        rope.base = fields.number("rotary_emb_base")?;
+    }
+    let keys = grouped_attention(&config, "layers.*.attention.query_key_value")
+        .prefix("gpt_neox.")
+        .array("embed.embedding", "embed_in.weight", Layout::Same)
+        .norm("blocks[*].norm.0", "layers.*.input_layernorm")
+        .linear("blocks[*].attention.out", "layers.*.attention.dense")
+        .norm("blocks[*].mlp_norm.0", "layers.*.post_attention_layernorm")
+        .linear("blocks[*].mlp.up", "layers.*.mlp.dense_h_to_4h")
+        .linear("blocks[*].mlp.down", "layers.*.mlp.dense_4h_to_h")
+        .norm("norm.0", "final_layer_norm")
+        .linear("head", "embed_out")
+        .tied("embed_out.weight", "embed_in.weight")
+        .ignore("layers.*.attention.bias")
+        .ignore("layers.*.attention.masked_bias")
+        .ignore("layers.*.attention.rotary_emb.inv_freq");
+    Ok((config, keys))
+}
+
+pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
+    let is_new = fields.flag("new_decoder_architecture")?;
+    let is_multi_query = fields.flag("multi_query")?;
+    let kv_heads = fields.size_opt("num_kv_heads")?.unwrap_or(heads);
+    let kv_heads = match (is_new, is_multi_query) {
+        (true, _) => kv_heads,
+        (false, true) => 1,
+        (false, false) => heads,
+    };
+    fields.divides(("num_kv_heads", kv_heads), ("num_attention_heads", heads))?;
+    let parallel = is_new || fields.flag("parallel_attn")?;
+    fields.skip(&["parallel_attn"]);
+    let norms = fields.size_opt("num_ln_in_parallel_attn")?.unwrap_or(if is_new { 2 } else { 1 });
+    if fields.flag("alibi")? {
+        return Err(fields.error("field `alibi` is true, and positions by biases are not supported"));
+    }
+    let all = fields.flag("bias")?;
+    let layers = fields.layers("num_hidden_layers")?;
+    let mut config = DecoderConfig {
+        kv_heads,
+        hidden: fields.size_opt("ffn_hidden_size")?.unwrap_or(features.saturating_mul(4)),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_epsilon")?,
+        activation: fields.activation("activation")?,
+        gated: false,
+        biases: Biases { qkv: all, out: all, mlp: all, head: false },
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        parallel,
+        shared_norm: parallel && norms != 2,
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    };
+    rotary(&mut config, fields, None)?;
+    let (first, second) = match parallel && norms == 2 {
+        true => ("h.*.ln_attn", "h.*.ln_mlp"),
+        false => ("h.*.input_layernorm", "h.*.post_attention_layernorm"),
+    };
+    let keys = grouped_attention(&config, "h.*.self_attention.query_key_value")
+        .prefix("transformer.")
+        .array("embed.embedding", "word_embeddings.weight", Layout::Same)
+        .norm("blocks[*].norm.0", first)
+        .norm("blocks[*].mlp_norm.0", second)
+        .linear("blocks[*].attention.out", "h.*.self_attention.dense")
+        .linear("blocks[*].mlp.up", "h.*.mlp.dense_h_to_4h")
+        .linear("blocks[*].mlp.down", "h.*.mlp.dense_4h_to_h")
+        .norm("norm.0", "ln_f")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "word_embeddings.weight")
+        .ignore("h.*.self_attention.rotary_emb.inv_freq");
+    Ok((config, keys))
+}
+
+pub(super) fn phi(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig {
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases::ALL,
+        parallel: true,
+        shared_norm: true,
+        ..sizes(fields)?
+    };
+    if fields.flag("qk_layernorm")? {
+        config.qk_norm = QkNorm::Head;
+    }
+    rotary(&mut config, fields, Some(0.5))?;
+    let keys = KeyMap::new()
+        .linear("blocks[*].attention.out", "model.layers.*.self_attn.dense")
+        .linear("blocks[*].mlp.up", "model.layers.*.mlp.fc1")
+        .linear("blocks[*].mlp.down", "model.layers.*.mlp.fc2")
+        .norm("blocks[*].attention.query_ln", "model.layers.*.self_attn.q_layernorm")
+        .norm("blocks[*].attention.key_ln", "model.layers.*.self_attn.k_layernorm")
+        .norm("norm.0", "model.final_layernorm");
+    Ok((config, keys.and(llama_keys())))
+}

@@ -1,0 +1,68 @@
+//! DeepSeek's models, with latent attention.
+
+use super::super::config::{rope_object, yarn_scale};
+use super::experts::{grouped_experts, grouped_keys};
+use super::llama::{attention_biases, interleave};
+use super::*;
+use crate::LatentConfig;
+
+pub(super) fn read(fields: &Fields, _: &str) -> Read {
+    let latent = LatentConfig {
+        query_rank: fields.size_opt("q_lora_rank")?,
+        rank: fields.size("kv_lora_rank")?,
+        key_dim: fields.size("qk_nope_head_dim")?,
+        rope_dim: fields.size("qk_rope_head_dim")?,
+        value_dim: fields.size("v_head_dim")?,
+    };
+    // All heads have keys, and the rotated features are a head's for rotary positions.
+    fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
+    let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    let layers = fields.layers("num_hidden_layers")?;
+    let depth = latent.key_dim.saturating_add(latent.rope_dim);
+    let mut config = DecoderConfig {
+        head_dim: latent.rope_dim,
+        hidden: fields.size("intermediate_size")?,
+        epsilon: fields.number("rms_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        biases: attention_biases(fields)?,
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        experts: Some(grouped_experts(fields, layers)?),
+        attention_scale: Some((depth as f64).sqrt().recip() * attention_growth(fields)?),
+        latent: Some(latent),
+        ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
+    };
+    rotary(&mut config, fields, None)?;
+    if fields.flag("rope_interleave")? {
+        interleave(&mut config);
+    }
+    let attention = |name: &str| format!("model.layers.*.self_attn.{name}");
+    let keys = grouped_keys()
+        .linear("blocks[*].latent.query_down", &attention("q_a_proj"))
+        .scale("blocks[*].latent.query_norm", &attention("q_a_layernorm"))
+        .linear(
+            "blocks[*].latent.query",
+            &attention(if config_has_query_latent(&config) { "q_b_proj" } else { "q_proj" }),
+        )
+        .linear("blocks[*].latent.latent", &attention("kv_a_proj_with_mqa"))
+        .scale("blocks[*].latent.latent_norm", &attention("kv_a_layernorm"))
+        .linear("blocks[*].latent.key_value", &attention("kv_b_proj"))
+        .linear("blocks[*].latent.out", &attention("o_proj"))
+        // Predicts further tokens in training.
+        .ignore(&format!("model.layers.{layers}.**"));
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// True if queries are computed from a latent.
+fn config_has_query_latent(config: &DecoderConfig) -> bool {
+    config.latent.as_ref().is_some_and(|latent| latent.query_rank.is_some())
+}
+
+/// The factor of attention scores for longer texts.
+fn attention_growth(fields: &Fields) -> Result<f64> {
+    let Some(about) = rope_object(fields)? else { return Ok(1.0) };
+    let kind = about.text_opt("rope_type")?.or(about.text_opt("type")?).unwrap_or("default");
+    match about.number_opt("mscale_all_dim")? {
+        Some(all) if kind != "default" => Ok(yarn_scale(about.number("factor")?, all).powi(2)),
+        _ => Ok(1.0),
+    }
+}

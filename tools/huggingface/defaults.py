@@ -1,0 +1,44 @@
+"""Writes the defaults of the fields of transformers' configuration classes: what a field that is absent from `config.json`
+means to `shardax_models`.
+
+    .venv/huggingface/bin/python tools/huggingface/defaults.py
+"""
+
+import dataclasses
+import json
+import pathlib
+
+from transformers import CONFIG_MAPPING
+
+OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
+MODEL_TYPES = """
+arcee bert cohere cohere2 deepseek_v2 deepseek_v3 dinov2 distilbert ernie4_5 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe
+gpt2 gpt_neox gpt_oss gptj granite granitemoe helium llama mistral mixtral modernbert olmo olmo2 olmo3 olmoe opt phi phi3 qwen2
+qwen2_moe qwen3 qwen3_moe roberta seed_oss smollm3 stablelm starcoder2 vit xlm-roberta
+""".split()
+
+
+def defaults(model_type):
+    kind = CONFIG_MAPPING[model_type]
+    # Fields of the base class change no result, and the list of classes has a count instead.
+    fields = {field.name: field.default for field in dataclasses.fields(kind) if field.name in own_names(kind)}
+    fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING}
+    if hasattr(kind, "default_theta") and "rope_parameters" in fields:
+        fields["rope_theta"] = kind.default_theta
+    return fields
+
+
+def own_names(kind):
+    """The fields that classes of models declare, without those of the base class of all configurations."""
+    classes = [one for one in kind.__mro__ if one.__module__.startswith("transformers.models.")]
+    return {name for one in classes for name in one.__dict__.get("__annotations__", {})}
+
+
+def main():
+    lines = [f"{json.dumps(name)}: {json.dumps(defaults(name), sort_keys=True)}" for name in sorted(MODEL_TYPES)]
+    OUT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(OUT.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()
