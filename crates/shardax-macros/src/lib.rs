@@ -1,6 +1,9 @@
-//! Derive macros for shardax: [`Tree`](macro@Tree) and [`Module`](macro@Module).
+//! Macros for shardax: the derives [`Tree`](macro@Tree) and [`Module`](macro@Module), and attributes that transform functions,
+//! such as [`jit`](macro@jit).
 
 #![warn(missing_docs)]
+
+mod transformed;
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -37,6 +40,75 @@ pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
         impl #params #module for #name #types #clause {}
     }
     .into()
+}
+
+/// Compiles the function when it is first called, as the function `jit` does.
+///
+/// The attribute's options are methods of `Jit`, such as `keep_unused = true`. `donate` and `static_args` name arguments:
+/// `#[jit(donate = [state])]`.
+///
+/// The function then takes each argument by value or by reference, and returns a `Result`. Other transformations take it by
+/// its name, or as `name {}` where its argument types cannot be inferred. `name::lower` lowers it ahead of time. The page of the
+/// function `jit` has an example.
+#[proc_macro_attribute]
+pub fn jit(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::JIT, options, function)
+}
+
+/// Runs the function on each device with a part of the arguments, as the function `pmap` does.
+///
+/// The attribute's options are methods of `Pmap`: `#[pmap(axis_name = "batch", in_axes = (None, 0))]`. `donate` and
+/// `static_args` name arguments. See [`jit`](macro@jit) for the ways to use the function.
+#[proc_macro_attribute]
+pub fn pmap(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::PMAP, options, function)
+}
+
+/// Vectorizes the function, as the function `vmap` does.
+///
+/// The attribute's options are methods of `Vmap`: `#[vmap(in_axes = (None, 0))]`. See [`jit`](macro@jit) for the ways to use
+/// the function; there is no `lower`.
+#[proc_macro_attribute]
+pub fn vmap(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::VMAP, options, function)
+}
+
+/// Computes the intermediate values of the function again for its gradient, as the function `checkpoint` does.
+///
+/// The attribute's options are methods of `Checkpoint`. See [`jit`](macro@jit) for the ways to use the function; there is no
+/// `lower`.
+#[proc_macro_attribute]
+pub fn checkpoint(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::CHECKPOINT, options, function)
+}
+
+/// Gives the function a rule for its gradient, as the function `custom_vjp` does.
+///
+/// The options `fwd` and `bwd` name the functions that `defvjp` takes: `#[custom_vjp(fwd = f_fwd, bwd = f_bwd)]`. See
+/// [`jit`](macro@jit) for the ways to use the function; there is no `lower`.
+#[proc_macro_attribute]
+pub fn custom_vjp(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::CUSTOM_VJP, options, function)
+}
+
+/// Gives the function a rule for its derivative, as the function `custom_jvp` does.
+///
+/// The option `rule` names the function that `defjvp` takes: `#[custom_jvp(rule = f_jvp)]`. See [`jit`](macro@jit) for the
+/// ways to use the function; there is no `lower`.
+#[proc_macro_attribute]
+pub fn custom_jvp(options: proc_macro::TokenStream, function: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    attribute(&transformed::CUSTOM_JVP, options, function)
+}
+
+fn attribute(
+    transformation: &transformed::Transformation,
+    options: proc_macro::TokenStream,
+    function: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    let expanded = transformed::expand(transformation, options.into(), function.clone().into());
+    // With the function as it is, so that no further errors say that it does not exist.
+    let untransformed = |error: Error| TokenStream::from_iter([error.into_compile_error(), function.into()]);
+    expanded.unwrap_or_else(untransformed).into()
 }
 
 fn tree(input: DeriveInput) -> Result<TokenStream> {

@@ -252,8 +252,8 @@ pub use transform::{
     checkpoint_name, grad, hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, named_call, ravel_pytree,
     value_and_grad, vjp, vjp_has_aux, vmap,
 };
-// The derive macro and the trait share a name.
-pub use shardax_macros::{Module, Tree};
+// A derive macro and its trait share a name, and so do an attribute and its function.
+pub use shardax_macros::{Module, Tree, checkpoint, custom_jvp, custom_vjp, jit, pmap, vmap};
 
 /// Common imports: `use shardax::prelude::*;`
 pub mod prelude {
@@ -288,7 +288,7 @@ pub mod prelude {
         vjp, vmap, while_loop, with_layout_constraint,
     };
     pub use crate::{P, check, config, debug_print, lax, linalg, random, s};
-    pub use shardax_macros::{Module, Tree};
+    pub use shardax_macros::{Module, Tree, pmap};
 }
 
 /// Programs that must not compile: errors that JAX reports at run time and Rust's types report before.

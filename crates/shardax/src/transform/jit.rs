@@ -100,6 +100,25 @@ pub(crate) struct Options {
 /// assert_eq!(f.call((array([1.0f32, 2.0]), 3.0))?.item::<f32>()?, 9.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// As an attribute, `jit` compiles a function of its own name, which you call like any other function. Options are
+/// methods of [`Jit`]; `donate` and `static_args` name arguments. Other transformations take the function by its name, or
+/// as `train_step {}` where its argument types cannot be inferred.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// #[jit(donate = [w])]
+/// fn train_step(w: Array, x: Array) -> Result<Array> {
+///     let slope = grad(|w: Array| (&w * &x).square().mean(..)).call(&w)?;
+///     Ok(w - slope * 0.1)
+/// }
+///
+/// let x = array([1.0f32, 2.0]);
+/// let w = train_step(ones(2), &x)?;
+/// assert!(w.get(1).item::<f32>()? < 1.0);
+/// assert!(train_step::lower((&w, &x))?.as_text().contains("stablehlo.multiply"));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn jit<Args: Tree, F: Function<Args>>(f: F) -> Jit<F, Args> {
     Jit { options: Options::new(function_name::<F>()), f, cache: OnceLock::new(), args: PhantomData }
 }
