@@ -115,7 +115,14 @@ fn exported(name: &str) -> std::path::PathBuf {
 #[test]
 fn functions_that_jax_exported() -> Result<()> {
     let (_, _guard) = mesh(4);
-    for name in ["explicit.jax", "explicit.safetensors", "jax_0_12/explicit.jax", "jax_0_12/explicit.safetensors"] {
+    for name in [
+        "explicit.jax",
+        "explicit.safetensors",
+        "jax_0_11/explicit.jax",
+        "jax_0_11/explicit.safetensors",
+        "jax_0_12/explicit.jax",
+        "jax_0_12/explicit.safetensors",
+    ] {
         check(&Pair::load(exported(name))?).map_err(|e| e.context(name))?;
     }
     Ok(())

@@ -9,8 +9,8 @@ use shardax::{config, control_flow, nn};
 use crate::common::quick::setup;
 use crate::same;
 
-/// The folders of files of JAX 0.10.2 and of 0.12.
-const VERSIONS: [&str; 2] = ["", "jax_0_12/"];
+/// The folders of files of JAX 0.10.2, 0.11 and 0.12.
+const VERSIONS: [&str; 3] = ["", "jax_0_11/", "jax_0_12/"];
 
 /// Arrays that JAX 0.10.2 computed, by name.
 fn values() -> BTreeMap<String, Array> {
@@ -78,10 +78,14 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
 /// Files of `jax.export` give JAX's numbers, leaf by leaf: called, within another program, and differentiated. The part
 /// that follows an `@` numbers the arguments.
 fn artifact(name: &str) -> Result<()> {
+    VERSIONS.into_iter().try_for_each(|version| artifact_of(version, name).map_err(|e| e.context(version.to_owned())))
+}
+
+fn artifact_of(version: &str, name: &str) -> Result<()> {
     setup();
-    let v = values();
+    let v = values_of(version);
     let file = name.split('@').next().unwrap_or(name);
-    let read = Exported::<(Array,), Array>::load(exported(&format!("{file}.jax")))?;
+    let read = Exported::<(Array,), Array>::load(exported(&format!("{version}{file}.jax")))?;
     let of = |kind: &str| -> Vec<(usize, Array)> {
         let prefix = format!("{name}.{kind}");
         let found = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
@@ -335,10 +339,12 @@ fn parts_by_name() -> Result<()> {
         || Dict::from([("first".to_owned(), ones([3])), ("second".to_owned(), arange(0..2).astype(DType::F32))]);
     let bounds = Bounds { high: ones([2]), low: arange(0..3).astype(DType::F32) };
     let scale = || Dict::from([("scale".to_owned(), array(2.0f32))]);
-    let newer = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("jax_0_12/named.jax"))?;
     let read = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported("named.jax"))?;
     let (pair, rest) = read.call((bounds.clone(), parts(), scale()))?;
-    same(&newer.call((bounds, parts(), scale()))?.0.low, &pair.low);
+    for version in &VERSIONS[1..] {
+        let newer = Exported::<(Bounds, Dict, Dict), (Pair, Dict)>::load(exported(&format!("{version}named.jax")))?;
+        same(&newer.call((bounds.clone(), parts(), scale()))?.0.low, &pair.low);
+    }
     assert_eq!((pair.low.to_vec::<f32>()?, pair.high.to_vec::<f32>()?), (vec![0.0, 2.0, 4.0], vec![-1.0, -1.0]));
     assert_eq!((rest["z"].item::<f32>()?, rest["a"].to_vec::<f32>()?), (3.0, vec![0.0, 2.0]));
     let paths: Vec<_> = read.in_avals().map(|(path, _)| path).collect();
