@@ -4,6 +4,7 @@ use crate::default_dtype;
 use crate::precision::{self, Precision};
 use crate::prng::PrngImpl;
 use crate::rank_promotion::RankPromotion;
+use crate::sharding::no_collectives::Forbidden;
 
 /// The defaults in force on a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +17,8 @@ pub(crate) struct Defaults {
     rank_promotion: RankPromotion,
     /// `true` if floating point numbers without a dtype have 64 bits.
     x64: bool,
+    /// The mesh axes that must not communicate.
+    forbidden: Forbidden,
 }
 
 impl Defaults {
@@ -25,6 +28,7 @@ impl Defaults {
             prng: PrngImpl::default_of_process(),
             rank_promotion: RankPromotion::current(),
             x64: default_dtype::is_x64(),
+            forbidden: Forbidden::current(),
         }
     }
 
@@ -40,6 +44,9 @@ impl Defaults {
         }
         if self.x64 != before.x64 {
             return told("enable_x64", self.x64.to_string(), before.x64.to_string());
+        }
+        if self.forbidden != before.forbidden {
+            return told("the axes of no_collectives", self.forbidden.to_string(), before.forbidden.to_string());
         }
         if self.precision != before.precision {
             return told("the default matmul precision", precision(self.precision), precision(before.precision));

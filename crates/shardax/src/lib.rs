@@ -230,8 +230,8 @@ pub use shape::{Grouped, axis_index_groups};
 pub use sharding::device::{DeviceGuard, default_device};
 pub use sharding::mesh_utils;
 pub use sharding::{
-    AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, PartitionSpec, Sharding,
-    SingleDeviceSharding, Typed, get_abstract_mesh, get_mesh, make_mesh, manual_axes,
+    AbstractMesh, AxisType, IntoMesh, Mesh, MeshArg, MeshGuard, NamedSharding, NoCollectivesGuard, PartitionSpec,
+    Sharding, SingleDeviceSharding, Typed, get_abstract_mesh, get_mesh, make_mesh, manual_axes, no_collectives,
 };
 pub use sharding::{AutoLayout, Format, Layout, LayoutOptions};
 pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};

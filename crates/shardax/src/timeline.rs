@@ -1,6 +1,7 @@
 //! Profiles: timelines of threads and devices.
 
 mod formats;
+mod session;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 pub(crate) use formats::Encoded;
+pub use session::{ProfileData, ProfileSession};
 use shardax_pjrt as pjrt;
 
 use crate::error::{AtCaller, Result, err};
@@ -122,7 +124,7 @@ impl ProfileOptions {
     /// Starts recording; see [`trace`].
     #[track_caller]
     pub fn trace(self, folder: impl AsRef<Path>) -> Result<Profile> {
-        begin_profile(self, folder.as_ref()).at_caller()
+        begin_profile(self, Some(folder.as_ref())).at_caller()
     }
 }
 
@@ -130,7 +132,8 @@ impl ProfileOptions {
 #[must_use = "the profile ends where this is dropped"]
 #[derive(Debug)]
 pub struct Profile {
-    folder: PathBuf,
+    /// The folder to write it to; `None` to keep it in memory.
+    folder: Option<PathBuf>,
     number: u64,
 }
 
@@ -149,7 +152,7 @@ pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     ProfileOptions::default().trace(folder)
 }
 
-fn begin_profile(options: ProfileOptions, folder: &Path) -> Result<Profile> {
+fn begin_profile(options: ProfileOptions, folder: Option<&Path>) -> Result<Profile> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut current = recording();
     if current.is_some() {
@@ -167,7 +170,7 @@ fn begin_profile(options: ProfileOptions, folder: &Path) -> Result<Profile> {
     if let Some(error) = failed {
         warn_without_devices("start", &error)
     }
-    Ok(Profile { folder: folder.to_owned(), number })
+    Ok(Profile { folder: folder.map(Path::to_owned), number })
 }
 
 /// Includes this plugin's devices in profiles, also in the one being recorded.
@@ -208,10 +211,10 @@ impl Profile {
     }
 
     fn finish(&self) -> Result<Vec<PathBuf>> {
-        let Some(encoded) = self.encode()? else { return Ok(Vec::new()) };
-        encoded
-            .write(&self.folder)
-            .map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", self.folder.display()))
+        match (self.encode()?, &self.folder) {
+            (Some(encoded), Some(folder)) => encoded.write_below(folder),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Ends the profile; `None` if it has ended.

@@ -134,7 +134,10 @@ fn in_and_out_shardings() -> Result<()> {
     assert_eq!(wrong.kind(), ErrorKind::Indivisible);
     assert_says(
         &wrong,
-        &["argument[0] of lambda with shape float32[9]", "axis 0 is partitioned 8 times, but the dimension size is 9"],
+        &[
+            "argument[0] of lambda with shape float32[9]",
+            "axis 0 is partitioned 8 times, but the dimension size is 9 (full shape: [9], per-dimension tiling factors: [8])",
+        ],
     );
     let wrong = error(jit(|x: Array| (x.get(..6), x)).out_shardings((&rows, None)).call(float_range(8)));
     assert_eq!(wrong.kind(), ErrorKind::Indivisible);

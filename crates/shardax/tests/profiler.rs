@@ -79,6 +79,16 @@ fn profiles_show_calls_and_devices() -> Result<()> {
         assert!(space.windows(text.len()).any(|w| w == text.as_bytes()), "{text}");
     }
 
+    // A profile in memory is the same in both formats, and can be written.
+    let session = profiler::ProfileSession::start()?;
+    assert!(profiler::trace(&folder).is_err());
+    let _ = f.call(&x)?;
+    let data = session.stop()?;
+    assert!(data.xplane().windows(10).any(|w| w == b"pmap_halve"));
+    let exported = data.export(folder.join("exported"))?;
+    assert_eq!(std::fs::read(&exported[1]).expect("the trace"), data.trace_json_gz());
+    drop(profiler::ProfileOptions::default().host_tracer_level(1).session()?);
+
     // Nothing is recorded between profiles, and another one can be made.
     let _ = f.call(&x)?;
     let again = profiler::trace(&folder)?;

@@ -96,3 +96,57 @@ case(
     shape=(3, 6),
     tol=0,
 )
+for op in ("gamma", "loggamma", "chisquare"):
+
+    def approximate(k, a, shape=SHAPE, dtype=None, fn=getattr(random, op)):
+        return fn(k, a, shape=shape, dtype=dtype, method="approximate")
+
+    case(f"{op}_approximate", approximate, wide, shape=SHAPE, wrt=(1,), tol=3e-5)
+    case(f"{op}_approximate", lambda k, a, f=approximate: f(k, a, (6,)), values(0.05), shape=(6,), name="small", wrt=(1,), tol=3e-5)
+    case(f"{op}_approximate", lambda k, a, f=approximate: f(k, a, (6,)), values(300.0), shape=(6,), name="large", wrt=(1,), tol=3e-5)
+    case(
+        f"{op}_approximate",
+        lambda k, a, f=approximate: f(k, a, (5,), DTYPES["f64"]),
+        values(1.5, "f64"),
+        shape=(5,),
+        name="f64",
+        wrt=(1,),
+        tol=1e-11,
+        grad_tol=1e-10,
+        dtype="f64",
+    )
+    case(
+        f"{op}_approximate",
+        lambda k, a, f=approximate: f(k, a, (5,), DTYPES["bf16"]),
+        values(1.5, "bf16"),
+        shape=(5,),
+        name="bf16",
+        tol=1e-2,
+        dtype="bf16",
+    )
+case(
+    "beta_approximate",
+    lambda k, a, b: random.beta(k, a, b, SHAPE, method="approximate"),
+    wide,
+    uniform(3, 1, lo=0.5, hi=4),
+    shape=SHAPE,
+    wrt=(1, 2),
+    tol=3e-5,
+)
+MEANS = [0.0, 0.3, 6.9, 7.0, 9.5, 300.0, 1e5]
+case(
+    "poisson_approximate",
+    lambda k, l: random.poisson(k, l, (9, 7), method="approximate"),
+    values(MEANS),
+    shape=(9, 7),
+    tol=0,
+)
+case(
+    "poisson_approximate",
+    lambda k, l: random.poisson(k, l, (9, 7), np.int64, method="approximate"),
+    values([*MEANS[:-1], 1e12], "f64"),
+    shape=(9, 7),
+    name="f64",
+    tol=0,
+    dtype="i64",
+)

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use call::CallExported;
 use program::{Exchanged, type_of};
-use symbolic::{Symbols, Traced};
+use symbolic::{Size, Symbols, Traced};
 
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgs, function_name};
@@ -56,6 +56,37 @@ use crate::runtime::aot::of_type;
 use crate::runtime::load::Request;
 use crate::source;
 use crate::transform::{Arg, jit, vjp};
+
+/// The bounds of a size, an expression of symbols, for all sizes that an exported function accepts (JAX's function of this name).
+///
+/// `constraints` are those of [`ExportOptions::symbolic_constraints`]; a symbol without one is between 1 and 65,536. The bounds are
+/// conservative, because each term of the expression has its own.
+///
+/// ```
+/// # use shardax::export::symbolic_dim_bounds;
+/// assert_eq!(symbolic_dim_bounds("2*b + 1", ["b >= 2", "b <= 64"])?, (5, 129));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// Fails for text that is not such an expression, and for bounds beyond 64 bits.
+#[track_caller]
+pub fn symbolic_dim_bounds<S: Into<String>>(
+    dimension: &str,
+    constraints: impl IntoIterator<Item = S>,
+) -> Result<(i64, i64)> {
+    let constraints: Vec<String> = constraints.into_iter().map(Into::into).collect();
+    Symbols::of(&[dimension.to_owned()], &constraints)
+        .and_then(|symbols| {
+            let size = Size::parse(dimension, &symbols.names).ok_or_else(|| {
+                err!(Value, "{dimension:?} is not a size")
+                    .help("write numbers, symbols, sums and products of both, such as \"2*b + 1\"")
+            })?;
+            size.bounds(&symbols.bounds).ok_or_else(|| {
+                err!(Value, "the bounds of {dimension:?} are beyond 64 bits").help("bound its symbols (\"b <= 64\")")
+            })
+        })
+        .at_caller()
+}
 
 /// Exports a function for arguments of these types ([`shape_dtype_struct`](crate::shape_dtype_struct) can replace
 /// arrays), for the platform of the default devices, without its derivative.

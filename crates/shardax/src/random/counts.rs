@@ -106,7 +106,7 @@ pub fn poisson_dtype(key: impl Borrow<Array>, lam: impl ArrayLike, shape: impl I
     })
 }
 
-fn integers(name: &str, dtype: DType) -> Result<()> {
+pub(super) fn integers(name: &str, dtype: DType) -> Result<()> {
     if dtype.is_integer() {
         return Ok(());
     }

@@ -19,6 +19,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+mod approximate;
 mod bits;
 mod continuous;
 mod counts;
@@ -29,6 +30,7 @@ mod keys;
 mod parameters;
 mod prng;
 
+pub use approximate::*;
 pub use continuous::*;
 pub use counts::*;
 pub use derived::*;

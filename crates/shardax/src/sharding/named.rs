@@ -246,9 +246,12 @@ impl NamedSharding {
         for (dim, d) in out.iter_mut().enumerate() {
             let parts = self.0.mesh.axes_size(spec.axes(dim))?;
             if *d % parts != 0 {
+                let factors: Result<Vec<usize>> =
+                    (0..shape.len()).map(|dim| self.0.mesh.axes_size(spec.axes(dim))).collect();
                 return Err(err!(
                     Indivisible,
-                    "Sharding {self} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {d} (full shape: {shape:?})"
+                    "Sharding {self} implies that array axis {dim} is partitioned {parts} times, but the dimension size is {d} (full shape: {shape:?}, per-dimension tiling factors: {:?})",
+                    factors?
                 )
                 .help(format!("make dimension {dim} a multiple of {parts}, or split it over fewer devices")));
             }

@@ -13,6 +13,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::{Event, Track};
+use crate::error::{Result, err};
 
 /// The process number of the first plane that the plugin recorded: larger than those of devices.
 const RECORDED: usize = 1_000_000;
@@ -103,6 +104,7 @@ struct XEventMetadata {
 }
 
 /// A profile in both formats.
+#[derive(Debug)]
 pub(crate) struct Encoded {
     /// The name of the host, with which the names of the files begin.
     host: String,
@@ -137,7 +139,11 @@ pub(crate) fn encode(events: &[Event], recorded: &[u8], started_at: SystemTime) 
 
 impl Encoded {
     /// Writes the files into a new folder below `folder`; returns their paths.
-    pub fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+    pub fn write_below(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        self.write(folder).map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", folder.display()))
+    }
+
+    fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let folder = folder.join("plugins").join("profile").join(self.started_ms.to_string());
         std::fs::create_dir_all(&folder)?;
         let file = |end: &str| folder.join(format!("{}.{end}", self.host));

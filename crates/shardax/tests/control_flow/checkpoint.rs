@@ -227,3 +227,60 @@ fn gradients_inside_and_outside_of_shard_map() -> Result<()> {
     }
     Ok(())
 }
+
+/// `x * tanh(x)` with rules for rematerialization: `fwd` computes the hyperbolic tangent, `rem` reads it.
+fn gated() -> impl Function<(Array,), Output = Array> {
+    custom_vjp(|x: Array| &x * x.tanh()).defremat(
+        |x: Array| {
+            let gate = x.tanh();
+            (x * &gate, gate)
+        },
+        |gate: Array, (x,): (Array,)| (&x * &gate, (x.logistic(), x, gate)),
+        // The logistic function is here to be found in programs; the slope needs the gate alone.
+        |(marker, x, gate): (Array, Array, Array), ct: Array| {
+            (ct * (&gate + x * (1 - gate.square())) + marker.greater(2).astype(DType::F32),)
+        },
+    )
+}
+
+/// Under `checkpoint` only the residuals of `fwd` are saved, whatever the policy is: the recomputation has no hyperbolic tangent.
+/// JAX 0.12's `defremat` has the same slopes.
+#[test]
+fn defremat_recomputes_by_its_own_rule() -> Result<()> {
+    setup();
+    let x = array([0.3f32, -1.2, 2.0]);
+    let plain = |x: Array| &x * x.tanh();
+    let want = grad(move |x: Array| plain(plain(x)).sum(..)).call(&x)?;
+    let twice = |x: Array| -> Result<Array> { Ok(gated().call(gated().call(x)?)?.sum(..)) };
+    for policy in policies() {
+        let f = || grad(checkpoint(twice).policy(policy.clone()));
+        assert!(allclose(f().call(&x)?, &want, 1e-5, 1e-6)?, "{policy:?}");
+        let lowered = jit(f()).lower(&x)?;
+        let text = lowered.as_text();
+        let count = |op: &str| text.matches(op).count();
+        assert_eq!((count("stablehlo.tanh"), count("stablehlo.logistic") > 0), (2, true), "{policy:?}: {text}");
+    }
+    // Outside of a checkpoint, mapped, in a loop, and not differentiated.
+    assert!(allclose(grad(twice).call(&x)?, &want, 1e-5, 1e-6)?);
+    assert!(allclose(gated().call(&x)?, plain(x.clone()), 1e-6, 1e-6)?);
+    assert!(allclose(jit(gated()).call(&x)?, plain(x.clone()), 1e-6, 1e-6)?);
+    let rows = stack(&[x.clone(), &x * 2], 0);
+    let mapped = vmap(checkpoint(|x: Array| gated().call(x)));
+    let slope = grad(move |rows: Array| -> Result<Array> { Ok(mapped.call(rows)?.sum(..)) }).call(&rows)?;
+    let expected = grad(move |rows: Array| plain(rows).sum(..)).call(&rows)?;
+    assert!(allclose(slope, expected, 1e-5, 1e-6)?);
+    let looped = |x: Array| -> Result<Array> {
+        let step = checkpoint(|x: Array| gated().call(x));
+        Ok(scan(|x: Array, _: Array| -> Result<(Array, ())> { Ok((step.call(x)?, ())) }, x, arange(0..2))?.0.sum(..))
+    };
+    assert!(allclose(jit(grad(looped)).call(&x)?, &want, 1e-5, 1e-6)?);
+    // A rule that returns too few cotangents.
+    let wrong = custom_vjp(|x: Array, y: Array| x * y).defremat(
+        |x: Array, y: Array| (x * y, ()),
+        |(), (x, y): (Array, Array)| (&x * &y, (x, y)),
+        |(x, _): (Array, Array), ct: Array| (ct * x,),
+    );
+    let error = grad(move |x: Array| wrong.call((x, 2.0))).call(1.0f32).unwrap_err().to_string();
+    assert!(error.contains("it has 2 arrays, but the rule returned 1"), "{error}");
+    Ok(())
+}

@@ -15,6 +15,7 @@ mod indexing;
 mod manual_states;
 mod modes;
 mod more;
+mod no_collectives;
 mod products;
 mod programs;
 mod reductions;

@@ -1,6 +1,6 @@
 //! Open sizes of what is exported here.
 
-use shardax::export::{ExportOptions, Exported, export};
+use shardax::export::{ExportOptions, Exported, export, symbolic_dim_bounds};
 use shardax::nn;
 use shardax::prelude::*;
 
@@ -205,5 +205,28 @@ fn damaged_files_of_open_sizes() -> Result<()> {
             assert!(read.call(ones([2, 4])).is_ok(), "byte {at}");
         }
     }
+    Ok(())
+}
+
+/// Bounds that JAX 0.12's `symbolic_dim_bounds` returns for the same symbols.
+#[test]
+fn symbolic_dim_bounds_are_those_of_jax() -> Result<()> {
+    let constraints = ["b >= 2", "b <= 64", "s <= 10"];
+    for (size, bounds) in [
+        ("2*b + 1", (5, 129)),
+        ("b*s - 3", (-1, 637)),
+        ("s - b", (-63, 8)),
+        ("b*b", (4, 4096)),
+        ("-2*b*s + 5*b", (-1270, 316)),
+    ] {
+        let named: Vec<&str> = constraints.into_iter().filter(|text| size.contains(&text[..1])).collect();
+        assert_eq!(symbolic_dim_bounds(size, named)?, bounds, "{size}");
+    }
+    assert_eq!(symbolic_dim_bounds("7", [""; 0])?, (7, 7));
+    assert_eq!(symbolic_dim_bounds("b", [""; 0])?, (1, 65_536));
+    let error = symbolic_dim_bounds("b/2", [""; 0]).unwrap_err().to_string();
+    assert!(error.contains("\"b/2\" is not a size") && error.contains("sizes.rs"), "{error}");
+    let error = symbolic_dim_bounds("b*b*b*b", ["b <= 9000000000000000000"]).unwrap_err().to_string();
+    assert!(error.contains("beyond 64 bits"), "{error}");
     Ok(())
 }

@@ -1063,6 +1063,8 @@ table! {
     "random::ball_dtype" => |c| random::ball_dtype(&c.key, c.n, 2.0, [2], c.dtype);
     "random::bernoulli" => |c| same!(c; random::bernoulli(&c.key, c.f, [3]), random::bernoulli(&c.key, &c.x, [c.n]));
     "random::beta" => |c| random::beta(&c.key, &c.x, &c.y, c.x.shape());
+    "random::beta_approximate" => |c| random::beta_approximate(&c.key, &c.x, &c.y, c.x.shape());
+    "random::beta_approximate_dtype" => |c| random::beta_approximate_dtype(&c.key, c.f, c.f, [c.n, 2], c.dtype);
     "random::beta_dtype" => |c| random::beta_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::binomial" => |c| random::binomial(&c.key, &c.x, &c.y, c.x.shape());
     "random::binomial_dtype" => |c| random::binomial_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
@@ -1073,6 +1075,8 @@ table! {
     "random::cauchy" => |c| random::cauchy(&c.key, [c.n]);
     "random::cauchy_dtype" => |c| random::cauchy_dtype(&c.key, 3, c.dtype);
     "random::chisquare" => |c| random::chisquare(&c.key, &c.x, c.x.shape());
+    "random::chisquare_approximate" => |c| random::chisquare_approximate(&c.key, &c.x, c.x.shape());
+    "random::chisquare_approximate_dtype" => |c| random::chisquare_approximate_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::chisquare_dtype" => |c| random::chisquare_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::choice" => |c| same!(c;
         random::ChoiceOptions::default().replace(c.i > 0).choice(&c.key, c.i, [2]),
@@ -1093,6 +1097,8 @@ table! {
     "random::f_dtype" => |c| random::f_dtype(&c.key, c.f, &c.x, [c.n, 2], c.dtype);
     "random::fold_in" => |c| same!(c; random::fold_in(&c.key, c.i), random::fold_in(&c.key, &c.x), random::fold_in(&c.key, c.n));
     "random::gamma" => |c| random::gamma(&c.key, &c.x, c.x.shape());
+    "random::gamma_approximate" => |c| random::gamma_approximate(&c.key, &c.x, c.x.shape());
+    "random::gamma_approximate_dtype" => |c| random::gamma_approximate_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::gamma_dtype" => |c| random::gamma_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::generalized_normal" => |c| random::generalized_normal(&c.key, c.f, [c.n, 2]);
     "random::generalized_normal_dtype" => |c| random::generalized_normal_dtype(&c.key, c.f, [2], c.dtype);
@@ -1106,6 +1112,8 @@ table! {
     "random::laplace" => |c| random::laplace(&c.key, c.n);
     "random::laplace_dtype" => |c| random::laplace_dtype(&c.key, c.x.shape(), c.dtype);
     "random::loggamma" => |c| random::loggamma(&c.key, &c.x, c.x.shape());
+    "random::loggamma_approximate" => |c| random::loggamma_approximate(&c.key, &c.x, c.x.shape());
+    "random::loggamma_approximate_dtype" => |c| random::loggamma_approximate_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::loggamma_dtype" => |c| random::loggamma_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::logistic" => |c| random::logistic(&c.key, c.n);
     "random::logistic_dtype" => |c| random::logistic_dtype(&c.key, c.x.shape(), c.dtype);
@@ -1128,6 +1136,8 @@ table! {
         random::PermutationOptions::default().axis(c.i).independent(c.i > 0).permutation(&c.key, &c.x)
     );
     "random::poisson" => |c| random::poisson(&c.key, &c.x, c.x.shape());
+    "random::poisson_approximate" => |c| random::poisson_approximate(&c.key, &c.x, c.x.shape());
+    "random::poisson_approximate_dtype" => |c| random::poisson_approximate_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::poisson_dtype" => |c| random::poisson_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::rademacher" => |c| random::rademacher(&c.key, c.dims());
     "random::rademacher_dtype" => |c| random::rademacher_dtype(&c.key, c.x.shape(), c.dtype);

@@ -26,6 +26,14 @@ pub fn function(case: &Case) -> Option<Fun> {
         }),
         "beta" => drawn!(|k, p, s| random::beta_dtype(k, &p[0], &p[1], s, dtype)),
         "chisquare" => drawn!(|k, p, s| random::chisquare_dtype(k, &p[0], s, dtype)),
+        "gamma_approximate" => drawn!(|k, p, s| random::gamma_approximate_dtype(k, &p[0], s, dtype)),
+        "loggamma_approximate" => drawn!(|k, p, s| random::loggamma_approximate_dtype(k, &p[0], s, dtype)),
+        "chisquare_approximate" => drawn!(|k, p, s| random::chisquare_approximate_dtype(k, &p[0], s, dtype)),
+        "beta_approximate" => drawn!(|k, p, s| random::beta_approximate_dtype(k, &p[0], &p[1], s, dtype)),
+        "poisson_approximate" => {
+            let dtype = case.dtype("dtype").unwrap_or(DType::I32);
+            drawn!(|k, p, s| random::poisson_approximate_dtype(k, &p[0], s, dtype))
+        }
         "t" => drawn!(|k, p, s| random::t_dtype(k, &p[0], s, dtype)),
         "f" => drawn!(|k, p, s| random::f_dtype(k, &p[0], &p[1], s, dtype)),
         "dirichlet" => drawn!(|k, p, s| random::dirichlet_dtype(k, &p[0], s, dtype)),

@@ -7,7 +7,7 @@ use crate::core::primitive::{Avals, Primitive};
 use crate::core::program::Aval;
 use crate::error::{Result, err};
 use crate::sharding::abstract_mesh::any_explicit;
-use crate::sharding::{AbstractMesh, AxisType, Typed, context};
+use crate::sharding::{AbstractMesh, AxisType, Typed, context, no_collectives};
 
 /// Puts the shardings of the results of `primitive` into their types.
 pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
@@ -80,6 +80,11 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
             let both = (typed.unreduced().union(&unreduced), typed.reduced().union(&reduced));
             *typed = typed.clone().with_partial(both.0, both.1);
         }
+    }
+    // Operations inside of a sub-program are checked themselves.
+    if !manual && primitive.programs().is_empty() {
+        let operands = args.iter().filter_map(Aval::sharding);
+        no_collectives::check_types(primitive.name(), operands, &found, primitive.name() == "reshard")?;
     }
     let operands = rule.types();
     for (out, typed) in outs.iter_mut().zip(found) {

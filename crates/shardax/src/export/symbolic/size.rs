@@ -93,6 +93,19 @@ impl Size {
         })
     }
 
+    /// The smallest and the largest sum of its terms for symbols between these bounds; `None` beyond 64 bits.
+    pub fn bounds(&self, bounds: &[(usize, usize)]) -> Option<(i64, i64)> {
+        self.0.iter().try_fold((0i64, 0i64), |(low, high), (product, &coefficient)| {
+            let times = |end: fn(&(usize, usize)) -> usize| {
+                product.iter().try_fold(coefficient, |all, &number| {
+                    all.checked_mul(i64::try_from(end(bounds.get(number)?)).ok()?)
+                })
+            };
+            let (first, last) = (times(|bounds| bounds.0)?, times(|bounds| bounds.1)?);
+            Some((low.checked_add(first.min(last))?, high.checked_add(first.max(last))?))
+        })
+    }
+
     /// `a` and `c` of `a*x + c`, if all symbols but one, `x`, have values.
     pub fn linear(&self, values: &[Option<usize>]) -> Option<(usize, i64, i64)> {
         let mut unknown = None;

@@ -12,6 +12,7 @@ use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::Mesh;
 use crate::sharding::axis_env::{self, AxisKind};
+use crate::sharding::no_collectives;
 
 pub(crate) type Names = SmallVec<[AxisName; 2]>;
 
@@ -52,6 +53,12 @@ impl Axes {
         let first = groups.first().map_or(0, Vec::len);
         self.size = if groups.iter().all(|g| g.len() == first) { first } else { 0 };
         self.groups = Some(groups);
+        Ok(self)
+    }
+
+    /// These axes; fails where [`no_collectives`](crate::no_collectives) forbids one.
+    pub fn allowed(self, operation: &str) -> Result<Axes> {
+        no_collectives::check_names(&self.names, operation)?;
         Ok(self)
     }
 

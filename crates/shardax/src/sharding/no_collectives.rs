@@ -1,0 +1,135 @@
+//! Mesh axes that a part of a program must not communicate over.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use super::axis_env::{self, AxisKind};
+use super::{DimSpec, Typed};
+use crate::error::{Result, err};
+use crate::local::{Guard, Guarded, GuardedKey};
+use crate::shape::{AxisName, IntoAxisNames};
+
+/// Forbidden axes, sorted. A set is stored once, so that it can be copied into the defaults that traces are compared by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Forbidden(&'static [AxisName]);
+
+thread_local! {
+    static FORBIDDEN: Guarded<Forbidden> = const { Guarded::new() };
+}
+
+impl Forbidden {
+    /// The stored set of these axes. It stays for the life of the process.
+    fn stored(mut axes: Vec<AxisName>) -> Forbidden {
+        static STORED: Mutex<Vec<&'static [AxisName]>> = Mutex::new(Vec::new());
+        axes.sort_unstable();
+        axes.dedup();
+        let mut stored = STORED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = stored.iter().find(|known| **known == axes) {
+            return Forbidden(known);
+        }
+        let axes: &'static [AxisName] = Vec::leak(axes);
+        stored.push(axes);
+        Forbidden(axes)
+    }
+
+    /// The axes that are forbidden on this thread.
+    pub fn current() -> Forbidden {
+        FORBIDDEN.with_last(|axes| axes.copied()).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.0.iter().map(AxisName::as_str).collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// Allows the collectives again when dropped; see [`no_collectives`].
+#[must_use = "collectives are forbidden only while the guard lives"]
+pub struct NoCollectivesGuard {
+    _guard: Guard<Forbidden>,
+}
+
+/// Forbids communication over these mesh axes on this thread until the guard is dropped (JAX's context manager of this name).
+///
+/// Over axes of type [`Explicit`](crate::AxisType::Explicit), operations that lose an axis from the type of their operands are
+/// errors, because the compiler would communicate; with [`unreduced`](crate::PartitionSpec::unreduced) axes the addends stay
+/// where they are. In a [`shard_map`](crate::shard_map), collectives over these axes are errors. Axes of type `Auto` are not
+/// checked. An inner guard replaces the axes of the outer one.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 4)])?;
+/// let _mesh = set_mesh(&mesh)?;
+/// let x = reshard(ones([8, 8]), P!["x"]);
+/// let _local = shardax::no_collectives("x");
+/// assert_eq!(x.sum(1).type_name(), "float32[8@x]");
+/// let error = x.sum(0).check().unwrap_err().to_string();
+/// assert!(error.contains("forbidden by `no_collectives`"), "{error}");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn no_collectives(axes: impl IntoAxisNames) -> NoCollectivesGuard {
+    let axes = Forbidden::stored(axes.into_axis_names().into_vec());
+    NoCollectivesGuard { _guard: FORBIDDEN.guard(axes) }
+}
+
+const HELP: &str =
+    "compute it where the axis may communicate, or keep the axis in the result's type: split or `unreduced`";
+
+/// Fails for a collective over forbidden mesh axes. Axes of `vmap` do not communicate.
+pub(crate) fn check_names(names: &[AxisName], operation: &str) -> Result<()> {
+    for name in Forbidden::current().0.iter().filter(|name| names.contains(name)) {
+        let mapped = axis_env::lookup(*name, operation).is_ok_and(|axis| axis.kind == AxisKind::Mapped);
+        if !mapped {
+            return Err(err!(
+                Sharding,
+                "Collective across axis '{name}' is forbidden by `no_collectives`, but `{operation}` was called over it"
+            )
+            .help(HELP));
+        }
+    }
+    Ok(())
+}
+
+/// The dimensions of a type that an axis splits.
+fn dimensions(typed: &Typed, axis: AxisName) -> Vec<usize> {
+    (0..typed.rank()).filter(|&d| DimSpec::axes(&typed.dims()[d]).contains(&axis)).collect()
+}
+
+/// Fails for an operation whose types say that the compiler communicates over a forbidden axis: results lose it, or
+/// `resharded` values have it in another dimension.
+pub(crate) fn check_types<'t>(
+    operation: &str,
+    operands: impl Iterator<Item = &'t Typed> + Clone,
+    results: &[Typed],
+    resharded: bool,
+) -> Result<()> {
+    for &axis in Forbidden::current().0 {
+        let splits = |typed: &Typed| !dimensions(typed, axis).is_empty();
+        let partial = |typed: &Typed| typed.unreduced().contains(axis);
+        let kept_partial = results.iter().any(partial);
+        let problem = if operands.clone().any(partial) && !kept_partial {
+            format!("consumes unreduced axis '{axis}' without keeping it unreduced in the output")
+        } else if operands.clone().any(splits) && !kept_partial && !results.iter().any(splits) {
+            format!("loses sharding axis '{axis}' in the output without marking it unreduced")
+        } else if resharded
+            && let (Some(from), Some(to)) = (operands.clone().next(), results.first())
+            && splits(from)
+            && splits(to)
+            && dimensions(from, axis) != dimensions(to, axis)
+        {
+            format!("changes the sharded dimension of axis '{axis}'")
+        } else {
+            continue;
+        };
+        return Err(err!(
+            Sharding,
+            "Collective across axis '{axis}' is forbidden by `no_collectives`, but `{operation}` {problem}"
+        )
+        .help(HELP));
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Profiles that are kept in memory.
+
+use std::path::{Path, PathBuf};
+
+use super::{Encoded, Profile, ProfileOptions, begin_profile};
+use crate::error::{AtCaller, Result, err};
+
+/// A profile being recorded that returns its data instead of writing files (JAX's `ProfileSession`). Dropping it ends the
+/// profile without data.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::profiler::ProfileSession;
+/// let session = ProfileSession::start()?;
+/// ones([8]).sum(..).item::<f32>()?;
+/// let data = session.stop()?;
+/// assert!(!data.xplane().is_empty());
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[must_use = "the profile ends where this is dropped"]
+#[derive(Debug)]
+pub struct ProfileSession(Profile);
+
+impl ProfileSession {
+    /// Starts recording; [`ProfileOptions::session`] sets what is recorded.
+    ///
+    /// Fails when a profile is already being recorded.
+    #[track_caller]
+    pub fn start() -> Result<ProfileSession> {
+        ProfileOptions::default().session()
+    }
+
+    /// Stops the profile, waits for its programs, and returns it.
+    ///
+    /// Fails when it cannot be encoded.
+    #[track_caller]
+    pub fn stop(self) -> Result<ProfileData> {
+        self.0
+            .encode()
+            .and_then(|encoded| {
+                let ended = || err!(Runtime, "the profile was ended by another thread").help("stop it only once");
+                Ok(ProfileData(encoded.ok_or_else(ended)?))
+            })
+            .at_caller()
+    }
+}
+
+impl ProfileOptions {
+    /// Starts recording a profile that is kept in memory; see [`ProfileSession`].
+    #[track_caller]
+    pub fn session(self) -> Result<ProfileSession> {
+        begin_profile(self, None).map(ProfileSession).at_caller()
+    }
+}
+
+/// A recorded profile in memory, in both formats; see [`ProfileSession`].
+#[derive(Debug)]
+pub struct ProfileData(Encoded);
+
+impl ProfileData {
+    /// The serialized `XSpace` that TensorBoard reads.
+    pub fn xplane(&self) -> &[u8] {
+        &self.0.xplane
+    }
+
+    /// The trace events as gzipped JSON, for Perfetto and chrome://tracing.
+    pub fn trace_json_gz(&self) -> &[u8] {
+        &self.0.trace
+    }
+
+    /// Writes the profile below `folder`, as [`trace`](super::trace) does (JAX's `export_profile_data`). Returns the files.
+    ///
+    /// Fails when they cannot be written.
+    #[track_caller]
+    pub fn export(&self, folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+        self.0.write_below(folder.as_ref()).at_caller()
+    }
+}
