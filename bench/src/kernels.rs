@@ -53,6 +53,30 @@ const OPERATIONS: &[Operation] = &[
     Matmul([1, 128, 128, 64], N, DType::F32),
     Matmul([1, 128, 128, 128], TA, DType::F32),
     Matmul([1, 1024, 1024, 1024], N, DType::F64),
+    Matmul([1, 1024, 1024, 1024], N, DType::Bf16),
+    Matmul([1, 1024, 1024, 1024], TA, DType::Bf16),
+    Matmul([1, 1024, 1024, 1024], TB, DType::Bf16),
+    Matmul([1, 2048, 2048, 2048], N, DType::Bf16),
+    Matmul([1, 512, 1024, 1024], N, DType::Bf16),
+    Matmul([1, 16, 1024, 1024], N, DType::Bf16),
+    Matmul([32, 256, 256, 64], TB, DType::Bf16),
+    Matmul([32, 256, 64, 256], N, DType::Bf16),
+    Matmul([1, 128, 128, 128], N, DType::Bf16),
+    Matmul([1, 64, 64, 64], N, DType::Bf16),
+    Matmul([1000, 16, 16, 16], N, DType::Bf16),
+    Matmul([1, 1024, 1024, 1024], N, DType::F16),
+    Matmul([1, 1024, 1024, 1024], TB, DType::F16),
+    Matmul([1, 128, 128, 128], N, DType::F16),
+    Matmul([1, 512, 512, 512], N, DType::I8),
+    Matmul([1, 1024, 1024, 1024], N, DType::I8),
+    Matmul([1, 512, 512, 512], TA, DType::I8),
+    Matmul([1, 512, 512, 512], TB, DType::I8),
+    Matmul([1, 2048, 2048, 2048], N, DType::I8),
+    Matmul([32, 256, 256, 64], TB, DType::I8),
+    Matmul([1, 64, 64, 64], N, DType::I8),
+    Matmul([1, 16, 16, 16], N, DType::I8),
+    Matmul([1000, 16, 16, 16], N, DType::I8),
+    Matmul([1, 1, 1024, 1024], N, DType::I8),
     Conv([32, 32, 64, 64, 3, 1, 1], Forward),
     Conv([32, 32, 64, 64, 3, 1, 1], Input),
     Conv([32, 32, 64, 64, 3, 1, 1], Filter),
@@ -107,11 +131,13 @@ impl Operation {
                     true => [batch, columns, rows],
                     false => [batch, rows, columns],
                 };
-                let x = uniform(&shape(ta, m, k), 0)?.astype(dtype);
-                let y = uniform(&shape(tb, k, n), 1)?.astype(dtype);
+                let is_int8 = dtype == DType::I8;
+                let scale = if is_int8 { 100.0 } else { 1.0 };
+                let x = (uniform(&shape(ta, m, k), 0)? * scale).astype(dtype);
+                let y = (uniform(&shape(tb, k, n), 1)? * scale).astype(dtype);
                 let contract = ([if ta { 1 } else { 2 }], [if tb { 2 } else { 1 }]);
                 let f = jit(move |x: Array, y: Array| {
-                    lax::dot_general(&x, &y, (&contract.0, &contract.1), (&[0], &[0]), None)
+                    lax::dot_general(&x, &y, (&contract.0, &contract.1), (&[0], &[0]), is_int8.then_some(DType::I32))
                 });
                 measure(|| block_until_ready(f.call((&x, &y))?))
             }
@@ -153,9 +179,9 @@ pub fn child(number: usize) -> Result<()> {
 }
 
 /// Prints a table: each operation by XLA and by the kernels, medians of interleaved rounds.
-pub fn run() -> Result<()> {
+pub fn run(filter: &str) -> Result<()> {
     println!("| operation | XLA ms | kernels ms | kernels / XLA |\n|---|--:|--:|--:|");
-    for (number, operation) in OPERATIONS.iter().enumerate() {
+    for (number, operation) in OPERATIONS.iter().enumerate().filter(|(_, op)| op.name().contains(filter)) {
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
             for (way, times) in ["xla", "all"].iter().zip(&mut times) {

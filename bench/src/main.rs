@@ -185,7 +185,7 @@ struct Options {
     /// --census; `bench/sums.py` measures them in JAX
     #[arg(long, value_name = "FOLDER")]
     sums: Option<PathBuf>,
-    /// Times of single operations by XLA and by the CPU kernels, as a table
+    /// Times of single operations by XLA and by the CPU kernels, as a table; with --filter, of operations whose names contain NAME
     #[arg(long)]
     cpu_kernels: bool,
     /// The argument of the processes that `--cpu-kernels` spawns
@@ -230,7 +230,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return write(&processes::run(&options.filter)?, options.json);
     }
     if options.cpu_kernels {
-        return Ok(kernels::run()?);
+        return Ok(kernels::run(&options.filter)?);
     }
     if options.plan {
         return write(&planning::run()?, options.json);

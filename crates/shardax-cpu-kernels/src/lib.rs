@@ -3,6 +3,7 @@
 //! | function | computes | of |
 //! |---|---|---|
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
+//! | [`matmul_bf16`], [`matmul_i8`] | the same with sums of more bits | bf16, i8 |
 //! | [`few_rows`] | products of few rows and a matrix of fewer bits | f32 with bf16, f16, i8 and u8 |
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
 //! | [`filter_gradient`] | the gradient of a convolution with respect to its filter | f32 |
@@ -48,6 +49,7 @@ mod filter_gradient;
 mod filter_window;
 #[cfg(feature = "decompositions")]
 mod lanes;
+mod low_precision;
 #[cfg(feature = "decompositions")]
 mod lu;
 mod matmul;
@@ -75,6 +77,7 @@ pub use depthwise::depthwise_filter_gradient;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
+pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
 #[cfg(feature = "decompositions")]
 pub use lu::lu;
 pub use matmul::{Float, matmul};

@@ -34,6 +34,10 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     if let Some(product) = kernels::few_rows::lower(dot, cx, args, out) {
         return Ok(Some(vec![product]));
     }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = kernels::low_precision::lower(dot, cx, args, out) {
+        return Ok(Some(vec![product]));
+    }
     // A wider result is computed from widened operands: the plugin (xla-cpu-pjrt 0.0.1) is twice as fast that way.
     let args = widen(cx, args, dot.preferred);
     #[cfg(feature = "cpu-kernels")]

@@ -57,7 +57,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
 }
 
 /// The numbers that `v` was converted from, if the conversion changed none.
-fn stored(cx: &Lowering, v: Value) -> Value {
+pub(super) fn stored(cx: &Lowering, v: Value) -> Value {
     let Some(from) = cx.converted_from(v) else { return v };
     let is_exact = match cx.dtype(from) {
         DType::I8 | DType::U8 => true,

@@ -4,6 +4,10 @@
 /// Matmuls of f32 and f64, and with a transposed operand of bf16 and f16. Below, the call costs more than it saves.
 pub(super) const MATMUL: usize = 1 << 20;
 
+/// Matmuls of bf16 on processors with instructions for them, and of int8.
+pub(super) const MATMUL_BF16: usize = 1 << 14;
+pub(super) const MATMUL_INT8: usize = 1 << 11;
+
 /// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
 pub(super) const MATMUL_SIDE: usize = 8;
 

@@ -1,0 +1,359 @@
+//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AVX512-BF16 and AVX-512 VNNI), or by
+//! ordinary ones where the processor lacks these.
+//!
+//! Products of bf16 are summed in f32 and rounded once. Sums of int8 are exact, and wrap around in 32 bits. The processor's
+//! instructions read subnormal bf16 as zero, as XLA's threads do.
+//!
+//! XLA (xla-cpu-pjrt 0.0.1) widens both operands in memory first: twice the time for bf16, 30 times for int8.
+
+mod pack;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use gemm_common::pulp::{Arch, Simd, WithSimd};
+use half::bf16;
+use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
+
+use crate::tasks::run_tasks;
+use crate::view::check;
+use crate::{Result, View};
+use pack::{Buffers, Matrix, pack};
+use tile::{Bf16Pairs, Int8Pairs};
+
+/// The columns of a tile: two vectors of AVX-512.
+const COLUMNS: usize = 32;
+
+/// The maximum number of rows of a tile. The sums of a tile of 12 rows take 24 of 32 registers.
+const ROWS: usize = 12;
+
+/// The number of words whose products are summed up in registers. Shorter chains of additions have smaller errors.
+const DEPTH: usize = 256;
+
+/// The maximum number of words of a packed block of the left and of the right operand. A block has one tile's rows or columns at
+/// least. Tests have several blocks of small operands.
+const LEFT_BLOCK: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
+const RIGHT_BLOCK: usize = if cfg!(test) { 1 << 13 } else { 1 << 19 };
+
+/// The minimum number of multiply-adds of a thread.
+const THREAD: usize = if cfg!(test) { 1 << 12 } else { 1 << 23 };
+
+/// The approximate number of tasks per thread.
+const TASKS: usize = 2;
+
+/// The minimum number of rows or columns of a task.
+const MIN_SIDE: usize = 48;
+
+/// Elements packed into words of 32 bits, and the multiplication of such words.
+trait Unit: Copy + Send + Sync {
+    type Element: Copy + Send + Sync;
+    type Sum: Copy + Default + Send + Sync;
+    /// The number of elements in a word.
+    const GROUP: usize;
+    /// The bits of the left operand's words that are inverted.
+    const LEFT_MASK: u32 = 0;
+
+    /// The bits of the element at this position in a word.
+    fn bits(element: Self::Element, position: usize) -> u32;
+
+    fn add(sum: Self::Sum, other: Self::Sum) -> Self::Sum;
+
+    fn subtract(sum: Self::Sum, other: Self::Sum) -> Self::Sum;
+
+    /// Multiplies words of `H` rows with words of [`COLUMNS`] columns.
+    fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<Self::Sum, H>);
+}
+
+/// The sums of a tile.
+type Tile<T, const H: usize> = [[T; COLUMNS]; H];
+
+/// The type of a result: sums, or rounded sums.
+trait Rounded<S>: Copy + Send + Sync {
+    fn rounded(sum: S) -> Self;
+}
+
+impl Rounded<f32> for f32 {
+    #[inline(always)]
+    fn rounded(sum: f32) -> f32 {
+        sum
+    }
+}
+
+impl Rounded<f32> for bf16 {
+    /// Rounds to the nearest number, ties to even, without branches.
+    #[inline(always)]
+    fn rounded(sum: f32) -> bf16 {
+        let bits = sum.to_bits();
+        let nearest = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+        bf16::from_bits(if sum.is_nan() { (bits >> 16) | 0x40 } else { nearest } as u16)
+    }
+}
+
+impl Rounded<i32> for i32 {
+    #[inline(always)]
+    fn rounded(sum: i32) -> i32 {
+        sum
+    }
+}
+
+mod sealed {
+    pub trait Sealed: Copy + Send + Sync {}
+    impl Sealed for f32 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// The results of [`matmul_bf16`]: f32, or bf16.
+#[expect(private_bounds, reason = "rounding is internal")]
+pub trait Bf16Sum: sealed::Sealed + Rounded<f32> {}
+impl Bf16Sum for f32 {}
+impl Bf16Sum for bf16 {}
+
+/// Returns `true` if the processor has instructions for sums of products of bf16. Without them [`matmul_bf16`] is slower than
+/// [`matmul`](crate::matmul) of widened operands.
+pub fn has_bf16_instructions() -> bool {
+    tile::bf16_instructions().is_some()
+}
+
+/// Multiplies batches of matrices of bf16, with sums in f32.
+///
+/// Operands and `contracted` are as in [`matmul`](crate::matmul). A result in bf16 is rounded once. Allocates blocks of less than 8 MiB for
+/// each thread, which keeps them for the next call.
+///
+/// # Errors
+/// The batches, the contracted dimensions or the size of the result do not fit.
+pub fn matmul_bf16<R: Bf16Sum>(
+    lhs: View<'_, bf16>,
+    rhs: View<'_, bf16>,
+    contracted: [usize; 2],
+    out: &mut [R],
+    threads: usize,
+) -> Result<()> {
+    match tile::bf16_instructions() {
+        Some(unit) => multiply(unit, lhs, rhs, contracted, out, threads),
+        None => multiply(Bf16Pairs, lhs, rhs, contracted, out, threads),
+    }
+}
+
+/// Multiplies batches of matrices of int8, with sums in int32 that wrap around.
+///
+/// Operands and `contracted` are as in [`matmul`](crate::matmul). Allocates blocks of less than 8 MiB for each thread, which keeps
+/// them for the next call.
+///
+/// # Errors
+/// The batches, the contracted dimensions or the size of the result do not fit.
+pub fn matmul_i8(
+    lhs: View<'_, i8>,
+    rhs: View<'_, i8>,
+    contracted: [usize; 2],
+    out: &mut [i32],
+    threads: usize,
+) -> Result<()> {
+    match tile::int8_instructions() {
+        Some(unit) => multiply(unit, lhs, rhs, contracted, out, threads),
+        None => multiply(Int8Pairs, lhs, rhs, contracted, out, threads),
+    }
+}
+
+/// Checks shapes, divides the result into tasks, and runs them.
+fn multiply<U: Unit, R: Rounded<U::Sum>>(
+    unit: U,
+    lhs: View<'_, U::Element>,
+    rhs: View<'_, U::Element>,
+    contracted: [usize; 2],
+    out: &mut [R],
+    threads: usize,
+) -> Result<()> {
+    let (batch, left) = Matrix::batch(lhs, "the left operand", contracted[0])?;
+    let (rhs_batch, right) = Matrix::batch(rhs, "the right operand", contracted[1])?;
+    check("the batch of the right operand", rhs_batch, batch)?;
+    check("the contracted dimension of the right operand", right.depth, left.depth)?;
+    let (rows, columns, depth) = (left.sides, right.sides, left.depth);
+    let size = [batch, rows, columns].into_iter().fold(1, usize::saturating_mul);
+    check("the elements of the result", out.len(), size)?;
+    if out.is_empty() || depth == 0 {
+        out.fill(R::rounded(U::Sum::default()));
+        return Ok(());
+    }
+    let threads = threads.min(size.saturating_mul(depth) / THREAD).max(1);
+    // Each task packs its operands: dividing the longer side repeats less of that.
+    let axis = if rows >= columns { 0 } else { 1 };
+    let side = [rows, columns][axis];
+    let parts = if threads == 1 { 1 } else { (TASKS * threads).div_ceil(batch).min(side / MIN_SIDE).max(1) };
+    let part = side.div_ceil(parts).next_multiple_of([ROWS, COLUMNS][axis]);
+    let mut tasks = Vec::with_capacity(batch * parts);
+    let mut out = ArrayViewMut3::from_shape((batch, rows, columns), out)?;
+    for (index, mut rest) in out.outer_iter_mut().enumerate() {
+        let (left, right) = (left.at(index), right.at(index));
+        for start in (0..side).step_by(part) {
+            let (out, others) = rest.split_at(Axis(axis), part.min(side - start));
+            rest = others;
+            let (left, right) = match axis {
+                0 => (left.slice(start, out.nrows()), right),
+                _ => (left, right.slice(start, out.ncols())),
+            };
+            tasks.push(Task { unit, left, right, out });
+        }
+    }
+    run_tasks(tasks, threads, Buffers::take, |buffers, task| Arch::new().dispatch(Run { task, buffers }));
+    Ok(())
+}
+
+/// A part of a product: operands of one batch and a part of the result.
+struct Task<'a, U: Unit, R> {
+    unit: U,
+    left: Matrix<'a, U::Element>,
+    right: Matrix<'a, U::Element>,
+    out: ArrayViewMut2<'a, R>,
+}
+
+/// A task and the memory that it packs operands into.
+struct Run<'a, 'b, U: Unit, R> {
+    task: Task<'a, U, R>,
+    buffers: &'b mut Buffers,
+}
+
+impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
+    type Output = ();
+
+    /// Compiled for the processor's vectors, which packing uses.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Run { task: Task { unit, left, right, mut out }, buffers } = self;
+        let words = left.depth.div_ceil(U::GROUP);
+        let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
+        let columns = (RIGHT_BLOCK / words / COLUMNS * COLUMNS).max(COLUMNS);
+        for row in (0..left.sides).step_by(rows) {
+            let left = left.slice(row, rows.min(left.sides - row));
+            let left = LeftBlock::pack::<U>(left, words, &mut buffers.left);
+            for column in (0..right.sides).step_by(columns) {
+                let right = right.slice(column, columns.min(right.sides - column));
+                let right = RightBlock::pack(unit, right, words, &mut buffers.right);
+                let place = s![row..row + left.rows, column..column + right.columns];
+                multiply_blocks(unit, &left, &right, &mut out.slice_mut(place));
+            }
+        }
+    }
+}
+
+/// A packed block of the left operand: panels of [`ROWS`] rows, the last of which may have fewer.
+struct LeftBlock<'a> {
+    words: &'a [u32],
+    rows: usize,
+    depth: usize,
+}
+
+impl<'a> LeftBlock<'a> {
+    #[inline(always)]
+    fn pack<U: Unit>(matrix: Matrix<'_, U::Element>, depth: usize, memory: &'a mut Vec<u32>) -> Self {
+        let words = sized(memory, depth * matrix.sides.next_multiple_of(ROWS));
+        for (index, panel) in words.chunks_exact_mut(depth * ROWS).enumerate() {
+            let rows = matrix.slice(index * ROWS, ROWS.min(matrix.sides - index * ROWS));
+            match rows.sides {
+                ..=4 => pack::<U, 4>(rows, U::LEFT_MASK, &mut panel[..depth * 4]),
+                5..=8 => pack::<U, 8>(rows, U::LEFT_MASK, &mut panel[..depth * 8]),
+                _ => pack::<U, ROWS>(rows, U::LEFT_MASK, panel),
+            }
+        }
+        LeftBlock { words, rows: matrix.sides, depth }
+    }
+}
+
+/// A packed block of the right operand: panels of [`COLUMNS`] columns, and the sums that each column adds because bits of the left
+/// operand are inverted.
+struct RightBlock<'a, T> {
+    words: &'a [u32],
+    columns: usize,
+    excess: Vec<[T; COLUMNS]>,
+}
+
+impl<'a, T: Copy + Default> RightBlock<'a, T> {
+    #[inline(always)]
+    fn pack<U: Unit<Sum = T>>(unit: U, matrix: Matrix<'_, U::Element>, depth: usize, memory: &'a mut Vec<u32>) -> Self {
+        let words = sized(memory, depth * matrix.sides.next_multiple_of(COLUMNS));
+        let mut excess = vec![[T::default(); COLUMNS]; matrix.sides.div_ceil(COLUMNS)];
+        let zeros = vec![U::LEFT_MASK; if U::LEFT_MASK == 0 { 0 } else { depth }];
+        for (index, panel) in words.chunks_exact_mut(depth * COLUMNS).enumerate() {
+            let columns = matrix.slice(index * COLUMNS, COLUMNS.min(matrix.sides - index * COLUMNS));
+            pack::<U, COLUMNS>(columns, 0, panel);
+            if U::LEFT_MASK != 0 {
+                let mut sums = [[T::default(); COLUMNS]];
+                unit.tile::<1>(&zeros, panel, &mut sums);
+                [excess[index]] = sums;
+            }
+        }
+        RightBlock { words, columns: matrix.sides, excess }
+    }
+}
+
+/// The first elements of memory that grows if necessary.
+fn sized(memory: &mut Vec<u32>, len: usize) -> &mut [u32] {
+    if memory.len() < len {
+        memory.resize(len, 0);
+    }
+    &mut memory[..len]
+}
+
+/// Computes a block of the result, a tile at a time.
+#[inline(always)]
+fn multiply_blocks<U: Unit, R: Rounded<U::Sum>>(
+    unit: U,
+    left: &LeftBlock<'_>,
+    right: &RightBlock<'_, U::Sum>,
+    out: &mut ArrayViewMut2<'_, R>,
+) {
+    let depth = left.depth;
+    for (index, rows) in left.words.chunks_exact(depth * ROWS).enumerate() {
+        let mut out = out.slice_mut(s![index * ROWS..(index * ROWS + ROWS).min(left.rows), ..]);
+        let panels = right.words.chunks_exact(depth * COLUMNS).zip(&right.excess);
+        for (index, (columns, excess)) in panels.enumerate() {
+            let last = (index * COLUMNS + COLUMNS).min(right.columns);
+            let out = out.slice_mut(s![.., index * COLUMNS..last]);
+            match out.nrows() {
+                ..=4 => multiply_panels::<U, R, 4>(unit, &rows[..depth * 4], columns, excess, out),
+                5..=8 => multiply_panels::<U, R, 8>(unit, &rows[..depth * 8], columns, excess, out),
+                _ => multiply_panels::<U, R, ROWS>(unit, rows, columns, excess, out),
+            }
+        }
+    }
+}
+
+/// Computes a tile of the result. Its sums are divided into equal parts of at most [`DEPTH`] words.
+#[inline(always)]
+fn multiply_panels<U: Unit, R: Rounded<U::Sum>, const H: usize>(
+    unit: U,
+    rows: &[u32],
+    columns: &[u32],
+    excess: &[U::Sum; COLUMNS],
+    mut out: ArrayViewMut2<'_, R>,
+) {
+    let depth = rows.len() / H;
+    let part = depth.div_ceil(depth.div_ceil(DEPTH));
+    let mut parts = rows.chunks(part * H).zip(columns.chunks(part * COLUMNS));
+    let mut sums = [[U::Sum::default(); COLUMNS]; H];
+    if let Some((rows, columns)) = parts.next() {
+        unit.tile(rows, columns, &mut sums);
+    }
+    for (rows, columns) in parts {
+        let mut others = [[U::Sum::default(); COLUMNS]; H];
+        unit.tile(rows, columns, &mut others);
+        for (sums, others) in sums.as_flattened_mut().iter_mut().zip(others.as_flattened()) {
+            *sums = U::add(*sums, *others);
+        }
+    }
+    for (out, sums) in out.rows_mut().into_iter().zip(&sums) {
+        let Some(out) = out.into_slice() else { continue };
+        match <&mut [R; COLUMNS]>::try_from(&mut *out) {
+            // A known length has no loop for the rest.
+            Ok(out) => write::<U, R>(out, sums, excess),
+            Err(_) => write::<U, R>(out, sums, excess),
+        }
+    }
+}
+
+/// Writes a row of a tile.
+#[inline(always)]
+fn write<U: Unit, R: Rounded<U::Sum>>(out: &mut [R], sums: &[U::Sum; COLUMNS], excess: &[U::Sum; COLUMNS]) {
+    for ((out, sum), excess) in out.iter_mut().zip(sums).zip(excess) {
+        *out = R::rounded(U::subtract(*sum, *excess));
+    }
+}

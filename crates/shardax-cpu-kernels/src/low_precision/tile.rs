@@ -1,0 +1,237 @@
+//! Tiles: sums of products of packed words, by instructions of the processor.
+#![expect(unsafe_code, reason = "instructions that a processor may lack are called")]
+
+use half::bf16;
+
+use super::{COLUMNS, Tile, Unit};
+
+/// Pairs of bf16, in ordinary instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Bf16Pairs;
+
+impl Unit for Bf16Pairs {
+    type Element = bf16;
+    type Sum = f32;
+    const GROUP: usize = 2;
+
+    #[inline(always)]
+    fn bits(element: bf16, position: usize) -> u32 {
+        u32::from(element.to_bits()) << (16 * position)
+    }
+
+    #[inline(always)]
+    fn add(sum: f32, other: f32) -> f32 {
+        sum + other
+    }
+
+    #[inline(always)]
+    fn subtract(sum: f32, other: f32) -> f32 {
+        sum - other
+    }
+
+    #[inline(always)]
+    fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
+        by_words(left, right, sums, |sum, x, y| {
+            let [x_low, y_low] = [x, y].map(|word| f32::from_bits(word << 16));
+            let [x_high, y_high] = [x, y].map(|word| f32::from_bits(word & 0xffff_0000));
+            sum + x_low * y_low + x_high * y_high
+        });
+    }
+}
+
+/// Pairs of int8 in 16 bits each, in ordinary instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Int8Pairs;
+
+impl Unit for Int8Pairs {
+    type Element = i8;
+    type Sum = i32;
+    const GROUP: usize = 2;
+
+    #[inline(always)]
+    fn bits(element: i8, position: usize) -> u32 {
+        u32::from(i16::from(element) as u16) << (16 * position)
+    }
+
+    #[inline(always)]
+    fn add(sum: i32, other: i32) -> i32 {
+        sum.wrapping_add(other)
+    }
+
+    #[inline(always)]
+    fn subtract(sum: i32, other: i32) -> i32 {
+        sum.wrapping_sub(other)
+    }
+
+    #[inline(always)]
+    fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
+        by_words(left, right, sums, |sum, x, y| {
+            let [x_low, y_low] = [x, y].map(|word| i32::from(word as i16));
+            let [x_high, y_high] = [x, y].map(|word| i32::from((word >> 16) as i16));
+            sum.wrapping_add(x_low * y_low + x_high * y_high)
+        });
+    }
+}
+
+/// Adds products of words to the sums of a tile, for four rows and half of the columns at a time: sums of more do not fit the registers.
+#[inline(always)]
+fn by_words<T: Copy + Default, const H: usize>(
+    left: &[u32],
+    right: &[u32],
+    sums: &mut Tile<T, H>,
+    multiply_add: impl Fn(T, u32, u32) -> T,
+) {
+    const HALF: usize = COLUMNS / 2;
+    let ((left, _), (right, _)) = (left.as_chunks::<H>(), right.as_chunks::<COLUMNS>());
+    for row in (0..H).step_by(4) {
+        let rows = (row + 4).min(H) - row;
+        for half in 0..2 {
+            let mut part = [[T::default(); HALF]; 4];
+            for (left, right) in left.iter().zip(right) {
+                let right = right.as_chunks::<HALF>().0[half];
+                for (part, x) in part.iter_mut().zip(&left[row..row + rows]) {
+                    for (sum, y) in part.iter_mut().zip(right) {
+                        *sum = multiply_add(*sum, *x, y);
+                    }
+                }
+            }
+            for (sums, part) in sums[row..row + rows].iter_mut().zip(part) {
+                sums.as_chunks_mut::<HALF>().0[half] = part;
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{bf16_instructions, int8_instructions};
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn bf16_instructions() -> Option<Bf16Pairs> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn int8_instructions() -> Option<Int8Pairs> {
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::mem::transmute;
+
+    use half::bf16;
+
+    use super::{Bf16Pairs, COLUMNS, Int8Pairs, Tile, Unit};
+
+    /// Pairs of bf16 by AVX512-BF16. A value exists only where the processor has it.
+    #[derive(Clone, Copy)]
+    pub(in crate::low_precision) struct Bf16Dot(());
+
+    /// The unit of bf16, if the processor has its instructions.
+    pub(in crate::low_precision) fn bf16_instructions() -> Option<Bf16Dot> {
+        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then_some(Bf16Dot(()))
+    }
+
+    impl Unit for Bf16Dot {
+        type Element = bf16;
+        type Sum = f32;
+        const GROUP: usize = 2;
+
+        #[inline(always)]
+        fn bits(element: bf16, position: usize) -> u32 {
+            Bf16Pairs::bits(element, position)
+        }
+
+        #[inline(always)]
+        fn add(sum: f32, other: f32) -> f32 {
+            sum + other
+        }
+
+        #[inline(always)]
+        fn subtract(sum: f32, other: f32) -> f32 {
+            sum - other
+        }
+
+        #[inline(always)]
+        fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { bf16_tile(left, right, sums) }
+        }
+    }
+
+    /// Groups of four int8 by AVX-512 VNNI, whose left operand is unsigned: 128 is added to its elements by inverting a bit. A value exists
+    /// only where the processor has it.
+    #[derive(Clone, Copy)]
+    pub(in crate::low_precision) struct Int8Dot(());
+
+    /// The unit of int8, if the processor has its instructions.
+    pub(in crate::low_precision) fn int8_instructions() -> Option<Int8Dot> {
+        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")).then_some(Int8Dot(()))
+    }
+
+    impl Unit for Int8Dot {
+        type Element = i8;
+        type Sum = i32;
+        const GROUP: usize = 4;
+        const LEFT_MASK: u32 = 0x8080_8080;
+
+        #[inline(always)]
+        fn bits(element: i8, position: usize) -> u32 {
+            u32::from(element as u8) << (8 * position)
+        }
+
+        #[inline(always)]
+        fn add(sum: i32, other: i32) -> i32 {
+            Int8Pairs::add(sum, other)
+        }
+
+        #[inline(always)]
+        fn subtract(sum: i32, other: i32) -> i32 {
+            Int8Pairs::subtract(sum, other)
+        }
+
+        #[inline(always)]
+        fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { int8_tile(left, right, sums) }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn bf16_tile<const H: usize>(left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
+        let mut vectors = [[_mm512_setzero_ps(); 2]; H];
+        for (left, right) in left.as_chunks::<H>().0.iter().zip(right.as_chunks::<COLUMNS>().0) {
+            // SAFETY: all bits are vectors, and the sizes are equal.
+            let [first, second] = unsafe { transmute::<[u32; COLUMNS], [__m512bh; 2]>(*right) };
+            for (vectors, word) in vectors.iter_mut().zip(left) {
+                // SAFETY: the same.
+                let x = unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word.cast_signed())) };
+                vectors[0] = _mm512_dpbf16_ps(vectors[0], x, first);
+                vectors[1] = _mm512_dpbf16_ps(vectors[1], x, second);
+            }
+        }
+        for (sums, vectors) in sums.iter_mut().zip(vectors) {
+            // SAFETY: the same.
+            *sums = unsafe { transmute::<[__m512; 2], [f32; COLUMNS]>(vectors) };
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn int8_tile<const H: usize>(left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
+        let mut vectors = [[_mm512_setzero_si512(); 2]; H];
+        for (left, right) in left.as_chunks::<H>().0.iter().zip(right.as_chunks::<COLUMNS>().0) {
+            // SAFETY: all bits are vectors, and the sizes are equal.
+            let [first, second] = unsafe { transmute::<[u32; COLUMNS], [__m512i; 2]>(*right) };
+            for (vectors, word) in vectors.iter_mut().zip(left) {
+                let x = _mm512_set1_epi32(word.cast_signed());
+                vectors[0] = _mm512_dpbusd_epi32(vectors[0], x, first);
+                vectors[1] = _mm512_dpbusd_epi32(vectors[1], x, second);
+            }
+        }
+        for (sums, vectors) in sums.iter_mut().zip(vectors) {
+            // SAFETY: the same.
+            *sums = unsafe { transmute::<[__m512i; 2], [i32; COLUMNS]>(vectors) };
+        }
+    }
+}
