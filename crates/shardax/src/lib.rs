@@ -67,26 +67,7 @@ extern crate self as shardax;
 
 // Layers: each module uses those above it in this list. `docs/architecture.md` has the diagram, `tests/layers.rs` the
 // check.
-mod client_options;
-mod compiler_options;
-pub mod config;
-mod default_dtype;
-mod defaults;
-pub mod dtype;
-pub mod error;
-mod local;
-mod precision;
-mod prng;
-mod rank_promotion;
-mod scope;
-mod settings;
-pub mod shape;
-mod source;
-mod stack;
-mod timeline;
-mod transfer_guard;
-mod tuples;
-mod warning;
+mod base;
 
 pub mod sharding;
 
@@ -111,6 +92,11 @@ pub mod scipy;
 mod spmd;
 mod transform;
 
+use base::{
+    client_options, compiler_options, default_dtype, defaults, local, precision, prng, rank_promotion, scope, settings,
+    source, stack, timeline, transfer_guard, tuples, warning,
+};
+pub use base::{config, dtype, error, shape};
 pub use core::{function, prefix, program, tree};
 pub use ops::callback::{debug, ffi};
 pub use ops::checkify;

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders from the ground up; the files beside them are the vocabulary below all.
-const FLOORS: [&[&str]; 7] = [
+/// The folders from the ground up.
+const FLOORS: [&[&str]; 8] = [
+    &["base"],
     &["sharding"],
     &["core"],
     &["interpret"],
@@ -15,9 +16,6 @@ const FLOORS: [&[&str]; 7] = [
     // What users call.
     &["transform", "spmd", "linalg", "random", "nn", "fft", "image", "scipy", "export", "experimental"],
 ];
-
-/// Parts of the vocabulary that have a folder.
-const VOCABULARY: &[&str] = &["dtype", "timeline"];
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -49,11 +47,8 @@ fn modules() -> BTreeMap<Vec<String>, PathBuf> {
 
 fn floor(module: &[String]) -> usize {
     let Some(first) = module.first() else { return usize::MAX };
-    if module.len() == 1 && source().join(format!("{first}.rs")).exists() || VOCABULARY.contains(&first.as_str()) {
-        return 0;
-    }
-    let above = FLOORS.iter().position(|floor| floor.contains(&first.as_str()));
-    1 + above.unwrap_or_else(|| panic!("the folder {first} stands on no floor: add it to FLOORS in {}", file!()))
+    let floor = FLOORS.iter().position(|floor| floor.contains(&first.as_str()));
+    floor.unwrap_or_else(|| panic!("the folder {first} stands on no floor: add it to FLOORS in {}", file!()))
 }
 
 /// The code of a file, without comments and tests.
@@ -123,6 +118,11 @@ fn arrows() -> BTreeSet<(Vec<String>, Vec<String>)> {
             };
             let rest = path.iter().skip(up.max(1)).cloned();
             let mut target: Vec<String> = base.into_iter().chain(rest).collect();
+            // The root re-exports the modules of `base`.
+            let of_base: Vec<String> = ["base".to_owned()].into_iter().chain(target.first().cloned()).collect();
+            if modules.contains_key(&of_base) {
+                target.insert(0, "base".to_owned());
+            }
             while !modules.contains_key(&target) {
                 target.pop();
             }

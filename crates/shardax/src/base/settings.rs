@@ -250,7 +250,7 @@ mod tests {
                 let path = entry.expect("an entry").path();
                 match path.extension().and_then(|end| end.to_str()) {
                     _ if path.is_dir() => folders.push(path),
-                    Some("rs" | "sh" | "py") if !path.ends_with("src/settings.rs") => {
+                    Some("rs" | "sh" | "py") if !path.ends_with("base/settings.rs") => {
                         texts.push(std::fs::read_to_string(path).expect("a text"));
                     }
                     _ => {}

@@ -13,9 +13,9 @@ thread_local! {
     static LINE: Cell<Option<Line>> = const { Cell::new(None) };
 }
 
-/// The path of this crate, a prefix of its siblings' paths: `crates/shardax`, of `crates/shardax/src/source.rs`.
+/// The path of this crate, a prefix of its siblings' paths: `crates/shardax`, of `crates/shardax/src/base/source.rs`.
 fn stem() -> &'static str {
-    let end = file!().len() - "/src/source.rs".len();
+    let end = file!().len() - "/src/base/source.rs".len();
     let root = &file!()[..end];
     // A registry's folder ends in the version.
     root.strip_suffix(concat!("-", env!("CARGO_PKG_VERSION"))).unwrap_or(root)
