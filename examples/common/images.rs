@@ -28,8 +28,8 @@ pub fn cifar(folder: &Path) -> Result<Images> {
     });
     batches.sort();
     if batches.is_empty() {
-        let what = format!("{} has no data_batch_1.bin", folder.display());
-        return Err(Error::new(ErrorKind::Value, what).help("give the folder of CIFAR-10's binary version"));
+        let message = format!("{} has no data_batch_1.bin", folder.display());
+        return Err(Error::new(ErrorKind::Value, message).help("give the folder of CIFAR-10's binary version"));
     }
     let read = |files: &[PathBuf]| with_labels(cifar10(files)?);
     Ok(Images { train: read(&batches)?, test: read(&[folder.join("test_batch.bin")])?, shape: [32, 32, 3] })
@@ -41,8 +41,8 @@ pub fn of_digits(seed: u64) -> Result<Images> {
     let read = |data: shardax_train::Dataset| {
         let pixels: Vec<u8> =
             (0..data.len()).flat_map(|i| data.image(i).unwrap_or_default()).map(|x| (x * 255.0) as u8).collect();
-        let images = HostArray::of(&pixels, &[data.len(), 8, 8, 1])?;
-        InMemory::new([("image", images), ("label", HostArray::of(data.labels(), &[data.len()])?)])
+        let images = HostArray::from_slice(&pixels, &[data.len(), 8, 8, 1])?;
+        InMemory::new([("image", images), ("label", HostArray::from_slice(data.labels(), &[data.len()])?)])
     };
     Ok(Images { train: read(train)?, test: read(test)?, shape: [8, 8, 1] })
 }
@@ -52,7 +52,7 @@ fn with_labels(data: InMemory) -> Result<InMemory> {
     let mut fields = data.fields().clone();
     if let Some(label) = fields.get_mut("label") {
         let wide: Vec<i32> = label.to_vec::<u8>()?.into_iter().map(i32::from).collect();
-        *label = HostArray::of(&wide, label.shape())?;
+        *label = HostArray::from_slice(&wide, label.shape())?;
     }
     InMemory::new(fields)
 }

@@ -155,8 +155,8 @@ fn main() -> Result<()> {
         ..DecoderConfig::new(tokenizer.vocab_size(), layers, features, heads)
     };
     if heads == 0 || !features.is_multiple_of(heads) {
-        let what = format!("{heads} heads do not divide {features} features");
-        return Err(Error::new(ErrorKind::Value, what).help("give --heads that divide --features"));
+        let message = format!("{heads} heads do not divide {features} features");
+        return Err(Error::new(ErrorKind::Value, message).help("give --heads that divide --features"));
     }
     config.check()?;
 

@@ -88,7 +88,7 @@ fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
         y.extend((0..FEATURES as u64).map(row));
         x.extend(point);
     }
-    let array = |values: &[f32]| HostArray::of(values, &[length, FEATURES]);
+    let array = |values: &[f32]| HostArray::from_slice(values, &[length, FEATURES]);
     Ok(Example::from([("x".into(), array(&x)?), ("y".into(), array(&y)?)]))
 }
 

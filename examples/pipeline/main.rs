@@ -153,8 +153,8 @@ fn main() -> Result<()> {
     };
     let split = NamedSharding::new(&mesh, rules.spec(["batch"]));
     let examples = InMemory::new([
-        ("images", HostArray::of(&pixels(&train), &[train.len(), 64])?),
-        ("labels", HostArray::of(train.labels(), &[train.len()])?),
+        ("images", HostArray::from_slice(&pixels(&train), &[train.len(), 64])?),
+        ("labels", HostArray::from_slice(train.labels(), &[train.len()])?),
     ])?;
     let place = split.clone();
     let mut batches = examples

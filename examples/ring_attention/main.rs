@@ -93,8 +93,8 @@ fn sequence(seed: u64, i: usize, length: usize) -> Result<Example> {
     let place = drawn(length) as usize % length;
     let value = |at: usize| (drawn(at) % VALUES as u64) as i32;
     let tokens: Vec<i32> = (0..length).map(|at| value(at) + if at == place { VALUES as i32 } else { 0 }).collect();
-    let needle = HostArray::of(&[value(place)], &[])?;
-    Ok(Example::from([("tokens".into(), HostArray::of(&tokens, &[length])?), ("needle".into(), needle)]))
+    let needle = HostArray::from_slice(&[value(place)], &[])?;
+    Ok(Example::from([("tokens".into(), HostArray::from_slice(&tokens, &[length])?), ("needle".into(), needle)]))
 }
 
 fn main() -> Result<()> {

@@ -93,8 +93,8 @@ fn main() -> Result<()> {
     let Cli { layers, features, heads, .. } = cli;
     let sizes = Sizes { image: images.shape, patch, layers, features, heads, classes: 10 };
     if patch == 0 || images.shape[0] % patch != 0 || heads == 0 || features % heads != 0 || features == 0 {
-        let what = format!("patches of {patch} pixels, {features} features and {heads} heads do not fit");
-        return Err(Error::new(ErrorKind::Value, what)
+        let message = format!("patches of {patch} pixels, {features} features and {heads} heads do not fit");
+        return Err(Error::new(ErrorKind::Value, message)
             .help(format!("the patch divides {} pixels, and the heads divide the features", images.shape[0])));
     }
     let mesh = make_mesh([("data", cli.devices)])?;

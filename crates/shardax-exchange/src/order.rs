@@ -179,8 +179,8 @@ impl Exchange {
                     let waited = begun.elapsed();
                     if waited >= self.warn_after() && !std::mem::replace(&mut warned, true) {
                         let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
-                        let what = step.map_or_else(|| name.to_owned(), |step| step.describe(self));
-                        self.warn(&format!("{missing} have not reached {what} for {} s", waited.as_secs()));
+                        let description = step.map_or_else(|| name.to_owned(), |step| step.describe(self));
+                        self.warn(&format!("{missing} have not reached {description} for {} s", waited.as_secs()));
                     }
                 }
                 other => return other,
@@ -226,9 +226,9 @@ impl Exchange {
         state.published = state.steps;
         let mut to: HashMap<usize, String> = HashMap::new();
         for step in &state.recent {
-            let what = step.describe(self);
+            let description = step.describe(self);
             for (process, number) in step.with_numbers().filter(|(process, _)| *process != self.rank) {
-                to.entry(process).or_default().push_str(&format!("{number}\t{}\t{what}\n", step.shared.program));
+                to.entry(process).or_default().push_str(&format!("{number}\t{}\t{description}\n", step.shared.program));
             }
         }
         drop(state);
@@ -245,12 +245,12 @@ impl Step {
 
     fn describe(&self, exchange: &Exchange) -> String {
         let name = lock(&exchange.names).get(&(self.shared.program >> 1)).cloned();
-        let what = match name.filter(|_| self.shared.program != 0) {
+        let description = match name.filter(|_| self.shared.program != 0) {
             Some(name) => format!("`{name}`"),
             None => self.shared.what.clone(),
         };
         // On one line.
-        what.replace('\n', " ")
+        description.replace('\n', " ")
     }
 }
 

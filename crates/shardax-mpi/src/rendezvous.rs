@@ -143,8 +143,8 @@ fn invite(values: &dyn KeyValue, size: usize, (end, timeout): (Instant, Duration
 }
 
 fn two_processes(rank: usize) -> Error {
-    let what = format!("there are two processes {rank}: each needs a number of its own");
-    Error::new(Kind::FailedPrecondition, what)
+    let message = format!("there are two processes {rank}: each needs a number of its own");
+    Error::new(Kind::FailedPrecondition, message)
 }
 
 /// Asks the first process for the name of the job, and waits until all are here.
@@ -189,13 +189,13 @@ fn enter(
             return Ok(job.clone());
         }
         if Instant::now() >= end {
-            let what = match entered {
+            let progress = match entered {
                 None => "process 0 did not answer",
                 Some(_) => "other processes did not join",
             };
             return Err(Error::new(
                 Kind::DeadlineExceeded,
-                format!("process {rank} of {size} waited for {timeout:?}, and {what}"),
+                format!("process {rank} of {size} waited for {timeout:?}, and {progress}"),
             ));
         }
         std::thread::sleep(LOOK);

@@ -122,9 +122,9 @@ impl Report {
             for t in &along {
                 p.y += LINE;
                 let time = t.seconds.map_or(String::new(), |time| format!(", {}", seconds(time)));
-                let what = format!("{} ×{}: {} over {}{time}", t.kind, t.runs, bytes(t.sent), t.link);
+                let caption = format!("{} ×{}: {} over {}{time}", t.kind, t.runs, bytes(t.sent), t.link);
                 let y = p.y;
-                p.text(MARGIN + 300.0, y, &what, "");
+                p.text(MARGIN + 300.0, y, &caption, "");
             }
             if along.is_empty() {
                 p.y += LINE;

@@ -125,7 +125,7 @@ fn targets_are_parsed_or_rejected() -> Result<()> {
     let target = target("cpu:8")?;
     target.prepare()?;
     let error = target.mesh([("data", 4)]).expect_err("too few");
-    assert!(error.message().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
+    assert!(error.comparison().contains("the mesh data=4 has 4 devices, and cpu:8 has 8"), "{error}");
     Ok(())
 }
 
@@ -185,9 +185,10 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
         for c in &found.compiled {
             let compiled: f64 = c.report.traffic.iter().map(|t| t.sent).sum();
             let off = |theory: f64, compiled: f64| (theory / compiled - 1.0).abs();
-            let what = || format!("{name} {}: {} estimated, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
-            assert!(off(c.memory, c.report.memory.total()) < memory, "memory of {}", what());
-            assert!(off(c.sent, compiled) < sent, "{compiled} sent by {}", what());
+            let comparison =
+                || format!("{name} {}: {} estimated, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
+            assert!(off(c.memory, c.report.memory.total()) < memory, "memory of {}", comparison());
+            assert!(off(c.sent, compiled) < sent, "{compiled} sent by {}", comparison());
         }
     }
     Ok(())
@@ -230,6 +231,6 @@ fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
     assert_eq!(first["program"].as_str(), Some(&found.compiled[0].program()[..]));
     assert_eq!(json["candidates"].as_array().map(Vec::len), Some(3));
     let nothing = search.run(&models::mlp, &Setup::new(Target::new("cpu:8")?));
-    assert!(nothing.is_err_and(|e| e.message().contains("nothing is published of cpu:8")));
+    assert!(nothing.is_err_and(|e| e.comparison().contains("nothing is published of cpu:8")));
     Ok(())
 }

@@ -5,13 +5,15 @@ use std::panic::Location;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// Gradient accumulation: the mean of `f` over `parts` equal parts of a batch, computed one part after the other. It
-/// returns the gradient of the whole batch in the memory of one part. Devices average only that mean, once. Values in
-/// half precision are averaged in float32.
+/// Gradient accumulation: the mean of `f` over `parts` equal parts of a batch, computed one part after the other.
 ///
-/// `f` takes a part of the batch, a tree whose arrays have `1 / parts` of the rows. It returns floating-point arrays,
-/// such as a gradient, or a loss with its gradient. Sums over ragged, masked parts are also divided by `parts`: let `f`
-/// return the sums and the counts.
+/// Use it if a batch does not fit in memory: it returns the gradient of the entire batch, but needs memory for one part
+/// only. Devices average the mean once, instead of once for each part. Values in half precision are averaged in
+/// float32.
+///
+/// `f` is called with a part of the batch, a tree whose arrays have `1 / parts` of the rows. It must return
+/// floating-point arrays, such as a gradient, or a loss with its gradient. Sums over ragged, masked parts are also
+/// divided by `parts`, so `f` should return the sums and the counts.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -30,38 +32,47 @@ use shardax::prelude::*;
 #[track_caller]
 pub fn accumulate<B: Tree, G: Tree>(parts: usize, f: impl Fn(B) -> Result<G>, batch: B) -> Result<G> {
     let location = Location::caller();
-    for (path, leaf) in tree::leaves_with_path(&batch) {
-        leaf.check()?;
-        let divides = leaf.shape().first().is_some_and(|rows| parts > 0 && rows.is_multiple_of(parts));
-        if !divides {
-            let what = format!("accumulate: `{path}` of type {} cannot be split into {parts} parts", leaf.type_name());
-            return Err(Error::new(ErrorKind::Indivisible, what)
-                .help("give a number of parts that divides the rows of every array of the batch")
-                .at(location));
-        }
-    }
+    check_rows(parts, &batch).map_err(|error| error.at(location))?;
     if parts == 1 {
         return f(batch);
     }
-    let split = |x: Array| x.reshape([&[parts, x.shape()[0] / parts], &x.shape()[1..]].concat());
-    let split = tree::map(split, batch)?;
-    let first = tree::map(|x| x.get(0), split.clone())?;
-    let types = eval_shape(|part: B| f(part), first)?;
-    let zero = |like: Array| {
-        let zero = zeros_dtype(like.shape(), accumulator_dtype(like.dtype()));
-        let axes: Vec<_> = like.vma().iter().collect();
-        if axes.is_empty() { zero } else { pcast(zero, axes.as_slice()) }
-    };
+    // Each part is one iteration of a loop, so that the compiler reuses the memory of one part for the next.
+    let batch = tree::map(|x| x.reshape([&[parts, x.shape()[0] / parts], &x.shape()[1..]].concat()), batch)?;
+    let example_part = tree::map(|x| x.get(0), batch.clone())?;
+    let types = eval_shape(|part: B| f(part), example_part)?;
     let add = |mean: G, (number, part): (Array, B)| -> Result<(G, ())> {
         Ok((tree::map2(|mean, x| add_to_mean(mean, x, &number), mean, f(part)?)?, ()))
     };
     let numbers = arange(0..u32::try_from(parts).unwrap_or(u32::MAX)) + 1;
-    let (mean, ()) = scan(add, tree::map(zero, types.clone())?, (numbers, split))?;
-    let finish = |mean: Array, like: Array| match like.dtype().is_inexact() {
-        true => mean.astype(like.dtype()),
-        false => mean / parts as f64,
-    };
-    tree::map2(finish, mean, types)
+    let (mean, ()) = scan(add, tree::map(accumulator, types.clone())?, (numbers, batch))?;
+    tree::map2(
+        |mean, like| if like.dtype().is_inexact() { mean.astype(like.dtype()) } else { mean / parts as f64 },
+        mean,
+        types,
+    )
+}
+
+/// Fails if `parts` does not divide the rows of every array.
+fn check_rows<B: Tree>(parts: usize, batch: &B) -> Result<()> {
+    for (path, leaf) in tree::leaves_with_path(batch) {
+        leaf.check()?;
+        let divides = leaf.shape().first().is_some_and(|rows| parts > 0 && rows.is_multiple_of(parts));
+        if !divides {
+            let message =
+                format!("accumulate: `{path}` of type {} cannot be split into {parts} parts", leaf.type_name());
+            return Err(Error::new(ErrorKind::Indivisible, message)
+                .help("use a number of parts that divides the rows of every array of the batch"));
+        }
+    }
+    Ok(())
+}
+
+/// Zeros to accumulate values like this one. They vary over the same mesh axes, because the type of a loop's carry must
+/// not change.
+fn accumulator(like: Array) -> Array {
+    let zero = zeros_dtype(like.shape(), accumulator_dtype(like.dtype()));
+    let axes: Vec<_> = like.vma().iter().collect();
+    if axes.is_empty() { zero } else { pcast(zero, axes.as_slice()) }
 }
 
 /// The dtype of the mean, or of the sum for integers.
@@ -69,8 +80,9 @@ fn accumulator_dtype(dtype: DType) -> DType {
     if dtype.is_inexact() && dtype.byte_size() < 4 { DType::F32 } else { dtype }
 }
 
-/// Adds the part of this number, which counts from 1. The mean of what was seen overflows later than its sum, and is
-/// exact for parts that are equal.
+/// Adds a part with this number, counted from 1, to the mean of the parts before it. The running mean is updated
+/// instead
+/// of a sum, because it overflows later and is exact for equal parts.
 fn add_to_mean(mean: Array, part: Array, number: &Array) -> Array {
     if !mean.dtype().is_inexact() {
         return mean + part;

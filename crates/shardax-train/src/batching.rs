@@ -53,7 +53,7 @@ impl Dataset {
 }
 
 impl Batches<'_> {
-    /// Shuffles the examples in an order that follows from `seed`: give each epoch its own.
+    /// Shuffles the examples in an order that follows from `seed`. Use another seed for each epoch.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.order = shuffled(self.data.len(), seed);
         self
@@ -65,8 +65,8 @@ impl Batches<'_> {
         self
     }
 
-    /// The number of batches left.
-    fn left(&self) -> usize {
+    /// The number of remaining batches.
+    fn remaining(&self) -> usize {
         let examples = self.order.len() - self.at;
         match self.size {
             0 => 0,
@@ -77,7 +77,7 @@ impl Batches<'_> {
 
     /// The error for an iterator without batches, if it has none.
     fn nothing(&self) -> Option<Error> {
-        if self.at > 0 || self.order.is_empty() || self.left() > 0 {
+        if self.at > 0 || self.order.is_empty() || self.remaining() > 0 {
             return None;
         }
         let (size, len) = (self.size, self.order.len());
@@ -85,20 +85,22 @@ impl Batches<'_> {
             0 => Error::new(ErrorKind::Value, "a batch needs at least one example, got batch size 0"),
             _ => {
                 Error::new(ErrorKind::Value, format!("batch size {size} is larger than the data set ({len} examples)"))
-                    .help("take smaller batches, or keep the short one, which is masked, by leaving out `drop_last`")
+                    .help("use smaller batches, or keep the short one, which is masked, by leaving out `drop_last`")
             }
         })
     }
 
+    fn too_large(&self) -> Error {
+        let shape = self.data.image_shape();
+        Error::new(ErrorKind::Value, format!("{} images of shape {shape:?} do not fit in memory", self.size))
+    }
+
+    /// Copies these examples to arrays, padded to the size of a batch.
     fn batch(&self, examples: &[usize]) -> Result<Batch> {
-        let too_large = || {
-            let shape = self.data.image_shape();
-            Error::new(ErrorKind::Value, format!("{} images of shape {shape:?} do not fit in memory", self.size))
-        };
-        let pixels = self.size.checked_mul(self.data.pixels()).ok_or_else(too_large)?;
+        let pixels = self.size.checked_mul(self.data.pixels()).ok_or_else(|| self.too_large())?;
         let (mut images, mut labels) = (Vec::new(), Vec::new());
-        images.try_reserve_exact(pixels).map_err(|_| too_large())?;
-        labels.try_reserve_exact(self.size).map_err(|_| too_large())?;
+        images.try_reserve_exact(pixels).map_err(|_| self.too_large())?;
+        labels.try_reserve_exact(self.size).map_err(|_| self.too_large())?;
         for &i in examples {
             images.extend_from_slice(self.data.image(i).unwrap_or_default());
             labels.extend(self.data.labels().get(i));
@@ -123,7 +125,7 @@ impl Iterator for Batches<'_> {
             self.at = self.order.len();
             return Some(Err(error.at(self.location)));
         }
-        if self.left() == 0 {
+        if self.remaining() == 0 {
             return None;
         }
         let end = self.order.len().min(self.at.saturating_add(self.size));
@@ -133,8 +135,8 @@ impl Iterator for Batches<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.left() + usize::from(self.nothing().is_some());
-        (left, Some(left))
+        let remaining = self.remaining() + usize::from(self.nothing().is_some());
+        (remaining, Some(remaining))
     }
 }
 
@@ -166,11 +168,9 @@ pub fn shard_batch<T: Tree>(tree: &T, num_devices: usize) -> Result<T> {
             [batch, ..] if num_devices > 0 && batch.is_multiple_of(num_devices) => {}
             [batch, ..] => return Err(indivisible(*batch, num_devices).at(location)),
             [] => {
-                let what = format!("shard_batch splits the first dimension, but the array `{path}` is a scalar");
-                let error = Error::new(ErrorKind::Value, what);
-                return Err(error
-                    .help("give the values that all examples share to pmap with in_axes None")
-                    .at(location));
+                let message = format!("shard_batch splits the first dimension, but the array `{path}` is a scalar");
+                let error = Error::new(ErrorKind::Value, message);
+                return Err(error.help("pass values that all examples share to pmap with `in_axes` None").at(location));
             }
         }
     }
@@ -187,9 +187,9 @@ fn indivisible(batch: usize, n: usize) -> Error {
     let error =
         Error::new(ErrorKind::Indivisible, format!("Batch size {batch} must be divisible by num_devices ({n})"));
     if n == 0 {
-        return error.help("num_devices must be at least 1: `device_count()` says how many there are");
+        return error.help("num_devices must be at least 1; `device_count()` returns the number of devices");
     }
     let (below, above) = (batch / n * n, batch.next_multiple_of(n));
     let near = if below == 0 { above.to_string() } else { format!("{below} or {above}") };
-    error.help(format!("take batches of {near}; a short last batch is left out, or filled up and masked"))
+    error.help(format!("use batches of {near}; drop a short last batch, or pad and mask it"))
 }

@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
-/// Checks every array of a training state after each step. The first step with one that is not finite is an error that
-/// names the step and the arrays. The result is read when the devices have computed it, a few steps later.
+/// Checks every array of a training state after each step. The first step after which an array is not finite is an
+/// error
+/// that names the step and the arrays. The host does not wait for a check: it reads the result when the devices have
+/// computed it, a few steps later.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -20,7 +22,7 @@ use shardax::prelude::*;
 /// ```
 #[derive(Debug, Default)]
 pub struct FiniteCheck {
-    /// Results that were not read yet: for each step, one boolean per array.
+    /// Results that were not read yet: for each step, a boolean for each array.
     waiting: VecDeque<(u64, Array)>,
     paths: Vec<String>,
 }
@@ -42,11 +44,11 @@ impl FiniteCheck {
         }
         let (paths, arrays): (Vec<String>, Vec<Array>) = leaves.into_iter().unzip();
         self.paths = paths;
-        let found = jit(all_finite).call(arrays)?;
-        self.waiting.push_back((step, found));
+        let is_finite = jit(all_finite).call(arrays)?;
+        self.waiting.push_back((step, is_finite));
         // Bounds the queue, so that the host does not run ahead of the devices without limit.
-        while let Some((_, found)) = self.waiting.front() {
-            if self.waiting.len() <= MOST && !found.is_ready()? {
+        while let Some((_, is_finite)) = self.waiting.front() {
+            if self.waiting.len() <= MAX_WAITING && !is_finite.is_ready()? {
                 break;
             }
             self.read()?;
@@ -75,22 +77,22 @@ impl FiniteCheck {
         if odd.is_empty() {
             return Ok(());
         }
-        const SOME: usize = 5;
-        let rest = odd.len().saturating_sub(SOME);
-        let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
+        const MAX_LISTED: usize = 5;
+        let unlisted = odd.len().saturating_sub(MAX_LISTED);
+        let more = if unlisted > 0 { format!(" and {unlisted} more") } else { String::new() };
         let verb = if odd.len() == 1 { "is" } else { "are" };
-        let what = format!("after step {step} {}{more} {verb} not finite", odd[..odd.len() - rest].join(", "));
-        Err(Error::new(ErrorKind::FloatingPoint, what).help(
+        let message = format!("after step {step} {}{more} {verb} not finite", odd[..odd.len() - unlisted].join(", "));
+        Err(Error::new(ErrorKind::FloatingPoint, message).help(
             "go back to the last checkpoint with a smaller learning rate or clipped gradients; \
              `config::set_debug_nans(true)` finds the operation",
         ))
     }
 }
 
-/// The number of steps that may be checked before the first of them is waited for.
-const MOST: usize = 64;
+/// The maximal number of steps whose results are not read yet.
+const MAX_WAITING: usize = 64;
 
-/// Computes whether each of these arrays is finite.
+/// Returns a boolean for each of these arrays that is true if the array is finite.
 fn all_finite(arrays: Vec<Array>) -> Array {
     let finite: Vec<Array> = arrays.iter().map(|x| x.isfinite().all(..).reshape([1])).collect();
     lax::concatenate(&finite, 0)

@@ -4,8 +4,8 @@ use shardax::prelude::*;
 use shardax::tree::Flat;
 use shardax::{Error, ErrorKind};
 
-/// Stacks equal trees: each array of the result has those of all trees along a new first dimension
-/// (`flax.training.common_utils.stack_forest`).
+/// Stacks trees of the same structure. Each array of the result stacks the arrays of all trees along a new first
+/// dimension (`flax.training.common_utils.stack_forest`).
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -20,19 +20,23 @@ use shardax::{Error, ErrorKind};
 #[track_caller]
 pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
     let flat: Vec<Flat> = forest.iter().map(Flat::of).collect();
-    let fail = |what: String| Error::new(ErrorKind::Value, what).help("stack trees of one structure");
-    let first = flat.first().ok_or_else(|| fail("stack_forest of no trees".to_owned()))?;
-    if let Some(odd) = flat.iter().position(|tree| tree.def != first.def) {
+    let fail = |message: String| Error::new(ErrorKind::Value, message).help("pass trees of the same structure");
+    let first_tree = flat.first().ok_or_else(|| fail("stack_forest of no trees".to_owned()))?;
+    if let Some(odd) = flat.iter().position(|tree| tree.def != first_tree.def) {
         return Err(fail(format!("stack_forest: tree {odd} has another structure than the first")));
     }
-    let column = |i: usize| flat.iter().map(|tree| tree.leaves[i].clone()).collect::<Vec<_>>();
-    let leaves: Vec<Array> = (0..first.leaves.len()).map(|i| stack(&column(i), 0)).collect();
+    let leaves = (0..first_tree.leaves.len()).map(|i| {
+        let column: Vec<Array> = flat.iter().map(|tree| tree.leaves[i].clone()).collect();
+        stack(&column, 0)
+    });
+    let leaves: Vec<Array> = leaves.collect();
     leaves.iter().try_for_each(Array::check)?;
-    tree::unflatten(&first.def, &leaves)
+    tree::unflatten(&first_tree.def, &leaves)
 }
 
-/// The metrics of many steps of a [`pmap`]ped function, which are the same on all devices, as one tree on the host's default
-/// device: those of the first device, stacked (`flax.training.common_utils.get_metrics`).
+/// Stacks the metrics of many steps of a [`pmap`]ped function as one tree on the default device
+/// (`flax.training.common_utils.get_metrics`). The metrics must be the same on all devices, because only the first
+/// device's are read.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -46,6 +50,6 @@ pub fn stack_forest<T: Tree>(forest: &[T]) -> Result<T> {
 /// Fails as [`stack_forest`] does.
 #[track_caller]
 pub fn get_metrics<T: Tree>(device_metrics: &[T]) -> Result<T> {
-    let of_host = |tree: &T| device_get(&unreplicate(tree)?);
-    stack_forest(&device_metrics.iter().map(of_host).collect::<Result<Vec<_>>>()?)
+    let metrics = device_metrics.iter().map(|tree| device_get(&unreplicate(tree)?));
+    stack_forest(&metrics.collect::<Result<Vec<_>>>()?)
 }

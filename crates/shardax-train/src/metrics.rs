@@ -1,5 +1,8 @@
-//! Metrics: trees of sums that stay on the devices until they are read. A step returns those of its batch, devices add
-//! theirs with [`psum`], and those of many steps are merged; the host reads the result once.
+//! Metrics: trees of sums that stay on the devices until they are read.
+//!
+//! A step returns the metrics of its batch. Metrics of several devices are added with [`psum`], metrics of many steps
+//! are
+//! merged, and the host reads the result once.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -9,9 +12,9 @@ use shardax::prelude::*;
 
 use crate::sum::{Sum, widened};
 
-/// A metric that is accumulated over batches and devices. It is a tree: a compiled step takes and returns it.
+/// A metric that is accumulated over batches and devices. It is a tree, so a compiled step can return it.
 ///
-/// Sum metrics over devices with [`psum`], except [`LastValue`], which is not a sum.
+/// You can sum metrics over devices with [`psum`], except [`LastValue`], which is not a sum.
 pub trait Metric: Tree {
     /// Combines two metrics of separate data.
     fn merge(&self, other: &Self) -> Self;
@@ -29,11 +32,12 @@ pub trait Metric: Tree {
     }
 }
 
-/// An average of scalars. Sums are accurate in every dtype of the values: those of half precision are added in float32
-/// and merged without rounding, and counts may exceed int32.
+/// An average of scalars. Its sums are accurate in every dtype: values in half precision are added in float32 and
+/// merged
+/// without rounding, and counts can exceed int32.
 ///
-/// Adding a value does not wait. Reading makes the host wait for the device, so read once, with
-/// [`value`](Metric::value), rather than in each step.
+/// Adding a value does not wait. Reading makes the host wait for the device, so you should read once, with
+/// [`value`](Metric::value), instead of in each step.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -91,13 +95,14 @@ impl Average {
     pub fn masked(values: impl ArrayLike, mask: impl ArrayLike) -> Self {
         let (values, mask) = (values.into_array(), mask.into_array());
         if values.shape() != mask.shape() {
-            let what = format!("Average: values are {} and the mask is {}", values.type_name(), mask.type_name());
-            let error = Error::new(ErrorKind::Value, what).help("give the mask one entry for each value");
+            let message =
+                format!("Average: the values are {}, but the mask is {}", values.type_name(), mask.type_name());
+            let error = Error::new(ErrorKind::Value, message).help("the mask must have one entry for each value");
             let wrong = Sum::of(&Array::from_error(error, &values.sum(..)));
             return Average { total: wrong.clone(), count: wrong };
         }
         let (values, mask) = (widened(&values), widened(&mask));
-        // Masked values may be anything, even NaN: multiplying by 0 is not enough.
+        // Masked values may be NaN, so multiplying them by 0 would not remove them.
         let chosen = where_(mask.not_equal(0), values * &mask, 0);
         Average { total: Sum::of_all(&chosen), count: Sum::of_all(&mask) }
     }
@@ -109,9 +114,9 @@ impl Average {
             _ if x.error().is_some() => x,
             [] => x,
             _ => {
-                let what = format!("an average is of scalars, got {}", x.type_name());
-                let help = "take the mean of the values first, or give them to `Average::of`";
-                Array::from_error(Error::new(ErrorKind::Value, what).help(help), &x.sum(..))
+                let message = format!("an average accepts only scalars, got {}", x.type_name());
+                let help = "compute the mean of the values first, or pass them to `Average::of`";
+                Array::from_error(Error::new(ErrorKind::Value, message).help(help), &x.sum(..))
             }
         };
         // One program, because the host waits if it is many small launches ahead of the device.
@@ -194,9 +199,9 @@ impl Accuracy {
 fn right(logits: Array, labels: Array) -> Array {
     let predictions = logits.argmax(-1);
     if predictions.shape() != labels.shape() || !labels.dtype().is_integer() {
-        let what = format!("Accuracy: logits are {} and labels {}", logits.type_name(), labels.type_name());
-        let help = "logits are [..., classes], labels [...], integers";
-        return Array::from_error(Error::new(ErrorKind::Value, what).help(help), &predictions);
+        let message = format!("Accuracy: logits are {}, but labels are {}", logits.type_name(), labels.type_name());
+        let help = "logits must be [..., classes], and labels integers of shape [...]";
+        return Array::from_error(Error::new(ErrorKind::Value, message).help(help), &predictions);
     }
     predictions.equal(labels)
 }
@@ -246,7 +251,7 @@ impl Metric for Perplexity {
     }
 }
 
-/// The population standard deviation of scalars (`ddof=0`), also of numbers that differ little from their mean.
+/// The population standard deviation of scalars (`ddof=0`). It is accurate even if they differ little from their mean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -294,9 +299,10 @@ impl Std {
     /// The metric of `count` values with this sum and these squared deviations from their mean, all float64, kept in
     /// `dtype`.
     fn of_parts(count: &Array, total: &Array, deviations: &Array, dtype: DType) -> Self {
-        let sum = |x: &Array| Sum::in_dtype(x, dtype);
-        let mut std = Std { count: sum(count), total: sum(total), deviations: sum(deviations), means: sum(total) };
-        std.means = sum(&std.square_of_mean());
+        let [count, total, deviations] = [count, total, deviations].map(|x| Sum::in_dtype(x, dtype));
+        let means = total.clone();
+        let mut std = Std { count, total, deviations, means };
+        std.means = Sum::in_dtype(&std.square_of_mean(), dtype);
         std
     }
 
@@ -372,7 +378,7 @@ macro_rules! any_metric {
             }
         )*
 
-        /// Merging two of different kinds gives a metric that carries an error.
+        /// Merging metrics of different kinds returns a metric that carries an error.
         impl Metric for AnyMetric {
             #[track_caller]
             fn merge(&self, other: &Self) -> Self {
@@ -380,7 +386,7 @@ macro_rules! any_metric {
                     $((AnyMetric::$kind(a), AnyMetric::$kind(b)) => AnyMetric::$kind(a.merge(b)),)*
                     _ => {
                         let error = Error::new(ErrorKind::Type, "metrics of two kinds under one name were merged");
-                        let error = error.help("give a metric the same kind in each step");
+                        let error = error.help("use the same kind of metric under a name in each step");
                         AnyMetric::LastValue(LastValue(Array::from_error(error, &zeros(()))))
                     }
                 }
@@ -484,10 +490,11 @@ pub(crate) struct Computed(BTreeMap<String, Array>);
 impl Computed {
     /// Waits for the values.
     pub fn values(self) -> Result<BTreeMap<String, f64>> {
-        let read = |(name, value): (String, Array)| match value.to_f64() {
-            Ok(value) => Ok((name, value)),
-            Err(error) => Err(error.context(format!("metric {name:?}"))),
-        };
-        self.0.into_iter().map(read).collect()
+        let mut values = BTreeMap::new();
+        for (name, value) in self.0 {
+            let value = value.to_f64().map_err(|error| error.context(format!("metric {name:?}")))?;
+            values.insert(name, value);
+        }
+        Ok(values)
     }
 }

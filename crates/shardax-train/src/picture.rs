@@ -66,12 +66,13 @@ impl Picture {
     /// Encodes the picture as a PNG file.
     pub fn to_png(&self) -> Result<Vec<u8>> {
         let failed = |error: &dyn std::fmt::Display| {
-            let what = format!("a picture of {} × {} pixels is no PNG file: {error}", self.width, self.height);
-            Error::new(ErrorKind::Value, what).help("draw at least one pixel, and fewer than 2³¹ a side")
+            let message = format!("a picture of {} × {} pixels cannot be a PNG file: {error}", self.width, self.height);
+            Error::new(ErrorKind::Value, message).help("draw at least one pixel, and fewer than 2³¹ per side")
         };
-        let size = |pixels: usize| u32::try_from(pixels).map_err(|error| failed(&error));
+        let width = u32::try_from(self.width).map_err(|error| failed(&error))?;
+        let height = u32::try_from(self.height).map_err(|error| failed(&error))?;
         let mut bytes = Vec::new();
-        let mut encoder = png::Encoder::new(&mut bytes, size(self.width)?, size(self.height)?);
+        let mut encoder = png::Encoder::new(&mut bytes, width, height);
         encoder.set_color(png::ColorType::Rgb);
         encoder.set_depth(png::BitDepth::Eight);
         let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(&self.rgb));
@@ -82,27 +83,30 @@ impl Picture {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_png()?).map_err(|error| {
-            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("look at the path")
+            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
+                .help("check that the path is correct and that this user may use it")
         })
     }
 }
 
+/// The error of an array or a number of columns that cannot be drawn.
+fn not_drawable(images: &Array, columns: usize) -> Error {
+    let message = format!("a picture of {} in {columns} columns was requested", images.type_name());
+    Error::new(ErrorKind::Value, message).help(
+        "pass a floating-point, uint8 or bool array [images, rows, columns] or [images, rows, columns, 1 | 3 | 4] \
+         (without the first dimension for a single image), and at least one column",
+    )
+}
+
 fn draw(images: &Array, columns: usize) -> Result<Picture> {
-    let wrong = || {
-        let what = format!("a picture of {} in {columns} columns was asked for", images.type_name());
-        Error::new(ErrorKind::Value, what).help(
-            "give a floating point, uint8 or bool array [images, rows, columns] or [images, rows, columns, 1 | 3 | 4] \
-             (without the first dimension for a single image), and at least one column",
-        )
-    };
     let (count, rows, width, channels) = match *images.shape() {
         [n, h, w] => (n, h, w, 1),
         [n, h, w, c @ (1 | 3 | 4)] => (n, h, w, c),
-        _ => return Err(wrong()),
+        _ => return Err(not_drawable(images, columns)),
     };
     let columns = columns.min(count);
     if columns == 0 || rows == 0 || width == 0 {
-        return Err(wrong());
+        return Err(not_drawable(images, columns));
     }
     let values: Vec<Option<u8>> = match images.dtype() {
         DType::U8 => images.to_vec::<u8>()?.into_iter().map(Some).collect(),
@@ -111,15 +115,18 @@ fn draw(images: &Array, columns: usize) -> Result<Picture> {
             let values = images.astype(DType::F32).to_vec::<f32>()?;
             values.into_iter().map(|x| (!x.is_nan()).then(|| (x.clamp(0.0, 1.0) * 255.0).round() as u8)).collect()
         }
-        _ => return Err(wrong()),
+        _ => return Err(not_drawable(images, columns)),
     };
-    let side = |images: usize, pixels: usize| (images * (pixels + GAP)) - GAP;
-    let (full_width, full_height) = (side(columns, width), side(count.div_ceil(columns), rows));
+    // There are gaps between the images, but not around them.
+    let full_width = columns * (width + GAP) - GAP;
+    let full_height = count.div_ceil(columns) * (rows + GAP) - GAP;
     let bytes = full_width.saturating_mul(full_height).saturating_mul(3);
-    room(bytes as u64).map_err(|error| Error::new(ErrorKind::Value, format!("{}: {error}", wrong().message())))?;
+    room(bytes as u64).map_err(|error| {
+        Error::new(ErrorKind::Value, format!("{}: {error}", not_drawable(images, columns).message()))
+    })?;
     let mut rgb = vec![255; bytes];
-    for (at, pixel) in values.chunks_exact(channels).enumerate() {
-        let (image, y, x) = (at / (rows * width), at / width % rows, at % width);
+    for (index, pixel) in values.chunks_exact(channels).enumerate() {
+        let (image, y, x) = (index / (rows * width), index / width % rows, index % width);
         let (y, x) = (image / columns * (rows + GAP) + y, image % columns * (width + GAP) + x);
         let color = match pixel {
             [Some(r), Some(g), Some(b), ..] => [*r, *g, *b],

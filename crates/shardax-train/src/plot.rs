@@ -20,12 +20,12 @@ const COLORS: [RGBColor; 5] = [
 const INK: RGBColor = RGBColor(31, 41, 55);
 const FAINT: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(229, 231, 235);
-/// The largest value that is drawn: the distance of two larger ones might not be finite.
-const LARGEST: f64 = 1e100;
-/// The least range of an axis, absolute and relative to the values: tick labels of a smaller range would be equal.
-const LEAST: (f64, f64) = (1e-100, 1e-9);
-/// The number of points below which each one gets a dot.
-const DOTS: usize = 40;
+/// The largest value that is drawn, because the distance of two larger ones might not be finite.
+const MAX_VALUE: f64 = 1e100;
+/// The smallest range of an axis, absolute and relative to the values. Tick labels of a smaller range would be equal.
+const MIN_RANGE: (f64, f64) = (1e-100, 1e-9);
+/// The number of points from which a curve has no dots.
+const MAX_DOTS: usize = 40;
 
 /// A row of panels, each with curves.
 ///
@@ -88,7 +88,7 @@ impl Panel {
         let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
         match low < high {
             // Tick labels of a smaller range would be equal.
-            true => low..high.max(low + low.abs().max(high.abs()) * LEAST.1),
+            true => low..high.max(low + low.abs().max(high.abs()) * MIN_RANGE.1),
             false if low.is_finite() => low..low + 1.0,
             false => 1.0..2.0,
         }
@@ -103,7 +103,7 @@ impl Panel {
         let size = low.abs().max(high.abs());
         let room = match high - low {
             0.0 => size.max(1.0) * 0.06,
-            height => (height * 0.06).max(size * LEAST.1).max(LEAST.0),
+            height => (height * 0.06).max(size * MIN_RANGE.1).max(MIN_RANGE.0),
         };
         // No margin below 0 for values that are never negative.
         let bottom = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
@@ -113,7 +113,7 @@ impl Panel {
 
 /// True if a value can be drawn on the axis.
 fn is_drawn(y: f64) -> bool {
-    y.abs() <= LARGEST
+    y.abs() <= MAX_VALUE
 }
 
 impl Plot {
@@ -157,6 +157,7 @@ fn failed(error: impl Display) -> Error {
 
 impl Panel {
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
+        // The axes leave room for the header above them.
         self.draw_header(area)?;
         let mut chart = ChartBuilder::on(area)
             .margin_top(52)
@@ -185,10 +186,11 @@ impl Panel {
             .map_err(failed)?;
         for (line, color) in self.lines.iter().zip(COLORS.iter().cycle()) {
             let style = color.stroke_width(2);
+            // Values that cannot be drawn interrupt the line.
             for run in line.points.split(|(_, y)| !is_drawn(*y)) {
                 chart.draw_series(LineSeries::new(run.iter().copied(), style)).map_err(failed)?;
-                if line.points.len() < DOTS {
-                    let dots = run.iter().map(|&at| Circle::new(at, 3, color.filled()));
+                if line.points.len() < MAX_DOTS {
+                    let dots = run.iter().map(|&point| Circle::new(point, 3, color.filled()));
                     chart.draw_series(dots).map_err(failed)?;
                 }
             }
@@ -205,18 +207,18 @@ impl Panel {
         let keys: Vec<_> = self.lines.iter().zip(COLORS.iter().cycle()).collect();
         for (line, color) in keys.into_iter().rev() {
             // The width is estimated, since the font is not available.
-            let left = right - 7 * line.name.chars().count() as i32;
-            area.draw_text(&line.name, &name, (left, 28)).map_err(failed)?;
-            let key = PathElement::new([(left - 26, 28), (left - 8, 28)], color.stroke_width(3));
+            let text_left = right - 7 * line.name.chars().count() as i32;
+            area.draw_text(&line.name, &name, (text_left, 28)).map_err(failed)?;
+            let key = PathElement::new([(text_left - 26, 28), (text_left - 8, 28)], color.stroke_width(3));
             area.draw(&key).map_err(failed)?;
-            right = left - 42;
+            right = text_left - 42;
         }
         Ok(())
     }
 }
 
-/// A formatter of an axis' labels: with as many decimals as it takes to tell them apart, or with an exponent if they
-/// are very large or small.
+/// Returns a formatter of an axis' labels. They have as many decimals as are necessary to distinguish them, or an
+/// exponent if they are very large or small.
 fn labels(range: &Range<f64>) -> impl Fn(&f64) -> String + use<> {
     let (step, size) = ((range.end - range.start) / 5.0, range.start.abs().max(range.end.abs()));
     let decimals = (-step.log10()).ceil().clamp(0.0, 6.0) as usize;

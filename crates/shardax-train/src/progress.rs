@@ -56,7 +56,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Sets the text beside the bar.
+    /// Sets the text next to the bar.
     pub fn message(&self, text: impl Display) {
         self.bar.set_message(text.to_string());
     }
@@ -66,7 +66,7 @@ impl Progress {
         self.bar.suspend(|| println!("{line}"));
     }
 
-    /// Prints the numbers of a step, and shows the loss' sparkline and the speed beside the bar.
+    /// Prints the numbers of a step, and shows the loss' sparkline and the speed next to the bar.
     pub fn report(&self, step: u64, values: &BTreeMap<String, f64>) {
         let mut line = format!("step {step}:");
         for (at, (name, x)) in values.iter().filter(|(name, _)| !is_of_machine(name)).enumerate() {
@@ -85,7 +85,7 @@ impl Progress {
     }
 }
 
-/// True for numbers about the program's time and memory, which are in logs but not in lines and curves.
+/// Returns true for numbers about the program's time and memory. They are in logs, but not in lines and curves.
 pub(crate) fn is_of_machine(name: &str) -> bool {
     name.starts_with("time/") || name.starts_with("memory/")
 }
@@ -109,18 +109,19 @@ fn short(x: f64) -> String {
 /// ```
 pub fn sparkline(values: &[f64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let finite = || values.iter().copied().filter(|x| x.is_finite());
-    let (low, high) = (finite().fold(f64::INFINITY, f64::min), finite().fold(f64::NEG_INFINITY, f64::max));
-    let bar = |x: f64| match x.is_finite() {
+    let finite = values.iter().copied().filter(|x| x.is_finite());
+    let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+    // Halves, because the difference of the largest finite numbers would overflow.
+    let range = high / 2.0 - low / 2.0;
+    let bars = values.iter().map(|x| match x.is_finite() {
         false => ' ',
-        // Halves, so that the difference of the largest finite numbers does not overflow.
-        true if high / 2.0 - low / 2.0 > 0.0 => {
-            let share = (x / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
+        true if range > 0.0 => {
+            let share = (x / 2.0 - low / 2.0) / range;
             BARS[((share * 7.0).round() as usize).min(7)]
         }
         true => BARS[0],
-    };
-    values.iter().map(|x| bar(*x)).collect()
+    });
+    bars.collect()
 }
 
 impl Drop for Progress {
@@ -184,9 +185,9 @@ mod tests {
         }
         progress.bar.tick();
         let drawn = screen.0.lock().expect("no panic").clone();
-        let last = drawn.iter().rev().find(|text| text.contains("steps")).expect("a bar");
+        let line = drawn.iter().rev().find(|text| text.contains("steps")).expect("a bar");
         for text in ["━", "13/40 steps", " left ", "█▅▁", "12.5000 steps/s"] {
-            assert!(last.contains(text), "{text} is not in {last:?}");
+            assert!(line.contains(text), "{text} is not in {line:?}");
         }
     }
 }

@@ -3,8 +3,8 @@
 use shardax::error::Result;
 use shardax::prelude::*;
 
-/// Checks that all replicas of every array's shards have the same bits. After a data-parallel step that forgets to
-/// average its gradients they do not. Waits for the values.
+/// Returns true if all replicas of every array's shards have the same bits. They differ, for example, after a
+/// data-parallel step that does not average its gradients. Waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -28,8 +28,8 @@ pub(crate) fn diverged<T: Tree>(tree: &T) -> Result<Option<String>> {
     for (path, leaf) in tree::leaves_with_path(tree) {
         let shards = leaf.addressable_shards()?;
         for copy in shards.iter().filter(|shard| shard.replica_id > 0) {
-            let first = shards.iter().find(|shard| shard.index == copy.index).unwrap_or(copy);
-            if first.data.to_bytes()? != copy.data.to_bytes()? {
+            let reference = shards.iter().find(|shard| shard.index == copy.index).unwrap_or(copy);
+            if reference.data.to_bytes()? != copy.data.to_bytes()? {
                 return Ok(Some(path));
             }
         }

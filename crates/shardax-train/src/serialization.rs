@@ -13,9 +13,10 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 //!
-//! The bytes are those that Flax writes for the same tree of dicts, and Flax reads them. Random keys, which Flax does not
-//! write, are written as their words. Lists are maps from `0`, `1`, … as
-//! there. Key paths are joined by dots: `layers.0.kernel`.
+//! Flax writes the same bytes for the same tree of dicts, and can read them. Random keys, which Flax does not write,
+//! are
+//! written as their words. Lists are maps from `0`, `1`, …, as in Flax. Key paths are joined by dots:
+//! `layers.0.kernel`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -35,7 +36,7 @@ const SCALAR: i8 = 3;
 
 fn fail(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Value, what.into())
-        .help("the bytes are those of `to_bytes`, or of `flax.serialization.to_bytes`")
+        .help("use bytes from `to_bytes` here, or from `flax.serialization.to_bytes`")
 }
 
 /// The names and indices of a key path: `.layers[0].kernel` has three.
@@ -73,7 +74,7 @@ pub fn to_state_dict<T: Tree>(tree: &T) -> State {
     tree::leaves_with_path(tree).into_iter().map(|(path, leaf)| (segments(&path).join("."), leaf)).collect()
 }
 
-/// The tree with the arrays of a state dict in place of its own.
+/// Replaces the arrays of a tree by the arrays of a state dict.
 ///
 /// Fails when the state lacks an array of the tree, has others, or one of another shape; the message names it.
 #[track_caller]
@@ -89,7 +90,7 @@ pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
         array.check()?;
         if array.shape() != leaf.shape() {
             return Err(fail(format!(
-                "the array {key:?} is {} in the state dict, and {} in the tree",
+                "the array {key:?} is {} in the state dict, but {} in the tree",
                 array.aval(),
                 leaf.aval()
             )));
@@ -113,7 +114,7 @@ pub fn to_bytes<T: Tree>(tree: &T) -> Result<Vec<u8>> {
     packed(leaves.into_iter().map(|(path, leaf)| (segments(&path), leaf)), MAX_CHUNK_SIZE)
 }
 
-/// The tree with the arrays of these bytes in place of its own: `flax.serialization.from_bytes`.
+/// Replaces the arrays of a tree by the arrays of these bytes: `flax.serialization.from_bytes`.
 ///
 /// Fails for bytes that are not of this format, and as [`from_state_dict`] does.
 #[track_caller]
@@ -126,8 +127,8 @@ pub fn from_bytes<T: Tree>(target: &T, bytes: &[u8]) -> Result<T> {
 /// Fails when the values cannot be read, and for a key path that begins with another one.
 #[track_caller]
 pub fn msgpack_serialize(state: &State) -> Result<Vec<u8>> {
-    let keys = |key: &str| key.split('.').map(str::to_owned).collect();
-    packed(state.iter().map(|(key, array)| (keys(key), array.clone())), MAX_CHUNK_SIZE)
+    let leaves = state.iter().map(|(key, array)| (key.split('.').map(str::to_owned).collect(), array.clone()));
+    packed(leaves, MAX_CHUNK_SIZE)
 }
 
 /// The arrays of bytes that Flax or [`to_bytes`] wrote, by their key paths, joined by dots:
@@ -136,21 +137,21 @@ pub fn msgpack_serialize(state: &State) -> Result<Vec<u8>> {
 /// Fails for bytes that are not of this format, and for values that are neither arrays nor numbers.
 #[track_caller]
 pub fn msgpack_restore(bytes: &[u8]) -> Result<State> {
-    let mut rest = bytes;
-    let value = rmpv::decode::read_value_with_max_depth(&mut rest, 256)
+    let mut remaining = bytes;
+    let value = rmpv::decode::read_value_with_max_depth(&mut remaining, 256)
         .map_err(|e| fail(format!("{} bytes are no MessagePack: {e}", bytes.len())))?;
-    if !rest.is_empty() {
-        return Err(fail(format!("{} bytes follow the tree", rest.len())));
+    if !remaining.is_empty() {
+        return Err(fail(format!("{} bytes follow the tree", remaining.len())));
     }
-    let mut found = Vec::new();
-    collect(&value, &mut Vec::new(), &mut found)?;
-    Ok(found.into_iter().collect())
+    let mut arrays = Vec::new();
+    collect(&value, &mut Vec::new(), &mut arrays)?;
+    Ok(arrays.into_iter().collect())
 }
 
 fn packed(leaves: impl Iterator<Item = (Vec<String>, Array)>, chunk: usize) -> Result<Vec<u8>> {
     let mut root = Packed::default();
     for (path, array) in leaves {
-        let value = of_array(&array, chunk)?;
+        let value = array_value(&array, chunk)?;
         root.insert(&path, value)?;
     }
     let mut bytes = Vec::new();
@@ -196,23 +197,18 @@ fn numbered(values: impl Iterator<Item = Value>) -> Value {
     Value::Map(values.enumerate().map(|(i, value)| (i.to_string().into(), value)).collect())
 }
 
-fn of_array(array: &Array, chunk: usize) -> Result<Value> {
+/// Converts an array to a MessagePack value, in pieces if it is larger than `chunk` bytes.
+fn array_value(array: &Array, chunk: usize) -> Result<Value> {
     if array.dtype().is_key() {
-        return of_array(&random::key_data(array), chunk);
+        return array_value(&random::key_data(array), chunk);
     }
     let (bytes, dtype) = (array.to_bytes()?, array.dtype());
-    let extension = |shape: &[usize], bytes: &[u8]| -> Result<Value> {
-        let shape = Value::Array(shape.iter().map(|n| Value::from(*n as u64)).collect());
-        let parts = Value::Array(vec![shape, dtype.to_string().into(), Value::Binary(bytes.to_vec())]);
-        let mut packed = Vec::new();
-        rmpv::encode::write_value(&mut packed, &parts).map_err(|e| fail(format!("an array cannot be written: {e}")))?;
-        Ok(Value::Ext(NDARRAY, packed))
-    };
     if bytes.len() <= chunk {
-        return extension(array.shape(), &bytes);
+        return extension(dtype, array.shape(), &bytes);
     }
     let size = dtype.byte_size().max(1);
-    let pieces = bytes.chunks((chunk / size).max(1) * size).map(|piece| extension(&[piece.len() / size], piece));
+    let pieces = bytes.chunks((chunk / size).max(1) * size);
+    let pieces = pieces.map(|piece| extension(dtype, &[piece.len() / size], piece));
     Ok(Value::Map(vec![
         (CHUNKED.into(), Value::Boolean(true)),
         ("shape".into(), numbered(array.shape().iter().map(|n| Value::from(*n as u64)))),
@@ -220,20 +216,32 @@ fn of_array(array: &Array, chunk: usize) -> Result<Value> {
     ]))
 }
 
+/// Flax's extension value of an array.
+fn extension(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Value> {
+    let shape = Value::Array(shape.iter().map(|n| Value::from(*n as u64)).collect());
+    let parts = Value::Array(vec![shape, dtype.to_string().into(), Value::Binary(bytes.to_vec())]);
+    let mut packed = Vec::new();
+    rmpv::encode::write_value(&mut packed, &parts).map_err(|e| fail(format!("an array cannot be written: {e}")))?;
+    Ok(Value::Ext(NDARRAY, packed))
+}
+
+/// Adds the arrays of a value and their key paths to `found`.
 fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array)>) -> Result<()> {
-    let here = path.join(".");
+    let key_path = path.join(".");
     let array = match value {
-        Value::Map(entries) if entries.iter().any(|(key, _)| key.as_str() == Some(CHUNKED)) => joined(value, &here)?,
+        Value::Map(entries) if entries.iter().any(|(key, _)| key.as_str() == Some(CHUNKED)) => {
+            joined(value, &key_path)?
+        }
         Value::Map(entries) => {
             for (key, value) in entries {
-                let key = key.as_str().ok_or_else(|| fail(format!("a key of {:?} is not a string: {key}", here)))?;
+                let key = key.as_str().ok_or_else(|| fail(format!("a key of {key_path:?} is not a string: {key}")))?;
                 path.push(key.to_owned());
                 collect(value, path, found)?;
                 path.pop();
             }
             return Ok(());
         }
-        Value::Ext(NDARRAY | SCALAR, bytes) => restored(bytes, &here)?,
+        Value::Ext(NDARRAY | SCALAR, bytes) => restored(bytes, &key_path)?,
         Value::Boolean(value) => array(*value),
         Value::Integer(n) => match (n.as_i64(), n.as_u64()) {
             (Some(n), _) => i32::try_from(n).map_or_else(|_| array(n), array).with_weak_type(true),
@@ -241,7 +249,7 @@ fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array
         },
         Value::F32(x) => array(*x).with_weak_type(true),
         Value::F64(x) => array(*x).with_weak_type(true),
-        other => return Err(fail(format!("{:?} is neither an array nor a number: {other}", here))),
+        other => return Err(fail(format!("{key_path:?} is neither an array nor a number: {other}"))),
     };
     found.push((path.join("."), array));
     Ok(())
@@ -249,7 +257,7 @@ fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<(String, Array
 
 /// An array of an extension's bytes.
 fn restored(bytes: &[u8], path: &str) -> Result<Array> {
-    let wrong = || fail(format!("the array {path:?} is damaged"));
+    let wrong = || damaged(path);
     let parts = rmpv::decode::read_value_with_max_depth(&mut &*bytes, 8).map_err(|_| wrong())?;
     let Some([shape, name, data]) = parts.as_array().map(Vec::as_slice) else { return Err(wrong()) };
     let sizes = shape.as_array().ok_or_else(wrong)?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
@@ -257,36 +265,47 @@ fn restored(bytes: &[u8], path: &str) -> Result<Array> {
     let name = name.as_str().ok_or_else(wrong)?;
     // Keys are written as their words, and NumPy has no dtype of the name `float0`.
     let dtype = DType::of_name(name).filter(|dtype| DType::ALL.contains(dtype));
-    let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the dtype {name}, which is not there")))?;
+    let dtype = dtype.ok_or_else(|| fail(format!("the array {path:?} has the unknown dtype {name}")))?;
     Array::from_bytes(data.as_slice().ok_or_else(wrong)?, dtype, &sizes)
         .map_err(|e| e.context(format!("the array {path:?}")))
 }
 
 /// An array that was cut into pieces.
 fn joined(value: &Value, path: &str) -> Result<Array> {
-    let wrong = || fail(format!("the array {path:?} is damaged"));
-    let entry = |name: &str| -> Result<Vec<&Value>> {
-        let entries = value.as_map().ok_or_else(wrong)?;
-        let found = entries.iter().find(|(key, _)| key.as_str() == Some(name)).ok_or_else(wrong)?;
-        let parts = found.1.as_map().ok_or_else(wrong)?;
-        let at = |i: usize| parts.iter().find(|(key, _)| key.as_str() == Some(i.to_string().as_str()));
-        (0..parts.len()).map(|i| at(i).map(|(_, value)| value).ok_or_else(wrong)).collect()
-    };
-    let shape: Option<Vec<usize>> = entry("shape")?.into_iter().map(|n| n.as_u64().map(|n| n as usize)).collect();
-    let pieces = entry("chunks")?.into_iter().map(|piece| match piece {
+    let shape = numbered_entries(value, "shape").ok_or_else(|| damaged(path))?;
+    let shape: Option<Vec<usize>> = shape.into_iter().map(|n| n.as_u64().map(|n| n as usize)).collect();
+    let pieces = numbered_entries(value, "chunks").ok_or_else(|| damaged(path))?;
+    let pieces = pieces.into_iter().map(|piece| match piece {
         Value::Ext(NDARRAY, bytes) => restored(bytes, path),
-        _ => Err(wrong()),
+        _ => Err(damaged(path)),
     });
     let pieces = pieces.collect::<Result<Vec<_>>>()?;
-    let dtype = pieces.first().ok_or_else(wrong)?.dtype();
+    let dtype = pieces.first().ok_or_else(|| damaged(path))?.dtype();
     let mut bytes = Vec::new();
     for piece in &pieces {
         if piece.dtype() != dtype {
-            return Err(wrong());
+            return Err(damaged(path));
         }
         bytes.extend(piece.to_bytes()?);
     }
-    Array::from_bytes(&bytes, dtype, &shape.ok_or_else(wrong)?).map_err(|e| e.context(format!("the array {path:?}")))
+    Array::from_bytes(&bytes, dtype, &shape.ok_or_else(|| damaged(path))?)
+        .map_err(|e| e.context(format!("the array {path:?}")))
+}
+
+fn damaged(path: &str) -> Error {
+    fail(format!("the array {path:?} is damaged"))
+}
+
+/// The values of the map `name` in `value`, whose keys are `0`, `1`, …, in this order.
+fn numbered_entries<'a>(value: &'a Value, name: &str) -> Option<Vec<&'a Value>> {
+    let entries = get(value, name)?;
+    let count = entries.as_map()?.len();
+    (0..count).map(|i| get(entries, &i.to_string())).collect()
+}
+
+/// The entry of a map with this key.
+fn get<'a>(map: &'a Value, key: &str) -> Option<&'a Value> {
+    map.as_map()?.iter().find(|(name, _)| name.as_str() == Some(key)).map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -297,8 +316,10 @@ mod tests {
     const OF_FLAX: &[u8] = include_bytes!("../tests/golden/flax.msgpack");
 
     fn tree() -> std::collections::BTreeMap<String, Vec<Array>> {
-        let layer = |k: i32| vec![arange(0..6).reshape([2, 3]).astype(DType::F32) + k, array([true, false])];
-        [("first".to_owned(), layer(1)), ("second".to_owned(), layer(-2))].into()
+        let numbers = arange(0..6).reshape([2, 3]).astype(DType::F32);
+        let first = vec![&numbers + 1, array([true, false])];
+        let second = vec![&numbers + -2, array([true, false])];
+        [("first".to_owned(), first), ("second".to_owned(), second)].into()
     }
 
     #[test]

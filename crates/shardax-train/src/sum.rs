@@ -7,8 +7,7 @@ use shardax::prelude::*;
 /// precision, or counts beyond 2³², are added without rounding; float64 would do, but not every device adds it across
 /// devices.
 ///
-/// The first two numbers have 16 significant bits each, so that adding those of up to 256 devices, which is what
-/// [`psum`] does with each of the three, is exact.
+/// The first two numbers have 16 significant bits each, so that [`psum`] adds them exactly over up to 256 devices.
 #[derive(Tree, Clone, Debug)]
 pub(crate) struct Sum {
     high: Array,
@@ -39,9 +38,9 @@ impl Sum {
         let high = rounded(&sum);
         // An infinity minus itself would be NaN.
         let finite = high.isfinite();
-        let rest = where_(&finite, &sum - high.astype(DType::F64), 0.0);
-        let middle = rounded(&rest);
-        let low = (rest - middle.astype(DType::F64)).astype(dtype);
+        let remainder = where_(&finite, &sum - high.astype(DType::F64), 0.0);
+        let middle = rounded(&remainder);
+        let low = (remainder - middle.astype(DType::F64)).astype(dtype);
         Sum { high, middle, low }
     }
 

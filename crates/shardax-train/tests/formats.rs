@@ -149,8 +149,8 @@ fn byte_pairs_are_learned_and_give_texts_back() -> Result<()> {
     assert!(rows.map(|row| Ok(row["tokens"].shape().to_vec())).items().all(|shape| shape.is_ok_and(|s| s == [4])));
 
     fails(learned.decode(&[0, 99_999]), &["99999 is not a token"]);
-    fails(Tokenizer::bytes().decode(&[-1]), &["-1 is not a token: there are 256"]);
-    fails(Tokenizer::train_bpe([&file], &BpeOptions::new(100)), &["fewer than the 256"]);
+    fails(Tokenizer::bytes().decode(&[-1]), &["-1 is not a token: the vocabulary has 256"]);
+    fails(Tokenizer::train_bpe([&file], &BpeOptions::new(100)), &["it needs at least 256"]);
     fails(Tokenizer::train_bpe([folder.0.join("none")], &BpeOptions::new(300)), &["cannot read", "none"]);
     let odd = folder.write("odd.txt", b"the \xff sea");
     fails(Tokenizer::train_bpe([odd], &BpeOptions::new(300)), &["at byte 4, ", "odd.txt is not a text in UTF-8"]);

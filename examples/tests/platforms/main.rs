@@ -251,7 +251,7 @@ fn programs_on_topologies() -> Result<()> {
     config::set_num_cpu_devices(8)?;
     let topologies = topologies()?;
     let mut lines = String::new();
-    for (name, what, lower) in PROGRAMS {
+    for (name, message, lower) in PROGRAMS {
         let waiting = lower()?;
         for topology in &topologies {
             let begun = std::time::Instant::now();
@@ -261,7 +261,7 @@ fn programs_on_topologies() -> Result<()> {
                 Ok(row) => format!("{}|{}|{}", row.arguments, row.temporaries, row.collectives),
                 Err(error) => format!("rejected|{}|", error.message().lines().next().unwrap_or_default()),
             };
-            let _ = writeln!(lines, "program|{name}|{what}|{on}|{result}");
+            let _ = writeln!(lines, "program|{name}|{message}|{on}|{result}");
             eprintln!("{name} for {on}: {result} ({:?})", begun.elapsed());
         }
     }
@@ -275,9 +275,9 @@ fn programs_on_topologies() -> Result<()> {
         let waiting = gpt_on(mesh, config(1024, 8), [128, 128])?;
         let lowered = begun.elapsed();
         let row = waiting(&topology)?;
-        let what = "GPT of 34M parameters, FSDP 128 × tensor 8";
+        let message = "GPT of 34M parameters, FSDP 128 × tensor 8";
         let (name, Row { arguments, temporaries, collectives }) = (topology.name(), row);
-        let _ = writeln!(lines, "program|gpt_1024|{what}|{name}|{arguments}|{temporaries}|{collectives}");
+        let _ = writeln!(lines, "program|gpt_1024|{message}|{name}|{arguments}|{temporaries}|{collectives}");
         eprintln!("gpt_1024 for {name}: {collectives} (lowered in {lowered:?}, all in {:?})", begun.elapsed());
     }
     let out = std::env::var("SHARDAX_PLATFORMS_OUT").unwrap_or_else(|_| "/dev/stdout".to_owned());

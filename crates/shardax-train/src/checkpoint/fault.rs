@@ -11,7 +11,7 @@ use shardax::error::{Error, ErrorKind};
 pub(super) enum Fault {
     /// The files are not as they were written: another checkpoint may be intact.
     Damaged(Error),
-    /// Any other error, which other checkpoints would give, too.
+    /// Any other error, which other checkpoints would return as well.
     Other(Error),
 }
 
@@ -50,7 +50,7 @@ pub(super) fn failed(what: &str, file: &Path, error: &io::Error) -> Error {
             "name a folder that this user may write to, or mount it for writing"
         }
         io::ErrorKind::NotFound => "look at the path; all processes must see one file system there",
-        _ => "look at the disk, and at the path",
+        _ => "check the disk, and that the path is correct",
     };
     Error::new(ErrorKind::Runtime, message).help(help)
 }

@@ -34,7 +34,7 @@ pub(super) fn clean(folder: &Path) -> Result<()> {
     for name in names(folder)? {
         let stem = name.strip_suffix(UNFINISHED).and_then(|step| step.parse::<u64>().ok());
         let path = folder.join(&name);
-        // The manager writes folders only: a file of that name is not its own.
+        // The manager writes only folders, so it did not create a file of that name.
         if stem.is_some() && path.is_dir() {
             fs::remove_dir_all(&path).map_err(|error| failed("remove", &path, &error))?;
         }
@@ -43,27 +43,30 @@ pub(super) fn clean(folder: &Path) -> Result<()> {
 }
 
 fn names(folder: &Path) -> Result<Vec<String>> {
-    let cannot = |error| failed("read the folder", folder, &error);
     let mut names = Vec::new();
     let entries = match fs::read_dir(folder) {
         // A reader may look at the folder before the first checkpoint is saved.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(names),
-        entries => entries.map_err(cannot)?,
+        entries => entries.map_err(|error| failed("read the folder", folder, &error))?,
     };
     for entry in entries {
-        names.extend(entry.map_err(cannot)?.file_name().into_string());
+        names.extend(entry.map_err(|error| failed("read the folder", folder, &error))?.file_name().into_string());
     }
     Ok(names)
 }
 
 /// Lists the complete checkpoints in a folder, in order.
 pub(super) fn steps(folder: &Path) -> Result<Vec<u64>> {
-    let whole = |name: &&String| folder.join(name).join(COMMIT).exists();
-    // The manager never writes a name such as `007`.
-    let step = |name: &String| name.parse::<u64>().ok().filter(|step| step.to_string() == *name);
-    let mut steps: Vec<u64> = names(folder)?.iter().filter(whole).filter_map(step).collect();
+    let mut names = names(folder)?;
+    names.retain(|name| folder.join(name).join(COMMIT).exists());
+    let mut steps: Vec<u64> = names.iter().filter_map(|name| parse_step(name)).collect();
     steps.sort_unstable();
     Ok(steps)
+}
+
+/// The step of a checkpoint's folder. The manager never writes a name such as `007`.
+fn parse_step(name: &str) -> Option<u64> {
+    name.parse::<u64>().ok().filter(|step| step.to_string() == name)
 }
 
 /// Orders the steps from the worst to the best; equal ones by their number.
@@ -74,20 +77,20 @@ pub(super) fn ranked(
     mut steps: Vec<u64>,
 ) -> Vec<u64> {
     let Some((best, mode)) = &options.best else { return steps };
+    // Scores are remembered, because reading them opens each checkpoint. The lock is held by one save at a time.
     let mut scores = scores.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut score = |step: u64| {
-        let read = || {
-            let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|found| found.metrics());
+    for step in &steps {
+        scores.entry(*step).or_insert_with(|| {
+            let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|checkpoint| checkpoint.metrics());
             metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
-        };
-        let score = *scores.entry(step).or_insert_with(read);
-        match mode {
-            _ if score.is_nan() => f64::NEG_INFINITY,
-            BestMode::Max => score,
-            BestMode::Min => -score,
-        }
+        });
+    }
+    let rank = |step: &u64| match (scores[step], mode) {
+        (score, _) if score.is_nan() => f64::NEG_INFINITY,
+        (score, BestMode::Max) => score,
+        (score, BestMode::Min) => -score,
     };
-    steps.sort_by(|a, b| score(*a).total_cmp(&score(*b)));
+    steps.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
     steps
 }
 
@@ -98,15 +101,17 @@ pub(super) fn prune(
     scores: &Mutex<BTreeMap<u64, f64>>,
 ) -> Result<()> {
     let Some(most) = options.max_to_keep else { return Ok(()) };
-    let all = steps(folder)?;
-    let latest = all.last().copied();
-    let mut ranked = ranked(folder, options, scores, all);
+    let steps = steps(folder)?;
+    let latest = steps.last().copied();
+    let mut ranked = ranked(folder, options, scores, steps);
     ranked.truncate(ranked.len().saturating_sub(most));
-    let periodic = |step: u64| options.keep_period.is_some_and(|period| step.is_multiple_of(period));
-    ranked
-        .into_iter()
-        .filter(|step| Some(*step) != latest && !periodic(*step))
-        .try_for_each(|step| remove(folder, step))
+    for step in ranked {
+        let is_periodic = options.keep_period.is_some_and(|period| step.is_multiple_of(period));
+        if Some(step) != latest && !is_periodic {
+            remove(folder, step)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a checkpoint atomically: readers never see a part of it.
@@ -115,9 +120,9 @@ pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
     if process_index() > 0 || !path.exists() {
         return Ok(());
     }
-    let gone = unfinished(&path);
-    let removed = match fs::rename(&path, &gone) {
-        Ok(()) => fs::remove_dir_all(&gone),
+    let temporary = unfinished(&path);
+    let removed = match fs::rename(&path, &temporary) {
+        Ok(()) => fs::remove_dir_all(&temporary),
         // Something else has the temporary name. Without its commit file the folder is no longer a checkpoint.
         Err(_) => fs::remove_file(path.join(COMMIT)).and_then(|()| fs::remove_dir_all(&path)),
     };

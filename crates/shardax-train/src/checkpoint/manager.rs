@@ -47,8 +47,8 @@ pub type Metrics = BTreeMap<String, f64>;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A checkpoint appears under its name complete, or not at all: if the program is killed, the previous one is still
-/// there. The next manager of the folder removes what an interrupted program left half-written.
+/// A checkpoint appears under its name complete or not at all, so if the program is killed, the previous one still
+/// exists. The next manager of the folder removes incomplete files of an interrupted program.
 ///
 /// In a multi-process program every process creates a manager of one shared folder, and calls the same methods.
 #[derive(Debug)]
@@ -129,13 +129,16 @@ impl CheckpointManager {
         !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
     }
 
-    /// Saves a tree as this step if the step is due, and returns whether it was. Waits for the previous save, but not
-    /// for the values: a thread copies them when they are computed, and writes them. The arrays may be donated at once;
-    /// an operation that donates or deletes them waits for that copy.
+    /// Saves a tree as this step if the step is due, and returns true if it was.
     ///
-    /// Fails if the previous save failed, if the step is not after the latest saved one, and for an array that was
-    /// deleted or carries an error. Later errors, an array's computation among them, are returned by the next `save` or
-    /// by [`wait_until_finished`](Self::wait_until_finished).
+    /// It waits for the previous save, but not for the values: a thread copies them as soon as they are computed, and
+    /// writes them. You can donate the arrays at once, because an operation that donates or deletes them waits for that
+    /// copy.
+    ///
+    /// Fails if the previous save failed, if the step is not after the latest saved one, or if an array was deleted or
+    /// carries an error. Later errors, including errors of an array's computation, are returned by the next `save` or
+    /// by
+    /// [`wait_until_finished`](Self::wait_until_finished).
     #[track_caller]
     pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
         at(self.save_step(step, tree, &SaveArgs::new()))
@@ -149,8 +152,8 @@ impl CheckpointManager {
 
     fn save_step<T: Tree>(&mut self, step: u64, tree: &T, args: &SaveArgs) -> Result<bool> {
         if self.options.read_only {
-            let what = format!("the checkpoints in {} are for reading only", self.folder.display());
-            return Err(Error::new(ErrorKind::Value, what).help("make the manager without `read_only`"));
+            let message = format!("the checkpoints in {} were opened as read-only", self.folder.display());
+            return Err(Error::new(ErrorKind::Value, message).help("create the manager without `read_only`"));
         }
         if !args.force && !self.should_save(step) {
             return Ok(false);
@@ -159,17 +162,17 @@ impl CheckpointManager {
         match steps(&self.folder)?.pop() {
             Some(latest) if latest == step => return Ok(false),
             Some(latest) if latest >= step => {
-                let what = format!("step {step} is not after step {latest}, the last in {}", self.folder.display());
-                return Err(Error::new(ErrorKind::Value, what).help(
-                    "`delete` the steps that come after the one that was gone back to, or save to another folder",
-                ));
+                let message = format!("step {step} is not after step {latest}, the last in {}", self.folder.display());
+                return Err(Error::new(ErrorKind::Value, message)
+                    .help("delete the later steps first (`delete`), or save to another folder"));
             }
             _ => {}
         }
-        let alone = process_count() == 1;
-        let keep = if self.options.asynchronous { Keep::Retained } else { Keep::There };
-        let (snapshot, metadata) = args.taken(tree, keep);
-        if alone && let Err(error) = snapshot {
+        let is_single_process = process_count() == 1;
+        let keep = if self.options.asynchronous { Keep::Retained } else { Keep::InPlace };
+        let (snapshot, metadata) = args.take_snapshot(tree, keep);
+        // With several processes the error is passed on: the others must hear of it instead of waiting.
+        if is_single_process && let Err(error) = snapshot {
             return Err(error);
         }
         let mut job = Job {
@@ -188,12 +191,11 @@ impl CheckpointManager {
             return job.run(|| prune(&folder, &options, &scores)).map(|()| true);
         }
         let memory = self.memory.clone();
-        let work = move || {
-            // The copy comes first: the next step may wait for it.
+        let thread = std::thread::Builder::new().name("shardax-checkpoint".to_owned()).spawn(move || {
+            // The copy comes first, because the next step may wait for it.
             job.snapshot = job.snapshot.and_then(|snapshot| snapshot.copied(&memory));
             job.run(|| prune(&folder, &options, &scores))
-        };
-        let thread = std::thread::Builder::new().name("shardax-checkpoint".to_owned()).spawn(work);
+        });
         self.writer = Some(thread.map_err(|error| {
             Error::new(ErrorKind::Runtime, format!("no thread could be started to write a checkpoint: {error}"))
         })?);
@@ -234,9 +236,11 @@ impl CheckpointManager {
         let path = self.folder.join(step.to_string());
         if !path.exists() {
             let have = steps(&self.folder)?;
-            let what = format!("{} has no step {step}; it has {have:?}", self.folder.display());
-            return Err(Error::new(ErrorKind::Value, what)
-                .help("a step is there when it was saved, written and kept")
+            let message = format!("{} has no step {step}; it has {have:?}", self.folder.display());
+            return Err(Error::new(ErrorKind::Value, message)
+                .help(
+                    "a step exists after it was saved and written, until newer ones replace it; `all_steps` lists them",
+                )
                 .into());
         }
         Checkpoint::read(&path)
@@ -256,9 +260,9 @@ impl CheckpointManager {
     }
 
     fn restore_step<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<Restored<T>, Fault> {
-        let found = agreed(self.find(step))?;
-        let tree = found.fill(like, options)?;
-        Ok(Restored { step, tree, metadata: found.metadata().clone(), metrics: found.metrics() })
+        let checkpoint = agreed(self.find(step))?;
+        let tree = checkpoint.fill(like, options)?;
+        Ok(Restored { step, tree, metadata: checkpoint.metadata().clone(), metrics: checkpoint.metrics() })
     }
 
     /// Restores the last saved tree, with its step; `None` if nothing was saved yet.
@@ -296,22 +300,18 @@ impl CheckpointManager {
         worst.map_or(Ok(None), Err)
     }
 
-    /// Out of the way of the step's next save.
+    /// Renames a damaged checkpoint, so that the step can be saved again.
     fn set_aside(&self, step: u64) {
         if self.options.read_only || process_index() > 0 {
             return;
         }
-        let name = |n: usize| match n {
-            0 => format!("{step}.damaged"),
-            n => format!("{step}.damaged-{n}"),
-        };
-        let free = (0..).map(|n| self.folder.join(name(n))).find(|path| !path.exists());
-        if let Some(path) = free {
+        let names = (0..).map(|n| if n == 0 { format!("{step}.damaged") } else { format!("{step}.damaged-{n}") });
+        if let Some(path) = names.map(|name| self.folder.join(name)).find(|path| !path.exists()) {
             drop(fs::rename(self.folder.join(step.to_string()), path));
         }
     }
 
-    /// Removes a step. Nothing happens where there is none.
+    /// Removes a step. Does nothing if it does not exist.
     #[track_caller]
     pub fn delete(&mut self, step: u64) -> Result<()> {
         at(self.finish().and_then(|()| remove(&self.folder, step)))

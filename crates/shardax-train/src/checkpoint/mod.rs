@@ -1,6 +1,6 @@
 //! Checkpoints: trees of arrays on disk, from which a run resumes bit by bit, on any devices.
 //!
-//! [`save`] and [`restore`] are for one tree in one folder, [`CheckpointManager`] for those of a run.
+//! Use [`save`] and [`restore`] for one tree in one folder, and [`CheckpointManager`] for the checkpoints of a run.
 //!
 //! ```
 //! use shardax_nn::prelude::*;
@@ -60,10 +60,10 @@ fn at<T>(result: Result<T>) -> Result<T> {
 
 /// Makes a path absolute, so that it stays valid when the program changes its working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    let found = std::path::absolute(path).ok().filter(|path| path.file_name().is_some());
-    found.ok_or_else(|| {
+    let absolute = std::path::absolute(path).ok().filter(|path| path.file_name().is_some());
+    absolute.ok_or_else(|| {
         Error::new(ErrorKind::Value, format!("{:?} names no folder for checkpoints", path.display()))
-            .help("give the path of a folder, which may be a new one")
+            .help("pass the path of a folder; it need not exist yet")
     })
 }
 
@@ -128,17 +128,17 @@ pub fn save_with<T: Tree>(path: impl AsRef<Path>, tree: &T, args: &SaveArgs) -> 
     at(write_tree(path.as_ref(), tree, args))
 }
 
-/// The levels of nesting that metadata may have: `serde_json` allows 128, the manifest's own included.
-const DEEPEST: usize = 120;
+/// The maximal depth of metadata. `serde_json` reads 128 levels, and the manifest itself has some.
+const MAX_METADATA_DEPTH: usize = 120;
 
 impl SaveArgs {
     pub(crate) fn is_forced(&self) -> bool {
         self.force
     }
 
-    /// Takes a snapshot of a tree, with the metadata. An error becomes the snapshot's, so that other processes hear of
-    /// it.
-    fn taken<T: Tree>(&self, tree: &T, keep: Keep) -> (Result<Snapshot>, Value) {
+    /// Takes a snapshot of a tree, with the metadata. An error is returned in place of the snapshot, so that other
+    /// processes hear of it.
+    fn take_snapshot<T: Tree>(&self, tree: &T, keep: Keep) -> (Result<Snapshot>, Value) {
         match self.check() {
             Ok(()) => (Snapshot::of(tree, keep), self.metadata.clone()),
             Err(error) => (Err(error), Value::Null),
@@ -148,15 +148,17 @@ impl SaveArgs {
     /// Fails for metadata that could be written but not read back.
     fn check(&self) -> Result<()> {
         // An explicit stack: recursion would overflow on deep metadata.
-        let mut left = vec![(&self.metadata, 0)];
-        while let Some((value, depth)) = left.pop() {
-            if depth > DEEPEST {
-                let what = format!("metadata is nested more than {DEEPEST} deep");
-                return Err(Error::new(ErrorKind::Value, what).help("save it flatter, or as text in a string"));
+        let mut stack = vec![(&self.metadata, 0)];
+        while let Some((value, depth)) = stack.pop() {
+            if depth > MAX_METADATA_DEPTH {
+                let message = format!("metadata is nested more than {MAX_METADATA_DEPTH} deep");
+                return Err(
+                    Error::new(ErrorKind::Value, message).help("flatten the metadata, or save it as text in a string")
+                );
             }
             match value {
-                Value::Array(items) => left.extend(items.iter().map(|item| (item, depth + 1))),
-                Value::Object(fields) => left.extend(fields.values().map(|item| (item, depth + 1))),
+                Value::Array(items) => stack.extend(items.iter().map(|item| (item, depth + 1))),
+                Value::Object(fields) => stack.extend(fields.values().map(|item| (item, depth + 1))),
                 _ => {}
             }
         }
@@ -167,10 +169,10 @@ impl SaveArgs {
 fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     let path = absolute(path)?;
     if path.exists() && !args.force {
-        return Err(Error::new(ErrorKind::Value, format!("{} is there already", path.display()))
+        return Err(Error::new(ErrorKind::Value, format!("{} exists already", path.display()))
             .help("save to another folder, or replace it with `save_with(.., &SaveArgs::new().force(true))`"));
     }
-    let (snapshot, metadata) = args.taken(tree, Keep::There);
+    let (snapshot, metadata) = args.take_snapshot(tree, Keep::InPlace);
     let job = Job {
         path,
         snapshot,
@@ -186,8 +188,10 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
 /// Restores the tree that was saved in a folder, given a tree like it: [`Checkpoint::restore`].
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
-    let found = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
-    at(restore::agreed(found).and_then(|found| found.fill(like, &RestoreOptions::new())).map_err(Error::from))
+    let checkpoint = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
+    at(restore::agreed(checkpoint)
+        .and_then(|checkpoint| checkpoint.fill(like, &RestoreOptions::new()))
+        .map_err(Error::from))
 }
 
 /// A checkpoint on disk, whose files exist and have the right sizes.
@@ -246,21 +250,21 @@ impl Checkpoint {
 
     /// The arrays, in the order of the tree.
     pub fn arrays(&self) -> Vec<ArrayInfo> {
-        let info = |entry: &format::Entry| ArrayInfo {
+        let infos = self.manifest.arrays.iter().map(|entry| ArrayInfo {
             path: entry.path.clone(),
             shape: entry.shape.clone(),
             dtype: DType::of_name(&entry.dtype).unwrap_or(DType::Float0),
             sharding: entry.sharding.clone(),
-        };
-        self.manifest.arrays.iter().map(info).collect()
+        });
+        infos.collect()
     }
 
-    /// Restores the saved tree, given a tree like it. The arrays of that tree may be given as types only
+    /// Restores the saved tree. `like` is a tree of the same structure, whose arrays may be types only
     /// ([`shape_dtype_struct`], [`eval_shape`]).
     ///
-    /// Each array gets the sharding of the given one, whatever its sharding was when it was saved, or goes to the
-    /// default device if only its type is given. Each device reads its slice. Floating-point numbers are converted to
-    /// the given dtype, integers to a wider one.
+    /// Each array is restored with the sharding of the corresponding array in `like`, regardless of its sharding when
+    /// it was saved, or on the default device if `like` has only its type. Each device reads only its slice.
+    /// Floating-point numbers are converted to the dtype in `like`, and integers to a wider one.
     ///
     /// Fails when the tree has other key paths, shapes or plain numbers (the message names them), and when a file is
     /// damaged. [`RestoreOptions`] allow more.
@@ -279,9 +283,9 @@ impl Checkpoint {
         restore::restore(&self.path, &self.manifest, like, options)
     }
 
-    /// Reads the whole checkpoint, and compares the checksums.
+    /// Reads the entire checkpoint, and compares the checksums.
     ///
-    /// Fails if they differ, naming the file and the bytes.
+    /// Fails if they differ; the error names the file and the bytes.
     #[track_caller]
     pub fn verify(&self) -> Result<()> {
         let mut files = read::Files::new(&self.path, &self.manifest);

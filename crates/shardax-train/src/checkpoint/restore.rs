@@ -1,4 +1,4 @@
-//! Restores trees from checkpoints: on any devices, in any sharding, whole or in part.
+//! Restores trees from checkpoints, entirely or in part, on any devices and in any sharding.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,8 @@ use shardax_nn::{Filter, is_mode};
 
 use super::fault::Fault;
 use super::format::{Entry, Manifest, number_of, number_text};
-use super::parallel::each;
-use super::read::{Files, Wanted};
+use super::parallel::map_parallel;
+use super::read::{Files, RequestedSlice};
 use crate::data::file::room;
 
 /// Options of a restore; see [`Checkpoint::restore_with`](super::Checkpoint::restore_with).
@@ -63,19 +63,20 @@ enum Numbers {
 }
 
 impl RestoreOptions {
-    /// Creates options that restore the whole tree as it is given.
+    /// Creates options that restore the entire tree, with the shardings and dtypes of the tree to restore into.
     pub fn new() -> Self {
         RestoreOptions::default()
     }
 
-    /// Sets the arrays' shardings: one, or a tree of them, as [`device_put`] takes them. `None` keeps the given array's
-    /// sharding, as the default does. Arrays that are given as types only go to the default device.
+    /// Sets the arrays' shardings: one, or a tree of them, as for [`device_put`]. `None` keeps the sharding of the
+    /// array
+    /// to restore into, which is the default. Arrays that are only types are restored on the default device.
     pub fn shardings(mut self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.shardings = Some(shardings.into_prefix());
         self
     }
 
-    /// Restores only the arrays that match; the others keep their given values.
+    /// Restores only the arrays that match; the others keep their values.
     pub fn filter(mut self, filter: impl Into<Filter>) -> Self {
         self.filter = Some(filter.into());
         self
@@ -87,21 +88,22 @@ impl RestoreOptions {
         self
     }
 
-    /// Sets whether arrays missing from the checkpoint keep their given values, instead of an error that names them.
+    /// Sets whether arrays missing from the checkpoint keep their values. By default they are an error that names them.
     pub fn allow_missing(mut self, allow: bool) -> Self {
         self.allow_missing = allow;
         self
     }
 
-    /// Sets whether the checkpoint may have additional arrays, instead of an error that names them. With
-    /// [`filter`](RestoreOptions::filter) it always may.
+    /// Sets whether the checkpoint may have additional arrays. By default they are an error that names them, except
+    /// with
+    /// [`filter`](RestoreOptions::filter).
     pub fn allow_extra(mut self, allow: bool) -> Self {
         self.allow_extra = allow;
         self
     }
 
-    /// Keeps the tree's plain numbers, such as an optimizer's learning rate, as they are given. By default it is an
-    /// error if they differ from the saved ones.
+    /// Keeps the tree's plain numbers, such as an optimizer's learning rate. By default it is an error if they differ
+    /// from the saved ones.
     pub fn keep_numbers(mut self) -> Self {
         self.numbers = Numbers::Keep;
         self
@@ -114,7 +116,7 @@ impl RestoreOptions {
     }
 }
 
-/// Restores a tree like the given one.
+/// Restores a tree with the structure of `like`.
 pub(super) fn restore<T: Tree>(
     folder: &Path,
     manifest: &Manifest,
@@ -136,9 +138,12 @@ pub(super) fn restore<T: Tree>(
 }
 
 fn other_number(folder: &Path, path: &str, saved: &str, tree: &str) -> Error {
-    let what = format!("the number `{path}` was saved as {saved} in {}, and the tree's type {tree}", folder.display());
-    Error::new(ErrorKind::Type, what)
-        .help("give the field the type that it had, or keep the tree's number: `RestoreOptions::keep_numbers`")
+    let message =
+        format!("the number `{path}` was saved as {saved} in {}, but the tree's type {tree}", folder.display());
+    Error::new(ErrorKind::Type, message).help(
+        "declare the field with the type that it had when it was saved, or keep the tree's number with \
+         `RestoreOptions::keep_numbers`",
+    )
 }
 
 /// Restores the selected arrays into their places; returns those to be converted to another dtype.
@@ -155,24 +160,29 @@ fn read_all(
     let chosen = choose(folder, manifest, flat, options)?;
     flat.def = numbers(folder, manifest, &flat.def, options)?;
     // Shardings are resolved on this thread: a mesh in context is thread-local.
-    let work = chosen.into_iter().map(|(at, entry)| {
-        let like = &flat.leaves[at];
+    let work = chosen.into_iter().map(|(index, entry)| {
+        let like = &flat.leaves[index];
         let entry = as_keys(entry, like);
-        let place = place(like, places[at].as_ref()).map_err(|e| e.context(format!("restoring `{}`", entry.path)))?;
+        let place =
+            place(like, places[index].as_ref()).map_err(|e| e.context(format!("restoring `{}`", entry.path)))?;
         let dtype = check(folder, &entry, like)?;
-        Ok((at, entry, dtype, place))
+        Ok((index, entry, dtype, place))
     });
     let work = work.collect::<Result<Vec<_>>>()?;
-    let leaf = |files: &mut Files<'_>, (at, entry, dtype, place): (usize, Cow<'_, Entry>, DType, Option<Sharding>)| {
-        Ok::<_, Fault>((at, read(files, &entry, dtype, place)?.with_weak_type(entry.weak)))
-    };
+    let arrays = map_parallel(
+        work,
+        || Files::new(folder, manifest),
+        |files, (index, entry, dtype, place)| {
+            Ok::<_, Fault>((index, read(files, &entry, dtype, place)?.with_weak_type(entry.weak)))
+        },
+    )?;
     let mut converts = Vec::new();
-    for (at, array) in each(work, || Files::new(folder, manifest), leaf)? {
-        let like = &flat.leaves[at];
+    for (index, array) in arrays {
+        let like = &flat.leaves[index];
         if array.dtype() != like.dtype() {
-            converts.push((at, like.dtype(), like.weak_type()));
+            converts.push((index, like.dtype(), like.weak_type()));
         }
-        flat.leaves[at] = array;
+        flat.leaves[index] = array;
     }
     Ok(converts)
 }
@@ -186,51 +196,57 @@ fn choose<'a>(
 ) -> Result<Vec<(usize, &'a Entry)>> {
     let entries: BTreeMap<&str, &Entry> = manifest.arrays.iter().map(|entry| (entry.path.as_str(), entry)).collect();
     let (mut chosen, mut missing, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for (at, (info, leaf)) in flat.def.leaf_infos().into_iter().zip(&flat.leaves).enumerate() {
+    for (index, (info, leaf)) in flat.def.leaf_infos().into_iter().zip(&flat.leaves).enumerate() {
         let path = format!("{}{}", options.below, info.path);
-        let meant = options.filter.as_ref().is_none_or(|filter| filter.matches(&info, leaf));
+        let is_selected = options.filter.as_ref().is_none_or(|filter| filter.matches(&info, leaf));
         match entries.get(path.as_str()) {
-            Some(entry) if meant => chosen.push((at, *entry)),
-            None if meant && !options.allow_missing => missing.push(path.clone()),
+            Some(entry) if is_selected => chosen.push((index, *entry)),
+            None if is_selected && !options.allow_missing => missing.push(path.clone()),
             _ => {}
         }
         known.insert(path);
     }
-    let below = |path: &str| {
-        // `.params` is not a prefix of `.params_ema`.
-        path.strip_prefix(&options.below)
-            .is_some_and(|rest| options.below.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
-    };
-    let inside = |entry: &&Entry| below(&entry.path) && !known.contains(&entry.path);
     let extra: Vec<String> = match options.allow_extra || options.filter.is_some() {
         true => Vec::new(),
-        false => manifest.arrays.iter().filter(inside).map(|entry| entry.path.clone()).collect(),
+        false => {
+            let saved = manifest.arrays.iter().map(|entry| &entry.path);
+            saved.filter(|path| is_below(path, &options.below) && !known.contains(*path)).cloned().collect()
+        }
     };
-    if missing.is_empty() && extra.is_empty() {
-        return Ok(chosen);
+    match missing.is_empty() && extra.is_empty() {
+        true => Ok(chosen),
+        false => Err(different_tree(folder, &missing, &extra)),
     }
-    let mut what = Vec::new();
+}
+
+/// Returns true if the key path is below this prefix. `.params` is not a prefix of `.params_ema`.
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| prefix.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// The error of a tree whose arrays are not the saved ones.
+fn different_tree(folder: &Path, missing: &[String], extra: &[String]) -> Error {
+    let mut differences = Vec::new();
     if !missing.is_empty() {
-        what.push(format!("the checkpoint has no {}", listed(&missing)));
+        differences.push(format!("the checkpoint has no {}", listed(missing)));
     }
     if !extra.is_empty() {
-        what.push(format!("the tree has no {}, which the checkpoint has", listed(&extra)));
+        differences.push(format!("the tree has no {}, which the checkpoint has", listed(extra)));
     }
-    let message = format!("the tree is not the one that was saved in {}: {}", folder.display(), what.join("; "));
-    Err(Error::new(ErrorKind::Type, message).help(
-        "give a tree of the same structure; to restore what there is of it, use `allow_missing` or `allow_extra` of \
-         `RestoreOptions`, a `filter`, or `below` for a part of what was saved",
-    ))
+    let message = format!("the tree is not the one that was saved in {}: {}", folder.display(), differences.join("; "));
+    Error::new(ErrorKind::Type, message).help(
+        "pass a tree of the same structure; to restore a part of it, use `allow_missing`, `allow_extra`, `filter` or \
+         `below` of `RestoreOptions`",
+    )
 }
 
 /// Lists a few of these key paths, and their number.
 fn listed(paths: &[String]) -> String {
-    const MOST: usize = 5;
-    let some: Vec<String> = paths.iter().take(MOST).map(|path| format!("`{path}`")).collect();
-    let rest = paths.len().saturating_sub(MOST);
-    match rest {
-        0 => some.join(", "),
-        _ => format!("{} and {rest} more", some.join(", ")),
+    const MAX_LISTED: usize = 5;
+    let listed: Vec<String> = paths.iter().take(MAX_LISTED).map(|path| format!("`{path}`")).collect();
+    match paths.len().saturating_sub(MAX_LISTED) {
+        0 => listed.join(", "),
+        more => format!("{} and {more} more", listed.join(", ")),
     }
 }
 
@@ -241,32 +257,33 @@ fn numbers(folder: &Path, manifest: &Manifest, def: &TreeDef, options: &RestoreO
     }
     let saved: BTreeMap<&str, &str> =
         manifest.numbers.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-    let mut new: Vec<Scalar> = Vec::new();
-    for (path, own) in def.numbers() {
+    let mut numbers: Vec<Scalar> = Vec::new();
+    for (path, number) in def.numbers() {
         let text = saved.get(format!("{}{path}", options.below).as_str()).copied();
-        let read = text.and_then(|text| number_of(text, &own));
         match (text, options.numbers) {
-            // Numbers that were not saved stay as given. So does the mode: a model saved in training may be restored
-            // for evaluation.
-            (None, _) => new.push(own),
-            _ if is_mode(&path) => new.push(own),
-            (Some(text), Numbers::Same) if text != number_text(&own) => {
-                let what = format!("the number `{path}` is {own:?}, and was saved as {text} in {}", folder.display());
-                return Err(Error::new(ErrorKind::Value, what).help(
-                    "a plain number is part of a tree's structure: `RestoreOptions::keep_numbers` keeps the tree's, \
-                     `restore_numbers` takes those that were saved",
+            // Numbers that were not saved are kept. So is the mode, because a model that was saved in training may be
+            // restored for evaluation.
+            (None, _) => numbers.push(number),
+            _ if is_mode(&path) => numbers.push(number),
+            (Some(text), Numbers::Same) if text != number_text(&number) => {
+                let message =
+                    format!("the number `{path}` is {number:?}, but was saved as {text} in {}", folder.display());
+                return Err(Error::new(ErrorKind::Value, message).help(
+                    "plain numbers are part of a tree's structure: `RestoreOptions::keep_numbers` keeps the tree's \
+                     numbers, `restore_numbers` restores the saved ones",
                 ));
             }
-            (Some(text), _) => match read {
-                Some(read) => new.push(read),
-                None => return Err(other_number(folder, &path, text, &format!("is that of {own:?}"))),
+            (Some(text), _) => match number_of(text, &number) {
+                Some(saved) => numbers.push(saved),
+                None => return Err(other_number(folder, &path, text, &format!("is that of {number:?}"))),
             },
         }
     }
-    def.with_numbers(new).map_err(|error| {
-        error
-            .context(format!("restoring {}", folder.display()))
-            .help("give the field the type that it had, or keep the tree's number: `RestoreOptions::keep_numbers`")
+    def.with_numbers(numbers).map_err(|error| {
+        error.context(format!("restoring {}", folder.display())).help(
+            "declare the field with the type that it had when it was saved, or keep the tree's number with \
+             `RestoreOptions::keep_numbers`",
+        )
     })
 }
 
@@ -277,13 +294,13 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
     }
     if like.is_deleted() || like.is_traced() || like.error().is_some() {
         like.check()?;
-        let what =
-            format!("an array of type {}, whose place is not known, was given to restore into", like.type_name());
-        return Err(Error::new(ErrorKind::Value, what).help("give arrays, or their types and `shardings`"));
+        let message =
+            format!("an array of type {}, whose devices are not known, was passed to restore into", like.type_name());
+        return Err(Error::new(ErrorKind::Value, message).help("pass arrays, or their types and `shardings`"));
     }
     match (like.sharding(), like.aval().sharding()) {
         (Ok(sharding), _) if like.committed() => Ok(Some(sharding)),
-        // A type that says its sharding, over the context mesh.
+        // A type that includes its sharding, over the context mesh.
         (Err(_), Some(typed)) if get_abstract_mesh().as_ref() == Some(typed.mesh()) => {
             ShardingLike::from(typed).resolve("restore").map(Some)
         }
@@ -291,13 +308,13 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
     }
 }
 
-/// The words of random keys, where the tree has keys, as keys: their bytes are the same. Keys were words when they had no
-/// dtype of their own, and still are if they are made by [`random::PRNGKey`].
+/// Converts an entry of words to an entry of random keys, if the tree has keys there. Both have the same bytes. Keys
+/// are
+/// stored as words by versions without a dtype for keys, and if they were created by [`random::PRNGKey`].
 fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
-    let of_words = |shape: &[usize]| shape.last() == Some(&2);
     let is_words = DType::of_name(&entry.dtype) == Some(DType::U32)
         && entry.shape.split_last() == Some((&2, like.shape()))
-        && entry.parts.iter().all(|part| of_words(&part.shape));
+        && entry.parts.iter().all(|part| part.shape.last() == Some(&2));
     if !(like.dtype().is_key() && is_words) {
         return Cow::Borrowed(entry);
     }
@@ -310,103 +327,116 @@ fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
     Cow::Owned(keys)
 }
 
-/// Returns the saved dtype. Fails if converting it to the given one would lose more than precision.
+/// Returns the saved dtype. Fails if converting it to the dtype of `like` would lose more than precision.
 fn check(folder: &Path, entry: &Entry, like: &Array) -> Result<DType> {
     let saved = DType::of_name(&entry.dtype).unwrap_or(like.dtype());
-    let has = || format!("`{}` was saved as {saved}{:?} in {}", entry.path, entry.shape, folder.display());
+    let difference = || {
+        let (path, shape) = (&entry.path, &entry.shape);
+        format!("`{path}` was saved as {saved}{shape:?} in {}, but the tree has {}", folder.display(), like.type_name())
+    };
     if entry.shape != like.shape() {
-        let what = format!("{}, and the tree has {}", has(), like.type_name());
-        return Err(Error::new(ErrorKind::Value, what).help("make the model as it was when it was saved"));
+        let help = "create the model with the shapes that it had when it was saved";
+        return Err(Error::new(ErrorKind::Value, difference()).help(help));
     }
-    let (from, to) = (saved.category(), like.dtype().category());
-    let integer = |category| matches!(category, Category::Signed | Category::Unsigned);
-    let wider = like.dtype().byte_size() > saved.byte_size() && (to == Category::Signed || from == to);
-    let converts =
-        from == to && matches!(from, Category::Float | Category::Complex) || integer(from) && integer(to) && wider;
-    if saved == like.dtype() || converts {
+    if saved == like.dtype() || is_convertible(saved, like.dtype()) {
         return Ok(saved);
     }
-    let what = format!("{}, and the tree has {}: values could be lost", has(), like.type_name());
-    Err(Error::new(ErrorKind::Type, what).help("restore it as it was saved, and convert it with `astype`"))
+    let message = format!("{}: values could be lost", difference());
+    Err(Error::new(ErrorKind::Type, message).help("restore it as it was saved, and convert it with `astype`"))
 }
 
-/// Reads one array, each device its slice. The host holds this process's slices of a few arrays at a time; CPU devices
-/// use that memory as the array's without a copy.
+/// Returns true if converting loses at most precision: within floating-point or complex numbers, or to wider integers.
+fn is_convertible(from: DType, to: DType) -> bool {
+    match (from.category(), to.category()) {
+        (Category::Float, Category::Float) | (Category::Complex, Category::Complex) => true,
+        (Category::Signed | Category::Unsigned, Category::Signed) | (Category::Unsigned, Category::Unsigned) => {
+            to.byte_size() > from.byte_size()
+        }
+        _ => false,
+    }
+}
+
+/// Reads one array; each device reads its slice. The host holds this process's slices of a few arrays at a time. CPU
+/// devices use that memory for the array, without a copy.
 fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>) -> Result<Array, Fault> {
     let context = |e: Error| e.context(format!("restoring `{}`", entry.path));
-    let mut wanted: Vec<Wanted> = Vec::new();
-    let mut want = |start: Vec<usize>, shape: Vec<usize>| match wanted.iter().position(|w| w.start == start) {
-        Some(at) => at,
-        None => {
-            // Allocated once all sizes are known to fit.
-            wanted.push(Wanted { start, shape, bytes: HostBuffer::zeroed(0) });
-            wanted.len() - 1
-        }
-    };
-    let mut own: Vec<(Option<Device>, usize)> = Vec::new();
+    // The slices to read, and the index of a slice for each device. Replicas share one.
+    let mut slices: Vec<RequestedSlice> = Vec::new();
+    let mut slice_of_device: Vec<(Option<Device>, usize)> = Vec::new();
     match &to {
-        None => own.push((None, want(vec![0; entry.shape.len()], entry.shape.clone()))),
+        None => slice_of_device.push((None, request(&mut slices, vec![0; entry.shape.len()], entry.shape.clone()))),
         Some(sharding) => {
             let map = sharding.devices_indices_map(&entry.shape).map_err(context)?;
             for (device, index) in map.into_iter().filter(|(device, _)| device.is_addressable()) {
-                let at = want(index.iter().map(|r| r.start).collect(), index.iter().map(|r| r.len()).collect());
-                own.push((Some(device), at));
+                let start = index.iter().map(|range| range.start).collect();
+                let shape = index.iter().map(|range| range.len()).collect();
+                slice_of_device.push((Some(device), request(&mut slices, start, shape)));
             }
         }
     }
-    let size = |wanted: &Wanted| wanted.shape.iter().product::<usize>() * dtype.byte_size();
-    let all = wanted.iter().map(|wanted| size(wanted) as u64).fold(0, u64::saturating_add);
-    room(all).map_err(|error| context(Error::new(ErrorKind::Runtime, error.to_string())))?;
-    for wanted in &mut wanted {
-        wanted.bytes = HostBuffer::zeroed(size(wanted));
+    // Memory is allocated once all sizes are known to fit.
+    let sizes: Vec<usize> =
+        slices.iter().map(|slice| slice.shape.iter().product::<usize>() * dtype.byte_size()).collect();
+    room(sizes.iter().map(|size| *size as u64).fold(0, u64::saturating_add))
+        .map_err(|error| context(Error::new(ErrorKind::Runtime, error.to_string())))?;
+    for (slice, size) in slices.iter_mut().zip(sizes) {
+        slice.bytes = HostBuffer::zeroed(size);
     }
-    files.read(entry, dtype.byte_size(), &mut wanted)?;
-    let read: Vec<(Vec<usize>, Arc<HostBuffer>)> =
-        wanted.into_iter().map(|wanted| (wanted.shape, Arc::new(wanted.bytes))).collect();
-    let part = |(device, at): &(Option<Device>, usize)| {
-        let (shape, bytes) = &read[*at];
-        match device {
+    files.read(entry, dtype.byte_size(), &mut slices)?;
+    let slices: Vec<(Vec<usize>, Arc<HostBuffer>)> =
+        slices.into_iter().map(|slice| (slice.shape, Arc::new(slice.bytes))).collect();
+    let mut shards = Vec::with_capacity(slice_of_device.len());
+    for (device, index) in &slice_of_device {
+        let (shape, bytes) = &slices[*index];
+        let shard = match device {
             // Small buffers are faster to copy, and empty ones cannot be shared.
-            None if bytes.len() < SMALL => Array::from_bytes(bytes, dtype, shape),
-            Some(device) if bytes.len() < SMALL => Array::from_bytes_on(bytes, dtype, shape, device),
+            None if bytes.len() < MIN_SHARED_BYTES => Array::from_bytes(bytes, dtype, shape),
+            Some(device) if bytes.len() < MIN_SHARED_BYTES => Array::from_bytes_on(bytes, dtype, shape, device),
             device => Array::from_host_buffer(bytes.clone(), dtype, shape, device.as_ref()),
-        }
-    };
-    let mut parts = own.iter().map(part).collect::<Result<Vec<_>>>().map_err(context)?;
-    match (to, parts.pop()) {
-        (None, Some(whole)) => Ok(whole),
-        (Some(sharding), last) => {
-            parts.extend(last);
-            Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &parts).map_err(context)?)
-        }
-        (None, None) => Err(Error::new(ErrorKind::Runtime, format!("no device has `{}`", entry.path)).into()),
+        };
+        shards.push(shard.map_err(context)?);
+    }
+    match to {
+        Some(sharding) => Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &shards).map_err(context)?),
+        None => shards.pop().ok_or_else(|| {
+            let message = format!("internal error: no device restored `{}`; please report this", entry.path);
+            Error::new(ErrorKind::Runtime, message).into()
+        }),
     }
 }
 
-/// The size in bytes below which memory is copied.
-const SMALL: usize = 4096;
+/// Returns the index of the slice with this start, which is added if it is new.
+fn request(slices: &mut Vec<RequestedSlice>, start: Vec<usize>, shape: Vec<usize>) -> usize {
+    slices.iter().position(|slice| slice.start == start).unwrap_or_else(|| {
+        slices.push(RequestedSlice { start, shape, bytes: HostBuffer::zeroed(0) });
+        slices.len() - 1
+    })
+}
+
+/// The size from which an array uses the memory that it was read into, instead of a copy.
+const MIN_SHARED_BYTES: usize = 4096;
 
 /// Agrees on the outcome over all processes: an error if any has one, and a fault only if all may fall back to another
 /// checkpoint.
-pub(super) fn agreed<T>(own: Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn agreed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
     if process_count() == 1 {
-        return own;
+        return outcome;
     }
-    let code = match &own {
+    let code = match &outcome {
         Ok(_) => 0,
         Err(Fault::Damaged(_)) => 1,
         Err(Fault::Other(_)) => 2,
     };
-    let all = process_allgather(&array(code))?.to_vec::<i32>()?;
-    let worst = all.iter().copied().max().unwrap_or(0);
-    let whole = |error: Error| if worst == 1 { Fault::Damaged(error) } else { Fault::Other(error) };
-    match own {
-        Ok(value) if worst == 0 => Ok(value),
+    let codes = process_allgather(&array(code))?.to_vec::<i32>()?;
+    let worst = codes.iter().copied().max().unwrap_or(0);
+    let error = match outcome {
+        Ok(value) if worst == 0 => return Ok(value),
         Ok(_) => {
-            let who: Vec<usize> = (0..all.len()).filter(|&rank| all[rank] > 0).collect();
-            let what = format!("processes {who:?} could not read the checkpoint");
-            Err(whole(Error::new(ErrorKind::Runtime, what).help("they have the error that says why")))
+            let failed: Vec<usize> = (0..codes.len()).filter(|&rank| codes[rank] > 0).collect();
+            let message = format!("processes {failed:?} could not read the checkpoint");
+            Error::new(ErrorKind::Runtime, message).help("the errors of those processes state the reason")
         }
-        Err(fault) => Err(whole(fault.into())),
-    }
+        Err(fault) => fault.into(),
+    };
+    Err(if worst == 1 { Fault::Damaged(error) } else { Fault::Other(error) })
 }

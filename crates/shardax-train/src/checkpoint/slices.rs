@@ -24,7 +24,7 @@ pub(super) struct Runs {
     strides: Vec<(usize, usize)>,
     first: (usize, usize),
     len: usize,
-    at: Vec<usize>,
+    index: Vec<usize>,
     done: bool,
 }
 
@@ -35,7 +35,7 @@ impl Runs {
         let low: Vec<usize> = (0..rank).map(|d| from.start[d].max(to.start[d])).collect();
         let high = (0..rank).map(|d| (from.start[d] + from.shape[d]).min(to.start[d] + to.shape[d]));
         let common: Vec<usize> = high.zip(&low).map(|(high, low)| high.saturating_sub(*low)).collect();
-        // Dimensions that are whole in both blocks are contiguous with the last one that is not.
+        // Dimensions that both blocks contain completely are contiguous with the last one that they do not.
         let mut inner = rank;
         let mut len = element;
         while inner > 0 {
@@ -45,19 +45,24 @@ impl Runs {
                 break;
             }
         }
-        let stride = |shape: &[usize], d: usize| shape[d + 1..].iter().product::<usize>() * element;
-        let all: Vec<(usize, usize)> = (0..rank).map(|d| (stride(from.shape, d), stride(to.shape, d))).collect();
         let done = common.contains(&0);
-        let offset = |start: &[usize], of: &dyn Fn(&(usize, usize)) -> usize| {
-            (0..rank).map(|d| low[d].saturating_sub(start[d]) * of(&all[d])).sum::<usize>()
-        };
         let first = match done {
             true => (0, 0),
-            false => (offset(from.start, &|s| s.0), offset(to.start, &|s| s.1)),
+            false => (offset(from, &low, element), offset(to, &low, element)),
         };
-        let shape = common[..inner].to_vec();
-        Runs { at: vec![0; inner], shape, strides: all[..inner].to_vec(), first, len, done }
+        let strides = (0..inner).map(|d| (stride(from.shape, d, element), stride(to.shape, d, element))).collect();
+        Runs { index: vec![0; inner], shape: common[..inner].to_vec(), strides, first, len, done }
     }
+}
+
+/// The distance in bytes between neighbours along dimension `d` of a row-major array.
+fn stride(shape: &[usize], d: usize, element: usize) -> usize {
+    shape[d + 1..].iter().product::<usize>() * element
+}
+
+/// The offset in bytes of the element at `index` in a block.
+fn offset(block: Block<'_>, index: &[usize], element: usize) -> usize {
+    (0..index.len()).map(|d| index[d].saturating_sub(block.start[d]) * stride(block.shape, d, element)).sum()
 }
 
 impl Iterator for Runs {
@@ -67,18 +72,20 @@ impl Iterator for Runs {
         if self.done || self.len == 0 {
             return None;
         }
-        let place = |of: &dyn Fn(&(usize, usize)) -> usize| -> usize {
-            self.at.iter().zip(&self.strides).map(|(at, stride)| at * of(stride)).sum()
-        };
-        let run = Run { from: self.first.0 + place(&|s| s.0), to: self.first.1 + place(&|s| s.1), len: self.len };
+        let mut run = Run { from: self.first.0, to: self.first.1, len: self.len };
+        for (index, (from, to)) in self.index.iter().zip(&self.strides) {
+            run.from += index * from;
+            run.to += index * to;
+        }
+        // The next index in row-major order.
         self.done = true;
-        for d in (0..self.at.len()).rev() {
-            self.at[d] += 1;
-            if self.at[d] < self.shape[d] {
+        for d in (0..self.index.len()).rev() {
+            self.index[d] += 1;
+            if self.index[d] < self.shape[d] {
                 self.done = false;
                 break;
             }
-            self.at[d] = 0;
+            self.index[d] = 0;
         }
         Some(run)
     }

@@ -1,5 +1,6 @@
 //! Snapshots of trees for a save. For a background save the arrays' buffers are retained first, which takes no time.
-//! The thread then copies them before anything else: only a step that donates them waits, and only for the copy.
+//! The thread then copies them before anything else, so that only a step that donates them waits, and only for the
+//! copy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use shardax::prelude::*;
 use shardax::process_count;
 
 use super::format::number_text;
-use super::parallel::each;
+use super::parallel::map_parallel;
 
 /// A snapshot of a tree.
 pub(super) struct Snapshot {
@@ -48,14 +49,14 @@ pub(super) enum Data {
     /// A buffer on the device, which cannot be donated until it is copied.
     Retained(Retained),
     /// A buffer on the device, which the waiting caller does not donate.
-    There(Array),
+    InPlace(Array),
 }
 
 impl Data {
     /// Calls `f` with the bytes.
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         match self {
-            Data::There(array) => array.with_bytes(f),
+            Data::InPlace(array) => array.with_bytes(f),
             Data::Retained(held) => {
                 let mut bytes = Vec::new();
                 held.copy_to(&mut bytes)?;
@@ -102,7 +103,7 @@ impl Memory {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Keep {
     /// The caller waits for the save and donates nothing. Waits for the values.
-    There,
+    InPlace,
     /// The buffers are retained until [`Snapshot::copied`].
     Retained,
 }
@@ -126,7 +127,7 @@ impl Snapshot {
             let path = &*path;
             parts.iter_mut().map(move |part| (path, part))
         });
-        each(
+        map_parallel(
             parts.collect(),
             || (),
             |(), (path, part)| {
@@ -165,9 +166,9 @@ impl ArrayCopy {
                 bytes_each: array.dtype().byte_size(),
                 data: match keep {
                     Keep::Retained => Data::Retained(data.retain()?),
-                    Keep::There => {
+                    Keep::InPlace => {
                         data.block_until_ready()?;
-                        Data::There(data)
+                        Data::InPlace(data)
                     }
                 },
             });

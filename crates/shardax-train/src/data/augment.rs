@@ -1,5 +1,7 @@
 //! Random augmentation of images.
 
+use std::ops::Range;
+
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
@@ -8,12 +10,12 @@ use super::{Example, HostArray};
 /// Random augmentation of images, uint8 `[rows, columns, channels]`, on the host: flips, crops, colours, cutouts, in
 /// this order.
 ///
-/// The changes of an image depend only on the seed and on its number in the stream. A resumed run sees the same
-/// images, for any number of threads.
+/// The changes of an image depend only on the seed and on its number in the stream, so that a resumed run sees the same
+/// images for any number of threads.
 ///
 /// ```
 /// use shardax_train::data::{Augment, Example, HostArray, Source, Stream};
-/// let image = |i: usize| Ok(Example::from([("image".to_owned(), HostArray::of(&[i as u8; 8 * 8 * 3], &[8, 8, 3])?)]));
+/// let image = |i: usize| Ok(Example::from([("image".to_owned(), HostArray::from_slice(&[i as u8; 8 * 8 * 3], &[8, 8, 3])?)]));
 /// let augment = Augment::new(0).random_flip().random_crop(1).color_jitter(0.2).cutout(3);
 /// let mut batches =
 ///     (100usize, image).stream().enumerate().parallel_map(2, move |item| augment.example(item)).batch(16).prefetch(2);
@@ -80,8 +82,8 @@ impl Augment {
     pub fn example(&self, (number, mut example): (u64, Example)) -> Result<Example> {
         let Some(image) = example.get_mut("image") else {
             let names: Vec<&String> = example.keys().collect();
-            let what = format!("an example without `image` cannot be augmented; it has {names:?}");
-            return Err(Error::new(ErrorKind::Value, what).help("call the image so"));
+            let message = format!("an example without `image` cannot be augmented; it has {names:?}");
+            return Err(Error::new(ErrorKind::Value, message).help("name the image `image`"));
         };
         *image = self.image(number, image)?;
         Ok(example)
@@ -96,14 +98,16 @@ impl Augment {
         let sizes = match image.shape() {
             &[rows, columns, channels] if image.dtype() == DType::U8 => Sizes { rows, columns, channels },
             shape => {
-                let what =
+                let message =
                     format!("Augment: an image is uint8 [rows, columns, channels], got {}{shape:?}", image.dtype());
-                return Err(Error::new(ErrorKind::Value, what).help("augment before numbers are scaled").at(location));
+                return Err(Error::new(ErrorKind::Value, message)
+                    .help("augment before numbers are scaled")
+                    .at(location));
             }
         };
         if !self.color.is_finite() {
-            let what = format!("Augment: the strength of color_jitter must be finite, got {}", self.color);
-            return Err(Error::new(ErrorKind::Value, what).help("give a strength from 0 to 1").at(location));
+            let message = format!("Augment: the strength of color_jitter must be finite, got {}", self.color);
+            return Err(Error::new(ErrorKind::Value, message).help("use a strength from 0 to 1").at(location));
         }
         // The multiplication makes neighbouring numbers independent.
         let mut random = fastrand::Rng::with_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -121,36 +125,41 @@ impl Augment {
     fn moved(&self, pixels: &[u8], sizes: Sizes, random: &mut fastrand::Rng) -> Vec<u8> {
         let Sizes { rows, columns, channels } = sizes;
         let flip = self.flip && random.bool();
-        let mut shift = || if self.padding > 0 { random.usize(0..=self.padding.saturating_mul(2)) } else { 0 };
-        let (down, right) = (shift(), shift());
+        let (down, right) = (self.random_shift(random), self.random_shift(random));
         if !flip && (down, right) == (self.padding, self.padding) {
             return pixels.to_vec();
         }
         let mut out = vec![0; pixels.len()];
-        // The source pixel of `at`.
-        let from =
-            |at: usize, shift: usize, size: usize| (at + shift).checked_sub(self.padding).filter(|at| *at < size);
         for (row, line) in out.chunks_exact_mut((columns * channels).max(1)).enumerate() {
-            let Some(row) = from(row, down, rows) else { continue };
+            let Some(row) = self.source_index(row, down, rows) else { continue };
             for (column, pixel) in line.chunks_exact_mut(channels.max(1)).enumerate() {
-                let Some(column) = from(column, right, columns) else { continue };
+                let Some(column) = self.source_index(column, right, columns) else { continue };
                 let column = if flip { columns - 1 - column } else { column };
-                let at = (row * columns + column) * channels;
-                pixel.copy_from_slice(&pixels[at..at + channels]);
+                let start = (row * columns + column) * channels;
+                pixel.copy_from_slice(&pixels[start..start + channels]);
             }
         }
         out
     }
 
+    fn random_shift(&self, random: &mut fastrand::Rng) -> usize {
+        if self.padding > 0 { random.usize(0..=self.padding.saturating_mul(2)) } else { 0 }
+    }
+
+    /// The source row or column of a pixel; `None` if it is in the padding.
+    fn source_index(&self, index: usize, shift: usize, size: usize) -> Option<usize> {
+        (index + shift).checked_sub(self.padding).filter(|index| *index < size)
+    }
+
+    /// A random factor of brightness, contrast or saturation.
+    fn random_factor(&self, random: &mut fastrand::Rng) -> f32 {
+        (1.0 + self.color * (2.0 * random.f32() - 1.0)).max(0.0)
+    }
+
     /// Changes brightness, contrast and saturation.
     fn colored(&self, pixels: &mut [u8], channels: usize, random: &mut fastrand::Rng) {
-        let mut factor = || (1.0 + self.color * (2.0 * random.f32() - 1.0)).max(0.0);
-        let (brightness, contrast, saturation) = (factor(), factor(), factor());
-        let grey = |pixel: &[u8]| match *pixel {
-            // The weights of ITU-R BT.601.
-            [r, g, b] => 0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b),
-            _ => pixel.iter().map(|v| f32::from(*v)).sum::<f32>() / channels as f32,
-        };
+        let (brightness, contrast, saturation) =
+            (self.random_factor(random), self.random_factor(random), self.random_factor(random));
         let channels = channels.max(1);
         let count = (pixels.len() / channels).max(1) as f32;
         let mean = pixels.chunks_exact(channels).map(grey).sum::<f32>() / count;
@@ -175,17 +184,28 @@ impl Augment {
         let mean: Vec<u8> = (0..channels)
             .map(|c| (pixels.iter().skip(c).step_by(channels).map(|v| u64::from(*v)).sum::<u64>() / count as u64) as u8)
             .collect();
-        let mut span = |size: usize| {
-            let begin = random.usize(0..size) as i64 - (self.cutout / 2) as i64;
-            let end = begin.saturating_add(self.cutout as i64).min(size as i64);
-            begin.max(0) as usize..end.max(0) as usize
-        };
-        let (down, across) = (span(rows), span(columns));
+        let (down, across) = (self.random_span(rows, random), self.random_span(columns, random));
         for row in down {
             for column in across.clone() {
-                let at = (row * columns + column) * channels;
-                pixels[at..at + channels].copy_from_slice(&mean);
+                let start = (row * columns + column) * channels;
+                pixels[start..start + channels].copy_from_slice(&mean);
             }
         }
+    }
+
+    /// The rows or columns of a square around a random pixel. The square may extend beyond the image.
+    fn random_span(&self, size: usize, random: &mut fastrand::Rng) -> Range<usize> {
+        let begin = random.usize(0..size) as i64 - (self.cutout / 2) as i64;
+        let end = begin.saturating_add(self.cutout as i64).min(size as i64);
+        begin.max(0) as usize..end.max(0) as usize
+    }
+}
+
+/// The brightness of a pixel.
+fn grey(pixel: &[u8]) -> f32 {
+    match *pixel {
+        // The weights of ITU-R BT.601.
+        [r, g, b] => 0.299 * f32::from(r) + 0.587 * f32::from(g) + 0.114 * f32::from(b),
+        _ => pixel.iter().map(|v| f32::from(*v)).sum::<f32>() / pixel.len() as f32,
     }
 }

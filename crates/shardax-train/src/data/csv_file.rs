@@ -18,7 +18,7 @@ pub enum Missing {
     Value(f32),
     /// The value of the line before; an error in the first line.
     Previous,
-    /// The line is left out.
+    /// The line is skipped.
     SkipLine,
 }
 
@@ -92,7 +92,7 @@ impl CsvOptions {
         self
     }
 
-    /// Sets what becomes of cells without a number. Default [`Missing::Error`].
+    /// Sets the treatment of cells without a number. Default [`Missing::Error`].
     pub fn missing(mut self, missing: Missing) -> Self {
         self.missing = missing;
         self
@@ -122,23 +122,18 @@ impl CsvOptions {
             .has_headers(self.names.is_none())
             .delimiter(self.delimiter)
             .from_reader(file);
-        let wrong = |line: u64, byte: u64, what: String| {
-            let message = format!("{} line {line}, at byte {byte}: {what}", path.display());
-            Error::new(ErrorKind::Value, message)
-                .help("a line holds a number for each of the columns that the first names")
-        };
-        let names = self.column_names(&mut reader).map_err(|what| wrong(1, 0, what))?;
+        let names = self.column_names(&mut reader).map_err(|problem| wrong_line(path, 1, 0, &problem))?;
         let mut columns = self.chosen(&names).map_err(|error| error.context(path.display()))?;
         let mut record = ::csv::StringRecord::new();
         loop {
-            let at = reader.position().clone();
-            let wrong = |what: String| wrong(at.line(), at.byte(), what);
+            let position = reader.position().clone();
+            let wrong = |problem: String| wrong_line(path, position.line(), position.byte(), &problem);
             if !reader.read_record(&mut record).map_err(|error| wrong(error.to_string()))? {
                 break;
             }
             if record.len() != names.len() {
                 return Err(wrong(format!(
-                    "it has {} columns, and the first line names {}",
+                    "it has {} columns, but the first line names {}",
                     record.len(),
                     names.len()
                 )));
@@ -146,7 +141,10 @@ impl CsvOptions {
             self.read_line(&record, &mut columns).map_err(|problem| match problem {
                 Problem::Missing(column) => {
                     let message = wrong(format!("column {column:?} has no number"));
-                    message.help("choose what becomes of it: `CsvOptions::new().missing(Missing::Value(f32::NAN))`, `Previous` or `SkipLine`")
+                    message.help(
+                        "choose a treatment of such cells with `CsvOptions::missing`: `Missing::Value(f32::NAN)`, \
+                         `Previous` or `SkipLine`",
+                    )
                 }
                 Problem::Odd(what) => wrong(what),
             })?;
@@ -157,10 +155,10 @@ impl CsvOptions {
         }
         let arrays = columns.into_iter().map(|column| {
             let array = match column.is_date {
-                true => HostArray::of(&column.values, &[column.values.len()]),
+                true => HostArray::from_slice(&column.values, &[column.values.len()]),
                 false => {
                     let narrow: Vec<f32> = column.values.iter().map(|v| *v as f32).collect();
-                    HostArray::of(&narrow, &[narrow.len()])
+                    HostArray::from_slice(&narrow, &[narrow.len()])
                 }
             };
             Ok((column.name, array?))
@@ -168,7 +166,7 @@ impl CsvOptions {
         InMemory::new(arrays.collect::<Result<Vec<_>>>()?)
     }
 
-    /// The names of all columns of the table.
+    /// The names of all columns of the table. A byte order mark, which some programs write, is not part of a name.
     fn column_names<R: Read>(&self, reader: &mut ::csv::Reader<R>) -> std::result::Result<Vec<String>, String> {
         let names = match &self.names {
             Some(names) => names.clone(),
@@ -185,19 +183,13 @@ impl CsvOptions {
 
     /// The columns to read, each with its place in a line.
     fn chosen(&self, names: &[String]) -> Result<Vec<Column>> {
-        let place = |name: &String| {
-            names.iter().position(|known| known == name).ok_or_else(|| {
-                Error::new(ErrorKind::Value, format!("the table has no column {name:?}: it has {names:?}"))
-                    .help("names are those of the first line; `names` names the columns of a table without such a line")
-            })
-        };
-        self.dates.iter().try_for_each(|name| place(name).map(drop))?;
-        let chosen = self.columns.as_deref().unwrap_or(names);
-        let column = |name: &String| {
-            let is_date = self.dates.contains(name);
-            Ok(Column { name: name.clone(), place: place(name)?, is_date, values: Vec::new() })
-        };
-        chosen.iter().map(column).collect()
+        self.dates.iter().try_for_each(|name| place_of(names, name).map(drop))?;
+        let mut columns = Vec::new();
+        for name in self.columns.as_deref().unwrap_or(names) {
+            let (place, is_date) = (place_of(names, name)?, self.dates.contains(name));
+            columns.push(Column { name: name.clone(), place, is_date, values: Vec::new() });
+        }
+        Ok(columns)
     }
 
     fn read_line(&self, record: &::csv::StringRecord, columns: &mut [Column]) -> std::result::Result<(), Problem> {
@@ -229,6 +221,20 @@ impl CsvOptions {
         columns.iter_mut().zip(values).for_each(|(column, value)| column.values.push(value));
         Ok(())
     }
+}
+
+/// The index of the column with this name.
+fn place_of(names: &[String], name: &String) -> Result<usize> {
+    names.iter().position(|known| known == name).ok_or_else(|| {
+        Error::new(ErrorKind::Value, format!("the table has no column {name:?}: it has {names:?}")).help(
+            "use a name from the first line, or name the columns with `CsvOptions::names` if the first line has no names",
+        )
+    })
+}
+
+fn wrong_line(path: &Path, line: u64, byte: u64, problem: &str) -> Error {
+    Error::new(ErrorKind::Value, format!("{} line {line}, at byte {byte}: {problem}", path.display()))
+        .help("a line must have a number for each of the columns that the first line names")
 }
 
 /// The error of a line.
@@ -267,7 +273,7 @@ fn days(text: &str) -> Option<f64> {
 }
 
 /// Reads a table of numbers with the columns' names in its first line, which may be a gzip file. An example has each
-/// column by its name, float32 `[]`. [`CsvOptions`] chooses columns, and says what becomes of gaps.
+/// column by its name, float32 `[]`. Use [`CsvOptions`] to choose columns, and a treatment of gaps.
 ///
 /// ```
 /// use shardax_train::data::{Source, csv};

@@ -54,6 +54,7 @@ impl Dataset {
     }
 
     fn read_csv(reader: impl Read, image_shape: &[usize], scale: f32) -> Result<Dataset> {
+        // Checked before any line is read, so that wrong arguments are not reported as damaged data.
         if !scale.is_normal() {
             let what = format!("pixels are divided by `scale`, which must be finite and not 0, got {scale}");
             return Err(Error::new(ErrorKind::Value, what));
@@ -67,22 +68,21 @@ impl Dataset {
         let pixels = numbers - 1;
         let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Lines::new(reader));
         for (line, record) in reader.records().enumerate() {
-            let wrong = |what: String| {
-                Error::new(ErrorKind::Value, format!("line {} of the data: {what}", line + 1)).help(format!(
-                    "a line holds the {pixels} pixels of an image of shape {image_shape:?}, then its label"
+            let wrong = |problem: String| {
+                Error::new(ErrorKind::Value, format!("line {} of the data: {problem}", line + 1)).help(format!(
+                    "a line must have the {pixels} pixels of an image of shape {image_shape:?}, then its label"
                 ))
             };
             let record = record.map_err(|e| wrong(e.to_string()))?;
             if record.len() != numbers {
                 return Err(wrong(format!("it has {} numbers, not {numbers}", record.len())));
             }
-            let number = |field: &str| wrong(format!("{field:?} is not a number"));
             for field in record.iter().take(pixels) {
-                let pixel: f32 = field.trim().parse().map_err(|_| number(field))?;
+                let pixel: f32 = field.trim().parse().map_err(|_| wrong(format!("{field:?} is not a number")))?;
                 data.images.push(pixel / scale);
             }
             for field in record.iter().skip(pixels) {
-                data.labels.push(field.trim().parse().map_err(|_| number(field))?);
+                data.labels.push(field.trim().parse().map_err(|_| wrong(format!("{field:?} is not a number")))?);
             }
         }
         Ok(data)
@@ -143,8 +143,8 @@ impl Dataset {
         let n = n.min(self.len());
         let images = self.images.split_off(n * self.pixels());
         let labels = self.labels.split_off(n);
-        let rest = Dataset { images, image_shape: self.image_shape.clone(), labels };
-        (self, rest)
+        let remainder = Dataset { images, image_shape: self.image_shape.clone(), labels };
+        (self, remainder)
     }
 
     fn select(&self, order: &[usize]) -> Dataset {

@@ -20,7 +20,7 @@ pub struct HostArray {
 /// The named arrays of an example, or of a batch.
 pub type Example = BTreeMap<String, HostArray>;
 
-/// A named array of an example, from its elements and their shape. Fails when their number is not that of the shape.
+/// Creates a named array of an example. Fails if the number of elements does not match the shape.
 ///
 /// ```
 /// use shardax_train::data::{Example, arrays, field};
@@ -36,7 +36,7 @@ pub fn field<T: Element>(
     elements: &[T],
     shape: impl AsRef<[usize]>,
 ) -> Result<(String, HostArray)> {
-    Ok((name.into(), HostArray::of(elements, shape.as_ref())?))
+    Ok((name.into(), HostArray::from_slice(elements, shape.as_ref())?))
 }
 
 /// The arrays of an example or a batch by their names, copied to the default device: see [`field`].
@@ -44,30 +44,30 @@ pub fn field<T: Element>(
 /// Fails for a name that the example does not have.
 #[track_caller]
 pub fn arrays<const N: usize>(example: &Example, names: [&str; N]) -> Result<[Array; N]> {
-    let mut found = Vec::with_capacity(N);
+    let mut arrays = Vec::with_capacity(N);
     for name in names {
         let Some(x) = example.get(name) else {
-            let what = format!("the example has no {name:?}: it has {:?}", example.keys().collect::<Vec<_>>());
-            return Err(Error::new(ErrorKind::Value, what).at(std::panic::Location::caller()));
+            let message = format!("the example has no {name:?}: it has {:?}", example.keys().collect::<Vec<_>>());
+            return Err(Error::new(ErrorKind::Value, message).at(std::panic::Location::caller()));
         };
-        found.push(x.to_array()?);
+        arrays.push(x.to_array()?);
     }
-    found
+    arrays
         .try_into()
         .map_err(|_| Error::new(ErrorKind::Runtime, "internal error: arrays of an example; please report this"))
 }
 
 impl HostArray {
-    /// Creates an array of these elements. Fails when their number is not that of the shape.
+    /// Creates an array of these elements. Fails if their number does not match the shape.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
-    /// let x = HostArray::of(&[1.0f32, 2.0], &[2])?;
+    /// let x = HostArray::from_slice(&[1.0f32, 2.0], &[2])?;
     /// assert_eq!(x.to_array()?.to_vec::<f32>()?, [1.0, 2.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn of<T: Element>(elements: &[T], shape: &[usize]) -> Result<HostArray> {
+    pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<HostArray> {
         let mut bytes = Vec::with_capacity(std::mem::size_of_val(elements));
         match T::as_bytes(elements) {
             Some(all) => bytes.extend_from_slice(all),
@@ -76,14 +76,14 @@ impl HostArray {
         HostArray::from_bytes(bytes, T::DTYPE, shape)
     }
 
-    /// Creates an array of bytes in native byte order. Fails when their number is not that of dtype and shape.
+    /// Creates an array of bytes in native byte order. Fails if their number does not match dtype and shape.
     #[track_caller]
     pub fn from_bytes(bytes: Vec<u8>, dtype: DType, shape: &[usize]) -> Result<HostArray> {
         let want = shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
         if want != Some(bytes.len()) {
-            let what = format!("{dtype}{shape:?} takes another number of bytes than {}", bytes.len());
-            return Err(Error::new(ErrorKind::Value, what)
-                .help("give as many elements as the product of the shape")
+            let message = format!("an array {dtype}{shape:?} does not have {} bytes", bytes.len());
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("pass as many elements as the product of the shape")
                 .at(std::panic::Location::caller()));
         }
         Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
@@ -108,9 +108,9 @@ impl HostArray {
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
-            let what = format!("host values of {} cannot be read as {}", self.dtype, T::DTYPE);
-            return Err(Error::new(ErrorKind::Type, what)
-                .help("read them as they are, and convert each")
+            let message = format!("host values of {} cannot be read as {}", self.dtype, T::DTYPE);
+            return Err(Error::new(ErrorKind::Type, message)
+                .help("read them with their dtype, and convert each value")
                 .at(std::panic::Location::caller()));
         }
         Ok(self.bytes.chunks_exact(self.dtype.byte_size()).map(T::read).collect())
@@ -123,9 +123,10 @@ impl HostArray {
     }
 
     /// Copies the values to a device or a sharding, as [`Array::from_slice_on`] does. Over devices of several
-    /// processes, the values are the whole array and must be the same on each process. If they are this process's part,
-    /// such as of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process): it does not communicate,
-    /// so that a stream's threads may call it.
+    /// processes, the values are the entire array and must be the same on each process. If they are this process's
+    /// part,
+    /// for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That does not
+    /// communicate, so that a stream's threads can call it.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
         Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)
@@ -152,8 +153,8 @@ impl HostArray {
         let bytes = (self.bytes.len() / *entries).checked_mul(count).filter(|bytes| room(*bytes as u64).is_ok());
         let fits = bytes.filter(|bytes| self.bytes.try_reserve(bytes.saturating_sub(self.bytes.len())).is_ok());
         let Some(bytes) = fits else {
-            let what = format!("{count} entries of {}{:?} do not fit in memory", self.dtype, &self.shape[1..]);
-            return Err(Error::new(ErrorKind::Value, what).help("take smaller batches"));
+            let message = format!("{count} entries of {}{:?} do not fit in memory", self.dtype, &self.shape[1..]);
+            return Err(Error::new(ErrorKind::Value, message).help("use smaller batches"));
         };
         *entries = count;
         self.bytes.resize(bytes, 0);
@@ -168,16 +169,16 @@ pub(super) fn stack(examples: &[Example]) -> Result<Example> {
     for (name, like) in first {
         let mut parts = Vec::with_capacity(examples.len());
         for (at, example) in examples.iter().enumerate() {
-            let found = example.get(name).filter(|x| (x.dtype, &x.shape) == (like.dtype, &like.shape));
-            let Some(x) = found.filter(|_| example.len() == first.len()) else {
+            let matching = example.get(name).filter(|x| (x.dtype, &x.shape) == (like.dtype, &like.shape));
+            let Some(x) = matching.filter(|_| example.len() == first.len()) else {
                 let has: Vec<String> =
                     example.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype, x.shape)).collect();
-                let what = format!(
-                    "example {at} of a batch has {has:?}, and the first has {name}: {}{:?}",
+                let message = format!(
+                    "example {at} of a batch has {has:?}, but the first has {name}: {}{:?}",
                     like.dtype, like.shape
                 );
-                return Err(Error::new(ErrorKind::Value, what).help(
-                    "examples of a batch have the same names, dtypes and shapes: `map` them to one, or pad them",
+                return Err(Error::new(ErrorKind::Value, message).help(
+                    "examples of a batch must have the same names, dtypes and shapes: convert them with `map`, or pad them",
                 ));
             };
             parts.push(x.bytes.as_slice());

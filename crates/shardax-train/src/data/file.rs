@@ -12,12 +12,14 @@ use shardax::error::{Error, ErrorKind, Result};
 /// The error of a file that is damaged or of another format.
 pub(crate) fn wrong(path: &Path, offset: u64, what: impl Display) -> Error {
     let message = format!("{} is damaged, or of another format: at byte {offset}, {what}", path.display());
-    Error::new(ErrorKind::Value, message).help("get the file again; a gzip file's bytes are counted unpacked")
+    Error::new(ErrorKind::Value, message)
+        .help("get the file again; in a gzip file, the offset is in the decompressed bytes")
 }
 
 /// The error of a file that cannot be read.
 pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Runtime, format!("cannot read {}: {error}", path.display())).help("look at the path")
+    Error::new(ErrorKind::Runtime, format!("cannot read {}: {error}", path.display()))
+        .help("check that the path is correct and that this user may use it")
 }
 
 /// Reads a file as text.
@@ -25,20 +27,21 @@ pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Error {
 pub(crate) fn text(path: &Path) -> Result<String> {
     let bytes = read(path).map_err(|error| unreadable(path, &error))?;
     String::from_utf8(bytes).map_err(|error| {
-        let what = format!("at byte {}, {} is not a text in UTF-8", error.utf8_error().valid_up_to(), path.display());
-        Error::new(ErrorKind::Value, what).help("convert it (`iconv -t utf-8`), or take its bytes as tokens")
+        let message =
+            format!("at byte {}, {} is not a text in UTF-8", error.utf8_error().valid_up_to(), path.display());
+        Error::new(ErrorKind::Value, message).help("convert it (`iconv -t utf-8`), or use its bytes as tokens")
     })
 }
 
 /// Opens a regular file. Opening a FIFO would block, and a device may have no end.
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     let about = fs::metadata(path)?;
-    let what = match about.file_type() {
+    let message = match about.file_type() {
         kind if kind.is_file() => return fs::File::open(path),
-        kind if kind.is_dir() => "it is a folder, and a file is needed",
-        _ => "it is a FIFO, a socket or a device, and a regular file is needed",
+        kind if kind.is_dir() => "it is a folder, but a file is needed",
+        _ => "it is a FIFO, a socket or a device, but a regular file is needed",
     };
-    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
 /// Reads the bytes of a regular file.
@@ -68,34 +71,38 @@ pub(crate) fn room(more: u64) -> io::Result<()> {
     if more < 64 << 20 {
         return Ok(());
     }
-    let left = memory_left();
-    match more <= left {
+    let free = free_memory();
+    match more <= free {
         true => Ok(()),
         false => {
-            let what = format!("{more} bytes do not fit in memory, of which {left} bytes are left");
-            Err(io::Error::new(io::ErrorKind::OutOfMemory, what))
+            let message = format!("{more} bytes do not fit in memory: only {free} bytes are free");
+            Err(io::Error::new(io::ErrorKind::OutOfMemory, message))
         }
     }
 }
 
-/// Fails if `count` items of `each` bytes do not fit in memory; `what` names the whole.
+/// Fails if `count` items of `each` bytes do not fit in memory. `what` names all of them in the error.
 pub(super) fn room_for(count: usize, each: usize, what: &str, help: &str) -> Result<()> {
     room((count as u64).saturating_mul(each as u64))
         .map_err(|error| Error::new(ErrorKind::Value, format!("{what}: {error}")).help(help))
 }
 
-/// The memory that this program can still allocate, in bytes; the maximum if the system does not say.
-fn memory_left() -> u64 {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+/// The memory that this program can still allocate, in bytes; the maximum if the system does not report it.
+fn free_memory() -> u64 {
     let about = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = about.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
     let machine = machine.and_then(|kib| kib.parse::<u64>().ok()).map(|kib| kib.saturating_mul(1024));
-    let group = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
+    let group = read_number("/sys/fs/cgroup/memory.max").zip(read_number("/sys/fs/cgroup/memory.current"));
     let group = group.map(|(most, used)| most.saturating_sub(used));
     machine.into_iter().chain(group).min().unwrap_or(isize::MAX as u64)
 }
 
-/// The decompressed size from which the ratio is checked, and the largest ratio; tables and images stay far below it.
+/// The number in a file; `None` if it cannot be read or is not a number.
+fn read_number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The decompressed size from which the ratio is checked, and the largest ratio, which tables and images do not reach.
 const SUSPECT: (u64, u64) = (256 << 20, 200);
 
 /// Opens a file, decompressing gzip files. Returns the size of an uncompressed one. A file that decompresses to
@@ -128,12 +135,12 @@ impl Read for Unpacked {
         if self.count > self.limit {
             let packed = self.gzip.get_mut().stream_position()?;
             if self.count / SUSPECT.1 > packed {
-                let what = format!(
-                    "its first {packed} bytes unpack to more than {} bytes, which no data does: if it is right, unpack \
+                let message = format!(
+                    "its first {packed} bytes unpack to more than {} bytes, which is suspicious: if it is correct, unpack \
                      it with `gzip -d`, and read that",
                     self.count
                 );
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             self.limit += SUSPECT.0;
         }
@@ -159,8 +166,8 @@ impl<R> Lines<R> {
 impl<R: Read> Read for Lines<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(out)?;
-        let last = out[..read].iter().rposition(|b| *b == b'\n');
-        self.since = last.map_or(self.since + read, |at| read - at);
+        let last_newline = out[..read].iter().rposition(|b| *b == b'\n');
+        self.since = last_newline.map_or(self.since + read, |index| read - index);
         match self.since > LONGEST_LINE {
             true => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 16 MiB")),
             false => Ok(read),
@@ -185,17 +192,17 @@ impl Bytes {
 
     /// Reads the next bytes; `what` names them in errors.
     pub fn take(&mut self, count: usize, what: &str) -> Result<Vec<u8>> {
-        let short = |left: u64| format!("{count} bytes of {what} should follow, and {left} do");
+        let too_short = |available: u64| format!("{count} bytes of {what} should follow, but {available} do");
         if let Some(len) = self.len {
-            let left = len.saturating_sub(self.at);
-            if left < count as u64 {
-                return Err(self.wrong(short(left)));
+            let available = len.saturating_sub(self.at);
+            if available < count as u64 {
+                return Err(self.wrong(too_short(available)));
             }
             room(count as u64).map_err(|error| self.broken(&error))?;
         }
         let bytes = read_up_to(&mut self.reader, count as u64).map_err(|error| self.broken(&error))?;
         if bytes.len() < count {
-            return Err(self.wrong(short(bytes.len() as u64)));
+            return Err(self.wrong(too_short(bytes.len() as u64)));
         }
         self.at += count as u64;
         Ok(bytes)
@@ -214,8 +221,8 @@ impl Bytes {
 
     /// True at the end of the file.
     pub fn at_exit(&mut self) -> Result<bool> {
-        let left = self.reader.fill_buf().map(<[u8]>::is_empty);
-        left.map_err(|error| self.broken(&error))
+        let is_empty = self.reader.fill_buf().map(<[u8]>::is_empty);
+        is_empty.map_err(|error| self.broken(&error))
     }
 
     /// Fails if bytes are left.

@@ -66,12 +66,12 @@ impl Source for ImageFolder {
 
     fn get(&self, i: usize) -> Result<Example> {
         let Some((path, label)) = self.files.get(i) else {
-            return Err(Error::new(ErrorKind::Index, format!("image {i} of {} was asked for", self.files.len()))
-                .help("they are counted from 0"));
+            return Err(Error::new(ErrorKind::Index, format!("image {i} of {} was requested", self.files.len()))
+                .help("use an index below that number; the first is 0"));
         };
         let bytes = super::file::read(path).map_err(|error| unreadable(path, &error))?;
         let image = unpack(&bytes, path, self.size)?;
-        Ok(Example::from([("image".to_owned(), image), ("label".to_owned(), HostArray::of(&[*label], &[])?)]))
+        Ok(Example::from([("image".to_owned(), image), ("label".to_owned(), HostArray::from_slice(&[*label], &[])?)]))
     }
 }
 
@@ -92,20 +92,22 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     let image =
         image.map_err(|error| wrong(name, read.position(), format!("the image cannot be unpacked: {error}")))?;
     if is_cut(bytes) {
-        return Err(wrong(name, bytes.len() as u64, "the image goes on, and the file does not"));
+        return Err(wrong(name, bytes.len() as u64, "the file ends before the image"));
     }
     let image = match size {
         None => image,
         // Resizes to exactly this size, without preserving the aspect ratio.
         Some((rows, columns)) => {
             if rows == 0 || columns == 0 {
-                let what = format!("an image of {rows} × {columns} pixels was asked for");
-                return Err(Error::new(ErrorKind::Value, what).help("give `resize` at least one row and one column"));
+                let message = format!("an image of {rows} × {columns} pixels was requested");
+                return Err(
+                    Error::new(ErrorKind::Value, message).help("pass at least one row and one column to `resize`")
+                );
             }
             // At most four channels of float32.
             room((u64::from(rows) * u64::from(columns)).saturating_mul(16)).map_err(|error| {
-                let what = format!("an image of {rows} × {columns} pixels was asked for: {error}");
-                Error::new(ErrorKind::Value, what).help("give `resize` fewer rows and columns")
+                let message = format!("an image of {rows} × {columns} pixels was requested: {error}");
+                Error::new(ErrorKind::Value, message).help("pass fewer rows and columns to `resize`")
             })?;
             image.resize_exact(columns, rows, FilterType::Triangle)
         }
@@ -115,12 +117,12 @@ fn unpack(bytes: &[u8], name: &Path, size: Option<(u32, u32)>) -> Result<HostArr
     HostArray::from_bytes(pixels.into_raw(), DType::U8, &shape)
 }
 
-/// True if a JPEG file ends before its image does: the decoder would fill the rest with grey.
+/// Returns true if a JPEG file ends before its image. The decoder would fill the missing part with grey.
 fn is_cut(bytes: &[u8]) -> bool {
-    let last = |marker: [u8; 2]| bytes.windows(2).rposition(|pair| pair == marker);
-    let (scan, end) = (last([0xff, 0xda]), last([0xff, 0xd9]));
+    let last_scan = bytes.windows(2).rposition(|pair| pair == [0xff, 0xda]);
+    let end = bytes.windows(2).rposition(|pair| pair == [0xff, 0xd9]);
     // Neither marker occurs in compressed data; an end marker before the last scan may be a thumbnail's.
-    bytes.starts_with(&[0xff, 0xd8]) && scan.is_some_and(|scan| end.is_none_or(|end| end < scan))
+    bytes.starts_with(&[0xff, 0xd8]) && last_scan.is_some_and(|scan| end.is_none_or(|end| end < scan))
 }
 
 fn list(root: &Path) -> Result<ImageFolder> {
@@ -128,20 +130,21 @@ fn list(root: &Path) -> Result<ImageFolder> {
     folders.sort();
     let (mut classes, mut files) = (Vec::new(), Vec::new());
     for folder in folders {
-        let mut own = entries(&folder)?;
-        own.retain(|path| {
+        let mut images = entries(&folder)?;
+        images.retain(|path| {
             let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
             matches!(ending.as_str(), "jpg" | "jpeg" | "png")
         });
-        own.sort();
-        if !own.is_empty() {
-            files.extend(own.into_iter().map(|path| (path, classes.len() as i32)));
+        images.sort();
+        if !images.is_empty() {
+            files.extend(images.into_iter().map(|path| (path, classes.len() as i32)));
             classes.push(folder.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
     }
     if files.is_empty() {
-        let what = format!("{} has no folder with a JPEG or PNG file", root.display());
-        return Err(Error::new(ErrorKind::Value, what).help("put the images of each class in a folder of its name"));
+        let message = format!("{} has no folder with a JPEG or PNG file", root.display());
+        return Err(Error::new(ErrorKind::Value, message)
+            .help("put the images of each class in a subfolder with the name of the class"));
     }
     Ok(ImageFolder { classes, files, size: None })
 }

@@ -34,9 +34,9 @@ impl<S: Stream> Mix<S> {
         let (streams, weights): (Vec<S>, Vec<f64>) = streams.into_iter().unzip();
         let sum: f64 = weights.iter().sum();
         if weights.iter().any(|w| *w < 0.0) || !(sum.is_finite() && sum > 0.0) {
-            let what = format!("weights of streams must be finite, not negative, and not all 0, got {weights:?}");
-            return Err(Error::new(ErrorKind::Value, what)
-                .help("give each stream its share")
+            let message = format!("weights of streams must be finite, not negative, and not all 0, got {weights:?}");
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("pass a share for each stream")
                 .at(std::panic::Location::caller()));
         }
         let mut limit = 0.0;
@@ -54,11 +54,12 @@ impl<S: Stream> Stream for Mix<S> {
     fn next_item(&mut self) -> Option<Result<S::Item>> {
         // Depends on the item's number alone, so that the position is a number.
         let seed = self.seed ^ self.given.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let at = fastrand::Rng::with_seed(seed).f64();
-        // Rounding may leave the last limit below 1; a stream of weight 0 is never chosen.
-        let last = self.limits.iter().rposition(|limit| Some(limit) == self.limits.last())?;
-        let first_of_last = self.limits.iter().position(|limit| limit == &self.limits[last])?;
-        let chosen = self.limits.iter().position(|limit| at < *limit).unwrap_or(first_of_last);
+        let draw = fastrand::Rng::with_seed(seed).f64();
+        // Rounding may leave the last limit below 1. Then the last stream is chosen whose weight is not 0, which is the
+        // first with the last limit.
+        let last_limit = self.limits.last()?;
+        let last_with_weight = self.limits.iter().position(|limit| limit == last_limit)?;
+        let chosen = self.limits.iter().position(|limit| draw < *limit).unwrap_or(last_with_weight);
         self.given = self.given.wrapping_add(1);
         self.streams[chosen].next_item()
     }
@@ -72,8 +73,8 @@ impl<S: Stream> Stream for Mix<S> {
         let given = number(position, "given")?;
         let positions =
             position["streams"].as_array().filter(|all| all.len() == self.streams.len()).ok_or_else(|| {
-                let what = format!("the position {position} is not one of {} streams", self.streams.len());
-                Error::new(ErrorKind::Value, what).help("mix the same streams as before")
+                let message = format!("the position {position} does not belong to {} streams", self.streams.len());
+                Error::new(ErrorKind::Value, message).help("mix the same streams as before")
             })?;
         self.given = given;
         self.streams.iter_mut().zip(positions).try_for_each(|(stream, position)| stream.seek(position))

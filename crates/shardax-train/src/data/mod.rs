@@ -9,7 +9,7 @@
 //! use shardax_nn::prelude::*;
 //! use shardax_train::data::{Example, HostArray, Source, Stream};
 //!
-//! let numbers = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[i as f32, 1.0], &[2])?)]));
+//! let numbers = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as f32, 1.0], &[2])?)]));
 //! let make = || (100usize, numbers).stream().shuffled(7).batch(8);
 //! let mut batches = make();
 //! batches.next_item().expect("a batch")?;

@@ -1,5 +1,6 @@
 //! NumPy's files: `.npy`, and `.npz`, which is a zip file of them.
 
+use std::fmt::Display;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -18,20 +19,22 @@ use super::{Example, HostArray};
 #[track_caller]
 pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
-    let path = path.as_ref();
-    let open = || open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-    let opened = open().map_err(|error| unreadable(path, &error));
-    let read = opened.and_then(|(len, file)| match parse(path, "", len, &mut BufReader::new(file))? {
-        Parsed::Array(array) => Ok(array),
-        Parsed::Other(descr) => {
-            let what = format!("{} has no numbers: its dtype is {descr:?}", path.display());
-            Err(Error::new(ErrorKind::Type, what).help("save numbers, such as indices into a list of texts"))
-        }
-    });
-    read.map_err(|error| error.at(location))
+    read(path.as_ref()).map_err(|error| error.at(location))
 }
 
-/// Reads the arrays in a `.npz` file by name. Entries of texts or objects are left out, with a warning.
+fn read(path: &Path) -> Result<HostArray> {
+    let file = open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (len, file) = file.map_err(|error| unreadable(path, &error))?;
+    match parse(path, "", len, &mut BufReader::new(file))? {
+        Parsed::Array(array) => Ok(array),
+        Parsed::Other(descr) => {
+            let message = format!("{} has no numbers: its dtype is {descr:?}", path.display());
+            Err(Error::new(ErrorKind::Type, message).help("save numbers, such as indices into a list of texts"))
+        }
+    }
+}
+
+/// Reads the arrays in a `.npz` file by name. Entries of texts or objects are skipped, with a warning.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();
@@ -45,13 +48,14 @@ fn unpack(path: &Path) -> Result<Example> {
     let tail = file.seek(SeekFrom::Start(end.saturating_sub(66_000))).and_then(|_| read_up_to(&mut file, 66_000));
     let tail = tail.map_err(|error| unreadable(path, &error))?;
     if !tail.windows(4).any(|bytes| bytes == b"PK\x05\x06") {
-        return Err(wrong(path, end, "it is not a zip file: its directory is not there"));
+        return Err(wrong(path, end, "it is not a zip file: its directory is missing"));
     }
-    let broken = |at: u64, error: zip::result::ZipError| wrong(path, at, format!("it is not a zip file: {error}"));
-    let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| broken(end, error))?;
+    let mut archive = zip::ZipArchive::new(BufReader::new(file))
+        .map_err(|error| wrong(path, end, format!("it is not a zip file: {error}")))?;
     let mut out = Example::new();
-    for at in 0..archive.len() {
-        let mut entry = archive.by_index(at).map_err(|error| broken(0, error))?;
+    for index in 0..archive.len() {
+        let mut entry =
+            archive.by_index(index).map_err(|error| wrong(path, 0, format!("it is not a zip file: {error}")))?;
         let (name, len) = (entry.name().to_owned(), entry.size());
         let array = parse(path, &format!(" of the entry {name:?}"), len, &mut entry)?;
         match array {
@@ -60,7 +64,7 @@ fn unpack(path: &Path) -> Result<Example> {
             }
             Parsed::Other(descr) => warn(
                 &format!(
-                    "{}: the entry {name:?} has no numbers, and is left out: its dtype is {descr:?}",
+                    "{}: skipping the entry {name:?}, which has no numbers: its dtype is {descr:?}",
                     path.display()
                 ),
                 "save texts and objects to another file",
@@ -77,36 +81,95 @@ enum Parsed {
     Other(String),
 }
 
-/// Reads an array of `len` bytes with its header; decompresses no more than the header says. `inside` is the location
-/// in the file, for messages.
-fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<Parsed> {
-    let fail = |at: usize, what: String| wrong(path, at as u64, format!("{what}{inside}"));
-    let mut next = |at: usize, count: usize| {
-        read_up_to(reader, count as u64).map_err(|error| fail(at, format!("bytes cannot be read: {error}")))
-    };
-    let whole = |bytes: Vec<u8>, at: usize, count: usize| match bytes.len() == count {
-        true => Ok(bytes),
-        false => Err(fail(at + bytes.len(), "the header ends".to_owned())),
-    };
-    let magic = next(0, 8)?;
-    if !magic.starts_with(b"\x93NUMPY") {
-        return Err(fail(0, "there is no header of NumPy's format".to_owned()));
+/// The location of an array, for errors: a file, and the entry in it.
+#[derive(Clone, Copy)]
+struct Location<'a> {
+    path: &'a Path,
+    /// The text to append to messages.
+    entry: &'a str,
+}
+
+impl Location<'_> {
+    fn error(self, offset: usize, problem: impl Display) -> Error {
+        wrong(self.path, offset as u64, format!("{problem}{}", self.entry))
     }
-    let width = match whole(magic, 0, 8)?[6] {
+
+    /// Reads up to `count` bytes at this offset.
+    fn read(self, reader: &mut impl Read, offset: usize, count: usize) -> Result<Vec<u8>> {
+        read_up_to(reader, count as u64).map_err(|error| self.error(offset, format!("bytes cannot be read: {error}")))
+    }
+
+    /// Reads exactly `count` bytes of the header.
+    fn read_header(self, reader: &mut impl Read, offset: usize, count: usize) -> Result<Vec<u8>> {
+        let bytes = self.read(reader, offset, count)?;
+        match bytes.len() == count {
+            true => Ok(bytes),
+            false => Err(self.error(offset + bytes.len(), "the header ends")),
+        }
+    }
+}
+
+/// Reads an array of `len` bytes with its header. It decompresses no more bytes than the header states, so that a
+/// damaged file does not fill memory.
+fn parse(path: &Path, entry: &str, len: u64, reader: &mut impl Read) -> Result<Parsed> {
+    let location = Location { path, entry };
+    let magic = location.read(reader, 0, 8)?;
+    if !magic.starts_with(b"\x93NUMPY") {
+        return Err(location.error(0, "there is no header of NumPy's format"));
+    }
+    if magic.len() < 8 {
+        return Err(location.error(magic.len(), "the header ends"));
+    }
+    let width = match magic[6] {
         1 => 2,
         2 | 3 => 4,
-        version => return Err(fail(6, format!("version {version} is not known"))),
+        version => return Err(location.error(6, format!("version {version} is not known"))),
     };
-    let length = whole(next(8, width)?, 8, width)?.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b));
+    let length = location.read_header(reader, 8, width)?.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b));
     let start = 8 + width;
-    let header = whole(next(start, length)?, start, length)?;
+    let header = location.read_header(reader, start, length)?;
     let data = start + length;
     let header = String::from_utf8_lossy(&header);
-    let odd = || fail(start, format!("the header is {:?}", header.trim()));
-    let Header { descr, fortran, shape } = Header::of(&header).ok_or_else(odd)?;
-    let descr = descr.as_str();
-    let (order, kind) = descr.split_at_checked(1).unwrap_or(("", descr));
-    let dtype = match kind {
+    let invalid = || location.error(start, format!("the header is {:?}", header.trim()));
+    let Header { descr, fortran, shape } = Header::parse(&header).ok_or_else(invalid)?;
+    let (order, _) = descr.split_at_checked(1).unwrap_or(("", &descr));
+    let Some(dtype) = parse_dtype(&descr, location, start)? else { return Ok(Parsed::Other(descr)) };
+    let size = dtype.byte_size();
+    let expected = shape.iter().try_fold(size, |n, d| n.checked_mul(*d)).ok_or_else(invalid)?;
+    let wrong_length =
+        |have: u64| location.error(data, format!("{expected} bytes of numbers should follow, but {have} do,"));
+    let remaining = len.saturating_sub(data as u64);
+    if remaining != expected as u64 {
+        return Err(wrong_length(remaining));
+    }
+    room(remaining).map_err(|error| location.error(data, error))?;
+    let mut values = location.read(reader, data, expected)?;
+    if values.len() != expected {
+        return Err(wrong_length(values.len() as u64));
+    }
+    // Reading to the end also makes the zip crate check the entry's checksum.
+    if !location.read(reader, data + expected, 1)?.is_empty() {
+        return Err(location.error(data + expected, "bytes follow that do not belong to it,"));
+    }
+    if order == ">" {
+        let part = if dtype.is_complex() { size / 2 } else { size };
+        values.chunks_exact_mut(part).for_each(<[u8]>::reverse);
+    }
+    if dtype == DType::Bool
+        && let Some(index) = values.iter().position(|b| *b > 1)
+    {
+        return Err(location.error(data + index, format!("the byte {} is not a boolean", values[index])));
+    }
+    if fortran && shape.len() > 1 {
+        values = row_major(&values, &shape, size);
+    }
+    HostArray::from_bytes(values, dtype, &shape).map(Parsed::Array)
+}
+
+/// The dtype that a header names, after the byte order; `None` for texts, objects and records.
+fn parse_dtype(descr: &str, location: Location<'_>, offset: usize) -> Result<Option<DType>> {
+    let (_, kind) = descr.split_at_checked(1).unwrap_or(("", descr));
+    Ok(Some(match kind {
         "b1" => DType::Bool,
         "i1" => DType::I8,
         "i2" => DType::I16,
@@ -124,8 +187,8 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
         // NumPy forgets the names of JAX's own dtypes.
         "V1" | "V2" => {
             let bits = if kind == "V1" { "uint8" } else { "uint16" };
-            return Err(fail(
-                start,
+            return Err(location.error(
+                offset,
                 format!(
                     "numbers of the type {descr:?} have lost their name, as NumPy saves bfloat16, float8 and int4 (save \
                      `x.view(\"{bits}\")`, and give the array its dtype here with `lax::bitcast_convert_type`, or \
@@ -133,38 +196,9 @@ fn parse(path: &Path, inside: &str, len: u64, reader: &mut impl Read) -> Result<
                 ),
             ));
         }
-        _ if is_no_number(descr) => return Ok(Parsed::Other(descr.to_owned())),
-        _ => return Err(fail(start, format!("numbers of the type {descr:?} are not known"))),
-    };
-    let size = dtype.byte_size();
-    let want = shape.iter().try_fold(size, |n, d| n.checked_mul(*d)).ok_or_else(odd)?;
-    let follow = |have: u64| fail(data, format!("{want} bytes of numbers should follow, and {have} do,"));
-    let left = len.saturating_sub(data as u64);
-    if left != want as u64 {
-        return Err(follow(left));
-    }
-    room(left).map_err(|error| fail(data, error.to_string()))?;
-    let mut values = next(data, want)?;
-    if values.len() != want {
-        return Err(follow(values.len() as u64));
-    }
-    // Reading to the end also makes the zip crate check the entry's checksum.
-    if !next(data + want, 1)?.is_empty() {
-        return Err(fail(data + want, "bytes follow that do not belong to it,".to_owned()));
-    }
-    if order == ">" {
-        let part = if dtype.is_complex() { size / 2 } else { size };
-        values.chunks_exact_mut(part).for_each(<[u8]>::reverse);
-    }
-    if dtype == DType::Bool
-        && let Some(at) = values.iter().position(|b| *b > 1)
-    {
-        return Err(fail(data + at, format!("the byte {} is not a boolean", values[at])));
-    }
-    if fortran && shape.len() > 1 {
-        values = row_major(&values, &shape, size);
-    }
-    HostArray::from_bytes(values, dtype, &shape).map(Parsed::Array)
+        _ if is_no_number(descr) => return Ok(None),
+        _ => return Err(location.error(offset, format!("numbers of the type {descr:?} are not known"))),
+    }))
 }
 
 /// The header of an array: a dictionary in Python's notation.
@@ -176,13 +210,14 @@ struct Header {
 }
 
 impl Header {
-    /// Reads a header in any notation that NumPy reads: either quotes, entries in any order and more than once, of which
-    /// the last counts, numbers of Python 2 such as `3L`. `None` for others.
-    fn of(text: &str) -> Option<Header> {
-        let mut rest = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
+    /// Parses a header in any notation that NumPy reads: with either quotes, with entries in any order and repeated
+    /// (the
+    /// last one counts), and with Python 2's numbers such as `3L`. `None` for others.
+    fn parse(text: &str) -> Option<Header> {
+        let mut entries = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
         let (mut descr, mut fortran, mut shape) = (None, None, None);
-        while !rest.is_empty() {
-            let (key, after) = quoted(rest)?;
+        while !entries.is_empty() {
+            let (key, after) = quoted(entries)?;
             let after = after.trim_start().strip_prefix(':')?.trim_start();
             let end = value_end(after)?;
             let (value, after) = (after[..end].trim(), &after[end..]);
@@ -192,19 +227,19 @@ impl Header {
                 "shape" => shape = Some(numbers(value)?),
                 _ => return None,
             }
-            rest = after.strip_prefix(',').unwrap_or(after).trim_start();
+            entries = after.strip_prefix(',').unwrap_or(after).trim_start();
         }
         Some(Header { descr: descr?, fortran: fortran?, shape: shape? })
     }
 }
 
-/// A text in quotes at the beginning, and what follows it.
+/// Splits a text in quotes from the text after it.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     text[1..].split_once(quote)
 }
 
-/// The number of bytes before the comma that ends a value: outside of quotes and brackets.
+/// The number of bytes before the comma that ends a value. Commas in quotes and brackets do not end it.
 fn value_end(text: &str) -> Option<usize> {
     let (mut depth, mut quote) = (0usize, None);
     for (i, c) in text.char_indices() {
@@ -228,7 +263,7 @@ fn numbers(text: &str) -> Option<Vec<usize>> {
     parts.map(|part| part.strip_suffix(['L', 'l']).unwrap_or(part).parse().ok()).collect()
 }
 
-/// Returns true for a dtype of texts, objects, times or records, of which there are no arrays here.
+/// Returns true for a dtype of texts, objects, times or records, which no array can have.
 fn is_no_number(descr: &str) -> bool {
     let kind = descr.trim_start_matches(['<', '>', '|', '=']);
     kind.starts_with(['U', 'S', 'O', 'a', 'M', 'm', 'V', '[', 'T'])
@@ -238,16 +273,16 @@ fn is_no_number(descr: &str) -> bool {
 fn row_major(values: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(values.len());
     let count = shape.iter().product::<usize>();
-    let mut at = vec![0; shape.len()];
+    let mut index = vec![0; shape.len()];
     for _ in 0..count {
-        let place = at.iter().zip(shape).rev().fold(0, |place, (at, size)| place * size + at);
+        let place = index.iter().zip(shape).rev().fold(0, |place, (index, size)| place * size + index);
         out.extend_from_slice(&values[place * size..(place + 1) * size]);
-        for d in (0..at.len()).rev() {
-            at[d] += 1;
-            if at[d] < shape[d] {
+        for d in (0..index.len()).rev() {
+            index[d] += 1;
+            if index[d] < shape[d] {
                 break;
             }
-            at[d] = 0;
+            index[d] = 0;
         }
     }
     out

@@ -25,8 +25,8 @@ pub struct Pack<S> {
     failed: Option<Error>,
 }
 
-/// A bound on consecutive texts without a target: an endless stream of them must not block forever.
-const MANY: usize = 1_000_000;
+/// The maximal number of consecutive texts without a target, because an endless stream of them must not block forever.
+const MAX_EMPTY_TEXTS: usize = 1_000_000;
 
 /// A row being filled.
 #[derive(Default)]
@@ -39,18 +39,22 @@ struct Row {
 
 impl Row {
     /// Creates a row of `length` places.
-    fn of(length: usize) -> Result<Row> {
+    fn new(length: usize) -> Result<Row> {
         let mut row = Row::default();
         // Counts the row's vectors and the arrays made of them.
         let bytes = (length as u64).saturating_mul(2 * 4 * size_of::<i32>() as u64);
         let fields = [&mut row.tokens, &mut row.targets, &mut row.segment_ids, &mut row.positions];
-        let made = room(bytes).map_err(|error| error.to_string());
-        made.and_then(|()| {
-            fields.into_iter().try_for_each(|field| field.try_reserve_exact(length)).map_err(|error| error.to_string())
-        })
-        .map_err(|error| {
-            Error::new(ErrorKind::Value, format!("a row of {length} tokens: {error}")).help("give a smaller length")
-        })?;
+        let checked = room(bytes).map_err(|error| error.to_string());
+        checked
+            .and_then(|()| {
+                fields
+                    .into_iter()
+                    .try_for_each(|field| field.try_reserve_exact(length))
+                    .map_err(|error| error.to_string())
+            })
+            .map_err(|error| {
+                Error::new(ErrorKind::Value, format!("a row of {length} tokens: {error}")).help("use a smaller length")
+            })?;
         Ok(row)
     }
 }
@@ -65,9 +69,9 @@ impl<S: Stream<Item = Example>> Pack<S> {
     fn text(&mut self) -> Option<Result<()>> {
         let mut empty = 0;
         while self.text.as_ref().is_none_or(|(tokens, done)| done + 1 >= tokens.len()) {
-            if empty > MANY {
-                let what = format!("{MANY} texts one after the other have fewer than two tokens");
-                return Some(Err(Error::new(ErrorKind::Value, what).help("give texts of two tokens or more")));
+            if empty > MAX_EMPTY_TEXTS {
+                let message = format!("{MAX_EMPTY_TEXTS} consecutive texts have fewer than two tokens");
+                return Some(Err(Error::new(ErrorKind::Value, message).help("use texts of two tokens or more")));
             }
             empty += 1;
             self.text = None;
@@ -85,7 +89,7 @@ impl<S: Stream<Item = Example>> Pack<S> {
         if let Some(error) = self.failed.take() {
             return Some(Err(error));
         }
-        let mut row = match Row::of(self.length) {
+        let mut row = match Row::new(self.length) {
             Ok(row) => row,
             Err(error) => return Some(Err(error)),
         };
@@ -103,12 +107,12 @@ impl<S: Stream<Item = Example>> Pack<S> {
                 None => break,
             }
             let Some((tokens, done)) = &mut self.text else { break };
-            let (left, room) = (tokens.len() - 1 - *done, self.length - row.tokens.len());
+            let (remaining, room) = (tokens.len() - 1 - *done, self.length - row.tokens.len());
             // A text longer than a row is cut anyway.
-            if left > room && !self.split && segment > 0 {
+            if remaining > room && !self.split && segment > 0 {
                 break;
             }
-            let count = left.min(room);
+            let count = remaining.min(room);
             segment += 1;
             row.tokens.extend(&tokens[*done..*done + count]);
             row.targets.extend(&tokens[*done + 1..*done + 1 + count]);
@@ -123,10 +127,10 @@ impl<S: Stream<Item = Example>> Pack<S> {
 fn tokens_of(example: &Example) -> Result<Vec<i32>> {
     match example.get("tokens") {
         Some(tokens) if tokens.dtype() == DType::I32 && tokens.shape().len() == 1 => tokens.to_vec(),
-        found => {
-            let found = found.map_or("none".to_owned(), |x| format!("{}{:?}", x.dtype(), x.shape()));
-            let what = format!("a text that is packed has `tokens`, int32 [length], and here is {found}");
-            Err(Error::new(ErrorKind::Value, what).help("`map` examples to tokens first"))
+        tokens => {
+            let actual = tokens.map_or("none".to_owned(), |x| format!("{}{:?}", x.dtype(), x.shape()));
+            let message = format!("a text to pack must have `tokens`, int32 [length], but has {actual}");
+            Err(Error::new(ErrorKind::Value, message).help("`map` examples to tokens first"))
         }
     }
 }
@@ -152,7 +156,7 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
         ];
         let filled = fields.into_iter().map(|(name, mut values)| {
             values.resize(length, 0);
-            Ok((name.to_owned(), HostArray::of(&values, &[length])?))
+            Ok((name.to_owned(), HostArray::from_slice(&values, &[length])?))
         });
         Some(filled.collect())
     }
@@ -178,8 +182,10 @@ impl<S: Stream<Item = Example>> Stream for Pack<S> {
         match &mut self.text {
             Some((tokens, at)) if done < tokens.len() => *at = done,
             _ => {
-                let what = format!("the position {position} is one in other texts");
-                return Err(Error::new(ErrorKind::Value, what).help("give the same data as before"));
+                let message = format!("the position {position} belongs to other texts");
+                return Err(
+                    Error::new(ErrorKind::Value, message).help("use the same data as when the position was saved")
+                );
             }
         }
         Ok(())

@@ -40,16 +40,16 @@ impl<S: Stream> Stream for Enumerate<S> {
     }
 
     fn seek(&mut self, position: &Value) -> Result<()> {
-        let next = number(position, "number")?;
+        let next_number = number(position, "number")?;
         self.inner.seek(&position["inner"])?;
-        self.next = next;
+        self.next = next_number;
         Ok(())
     }
 }
 
 /// The stream of [`Stream::parallel_map`]: [`map`](Stream::map) on several threads. Items stay in order.
 ///
-/// The position is the one after the last item taken: work done ahead is repeated.
+/// The position is the one after the last item returned, so work done ahead is repeated.
 pub struct ParallelMap<S: Stream, T, F> {
     inner: S,
     f: Arc<F>,
@@ -71,11 +71,11 @@ enum Pending<T> {
     Working(Receiver<Result<T>>),
 }
 
-/// The maximal number of threads: all start at once, and more than there are cores do not help.
-const MOST: usize = 1024;
+/// The maximal number of threads. All start at once, and more threads than cores do not help.
+const MAX_THREADS: usize = 1024;
 
-/// The items queued per thread, so that none waits for the next one.
-const EACH: usize = 4;
+/// The number of items queued per thread, so that no thread waits for its next item.
+const ITEMS_PER_THREAD: usize = 4;
 
 impl<S: Stream, T, F> fmt::Debug for ParallelMap<S, T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,7 +86,7 @@ impl<S: Stream, T, F> fmt::Debug for ParallelMap<S, T, F> {
 
 impl<S: Stream, T, F> ParallelMap<S, T, F> {
     pub(super) fn new(inner: S, threads: usize, f: F) -> Self {
-        let (position, threads) = (inner.position(), threads.clamp(1, MOST));
+        let (position, threads) = (inner.position(), threads.clamp(1, MAX_THREADS));
         ParallelMap { inner, f: Arc::new(f), threads, jobs: None, pending: VecDeque::new(), position, ended: false }
     }
 }
@@ -102,12 +102,13 @@ where
         let jobs = match self.jobs.take() {
             Some(jobs) => jobs,
             None => {
-                let (jobs, taken) = channel();
-                let taken = Arc::new(Mutex::new(taken));
+                let (jobs, receiver) = channel();
+                // The lock is held while a thread waits for an item, so that one thread receives it.
+                let receiver = Arc::new(Mutex::new(receiver));
                 for _ in 0..self.threads {
-                    let (taken, f) = (taken.clone(), self.f.clone());
+                    let (receiver, f) = (receiver.clone(), self.f.clone());
                     let thread = std::thread::Builder::new().name("shardax-map".to_owned());
-                    thread.spawn(move || work(&taken, &*f)).map_err(|error| {
+                    thread.spawn(move || work(&receiver, &*f)).map_err(|error| {
                         Error::new(ErrorKind::Runtime, format!("no thread could be started to map data: {error}"))
                     })?;
                 }
@@ -119,10 +120,10 @@ where
 
     /// Fills the queue.
     fn fill(&mut self) -> Result<()> {
-        while !self.ended && self.pending.len() < self.threads * EACH {
-            let next = self.inner.next_item();
+        while !self.ended && self.pending.len() < self.threads * ITEMS_PER_THREAD {
+            let item = self.inner.next_item();
             let position = self.inner.position();
-            let pending = match next {
+            let pending = match item {
                 None => {
                     self.ended = true;
                     break;

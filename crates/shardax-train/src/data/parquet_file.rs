@@ -95,21 +95,21 @@ fn guarded<T>(path: &Path, offset: u64, read: impl FnOnce() -> Result<T>) -> Res
 
 impl Parquet {
     /// Reads the rows of a group.
-    fn group(&self, at: usize) -> Result<Arc<Vec<Example>>> {
+    fn group(&self, index: usize) -> Result<Arc<Vec<Example>>> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, rows)) = read.as_ref().filter(|(group, _)| *group == at) {
+        if let Some((_, rows)) = read.as_ref().filter(|(group, _)| *group == index) {
             return Ok(rows.clone());
         }
-        let Group { file, number, offset, .. } = self.groups[at];
+        let Group { file, number, offset, .. } = self.groups[index];
         let (path, reader) = &self.files[file];
-        let fail = |error: ParquetError| damaged(path, offset, &error);
         let rows = guarded(path, offset, || {
-            let rows = reader.get_row_group(number).map_err(fail)?;
-            let rows = rows.get_row_iter(None).map_err(fail)?;
-            rows.map(|row| example(&row.map_err(fail)?, path)).collect::<Result<Vec<_>>>()
+            let group = reader.get_row_group(number).map_err(|error| damaged(path, offset, &error))?;
+            let rows = group.get_row_iter(None).map_err(|error| damaged(path, offset, &error))?;
+            let examples = rows.map(|row| example(&row.map_err(|error| damaged(path, offset, &error))?, path));
+            examples.collect::<Result<Vec<_>>>()
         })?;
         let rows = Arc::new(rows);
-        *read = Some((at, rows.clone()));
+        *read = Some((index, rows.clone()));
         Ok(rows)
     }
 }
@@ -122,49 +122,50 @@ impl Source for Parquet {
     }
 
     fn get(&self, i: usize) -> Result<Example> {
-        // The row is in the last group that begins at or before it; empty groups begin where the next one does.
-        let at = self.groups.partition_point(|group| group.first <= i);
-        let rows = match at.checked_sub(1).filter(|_| i < self.len) {
-            Some(at) => self.group(at)?.get(i - self.groups[at].first).cloned(),
+        // The row is in the last group that begins group_after or before it; empty groups begin where the next one does.
+        let group_after = self.groups.partition_point(|group| group.first <= i);
+        let row = match group_after.checked_sub(1).filter(|_| i < self.len) {
+            Some(group) => self.group(group)?.get(i - self.groups[group].first).cloned(),
             None => None,
         };
-        rows.ok_or_else(|| {
-            Error::new(ErrorKind::Index, format!("row {i} of {} was asked for", self.len))
-                .help("they are counted from 0; a file that says more rows than it has is damaged")
+        row.ok_or_else(|| {
+            Error::new(ErrorKind::Index, format!("row {i} of {} was requested", self.len)).help(
+                "use an index below that number; the first is 0. A file that states more rows than it has is damaged",
+            )
         })
     }
 }
 
 fn example(row: &Row, path: &Path) -> Result<Example> {
-    let column = |(name, field): (&String, &Field)| {
+    let columns = row.get_column_iter().map(|(name, field)| {
         let value = value(field)?.ok_or_else(|| {
-            let what = format!("the column {name:?} of {} has {field:?}", path.display());
-            Error::new(ErrorKind::Value, what)
+            let message = format!("the column {name:?} of {} has {field:?}", path.display());
+            Error::new(ErrorKind::Value, message)
                 .help("numbers, texts, bytes and lists of numbers are read; fill gaps first")
         })?;
         Ok((name.clone(), value))
-    };
-    row.get_column_iter().map(column).collect()
+    });
+    columns.collect()
 }
 
 /// A field's value; `None` if no array dtype can represent it.
 fn value(field: &Field) -> Result<Option<HostArray>> {
     Ok(Some(match field {
-        Field::Bool(x) => HostArray::of(&[*x], &[])?,
-        Field::Byte(x) => HostArray::of(&[*x], &[])?,
-        Field::Short(x) => HostArray::of(&[*x], &[])?,
-        Field::Int(x) | Field::Date(x) | Field::TimeMillis(x) => HostArray::of(&[*x], &[])?,
+        Field::Bool(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Byte(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Short(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Int(x) | Field::Date(x) | Field::TimeMillis(x) => HostArray::from_slice(&[*x], &[])?,
         Field::Long(x) | Field::TimeMicros(x) | Field::TimestampMillis(x) | Field::TimestampMicros(x) => {
-            HostArray::of(&[*x], &[])?
+            HostArray::from_slice(&[*x], &[])?
         }
-        Field::UByte(x) => HostArray::of(&[*x], &[])?,
-        Field::UShort(x) => HostArray::of(&[*x], &[])?,
-        Field::UInt(x) => HostArray::of(&[*x], &[])?,
-        Field::ULong(x) => HostArray::of(&[*x], &[])?,
-        Field::Float(x) => HostArray::of(&[*x], &[])?,
-        Field::Double(x) => HostArray::of(&[*x], &[])?,
-        Field::Str(text) => HostArray::of(text.as_bytes(), &[text.len()])?,
-        Field::Bytes(bytes) => HostArray::of(bytes.data(), &[bytes.len()])?,
+        Field::UByte(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::UShort(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::UInt(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::ULong(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Float(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Double(x) => HostArray::from_slice(&[*x], &[])?,
+        Field::Str(text) => HostArray::from_slice(text.as_bytes(), &[text.len()])?,
+        Field::Bytes(bytes) => HostArray::from_slice(bytes.data(), &[bytes.len()])?,
         Field::ListInternal(list) => return of_list(list),
         _ => return Ok(None),
     }))

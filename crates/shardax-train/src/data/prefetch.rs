@@ -12,7 +12,7 @@ use super::stream::Stream;
 /// The stream of [`Stream::prefetch`]: a thread reads while the program works. Put [`map`](Stream::map) before it to
 /// run that on the thread, too, such as moving batches to devices.
 ///
-/// The position is the one after the last item taken: items read ahead are read again.
+/// The position is the one after the last item returned, so items read ahead are read again.
 pub struct Prefetch<S: Stream> {
     ahead: usize,
     /// The position of the next item to return.
@@ -27,8 +27,8 @@ struct Reading<S: Stream> {
     thread: JoinHandle<S>,
 }
 
-/// The maximal number of items read ahead: the channel allocates room for all of them.
-const MOST: usize = 1 << 16;
+/// The maximal number of items read ahead, because the channel allocates room for all of them.
+const MAX_AHEAD: usize = 1 << 16;
 
 impl<S: Stream> fmt::Debug for Prefetch<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,7 +41,7 @@ where
     S::Item: Send + 'static,
 {
     pub(super) fn new(inner: S, ahead: usize) -> Self {
-        Prefetch { ahead: ahead.clamp(1, MOST), position: inner.position(), idle: Some(inner), reading: None }
+        Prefetch { ahead: ahead.clamp(1, MAX_AHEAD), position: inner.position(), idle: Some(inner), reading: None }
     }
 
     /// Starts the thread, unless it runs.
@@ -57,7 +57,7 @@ where
         Ok(())
     }
 
-    /// Ends the thread, and takes the stream back.
+    /// Ends the thread, which returns the stream.
     fn stop(&mut self) -> Result<()> {
         let Some(Reading { items, thread }) = self.reading.take() else { return Ok(()) };
         // Dropping the receiver unblocks a thread that is sending.
@@ -73,7 +73,8 @@ where
 }
 
 pub(super) fn panicked() -> Error {
-    Error::new(ErrorKind::Runtime, "the thread that reads data panicked").help("its message is on standard error")
+    Error::new(ErrorKind::Runtime, "the thread that reads data panicked")
+        .help("the message of the panic is on standard error")
 }
 
 /// Reads until the receiver is dropped or the stream ends.

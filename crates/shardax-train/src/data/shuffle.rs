@@ -33,10 +33,10 @@ impl<S: Stream> ShuffleBuffer<S> {
     }
 
     fn fill(&mut self) -> Result<()> {
-        // Memory of the items' own is not known before they are read.
-        let what = format!("a shuffle buffer of {} items", self.size);
+        // Only the items' size is known before they are read, not the memory that they refer to.
+        let message = format!("a shuffle buffer of {} items", self.size);
         let help = "give a smaller size, or shuffle all examples of a source with `shuffled`";
-        room_for(self.size, size_of::<Result<S::Item>>(), &what, help)?;
+        room_for(self.size, size_of::<Result<S::Item>>(), &message, help)?;
         self.begin = self.inner.position();
         let read: Vec<Result<S::Item>> = self.inner.items().take(self.size).collect();
         let block = self.block.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round_seed(self.round);

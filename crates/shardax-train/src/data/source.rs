@@ -35,12 +35,15 @@ pub trait Source: Send {
         Part { range: range.start.min(end)..end, source: self }
     }
 
-    /// The windows of `length` consecutive examples, each of which begins `stride` after the one before: the values of each
-    /// name get a leading axis. A shorter rest at the end is left out; a length or stride of 0 gives no windows.
+    /// Returns windows of `length` consecutive examples. Each begins `stride` examples after the previous one. The
+    /// values
+    /// of each name get a leading axis. Remaining examples at the end are dropped, and there are no windows if the
+    /// length
+    /// or the stride is 0.
     ///
     /// ```
     /// use shardax_train::data::{HostArray, InMemory, Source};
-    /// let series = InMemory::new([("load", HostArray::of(&[1.0f32, 2.0, 3.0, 4.0, 5.0], &[5])?)])?;
+    /// let series = InMemory::new([("load", HostArray::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0], &[5])?)])?;
     /// let windows = series.windows(3, 2);
     /// assert_eq!(windows.len(), 2);
     /// assert_eq!(windows.get(1)?["load"].to_vec::<f32>()?, [3.0, 4.0, 5.0]);
@@ -74,7 +77,8 @@ pub trait Source: Send {
 
 /// The error of a number beyond the last example.
 pub(super) fn no_example(i: usize, len: usize) -> Error {
-    Error::new(ErrorKind::Index, format!("example {i} of {len} was asked for")).help("they are counted from 0")
+    Error::new(ErrorKind::Index, format!("example {i} of {len} was requested"))
+        .help("use an index below that number; the first is 0")
 }
 
 /// The source of [`Source::range`].
@@ -108,7 +112,7 @@ impl<S: Source + Sync + ?Sized> Source for Arc<S> {
     }
 }
 
-/// A source of a number of examples and a function that makes them.
+/// A source of a number of examples and a function that creates each one.
 impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
     type Item = T;
     fn len(&self) -> usize {
@@ -123,8 +127,8 @@ impl<T, F: Fn(usize) -> Result<T> + Send> Source for (usize, F) {
 ///
 /// ```
 /// use shardax_train::data::{HostArray, InMemory, Source};
-/// let x = HostArray::of(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
-/// let data = InMemory::new([("x", x), ("label", HostArray::of(&[0u8, 1], &[2])?)])?;
+/// let x = HostArray::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2])?;
+/// let data = InMemory::new([("x", x), ("label", HostArray::from_slice(&[0u8, 1], &[2])?)])?;
 /// assert_eq!(data.get(1)?["x"].to_vec::<f32>()?, [3.0, 4.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -153,7 +157,7 @@ impl InMemory {
         }
     }
 
-    /// The whole arrays.
+    /// The complete arrays, by name.
     pub fn fields(&self) -> &Example {
         &self.fields
     }
@@ -167,8 +171,8 @@ impl Source for InMemory {
     }
 
     fn get(&self, i: usize) -> Result<Example> {
-        let row = |(name, x): (&String, &HostArray)| Some((name.clone(), x.row(i)?));
-        self.fields.iter().map(row).collect::<Option<_>>().ok_or_else(|| no_example(i, self.len))
+        let rows = self.fields.iter().map(|(name, x)| Some((name.clone(), x.row(i)?)));
+        rows.collect::<Option<_>>().ok_or_else(|| no_example(i, self.len))
     }
 }
 
@@ -189,7 +193,7 @@ pub struct SourceStream<S> {
 }
 
 impl<S: Source> SourceStream<S> {
-    /// Shuffles each epoch in an order of its own, which follows from `seed`.
+    /// Shuffles each epoch in a different order, which follows from `seed`.
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -201,8 +205,8 @@ impl<S: Source> SourceStream<S> {
         self
     }
 
-    /// Leaves out the last examples of each epoch if there are fewer than `size` of them. Then batches of `size` never hold
-    /// examples of two epochs. In a random order each epoch leaves out others.
+    /// Drops the last examples of each epoch if there are fewer than `size` of them, so that batches of `size` never
+    /// contain examples of two epochs. In a random order, each epoch drops other examples.
     ///
     /// ```
     /// use shardax_train::data::{Example, Source, Stream, field};
@@ -242,9 +246,9 @@ impl<S: Source> Stream for SourceStream<S> {
             None => self.next,
             Some(seed) => {
                 if self.order.len() != len {
-                    let help = "shuffle parts of them: `range`, or `shuffle` with a buffer";
-                    let what = format!("the order of {len} examples");
-                    if let Err(error) = room_for(len, size_of::<usize>(), &what, help) {
+                    let help = "shuffle parts of the examples with `range`, or use `shuffle` with a buffer";
+                    let message = format!("the order of {len} examples");
+                    if let Err(error) = room_for(len, size_of::<usize>(), &message, help) {
                         return Some(Err(error));
                     }
                     // The multiplication makes neighbouring seeds and epochs independent.
@@ -272,12 +276,12 @@ impl<S: Source> Stream for SourceStream<S> {
         let (epoch, next) = (number(position, "epoch")?, number(position, "next")? as usize);
         let (of, seed) = (number(position, "of")? as usize, position["seed"].as_u64());
         if of != self.source.len() || seed != self.seed || next >= self.examples_per_epoch().max(1) {
-            let what = format!(
+            let message = format!(
                 "the position {position} is one in other data: these are {} examples with seed {:?}",
                 self.source.len(),
                 self.seed
             );
-            return Err(Error::new(ErrorKind::Value, what).help("give the same data and the same seed as before"));
+            return Err(Error::new(ErrorKind::Value, message).help("give the same data and the same seed as before"));
         }
         (self.round, self.epoch, self.next) = (round_of(position), epoch, next);
         self.order.clear();

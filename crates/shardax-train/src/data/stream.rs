@@ -14,8 +14,9 @@ use super::{Example, HostArray, Pad};
 
 /// A sequence of examples.
 ///
-/// A stream of the same construction that is moved to a saved [`position`](Stream::position) continues with the same
-/// examples: save the position with the model ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)).
+/// To resume a run with the same examples, save the [`position`](Stream::position) with the model
+/// ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)), construct the stream in the same way, and
+/// [`seek`](Stream::seek) to the position.
 pub trait Stream {
     /// An example, or a batch.
     type Item;
@@ -23,7 +24,7 @@ pub trait Stream {
     /// Returns the next item; `None` at the end. After an error the stream continues with the item after it.
     fn next_item(&mut self) -> Option<Result<Self::Item>>;
 
-    /// The position: JSON that [`seek`](Stream::seek) takes.
+    /// The position, as JSON for [`seek`](Stream::seek).
     fn position(&self) -> Value;
 
     /// Moves the stream to a position of a stream of the same construction.
@@ -59,7 +60,7 @@ pub trait Stream {
     }
 
     /// Shuffles in an order that follows from `seed`: reads `size` items, returns them in a random order, and reads the
-    /// next `size`. Items are errors if so many do not fit in memory.
+    /// next `size`. Returns errors if `size` items do not fit in memory.
     fn shuffle(self, size: usize, seed: u64) -> ShuffleBuffer<Self>
     where
         Self: Sized,
@@ -67,8 +68,9 @@ pub trait Stream {
         ShuffleBuffer::new(self, size, seed)
     }
 
-    /// Takes every `count`th item (of at most 1,048,576), beginning with number `index`: the items of one process of
-    /// several. A remainder of fewer than `count` items is dropped.
+    /// Returns every `count`th item, beginning with number `index`, so that each of several processes reads other
+    /// items.
+    /// A remainder of fewer than `count` items is dropped. `count` can be at most 1,048,576.
     fn shard(self, index: usize, count: usize) -> Shard<Self>
     where
         Self: Sized,
@@ -76,7 +78,7 @@ pub trait Stream {
         Shard { inner: self, index, count: count.max(1) }
     }
 
-    /// Repeats the stream without end. Streams in a random order have another one each time.
+    /// Repeats the stream without end. Shuffled streams have another order each time.
     ///
     /// ```
     /// use shardax_train::data::{Source, Stream};
@@ -97,7 +99,7 @@ pub trait Stream {
     /// error is returned at once; the examples before it are in the next batch.
     ///
     /// A stream without end continues with the next epoch within a batch:
-    /// [`whole_batches`](super::SourceStream::whole_batches) ends each epoch with a whole batch.
+    /// Use [`whole_batches`](super::SourceStream::whole_batches) to end each epoch with a complete batch.
     fn batch(self, size: usize) -> Batched<Self>
     where
         Self: Sized + Stream<Item = Example>,
@@ -114,17 +116,18 @@ pub trait Stream {
         Batched::new(self, size, true)
     }
 
-    /// Packs texts, examples with `tokens`, int32 `[any length]`, into rows of `length`. A row has as many whole texts
-    /// as fit, then zeros; a text that is longer than a row is cut.
+    /// Packs texts, examples with `tokens`, int32 `[any length]`, into rows of `length`. A row has as many complete
+    /// texts
+    /// as fit, then zeros. A text that is longer than a row is cut.
     ///
     /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for
     /// the row's first text and so on, 0 for padding; `positions`, counted from 0 in each text. A text of `n` tokens
-    /// takes `n - 1` places, since its last token has no target.
+    /// uses `n - 1` places, because its last token has no target.
     ///
     /// ```
     /// use shardax_train::data::{Example, HostArray, Source, Stream};
     /// let texts = [&[1, 2, 3][..], &[4, 5, 6, 7], &[8, 9]];
-    /// let tokens = move |i: usize| HostArray::of(texts[i], &[texts[i].len()]);
+    /// let tokens = move |i: usize| HostArray::from_slice(texts[i], &[texts[i].len()]);
     /// let text = move |i: usize| Ok(Example::from([("tokens".to_owned(), tokens(i)?)]));
     /// let mut rows = (3usize, text).stream().epochs(1).pack(4);
     /// let row = rows.next_item().expect("a row")?;
@@ -177,9 +180,9 @@ pub trait Stream {
     where
         Self: Sized,
     {
-        let mut all = vec![(self, weight)];
-        all.extend(others);
-        Mix::new(all, seed)
+        let mut streams = vec![(self, weight)];
+        streams.extend(others);
+        Mix::new(streams, seed)
     }
 
     /// Reads up to `ahead` items (at most 65,536) in advance on a thread.
@@ -203,8 +206,8 @@ pub trait Stream {
 /// Reads a number of a position.
 pub(super) fn number(position: &Value, name: &str) -> Result<u64> {
     position[name].as_u64().ok_or_else(|| {
-        Error::new(ErrorKind::Value, format!("a position in data needs a number {name:?}, and is {position}"))
-            .help("give what `position` gave, of a stream that was made in the same way")
+        Error::new(ErrorKind::Value, format!("a position in data needs a number {name:?}, but is {position}"))
+            .help("pass the result of `position` of a stream that was constructed in the same way")
     })
 }
 
@@ -228,8 +231,8 @@ impl<S: Stream, T, F: FnMut(S::Item) -> Result<T>> Stream for Map<S, F> {
     }
 }
 
-/// A bound on the items that are read for one: an endless stream must not block forever.
-const MOST_PARTS: usize = 1 << 20;
+/// The maximal number of parts, because a stream without end must not block forever while it reads an item for each.
+const MAX_SHARDS: usize = 1 << 20;
 
 /// The stream of [`Stream::shard`].
 #[derive(Clone, Debug)]
@@ -243,23 +246,24 @@ impl<S: Stream> Stream for Shard<S> {
     type Item = S::Item;
     /// Reads an item for every process, so that all are at one position.
     fn next_item(&mut self) -> Option<Result<S::Item>> {
-        if self.count > MOST_PARTS {
-            let what = format!("a stream in {} parts: there can be at most {MOST_PARTS}", self.count);
+        if self.count > MAX_SHARDS {
+            let message =
+                format!("a stream cannot be split into {} parts: at most {MAX_SHARDS} are supported", self.count);
             return Some(Err(
-                Error::new(ErrorKind::Value, what).help("give the number of processes, `process_count()`")
+                Error::new(ErrorKind::Value, message).help("pass the number of processes, `process_count()`")
             ));
         }
-        let mut own = None;
+        let mut item_of_process = None;
         for i in 0..self.count {
             let Some(item) = self.inner.next_item() else {
                 // A remainder of items is dropped, but its errors are not.
-                return own.filter(Result::is_err);
+                return item_of_process.filter(Result::is_err);
             };
             if i == self.index % self.count {
-                own = Some(item);
+                item_of_process = Some(item);
             }
         }
-        own
+        item_of_process
     }
     fn position(&self) -> Value {
         self.inner.position()
@@ -310,15 +314,15 @@ impl<S: Stream> Stream for Repeat<S> {
 /// The name of the number of a round in the positions of streams in a random order.
 pub(super) const ROUND: &str = "order_round";
 
-/// A position in which each stream in a random order has that of this round.
+/// Returns a position with the number of the round replaced in each shuffled stream.
 fn in_round(position: &Value, round: u64) -> Value {
     match position {
         Value::Object(entries) => {
-            let entry = |(name, value): (&String, &Value)| match name.as_str() {
+            let entries = entries.iter().map(|(name, value)| match name.as_str() {
                 ROUND => (name.clone(), json!(round)),
                 _ => (name.clone(), in_round(value, round)),
-            };
-            Value::Object(entries.iter().map(entry).collect())
+            });
+            Value::Object(entries.collect())
         }
         Value::Array(parts) => parts.iter().map(|part| in_round(part, round)).collect(),
         other => other.clone(),
@@ -330,7 +334,7 @@ pub(super) fn round_of(position: &Value) -> u64 {
     position[ROUND].as_u64().unwrap_or(0)
 }
 
-/// Mixed into a seed, it makes the orders of rounds independent; that of the first is the seed's.
+/// A number to mix into a seed, so that the orders of rounds are independent. It is 0 for the first round.
 pub(super) fn round_seed(round: u64) -> u64 {
     round.wrapping_mul(0xa076_1d64_78bd_642f)
 }
@@ -370,7 +374,7 @@ impl<S: Stream<Item = Example>> Batched<S> {
     fn check_room(&self) -> Result<()> {
         let Some(first) = self.examples.first() else { return Ok(()) };
         let bytes = first.values().map(|x| x.bytes().len()).sum::<usize>() + size_of::<Example>();
-        room_for(self.size, bytes, &format!("a batch of {} examples", self.size), "take smaller batches")
+        room_for(self.size, bytes, &format!("a batch of {} examples", self.size), "use smaller batches")
     }
 }
 
@@ -379,8 +383,9 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
     fn next_item(&mut self) -> Option<Result<Example>> {
         if self.size == 0 {
             let error = Error::new(ErrorKind::Value, "a batch needs at least one example, got batch size 0");
-            return Some(Err(error.help("give `batch` a size of 1 or more")));
+            return Some(Err(error.help("pass a size of at least 1 to `batch`")));
         }
+        // Examples of a batch that an error interrupted are used first.
         if self.examples.is_empty() {
             (self.begin, self.read) = (self.inner.position(), 0);
         }
@@ -431,7 +436,7 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
 fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
     let mut out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
     let mask: Vec<bool> = (0..size).map(|i| i < count).collect();
-    match out.insert("mask".to_owned(), HostArray::of(&mask, &[size])?) {
+    match out.insert("mask".to_owned(), HostArray::from_slice(&mask, &[size])?) {
         None => Ok(out),
         Some(_) => Err(Error::new(ErrorKind::Value, "batch_masked: the examples have a `mask` of their own")
             .help("give it another name by `map`")),

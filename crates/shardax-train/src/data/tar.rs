@@ -68,8 +68,8 @@ fn open_at(path: &Path, offset: u64) -> Result<BufReader<fs::File>> {
     let mut file = open(path).map_err(|error| unreadable(path, &error))?;
     let len = file.metadata().map_err(|error| unreadable(path, &error))?.len();
     if offset > 0 && offset >= len {
-        let what = format!("an example should begin, and the file ends at byte {len}: it is shorter than it was");
-        return Err(wrong(path, offset, what));
+        let message = format!("an example should begin, but the file ends at byte {len}: it was longer before");
+        return Err(wrong(path, offset, message));
     }
     file.seek(SeekFrom::Start(offset)).map_err(|error| unreadable(path, &error))?;
     Ok(BufReader::with_capacity(1 << 16, file))
@@ -92,29 +92,28 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
     let len = file.get_ref().metadata().map_err(|error| unreadable(path, &error))?.len();
     let count = Rc::new(Cell::new(0));
     let mut archive = tar::Archive::new(Counted(&mut *file, count.clone()));
-    // Members begin at multiples of 512 bytes.
-    let here = || offset.saturating_add(count.get().next_multiple_of(512));
-    let fail = |begin: u64, error: io::Error| wrong(path, begin, format!("it cannot be read as tar: {error}"));
-    let mut entries = archive.entries().map_err(|error| fail(offset, error))?;
+
+    let mut entries = archive.entries().map_err(|error| unreadable_tar(path, offset, &error))?;
     let (mut example, mut key): (Members, Option<String>) = (Members::new(), None);
     loop {
-        let begin = here();
+        // Members begin at multiples of 512 bytes.
+        let begin = offset.saturating_add(count.get().next_multiple_of(512));
         let Some(entry) = entries.next() else { break };
-        let mut entry = entry.map_err(|error| fail(begin, error))?;
+        let mut entry = entry.map_err(|error| unreadable_tar(path, begin, &error))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         // Entries without bytes: folders, and headers for the whole file.
         if matches!(entry.header().entry_type(), EntryType::Directory | EntryType::XGlobalHeader) {
             continue;
         }
         let (folder, file_name) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, name)| (folder, name));
-        // Hidden files are no examples: macOS adds `._0001.jpg` beside each.
+        // Hidden files are not examples: macOS adds `._0001.jpg` to each file.
         let Some((stem, ending)) = file_name.split_once('.').filter(|(stem, _)| !stem.is_empty()) else {
-            // Its bytes are read, so that the next member begins where they end.
-            io::copy(&mut entry, &mut io::sink()).map_err(|error| fail(begin, error))?;
+            // The bytes are read, so that the reader is at the next member.
+            io::copy(&mut entry, &mut io::sink()).map_err(|error| unreadable_tar(path, begin, &error))?;
             continue;
         };
-        let own = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
-        if key.get_or_insert_with(|| own.clone()) != &own {
+        let member_key = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
+        if key.get_or_insert_with(|| member_key.clone()) != &member_key {
             // The first member of the next example: step back to read its header again.
             let back = i64::try_from(count.get() - (begin - offset)).unwrap_or(0);
             file.seek_relative(-back).map_err(|error| unreadable(path, &error))?;
@@ -123,18 +122,19 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
         }
         check(path, begin, &name, &mut entry)?;
         let start = offset.saturating_add(entry.raw_file_position());
-        let left = len.saturating_sub(start);
-        if entry.header().entry_type() != EntryType::GNUSparse && entry.size() > left {
-            let what = format!("{} bytes of a member should follow, and {left} do", entry.size());
-            return Err(wrong(path, start, what));
+        let remaining = len.saturating_sub(start);
+        if entry.header().entry_type() != EntryType::GNUSparse && entry.size() > remaining {
+            let message = format!("{} bytes of a member should follow, but {remaining} do", entry.size());
+            return Err(wrong(path, start, message));
         }
         let size = entry.size();
-        let bytes = room(size).and_then(|()| read_up_to(&mut entry, size)).map_err(|error| fail(begin, error))?;
+        let bytes = room(size).and_then(|()| read_up_to(&mut entry, size));
+        let bytes = bytes.map_err(|error| unreadable_tar(path, begin, &error))?;
         if bytes.len() as u64 != size {
-            return Err(wrong(path, start, format!("{size} bytes of {name:?} should follow, and {} do", bytes.len())));
+            return Err(wrong(path, start, format!("{size} bytes of {name:?} should follow, but {} do", bytes.len())));
         }
         if example.insert(ending.to_owned(), bytes).is_some() {
-            return Err(wrong(path, begin, format!("the member {name:?} comes twice")));
+            return Err(wrong(path, begin, format!("the member {name:?} appears twice")));
         }
     }
     if let Some(key) = key {
@@ -144,7 +144,11 @@ fn members(path: &Path, file: &mut BufReader<fs::File>, offset: u64) -> Result<(
     Ok((None, None))
 }
 
-/// Fails for a member whose bytes are elsewhere or in an unknown form, rather than skip it.
+fn unreadable_tar(path: &Path, offset: u64, error: &io::Error) -> Error {
+    wrong(path, offset, format!("it cannot be read as tar: {error}"))
+}
+
+/// Fails for a member whose bytes are elsewhere or in an unknown form, because skipping it would change the examples.
 fn check<R: Read>(path: &Path, begin: u64, name: &str, entry: &mut tar::Entry<'_, R>) -> Result<()> {
     let fail = |what: &str| wrong(path, begin, format!("the member {name:?} {what}"));
     // The tar crate reads the last eight bytes of a size that is not in octal digits.
@@ -190,8 +194,8 @@ impl Stream for WebDataset {
     fn seek(&mut self, position: &Value) -> Result<()> {
         let (file, offset) = (number(position, "file")? as usize, number(position, "offset")?);
         if file > self.files.len() {
-            let what = format!("the position {position} is one in more than {} files", self.files.len());
-            return Err(Error::new(ErrorKind::Value, what).help("give the same files as before"));
+            let message = format!("the position {position} belongs to more than {} files", self.files.len());
+            return Err(Error::new(ErrorKind::Value, message).help("use the same files as when the position was saved"));
         }
         (self.at, self.open, self.failed) = ((file, offset), None, false);
         Ok(())

@@ -36,11 +36,10 @@ fn open(path: &Path, length: usize) -> Result<TextWindows> {
     let bytes = file.metadata().map_err(|error| unreadable(path, &error))?.len();
     let windows = bytes.saturating_sub(1).checked_div(length as u64).unwrap_or(0);
     if windows == 0 {
-        let what =
-            format!("{} has {bytes} bytes, which make no window of {length} and a byte that follows", path.display());
-        return Err(
-            Error::new(ErrorKind::Value, what).help("give a longer text, or a length from 1 to less than its bytes")
-        );
+        let message =
+            format!("{} has {bytes} bytes, too few for a window of {length} and the byte after it", path.display());
+        return Err(Error::new(ErrorKind::Value, message)
+            .help("use a longer text, or a length of at least 1 and less than the number of bytes"));
     }
     Ok(TextWindows { path: path.to_owned(), file: Mutex::new(file), length, windows: windows as usize })
 }
@@ -63,8 +62,8 @@ impl Source for TextWindows {
 
     fn get(&self, i: usize) -> Result<Example> {
         if i >= self.windows {
-            return Err(Error::new(ErrorKind::Index, format!("window {i} of {} was asked for", self.windows))
-                .help("they are counted from 0"));
+            return Err(Error::new(ErrorKind::Index, format!("window {i} of {} was requested", self.windows))
+                .help("use an index below that number; the first is 0"));
         }
         let offset = (i * self.length) as u64;
         let bytes = {
@@ -86,12 +85,12 @@ impl Source for TextWindows {
 fn window(tokens: &[i32]) -> Result<Example> {
     let length = tokens.len().saturating_sub(1);
     let (tokens, targets) = (&tokens[..length], &tokens[tokens.len() - length..]);
-    let part = |part: &[i32]| HostArray::of(part, &[length]);
-    Ok(Example::from([("tokens".to_owned(), part(tokens)?), ("targets".to_owned(), part(targets)?)]))
+    let (tokens, targets) = (HostArray::from_slice(tokens, &[length])?, HostArray::from_slice(targets, &[length])?);
+    Ok(Example::from([("tokens".to_owned(), tokens), ("targets".to_owned(), targets)]))
 }
 
-/// Splits tokens, such as those of a [`Tokenizer`](super::Tokenizer), into windows of `length`, as [`text_windows()`]
-/// does with bytes. Clones share the tokens.
+/// Splits tokens, for example from a [`Tokenizer`](super::Tokenizer), into windows of `length`, like [`text_windows()`]
+/// splits bytes. Clones share the tokens.
 ///
 /// ```
 /// use shardax_train::data::{Source, token_windows};
@@ -105,9 +104,9 @@ fn window(tokens: &[i32]) -> Result<Example> {
 #[track_caller]
 pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
     if length == 0 || tokens.len() <= length {
-        let what = format!("{} tokens make no window of {length} and a token that follows", tokens.len());
-        return Err(Error::new(ErrorKind::Value, what)
-            .help("give a longer text, or a length from 1 to less than its tokens")
+        let message = format!("{} tokens are too few for a window of {length} and the token after it", tokens.len());
+        return Err(Error::new(ErrorKind::Value, message)
+            .help("use a longer text, or a length of at least 1 and less than the number of tokens")
             .at(std::panic::Location::caller()));
     }
     Ok(TokenWindows { tokens: tokens.into(), length })
@@ -130,8 +129,8 @@ impl Source for TokenWindows {
     fn get(&self, i: usize) -> Result<Example> {
         let begin = i.saturating_mul(self.length);
         let tokens = self.tokens.get(begin..begin.saturating_add(self.length + 1)).ok_or_else(|| {
-            Error::new(ErrorKind::Index, format!("window {i} of {} was asked for", self.len()))
-                .help("they are counted from 0")
+            Error::new(ErrorKind::Index, format!("window {i} of {} was requested", self.len()))
+                .help("use an index below that number; the first is 0")
         })?;
         window(tokens)
     }

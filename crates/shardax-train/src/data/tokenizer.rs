@@ -71,8 +71,10 @@ impl Tokenizer {
         let location = std::panic::Location::caller();
         let size = self.vocab_size();
         if let Some(token) = tokens.iter().find(|token| usize::try_from(**token).map_or(true, |token| token >= size)) {
-            let what = format!("{token} is not a token: there are {size}");
-            return Err(Error::new(ErrorKind::Value, what).help("they are counted from 0").at(location));
+            let message = format!("{token} is not a token: the vocabulary has {size}");
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("use an index below that number; the first is 0")
+                .at(location));
         }
         match &self.0 {
             Kind::Bytes => {
@@ -93,7 +95,7 @@ impl Tokenizer {
     #[track_caller]
     pub fn example(&self, text: &str) -> Result<Example> {
         let tokens = self.encode(text)?;
-        Ok(Example::from([("tokens".to_owned(), HostArray::of(&tokens, &[tokens.len()])?)]))
+        Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&tokens, &[tokens.len()])?)]))
     }
 }
 
@@ -140,8 +142,10 @@ mod bpe {
             let text = super::super::file::read(path)
                 .map_err(|error| super::super::file::unreadable(path, &error).at(location))?;
             let tokenizer = tokenizers::Tokenizer::from_bytes(&text).map_err(|error| {
-                let what = format!("{} is not a tokenizer.json: {error}", path.display());
-                Error::new(ErrorKind::Value, what).help("give a file that `tokenizers` wrote").at(location)
+                let message = format!("{} is not a tokenizer.json: {error}", path.display());
+                Error::new(ErrorKind::Value, message)
+                    .help("pass a file that the library `tokenizers` wrote")
+                    .at(location)
             })?;
             Ok(Tokenizer(Kind::File(Box::new(tokenizer))))
         }
@@ -166,10 +170,11 @@ mod bpe {
         #[track_caller]
         pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
             let path = path.as_ref();
+            let location = std::panic::Location::caller();
             let failed = |error: &dyn std::fmt::Display| {
                 Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
-                    .help("look at the path")
-                    .at(std::panic::Location::caller())
+                    .help("check that the path is correct and that this user may use it")
+                    .at(location)
             };
             match &self.0 {
                 Kind::Bytes => Err(failed(&"bytes need no tokenizer.json")),
@@ -181,8 +186,10 @@ mod bpe {
     fn train(files: &[PathBuf], options: &BpeOptions) -> Result<Tokenizer> {
         let least = 256 + options.special_tokens.len();
         if options.vocab_size < least {
-            let what = format!("{} tokens are fewer than the {least} that there are at least", options.vocab_size);
-            return Err(Error::new(ErrorKind::Value, what).help("256 are the bytes, and each special token is one"));
+            let message =
+                format!("a vocabulary of {} tokens is too small: it needs at least {least}", options.vocab_size);
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("256 tokens are the bytes, and each special token needs one more"));
         }
         let texts = files.iter().map(|path| super::super::file::text(path));
         let texts: Vec<String> = texts.collect::<Result<_>>()?;

@@ -48,34 +48,39 @@ impl<S: Stream<Item = Example>> Pad<S> {
     fn padded(&self, example: Example) -> Result<Example> {
         let mut lengths = example.iter().filter_map(|(name, x)| Some((name, *x.shape().first()?)));
         let Some((first, length)) = lengths.next() else { return Ok(example) };
-        let wrong = |what: String, help: &str| Err(Error::new(ErrorKind::Value, what).help(help));
         if let Some((name, other)) = lengths.find(|(_, other)| *other != length) {
-            return wrong(
-                format!("pad: {first:?} has {length} entries, and {name:?} has {other}"),
-                "the arrays of an example have one length, or are scalars",
-            );
+            let message = format!("pad: {first:?} has {length} entries, but {name:?} has {other}");
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("the arrays of an example must have the same length, or be scalars"));
         }
         if length > self.length {
-            return wrong(
-                format!("pad: an example has {length} entries, more than the length {}", self.length),
-                "pad to the largest length, or cut examples with `map` first",
-            );
+            let message = format!("pad: an example has {length} entries, more than the length {}", self.length);
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("pad to the largest length, or cut examples with `map` first"));
         }
         room_for(self.length, 1, "a padded example", "pad to a smaller length")?;
-        let seen: Vec<bool> = (0..self.length).map(|i| i < length).collect();
-        let pad = |(name, x): (String, HostArray)| match x.shape() {
-            [] => Ok((name, x)),
-            [0, rest @ ..] => {
-                let entry: usize = rest.iter().product::<usize>() * x.dtype().byte_size();
-                room_for(self.length, entry, "a padded example", "pad to a smaller length")?;
-                let shape = [&[self.length], rest].concat();
-                Ok((name, HostArray::from_bytes(vec![0; self.length * entry], x.dtype(), &shape)?))
-            }
-            _ => Ok((name, x.filled(self.length)?)),
-        };
-        let mut padded = example.into_iter().map(pad).collect::<Result<Example>>()?;
-        padded.insert("mask".to_owned(), HostArray::of(&seen, &[self.length])?);
+        let mut padded = Example::new();
+        for (name, x) in example {
+            padded.insert(name, self.pad_array(x)?);
+        }
+        let mask: Vec<bool> = (0..self.length).map(|i| i < length).collect();
+        padded.insert("mask".to_owned(), HostArray::from_slice(&mask, &[self.length])?);
         Ok(padded)
+    }
+
+    /// Pads an array along its first dimension. Scalars are unchanged.
+    fn pad_array(&self, x: HostArray) -> Result<HostArray> {
+        match x.shape() {
+            [] => Ok(x),
+            // `filled` derives the size of an entry from the data, and an empty array has none.
+            [0, entry_shape @ ..] => {
+                let entry: usize = entry_shape.iter().product::<usize>() * x.dtype().byte_size();
+                room_for(self.length, entry, "a padded example", "pad to a smaller length")?;
+                let shape = [&[self.length], entry_shape].concat();
+                HostArray::from_bytes(vec![0; self.length * entry], x.dtype(), &shape)
+            }
+            _ => x.filled(self.length),
+        }
     }
 }
 

@@ -36,8 +36,8 @@ impl EventFile {
     /// one run.
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
-        let now = seconds();
-        let name = format!("events.out.tfevents.{:010}.{}.{}", now as u64, host(), std::process::id());
+        let time = seconds();
+        let name = format!("events.out.tfevents.{:010}.{}.{}", time as u64, host(), std::process::id());
         EventFile::create(&folder.as_ref().join(name), None).map_err(|error| error.at(std::panic::Location::caller()))
     }
 
@@ -49,8 +49,8 @@ impl EventFile {
 
     fn create(path: &Path, time: Option<f64>) -> Result<Self> {
         let folder = path.parent().unwrap_or(Path::new("."));
-        let made = fs::create_dir_all(folder).and_then(|()| fs::File::create(path));
-        let file = BufWriter::new(made.map_err(|error| failed(path, &error))?);
+        let file = fs::create_dir_all(folder).and_then(|()| fs::File::create(path));
+        let file = BufWriter::new(file.map_err(|error| failed(path, &error))?);
         let mut log = EventFile { path: path.to_owned(), file, time };
         log.event(|event| event.bytes(3, b"brain.Event:2"))?;
         Ok(log)
@@ -105,7 +105,7 @@ impl EventFile {
 }
 
 impl Logger for EventFile {
-    /// Tells TensorBoard to drop the later steps of earlier files.
+    /// Writes an event that makes TensorBoard drop the later steps of earlier files.
     fn begin(&mut self, step: u64) -> Result<()> {
         self.event(|event| {
             event.varint(2, step + 1);
@@ -137,7 +137,7 @@ impl Logger for EventFile {
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
-        .help("look at the path and at the disk")
+        .help("check that the path is correct and that the disk has space")
 }
 
 fn seconds() -> f64 {
@@ -189,10 +189,16 @@ fn masked_crc32c(bytes: &[u8]) -> u32 {
     crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// CRC-32C (Castagnoli). A few records a step need no faster implementation.
+/// CRC-32C (Castagnoli), bit by bit: a step writes only a few records, so a faster implementation is not needed.
 fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-    !bytes.iter().fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
 }
 
 #[cfg(test)]

@@ -45,10 +45,10 @@ impl JsonLines {
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
         let folder = log.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let made = folder.map_or(Ok(()), |folder| {
+        let created = folder.map_or(Ok(()), |folder| {
             fs::create_dir_all(folder).map_err(|error| log.failed("make the folder of", &error))
         });
-        made.map_err(|error| error.at(std::panic::Location::caller()))?;
+        created.map_err(|error| error.at(std::panic::Location::caller()))?;
         Ok(log)
     }
 
@@ -60,15 +60,15 @@ impl JsonLines {
         let location = std::panic::Location::caller();
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
         let text = text_of(&log.path).map_err(|error| log.failed("read", &error).at(location))?;
-        let last = text.lines().count();
+        let line_count = text.lines().count();
         let mut lines = Vec::new();
         for (at, line) in text.lines().enumerate() {
             match parse(line) {
                 Some(line) => lines.push(line),
-                None if at + 1 == last => {}
+                None if at + 1 == line_count => {}
                 None => {
-                    let what = format!("{} line {} is not one of a log: {line:?}", log.path.display(), at + 1);
-                    return Err(Error::new(ErrorKind::Value, what).help("remove the line").at(location));
+                    let message = format!("{} line {} is not a line of a log: {line:?}", log.path.display(), at + 1);
+                    return Err(Error::new(ErrorKind::Value, message).help("remove the line").at(location));
                 }
             }
         }
@@ -77,7 +77,7 @@ impl JsonLines {
 
     fn failed(&self, what: &str, error: &std::io::Error) -> Error {
         Error::new(ErrorKind::Runtime, format!("cannot {what} {}: {error}", self.path.display()))
-            .help("look at the path and at the disk")
+            .help("check that the path is correct and that the disk has space")
     }
 }
 
@@ -89,9 +89,15 @@ fn text_of(path: &Path) -> io::Result<String> {
 fn parse(line: &str) -> Option<Line> {
     let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
     let step = fields.get("step")?.as_u64()?;
-    let number = |value: &Value| value.as_f64().or_else(|| value.as_str()?.parse().ok());
+
     let values = fields.iter().filter(|(name, _)| *name != "step");
-    Some(Line { step, values: values.map(|(name, v)| Some((name.clone(), number(v)?))).collect::<Option<_>>()? })
+    let values = values.map(|(name, value)| Some((name.clone(), parse_number(value)?)));
+    Some(Line { step, values: values.collect::<Option<_>>()? })
+}
+
+/// A number, or the text of one that JSON cannot represent, such as `"NaN"`.
+fn parse_number(value: &Value) -> Option<f64> {
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
 impl Logger for JsonLines {
@@ -100,14 +106,15 @@ impl Logger for JsonLines {
         self.file = None;
         if self.path.exists() {
             let text = text_of(&self.path).map_err(|error| self.failed("read", &error))?;
-            let mut kept: String = text
+            let mut remaining: String = text
                 .lines()
                 .filter(|line| parse(line).is_some_and(|line| line.step <= step))
                 .flat_map(|line| [line, "\n"])
                 .collect();
-            if kept != text {
+            if remaining != text {
                 let new = self.path.with_extension("jsonl.unfinished");
-                let written = fs::write(&new, std::mem::take(&mut kept)).and_then(|()| fs::rename(&new, &self.path));
+                let written =
+                    fs::write(&new, std::mem::take(&mut remaining)).and_then(|()| fs::rename(&new, &self.path));
                 written.map_err(|error| self.failed("write", &error))?;
             }
         }
@@ -116,11 +123,14 @@ impl Logger for JsonLines {
         Ok(())
     }
 
-    /// Fails for a number that is called `step`, since each line has one.
+    /// Fails for a number named `step`, because each line has the step under that name.
     fn log(&mut self, step: u64, values: &BTreeMap<String, f64>) -> Result<()> {
         if values.contains_key("step") {
-            let what = format!("a number called \"step\" cannot be in {}: each line has the step", self.path.display());
-            return Err(Error::new(ErrorKind::Value, what).help("give the metric another name"));
+            let message = format!(
+                "a number named \"step\" cannot be written to {}, because each line has the step under that name",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::Value, message).help("choose another name for the metric"));
         }
         let number =
             |x: f64| serde_json::Number::from_f64(x).map_or_else(|| Value::String(x.to_string()), Value::Number);

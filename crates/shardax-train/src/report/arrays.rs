@@ -10,8 +10,10 @@ use shardax::visualize_sharding_svg;
 
 use super::{bytes_text, escaped, table};
 
-/// The maximal number of pictures, each of another way to split an array, and of devices in one.
-const DRAWN: (usize, usize) = (6, 256);
+/// The maximal number of pictures, each of another way to split an array.
+const MAX_PICTURES: usize = 6;
+/// The maximal number of devices in a picture.
+const MAX_DRAWN_DEVICES: usize = 256;
 
 /// Arrays whose paths differ only in their numbers.
 struct Group {
@@ -40,11 +42,11 @@ impl Group {
 }
 
 /// Splits a path into text and numbers.
-fn taken_apart(path: &str) -> (Vec<String>, Vec<usize>) {
+fn split_numbers(path: &str) -> (Vec<String>, Vec<usize>) {
     let (mut text, mut numbers) = (vec![String::new()], Vec::new());
-    let mut rest = path;
-    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
-        let (before, digits) = rest.split_at(at);
+    let mut remaining = path;
+    while let Some(at) = remaining.find(|c: char| c.is_ascii_digit()) {
+        let (before, digits) = remaining.split_at(at);
         let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
         if let Some(last) = text.last_mut() {
             last.push_str(before);
@@ -57,10 +59,10 @@ fn taken_apart(path: &str) -> (Vec<String>, Vec<usize>) {
             // Digits with leading zeros, such as `007`, or too many for a number, are text.
             _ => text.iter_mut().last().into_iter().for_each(|last| last.push_str(&digits[..end])),
         }
-        rest = &digits[end..];
+        remaining = &digits[end..];
     }
     if let Some(last) = text.last_mut() {
-        last.push_str(rest);
+        last.push_str(remaining);
     }
     (text, numbers)
 }
@@ -72,10 +74,10 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
         let sharding = leaf.sharding()?;
         let part = sharding.shard_shape(leaf.shape())?.iter().product::<usize>() * leaf.dtype().byte_size();
         let spec = sharding.as_named().map_or("one device".to_owned(), |named| named.spec().to_string());
-        let (text, numbers) = taken_apart(&path);
+        let (text, numbers) = split_numbers(&path);
         // The table has the sharding in a column of its own, so the type is without it.
-        let of = shape_dtype_struct(leaf.shape(), leaf.dtype()).type_name();
-        let group = groups.entry((text.clone(), of, spec, part)).or_insert_with(|| Group {
+        let ty = shape_dtype_struct(leaf.shape(), leaf.dtype()).type_name();
+        let group = groups.entry((text.clone(), ty, spec, part)).or_insert_with(|| Group {
             text,
             numbers: vec![Vec::new(); numbers.len()],
             count: 0,
@@ -88,26 +90,27 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
     }
     let mut groups: Vec<((Vec<String>, String, String, usize), Group)> = groups.into_iter().collect();
     groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.count * group.bytes));
-    let row = |((_, ty, spec, _), group): &((Vec<String>, String, String, usize), Group)| {
+    let mut rows = Vec::with_capacity(groups.len());
+    for ((_, ty, spec, _), group) in &groups {
         let bytes = [group.count * group.bytes, group.count * group.part].map(bytes_text);
         let count = group.count.to_string();
-        [group.path(), ty.clone(), spec.clone(), count].into_iter().chain(bytes).collect::<Vec<_>>()
-    };
-    let sum = |of: &dyn Fn(&Group) -> usize| groups.iter().map(|(_, group)| group.count * of(group)).sum::<usize>();
-    let (bytes, part) = (sum(&|group| group.bytes), sum(&|group| group.part));
+        rows.push([group.path(), ty.clone(), spec.clone(), count].into_iter().chain(bytes).collect::<Vec<_>>());
+    }
+    let bytes = groups.iter().map(|(_, group)| group.count * group.bytes).sum::<usize>();
+    let part = groups.iter().map(|(_, group)| group.count * group.part).sum::<usize>();
     let total = ["total", "", "", &count.to_string(), &bytes_text(bytes), &bytes_text(part)].map(str::to_owned);
     let header = ["array", "type", "split", "arrays", "bytes", "on a device"];
     let mut body = "<h2>Arrays</h2>".to_owned();
-    body += &table(&header, 3, &groups.iter().map(row).collect::<Vec<_>>(), &[total.to_vec()]);
-    let mut seen: Vec<(String, usize)> = Vec::new();
-    for ((_, of, spec, _), group) in &groups {
+    body += &table(&header, 3, &rows, &[total.to_vec()]);
+    let mut drawn: Vec<(String, usize)> = Vec::new();
+    for ((_, ty, spec, _), group) in &groups {
         let kind = (spec.clone(), group.first.ndim());
-        if seen.len() < DRAWN.0
-            && !seen.contains(&kind)
+        if drawn.len() < MAX_PICTURES
+            && !drawn.contains(&kind)
             && let Some(picture) = picture(&group.first)?
         {
-            seen.push(kind);
-            let caption = format!("{} {of}, {spec}", group.path());
+            drawn.push(kind);
+            let caption = format!("{} {ty}, {spec}", group.path());
             let _ = write!(
                 body,
                 "<figure><div class=\"wide\">{picture}</div><figcaption>{}</figcaption></figure>",
@@ -118,12 +121,13 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
     Ok(body)
 }
 
-/// Draws the sharding of an array: of more than two dimensions the two that are split, or the one and the largest
-/// other.
+/// Draws the sharding of an array along two dimensions: the two that are split, or the one that is split and the
+/// largest
+/// other one.
 fn picture(array: &Array) -> Result<Option<String>> {
     let (shape, sharding) = (array.shape(), array.sharding()?);
     let Some(named) = sharding.as_named() else { return Ok(None) };
-    if shape.is_empty() || sharding.num_devices() > DRAWN.1 || sharding.is_fully_replicated() {
+    if shape.is_empty() || sharding.num_devices() > MAX_DRAWN_DEVICES || sharding.is_fully_replicated() {
         return Ok(None);
     }
     let mut dims: Vec<usize> = (0..shape.len()).collect();

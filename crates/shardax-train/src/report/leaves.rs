@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-/// A tree of arrays, or a tuple of references to trees. `Kind` tells the two apart, and is inferred.
+/// A tree of arrays, or a tuple of references to trees. `Kind` distinguishes the two, and is inferred.
 pub trait Leaves<Kind> {
     /// The arrays, each with its key path.
     fn leaves(&self) -> Vec<(String, Array)>;
@@ -26,12 +26,12 @@ macro_rules! tuples_of_references {
     ($(($($at:tt $t:ident),*))*) => {$(
         impl<$($t: Tree),*> Leaves<Borrowed> for ($(&$t,)*) {
             fn leaves(&self) -> Vec<(String, Array)> {
-                let mut all = Vec::new();
+                let mut leaves = Vec::new();
                 $(
                     let part = tree::leaves_with_path(self.$at).into_iter();
-                    all.extend(part.map(|(path, leaf)| (format!("[{}]{path}", $at), leaf)));
+                    leaves.extend(part.map(|(path, leaf)| (format!("[{}]{path}", $at), leaf)));
                 )*
-                all
+                leaves
             }
         }
     )*};

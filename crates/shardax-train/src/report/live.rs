@@ -36,8 +36,8 @@ pub struct LiveReport {
     written: Option<Instant>,
 }
 
-/// More points than these are thinned out.
-const POINTS: usize = 2000;
+/// The number of points of a curve from which only every second, third, … one is drawn.
+const MAX_POINTS: usize = 2000;
 
 impl LiveReport {
     /// Creates a page that is rewritten every 5 s.
@@ -59,21 +59,21 @@ impl LiveReport {
         self
     }
 
-    fn write(&mut self, goes_on: bool) -> Result<()> {
-        let each = self.lines.len().div_ceil(POINTS).max(1);
-        // The first and the last line are always among them.
-        let (first, rest) = self.lines.split_at(self.lines.len().min(1));
-        let rest = rest.iter().rev().step_by(each).rev();
-        let thinned: Vec<Line> = first.iter().chain(rest).cloned().collect();
+    fn write(&mut self, is_running: bool) -> Result<()> {
+        let stride = self.lines.len().div_ceil(MAX_POINTS).max(1);
+        // The first and the last line are always included.
+        let (first, later) = self.lines.split_at(self.lines.len().min(1));
+        let later = later.iter().rev().step_by(stride).rev();
+        let thinned: Vec<Line> = first.iter().chain(later).cloned().collect();
         let step = self.lines.last().map_or_else(|| "no step yet".to_owned(), |line| format!("step {}", line.step));
-        let now = httpdate::fmt_http_date(SystemTime::now());
-        let ended = if goes_on { "" } else { ", ended" };
-        let report = Report::new(&self.title).state(format!("{step}{ended}, last written {now}"));
+        let date = httpdate::fmt_http_date(SystemTime::now());
+        let ended = if is_running { "" } else { ", ended" };
+        let report = Report::new(&self.title).state(format!("{step}{ended}, last written {date}"));
         let mut report = report.curves(&[("run", &thinned)])?;
-        if goes_on {
+        if is_running {
             report = report.refresh(self.every);
         }
-        // A browser must not read half of it.
+        // Renamed when it is complete, so that a browser never reads a part of it.
         let new = self.path.with_extension("html.unfinished");
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let written = folder.map_or(Ok(()), fs::create_dir_all);
@@ -82,7 +82,7 @@ impl LiveReport {
         self.written = Some(Instant::now());
         written.map_err(|error| {
             Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", self.path.display()))
-                .help("look at the path and at the disk")
+                .help("check that the path is correct and that the disk has space")
         })
     }
 }

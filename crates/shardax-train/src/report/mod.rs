@@ -22,7 +22,7 @@ use crate::picture::Picture;
 use crate::plot::{Panel, Plot};
 use crate::progress::is_of_machine;
 
-/// Plots each number of some runs by step, in panels of two a row: `test/loss` is drawn beside `loss`.
+/// Plots each number of some runs by step, in rows of two panels. `test/loss` is drawn in the panel of `loss`.
 ///
 /// ```
 /// # use shardax_train::log::Line;
@@ -42,20 +42,26 @@ fn panels(runs: &[(&str, &[Line])]) -> Vec<Panel> {
         .flat_map(|(_, lines)| lines.iter().flat_map(|line| line.values.keys().map(String::as_str)))
         .collect();
     // A number that is measured on several data sets shares the panel of its last name component.
-    let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
-    let panels: BTreeSet<String> = names.iter().filter(|name| !is_of_machine(name)).map(|name| last(name)).collect();
-    let panel = |title: &String| {
+    let titles: BTreeSet<&str> =
+        names.iter().filter(|name| !is_of_machine(name)).map(|name| last_component(name)).collect();
+    let mut panels = Vec::with_capacity(titles.len());
+    for title in titles {
         let mut panel = Panel::new(title, "step");
         for (run, lines) in runs {
-            for name in names.iter().filter(|name| last(name) == *title) {
+            for name in names.iter().filter(|name| last_component(name) == title) {
                 let points = lines.iter().filter_map(|line| Some((line.step as f64, *line.values.get(*name)?)));
                 let label = if runs.len() == 1 { (*name).to_owned() } else { format!("{run}: {name}") };
                 panel = panel.points(&label, points);
             }
         }
-        panel
-    };
-    panels.iter().map(panel).collect()
+        panels.push(panel);
+    }
+    panels
+}
+
+/// The last component of a name: `loss` of `test/loss`.
+fn last_component(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or_default()
 }
 
 /// A self-contained HTML page about a run.
@@ -96,13 +102,13 @@ impl Report {
         Report { title: title.to_owned(), sections: Vec::new(), refresh: None, state: None }
     }
 
-    /// Has browsers reload the page at this interval, for a page that is rewritten ([`LiveReport`]).
+    /// Makes browsers reload the page at this interval, for a page that is rewritten ([`LiveReport`]).
     pub fn refresh(mut self, interval: Duration) -> Self {
         self.refresh = Some(interval);
         self
     }
 
-    /// Says below the title how the run is.
+    /// Sets the line below the title, the state of the run.
     fn state(mut self, text: String) -> Self {
         self.state = Some(text);
         self
@@ -118,12 +124,12 @@ impl Report {
         let names: BTreeSet<&String> =
             runs.iter().flat_map(|(_, lines)| lines.iter().flat_map(|line| line.values.keys())).collect();
         let header: Vec<&str> = std::iter::once("").chain(runs.iter().map(|(run, _)| *run)).collect();
-        let row = |name: &String| {
-            let last = |lines: &[Line]| lines.iter().rev().find_map(|line| Some((*line.values.get(name)?, line.step)));
-            let cell = |lines| last(lines).map_or(String::new(), |(x, step)| format!("{x:.6} at step {step}"));
-            std::iter::once(name.clone()).chain(runs.iter().map(|(_, lines)| cell(lines))).collect()
-        };
-        body.push_str(&table(&header, 1, &names.into_iter().map(row).collect::<Vec<_>>(), &[]));
+        let mut rows = Vec::with_capacity(names.len());
+        for name in names {
+            let cells = runs.iter().map(|(_, lines)| last_value(lines, name));
+            rows.push(std::iter::once(name.clone()).chain(cells).collect::<Vec<_>>());
+        }
+        body.push_str(&table(&header, 1, &rows, &[]));
         self.sections.push((Section::Curves, body));
         Ok(self)
     }
@@ -141,8 +147,8 @@ impl Report {
         let png = base64::engine::general_purpose::STANDARD.encode(picture.to_png()?);
         // Pixels stay squares.
         let width = picture.width() * (360 / picture.width().max(1)).clamp(1, 8);
-        let first = self.sections.iter().all(|(section, _)| *section != Section::Pictures);
-        let heading = if first { "<h2>Pictures</h2>" } else { "" };
+        let is_first = self.sections.iter().all(|(section, _)| *section != Section::Pictures);
+        let heading = if is_first { "<h2>Pictures</h2>" } else { "" };
         let caption = escaped(caption);
         let body = format!(
             "{heading}<figure><img width=\"{width}\" alt=\"{caption}\" src=\"data:image/png;base64,{png}\">\
@@ -190,32 +196,41 @@ impl Report {
         )
     }
 
-    /// Writes the page. Fails where the file cannot be written.
+    /// Writes the page. Fails if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         std::fs::write(path, self.to_html()).map_err(|error| {
-            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display())).help("look at the path")
+            Error::new(ErrorKind::Runtime, format!("cannot write {}: {error}", path.display()))
+                .help("check that the path is correct and that this user may use it")
         })
     }
 }
 
-/// A table that scrolls on narrow pages; columns from index `numbers` on are aligned on the right.
+/// A table that scrolls on narrow pages. Columns from index `numbers` on are aligned on the right.
 fn table(header: &[&str], numbers: usize, rows: &[Vec<String>], totals: &[Vec<String>]) -> String {
-    let row = |tag: &str, cells: &[String]| -> String {
-        let cell = |(at, cell): (usize, &String)| {
-            let class = if at >= numbers { " class=\"n\"" } else { "" };
-            format!("<{tag}{class}>{}</{tag}>", escaped(cell))
-        };
-        format!("<tr>{}</tr>", cells.iter().enumerate().map(cell).collect::<String>())
-    };
     let header: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
-    let all = |rows: &[Vec<String>]| rows.iter().map(|cells| row("td", cells)).collect::<String>();
     format!(
         "<div class=\"wide\"><table><thead>{}</thead><tbody>{}</tbody><tfoot>{}</tfoot></table></div>",
-        row("th", &header),
-        all(rows),
-        all(totals)
+        table_row("th", &header, numbers),
+        rows.iter().map(|cells| table_row("td", cells, numbers)).collect::<String>(),
+        totals.iter().map(|cells| table_row("td", cells, numbers)).collect::<String>()
     )
+}
+
+/// A row of a table whose columns from index `numbers` on are numbers.
+fn table_row(tag: &str, cells: &[String], numbers: usize) -> String {
+    let mut row = "<tr>".to_owned();
+    for (column, cell) in cells.iter().enumerate() {
+        let class = if column >= numbers { " class=\"n\"" } else { "" };
+        let _ = write!(row, "<{tag}{class}>{}</{tag}>", escaped(cell));
+    }
+    row + "</tr>"
+}
+
+/// The last value of this name and its step; empty if there is none.
+fn last_value(lines: &[Line], name: &str) -> String {
+    let last = lines.iter().rev().find_map(|line| Some((*line.values.get(name)?, line.step)));
+    last.map_or(String::new(), |(x, step)| format!("{x:.6} at step {step}"))
 }
 
 /// Formats a number of bytes, such as `1.50 MiB`.

@@ -29,7 +29,7 @@ impl<S> Evaluation<'_, S> {
 
 /// The error for copies of an array that differ.
 pub(super) fn copies_differ(path: &str, step: u64) -> Error {
-    let what = format!("after step {step} the copies of `{path}` on several devices differ");
-    Error::new(ErrorKind::Check, what)
+    let message = format!("after step {step} the copies of `{path}` on several devices differ");
+    Error::new(ErrorKind::Check, message)
         .help("average the gradients over the devices (`pmean`) before the update, and draw the same random numbers")
 }

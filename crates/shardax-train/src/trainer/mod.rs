@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use shardax::config::warn;
 use shardax::error::{ErrorKind, Result};
 use shardax::prelude::*;
@@ -50,15 +50,16 @@ pub enum Control {
     Stop,
 }
 
-/// A training loop: takes batches, runs steps, accumulates metrics and reads them once a window, and calls loggers,
-/// hooks, evaluations and checkpoints in between. It works with any step and any state.
+/// A training loop: reads batches, runs steps, accumulates metrics and reads them once a window, and calls loggers,
+/// hooks, evaluations and checkpoints in between. You can use it with any step and any state.
 ///
-/// The devices do not wait for the host to read: the loop reads the numbers of a step after it has started the next
-/// one, or at the end of the run. It reads them at once if it waits for that step anyway: to evaluate it, or to save a
-/// checkpoint with its metrics. Loggers and hooks get the numbers with their step, in order.
+/// The devices do not wait until the host has read numbers, because the loop reads the numbers of a step after it has
+/// started the next one, or at the end of the run. It reads them at once if it must wait for that step anyway, to
+/// evaluate it or to save a checkpoint with its metrics. Loggers and hooks receive the numbers with their step, in
+/// order.
 ///
-/// A step is any function of a state and a batch that returns the next state and its metrics, mostly one that [`jit`]
-/// or [`pmap`] made. It may donate the state.
+/// A step is any function of a state and a batch that returns the next state and its metrics, usually a function
+/// compiled by [`jit`] or [`pmap`]. It may donate the state.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -67,7 +68,7 @@ pub enum Control {
 ///
 /// let point = |i: usize| {
 ///     let x = i as f32 / 100.0;
-///     Ok(Example::from([("x".into(), HostArray::of(&[x], &[1])?), ("y".into(), HostArray::of(&[3.0 * x - 1.0], &[1])?)]))
+///     Ok(Example::from([("x".into(), HostArray::from_slice(&[x], &[1])?), ("y".into(), HostArray::from_slice(&[3.0 * x - 1.0], &[1])?)]))
 /// };
 /// let mut data = (100usize, point).stream().shuffled(0).batch(10).map(|batch| Ok((batch["x"].to_array()?,
 /// batch["y"].to_array()?)));
@@ -167,8 +168,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
 
     /// Sets the operations of a step on all devices and their peak operations per second, and logs `mfu`, the fraction
     /// of the peak that was used.
-    pub fn flops(mut self, of_a_step: f64, peak: f64) -> Self {
-        self.flops = Some((of_a_step, peak));
+    pub fn flops(mut self, per_step: f64, peak: f64) -> Self {
+        self.flops = Some((per_step, peak));
         self
     }
 
@@ -258,19 +259,15 @@ impl<'a, S: Tree> Trainer<'a, S> {
         step: impl FnMut(S, D::Item) -> Result<(S, MultiMetric)>,
     ) -> Result<S> {
         let location = std::panic::Location::caller();
-        let what = self.on_preemption.unwrap_or(match self.checkpoints {
+        let reaction = self.on_preemption.unwrap_or(match self.checkpoints {
             Some(_) => OnPreemption::Exit,
             None => OnPreemption::Ignore,
         });
         let folder = self.checkpoints.as_ref().map(|checkpoints| checkpoints.directory().to_owned());
-        let run = || {
-            let mut notices = Notices::of(what)?;
-            let state = self.train(state, data, step, &mut notices)?;
-            Ok((state, notices.stopped))
-        };
-        let (state, stopped) = run().map_err(|error: shardax::Error| error.at(location))?;
-        match stopped {
-            Some(step) if what == OnPreemption::Exit => preempted::exit(step, folder.as_deref()),
+        let mut notices = Notices::new(reaction).map_err(|error| error.at(location))?;
+        let state = self.train(state, data, step, &mut notices).map_err(|error| error.at(location))?;
+        match notices.stopped {
+            Some(step) if reaction == OnPreemption::Exit => preempted::exit(step, folder.as_deref()),
             _ => Ok(state),
         }
     }
@@ -284,12 +281,12 @@ impl<'a, S: Tree> Trainer<'a, S> {
     ) -> Result<S> {
         let mut step = 0;
         if let Some(checkpoints) = &mut self.checkpoints
-            && let Some(last) = checkpoints.restore_latest_with(&state, &self.restore)?
+            && let Some(restored) = checkpoints.restore_latest_with(&state, &self.restore)?
         {
-            (state, step) = (last.tree, last.step);
-            data.seek(&last.metadata["data"])?;
+            (state, step) = (restored.tree, restored.step);
+            data.seek(&restored.metadata["data"])?;
         }
-        // All processes have the same numbers: one of them logs.
+        // Only one process logs, because all have the same numbers.
         if process_index() > 0 {
             self.loggers.clear();
         }
@@ -305,7 +302,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let (loggers, hooks) = (std::mem::take(&mut self.loggers), std::mem::take(&mut self.log_hooks));
         let mut numbers = Numbers::new(loggers, hooks, progress, timing);
         let result = self.make_steps((state, step), data, step_of, &mut numbers, notices);
-        // Runs after a failed step, too; that step's error takes precedence.
+        // The numbers before a failed step are reported as well, but the step's error takes precedence.
         let reported = numbers.finish();
         let state = result?;
         reported?;
@@ -315,6 +312,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
         Ok(state)
     }
 
+    /// Runs the steps after `step`. Each one is, in this order: input, the step, checks, evaluations, reports, hooks,
+    /// a checkpoint.
     fn make_steps<D: Stream>(
         &mut self,
         (mut state, mut step): (S, u64),
@@ -327,7 +326,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let mut failed_saves = FailedSaves::default();
         let mut profile = None;
         while step < self.steps {
-            let at = |error: shardax::Error| error.context(format!("step {}", step + 1));
+            let in_step = |error: shardax::Error| error.context(format!("step {}", step + 1));
             if profile.is_none()
                 && let Some((steps, folder)) = &self.profile
                 && steps.contains(&(step + 1))
@@ -335,71 +334,44 @@ impl<'a, S: Tree> Trainer<'a, S> {
                 profile = Some(profiler::trace(folder)?);
             }
             let _step = tracing::info_span!("step", step = step + 1).entered();
-            let next = tracing::debug_span!("input").in_scope(|| numbers.timing.input(|| data.next_item()));
-            let Some(batch) = next else { break };
-            let batch = batch.map_err(at)?;
-            let (next, metrics) = tracing::debug_span!("dispatch")
+            let item = tracing::debug_span!("input").in_scope(|| numbers.timing.input(|| data.next_item()));
+            let Some(batch) = item else { break };
+            let batch = batch.map_err(in_step)?;
+            let (updated, metrics) = tracing::debug_span!("dispatch")
                 .in_scope(|| numbers.timing.dispatch(|| step_of(state, batch)))
-                .map_err(at)?;
-            state = next;
-            numbers.add(metrics).map_err(at)?;
+                .map_err(in_step)?;
+            state = updated;
+            numbers.add(metrics).map_err(in_step)?;
             step += 1;
-            let at = |error: shardax::Error| error.context(format!("step {step}"));
+            let in_step = |error: shardax::Error| error.context(format!("step {step}"));
             let is_last = step == self.steps;
             if step.is_multiple_of(self.log_every) || is_last {
-                numbers.close(step);
+                numbers.end_window(step);
             }
-            if self.finite {
-                finite.step(step, &state)?;
-            }
-            if let Some(every) = self.replicas_every
-                && step.is_multiple_of(every)
-                && let Some(path) = diverged(&state)?
-            {
-                return Err(hooks::copies_differ(&path, step));
-            }
+            self.check_state(step, &state, &mut finite)?;
             if let Some((steps, _)) = &self.profile
                 && step + 1 >= steps.end
                 && let Some(recording) = profile.take()
             {
-                block_until_ready(&state).map_err(at)?;
+                block_until_ready(&state).map_err(in_step)?;
                 recording.stop()?;
             }
-            let saves = is_last || self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.should_save(step));
-            let evaluates = self.evaluations.iter().any(|evaluation| evaluation.is_due(step, self.steps));
-            numbers.read(if saves || evaluates { step } else { step - 1 })?;
-            for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.is_due(step, self.steps)) {
-                let _span = tracing::info_span!("evaluate", name = evaluation.name).entered();
-                numbers.evaluate(evaluation, step, &state).map_err(at)?;
-            }
-            let mut stop = numbers.tell()?;
+            self.evaluate(step, &state, numbers).map_err(in_step)?;
+            let mut stop = numbers.report()?;
             if let Some(progress) = &numbers.progress {
                 progress.step();
             }
             let moment = StepContext { step, state: &state };
             for hook in &mut self.hooks {
-                stop |= hook(&moment).map_err(at)? == Control::Stop;
+                stop |= hook(&moment).map_err(in_step)? == Control::Stop;
             }
             // A run that is complete has nothing to resume.
-            stop |= !is_last && notices.stop_after(step).map_err(at)?;
+            stop |= !is_last && notices.stop_after(step).map_err(in_step)?;
             if stop {
                 numbers.finish()?;
             }
-            if let Some(checkpoints) = &mut self.checkpoints {
-                let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(beside(data.position()));
-                if self.finite && checkpoints.should_save(step) {
-                    // A state that is not finite is not a checkpoint to resume from.
-                    finite.finish()?;
-                }
-                let args = args.force(stop || is_last);
-                if let Err(error) = checkpoints.save_with(step, &state, &args) {
-                    // That of the last save, whose thread has failed since: this step is saved now.
-                    failed_saves.hold(error)?;
-                    checkpoints.save_with(step, &state, &args)?;
-                } else if args.is_forced() || checkpoints.should_save(step) {
-                    failed_saves.none();
-                }
-            }
+            let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(json!({ "data": data.position() }));
+            self.save(step, &state, &args.force(stop || is_last), &mut finite, &mut failed_saves)?;
             if stop {
                 break;
             }
@@ -412,37 +384,87 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 }
 
-/// Checkpoints in a row that could not be written. A disk may be full or away for a while: the run continues, since its
-/// work would be lost.
+impl<S: Tree> Trainer<'_, S> {
+    /// Starts the checks of a step's state that are due.
+    fn check_state(&self, step: u64, state: &S, finite: &mut FiniteCheck) -> Result<()> {
+        if self.finite {
+            finite.step(step, state)?;
+        }
+        match self.replicas_every {
+            Some(every) if step.is_multiple_of(every) => match diverged(state)? {
+                Some(path) => Err(hooks::copies_differ(&path, step)),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the numbers that are available without waiting for this step, or all if the step is awaited anyway, and
+    /// runs the evaluations that are due.
+    fn evaluate(&mut self, step: u64, state: &S, numbers: &mut Numbers<'_>) -> Result<()> {
+        let is_last = step == self.steps;
+        let saves = is_last || self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.should_save(step));
+        let evaluates = self.evaluations.iter().any(|evaluation| evaluation.is_due(step, self.steps));
+        numbers.read(if saves || evaluates { step } else { step - 1 })?;
+        for evaluation in self.evaluations.iter_mut().filter(|evaluation| evaluation.is_due(step, self.steps)) {
+            let _span = tracing::info_span!("evaluate", name = evaluation.name).entered();
+            numbers.evaluate(evaluation, step, state)?;
+        }
+        Ok(())
+    }
+
+    /// Saves a checkpoint if it is due.
+    fn save(
+        &mut self,
+        step: u64,
+        state: &S,
+        args: &SaveArgs,
+        finite: &mut FiniteCheck,
+        failed_saves: &mut FailedSaves,
+    ) -> Result<()> {
+        let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
+        if self.finite && checkpoints.should_save(step) {
+            // A run must not resume from a state that is not finite.
+            finite.finish()?;
+        }
+        if let Err(error) = checkpoints.save_with(step, state, args) {
+            // The error is about the previous save, whose thread has failed since. This step is saved now.
+            failed_saves.count_failure(error)?;
+            checkpoints.save_with(step, state, args)?;
+        } else if args.is_forced() || checkpoints.should_save(step) {
+            failed_saves.reset();
+        }
+        Ok(())
+    }
+}
+
+/// The number of checkpoints in a row that could not be written. The run continues after a few failures, because a disk
+/// may be full or unavailable for a while, and the run's work would be lost.
 #[derive(Default)]
 struct FailedSaves(u32);
 
 impl FailedSaves {
     /// The number of failures in a row that a run survives.
-    const MOST: u32 = 3;
+    const MAX_FAILURES: u32 = 3;
 
-    fn hold(&mut self, error: shardax::Error) -> Result<()> {
+    /// Warns about a failure, or returns it if it is one too many.
+    fn count_failure(&mut self, error: shardax::Error) -> Result<()> {
         self.0 += 1;
-        if error.kind() != ErrorKind::Runtime || self.0 > Self::MOST {
+        if error.kind() != ErrorKind::Runtime || self.0 > Self::MAX_FAILURES {
             return Err(error);
         }
         warn(
             &format!(
                 "a checkpoint was not written ({} of {} in a row that end the run): {error}",
                 self.0,
-                Self::MOST + 1
+                Self::MAX_FAILURES + 1
             ),
             "the run continues, and saves the next step instead",
         );
         Ok(())
     }
 
-    fn none(&mut self) {
+    fn reset(&mut self) {
         self.0 = 0;
     }
-}
-
-/// The metadata that is saved with the state.
-fn beside(position: Value) -> Value {
-    json!({ "data": position })
 }

@@ -12,9 +12,9 @@ use crate::log::Logger;
 use crate::metrics::{Computed, MultiMetric};
 use crate::progress::Progress;
 
-/// Accumulates metrics on the devices. The host reads the numbers of a window while the step after it runs; reading
-/// them earlier would keep the devices waiting for their next step. That moment depends on the step numbers alone, so
-/// that all processes report the same numbers at the same step.
+/// Accumulates metrics on the devices. The host reads the numbers of a window while the step after it runs, because
+/// reading them earlier would keep the devices waiting for their next step. That moment depends only on the step
+/// numbers, so that all processes report the same numbers at the same step.
 pub(super) struct Numbers<'a> {
     loggers: Vec<Box<dyn Logger + 'a>>,
     hooks: Vec<LogHook<'a>>,
@@ -52,8 +52,8 @@ impl<'a> Numbers<'a> {
         Ok(())
     }
 
-    /// Ends the window with this step: starts to compute its numbers, without waiting.
-    pub fn close(&mut self, step: u64) {
+    /// Ends the window with this step, and starts to compute its numbers without waiting.
+    pub fn end_window(&mut self, step: u64) {
         self.computed.push_back((step, std::mem::take(&mut self.window).computed()));
     }
 
@@ -72,14 +72,14 @@ impl<'a> Numbers<'a> {
 
     /// Adds the metrics of an evaluation to the numbers that were read. Its time counts for no step.
     pub fn evaluate<S>(&mut self, evaluation: &mut Evaluation<'_, S>, step: u64, state: &S) -> Result<()> {
-        let found = evaluation.values(state)?;
-        self.read.entry(step).or_default().extend(found);
+        let values = evaluation.values(state)?;
+        self.read.entry(step).or_default().extend(values);
         self.timing.restart(step);
         Ok(())
     }
 
-    /// Reports what was read, step by step, and returns true if a hook stops the run.
-    pub fn tell(&mut self) -> Result<bool> {
+    /// Reports the numbers that were read, step by step. Returns true if a hook stops the run.
+    pub fn report(&mut self) -> Result<bool> {
         let mut stop = false;
         while let Some((step, values)) = self.read.pop_first() {
             for logger in &mut self.loggers {
@@ -90,8 +90,8 @@ impl<'a> Numbers<'a> {
                 progress.report(step, &values);
             }
             for hook in &mut self.hooks {
-                let wanted = hook(step, &values).map_err(|error| error.context(format!("step {step}")))?;
-                stop |= wanted == Control::Stop;
+                let control = hook(step, &values).map_err(|error| error.context(format!("step {step}")))?;
+                stop |= control == Control::Stop;
             }
             tracing::info!(
                 step,
@@ -104,10 +104,10 @@ impl<'a> Numbers<'a> {
         Ok(stop)
     }
 
-    /// Reads and reports the rest.
+    /// Reads and reports all remaining numbers.
     pub fn finish(&mut self) -> Result<()> {
         self.read(u64::MAX)?;
-        self.tell().map(drop)
+        self.report().map(drop)
     }
 }
 

@@ -27,8 +27,8 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    pub fn of(what: OnPreemption) -> Result<Notices> {
-        let listening = (what != OnPreemption::Ignore).then(preemption::listen).transpose()?;
+    pub fn new(reaction: OnPreemption) -> Result<Notices> {
+        let listening = (reaction != OnPreemption::Ignore).then(preemption::listen).transpose()?;
         Ok(Notices { listening, stopped: None })
     }
 

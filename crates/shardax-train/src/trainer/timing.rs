@@ -21,7 +21,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// Measures the steps after the first of these, of a run of as many as the second.
+    /// Measures the steps after `step` of a run of `steps` steps.
     pub fn new((step, steps): (u64, u64), work: Vec<(&'static str, f64)>, flops: Option<(f64, f64)>) -> Self {
         let none = Duration::ZERO;
         Timing { work, flops, step, steps, begin: Instant::now(), input: none, dispatch: none, device: none }
@@ -52,25 +52,21 @@ impl Timing {
     pub fn finish(&mut self, step: u64, mut values: Values) -> Values {
         let seconds = self.begin.elapsed().as_secs_f64().max(1e-9);
         let rate = (step - self.step) as f64 / seconds;
-        let share = |part: Duration| part.as_secs_f64() / seconds;
-        let mut add = |name: &str, x: f64| {
-            values.insert(name.to_owned(), x);
-        };
-        add("steps_per_second", rate);
+        values.insert("steps_per_second".to_owned(), rate);
         if rate > 0.0 {
-            add("time/remaining_seconds", (self.steps - step) as f64 / rate);
+            values.insert("time/remaining_seconds".to_owned(), (self.steps - step) as f64 / rate);
         }
         if let Some(bytes) = resident() {
-            add("memory/host_bytes", bytes);
+            values.insert("memory/host_bytes".to_owned(), bytes);
         }
-        add("time/input_wait", share(self.input));
-        add("time/dispatch", share(self.dispatch));
-        add("time/device_wait", share(self.device));
-        for (what, of_a_step) in &self.work {
-            add(&format!("{what}_per_second"), rate * of_a_step);
+        for (name, part) in [("input_wait", self.input), ("dispatch", self.dispatch), ("device_wait", self.device)] {
+            values.insert(format!("time/{name}"), part.as_secs_f64() / seconds);
         }
-        if let Some((of_a_step, peak)) = self.flops {
-            add("mfu", rate * of_a_step / peak);
+        for (unit, per_step) in &self.work {
+            values.insert(format!("{unit}_per_second"), rate * per_step);
+        }
+        if let Some((per_step, peak)) = self.flops {
+            values.insert("mfu".to_owned(), rate * per_step / peak);
         }
         self.restart(step);
         values

@@ -55,7 +55,7 @@ fn every_checkpoint_is_the_state_of_its_step() -> Result<()> {
             fs::create_dir(&place).expect("a folder");
             checkpoints.save(at, &state)?;
             state = step.call(state)?;
-            fails(checkpoints.save(at + 1, &state), &["is there already"]);
+            fails(checkpoints.save(at + 1, &state), &["exists already"]);
             fs::remove_dir(&place).expect("the folder");
             at += 1;
         }

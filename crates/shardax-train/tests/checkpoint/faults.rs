@@ -56,9 +56,9 @@ fn a_wrong_byte_is_named() -> Result<()> {
     let like = tree();
     let mid = 1 << 22;
     let cases = [
-        (header, format!("bytes {header}..{}, of `[0]`, are not", header + mid)),
-        (header + 2 * mid + 5, format!("bytes {}..{}, of `[0]`, are not", header + 2 * mid, header + 12_000_000)),
-        (whole.len() - 1, format!("bytes {}..{}, of `[1]`, are not", header + 12_000_000, whole.len())),
+        (header, format!("bytes {header}..{}, of `[0]`, have changed", header + mid)),
+        (header + 2 * mid + 5, format!("bytes {}..{}, of `[0]`, have changed", header + 2 * mid, header + 12_000_000)),
+        (whole.len() - 1, format!("bytes {}..{}, of `[1]`, have changed", header + 12_000_000, whole.len())),
         (0, format!("its header, bytes 0..{header}, is not")),
         (20, format!("its header, bytes 0..{header}, is not")),
     ];
@@ -90,7 +90,7 @@ fn what_is_missing_is_named() -> Result<()> {
     }
     let folder = Folder::new();
     fails(Checkpoint::open(folder.join("none")), &["no checkpoint at", "none: there is no such folder"]);
-    fails(Checkpoint::open(&folder.0), &["the folder holds no manifest"]);
+    fails(Checkpoint::open(&folder.0), &["the folder contains no manifest"]);
     fails(Checkpoint::open("/"), &["names no folder"]);
     Ok(())
 }

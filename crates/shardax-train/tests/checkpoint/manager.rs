@@ -37,7 +37,7 @@ fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
     fails(checkpoints.save(16, &value(0.0)), &["step 16 is not after step 19", "delete"]);
     checkpoints.delete(19)?;
     assert_eq!(of(&checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint").tree), 18.0);
-    // The same step again is there already.
+    // The same step again exists already.
     assert!(!checkpoints.save(18, &value(0.0))?);
     checkpoints.close()?;
 
@@ -49,7 +49,7 @@ fn the_last_are_kept_and_steps_between_are_passed_over() -> Result<()> {
     let mut reader = CheckpointManager::new(folder.join("deep/in"), options.read_only(true))?;
     assert_eq!(reader.all_steps()?, [8, 16, 18]);
     assert_eq!(reader.latest_step()?, Some(18));
-    fails(reader.save(20, &value(0.0)), &["for reading only"]);
+    fails(reader.save(20, &value(0.0)), &["opened as read-only"]);
     Ok(())
 }
 
@@ -90,7 +90,7 @@ fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
     assert!(folder.join("7.unfinished").exists());
     drop(second);
     first.save(7, &value(7.0))?;
-    fails(first.wait_until_finished(), &["7.unfinished is there already", "another program"]);
+    fails(first.wait_until_finished(), &["7.unfinished exists already", "another program"]);
     assert!(folder.join("7.unfinished").exists());
     // The error was reported once.
     assert!(first.save(8, &value(8.0))?);
@@ -120,7 +120,7 @@ fn the_last_whole_one_is_restored() -> Result<()> {
 
     let strict = CheckpointManager::new(&folder.0, Options::new().fall_back(false))?;
     let mut strict = strict;
-    fails(strict.restore_latest(&value(0.0)), &["device-00000.safetensors", "are not what was written"]);
+    fails(strict.restore_latest(&value(0.0)), &["device-00000.safetensors", "have changed since they were written"]);
     drop(strict);
     // Another tree is the program's mistake: nothing is passed over.
     fails(checkpoints.restore_latest(&array(0.0)), &["the tree is not the one that was saved"]);
@@ -182,14 +182,14 @@ fn a_file_with_the_name_of_a_folder_stops_nothing_else() -> Result<()> {
     fs::create_dir(folder.join(".lock")).expect("a folder");
     let options = || Options::new().max_to_keep(1).enable_async_checkpointing(false);
     let mut checkpoints = CheckpointManager::new(&folder.0, options())?;
-    fails(checkpoints.save(1, &value(1.0)), &["1.unfinished is there already", "remove it"]);
+    fails(checkpoints.save(1, &value(1.0)), &["1.unfinished exists already", "remove it"]);
     fs::rename(folder.join("1.unfinished"), folder.join("moved")).expect("a file");
     checkpoints.save(1, &value(1.0))?;
     fs::rename(folder.join("moved"), folder.join("1.unfinished")).expect("a file");
     // The one before is removed all the same.
     checkpoints.save(2, &value(2.0))?;
     assert_eq!(checkpoints.all_steps()?, [2]);
-    fails(checkpoints.save(3, &value(3.0)), &["3.unfinished is there already"]);
+    fails(checkpoints.save(3, &value(3.0)), &["3.unfinished exists already"]);
     checkpoints.save(4, &value(4.0))?;
     fails(checkpoints.save(5, &value(5.0)), &["cannot move a checkpoint to", "5"]);
     assert_eq!(of(&checkpoints.restore_latest(&value(0.0))?.expect("a checkpoint").tree), 4.0);

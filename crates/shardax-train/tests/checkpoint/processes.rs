@@ -57,10 +57,10 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     let (split, whole) = (NamedSharding::new(&mesh, P!["x"]), NamedSharding::new(&mesh, P![]));
     let weights = make_array_from_callback([8], DType::F32, &split, |index| Ok(zeros([index[0].len()])))?;
     // Data of the host is the whole, on each process; a batch is of each process's part where that is asked for.
-    let host = HostArray::of(&(0..16).collect::<Vec<i32>>(), &[16])?;
+    let host = HostArray::from_slice(&(0..16).collect::<Vec<i32>>(), &[16])?;
     assert_eq!((host.to_array_on(&split)?.shape(), host.to_array_on(&whole)?.shape()), (&[16][..], &[16][..]));
     assert_eq!(host.to_array_of_process(&split)?.shape(), [16 * process_count()]);
-    let own = HostArray::of(&[process_index() as i32; 16], &[16])?.to_array_on(&split);
+    let own = HostArray::from_slice(&[process_index() as i32; 16], &[16])?.to_array_on(&split);
     assert!(process_count() == 1 || own.is_err_and(|e| e.message().contains("is not the same on each process")));
     let step = jit(|w: Array, x: Array| {
         let loss = (&x * &w).sum(1).mean(..);
@@ -68,7 +68,9 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     })
     .out_shardings((&split, UNSPECIFIED))
     .donate_argnums([0]);
-    let row = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]));
+    let row = |i: usize| {
+        Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]))
+    };
     let rows = (64usize, row).stream().shuffled(5).shard(process_index(), process_count());
     let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_of_process(&split)).prefetch(2);
     let options = CheckpointManagerOptions::new().save_interval_steps(3).timeout(std::time::Duration::from_secs(20));
@@ -125,7 +127,10 @@ fn run(case: &str, folder: &Path) -> Result<()> {
     other.3 = array(process_index() as i32);
     checkpoints.save(12, &other)?;
     match process_index() {
-        0 => fails(checkpoints.wait_until_finished(), &["process 1 has another array `[3]` than process 0"]),
+        0 => fails(
+            checkpoints.wait_until_finished(),
+            &["the array `[3]` to save has another value in process 1 than in process 0"],
+        ),
         _ => fails(checkpoints.wait_until_finished(), &["was not written", "process 0"]),
     }
     // One that cannot write is an error on all.

@@ -161,7 +161,7 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     assert_eq!(checkpoint::restore(&path, &tree(1e-3, 7, true))?.1, (1e-3, 7));
     fails(
         checkpoint::restore(&path, &tree(1e-3, 0, true)),
-        &["the number `[1][1]` is 0, and was saved as 7", "keep_numbers", "restore_numbers"],
+        &["the number `[1][1]` is 0, but was saved as 7", "keep_numbers", "restore_numbers"],
     );
     let saved = Checkpoint::open(&path)?;
     let restored = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().restore_numbers())?;
@@ -291,13 +291,13 @@ fn what_is_beside_the_tree_comes_back() -> Result<()> {
     assert_eq!(saved.metrics()["loss"], 0.1);
     assert!(saved.metrics()["odd"].is_nan() && saved.step().is_none());
     // A place that is taken is an error, unless it is asked for.
-    fails(checkpoint::save(&path, &ones([2])), &["is there already", "force"]);
+    fails(checkpoint::save(&path, &ones([2])), &["exists already", "force"]);
     checkpoint::save_with(&path, &zeros([2]), &SaveArgs::new().force(true))?;
     assert_eq!(checkpoint::restore(&path, &ones([2]))?.to_vec::<f32>()?, [0.0; 2]);
     assert_eq!(names(&folder.0), ["beside"]);
     // What programs left that were ended while they replaced it.
     std::fs::create_dir(folder.join("beside.unfinished")).expect("a folder");
-    fails(checkpoint::save(folder.join("beside"), &ones([2])), &["is there already"]);
+    fails(checkpoint::save(folder.join("beside"), &ones([2])), &["exists already"]);
     for name in ["beside.replaced", "beside.unfinished"] {
         let _ = std::fs::create_dir(folder.join(name));
         std::fs::write(folder.join(name).join("half"), "half").expect("a file");
@@ -305,7 +305,7 @@ fn what_is_beside_the_tree_comes_back() -> Result<()> {
     checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
     assert_eq!(names(&folder.0), ["beside"]);
     std::fs::rename(&path, folder.join("beside.replaced")).expect("a folder");
-    fails(Checkpoint::open(&path), &["the program that replaced it was ended", ".replaced"]);
+    fails(Checkpoint::open(&path), &["the program that was replacing it was interrupted", ".replaced"]);
     checkpoint::save_with(&path, &ones([2]), &SaveArgs::new().force(true))?;
     assert_eq!(names(&folder.0), ["beside"]);
     Ok(())

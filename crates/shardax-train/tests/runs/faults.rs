@@ -115,7 +115,7 @@ fn a_disk_that_is_full_for_one_process_is_held_by_all() {
     let (status, text) = running.end(60);
     assert!(status.success(), "{text}");
     assert_eq!(text.matches("a checkpoint was not written").count(), 2, "{text}");
-    says(&text, &["60.unfinished is there already", "the checkpoint ", "was not written: process 0 or another failed"]);
+    says(&text, &["60.unfinished exists already", "the checkpoint ", "was not written: process 0 or another failed"]);
     assert_eq!((run.saved(), run.weights()), (vec![100, 120], format!("{:?}", expected(120))));
 }
 

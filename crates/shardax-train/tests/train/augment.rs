@@ -8,7 +8,7 @@ use super::fails;
 
 fn image(i: usize) -> Result<Example> {
     let pixels: Vec<u8> = (0..6 * 5 * 3).map(|at| (at * 7 + i * 13) as u8).collect();
-    Ok(Example::from([("image".to_owned(), HostArray::of(&pixels, &[6, 5, 3])?)]))
+    Ok(Example::from([("image".to_owned(), HostArray::from_slice(&pixels, &[6, 5, 3])?)]))
 }
 
 fn images() -> SourceStream<(usize, fn(usize) -> Result<Example>)> {
@@ -70,7 +70,7 @@ fn errors_and_panics_of_threads_are_those_of_an_item() -> Result<()> {
 #[test]
 fn changes_of_images_are_what_they_say() -> Result<()> {
     let pixels = |image: &HostArray| image.bytes().to_vec();
-    let row = HostArray::of(&[1u8, 2, 3], &[1, 3, 1])?;
+    let row = HostArray::from_slice(&[1u8, 2, 3], &[1, 3, 1])?;
     let all = |augment: Augment, image: &HostArray| -> Result<Vec<Vec<u8>>> {
         (0..400).map(|n| Ok(pixels(&augment.image(n, image)?))).collect()
     };
@@ -85,14 +85,15 @@ fn changes_of_images_are_what_they_say() -> Result<()> {
         assert!((got - want / 9.0).abs() < 0.09, "{is:?}: {got}");
     }
     // A grey image has no saturation, and one of a single grey no contrast: brightness remains.
-    let grey = HostArray::of(&[100u8; 12], &[2, 2, 3])?;
+    let grey = HostArray::from_slice(&[100u8; 12], &[2, 2, 3])?;
     for image in all(Augment::new(3).color_jitter(0.3), &grey)? {
         assert!(image.iter().all(|v| *v == image[0] && (70..=130).contains(v)), "{image:?}");
     }
-    let white = HostArray::of(&[255u8; 3], &[1, 1, 3])?;
+    let white = HostArray::from_slice(&[255u8; 3], &[1, 1, 3])?;
     assert!(all(Augment::new(4).color_jitter(9.0), &white)?.iter().any(|image| image[0] == 255));
     // A square of the mean, in one place and cut off at the border.
-    let square = HostArray::of(&(0..64).map(|i| if i % 2 == 0 { 0 } else { 200u8 }).collect::<Vec<_>>(), &[8, 8, 1])?;
+    let square =
+        HostArray::from_slice(&(0..64).map(|i| if i % 2 == 0 { 0 } else { 200u8 }).collect::<Vec<_>>(), &[8, 8, 1])?;
     for image in all(Augment::new(5).cutout(4), &square)? {
         let blank = image.iter().filter(|v| **v == 100).count();
         assert!((4..=16).contains(&blank), "{blank}");
@@ -102,11 +103,11 @@ fn changes_of_images_are_what_they_say() -> Result<()> {
     // Whatever it is given, it answers.
     let wild = Augment::new(7).random_flip().random_crop(usize::MAX).color_jitter(1e30).cutout(usize::MAX);
     for shape in [[0, 4, 3], [4, 0, 3], [4, 3, 0], [1, 1, 1], [3, 4, 7]] {
-        let image = HostArray::of(&vec![9u8; shape.iter().product()], &shape)?;
+        let image = HostArray::from_slice(&vec![9u8; shape.iter().product()], &shape)?;
         assert_eq!(wild.image(1, &image)?.shape(), shape);
     }
     fails(
-        wild.image(0, &HostArray::of(&[1.0f32; 4], &[2, 2, 1])?),
+        wild.image(0, &HostArray::from_slice(&[1.0f32; 4], &[2, 2, 1])?),
         &["uint8 [rows, columns, channels]", "float32[2, 2, 1]"],
     );
     fails(Augment::new(0).color_jitter(f32::NAN).image(0, &row), &["must be finite, got NaN"]);
@@ -123,7 +124,7 @@ fn the_last_batch_is_masked() -> Result<()> {
     assert_eq!(batches[1]["image"].shape(), [4, 6, 5, 3]);
     assert!(batches[1]["image"].bytes()[3 * 90..].iter().all(|v| *v == 0));
     assert_eq!(images().epochs(1).batch_masked(7).items().count(), 1);
-    let named = |i: usize| Ok(Example::from([("mask".to_owned(), HostArray::of(&[i as u8], &[])?)]));
+    let named = |i: usize| Ok(Example::from([("mask".to_owned(), HostArray::from_slice(&[i as u8], &[])?)]));
     fails((2usize, named).stream().batch_masked(2).next_item().expect("an error"), &["a `mask` of their own"]);
     let large = (1usize, image as fn(usize) -> Result<Example>).stream().epochs(1);
     fails(large.batch_masked(usize::MAX).next_item().expect("an error"), &["do not fit in memory"]);

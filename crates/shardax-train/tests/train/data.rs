@@ -28,7 +28,7 @@ fn idx_files_packed_and_plain() -> Result<()> {
     let images: Vec<u8> = (0..24).collect();
     let whole = idx_bytes(8, &[2, 3, 4], &images);
     let (plain, packed) = (folder.write("a", &whole), folder.write("a.gz", gzip(&whole)));
-    assert_eq!(idx(&plain)?, HostArray::of(&images, &[2, 3, 4])?);
+    assert_eq!(idx(&plain)?, HostArray::from_slice(&images, &[2, 3, 4])?);
     assert_eq!(idx(&packed)?, idx(&plain)?);
     let data = idx_images(&plain, folder.write("labels", idx_bytes(8, &[2], &[7, 9])))?;
     assert_eq!((data.len(), data.get(1)?["label"].to_vec::<u8>()?), (2, vec![9]));
@@ -39,7 +39,7 @@ fn idx_files_packed_and_plain() -> Result<()> {
     fails(idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))), &["not as many rows", "label: uint8[1]"]);
     fails(
         idx(folder.write("cut", &whole[..20])),
-        &["cut is damaged", "at byte 16, 24 bytes of numbers should follow, and 4 do"],
+        &["cut is damaged", "at byte 16, 24 bytes of numbers should follow, but 4 do"],
     );
     fails(idx(folder.write("head", &whole[..9])), &["at byte 8, 4 bytes of sizes"]);
     fails(idx(folder.write("long", [&whole[..], &[0; 3]].concat())), &["at byte 40, bytes follow"]);
@@ -66,7 +66,7 @@ fn cifar_files() -> Result<()> {
     assert_eq!((image.shape(), &image.bytes()[..6]), (&[32, 32, 3][..], &[0, 124, 248, 1, 125, 249][..]));
     fails(
         cifar10([folder.write("cut.bin", &record(1)[..100])]),
-        &["cut.bin is damaged", "at byte 1, 3072 bytes of an image should follow, and 99 do"],
+        &["cut.bin is damaged", "at byte 1, 3072 bytes of an image should follow, but 99 do"],
     );
     fails(cifar10([folder.write("odd.bin", record(10))]), &["the label before it is 10, and there are 10 classes"]);
     let hundred = cifar100([folder.write("100.bin", [vec![19], record(99)].concat())])?;
@@ -102,7 +102,7 @@ fn numpy_files() -> Result<()> {
 
     fails(
         npy(at("cut", "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", &floats[..20])),
-        &["cut is damaged", "at byte 128, 24 bytes of numbers should follow, and 20 do"],
+        &["cut is damaged", "at byte 128, 24 bytes of numbers should follow, but 20 do"],
     );
     fails(
         npy(at("o", "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", &[])),
@@ -197,7 +197,7 @@ fn tar_files_of_examples() -> Result<()> {
     assert!((0..2).all(|_| stream.next_item().expect("an example").is_ok()));
     fails(
         stream.next_item().expect("an error"),
-        &["cut.tar is damaged", "at byte 4608, 6 bytes of a member should follow, and 2 do"],
+        &["cut.tar is damaged", "at byte 4608, 6 bytes of a member should follow, but 2 do"],
     );
     assert!(stream.next_item().is_none());
     let mut odd = bytes.clone();
@@ -212,7 +212,7 @@ fn tar_files_of_examples() -> Result<()> {
 }
 
 fn number(i: usize) -> Result<Example> {
-    Ok(Example::from([("x".to_owned(), HostArray::of(&[i as i32], &[])?)]))
+    Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]))
 }
 
 fn numbers(len: usize) -> SourceStream<(usize, fn(usize) -> Result<Example>)> {
@@ -292,9 +292,9 @@ fn an_epoch_has_each_once_and_orders_differ() -> Result<()> {
     // A number beyond a part is none of the rest of its source.
     #[expect(clippy::reversed_empty_ranges, reason = "an empty part")]
     let none = part(4..2);
-    fails(none.get(usize::MAX), &["example 18446744073709551615 of 0 was asked for"]);
-    fails(part(1..3).get(3), &["example 3 of 2 was asked for"]);
-    fails((3usize, number as fn(usize) -> Result<Example>).get(3), &["example 3 of 3 was asked for"]);
+    fails(none.get(usize::MAX), &["example 18446744073709551615 of 0 was requested"]);
+    fails(part(1..3).get(3), &["example 3 of 2 was requested"]);
+    fails((3usize, number as fn(usize) -> Result<Example>).get(3), &["example 3 of 3 was requested"]);
     // Blocks are shuffled within themselves.
     let blocks: Vec<i32> =
         numbers(20).epochs(1).shuffle(5, 0).items().flat_map(|x| values(&x.expect("an item"))).collect();
@@ -330,7 +330,8 @@ fn batches_go_to_devices_and_what_does_not_fit_is_named() -> Result<()> {
     let mut batches = numbers(20).batch(8).map(move |batch| batch["x"].to_array_on(&rows)).prefetch(2);
     let batch = batches.next_item().expect("a batch")?;
     assert_eq!((batch.to_vec::<i32>()?, batch.addressable_data(3)?.item::<i32>()?), ((0..8).collect(), 3));
-    let ragged = (4usize, |i: usize| Ok(Example::from([("x".to_owned(), HostArray::of(&vec![0u8; i], &[i])?)])));
+    let ragged =
+        (4usize, |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&vec![0u8; i], &[i])?)])));
     fails(
         ragged.stream().batch(2).next_item().expect("an error"),
         &["example 1 of a batch has [\"x: uint8[1]\"]", "x: uint8[0]"],
@@ -368,7 +369,7 @@ fn tables_of_numbers() -> Result<()> {
     assert_eq!(csv(folder.write("t.csv.gz", gzip(text.as_bytes())))?.fields(), table.fields());
     fails(
         csv(folder.write("few.csv", "a,b\n1,2\n3\n")),
-        &["few.csv line 3, at byte 8: it has 1 columns, and the first line names 2"],
+        &["few.csv line 3, at byte 8: it has 1 columns, but the first line names 2"],
     );
     fails(csv(folder.write("odd.csv", "a,b\n1,x\n")), &["odd.csv line 2, at byte 4: \"x\", of \"b\", is not a number"]);
     fails(csv(folder.write("twice.csv", "a,a\n1,2\n")), &["two columns are called \"a\""]);
@@ -409,13 +410,13 @@ fn text_in_windows() -> Result<()> {
     assert_eq!(window["targets"].to_vec::<i32>()?, (101..201).collect::<Vec<_>>());
     std::fs::File::options().write(true).open(&path).expect("the file").set_len(150).expect("the file");
     fails(text.get(1), &["text is damaged", "at byte 100"]);
-    fails(text_windows(&path, 150), &["150 bytes, which make no window of 150"]);
-    fails(text_windows(&path, 0), &["no window of 0"]);
+    fails(text_windows(&path, 150), &["150 bytes, too few for a window of 150"]);
+    fails(text_windows(&path, 0), &["too few for a window of 0"]);
     let tokens = token_windows((0..=256).collect(), 100)?;
     assert_eq!((tokens.len(), tokens.get(1)? == window), (2, true));
     fails(tokens.get(2), &["window 2 of 2"]);
-    fails(token_windows(vec![1; 5], 5), &["5 tokens make no window of 5"]);
-    fails(token_windows(vec![1], 0), &["no window of 0"]);
+    fails(token_windows(vec![1; 5], 5), &["5 tokens are too few for a window of 5"]);
+    fails(token_windows(vec![1], 0), &["too few for a window of 0"]);
     Ok(())
 }
 

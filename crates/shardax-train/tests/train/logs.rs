@@ -40,8 +40,8 @@ fn lines_of_later_steps_are_those_of_the_resumed_run() -> Result<()> {
     let steps: Vec<(u64, f64)> = JsonLines::read(&path)?.iter().map(|line| (line.step, line.values["loss"])).collect();
     assert_eq!((steps.len(), steps[0], steps[2]), (3, (10, 1.0), (30, 7.0)));
     std::fs::write(&path, "{\"step\":1}\nodd\n{\"step\":2}\n").expect("the log");
-    fails(JsonLines::read(&path), &["metrics.jsonl line 2 is not one of a log", "odd"]);
-    fails(log.log(40, &[("step".to_owned(), 1.0)].into()), &["a number called \"step\"", "metrics.jsonl"]);
+    fails(JsonLines::read(&path), &["metrics.jsonl line 2 is not a line of a log", "odd"]);
+    fails(log.log(40, &[("step".to_owned(), 1.0)].into()), &["a number named \"step\"", "metrics.jsonl"]);
     fails(JsonLines::new(folder.write("file", "").join("x.jsonl")), &["cannot make the folder"]);
     Ok(())
 }

@@ -113,8 +113,8 @@ fn metrics_of_many_steps_are_those_of_float64() -> Result<()> {
             let expected = values.iter().sum::<f64>() / STEPS as f64;
             let variance = values.iter().map(|x| (x - expected).powi(2)).sum::<f64>() / STEPS as f64;
             let near = |found: f64, expected: f64| {
-                let what = format!("{name}, {dtype}: {found} is not {expected}");
-                assert!((found - expected).abs() <= 1e-7 * expected.abs(), "{what}");
+                let message = format!("{name}, {dtype}: {found} is not {expected}");
+                assert!((found - expected).abs() <= 1e-7 * expected.abs(), "{message}");
             };
             near(mean.value()?, expected);
             if variance < 1e-20 {

@@ -11,7 +11,7 @@ use super::fails;
 fn texts() -> SourceStream<(usize, fn(usize) -> Result<Example>)> {
     fn text(i: usize) -> Result<Example> {
         let tokens: Vec<i32> = (0..(i * 5) % 13).map(|at| (i * 100 + at) as i32).collect();
-        Ok(Example::from([("tokens".to_owned(), HostArray::of(&tokens, &[tokens.len()])?)]))
+        Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&tokens, &[tokens.len()])?)]))
     }
     (13usize, text as fn(usize) -> Result<Example>).stream()
 }
@@ -78,10 +78,10 @@ fn rows_go_on_from_every_position() -> Result<()> {
         }
     }
     fails(texts().pack(0).next_item().expect("an error"), &["a length of 0"]);
-    let other = (1usize, |_| Ok(Example::from([("tokens".to_owned(), HostArray::of(&[1u8], &[1])?)])));
+    let other = (1usize, |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1u8], &[1])?)])));
     fails(other.stream().pack(3).next_item().expect("an error"), &["int32 [length], and here is uint8[1]"]);
     let begin = texts().position();
-    fails(texts().pack(3).seek(&serde_json::json!({ "before": begin, "done": 99 })), &["one in other texts"]);
+    fails(texts().pack(3).seek(&serde_json::json!({ "before": begin, "done": 99 })), &["belongs to other texts"]);
     assert!(texts().epochs(0).pack(3).next_item().is_none());
     Ok(())
 }
@@ -96,7 +96,7 @@ fn all_stages_together_go_on_from_every_position() {
             let mixed = sources(1).mix(2.0, vec![(sources(2), 1.0)], 9).expect("weights");
             let rows = mixed.shard(process, 2).concat_then_split(6).shuffle(4, 7).enumerate();
             let marked = rows.parallel_map(3, |(number, mut row)| {
-                row.insert("number".to_owned(), HostArray::of(&[number as i32], &[])?);
+                row.insert("number".to_owned(), HostArray::from_slice(&[number as i32], &[])?);
                 Ok(row)
             });
             marked.batch_masked(3).prefetch(2)

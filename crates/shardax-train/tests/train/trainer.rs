@@ -21,7 +21,10 @@ fn data() -> impl Stream<Item = (Array, Array)> {
     let point = |i: usize| {
         let x = [(i % 7) as f32 / 7.0, (i % 5) as f32 / 5.0];
         let y = 2.0 * x[0] - x[1] + (i % 3) as f32 * 0.01;
-        Ok(Example::from([("x".into(), HostArray::of(&x, &[2])?), ("y".into(), HostArray::of(&[y], &[1])?)]))
+        Ok(Example::from([
+            ("x".into(), HostArray::from_slice(&x, &[2])?),
+            ("y".into(), HostArray::from_slice(&[y], &[1])?),
+        ]))
     };
     let arrays = |batch: Example| Ok((batch["x"].to_array()?, batch["y"].to_array()?));
     (105usize, point).stream().shuffled(3).batch(10).shuffle(4, 1).map(arrays).prefetch(2)
