@@ -1,6 +1,6 @@
 //! Commands around training runs: `shardax-run`, `shardax-top` and `shardax-doctor`.
 //!
-//! The library has their parts, for tests; programs use the commands.
+//! The library contains their parts for tests. You normally use the commands.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -206,7 +206,7 @@ fn the_number_of_processes_follows_what_is_there() {
     let running = Running::start(&folder, &arguments, &["true"]);
     wait_for("first attempt", || folder.read("starts").contains('4').then_some(()));
     std::fs::write(&count, "1").expect("a file");
-    wait_for("line", || running.text().contains("waits: 1 processes can be started, and 2 are needed").then_some(()));
+    wait_for("line", || running.text().contains("waits: 1 processes can be started, but 2 are needed").then_some(()));
     std::fs::write(&count, "3").expect("a file");
     let (status, text) = running.end(30);
     assert_eq!(status.code(), Some(1), "{text}");
@@ -304,9 +304,9 @@ fn what_cannot_be_started_is_said_at_once() {
         (&[][..], "/nowhere/program", "cannot start /nowhere/program: No such file"),
         (&["--available", "echo many"][..], "true", "must print a number of processes"),
         (&["--launcher", "none", "-n", "2"][..], "true", "--launcher=none starts one process, not 2"),
-        (&["-n", "4:2"][..], "true", "give a number such as `4`"),
-        (&["--grace", "nan"][..], "true", "give seconds such as `2.5`"),
-        (&["--backoff=-1"][..], "true", "give seconds such as `2.5`"),
+        (&["-n", "4:2"][..], "true", "write a number such as `4`"),
+        (&["--grace", "nan"][..], "true", "such as `2.5`"),
+        (&["--backoff=-1"][..], "true", "such as `2.5`"),
     ] {
         let (status, said) = Running::start(&folder, arguments, &[program]).end(20);
         assert_eq!(status.code(), Some(2), "{said}");

@@ -301,7 +301,7 @@ impl Tensor {
         let mut index = vec![0; shape.len()];
         while out.len() < len {
             let offset: i64 = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
-            // SAFETY: strides lead to the tensor's manager elements.
+            // SAFETY: strides lead to the tensor's own elements.
             out.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(self.first().offset(offset as isize * width as isize).cast_const(), width)
             });
@@ -571,7 +571,7 @@ mod tests {
             (tensor.bytes_in_place().is_some(), tensor.to_bytes().expect("it is in host memory"))
         };
         assert_eq!(read([3, 2], [1, 3], 0), (false, vec![0, 3, 1, 4, 2, 5]));
-        // The rows backwards, one row twice, and one row, whose manager stride does not count.
+        // The rows backwards, one row twice, and one row, whose stride does not count.
         assert_eq!(read([2, 3], [-3, 1], 3), (false, vec![3, 4, 5, 0, 1, 2]));
         assert_eq!(read([2, 3], [0, 1], 0), (false, vec![0, 1, 2, 0, 1, 2]));
         assert_eq!(read([1, 3], [77, 1], 3), (true, vec![3, 4, 5]));

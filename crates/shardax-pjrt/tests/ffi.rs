@@ -213,7 +213,7 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
         let sums = reduce.execute(&zs).unwrap();
         let copy = zs[2].copy_to_device(&client.devices()[5]).unwrap();
         let single = affine_program.execute_on(&[zs[1]], &client.devices()[1]).unwrap();
-        // Of the first results only the assert_failed device's is checked: others may be ready before the failure.
+        // Only the failed device's first result is checked, because others may be ready before the failure.
         for buffer in zs.iter().copied().chain(sums.iter().map(|z| &z[0])).chain([ys[3], &copy, &single[0]]) {
             assert_failed(buffer.block_until_ready());
             assert_failed(buffer.to_host(&mut [0; 16]));

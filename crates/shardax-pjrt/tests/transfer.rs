@@ -195,7 +195,7 @@ fn serialized_programs_run_again() {
     let x = put(&client, 0, &[1.0; 4]);
     assert_eq!(get(&exe.execute(&[&x]).unwrap()[0][0]), [3.0; 4]);
     assert!(x.is_deleted());
-    // A loaded program can be serialized reloaded: the bytes that it was loaded from.
+    // A loaded program can be serialized again: the bytes that it was loaded from.
     let reloaded =
         new_client(8).deserialize(&exe.serialize().unwrap(), &options, signature([f32s(&[4]).donated()])).unwrap();
     let x = put(reloaded.client(), 0, &[1.0; 4]);

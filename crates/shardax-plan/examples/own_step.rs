@@ -16,7 +16,7 @@ fn step(setup: &Setup) -> Result<Plan> {
         let loss = |w: Array| x.dot(w).tanh().square().mean(..);
         Ok(&w - grad(loss).call(&w)? * 0.1)
     };
-    let plan = Plan::of(jit(update).donate_argnums([0]).lower((w, x))?)?;
+    let plan = Plan::from_lowered(jit(update).donate_argnums([0]).lower((w, x))?)?;
     Ok(plan.named("own_step").holds(Holder::Parameters, "[0]"))
 }
 

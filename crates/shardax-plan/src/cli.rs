@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -25,10 +25,10 @@ struct Options {
     /// The residuals of layers that are stored: none, dots or full.
     #[arg(long, value_name = "WHAT", value_parser = remat, default_value = Remat::Full.name())]
     remat: Remat,
-    /// Sequences, images or rows per step on all devices together. By default the step's own.
+    /// Sequences, images or rows per step on all devices together. The step has a default.
     #[arg(long, value_name = "N", value_parser = positive)]
     micro_batch: Option<usize>,
-    /// An option of the step's own.
+    /// An option of the step.
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     set: Vec<Assignment>,
     /// An option of XLA for GPUs or TPUs, or `training`: those of `config::gpu_training`, `tpu_training` or `v5e_training`.
@@ -72,8 +72,8 @@ pub fn run(plan: &dyn Fn(&Setup) -> Result<Plan>) -> ExitCode {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     // Arguments before the first option name the step; the binary reads them.
-    let rest = args.filter(|arg| arg != "--").skip_while(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
-    let options = match Options::try_parse_from(std::iter::once(program).chain(rest)) {
+    let options = args.filter(|arg| arg != "--").skip_while(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+    let options = match Options::try_parse_from(std::iter::once(program).chain(options)) {
         Ok(options) => options,
         Err(error) => {
             let _ = error.print();
@@ -98,10 +98,11 @@ impl Options {
             config::set_compiler_options(if is_v5e { config::v5e_training() } else { config::tpu_training() });
         }
         for option in self.xla.iter().filter(|option| *option != "training") {
-            let set = option.split_once('=').filter(|(name, _)| name.starts_with("xla_"));
-            let rejected = || value(format!("--xla {option:?} is not an option of XLA"), "write --xla xla_name=value");
-            let (name, to) = set.ok_or_else(rejected)?;
-            config::update(name, to)?;
+            let assignment = option.split_once('=').filter(|(name, _)| name.starts_with("xla_"));
+            let (name, setting) = assignment.ok_or_else(|| {
+                value(format!("--xla {option:?} is not an option of XLA"), "write --xla xla_name=value")
+            })?;
+            config::update(name, setting)?;
         }
         let mut setup = Setup::new(if self.cpu { target.by_cpu() } else { target });
         setup.axes = self.mesh.clone().unwrap_or(setup.axes);
@@ -121,29 +122,38 @@ fn print(line: impl Display) {
 
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, options: &Options, setup: &Setup) -> Result<()> {
     let begun = std::time::Instant::now();
-    let (report, found) = match options.search {
+    let (report, search) = match options.search {
         false => (planned(plan, setup)?, None),
         true => {
-            let found = Search { compile: options.compile, ..Search::default() }.run(plan, setup)?;
-            print(&found);
-            (found.best().clone(), Some(found))
+            let result = Search { compile: options.compile, ..Search::default() }.run(plan, setup)?;
+            print(&result);
+            (result.best().clone(), Some(result))
         }
     };
     print(format_args!("{report}\nplanned in {:.1} s", begun.elapsed().as_secs_f64()));
-    let write = |file: &Option<PathBuf>, text: &dyn Fn() -> String| match file {
-        None => Ok(()),
-        Some(file) => std::fs::write(file, text())
-            .map_err(|e| value(format!("{} cannot be written: {e}", file.display()), "choose another place")),
-    };
-    write(&options.json, &|| found.as_ref().map_or_else(|| report.to_json(), |found| found.to_json()))?;
-    write(&options.svg, &|| report.to_svg())
+    if let Some(file) = &options.json {
+        write(file, search.map_or_else(|| report.to_json(), |search| search.to_json()))?;
+    }
+    if let Some(file) = &options.svg {
+        write(file, report.to_svg())?;
+    }
+    Ok(())
+}
+
+fn write(file: &Path, text: String) -> Result<()> {
+    std::fs::write(file, text).map_err(|error| {
+        value(
+            format!("{} cannot be written: {error}", file.display()),
+            "choose another path, or make the folder writable",
+        )
+    })
 }
 
 /// The report for a setup. If the step does not fit, it includes changed setups that need less memory.
 pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> Result<Report> {
     setup.target.prepare()?;
-    let one = |setup: &Setup| plan(setup)?.report(&setup.target);
-    let (mut report, setup) = match one(setup) {
+    let report_for = |setup: &Setup| plan(setup)?.report(&setup.target);
+    let (mut report, setup) = match report_for(setup) {
         // The TPU compiler rejects a program that does not fit; the CPU compiler reports its size.
         Err(error) if does_not_fit(&error) => {
             let target = setup.target.clone().by_cpu_because("which rejected it");
@@ -151,18 +161,18 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
             if setup.target.prepare().is_err() {
                 return Err(error);
             }
-            let mut report = one(&setup)?;
+            let mut report = report_for(&setup)?;
             let why = error.message().lines().next().unwrap_or_default();
             report.notes.insert(0, format!("it does not fit: the platform's own compiler rejected it ({why})"));
             (report, setup)
         }
-        other => (other?, setup.clone()),
+        report => (report?, setup.clone()),
     };
     if report.memory.fits() == Some(false) {
-        for (what, other) in others(&setup) {
+        for (what, smaller) in smaller_setups(&setup) {
             // Setups that the step does not support do not help.
-            let Ok(other) = one(&other) else { continue };
-            let needs = other.memory.total();
+            let Ok(smaller) = report_for(&smaller) else { continue };
+            let needs = smaller.memory.total();
             if needs < report.memory.total() {
                 report.helps.push(Advice { what, needs, compiled: true });
             }
@@ -173,23 +183,23 @@ pub(crate) fn planned(plan: &dyn Fn(&Setup) -> Result<Plan>, setup: &Setup) -> R
 
 /// Changed setups that may need less memory, with their options: fewer residuals, parameters split over the axis
 /// `data`, half the micro-batch.
-fn others(setup: &Setup) -> Vec<(String, Setup)> {
-    let mut all = Vec::new();
+fn smaller_setups(setup: &Setup) -> Vec<(String, Setup)> {
+    let mut setups = Vec::new();
     for remat in Remat::ALL.into_iter().filter(|remat| *remat > setup.remat) {
-        all.push((format!("--remat {}", remat.name()), Setup { remat, ..setup.clone() }));
+        setups.push((format!("--remat {}", remat.name()), Setup { remat, ..setup.clone() }));
     }
     let data = setup.axis("data");
     if data > 1 {
-        let others = setup.axes.iter().filter(|(axis, _)| !["data", "fsdp"].contains(&&*axis.to_string()));
+        let other_axes = setup.axes.iter().filter(|(axis, _)| !["data", "fsdp"].contains(&&*axis.to_string()));
         let fsdp = ("fsdp".into(), data * setup.axis("fsdp"));
-        let axes: Vec<_> = std::iter::once(fsdp).chain(others.copied()).collect();
+        let axes: Vec<_> = std::iter::once(fsdp).chain(other_axes.copied()).collect();
         let mesh = axes.iter().map(|(axis, size)| format!("{axis}={size}")).collect::<Vec<_>>().join(",");
-        all.push((format!("--mesh {mesh}"), Setup { axes, ..setup.clone() }));
+        setups.push((format!("--mesh {mesh}"), Setup { axes, ..setup.clone() }));
     }
     if let Some(half) = setup.micro_batch.filter(|n| n.is_multiple_of(2)).map(|n| n / 2) {
-        all.push((format!("--micro-batch {half}"), Setup { micro_batch: Some(half), ..setup.clone() }));
+        setups.push((format!("--micro-batch {half}"), Setup { micro_batch: Some(half), ..setup.clone() }));
     }
-    all
+    setups
 }
 
 fn does_not_fit(error: &shardax::Error) -> bool {

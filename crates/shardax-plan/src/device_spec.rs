@@ -205,12 +205,13 @@ impl DeviceSpec {
     /// Fails if the file cannot be read, is not JSON, or lacks a figure.
     #[track_caller]
     pub fn from_file(path: impl AsRef<Path>) -> Result<DeviceSpec> {
+        // Every figure is required: with a default, a planner would report wrong times without notice.
         let file = path.as_ref().display().to_string();
-        let help = "write {\"name\", \"memory\", \"flops\", \"memory_bandwidth\", \"outside\"} and \"switch\", or \"torus\" and \"link\", in bytes and seconds";
-        let wrong = |why: String| value(format!("{file} describes no device: {why}"), help);
+        let help = "write {\"name\", \"memory\", \"flops\", \"memory_bandwidth\", \"outside\"} and \"switch\", or \
+                    \"torus\" and \"link\", in bytes and seconds";
+        let wrong = |problem: String| value(format!("{file} does not describe a device: {problem}"), help);
         let text = std::fs::read_to_string(path.as_ref()).map_err(|e| wrong(e.to_string()))?;
         let json: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-        let text = |name: &str| json[name].as_str().map(|text| Cow::Owned(text.to_owned()));
         let number = |name: &str| {
             let positive = json[name].as_f64().filter(|n| *n > 0.0 && n.is_finite());
             positive.ok_or_else(|| wrong(format!("{name:?} must be a number above 0, got {}", json[name])))
@@ -224,13 +225,18 @@ impl DeviceSpec {
             _ => return Err(wrong("it has a \"torus\" and a \"switch\"".to_owned())),
         };
         Ok(DeviceSpec {
-            name: text("name").ok_or_else(|| wrong(format!("\"name\" must be a text, got {}", json["name"])))?,
+            name: text_field(&json, "name")
+                .ok_or_else(|| wrong(format!("\"name\" must be a text, got {}", json["name"])))?,
             memory: number("memory")?,
             flops: number("flops")?,
             memory_bandwidth: number("memory_bandwidth")?,
             network,
             outside: number("outside")?,
-            source: text("source").unwrap_or(Cow::Owned(file)),
+            source: text_field(&json, "source").unwrap_or(Cow::Owned(file)),
         })
     }
+}
+
+fn text_field(json: &Value, name: &str) -> Option<Cow<'static, str>> {
+    json[name].as_str().map(|text| Cow::Owned(text.to_owned()))
 }

@@ -1,4 +1,4 @@
-//! Constructors of errors, which are those of shardax.
+//! Constructors of shardax's errors.
 
 use shardax::{Error, ErrorKind, Result};
 

@@ -1,4 +1,4 @@
-//! Estimates of many setups from a few compiled ones: a search estimates all, and compiles the best.
+//! Estimates of many setups from a few compiled ones. A search estimates all setups, and compiles only the best.
 
 use shardax::prelude::*;
 use shardax::shape::AxisName;
@@ -74,22 +74,22 @@ impl Estimator {
         let sample = |other: (&'static str, usize), rows: usize| -> Result<Sample> {
             let micro_batch = Some(rows * devices);
             let sizes = [(main, devices / other.1), other];
-            let one = Setup { axes: mesh_axes(sizes), micro_batch, remat, ..setup.clone() };
-            let plan = plan(&one)?;
+            let setup = Setup { axes: mesh_axes(sizes), micro_batch, remat, ..setup.clone() };
+            let plan = plan(&setup)?;
             let whole_parameters = plan.has_whole_parameters();
-            Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&one.target)? })
+            Ok(Sample { rows: rows_of(&plan), whole_parameters, report: plan.report(&setup.target)? })
         };
         // If the sizes are not divisible by the number of devices, some of the devices are along `data`.
-        let mut first = Err(value("there is no device", "plan for one at least"));
+        let mut few_rows = Err(value("there is no device", "plan for at least one device"));
         let mut with_data = 1;
         for size in (1..=devices).filter(|n| devices.is_multiple_of(*n)) {
             with_data = size;
-            first = sample(("data", size), rows);
-            if first.is_ok() || main == "data" {
+            few_rows = sample(("data", size), rows);
+            if few_rows.is_ok() || main == "data" {
                 break;
             }
         }
-        let (few_rows, more_rows) = (first?, sample(("data", with_data), 2 * rows)?);
+        let (few_rows, more_rows) = (few_rows?, sample(("data", with_data), 2 * rows)?);
         let part = (2..=devices).find(|n| devices.is_multiple_of(*n));
         let mut along = Vec::new();
         for &axis in axes.iter().filter(|axis| **axis != main && **axis != "data") {
@@ -107,34 +107,38 @@ impl Estimator {
     }
 
     /// Returns true if the samples are equal to those of another `remat`.
-    pub fn is_as(&self, other: &Estimator) -> bool {
-        let figures = |t: &Estimator| {
-            let r = &t.few_rows.report;
-            (r.memory.total(), r.bytes_accessed, r.matmul_flops_per_device)
-        };
-        figures(self) == figures(other)
+    pub fn equals(&self, other: &Estimator) -> bool {
+        self.figures_of_sample() == other.figures_of_sample()
+    }
+
+    fn figures_of_sample(&self) -> (f64, f64, f64) {
+        let report = &self.few_rows.report;
+        (report.memory.total(), report.bytes_accessed, report.matmul_flops_per_device)
     }
 
     /// Returns true if there are samples for all axes of a setup.
     pub fn knows(&self, setup: &Setup) -> bool {
-        let known =
-            |axis: &str| axis == "data" || axis == self.main || self.along.iter().any(|(name, ..)| *name == axis);
-        setup.axes.iter().all(|(axis, size)| *size == 1 || known(&axis.to_string()))
+        setup.axes.iter().filter(|(_, size)| *size > 1).all(|(axis, _)| {
+            let axis = axis.to_string();
+            axis == "data" || axis == self.main || self.along.iter().any(|(name, ..)| *name == axis)
+        })
     }
 
-    /// Estimates a figure by linear interpolation between the samples with few and with more rows. Each other axis
-    /// splits a part of the figure, measured by its sample, and repeats the rest.
-    fn figure(&self, of: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
-        let (few, more) = (of(&self.few_rows.report), of(&self.more_rows.report));
-        let first = self.few_rows.rows;
-        let slope = ((more - few) / (self.more_rows.rows - first).max(1.0)).clamp(0.0, few / first);
-        let of_rows = |rows: f64| few + slope * (rows - first);
-        let split = |(axis, part, _, sample): &(&'static str, usize, bool, Sample)| {
-            let share = of(&sample.report) / of_rows(sample.rows).max(f64::MIN_POSITIVE);
+    /// Estimates the figure that `read` returns, by linear interpolation between the samples with few and with more
+    /// rows.
+    /// Each other axis splits a part of the figure, which its sample measures, and repeats the remainder.
+    fn figure(&self, read: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
+        let (few, more) = (read(&self.few_rows.report), read(&self.more_rows.report));
+        let few_rows = self.few_rows.rows;
+        let slope = ((more - few) / (self.more_rows.rows - few_rows).max(1.0)).clamp(0.0, few / few_rows);
+        let interpolate = |rows: f64| few + slope * (rows - few_rows);
+        let mut figure = interpolate(rows);
+        for (axis, part, _, sample) in &self.along {
+            let share = read(&sample.report) / interpolate(sample.rows).max(f64::MIN_POSITIVE);
             let split = ((1.0 - share) / (1.0 - 1.0 / *part as f64)).clamp(0.0, 1.0);
-            1.0 - split + split / setup.axis(axis) as f64
-        };
-        of_rows(rows) * self.along.iter().map(split).product::<f64>()
+            figure *= 1.0 - split + split / setup.axis(axis) as f64;
+        }
+        figure
     }
 
     /// Estimates memory, communication and time of a lowered plan. The bytes of its arguments are exact, and gradients
@@ -142,20 +146,20 @@ impl Estimator {
     pub fn estimate(&self, spec: &DeviceSpec, plan: &Plan, setup: &Setup) -> Result<Estimate> {
         let rows = rows_of(plan);
         let parameters = plan.argument_bytes(Some(Holder::Parameters));
-        let all = plan.argument_bytes(None);
-        let bytes_of = |report: &Report, holder: Holder| report.memory.of(holder);
-        let within =
-            |r: &Report| (bytes_of(r, Holder::ActivationsAndTemporaries) - bytes_of(r, Holder::Parameters)).max(0.0);
-        let memory = all + parameters + self.figure(&within, rows, setup);
-
-        // The optimizer reads the state and the gradients, and writes the state.
-        let state = |parameters: f64, state: f64| 2.0 * (parameters + state) + 2.0 * parameters;
-        let moved = |r: &Report| {
-            let state = state(bytes_of(r, Holder::Parameters), bytes_of(r, Holder::OptimizerState));
-            (r.bytes_accessed - state).max(0.0)
+        // Memory: arguments, gradients, and activations, which grow with the rows.
+        let activations = |report: &Report| {
+            let memory = &report.memory;
+            (memory.bytes(Holder::ActivationsAndTemporaries) - memory.bytes(Holder::Parameters)).max(0.0)
         };
-        let bytes =
-            self.figure(&moved, rows, setup) + state(parameters, plan.argument_bytes(Some(Holder::OptimizerState)));
+        let memory = plan.argument_bytes(None) + parameters + self.figure(&activations, rows, setup);
+        // Memory traffic: the optimizer's, and the remainder, which grows with the rows.
+        let without_update = |report: &Report| {
+            let memory = &report.memory;
+            let update = update_bytes(memory.bytes(Holder::Parameters), memory.bytes(Holder::OptimizerState));
+            (report.bytes_accessed - update).max(0.0)
+        };
+        let update = update_bytes(parameters, plan.argument_bytes(Some(Holder::OptimizerState)));
+        let bytes = self.figure(&without_update, rows, setup) + update;
         let products = self.figure(&|r| r.matmul_flops_per_device, rows, setup);
         let model = plan.flops().model() / self.few_rows.report.devices as f64;
 
@@ -166,15 +170,15 @@ impl Estimator {
 
     fn traffic(&self, rows: f64, parameters: f64, setup: &Setup) -> Result<Vec<Traffic>> {
         let mesh = setup.mesh()?;
-        let mut all: Vec<Traffic> = Vec::new();
+        let mut traffic: Vec<Traffic> = Vec::new();
         let mut add = |axes: &[String], kind: CollectiveKind, bytes: f64, runs: usize| {
             let axes: Vec<AxisName> = axes.iter().map(|axis| AxisName::from(axis.clone())).collect();
             let axes: Vec<AxisName> = axes.into_iter().filter(|axis| mesh.axis_size(*axis).is_some()).collect();
-            let group = Group::of(&setup.target, &mesh, &axes);
+            let group = Group::new(&setup.target, &mesh, &axes);
             if group.size > 1 {
                 let runs = runs.max(1);
                 let bytes = (bytes / runs as f64) as usize;
-                let one = Collective {
+                let collective = Collective {
                     kind,
                     axes,
                     participants: group.size,
@@ -186,20 +190,20 @@ impl Estimator {
                     flops_between: 0,
                     bytes_between: 0,
                 };
-                all.extend(network::traffic(&setup.target, Some(&mesh), &[one]));
+                traffic.extend(network::traffic(&setup.target, Some(&mesh), &[collective]));
             }
         };
         // Traffic along the main axis: parameters for all rows, and data in proportion to the rows.
         for t in self.few_rows.report.traffic.iter().filter(|t| t.axes == [self.main]) {
-            let same = |r: &Report| -> f64 {
-                r.traffic.iter().filter(|o| o.kind == t.kind && o.axes == t.axes).map(|o| o.bytes).sum()
+            let bytes_of_kind = |report: &Report| -> f64 {
+                report.traffic.iter().filter(|o| o.kind == t.kind && o.axes == t.axes).map(|o| o.bytes).sum()
             };
             let mut axes = t.axes.clone();
             if self.few_rows.whole_parameters && self.main != "data" {
                 // Gradients are summed over both axes at once.
                 axes.push("data".to_owned());
             }
-            add(&axes, t.kind, self.figure(&same, rows, setup), t.runs);
+            add(&axes, t.kind, self.figure(&bytes_of_kind, rows, setup), t.runs);
         }
         // Traffic along another axis: activations in proportion to the rows. If the axis splits rows too, sums and
         // gathers are of parameters.
@@ -215,6 +219,12 @@ impl Estimator {
         if self.main != "data" && !self.few_rows.whole_parameters {
             add(&["data".to_owned()], CollectiveKind::AllReduce, parameters, 1);
         }
-        Ok(all)
+        Ok(traffic)
     }
+}
+
+/// The memory traffic of an optimizer's update, which reads parameters, state and gradients, and writes parameters and
+/// state.
+fn update_bytes(parameters: f64, state: f64) -> f64 {
+    2.0 * (parameters + state) + 2.0 * parameters
 }

@@ -24,20 +24,13 @@ impl Report {
     fn json(&self) -> Value {
         let memory: serde_json::Map<String, Value> =
             self.memory.by.iter().map(|(holder, bytes)| (holder.to_string(), json!(bytes))).collect();
-        let traffic = |t: &crate::Traffic| {
-            json!({
-                "axes": t.axes, "kind": t.kind.to_string(), "participants": t.participants, "runs": t.runs,
-                "bytes": t.bytes, "sent": t.sent, "link": t.link.to_string(), "seconds": t.seconds,
-                "at_least": t.at_least, "count": t.count, "asynchronous": t.asynchronous, "hidden": t.hidden,
-            })
-        };
+        // Keys are part of the format: programs read them.
         let roofline = self.roofline.as_ref().map(|r| {
             json!({
                 "compute": r.compute, "memory": r.memory, "communication": r.communication, "exposed": r.exposed,
                 "step": r.step, "mfu": r.mfu, "hfu": r.hfu, "assumptions": ASSUMPTIONS, "source": self.source,
             })
         });
-        let helps = |h: &Advice| json!({"what": h.what, "needs": h.needs, "compiled": h.compiled});
         json!({
             "step": self.step,
             "target": self.target,
@@ -53,12 +46,24 @@ impl Report {
             "memory": {
                 "held": memory, "total": self.memory.total(), "limit": self.memory.limit, "fits": self.memory.fits(),
                 "donated": self.memory.donated, "aliased": self.memory.aliased,
-                "helps": self.helps.iter().map(helps).collect::<Vec<_>>(),
+                "helps": self.helps.iter().map(advice_json).collect::<Vec<_>>(),
             },
-            "collectives": self.traffic.iter().map(traffic).collect::<Vec<_>>(),
+            "collectives": self.traffic.iter().map(traffic_json).collect::<Vec<_>>(),
             "roofline": roofline,
         })
     }
+}
+
+fn advice_json(advice: &Advice) -> Value {
+    json!({"what": advice.what, "needs": advice.needs, "compiled": advice.compiled})
+}
+
+fn traffic_json(t: &crate::Traffic) -> Value {
+    json!({
+        "axes": t.axes, "kind": t.kind.to_string(), "participants": t.participants, "runs": t.runs,
+        "bytes": t.bytes, "sent": t.sent, "link": t.link.to_string(), "seconds": t.seconds,
+        "at_least": t.at_least, "count": t.count, "asynchronous": t.asynchronous, "hidden": t.hidden,
+    })
 }
 
 impl Found {
@@ -75,12 +80,11 @@ impl Found {
                 "report": c.report.json(),
             })
         };
-        let failed = |(what, why): &(String, String)| json!({"what": what, "why": why});
-        let found = json!({
+        let result = json!({
             "tried": self.tried, "too_large": self.too_large, "idle_axes": self.idle,
-            "failed": self.failed.iter().map(failed).collect::<Vec<_>>(),
+            "failed": self.failed.iter().map(|(what, why)| json!({"what": what, "why": why})).collect::<Vec<_>>(),
             "candidates": self.compiled.iter().map(candidate).collect::<Vec<_>>(),
         });
-        format!("{found:#}\n")
+        format!("{result:#}\n")
     }
 }

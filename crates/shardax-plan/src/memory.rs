@@ -44,27 +44,29 @@ pub struct Memory {
     pub limit: Option<f64>,
     /// The bytes of arguments that the step donates.
     pub donated: f64,
-    /// The bytes of those that results take over.
+    /// The bytes of donated arguments whose memory results reuse.
     pub aliased: f64,
 }
 
 impl Memory {
-    /// From the compiler's figures and the arguments' shardings.
-    pub(crate) fn of_facts(plan: &Plan, facts: &Facts, limit: Option<f64>) -> Memory {
+    /// Assigns the compiler's figures to purposes, by the arguments' key paths and shardings.
+    pub(crate) fn from_facts(plan: &Plan, facts: &Facts, limit: Option<f64>) -> Memory {
         let m = &facts.memory;
-        let of = |holder: Holder| -> f64 {
+        let arguments_of = |holder: Holder| -> f64 {
             facts.arguments.iter().filter(|a| holder_of(plan, a) == holder).map(|a| a.bytes).sum()
         };
         let arguments: f64 = facts.arguments.iter().map(|a| a.bytes).sum();
-        let rest = (m.arguments as f64 - arguments).max(0.0) + m.generated_code.max(0) as f64;
+        let padding = (m.arguments as f64 - arguments).max(0.0);
+        // The user can assign arguments to any purpose, so each one has arguments.
         let by = [
-            (Holder::Parameters, of(Holder::Parameters)),
-            (Holder::OptimizerState, of(Holder::OptimizerState)),
-            (Holder::Batch, of(Holder::Batch)),
-            (Holder::Results, (of(Holder::Results) + (m.outputs - m.aliased) as f64).max(0.0)),
-            (Holder::ActivationsAndTemporaries, of(Holder::ActivationsAndTemporaries) + m.temporaries as f64),
-            (Holder::ProgramAndPadding, of(Holder::ProgramAndPadding) + rest),
+            (Holder::Parameters, 0.0),
+            (Holder::OptimizerState, 0.0),
+            (Holder::Batch, 0.0),
+            (Holder::Results, (m.outputs - m.aliased) as f64),
+            (Holder::ActivationsAndTemporaries, m.temporaries as f64),
+            (Holder::ProgramAndPadding, padding + m.generated_code.max(0) as f64),
         ];
+        let by = by.map(|(holder, bytes)| (holder, (arguments_of(holder) + bytes).max(0.0)));
         let donated = facts.arguments.iter().filter(|a| a.donated).map(|a| a.bytes).sum();
         let by = by.into_iter().filter(|(_, bytes)| *bytes > 0.0).collect();
         Memory { by, limit, donated, aliased: m.aliased as f64 }
@@ -76,23 +78,22 @@ impl Memory {
     }
 
     /// The bytes for a purpose.
-    pub fn of(&self, holder: Holder) -> f64 {
-        self.by.iter().find(|(of, _)| *of == holder).map_or(0.0, |(_, bytes)| *bytes)
+    pub fn bytes(&self, holder: Holder) -> f64 {
+        self.by.iter().find(|(purpose, _)| *purpose == holder).map_or(0.0, |(_, bytes)| *bytes)
     }
 
-    /// True if it fits on the device; `None` if the limit is unknown.
+    /// Returns true if the step fits on the device; `None` if the limit is unknown.
     pub fn fits(&self) -> Option<bool> {
         self.limit.map(|limit| self.total() <= limit)
     }
 }
 
 pub(crate) fn holder_of(plan: &Plan, argument: &Argument) -> Holder {
-    let given = plan.holders.iter().find(|(_, path)| argument.path.starts_with(path.as_str()));
-    let has = |word: &str| argument.path.contains(word);
-    match given {
+    let path = argument.path.as_str();
+    match plan.holders.iter().find(|(_, prefix)| path.starts_with(prefix.as_str())) {
         Some((holder, _)) => *holder,
-        None if has("opt_state") => Holder::OptimizerState,
-        None if has("model") || has("params") => Holder::Parameters,
+        None if path.contains("opt_state") => Holder::OptimizerState,
+        None if path.contains("model") || path.contains("params") => Holder::Parameters,
         None if argument.donated => Holder::OptimizerState,
         None => Holder::Batch,
     }
@@ -105,28 +106,29 @@ pub struct Advice {
     pub what: String,
     /// The memory of one device after it, in bytes.
     pub needs: f64,
-    /// The figure is the compiler's; otherwise it is an estimate.
+    /// True if the compiler reported the figure, and false if it is an estimate.
     pub compiled: bool,
 }
 
 impl Memory {
     /// Estimated advice: state and gradients split over more devices; activations in proportion to the batch.
     pub(crate) fn advice(&self) -> Vec<Advice> {
-        let (parameters, state) = (self.of(Holder::Parameters), self.of(Holder::OptimizerState));
-        let within = self.of(Holder::ActivationsAndTemporaries);
-        // Gradients are as large as parameters and live within the step.
-        let gradients = parameters.min(within);
-        let theory =
-            |what: &str, less: f64| Advice { what: what.to_owned(), needs: self.total() - less, compiled: false };
-        vec![
-            theory(
+        let (parameters, state) = (self.bytes(Holder::Parameters), self.bytes(Holder::OptimizerState));
+        let temporaries = self.bytes(Holder::ActivationsAndTemporaries);
+        // Gradients are as large as parameters, and exist only during the step.
+        let gradients = parameters.min(temporaries);
+        let savings = [
+            (
                 "parameters, optimizer state and gradients over twice as many devices (FSDP)",
                 (parameters + state + gradients) / 2.0,
             ),
-            theory(
+            (
                 "half as many rows on each device (micro-batch)",
-                (within - gradients + self.of(Holder::Batch)) / 2.0,
+                (temporaries - gradients + self.bytes(Holder::Batch)) / 2.0,
             ),
-        ]
+        ];
+        let advice =
+            savings.map(|(what, saved)| Advice { what: what.to_owned(), needs: self.total() - saved, compiled: false });
+        advice.into()
     }
 }

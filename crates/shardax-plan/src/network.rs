@@ -22,7 +22,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// The group that contains the first position of the mesh.
-    pub fn of(target: &Target, mesh: &Mesh, axes: &[AxisName]) -> Group {
+    pub fn new(target: &Target, mesh: &Mesh, axes: &[AxisName]) -> Group {
         let sizes: Vec<(bool, usize)> = mesh.axes().iter().map(|(name, size)| (axes.contains(name), *size)).collect();
         let mut positions = vec![0usize];
         let mut stride = 1;
@@ -39,10 +39,11 @@ impl Group {
         if torus {
             let count = places.first().map_or(0, |(_, at)| at.len());
             for dim in 0..count {
-                let there: BTreeSet<usize> = places.iter().map(|(_, at)| at[dim]).collect();
-                let whole = target.sizes.get(dim).is_some_and(|size| there.len() == *size);
-                if there.len() > 1 {
-                    dims.push((there.len(), whole && target.is_ring(dim)));
+                let coordinates: BTreeSet<usize> = places.iter().map(|(_, place)| place[dim]).collect();
+                // Only a group that spans the dimension uses the links that wrap around.
+                let spans = target.sizes.get(dim).is_some_and(|size| coordinates.len() == *size);
+                if coordinates.len() > 1 {
+                    dims.push((coordinates.len(), spans && target.is_ring(dim)));
                 }
             }
         }
@@ -80,8 +81,11 @@ pub(crate) fn time(target: &Target, group: &Group, c: &Collective) -> (Link, Opt
         Network::Torus { link, .. } if permutes => bytes / link,
         Network::Torus { link, .. } if c.kind == CollectiveKind::AllToAll => {
             // Half of the bytes cross the middle of each dimension.
-            let one = |(size, ring): &(usize, bool)| *size as f64 * bytes / (if *ring { 8.0 } else { 4.0 } * link);
-            group.dims.iter().map(one).fold(0.0, f64::max)
+            let times = group.dims.iter().map(|(size, is_ring)| {
+                let links = if *is_ring { 8.0 } else { 4.0 };
+                *size as f64 * bytes / (links * link)
+            });
+            times.fold(0.0, f64::max)
         }
         Network::Torus { link, .. } => {
             // Both directions of a ring; back and forth on a line.
@@ -121,33 +125,31 @@ pub struct Traffic {
     pub link: Link,
     /// The seconds of all runs in sequence; `None` if the speeds are unknown.
     pub seconds: Option<f64>,
-    /// Some are in loops with unknown trip counts, and are counted once.
+    /// True if some are in loops with unknown trip counts. They are counted once.
     pub at_least: bool,
-    /// The number of collectives in the program, whose runs these are.
+    /// The number of collectives in the program.
     pub count: usize,
-    /// The number of those that are asynchronous.
+    /// The number of asynchronous collectives among them.
     pub asynchronous: usize,
-    /// The seconds of the work between the starts and the ends of all runs, as far as the collectives take: what the
-    /// compiler's schedule hides. `None` if the speeds are unknown.
+    /// The communication time in seconds that the schedule hides: the work scheduled between each collective's start
+    /// and
+    /// end, at most the collective's duration. `None` if the speeds are unknown.
     pub hidden: Option<f64>,
 }
 
 /// The collectives grouped by axes and kind.
 pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Collective]) -> Vec<Traffic> {
-    let work = |c: &Collective| {
-        let spec = target.spec()?;
-        Some((c.flops_between as f64 / spec.flops).max(c.bytes_between as f64 / spec.memory_bandwidth))
-    };
-    let mut all: BTreeMap<(Vec<String>, CollectiveKind), Traffic> = BTreeMap::new();
+    let mut groups: BTreeMap<(Vec<String>, CollectiveKind), Traffic> = BTreeMap::new();
     for c in collectives {
         let group = match mesh {
-            Some(mesh) => Group::of(target, mesh, &c.axes),
+            Some(mesh) => Group::new(target, mesh, &c.axes),
+            // Without a mesh the step runs on one device.
             None => Group { size: c.participants, outer: 1, dims: Vec::new() },
         };
         let (link, seconds) = time(target, &group, c);
         let runs = c.runs.unwrap_or(c.count);
         let axes: Vec<String> = c.axes.iter().map(ToString::to_string).collect();
-        let one = all.entry((axes.clone(), c.kind)).or_insert_with(|| Traffic {
+        let sum = groups.entry((axes.clone(), c.kind)).or_insert_with(|| Traffic {
             axes,
             kind: c.kind,
             participants: c.participants,
@@ -161,17 +163,25 @@ pub(crate) fn traffic(target: &Target, mesh: Option<&Mesh>, collectives: &[Colle
             asynchronous: 0,
             hidden: seconds.map(|_| 0.0),
         });
-        one.count += c.count;
-        one.asynchronous += c.asynchronous;
-        let hidden = work(c).zip(seconds).map(|(work, each)| work.min(each * runs as f64));
-        one.hidden = one.hidden.zip(hidden).map(|(sum, more)| sum + more);
-        one.runs += runs;
-        one.bytes += (c.bytes * runs) as f64;
-        one.sent += volume(c.kind, c.bytes as f64, c.participants.max(1)) * runs as f64;
-        one.seconds = one.seconds.zip(seconds).map(|(sum, more)| sum + more * runs as f64);
-        one.at_least |= c.runs.is_none();
+        let all_runs = seconds.map(|seconds| seconds * runs as f64);
+        let hidden = work_between(target, c).zip(all_runs).map(|(work, duration)| work.min(duration));
+        sum.count += c.count;
+        sum.asynchronous += c.asynchronous;
+        sum.hidden = sum.hidden.zip(hidden).map(|(a, b)| a + b);
+        sum.runs += runs;
+        sum.bytes += (c.bytes * runs) as f64;
+        sum.sent += volume(c.kind, c.bytes as f64, c.participants.max(1)) * runs as f64;
+        sum.seconds = sum.seconds.zip(all_runs).map(|(a, b)| a + b);
+        sum.at_least |= c.runs.is_none();
     }
-    all.into_values().collect()
+    groups.into_values().collect()
+}
+
+/// The time of the work that is scheduled between the start and the end of a collective; `None` if the speeds are
+/// unknown.
+fn work_between(target: &Target, c: &Collective) -> Option<f64> {
+    let spec = target.spec()?;
+    Some((c.flops_between as f64 / spec.flops).max(c.bytes_between as f64 / spec.memory_bandwidth))
 }
 
 #[cfg(test)]
@@ -183,7 +193,7 @@ mod tests {
         target.prepare().expect("64 devices");
         let mesh = target.mesh(axes).expect("a mesh");
         let axes: Vec<AxisName> = along.iter().map(|name| AxisName::from(*name)).collect();
-        let group = Group::of(&target, &mesh, &axes);
+        let group = Group::new(&target, &mesh, &axes);
         let one = Collective {
             kind,
             axes,

@@ -1,4 +1,4 @@
-//! A planned step: its properties that do not depend on the devices, and its compilation for them.
+//! A planned step: properties that do not depend on the devices, and its compilation for devices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +21,7 @@ pub(crate) struct Argument {
     pub path: String,
     /// The bytes on one device; 0 for an argument that the program does not use.
     pub bytes: f64,
-    /// The bytes of the whole array.
+    /// The bytes of the entire array.
     pub whole: f64,
     pub donated: bool,
 }
@@ -60,7 +60,7 @@ type Compile = Arc<dyn Fn(&Target) -> Result<Facts> + Send + Sync>;
 /// let w = shape_dtype_struct_on([64, 64], DType::F32, &whole);
 /// let x = shape_dtype_struct_on([128, 64], DType::F32, &rows);
 /// let report = Plan::new(step, (w, x))?.holds(Holder::Parameters, "[0]").report(&target)?;
-/// assert_eq!(report.memory.of(Holder::Parameters), 64.0 * 64.0 * 4.0);
+/// assert_eq!(report.memory.bytes(Holder::Parameters), 64.0 * 64.0 * 4.0);
 /// assert_eq!(report.traffic[0].kind, CollectiveKind::AllReduce);
 /// println!("{report}");
 /// # Ok::<(), shardax::Error>(())
@@ -89,14 +89,14 @@ impl Plan {
         F::Output: 'static,
         A: IntoArgs<Args>,
     {
-        Plan::of(jit(step).lower(args)?)
+        Plan::from_lowered(jit(step).lower(args)?)
     }
 
-    /// Makes a plan for a lowered step, with its donations and result shardings.
+    /// Creates a plan for a lowered step, with its donations and result shardings.
     ///
-    /// Fails if the shardings of its arguments do not divide them.
+    /// Fails if the arguments are not divisible by their shardings.
     #[track_caller]
-    pub fn of<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
+    pub fn from_lowered<Args: Tree + 'static, Out: Tree + 'static>(lowered: Lowered<Args, Out>) -> Result<Plan> {
         let text = format!("{lowered:?}");
         let name = text.strip_prefix("Lowered(").and_then(|rest| rest.split(')').next()).unwrap_or("step").to_owned();
         let flops = lowered.program().flops();
@@ -111,31 +111,33 @@ impl Plan {
     }
 
     /// Sets the purpose of the arguments whose key paths begin with `path` (`[0].model`); the first match counts. By
-    /// default, arguments with `opt_state` in their paths are optimizer state, those with `model` or `params` are
-    /// parameters, other donated ones are optimizer state, and the rest is the batch.
+    /// default, arguments with `opt_state` in their paths are optimizer state, arguments with `model` or `params` are
+    /// parameters, other donated arguments are optimizer state, and all others are the batch.
     pub fn holds(mut self, holder: Holder, path: &str) -> Plan {
         self.holders.push((holder, path.to_owned()));
         self
     }
 
-    /// Sets the rules of its shardings: the axes, of those in the mesh, that split each logical name. A search writes
-    /// them in its result.
+    /// Sets the rules of the step's shardings: the axes that split each logical name, if the mesh has them. A search
+    /// writes them in its result.
     pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
-        let owned = |axes: &[&str]| axes.iter().map(|axis| (*axis).to_owned()).collect();
-        self.rules = rules.iter().map(|(name, axes)| ((*name).to_owned(), owned(axes))).collect();
+        let rules =
+            rules.iter().map(|(name, axes)| ((*name).to_owned(), axes.iter().map(|axis| (*axis).to_owned()).collect()));
+        self.rules = rules.collect();
         self
     }
 
-    /// The bytes of the arguments on one device: of all, or of those with this purpose.
+    /// The bytes of the arguments on one device, of all arguments or only for one purpose.
     pub(crate) fn argument_bytes(&self, holder: Option<Holder>) -> f64 {
-        let counts = |a: &&Argument| holder.is_none_or(|holder| holder_of(self, a) == holder);
-        self.arguments.iter().filter(counts).map(|a| a.bytes).sum()
+        let arguments = self.arguments.iter();
+        arguments.filter(|a| holder.is_none_or(|holder| holder_of(self, a) == holder)).map(|a| a.bytes).sum()
     }
 
     /// Returns true if each device has all parameters.
     pub(crate) fn has_whole_parameters(&self) -> bool {
-        let parameters = || self.arguments.iter().filter(|a| a.bytes > 0.0 && holder_of(self, a) == Holder::Parameters);
-        parameters().all(|a| a.bytes >= a.whole)
+        let mut parameters =
+            self.arguments.iter().filter(|a| a.bytes > 0.0 && holder_of(self, a) == Holder::Parameters);
+        parameters.all(|a| a.bytes >= a.whole)
     }
 
     /// Returns true if an argument, a result, or an intermediate value is split along this axis.
@@ -148,7 +150,7 @@ impl Plan {
         Plan { name: name.to_owned(), ..self }
     }
 
-    /// The name, by default that of the function.
+    /// The name, by default the function's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -164,7 +166,7 @@ impl Plan {
     /// Fails if it cannot be compiled; on a TPU also if it does not fit into memory.
     #[track_caller]
     pub fn report(&self, target: &Target) -> Result<Report> {
-        Ok(Report::of(self, target, (self.compile)(target)?))
+        Ok(Report::new(self, target, (self.compile)(target)?))
     }
 }
 
@@ -175,7 +177,7 @@ impl fmt::Debug for Plan {
 }
 
 fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -> Result<Vec<Argument>> {
-    let one = |((path, info), sharding): ((String, &ArgInfo), &Option<Sharding>)| {
+    let arguments = info.iter().zip(shardings.leaves()).map(|((path, info), sharding)| {
         let bytes = match sharding {
             Some(sharding) => {
                 let part = sharding.shard_shape(info.shape())?;
@@ -185,12 +187,13 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
         };
         let whole = (info.shape().iter().product::<usize>() * info.dtype().byte_size()) as f64;
         Ok(Argument { path, bytes, whole, donated: info.donated })
-    };
-    info.iter().zip(shardings.leaves()).map(one).collect()
+    });
+    arguments.collect()
 }
 
-/// The axis names by which the shardings of a program's text split something. A manual computation lists all its axes, and
-/// those along which an operand is whole.
+/// The axis names by which the shardings in a program's text split something. Axes that a manual computation only
+/// lists,
+/// or along which an operand is replicated, do not count.
 fn axes_of_shardings(text: &str) -> BTreeSet<String> {
     let mut axes = BTreeSet::new();
     for line in text.lines().filter(|line| line.contains("#sdy")) {

@@ -40,16 +40,17 @@ pub struct Report {
     pub traffic: Vec<Traffic>,
     /// Times at published speeds; `None` if they are unknown.
     pub roofline: Option<Roofline>,
-    /// The source of those speeds.
+    /// The source of the speeds.
     pub source: Option<String>,
 }
 
 impl Report {
-    pub(crate) fn of(plan: &Plan, target: &Target, facts: Facts) -> Report {
+    pub(crate) fn new(plan: &Plan, target: &Target, facts: Facts) -> Report {
         let spec = target.spec();
-        let own = target.topology().and_then(|_| facts.mesh.as_ref()?.devices().first()?.memory_limit());
-        let limit = own.map(|n| n as f64).or(spec.map(|s| s.memory));
-        let memory = Memory::of_facts(plan, &facts, limit);
+        // The compiler's limit for programs is less than the published memory, so it takes precedence.
+        let compiler_limit = target.topology().and_then(|_| facts.mesh.as_ref()?.devices().first()?.memory_limit());
+        let limit = compiler_limit.map(|n| n as f64).or(spec.map(|s| s.memory));
+        let memory = Memory::from_facts(plan, &facts, limit);
         let traffic = network::traffic(target, facts.mesh.as_ref(), &facts.collectives);
         let devices = target.num_devices();
         let bytes_accessed = facts.bytes_accessed;
@@ -117,6 +118,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The sections in order: the step, memory, FLOPs, collectives, the roofline with its assumptions.
         writeln!(f, "{} on {} ({} devices, {})", self.step, self.target, self.devices, self.mesh_text())?;
         writeln!(f, "compiled by {}", self.compiler)?;
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
@@ -145,14 +147,13 @@ impl fmt::Display for Report {
         if self.memory.donated > 0.0 || self.memory.aliased > 0.0 {
             writeln!(
                 f,
-                "  {} of arguments are donated, and results take over {}",
+                "  {} of arguments are donated, of which results reuse {}",
                 bytes(self.memory.donated),
                 bytes(self.memory.aliased)
             )?;
         }
 
         writeln!(f, "\nFLOPs of one step: {}", self.flops)?;
-        let all = self.flops.matmuls;
         writeln!(
             f,
             "  on one device {:.3e} of matmuls, {} of memory traffic",
@@ -160,7 +161,7 @@ impl fmt::Display for Report {
             bytes(self.bytes_accessed)
         )?;
         if self.flops.recomputed > 0.0 {
-            writeln!(f, "  {:.0}% of the matmuls are recomputed", 100.0 * self.flops.recomputed / all)?;
+            writeln!(f, "  {:.0}% of the matmuls are recomputed", 100.0 * self.flops.recomputed / self.flops.matmuls)?;
         }
 
         writeln!(f, "\ncollectives of one step, on one device")?;

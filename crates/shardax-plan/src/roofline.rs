@@ -14,9 +14,9 @@ pub struct Roofline {
     pub memory: f64,
     /// All collectives in sequence.
     pub communication: f64,
-    /// The part of it that does not overlap with compute.
+    /// The part of the communication that does not overlap with compute.
     pub exposed: f64,
-    /// The whole step.
+    /// The entire step.
     pub step: f64,
     /// Model FLOPs utilization: the share of the devices' peak that the model's matmuls use, each counted once.
     pub mfu: f64,
@@ -47,10 +47,10 @@ impl Roofline {
         let compute = products / spec.flops;
         let memory = bytes / spec.memory_bandwidth;
         let busy = compute.max(memory);
-        let sum = |overlapping: bool| -> f64 {
-            traffic.iter().filter(|t| overlaps(t.kind) == overlapping).filter_map(|t| t.seconds).sum()
-        };
-        let (overlapped, alone) = (sum(true), sum(false));
+        let (mut overlapped, mut alone) = (0.0, 0.0);
+        for t in traffic {
+            *(if overlaps(t.kind) { &mut overlapped } else { &mut alone }) += t.seconds.unwrap_or(0.0);
+        }
         let exposed = alone + (overlapped - busy).max(0.0);
         let step = busy + exposed;
         let share = |time: f64| if step > 0.0 { time / step } else { 0.0 };

@@ -44,7 +44,7 @@ pub struct Candidate {
     pub step: f64,
     /// The report after compilation.
     pub report: Report,
-    /// No other compiled setup has both less time per row and less memory.
+    /// True if no other compiled setup has both less time per row and less memory.
     pub on_frontier: bool,
     /// The rules of its shardings, for the axes in its mesh; empty if the plan has none.
     pub rules: Vec<(String, Vec<String>)>,
@@ -114,21 +114,21 @@ pub struct Found {
 }
 
 /// A setup with its estimate.
-struct Thought {
+struct EstimatedSetup {
     setup: Setup,
     estimate: Estimate,
 }
 
-impl Thought {
-    fn time_for_a_row(&self) -> f64 {
+impl EstimatedSetup {
+    fn time_per_row(&self) -> f64 {
         self.estimate.step / self.setup.micro_batch.unwrap_or(1) as f64
     }
 }
 
 impl Search {
     /// Runs the search. Each of the `remats` is compiled on a few meshes, from which memory and communication of all
-    /// meshes are estimated. Of those that fit, the fastest per row are compiled, and half as many with the least
-    /// memory.
+    /// meshes are estimated. From the setups that fit, the search compiles the fastest per row, and half as many with
+    /// the least memory.
     ///
     /// Fails if the speeds of the devices are unknown, or nothing fits.
     ///
@@ -158,89 +158,70 @@ impl Search {
             let groups = devices / sizes[2];
             for rows in self.rows.iter().take(if setup.micro_batch.is_some() { 1 } else { usize::MAX }) {
                 let micro_batch = setup.micro_batch.or(Some(rows * groups));
-                let one = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
+                let candidate = Setup { axes: axes.clone(), micro_batch, ..setup.clone() };
                 let used = |axis: &'static str| spans(&axes, axis);
                 if idle.iter().any(|axis| used(axis)) {
                     break;
                 }
-                match plan(&one) {
+                match plan(&candidate) {
                     Ok(plan) => {
                         // Devices along an axis that splits nothing would repeat the work of others.
                         let unused = AXES.into_iter().filter(|axis| used(axis) && !plan.splits_along(axis));
                         idle.extend(unused);
-                        lowered.push((one, plan));
+                        lowered.push((candidate, plan));
                     }
                     // The step does not support this mesh, because sizes are not divisible.
-                    Err(error) => failed.push((options(&one), reason(&error))),
+                    Err(error) => failed.push((options(&candidate), reason(&error))),
                 }
             }
         }
-        lowered.retain(|(one, _)| !idle.iter().any(|axis| one.axis(axis) > 1));
+        lowered.retain(|(setup, _)| !idle.iter().any(|axis| setup.axis(axis) > 1));
 
-        let there = |axis: &&str| lowered.iter().any(|(one, _)| one.axis(axis) > 1);
-        let axes: Vec<&'static str> = AXES.into_iter().filter(there).collect();
+        let used_axes = AXES.into_iter().filter(|axis| lowered.iter().any(|(setup, _)| setup.axis(axis) > 1));
+        let axes: Vec<&'static str> = used_axes.collect();
         let rows = match setup.micro_batch {
             Some(batch) => (batch / devices).max(1),
             None => self.rows.iter().copied().min().unwrap_or(1),
         };
-        let (mut thoughts, mut theories) = (Vec::new(), Vec::<Estimator>::new());
+        let (mut fitting, mut estimators) = (Vec::new(), Vec::<Estimator>::new());
         let (mut tried, mut too_large) = (0, 0);
         for &remat in &self.remats {
-            let theory = match Estimator::new(plan, setup, remat, &axes, rows) {
-                Ok(theory) => theory,
+            let estimator = match Estimator::new(plan, setup, remat, &axes, rows) {
+                Ok(estimator) => estimator,
                 Err(error) => {
                     failed.push((format!("--remat {}", remat.name()), reason(&error)));
                     continue;
                 }
             };
             // Steps without layers to recompute are equal for every `remat`.
-            if theories.iter().any(|other| theory.is_as(other)) {
+            if estimators.iter().any(|other| estimator.equals(other)) {
                 continue;
             }
-            for (one, lowered) in lowered.iter().filter(|(one, _)| theory.knows(one)) {
+            for (setup, lowered) in lowered.iter().filter(|(setup, _)| estimator.knows(setup)) {
                 tried += 1;
-                let setup = Setup { remat, ..one.clone() };
-                let estimate = theory.estimate(spec, lowered, &setup)?;
-                match estimate.memory <= theory.limit().unwrap_or(spec.memory) {
-                    true => thoughts.push(Thought { setup, estimate }),
+                let setup = Setup { remat, ..setup.clone() };
+                let estimate = estimator.estimate(spec, lowered, &setup)?;
+                match estimate.memory <= estimator.limit().unwrap_or(spec.memory) {
+                    true => fitting.push(EstimatedSetup { setup, estimate }),
                     false => too_large += 1,
                 }
             }
-            theories.push(theory);
+            estimators.push(estimator);
         }
 
+        // Compiles the fastest setups first, then the smallest ones that remain.
         let mut compiled: Vec<Candidate> = Vec::new();
-        let mut compile =
-            |count: usize, thoughts: &mut Vec<Thought>, failed: &mut Vec<(String, String)>| -> Result<()> {
-                let enough = compiled.len() + count;
-                while compiled.len() < enough && !thoughts.is_empty() {
-                    let Thought { setup, estimate } = thoughts.remove(0);
-                    match planned(plan, &setup) {
-                        Ok(report) if report.memory.fits() == Some(true) => {
-                            let Estimate { memory, sent, step } = estimate;
-                            let rules = rules(&plan(&setup)?, &setup);
-                            compiled.push(Candidate { setup, memory, sent, step, report, on_frontier: false, rules });
-                        }
-                        Ok(report) => {
-                            let limit =
-                                report.memory.limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
-                            failed.push((options(&setup), format!("it needs {}{limit}", bytes(report.memory.total()))));
-                        }
-                        Err(error) => failed.push((options(&setup), reason(&error))),
-                    }
-                }
-                Ok(())
-            };
-        thoughts.sort_by(|a, b| a.time_for_a_row().total_cmp(&b.time_for_a_row()));
-        compile(self.compile.max(1), &mut thoughts, &mut failed)?;
-        // The sort is stable: of those with equal memory the fastest comes first.
-        thoughts.sort_by(|a, b| a.estimate.memory.total_cmp(&b.estimate.memory));
-        compile(self.compile.div_ceil(2), &mut thoughts, &mut failed)?;
+        fitting.sort_by(|a, b| a.time_per_row().total_cmp(&b.time_per_row()));
+        compile_first(plan, self.compile.max(1), &mut fitting, &mut compiled, &mut failed)?;
+        // The sort is stable, so that the fastest of the setups with equal memory comes first.
+        fitting.sort_by(|a, b| a.estimate.memory.total_cmp(&b.estimate.memory));
+        compile_first(plan, self.compile.div_ceil(2), &mut fitting, &mut compiled, &mut failed)?;
 
         compiled.sort_by(|a, b| a.figures().1.total_cmp(&b.figures().1));
         let figures: Vec<(f64, f64)> = compiled.iter().map(Candidate::figures).collect();
-        for (candidate, mine) in compiled.iter_mut().zip(&figures) {
-            candidate.on_frontier = !figures.iter().any(|f| f != mine && f.0 <= mine.0 && f.1 <= mine.1);
+        for (candidate, (memory, time)) in compiled.iter_mut().zip(&figures) {
+            let is_better = |other: &(f64, f64)| other.0 <= *memory && other.1 <= *time && *other != (*memory, *time);
+            candidate.on_frontier = !figures.iter().any(is_better);
         }
         let Some(best) = compiled.first().map(|best| best.report.clone()) else {
             let why = failed.first().map_or(String::new(), |(what, why)| format!("; {what}: {why}"));
@@ -253,6 +234,33 @@ impl Search {
     }
 }
 
+/// Compiles setups from the front of `setups` until `count` more are compiled that fit.
+fn compile_first(
+    plan: &dyn Fn(&Setup) -> Result<Plan>,
+    count: usize,
+    setups: &mut Vec<EstimatedSetup>,
+    compiled: &mut Vec<Candidate>,
+    failed: &mut Vec<(String, String)>,
+) -> Result<()> {
+    let target = compiled.len() + count;
+    while compiled.len() < target && !setups.is_empty() {
+        let EstimatedSetup { setup, estimate } = setups.remove(0);
+        match planned(plan, &setup) {
+            Ok(report) if report.memory.fits() == Some(true) => {
+                let Estimate { memory, sent, step } = estimate;
+                let rules = rules(&plan(&setup)?, &setup);
+                compiled.push(Candidate { setup, memory, sent, step, report, on_frontier: false, rules });
+            }
+            Ok(report) => {
+                let limit = report.memory.limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+                failed.push((options(&setup), format!("it needs {}{limit}", bytes(report.memory.total()))));
+            }
+            Err(error) => failed.push((options(&setup), reason(&error))),
+        }
+    }
+    Ok(())
+}
+
 /// Returns true if there is more than one device along this axis.
 fn spans(axes: &[(AxisName, usize)], axis: &'static str) -> bool {
     axes.iter().any(|(name, size)| *size > 1 && *name == AxisName::from(axis))
@@ -260,8 +268,11 @@ fn spans(axes: &[(AxisName, usize)], axis: &'static str) -> bool {
 
 /// The rules of a plan, for the axes with more than one device.
 fn rules(plan: &Plan, setup: &Setup) -> Vec<(String, Vec<String>)> {
-    let there = |axes: &[String]| axes.iter().filter(|axis| setup.axis(axis) > 1).cloned().collect();
-    plan.rules.iter().map(|(name, axes)| (name.clone(), there(axes))).collect()
+    let rules = plan
+        .rules
+        .iter()
+        .map(|(name, axes)| (name.clone(), axes.iter().filter(|axis| setup.axis(axis) > 1).cloned().collect()));
+    rules.collect()
 }
 
 /// The largest size of `model`, which communicates most: it stays within a host or a few chips.
@@ -274,15 +285,18 @@ fn most_along_model(setup: &Setup, spec: &DeviceSpec) -> usize {
 
 /// The sizes of all meshes of `devices` devices, axis by axis.
 fn meshes(devices: usize, most_along_model: usize) -> Vec<[usize; AXES.len()]> {
-    let divisors = |n: usize| (1..=n).filter(move |d| n.is_multiple_of(*d));
-    let mut all = Vec::new();
+    let mut meshes = Vec::new();
     for model in divisors(devices).filter(|model| *model <= most_along_model) {
         for expert in divisors(devices / model) {
-            let rest = devices / model / expert;
-            all.extend(divisors(rest).map(|fsdp| [rest / fsdp, fsdp, model, expert]));
+            let remaining = devices / model / expert;
+            meshes.extend(divisors(remaining).map(|fsdp| [remaining / fsdp, fsdp, model, expert]));
         }
     }
-    all
+    meshes
+}
+
+fn divisors(n: usize) -> impl Iterator<Item = usize> {
+    (1..=n).filter(move |d| n.is_multiple_of(*d))
 }
 
 impl Found {

@@ -89,14 +89,16 @@ impl Setup {
         self.axes.iter().find(|(axis, _)| *axis == name).map_or(1, |(_, size)| *size)
     }
 
-    /// Rules over the mesh: each logical name is split over those of its axes that the mesh has.
+    /// Rules over the mesh. Each logical name is split over its axes, as far as the mesh has them.
     pub fn rules(&self, mesh: &Mesh, rules: &[(&'static str, &[&'static str])]) -> Rules {
-        let along = |axes: &[&'static str]| {
-            let named = axes.iter().map(|name| AxisName::from(*name));
-            let there: Vec<AxisName> = named.filter(|name| mesh.axis_size(*name).is_some()).collect();
-            if there.is_empty() { DimSpec::None } else { there[..].into_dim_spec() }
-        };
-        rules.iter().fold(Rules::new(mesh, [("", DimSpec::None)]), |all, (name, axes)| all.and(name, along(axes)))
+        let mut combined = Rules::new(mesh, [("", DimSpec::None)]);
+        for (name, axes) in rules {
+            let axes = axes.iter().map(|axis| AxisName::from(*axis));
+            let present: Vec<AxisName> = axes.filter(|axis| mesh.axis_size(*axis).is_some()).collect();
+            let spec = if present.is_empty() { DimSpec::None } else { present[..].into_dim_spec() };
+            combined = combined.and(name, spec);
+        }
+        combined
     }
 
     /// The value of a numeric option, or its default.

@@ -88,7 +88,7 @@ impl Report {
 
     /// A row for each set of axes with traffic: its devices in a ring, and the traffic.
     fn axes(&self, p: &mut Picture) {
-        p.heading("the mesh, and what each device sends along its axes in one step");
+        p.heading("the mesh, and the data that each device sends along its axes in one step");
         let mut rows: Vec<(String, usize)> = Vec::new();
         for (name, size) in self.mesh.iter().filter(|(_, size)| *size > 1) {
             rows.push((name.clone(), *size));
@@ -142,34 +142,36 @@ impl Report {
 
     fn memory_bar(&self, p: &mut Picture) {
         let (total, limit) = (self.memory.total(), self.memory.limit);
-        let of = limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
-        p.heading(&format!("memory of one device: {}{of}", bytes(total)));
-        let whole = total.max(limit.unwrap_or(0.0)).max(1.0);
+        let limit_text = limit.map_or(String::new(), |limit| format!(" of {}", bytes(limit)));
+        p.heading(&format!("memory of one device: {}{limit_text}", bytes(total)));
+        // The bar is as long as the larger of memory and limit, so that both can be seen.
+        let scale = BAR / total.max(limit.unwrap_or(0.0)).max(1.0);
         let (mut x, y) = (MARGIN, p.y);
         if let Some(limit) = limit {
-            p.rect(x, y, BAR * limit / whole, 24.0, "#f4f4f4");
+            p.rect(x, y, scale * limit, 24.0, "#f4f4f4");
         }
         for (holder, size) in &self.memory.by {
-            p.rect(x, y, BAR * size / whole, 24.0, color(*holder));
-            x += BAR * size / whole;
+            p.rect(x, y, scale * size, 24.0, color(*holder));
+            x += scale * size;
         }
         if let Some(limit) = limit {
-            let at = MARGIN + BAR * limit / whole;
-            p.line((at, y - 3.0), (at, y + 27.0), 2.0);
+            let limit_x = MARGIN + scale * limit;
+            p.line((limit_x, y - 3.0), (limit_x, y + 27.0), 2.0);
         }
         p.y += 24.0 + LINE;
-        let mut at = MARGIN;
+        // The legend. The width of a text is estimated, because the font is not available.
+        let mut x = MARGIN;
         for (holder, size) in &self.memory.by {
             let text = format!("{holder} {}", bytes(*size));
             let width = 28.0 + 7.0 * text.chars().count() as f64;
-            if at + width > WIDTH - MARGIN {
-                at = MARGIN;
+            if x + width > WIDTH - MARGIN {
+                x = MARGIN;
                 p.y += LINE;
             }
             let y = p.y;
-            p.rect(at, y - 9.0, 10.0, 10.0, color(*holder));
-            p.text(at + 14.0, y, &text, "");
-            at += width;
+            p.rect(x, y - 9.0, 10.0, 10.0, color(*holder));
+            p.text(x + 14.0, y, &text, "");
+            x += width;
         }
     }
 
@@ -177,6 +179,7 @@ impl Report {
         let Some(r) = &self.roofline else { return };
         p.heading(&format!("one step takes at least {}: MFU at most {:.1}%", seconds(r.step), 100.0 * r.mfu));
         let longest = r.step.max(r.communication).max(r.compute).max(r.memory).max(f64::MIN_POSITIVE);
+        // Leaves room for names on the left and times on the right.
         let scale = (BAR - 240.0) / longest;
         let busy = r.compute.max(r.memory);
         let rows: [(&str, &[(f64, &str)]); 4] = [
@@ -193,12 +196,17 @@ impl Report {
                 p.rect(x, y + 2.0, time * scale, 14.0, fill);
                 x += time * scale;
             }
-            let all: f64 = parts.iter().map(|(time, _)| time).sum();
-            p.text(x + 6.0, y + 13.0, &seconds(all), "");
+            let total: f64 = parts.iter().map(|(time, _)| time).sum();
+            p.text(x + 6.0, y + 13.0, &seconds(total), "");
             p.y += LINE + 2.0;
         }
         p.y += 12.0;
         let y = p.y;
-        p.text(MARGIN, y, "red: communication that nothing overlaps; grey: beside compute", r##"fill="#555""##);
+        p.text(
+            MARGIN,
+            y,
+            "red: communication that nothing overlaps; grey: communication during compute",
+            r##"fill="#555""##,
+        );
     }
 }

@@ -68,13 +68,13 @@ impl Target {
             true => Some(Arc::new(DeviceSpec::from_file(kind)?)),
             false => DeviceSpec::named(kind).map(|spec| Arc::new(spec.clone())),
         };
-        let unknown = || Err("no compiler is known for a device that a file describes".to_owned());
+        let no_compiler = || Err("no compiler is known for a device that a file describes".to_owned());
         let (sizes, described) = match (spec.as_deref(), kind) {
             (None, "cpu") if sizes.len() == 1 && slices == 1 => (sizes, Err("CPUs are simulated".to_owned())),
             (Some(DeviceSpec { network: Network::Torus { dims, .. }, .. }), _) if sizes.len() == *dims => {
                 let wrap = (*dims == 3 && sizes.iter().all(|n| n % 4 == 0)).then_some([true; 3]);
                 let topology = TpuTopology { num_slices: slices, wrap, ..TpuTopology::new(one) };
-                (sizes, if by_file { unknown() } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
+                (sizes, if by_file { no_compiler() } else { Topology::tpu(topology).map_err(|e| reason(&e)) })
             }
             (Some(DeviceSpec { network: Network::Switch { .. }, .. }), _) if sizes.len() <= 2 && slices == 1 => {
                 let (hosts, gpus_per_host) = match sizes[..] {
@@ -85,7 +85,7 @@ impl Target {
                 };
                 let topology = |gpu| Topology::gpu(GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) });
                 let described = match by_file {
-                    true => unknown(),
+                    true => no_compiler(),
                     false => GpuSpec::named(kind).map_err(Error::from).and_then(topology).map_err(|e| reason(&e)),
                 };
                 (vec![hosts, gpus_per_host], described)
@@ -94,12 +94,12 @@ impl Target {
                 let known = DeviceSpec::names().collect::<Vec<_>>().join(", ");
                 return value_error(format!("{kind:?} is none of cpu, {known}"), help);
             }
-            _ => return value_error(format!("{name:?} has other dimensions than such devices have"), help),
+            _ => return value_error(format!("{name:?} has the wrong number of dimensions for such devices"), help),
         };
         Ok(Target { name: name.to_owned(), spec, slices, sizes, topology: described })
     }
 
-    /// The name that it was made with.
+    /// The name that was passed to [`Target::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -126,7 +126,7 @@ impl Target {
 
     /// Uses the CPU's compiler instead of the platform's own.
     pub fn by_cpu(self) -> Target {
-        self.by_cpu_because("the CPU's compiler was asked for")
+        self.by_cpu_because("the CPU's compiler was requested")
     }
 
     /// Uses the CPU's compiler, for this reason.
@@ -156,23 +156,23 @@ impl Target {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
         let count = axes.iter().fold(1usize, |n, (_, size)| n.saturating_mul(*size));
         if count != self.num_devices() {
-            let given = axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
+            let mesh = axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",");
             return value_error(
-                format!("the mesh {given} has {count} devices, and {} has {}", self.name, self.num_devices()),
+                format!("the mesh {mesh} has {count} devices, but {} has {}", self.name, self.num_devices()),
                 "choose sizes that multiply to the number of devices",
             );
         }
         match &self.topology {
             Ok(topology) => topology.mesh(axes),
             Err(_) => {
-                let all: Vec<Device> = devices()?.into_iter().take(count).collect();
-                if all.len() < count {
+                let devices: Vec<Device> = devices()?.into_iter().take(count).collect();
+                if devices.len() < count {
                     return value_error(
-                        format!("{count} CPU devices stand in for {}, and there are {}", self.name, all.len()),
-                        "call `target.prepare()` before anything asks for devices",
+                        format!("{count} CPU devices must simulate {}, but there are {}", self.name, devices.len()),
+                        "call `target.prepare()` before anything uses devices",
                     );
                 }
-                Mesh::new(all, axes)
+                Mesh::new(devices, axes)
             }
         }
     }
@@ -189,20 +189,20 @@ impl Target {
             };
         }
         // Simulated devices are in the order of the mesh.
-        let mut rest = position;
-        let mut at = vec![0; self.sizes.len()];
-        for (place, size) in at.iter_mut().zip(&self.sizes).rev() {
-            *place = rest % size;
-            rest /= size;
+        let mut remaining = position;
+        let mut coordinates = vec![0; self.sizes.len()];
+        for (coordinate, size) in coordinates.iter_mut().zip(&self.sizes).rev() {
+            *coordinate = remaining % size;
+            remaining /= size;
         }
-        (rest, at)
+        (remaining, coordinates)
     }
 
     /// Returns true if the links of this dimension of the torus form a ring.
     pub(crate) fn is_ring(&self, dim: usize) -> bool {
         let size = self.sizes.get(dim).copied().unwrap_or(1);
         match self.sizes.len() {
-            // Whole cubes of 4×4×4 wrap around; two-dimensional slices only as whole pods.
+            // Three-dimensional slices of complete 4×4×4 cubes wrap around; two-dimensional ones only as complete pods.
             3 => self.sizes.iter().all(|n| n % 4 == 0),
             _ => size == 16,
         }
@@ -223,12 +223,14 @@ pub(crate) type Axes = Vec<(AxisName, usize)>;
 /// Fails if a part is not a name with a size.
 #[track_caller]
 pub(crate) fn parse_axes(text: &str) -> Result<Axes> {
-    let one = |part: &str| {
+    let parse_axis = |part: &str| {
         let (name, size) = part.split_once('=')?;
         Some((AxisName::from(name.trim().to_owned()), size.trim().parse::<usize>().ok().filter(|n| *n > 0)?))
     };
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     parts
-        .map(|part| one(part).ok_or_else(|| value(format!("{part:?} is not an axis"), "write a mesh as data=2,fsdp=4")))
+        .map(|part| {
+            parse_axis(part).ok_or_else(|| value(format!("{part:?} is not an axis"), "write a mesh as data=2,fsdp=4"))
+        })
         .collect()
 }

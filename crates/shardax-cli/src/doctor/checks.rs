@@ -1,6 +1,6 @@
 //! The checks, in the order of the report.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -45,14 +45,14 @@ fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Check, what.into())
 }
 
-/// Fails unless each value is within `tolerance` of the one wanted, relative to values above 1.
+/// Fails unless each value is within `tolerance` of the expected one, relative to values above 1.
 pub fn close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
     let mut worst = 0.0f64;
     for (at, (got, want)) in got.iter().zip(want).enumerate() {
         let error = (f64::from(*got) - want).abs() / want.abs().max(1.0);
         // NaN is not below either.
         if !(error <= tolerance) {
-            return Err(wrong(format!("element {at} is {got}, and should be {want} within {tolerance:e}")));
+            return Err(wrong(format!("element {at} is {got}, but should be {want} within {tolerance:e}")));
         }
         worst = worst.max(error);
     }
@@ -61,27 +61,27 @@ pub fn close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -
 
 fn plugin() -> Result<String> {
     let platform = std::env::var("SHARDAX_PLATFORM").unwrap_or_else(|_| "cpu".to_owned());
-    let found = match platform.as_str() {
+    let plugin = match platform.as_str() {
         "cpu" => shardax_pjrt::Plugin::cpu(),
         other => shardax_pjrt::Plugin::find(other),
     };
-    let plugin = found.map_err(|error| Error::new(ErrorKind::Plugin, error.to_string()))?;
+    let plugin = plugin.map_err(|error| Error::new(ErrorKind::Plugin, error.to_string()))?;
     let (major, minor) = plugin.api_version();
     let bytes = std::fs::metadata(plugin.path()).map_or(0, |file| file.len());
     Ok(format!("{}, {bytes} bytes, PJRT {major}.{minor}", plugin.path().display()))
 }
 
 fn devices_found() -> Result<String> {
-    let here = local_devices()?;
-    let kinds: BTreeSet<&str> = here.iter().map(|device| device.kind()).collect();
-    let counted = |kind: &&str| format!("{} × {kind}", here.iter().filter(|device| device.kind() == *kind).count());
-    let memory = match here[0].memory_stats() {
+    let local = local_devices()?;
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    local.iter().for_each(|device| *counts.entry(device.kind()).or_default() += 1);
+    let memory = match local[0].memory_stats() {
         Ok(stats) => format!("{stats:?}"),
         Err(_) => "no memory statistics".to_owned(),
     };
     Ok(format!(
         "{}; {} in all, process {} of {}; {memory}",
-        kinds.iter().map(counted).collect::<Vec<_>>().join(", "),
+        counts.iter().map(|(kind, count)| format!("{count} × {kind}")).collect::<Vec<_>>().join(", "),
         devices()?.len(),
         process_index(),
         process_count(),
@@ -107,46 +107,48 @@ fn dtypes() -> Result<String> {
             _ => [0.0, 1.0, 2.0],
         };
         let same = jit(move |x: Array| (x * ones_dtype((), dtype)).astype(DType::F32));
-        let found = block_until_ready(array(values).astype(dtype)).and_then(|x| same.call(x)?.to_vec::<f32>());
-        match found {
+        let products = block_until_ready(array(values).astype(dtype)).and_then(|x| same.call(x)?.to_vec::<f32>());
+        match products {
             Ok(got) if got == values => work.push(dtype.to_string()),
             Ok(got) => return Err(wrong(format!("{dtype}: {values:?} times 1 is {got:?}"))),
             Err(error) => not.push(format!("{dtype} ({})", error.message().lines().next().unwrap_or_default())),
         }
     }
-    let rest = if not.is_empty() { String::new() } else { format!("; not: {}", not.join(", ")) };
+    let failures = if not.is_empty() { String::new() } else { format!("; not: {}", not.join(", ")) };
     match work.contains(&DType::F32.to_string()) {
-        true => Ok(format!("{}{rest}", work.join(", "))),
-        false => Err(wrong(format!("float32 does not work{rest}"))),
+        true => Ok(format!("{}{failures}", work.join(", "))),
+        false => Err(wrong(format!("float32 does not work{failures}"))),
     }
 }
 
 fn matmul() -> Result<String> {
     const N: usize = 128;
-    let value = |i: usize, j: usize| ((i * 7 + j * 3) % 17) as f64 / 17.0 - 0.5;
-    let make = |transposed: bool| {
-        let data: Vec<f32> = (0..N * N)
-            .map(|at| (at / N, at % N))
-            .map(|(i, j)| if transposed { value(j, i) } else { value(i, j) } as f32)
-            .collect();
-        Array::from_vec(data, &[N, N])
-    };
-    let got = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((make(false)?, make(true)?))?.to_vec::<f32>()?;
-    let want = (0..N * N).map(|at| (0..N).map(|k| value(at / N, k) * value(at % N, k)).sum());
-    Ok(format!("{N} × {N}, float32: largest error {:.1e}", close(&got, want, reference::PRODUCT.here()?)?))
+    let indices = || (0..N * N).map(|index| (index / N, index % N));
+    let a = Array::from_vec(indices().map(|(i, j)| matmul_value(i, j) as f32).collect(), &[N, N])?;
+    let b = Array::from_vec(indices().map(|(i, j)| matmul_value(j, i) as f32).collect(), &[N, N])?;
+    let product = jit(|(a, b): (Array, Array)| a.matmul(&b)).call((a, b))?.to_vec::<f32>()?;
+    let expected = indices().map(|(i, j)| (0..N).map(|k| matmul_value(i, k) * matmul_value(j, k)).sum());
+    Ok(format!("{N} × {N}, float32: largest error {:.1e}", close(&product, expected, reference::PRODUCT.here()?)?))
 }
 
-/// Each device has a row of a square; every collective's result is known without computing.
+/// An element of the left matrix, and of the transposed right one.
+fn matmul_value(i: usize, j: usize) -> f64 {
+    ((i * 7 + j * 3) % 17) as f64 / 17.0 - 0.5
+}
+
+/// Each device has a row of a square matrix with the elements 0, 1, …, so that every collective's result is known
+/// without
+/// the devices.
 fn collectives() -> Result<String> {
     let n = local_device_count();
     let mesh = Mesh::new(local_devices()?, [("x", n)])?;
-    let all = shard_map(
+    let collectives = shard_map(
         move |x: Array| {
             let row = x.reshape([n]);
-            let next: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
+            let neighbours: Vec<(usize, usize)> = (0..n).map(|i| (i, (i + 1) % n)).collect();
             [
                 psum(row.clone(), "x"),
-                ppermute(row.clone(), "x", next),
+                ppermute(row.clone(), "x", neighbours),
                 all_gather_tiled(row.clone(), "x", 0).sum_keepdims(0),
                 psum_scatter(row.clone(), "x", 0).reshape([1]),
                 all_to_all(row, "x", 0, 0),
@@ -155,20 +157,20 @@ fn collectives() -> Result<String> {
         &mesh,
     );
     let x = arange(0..(n * n) as i32).astype(DType::F32).reshape([n, n]);
-    let found = jit(all.in_specs(P!["x"]).out_specs(P!["x"])).call(x)?;
-    let square = |of: &dyn Fn(usize, usize) -> usize| (0..n * n).map(|at| of(at / n, at % n) as f32).collect();
-    let column = |j: usize| (0..n).map(|i| i * n + j).sum::<usize>();
-    let want: [Vec<f32>; 5] = [
-        square(&|_, j| column(j)),
-        square(&|i, j| (i + n - 1) % n * n + j),
+    let results = jit(collectives.in_specs(P!["x"]).out_specs(P!["x"])).call(x)?;
+    let column_sums: Vec<f32> = (0..n).map(|j| (0..n).map(|i| i * n + j).sum::<usize>() as f32).collect();
+    // In the order of `COLLECTIVES`.
+    let expected: [Vec<f32>; 5] = [
+        column_sums.repeat(n),
+        (0..n * n).map(|index| ((index / n + n - 1) % n * n + index % n) as f32).collect(),
         vec![(0..n * n).sum::<usize>() as f32; n],
-        (0..n).map(|j| column(j) as f32).collect(),
-        square(&|i, j| j * n + i),
+        column_sums,
+        (0..n * n).map(|index| (index % n * n + index / n) as f32).collect(),
     ];
-    for (what, (got, want)) in COLLECTIVES.iter().zip(found.iter().zip(want)) {
-        let got = got.to_vec::<f32>()?;
-        if got != want {
-            return Err(wrong(format!("{what} over {n} devices is {got:?}, and should be {want:?}")));
+    for (name, (result, expected)) in COLLECTIVES.iter().zip(results.iter().zip(expected)) {
+        let result = result.to_vec::<f32>()?;
+        if result != expected {
+            return Err(wrong(format!("{name} over {n} devices is {result:?}, but should be {expected:?}")));
         }
     }
     Ok(format!("{} over {n} devices", COLLECTIVES.join(", ")))
@@ -185,7 +187,7 @@ fn donation() -> Result<String> {
     }
     match x.is_deleted() {
         true => Ok("the argument's memory is the result's".to_owned()),
-        false => Err(wrong("the donated argument is still there")),
+        false => Err(wrong("the donated argument was not deleted")),
     }
 }
 
@@ -198,7 +200,7 @@ fn memories() -> Result<String> {
     let back = device_put(&on_host, Space::Device)?;
     match (back.to_vec::<i32>()?, read.to_vec::<i32>()?) == (x.to_vec::<i32>()?, (x + 1).to_vec::<i32>()?) {
         true => Ok(format!("{}; to the host, into a program, and back", kinds.join(", "))),
-        false => Err(wrong("values that went to the host's memory and back are others")),
+        false => Err(wrong("values changed when they were moved to the host's memory and back")),
     }
 }
 
@@ -209,7 +211,8 @@ fn layouts() -> Result<String> {
     let step = jit(|x: Array| x.t() * 2.0).in_shardings(Format::new(Layout::AUTO, device));
     let compiled = step.lower(shape_dtype_struct([1024, 8], DType::F32))?.compile()?;
     let chosen = compiled.input_formats();
-    let chosen = chosen.leaves()[0].clone().ok_or_else(|| wrong("the plugin does not say which layout it chose"))?;
+    let chosen =
+        chosen.leaves()[0].clone().ok_or_else(|| wrong("the plugin does not report the layout that it chose"))?;
     let placed = device_put(&x, &chosen)?;
     let want = (&x.t() * 2.0).to_vec::<f32>()?;
     for (what, got) in [
@@ -217,12 +220,12 @@ fn layouts() -> Result<String> {
         ("of the compiler's choice", compiled.call(&placed)?),
     ] {
         if got.to_vec::<f32>()? != want {
-            return Err(wrong(format!("x.t() * 2 of an array whose layout is {what} has other values")));
+            return Err(wrong(format!("x.t() * 2 of an array whose layout is {what} has wrong values")));
         }
     }
     match turned.to_vec::<f32>()? == x.to_vec::<f32>()? {
         true => Ok(format!("columns first, and the compiler's choice: {chosen:?}")),
-        false => Err(wrong("an array whose columns are contiguous is read with other values")),
+        false => Err(wrong("an array whose columns are contiguous is read with wrong values")),
     }
 }
 
@@ -232,11 +235,12 @@ fn callbacks() -> Result<String> {
         |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
         shape_dtype_struct([4], DType::F32),
     );
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let note = seen.clone();
+    // The ordered function records its arguments. The lock is necessary because XLA calls it on its own threads.
+    let recorded = Arc::new(Mutex::new(Vec::new()));
+    let record = recorded.clone();
     let show = io_callback(
         move |args, _| {
-            note.lock().unwrap_or_else(PoisonError::into_inner).push(args[0].item::<i32>()?);
+            record.lock().unwrap_or_else(PoisonError::into_inner).push(args[0].item::<i32>()?);
             Ok(())
         },
         (),
@@ -249,10 +253,10 @@ fn callbacks() -> Result<String> {
     match program.call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
         Ok(got) => {
             shardax::effects_barrier()?;
-            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match got == [5.0; 4] && seen == [0, 1, 2] {
+            let calls = recorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match got == [5.0; 4] && calls == [0, 1, 2] {
                 true => Ok("functions of the host in a program, in order".to_owned()),
-                false => Err(wrong(format!("functions of the host gave {got:?}, and were called with {seen:?}"))),
+                false => Err(wrong(format!("host functions returned {got:?}, and were called with {calls:?}"))),
             }
         }
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
@@ -262,7 +266,7 @@ fn callbacks() -> Result<String> {
     }
 }
 
-/// On CPU the function computes. On a GPU, whose memory the host cannot read, it says what it got by an error.
+/// On CPU the function computes. On a GPU, whose memory the host cannot read, it returns its arguments as an error.
 fn ffi() -> Result<String> {
     let scaled = ffi_call(
         |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 3.0 * x)),

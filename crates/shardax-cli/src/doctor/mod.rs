@@ -1,7 +1,7 @@
 //! Checks of a platform: its plugin, its devices, and programs on them.
 //!
-//! Each check runs in a process of its own with a time limit, so that a plugin that crashes or hangs fails that check
-//! alone.
+//! Each check runs in a separate process with a time limit, so that a plugin that crashes or hangs fails only that
+//! check.
 
 mod checks;
 mod kernels;
@@ -18,15 +18,15 @@ use checks::CHECKS;
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "shardax-doctor", version)]
 pub struct Options {
-    /// The platform: `cpu`, `cuda` or `tpu`; by default that of SHARDAX_PLATFORM, or `cpu`.
+    /// The platform: `cpu`, `cuda` or `tpu`; by default the value of SHARDAX_PLATFORM, or `cpu`.
     pub platform: Option<String>,
-    /// Where the report is written.
+    /// The file to write the report to.
     #[arg(long, value_name = "FILE", default_value = "shardax-doctor.md")]
     pub report: PathBuf,
-    /// Seconds that a check may take.
+    /// The time limit of a check, in seconds.
     #[arg(long, default_value_t = 180)]
     pub limit: u64,
-    /// Runs these checks alone, such as `--only arithmetic,collectives`.
+    /// Runs only these checks, such as `--only arithmetic,collectives`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Runs this check in this process, and prints its findings.
@@ -58,7 +58,7 @@ pub fn examine(options: &Options) -> Result<bool, String> {
     println!("shardax {} on {platform}", env!("CARGO_PKG_VERSION"));
     let known: Vec<&str> = CHECKS.iter().map(|(name, _)| *name).collect();
     if let Some(unknown) = options.only.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("there is no check {unknown:?}; there are {}", known.join(", ")));
+        return Err(format!("there is no check {unknown:?}; the checks are {}", known.join(", ")));
     }
     let mut outcomes = Vec::new();
     for name in known.into_iter().filter(|name| options.only.is_empty() || options.only.iter().any(|only| only == name))
@@ -69,7 +69,7 @@ pub fn examine(options: &Options) -> Result<bool, String> {
         let is_fatal = !outcome.passed && matches!(outcome.name, "plugin" | "devices");
         outcomes.push(outcome);
         if is_fatal {
-            println!("nothing else can be checked without it");
+            println!("the remaining checks need it, and are skipped");
             break;
         }
     }
@@ -85,7 +85,7 @@ pub fn examine(options: &Options) -> Result<bool, String> {
     Ok(failed == 0)
 }
 
-/// Runs a check in a process of its own.
+/// Runs a check in a separate process.
 fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Outcome, String> {
     let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
     let begun = Instant::now();
@@ -94,12 +94,8 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("a check cannot be started: {error}"))?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    // Read while it runs: a full pipe would stop it.
-    let read = |stream: Option<Box<dyn std::io::Read + Send>>| {
-        std::thread::spawn(move || stream.map(std::io::read_to_string).and_then(Result::ok).unwrap_or_default())
-    };
-    let out = read(out.map(|stream| Box::new(stream) as _));
-    let err = read(err.map(|stream| Box::new(stream) as _));
+    // The output is read while the check runs, because a full pipe would stop it.
+    let (out, err) = (read_in_background(out), read_in_background(err));
     let limit = Duration::from_secs(options.limit);
     let status = loop {
         match child.try_wait().map_err(|error| error.to_string())? {
@@ -112,8 +108,7 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default().trim().to_owned();
-    let (out, err) = (text(out), text(err));
+    let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
     let (passed, text) = match status {
         // A plugin that lacks something may pass with a warning.
         Some(status) if status.success() && err.contains("warning: ") => (true, format!("{out}\n{}", ends(&err))),
@@ -122,6 +117,14 @@ fn run_apart(name: &'static str, platform: &str, options: &Options) -> Result<Ou
         None => (false, format!("{}\n(it ran past {} s and was ended)", ends(&err), options.limit)),
     };
     Ok(Outcome { name, passed, text, took: begun.elapsed() })
+}
+
+/// Reads a stream to its end on a thread, which returns the text without surrounding space.
+fn read_in_background(stream: Option<impl std::io::Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let text = stream.map(std::io::read_to_string).and_then(Result::ok).unwrap_or_default();
+        text.trim().to_owned()
+    })
 }
 
 /// The first and the last lines of a long text.
@@ -147,23 +150,28 @@ fn report(platform: &str, outcomes: &[Outcome]) -> String {
         }
     }
     text.push_str("\n| check | result | found | s |\n|---|---|---|---|\n");
-    let cell = |text: &str| text.replace('|', "\\|").replace('\n', "<br>");
-    for Outcome { name, passed, text: found, took } in outcomes {
+    for Outcome { name, passed, text: finding, took } in outcomes {
         let mark = if *passed { "ok" } else { "**failed**" };
-        let _ = writeln!(text, "| {name} | {mark} | {} | {:.1} |", cell(found), took.as_secs_f64());
+        let _ = writeln!(text, "| {name} | {mark} | {} | {:.1} |", cell(finding), took.as_secs_f64());
     }
-    let found = |name: &str| outcomes.iter().find(|outcome| outcome.name == name).map(|outcome| outcome.text.as_str());
+    let text_of =
+        |name: &str| outcomes.iter().find(|outcome| outcome.name == name).map(|outcome| outcome.text.as_str());
     let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
     // The plugin without its path and size.
-    let plugin = found("plugin").and_then(|text| text.rsplit(", ").next()).unwrap_or("none");
-    let devices = found("devices").and_then(|text| text.split(';').next()).unwrap_or("none");
+    let plugin = text_of("plugin").and_then(|text| text.rsplit(", ").next()).unwrap_or("none");
+    let devices = text_of("devices").and_then(|text| text.split(';').next()).unwrap_or("none");
     let _ = writeln!(
         text,
         "\nFor the table of docs/platforms.md:\n\n| {platform} | {} | {} | {passed} of {} | {} |",
         cell(devices),
         cell(plugin),
         outcomes.len(),
-        cell(found("speed").unwrap_or("not measured"))
+        cell(text_of("speed").unwrap_or("not measured"))
     );
     text
+}
+
+/// The text of a cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', "<br>")
 }

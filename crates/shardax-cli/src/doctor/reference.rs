@@ -45,7 +45,7 @@ struct Case {
     run: fn(Array, Array) -> Result<Array>,
 }
 
-/// The cases of one subject, which a process of its own runs.
+/// The cases of one subject, which run in one process.
 #[derive(Clone, Copy)]
 pub struct Cases(&'static [Case]);
 
@@ -152,12 +152,13 @@ fn recurrent(x: &Array, w: &Array) -> Result<Array> {
 
 /// Numbers between -2 and 2, as in `tools/golden/doctor.py`.
 fn numbers(seed: usize, shape: &[usize]) -> Result<Array> {
-    let number = |i: usize| (((i * 7919 + seed * 104_729 + 17) % 1009) as f64 / 252.25 - 2.0) as f32;
-    Array::from_vec((0..shape.iter().product()).map(number).collect(), shape)
+    let numbers = (0..shape.iter().product::<usize>())
+        .map(|i| (((i * 7919 + seed * 104_729 + 17) % 1009) as f64 / 252.25 - 2.0) as f32);
+    Array::from_vec(numbers.collect(), shape)
 }
 
 fn expected(name: &str) -> Result<Vec<f64>> {
-    let missing = || Error::new(ErrorKind::Check, format!("there are no values of JAX for {name}"));
+    let missing = || Error::new(ErrorKind::Check, format!("there are no reference values for {name}"));
     let line = VALUES.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = ")).ok_or_else(missing)?;
     line.split(' ').map(|value| value.parse::<f32>().map(f64::from).map_err(|_| missing())).collect()
 }
@@ -191,10 +192,10 @@ impl Cases {
             }
         }
         let (error, name) = worst;
-        let found = format!("{} of {} cases are JAX's", self.0.len() - wrong.len(), self.0.len());
+        let summary = format!("{} of {} cases agree with JAX", self.0.len() - wrong.len(), self.0.len());
         match wrong.is_empty() {
-            true => Ok(format!("{found}, largest error {error:.1e} ({name})")),
-            false => Err(Error::new(ErrorKind::Check, format!("{found}\n{}", wrong.join("\n")))),
+            true => Ok(format!("{summary}, largest error {error:.1e} ({name})")),
+            false => Err(Error::new(ErrorKind::Check, format!("{summary}\n{}", wrong.join("\n")))),
         }
     }
 }

@@ -25,7 +25,7 @@ impl Attempt {
     pub fn start(options: &Options, processes: usize, restart: u32) -> Result<Attempt, String> {
         let mut command = options.launcher.command(options, processes)?;
         command.env("SHARDAX_RESTART", restart.to_string());
-        // Signals of the terminal come to this command alone, which passes them on.
+        // A separate process group, so that only this command receives the terminal's signals, which it passes on.
         command.process_group(0);
         let started = command.spawn();
         started.map(Attempt).map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))
@@ -36,7 +36,9 @@ impl Attempt {
         self.0.try_wait().ok().flatten().map(end_of)
     }
 
-    /// Gives the program notice. Launchers pass SIGUSR1 on, where they end their processes at SIGTERM within a second.
+    /// Notifies the program of a preemption. The signal is SIGUSR1, because launchers pass it on, whereas at SIGTERM
+    /// they
+    /// end their processes within a second.
     pub fn preempt(&self) {
         self.send(|pid| kill_process(pid, Signal::USR1));
     }
@@ -67,7 +69,7 @@ impl Attempt {
             std::thread::sleep(super::POLL);
         }
         self.kill();
-        // SIGKILL takes effect a moment later. A process that nobody waits for stays in the group without running.
+        // SIGKILL takes effect a moment later. A process that nobody waits for remains in the group, but does not run.
         let killed = Instant::now();
         while is_left() && killed.elapsed() < Duration::from_secs(1) {
             std::thread::sleep(super::POLL);
@@ -80,7 +82,7 @@ impl Attempt {
 
     fn send(&self, signal: impl Fn(Pid) -> rustix::io::Result<()>) {
         if let Some(pid) = self.pid() {
-            // One that has just ended needs none.
+            // A process that has just ended does not need the signal.
             let _ = signal(pid);
         }
     }

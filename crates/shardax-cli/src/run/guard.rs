@@ -1,4 +1,5 @@
-//! A process that outlives this command, and ends the program if this command is killed.
+//! A process that outlives this command and ends the program if this command is killed, because a killed command cannot
+//! do so itself.
 
 use std::fs::File;
 use std::io::Write;
@@ -34,7 +35,7 @@ impl Guard {
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let lock = lock.and_then(|file| file.try_clone().ok());
         command.stdout(lock.map_or_else(Stdio::null, Stdio::from));
-        // Signals of the terminal come to this command alone.
+        // Only this command receives the terminal's signals.
         command.process_group(0);
         command.spawn().ok().map(Guard)
     }

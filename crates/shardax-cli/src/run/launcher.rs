@@ -9,13 +9,13 @@ use super::Options;
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// One of the others, by the number of processes and what is installed.
+    /// Chooses one of the others by the number of processes and the installed programs.
     Auto,
     /// `mpirun` of Open MPI or MPICH.
     Mpirun,
     /// `srun` of Slurm.
     Srun,
-    /// Nothing: the program is started by itself, as one process.
+    /// Starts the program directly, as one process.
     None,
 }
 
@@ -24,7 +24,7 @@ impl Launcher {
         let in_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
         match self {
             Launcher::Auto if processes == 1 => Launcher::None,
-            Launcher::Auto if in_slurm && found("srun").is_some() => Launcher::Srun,
+            Launcher::Auto if in_slurm && find_program("srun").is_some() => Launcher::Srun,
             Launcher::Auto => Launcher::Mpirun,
             chosen => chosen,
         }
@@ -32,16 +32,16 @@ impl Launcher {
 
     /// The command of an attempt.
     pub(super) fn command(self, options: &Options, processes: usize) -> Result<Command, String> {
-        let (program, arguments) = options.program.split_first().ok_or("give a program after `--`")?;
+        let (program, arguments) = options.program.split_first().ok_or("write the program to run after `--`")?;
         let count = processes.to_string();
-        let launch = |launcher: &str, own: &[&str]| {
-            let path = found(launcher).ok_or_else(|| {
+        let launch = |launcher: &str, launcher_options: &[&str]| {
+            let path = find_program(launcher).ok_or_else(|| {
                 format!(
                     "`{launcher}` is not in PATH: install it (`apt-get install openmpi-bin`), or choose another --launcher"
                 )
             })?;
             let mut command = Command::new(path);
-            command.args(own).args(&options.launcher_arg).arg(program).args(arguments);
+            command.args(launcher_options).args(&options.launcher_arg).arg(program).args(arguments);
             Ok(command)
         };
         match self.chosen(processes) {
@@ -53,19 +53,20 @@ impl Launcher {
                 Ok(command)
             }
             Launcher::Mpirun | Launcher::Auto => {
-                let mut own = vec!["-n", &count, "--bind-to", "none"];
+                let mut mpirun_options = vec!["-n", &count, "--bind-to", "none"];
                 let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-                // Only Open MPI counts cores, and only where no hosts are named.
+                // Only Open MPI counts cores, and only if no hosts are named.
                 if options.launcher_arg.is_empty() && processes > cores && is_open_mpi() {
-                    own.push("--oversubscribe");
+                    mpirun_options.push("--oversubscribe");
                 }
-                launch("mpirun", &own)
+                launch("mpirun", &mpirun_options)
             }
         }
     }
 }
 
-fn found(program: &str) -> Option<PathBuf> {
+/// The path of a program in PATH.
+fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file())
 }

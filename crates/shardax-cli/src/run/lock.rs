@@ -1,4 +1,4 @@
-//! The lock on a run's folder of checkpoints: one supervisor at a time restarts what saves there.
+//! The lock on a run's folder of checkpoints, so that only one supervisor at a time restarts programs that save there.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -6,20 +6,18 @@ use std::path::Path;
 use std::time::SystemTime;
 
 /// The file with the name of the holder. The system releases the lock when all processes that have the file open have
-/// ended, so none is left over by a crash.
+/// ended, so a crash leaves no lock.
 const NAME: &str = ".shardax-run.lock";
 
-/// Locks a folder, which is created.
+/// Creates and locks a folder. Returns `None` if its file system has no locks.
 ///
-/// Fails where another run has locked it; the message names it. `None` where the folder's file system has no locks.
+/// Fails if another run has locked it; the message names the run.
 pub(super) fn lock(folder: &Path) -> Result<Option<File>, String> {
     let path = folder.join(NAME);
-    let open = || {
-        std::fs::create_dir_all(folder)?;
-        File::options().read(true).write(true).create(true).truncate(false).open(&path)
-    };
-    // The program says what is wrong with its folder.
-    let Ok(mut file) = open() else { return Ok(None) };
+    let file = std::fs::create_dir_all(folder)
+        .and_then(|()| File::options().read(true).write(true).create(true).truncate(false).open(&path));
+    // The program reports problems with its folder.
+    let Ok(mut file) = file else { return Ok(None) };
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::Error(_)) => return Ok(None),

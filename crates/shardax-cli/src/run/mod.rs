@@ -28,7 +28,7 @@ use progress::{available, latest_checkpoint};
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "shardax-run", version)]
 pub struct Options {
-    /// The number of processes, or the least and the most of them as `2:4`.
+    /// The number of processes, or a minimum and a maximum such as `2:4`.
     #[arg(short = 'n', long, value_name = "N|MIN:MAX", default_value = "1")]
     pub processes: Processes,
     /// The number of restarts after failures.
@@ -37,11 +37,11 @@ pub struct Options {
     /// Seconds before the first restart; doubled for each further one without a new checkpoint, up to 60.
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub backoff: f64,
-    /// The folder of the program's checkpoints. Two attempts in a row without a new one end the run. Only one
-    /// `shardax-run` at a time has a folder.
+    /// The folder of the program's checkpoints. Two attempts in a row without a new checkpoint end the run. Only one
+    /// `shardax-run` at a time can use a folder.
     #[arg(long, value_name = "FOLDER")]
     pub checkpoints: Option<PathBuf>,
-    /// A shell command that prints how many processes can be started now; asked before each attempt.
+    /// A shell command that prints the number of processes that can be started now. It runs before each attempt.
     #[arg(long, value_name = "COMMAND")]
     pub available: Option<String>,
     /// The command that starts the processes: by default none for one process, `srun` in a Slurm allocation, `mpirun` elsewhere.
@@ -50,7 +50,7 @@ pub struct Options {
     /// An argument for the launcher, such as `--launcher-arg=--hostfile=hosts`. Can be repeated.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub launcher_arg: Vec<String>,
-    /// Seconds from SIGTERM to SIGKILL for processes that are left over.
+    /// Seconds from SIGTERM to SIGKILL for processes that remain after an attempt.
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     pub grace: f64,
     /// The program and its arguments.
@@ -58,12 +58,12 @@ pub struct Options {
     pub program: Vec<OsString>,
 }
 
-/// The least and the most processes.
+/// The minimal and maximal number of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processes {
-    /// The least.
+    /// The minimum.
     pub min: usize,
-    /// The most.
+    /// The maximum.
     pub max: usize,
 }
 
@@ -71,19 +71,22 @@ impl FromStr for Processes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Processes, String> {
-        let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n > 0);
         let (min, max) = text.split_once(':').unwrap_or((text, text));
-        match (number(min), number(max)) {
+        match (positive(min), positive(max)) {
             (Some(min), Some(max)) if min <= max => Ok(Processes { min, max }),
-            _ => Err("give a number such as `4`, or the least and the most as `2:4`".to_owned()),
+            _ => Err("write a number such as `4`, or a minimum and a maximum such as `2:4`".to_owned()),
         }
     }
 }
 
-/// Seconds, from 0.
+fn positive(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|n| *n > 0)
+}
+
+/// Parses seconds of at least 0.
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| *seconds >= 0.0);
-    seconds.ok_or_else(|| "give seconds such as `2.5`, at least 0".to_owned())
+    seconds.ok_or_else(|| "write seconds of at least 0, such as `2.5`".to_owned())
 }
 
 /// A time that may be too long to be counted.
@@ -93,14 +96,14 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(longest)
 }
 
-/// Attempts in a row without a new checkpoint after which a run ends.
-const STALLED: u32 = 2;
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+/// The number of attempts in a row without a new checkpoint after which a run ends.
+const MAX_STALLED_ATTEMPTS: u32 = 2;
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Runs the program until it succeeds, is preempted, or has failed too often; returns the exit status.
 ///
-/// Fails where nothing could be started.
+/// Fails if nothing could be started.
 pub fn supervise(options: &Options) -> Result<u8, String> {
     let signals = signals()?;
     let lock = options.checkpoints.as_deref().map_or(Ok(None), lock::lock)?;
@@ -115,17 +118,17 @@ fn signals() -> Result<Receiver<i32>, String> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP])
         .map_err(|error| format!("signals cannot be handled: {error}"))?;
     let (sender, receiver) = channel();
-    let work = move || signals.forever().try_for_each(|signal| sender.send(signal));
-    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(work);
+    let thread = std::thread::Builder::new().name("signals".to_owned());
+    let thread = thread.spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
     thread.map(|_| receiver).map_err(|error| format!("no thread could be started: {error}"))
 }
 
 struct Run<'a> {
     options: &'a Options,
     signals: Receiver<i32>,
-    /// `None` where no shell could be started.
+    /// `None` if no shell could be started.
     guard: Option<Guard>,
-    /// A signal has come: nothing is restarted any more.
+    /// True after a signal: the run is not restarted any more.
     stopping: bool,
     failures: u32,
     /// Attempts in a row without a new checkpoint.
@@ -146,7 +149,7 @@ impl Run<'_> {
             self.attempts += 1;
             self.guard(attempt.group());
             let end = self.watch(&mut attempt);
-            // A process that is left over would train beside the next attempt.
+            // A remaining process would train at the same time as the next attempt.
             attempt.end_group(duration(self.options.grace));
             self.guard(0);
             let after = self.latest();
@@ -178,9 +181,10 @@ impl Run<'_> {
                 say(&format!("ends, after {} restarts", self.attempts - 1));
                 return Ok(status);
             }
-            if self.options.checkpoints.is_some() && self.stalled >= STALLED {
-                let at = after.map_or_else(|| "without any checkpoint".to_owned(), |step| format!("at step {step}"));
-                say(&format!("ends: {STALLED} attempts in a row made no new checkpoint, {at}"));
+            if self.options.checkpoints.is_some() && self.stalled >= MAX_STALLED_ATTEMPTS {
+                let progress =
+                    after.map_or_else(|| "without any checkpoint".to_owned(), |step| format!("at step {step}"));
+                say(&format!("ends: {MAX_STALLED_ATTEMPTS} attempts in a row made no new checkpoint, {progress}"));
                 return Ok(status);
             }
             if !self.pause(self.backoff()) {
@@ -189,7 +193,7 @@ impl Run<'_> {
         }
     }
 
-    /// Tells the guard the process group to end if this command is killed.
+    /// Sets the process group that the guard ends if this command is killed.
     fn guard(&mut self, group: u32) {
         if let Some(guard) = &mut self.guard {
             guard.watch(group);
@@ -202,10 +206,10 @@ impl Run<'_> {
 
     fn backoff(&self) -> Duration {
         let doubled = 2f64.powi(self.stalled.saturating_sub(1).min(16) as i32);
-        duration(self.options.backoff * doubled).min(LONGEST_BACKOFF)
+        duration(self.options.backoff * doubled).min(MAX_BACKOFF)
     }
 
-    /// Waits; `false` when a signal has come.
+    /// Waits. Returns false if a signal arrives.
     fn pause(&mut self, time: Duration) -> bool {
         match self.signals.recv_timeout(time) {
             Ok(_) => self.stopping = true,
@@ -215,18 +219,18 @@ impl Run<'_> {
         !self.stopping
     }
 
-    /// The number of processes that can be started, once it is enough; `None` when a signal has come.
+    /// Waits until enough processes can be started, and returns their number; `None` after a signal.
     fn wait_for_hosts(&mut self) -> Result<Option<usize>, String> {
         let Processes { min, max } = self.options.processes;
         let Some(command) = &self.options.available else { return Ok(Some(max)) };
-        let mut said = false;
+        let mut has_reported = false;
         loop {
             let count = available(command)?;
             if count >= min {
                 return Ok(Some(count.min(max)));
             }
-            if !std::mem::replace(&mut said, true) {
-                say(&format!("waits: {count} processes can be started, and {min} are needed"));
+            if !std::mem::replace(&mut has_reported, true) {
+                say(&format!("waits: {count} processes can be started, but {min} are needed"));
             }
             if !self.pause(Duration::from_secs(1)) {
                 return Ok(None);

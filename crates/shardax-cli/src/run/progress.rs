@@ -1,4 +1,4 @@
-//! The progress of a run, and the hosts that are there.
+//! The progress of a run, and the available hosts.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +17,6 @@ pub fn available(command: &str) -> Result<usize, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let number = text.trim().parse().ok().filter(|_| output.status.success());
     number.ok_or_else(|| {
-        format!("`{command}` ({}) must print a number of processes, and printed {text:?}", output.status)
+        format!("`{command}` ({}) must print a number of processes, but printed {text:?}", output.status)
     })
 }

@@ -16,8 +16,8 @@ pub use view::draw;
 
 /// Shows a run: loss, steps a second, memory, waits, checkpoints and the time left.
 ///
-/// The folder is one with a log of JSON lines (`JsonLines`) and checkpoints (`CheckpointManager`), in it or in folders of
-/// it. `q` ends.
+/// The folder or its subfolders must contain a log of JSON lines (`JsonLines`), and may contain checkpoints
+/// (`CheckpointManager`). Press `q` to quit.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "shardax-top", version)]
 pub struct Options {
@@ -26,7 +26,7 @@ pub struct Options {
     /// The number to draw.
     #[arg(long, default_value = "loss")]
     pub curve: String,
-    /// Seconds between looks at the folder.
+    /// Seconds between updates.
     #[arg(long, default_value_t = 1.0)]
     pub every: f64,
     /// Prints the view once, as text.
@@ -36,7 +36,7 @@ pub struct Options {
 
 /// Shows the run until `q` is pressed.
 ///
-/// Fails where the folder has no log, or there is no terminal.
+/// Fails if the folder has no log, or there is no terminal.
 pub fn show(options: &Options) -> Result<(), String> {
     let run = Run::read(&options.folder)?;
     if options.once {
@@ -60,7 +60,7 @@ fn watch(terminal: &mut ratatui::DefaultTerminal, mut run: Run, options: &Option
                 return Ok(());
             }
         }
-        // A log that is being replaced is there again at the next look.
+        // A log that is being replaced exists again at the next update.
         if let Ok(now) = Run::read(&options.folder) {
             run = now;
         }
@@ -76,11 +76,11 @@ fn print(run: &Run, options: &Options) -> Result<(), String> {
 
 /// Renders the view as text of this size.
 ///
-/// Fails where the terminal library does.
+/// Fails if the terminal library returns an error.
 pub fn text(run: &Run, curve: &str, width: u16, height: u16) -> Result<String, String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(|error| error.to_string())?;
     terminal.draw(|frame| draw(frame, run, curve)).map_err(|error| error.to_string())?;
     let buffer = terminal.backend().buffer();
-    let row = |y: u16| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
-    Ok((0..height).map(|y| format!("{}\n", row(y).trim_end())).collect())
+    let rows = (0..height).map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>());
+    Ok(rows.map(|row| format!("{}\n", row.trim_end())).collect())
 }

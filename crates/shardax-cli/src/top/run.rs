@@ -1,4 +1,4 @@
-//! A run as its folder shows it.
+//! The state of a run, read from its folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use shardax_train::log::{JsonLines, Line};
 pub struct Run {
     /// The log.
     pub log: PathBuf,
-    /// Its lines.
+    /// The lines of the log.
     pub lines: Vec<Line>,
     /// The time since the log was written; `None` if the clock has jumped back.
     pub written: Option<Duration>,
@@ -21,18 +21,18 @@ pub struct Run {
     pub is_saving: bool,
 }
 
-/// The folders below the run's that are looked through.
-const DEPTH: usize = 2;
+/// The depth of the subfolders that are searched.
+const MAX_DEPTH: usize = 2;
 
 impl Run {
     /// Reads a run's folder, or its log.
     ///
-    /// Fails where there is no log, or it is not one of JSON lines.
+    /// Fails if there is no log, or it does not consist of JSON lines.
     pub fn read(path: &Path) -> Result<Run, String> {
         let (log, folder) = match path.is_file() {
             true => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
             false => {
-                let log = newest_log(path, DEPTH).ok_or_else(|| {
+                let log = newest_log(path, MAX_DEPTH).ok_or_else(|| {
                     format!("{} has no log of JSON lines (*.jsonl): add `.logger(JsonLines::new(..)?)`", path.display())
                 })?;
                 (log, path)
@@ -40,7 +40,7 @@ impl Run {
         };
         let lines = JsonLines::read(&log).map_err(|error| error.to_string())?;
         let mut run = Run { written: age(&log), log, lines, checkpoints: Vec::new(), is_saving: false };
-        run.find_checkpoints(folder, DEPTH);
+        run.find_checkpoints(folder, MAX_DEPTH);
         run.checkpoints.sort_unstable();
         Ok(run)
     }
@@ -62,8 +62,8 @@ impl Run {
 
     /// The values of a number by step, without those that are not finite.
     pub fn curve(&self, name: &str) -> Vec<(f64, f64)> {
-        let point = |line: &Line| Some((line.step as f64, *line.values.get(name)?)).filter(|(_, x)| x.is_finite());
-        self.lines.iter().filter_map(point).collect()
+        let points = self.lines.iter().filter_map(|line| Some((line.step as f64, *line.values.get(name)?)));
+        points.filter(|(_, x)| x.is_finite()).collect()
     }
 
     fn find_checkpoints(&mut self, folder: &Path, depth: usize) {
@@ -87,13 +87,16 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 fn newest_log(folder: &Path, depth: usize) -> Option<PathBuf> {
-    let is_log = |path: &PathBuf| path.extension().is_some_and(|end| end == "jsonl") && path.is_file();
-    let written = |path: &PathBuf| fs::metadata(path).and_then(|about| about.modified()).ok();
-    let here = entries(folder).filter(is_log).max_by_key(written);
-    here.or_else(|| {
+    let logs = entries(folder).filter(|path| path.extension().is_some_and(|end| end == "jsonl") && path.is_file());
+    logs.max_by_key(|path| modified(path)).or_else(|| {
         let below = entries(folder).filter(|path| depth > 1 && path.is_dir());
-        below.filter_map(|path| newest_log(&path, depth - 1)).max_by_key(written)
+        below.filter_map(|path| newest_log(&path, depth - 1)).max_by_key(|path| modified(path))
     })
+}
+
+/// The time at which a file was last written.
+fn modified(path: &Path) -> Option<std::time::SystemTime> {
+    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
 }
 
 fn age(path: &Path) -> Option<Duration> {

@@ -29,27 +29,29 @@ pub fn draw(frame: &mut Frame, run: &Run, curve: &str) {
 
 fn head(run: &Run) -> Vec<Line<'static>> {
     let step = run.last().map_or_else(|| "no step yet".to_owned(), |line| format!("step {}", line.step));
-    let mut first = vec![Span::from(step).bold()];
-    // Logged with the last step: as many seconds ago as the log is old.
-    let left = run.value("time/remaining_seconds").map(|left| left - run.written.map_or(0.0, |age| age.as_secs_f64()));
+    let mut first_line = vec![Span::from(step).bold()];
+    // The remaining time was logged with the last step, so the age of the log is subtracted.
+    let remaining = run
+        .value("time/remaining_seconds")
+        .map(|remaining| remaining - run.written.map_or(0.0, |age| age.as_secs_f64()));
     if run.is_finished() {
-        first.push(Span::from("   finished").green());
-    } else if let Some(left) = left {
-        let left = if left > 0.0 { format!("   {} left", duration(left)) } else { String::new() };
-        first.push(Span::from(left));
+        first_line.push(Span::from("   finished").green());
+    } else if let Some(remaining) = remaining {
+        let remaining = if remaining > 0.0 { format!("   {} left", duration(remaining)) } else { String::new() };
+        first_line.push(Span::from(remaining));
     }
     if let Some(rate) = run.value("steps_per_second") {
-        first.push(Span::from(format!("   {} steps/s", short(rate))));
+        first_line.push(Span::from(format!("   {} steps/s", short(rate))));
     }
     if run.is_saving {
-        first.push(Span::from("   saving").yellow());
+        first_line.push(Span::from("   saving").yellow());
     }
     let age =
         run.written.map_or_else(|| "in the future".to_owned(), |age| format!("{} ago", duration(age.as_secs_f64())));
     let second = Span::from(format!("{}, written {age}", run.log.display()));
     // A run that has not logged for long is late, or was stopped.
     let quiet = !run.is_finished() && run.written.is_some_and(|age| age > Duration::from_secs(300));
-    vec![Line::from(first), Line::from(if quiet { second.red() } else { second.dark_gray() })]
+    vec![Line::from(first_line), Line::from(if quiet { second.red() } else { second.dark_gray() })]
 }
 
 fn draw_curve(frame: &mut Frame, area: Rect, run: &Run, name: &str) {
@@ -65,7 +67,6 @@ fn draw_curve(frame: &mut Frame, area: Rect, run: &Run, name: &str) {
     let high = points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max);
     let (low, high) = if low < high { (low, high) } else { (low - 0.5, high + 0.5) };
     let end = last.0.max(first.0 + 1.0);
-    let labels = |a: f64, b: f64| [short(a), short(a / 2.0 + b / 2.0), short(b)].map(Span::from);
     let data = Dataset::default().marker(Marker::Braille).graph_type(GraphType::Line);
     let data = data.style(Style::default().fg(Color::Cyan)).data(&points);
     let chart = Chart::new(vec![data])
@@ -73,7 +74,11 @@ fn draw_curve(frame: &mut Frame, area: Rect, run: &Run, name: &str) {
         .x_axis(
             Axis::default().bounds([first.0, end]).labels([first.0, end].map(|step| Span::from(format!("{step:.0}")))),
         )
-        .y_axis(Axis::default().bounds([low, high]).labels(labels(low, high)));
+        .y_axis(
+            Axis::default()
+                .bounds([low, high])
+                .labels([low, low / 2.0 + high / 2.0, high].map(|y| Span::from(short(y)))),
+        );
     frame.render_widget(chart, area);
 }
 
@@ -88,33 +93,37 @@ fn numbers(run: &Run) -> Vec<Line<'static>> {
     last.values.keys().filter(shown).map(|name| row(name, short(last.values[name]))).collect()
 }
 
+fn percent(x: f64) -> String {
+    format!("{:.0} %", 100.0 * x)
+}
+
+fn gibibytes(x: f64) -> String {
+    format!("{:.2} GiB", x / (1u64 << 30) as f64)
+}
+
+/// Numbers about the machine. Those that the log does not have are omitted.
 fn machine(run: &Run) -> Vec<Line<'static>> {
-    let percent = |name: &str, label: &str| Some(row(label, format!("{:.0} %", 100.0 * run.value(name)?)));
-    let bytes =
-        |name: &str, label: &str| Some(row(label, format!("{:.2} GiB", run.value(name)? / (1u64 << 30) as f64)));
-    let rate = |name: &str, label: &str| Some(row(label, short(run.value(name)?)));
-    [
-        bytes("memory/host_bytes", "host memory"),
-        bytes("memory/device_bytes", "device memory"),
-        percent("time/input_wait", "waits for data"),
-        percent("time/dispatch", "starts steps"),
-        percent("time/device_wait", "waits for device"),
-        rate("tokens_per_second", "tokens/s"),
-        percent("mfu", "MFU"),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    const ROWS: [(&str, &str, fn(f64) -> String); 7] = [
+        ("memory/host_bytes", "host memory", gibibytes),
+        ("memory/device_bytes", "device memory", gibibytes),
+        ("time/input_wait", "waits for data", percent),
+        ("time/dispatch", "starts steps", percent),
+        ("time/device_wait", "waits for device", percent),
+        ("tokens_per_second", "tokens/s", short),
+        ("mfu", "MFU", percent),
+    ];
+    let lines = ROWS.map(|(name, label, format)| Some(row(label, format(run.value(name)?))));
+    lines.into_iter().flatten().collect()
 }
 
 fn checkpoints(run: &Run) -> Vec<Line<'static>> {
     if run.checkpoints.is_empty() {
         return vec![Line::from("none")];
     }
-    let line = |(step, age): &(u64, Option<Duration>)| {
+    let lines = run.checkpoints.iter().rev().take(7).map(|(step, age)| {
         row(&format!("step {step}"), age.map_or_else(String::new, |age| format!("{} ago", duration(age.as_secs_f64()))))
-    };
-    run.checkpoints.iter().rev().take(7).map(line).collect()
+    });
+    lines.collect()
 }
 
 /// Four digits.

@@ -47,5 +47,5 @@ pub fn cnn(setup: &Setup) -> Result<Plan> {
     let rows = NamedSharding::new(&mesh, rules.spec(["batch"]));
     let step = jit(step).in_shardings((&whole, &rows, &rows)).out_shardings((&whole, UNSPECIFIED)).donate_argnums([0]);
     let images = shape_dtype_struct([batch, 32, 32, 3], DType::F32);
-    Ok(Plan::of(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?)?.rules(&RULES))
+    Ok(Plan::from_lowered(step.lower((types, images, shape_dtype_struct([batch], DType::I32)))?)?.rules(&RULES))
 }

@@ -151,5 +151,5 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let tokens = || shape_dtype_struct([batch, sizes.length], DType::I32);
     let step =
         jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
-    Ok(Plan::of(step.lower((types, tokens(), tokens()))?)?.rules(&rules))
+    Ok(Plan::from_lowered(step.lower((types, tokens(), tokens()))?)?.rules(&rules))
 }

@@ -51,5 +51,5 @@ pub fn mlp(setup: &Setup) -> Result<Plan> {
     let x = || shape_dtype_struct([batch, features], DType::F32);
     let step =
         jit(step).in_shardings((&shardings, &rows, &rows)).out_shardings((&shardings, UNSPECIFIED)).donate_argnums([0]);
-    Ok(Plan::of(step.lower((types, x(), x()))?)?.rules(&RULES))
+    Ok(Plan::from_lowered(step.lower((types, x(), x()))?)?.rules(&RULES))
 }

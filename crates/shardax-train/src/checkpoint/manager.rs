@@ -89,7 +89,7 @@ impl CheckpointManager {
         let folder = super::absolute(folder)?;
         let mut lock = None;
         if !options.read_only {
-            fs::create_dir_all(&folder).map_err(|error| failed("make the folder", &folder, &error))?;
+            fs::create_dir_all(&folder).map_err(|error| failed("create the folder", &folder, &error))?;
         }
         if !options.read_only && process_index() == 0 {
             lock = lock_of(&folder);

@@ -122,7 +122,7 @@ impl Source for Parquet {
     }
 
     fn get(&self, i: usize) -> Result<Example> {
-        // The row is in the last group that begins group_after or before it; empty groups begin where the next one does.
+        // The row is in the last group that begins at or before it. Empty groups begin at the same row as the group after them.
         let group_after = self.groups.partition_point(|group| group.first <= i);
         let row = match group_after.checked_sub(1).filter(|_| i < self.len) {
             Some(group) => self.group(group)?.get(i - self.groups[group].first).cloned(),

@@ -46,7 +46,7 @@ impl JsonLines {
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
         let folder = log.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let created = folder.map_or(Ok(()), |folder| {
-            fs::create_dir_all(folder).map_err(|error| log.failed("make the folder of", &error))
+            fs::create_dir_all(folder).map_err(|error| log.failed("create the folder of", &error))
         });
         created.map_err(|error| error.at(std::panic::Location::caller()))?;
         Ok(log)

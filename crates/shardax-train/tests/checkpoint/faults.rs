@@ -39,9 +39,9 @@ fn a_file_that_was_cut_off_is_named() -> Result<()> {
         &["x/device-00000.safetensors is damaged: it has 1000 bytes", "restore another step"],
     );
     let (_folder, path) = with(|path| change(&path.join("manifest.json"), |bytes| bytes.truncate(100)))?;
-    fails(Checkpoint::open(&path), &["x/manifest.json is damaged: its checksum is", "`commit` says"]);
+    fails(Checkpoint::open(&path), &["x/manifest.json is damaged: its checksum is", "`commit` contains"]);
     let (_folder, path) = with(|path| change(&path.join("commit"), |bytes| bytes.clear()))?;
-    fails(Checkpoint::open(&path), &["manifest.json is damaged", "says \"\""]);
+    fails(Checkpoint::open(&path), &["manifest.json is damaged", "contains \"\""]);
     Ok(())
 }
 
@@ -59,8 +59,8 @@ fn a_wrong_byte_is_named() -> Result<()> {
         (header, format!("bytes {header}..{}, of `[0]`, have changed", header + mid)),
         (header + 2 * mid + 5, format!("bytes {}..{}, of `[0]`, have changed", header + 2 * mid, header + 12_000_000)),
         (whole.len() - 1, format!("bytes {}..{}, of `[1]`, have changed", header + 12_000_000, whole.len())),
-        (0, format!("its header, bytes 0..{header}, is not")),
-        (20, format!("its header, bytes 0..{header}, is not")),
+        (0, format!("its header, bytes 0..{header}, has changed")),
+        (20, format!("its header, bytes 0..{header}, has changed")),
     ];
     for (at, want) in cases {
         change(&file, |bytes| bytes[at] ^= 0x10);
@@ -269,7 +269,10 @@ fn a_disk_for_reading_only_is_an_error() -> Result<()> {
     setup();
     let folder = Folder::new();
     fs::write(folder.join("file"), "a file").expect("a file");
-    fails(checkpoint::save(folder.join("file").join("x"), &ones([2])), &["cannot make the folder", "file", "look at"]);
+    fails(
+        checkpoint::save(folder.join("file").join("x"), &ones([2])),
+        &["cannot create the folder", "file", "check the disk"],
+    );
     let Some(disk) = Disk::new("ro") else { return Ok(()) };
     fails(checkpoint::save(disk.0.join("x"), &ones([2])), &["x.unfinished", "Read-only file system", "may write to"]);
     fails(CheckpointManager::new(disk.0.join("run"), CheckpointManagerOptions::new()), &["Read-only file system"]);

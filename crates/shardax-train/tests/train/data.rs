@@ -272,7 +272,7 @@ fn every_position_is_found_again() -> Result<()> {
     goes_on(|| WebDataset::new(&files).shuffle(3, 1).repeat().prefetch(2), 25);
     fails(numbers(10).seek(&numbers(11).position()), &["one in other data", "10 examples"]);
     fails(numbers(10).shuffled(1).seek(&numbers(10).shuffled(2).position()), &["seed Some(1)"]);
-    fails(numbers(10).seek(&Value::Null), &["needs a number \"epoch\", and is null"]);
+    fails(numbers(10).seek(&Value::Null), &["needs a number \"epoch\", but is null"]);
     Ok(())
 }
 

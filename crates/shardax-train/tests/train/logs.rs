@@ -42,7 +42,7 @@ fn lines_of_later_steps_are_those_of_the_resumed_run() -> Result<()> {
     std::fs::write(&path, "{\"step\":1}\nodd\n{\"step\":2}\n").expect("the log");
     fails(JsonLines::read(&path), &["metrics.jsonl line 2 is not a line of a log", "odd"]);
     fails(log.log(40, &[("step".to_owned(), 1.0)].into()), &["a number named \"step\"", "metrics.jsonl"]);
-    fails(JsonLines::new(folder.write("file", "").join("x.jsonl")), &["cannot make the folder"]);
+    fails(JsonLines::new(folder.write("file", "").join("x.jsonl")), &["cannot create the folder"]);
     Ok(())
 }
 

@@ -78,9 +78,9 @@ fn a_metric_that_only_some_steps_have_stays() -> Result<()> {
 #[test]
 fn what_does_not_belong_together_is_an_error() -> Result<()> {
     setup();
-    fails(Average::of_sum(zeros([2]), 1).value(), &["an average is of scalars, got float32[2]"]);
-    fails(Average::masked(zeros([2]), zeros([3])).value(), &["values are float32[2] and the mask is float32[3]"]);
-    fails(Accuracy::of(zeros([2, 3]), zeros([2])).value(), &["logits are float32[2,3] and labels float32[2]"]);
+    fails(Average::of_sum(zeros([2]), 1).value(), &["an average accepts only scalars, got float32[2]"]);
+    fails(Average::masked(zeros([2]), zeros([3])).value(), &["values are float32[2], but the mask is float32[3]"]);
+    fails(Accuracy::of(zeros([2, 3]), zeros([2])).value(), &["logits are float32[2,3], but labels are float32[2]"]);
     let odd = AnyMetric::from(Average::new()).merge(&LastValue::of(1.0).into());
     fails(MultiMetric::new().with("x", odd).values(), &["metric \"x\"", "two kinds"]);
     Ok(())

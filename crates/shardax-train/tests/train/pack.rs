@@ -79,7 +79,7 @@ fn rows_go_on_from_every_position() -> Result<()> {
     }
     fails(texts().pack(0).next_item().expect("an error"), &["a length of 0"]);
     let other = (1usize, |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1u8], &[1])?)])));
-    fails(other.stream().pack(3).next_item().expect("an error"), &["int32 [length], and here is uint8[1]"]);
+    fails(other.stream().pack(3).next_item().expect("an error"), &["int32 [length], but has uint8[1]"]);
     let begin = texts().position();
     fails(texts().pack(3).seek(&serde_json::json!({ "before": begin, "done": 99 })), &["belongs to other texts"]);
     assert!(texts().epochs(0).pack(3).next_item().is_none());
