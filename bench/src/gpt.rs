@@ -190,7 +190,7 @@ fn next(model: &mut Decoder, token: &Array, position: Array) -> Array {
     let mut x = model.embed.forward(token);
     x = model.positions.iter().fold(x, |x, positions| x + positions.forward(&position));
     for block in &mut model.blocks {
-        x = block.decode(x, AttentionOptions::new());
+        x = block.decode(x, None, None);
     }
     model.logits(x).argmax(-1).astype(DType::I32)
 }

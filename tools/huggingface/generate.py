@@ -4,9 +4,10 @@ files that the tests of `shardax_models` read.
     python3 -m venv .venv/huggingface
     .venv/huggingface/bin/pip install -r tools/huggingface/requirements.txt
     .venv/huggingface/bin/python tools/huggingface/generate.py          # all of them
-    .venv/huggingface/bin/python tools/huggingface/generate.py olmo2    # one of FAMILIES
+    .venv/huggingface/bin/python tools/huggingface/generate.py olmo2    # one of FAMILIES or ENCODERS
 """
 
+import json
 import pathlib
 import shutil
 import sys
@@ -14,7 +15,7 @@ import sys
 import peft
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers.generation import logits_process
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
@@ -35,7 +36,8 @@ def randomize(model):
 def save(name, model, inputs, more=None, **options):
     """Saves the model, its inputs, its logits, and `more` arrays."""
     with torch.no_grad():
-        logits = model(**inputs).logits
+        output = model(**inputs)
+    logits = output.logits if "logits" in output else output.last_hidden_state
     folder = OUT / name
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder, **options)
@@ -169,6 +171,53 @@ def families(names):
         decoder(name, getattr(transformers, f"{kind}ForCausalLM"), config, max_shard_size="10GB")
 
 
+ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}
+DISTILLED = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 4}
+# The folder, the class, and the sizes.
+ENCODERS = [
+    ("bert_model", "BertModel", SIZES),
+    ("bert_classes", "BertForSequenceClassification", SIZES),
+    ("bert_tokens", "BertForTokenClassification", SIZES),
+    ("roberta", "RobertaForMaskedLM", SIZES),
+    ("roberta_classes", "RobertaForSequenceClassification", SIZES),
+    ("xlm_roberta_tokens", "XLMRobertaForTokenClassification", SIZES),
+    ("distilbert", "DistilBertForMaskedLM", DISTILLED),
+    ("distilbert_classes", "DistilBertForSequenceClassification", DISTILLED),
+]
+
+
+def encoder_families(names):
+    for name, kind, sizes in ENCODERS:
+        if names and name not in names:
+            continue
+        torch.manual_seed(2)
+        model = getattr(transformers, kind)
+        model = model(model.config_class(**{**ENCODER, **sizes}))
+        randomize(model)
+        mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+        tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
+        save(name, model, {"input_ids": tokens, "attention_mask": mask})
+    if not names or "sentence" in names:
+        sentence_encoder()
+
+
+def sentence_encoder():
+    """Saves the folder of a sentence encoder as sentence-transformers lays it out, with means of tokens of unit length."""
+    source, folder = OUT / "bert_model", OUT / "sentence"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source, folder)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    kinds = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"} for i, (path, kind) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(kinds, indent=2))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 16, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling/config.json").write_text(json.dumps({**pooling, "pooling_mode_max_tokens": False}))
+    case = load_file(source / "case.safetensors")
+    weights = case["attention_mask"].unsqueeze(-1).float()
+    means = (case["logits"] * weights).sum(1) / weights.sum(1)
+    save_file({**case, "logits": torch.nn.functional.normalize(means).contiguous()}, folder / "case.safetensors")
+
+
 def encoders():
     t = transformers
     labels = {i: str(i) for i in range(5)}
@@ -215,13 +264,15 @@ def adapter():
 
 def main():
     if sys.argv[1:]:
-        return families(sys.argv[1:])
+        families(sys.argv[1:])
+        return encoder_families(sys.argv[1:])
     torch.manual_seed(0)
     decoders()
     encoders()
     sampling()
     adapter()
     families([])
+    encoder_families([])
     print(sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file()), "bytes")
 
 

@@ -31,5 +31,5 @@ pub use decoder::{
     NormKind, Positions, QkNorm,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
-pub use huggingface::{Bert, BertOptions, Config, LoadOptions, Pretrained, Vit};
+pub use huggingface::{Bert, BertOptions, Config, LoadOptions, Pretrained, SentenceEncoder, Vit};
 pub use quantized::Packed;

@@ -5,7 +5,10 @@
 mod quick;
 
 use quick::QUICK;
-use shardax_models::{Decoder, DecoderConfig, QkNorm};
+use std::path::Path;
+
+use shardax_models::huggingface::Weights;
+use shardax_models::{Decoder, DecoderConfig, LoadOptions, Pretrained, QkNorm};
 use shardax_nn::prelude::*;
 
 type State = Optimizer<Decoder>;
@@ -67,4 +70,46 @@ fn layers_one_after_another() -> Result<()> {
 fn layers_in_a_scan_with_checkpoints() -> Result<()> {
     let checkpoint = Some(CheckpointPolicy::NothingSaveable);
     check(&DecoderConfig { scan_layers: true, checkpoint, qk_norm: QkNorm::Head, ..DecoderConfig::new(32, 2, 16, 4) })
+}
+
+/// Families with other blocks than Llama's, over devices that split rows, experts, heads and MLPs.
+#[test]
+fn families_over_eight_devices_have_the_logits_of_one() -> Result<()> {
+    shardax::config::set_num_cpu_devices(8)?;
+    shardax::config::set_compiler_options(QUICK);
+    let mesh = make_mesh([("data", 2), ("expert", 2), ("model", 2)])?;
+    let rules = [("batch", "data"), ("expert", "expert"), ("heads", "model"), ("mlp", "model")];
+    let options = LoadOptions::new().rules(&Rules::new(&mesh, rules));
+    let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
+    for name in [
+        "olmo2",
+        "cohere2",
+        "glm4",
+        "gpt_neox",
+        "falcon_new",
+        "gptj",
+        "granite",
+        "smollm3",
+        "starcoder2",
+        "mixtral",
+        "qwen2_moe",
+        "olmoe",
+        "glm4_moe",
+        "granitemoe",
+        "gpt_oss",
+        "deepseek_v3",
+    ] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        let case = Weights::open(folder.join("case.safetensors"))?;
+        let model = Decoder::from_pretrained_with(&folder, &options)?;
+        let split = tree::leaves(&model)
+            .iter()
+            .filter(|leaf| leaf.sharding().is_ok_and(|sharding| !sharding.is_fully_replicated()))
+            .count();
+        assert!(split > 4, "{name}: {split} arrays are split");
+        let tokens = device_put(&case.get("input_ids")?, &NamedSharding::new(&mesh, P!["data"]))?;
+        let (have, want) = (forward.call((&model, tokens))?, case.get("logits")?);
+        assert!(allclose(&have, &want, 1e-4, 1e-4)?, "{name}: {}", (have - &want).abs().max(..).item::<f32>()?);
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Experts that drop no token.
 
 use shardax::error::Result;
+use shardax::sharding::Typed;
 use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, ExpertsConfig, Mlp};
@@ -30,24 +31,29 @@ pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut 
 /// own experts, and the results are summed over the axis.
 #[track_caller]
 pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules) -> Result<Array> {
-    let chosen = moe.choose(x)?;
+    let typed = x.aval().sharding().cloned();
     let Some((mesh, axis)) = moe.expert_axis()? else {
-        return Ok(grouped(&moe.experts, x, &chosen.weights, chosen.experts));
+        // Choices are sorted over all tokens, which no mesh axis can split.
+        let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::replicated(typed.mesh(), typed.rank())));
+        let chosen = moe.choose(&x)?;
+        let y = grouped(&moe.experts, &x, &chosen.weights, chosen.experts);
+        return Ok(typed.iter().fold(y, reshard));
     };
-    let mut rows = P![];
-    if x.ndim() > 2 {
-        rows = rules.spec([Some("batch")]);
-    }
+    let rows = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
+    let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &rows, typed.rank())));
+    let chosen = moe.choose(&x)?;
     let local = |experts: Stack<Mlp>, x: Array, weights: Array, chosen: Array| {
         let first = axis_index(axis) * experts.depth() as i32;
         psum(grouped(&experts, &x, &weights, chosen - first), axis)
     };
-    shard_map(local, &mesh).in_specs((P![axis], &rows, &rows, &rows)).out_specs(&rows).call((
-        &moe.experts,
-        x,
-        &chosen.weights,
-        &chosen.experts,
-    ))
+    let mut axes = rows.axes(0).to_vec();
+    axes.push(axis);
+    let y: Array = shard_map(local, &mesh)
+        .axis_names(&axes[..])
+        .in_specs((P![axis], &rows, &rows, &rows))
+        .out_specs(&rows)
+        .call((&moe.experts, &x, &chosen.weights, &chosen.experts))?;
+    Ok(typed.iter().fold(y, reshard))
 }
 
 /// The largest number of tokens that go through an expert together.

@@ -81,7 +81,10 @@ impl LatentAttention {
         if let (Some(last), Some(depth)) = (shape.last_mut(), rotated.shape().last()) {
             *last = *depth;
         }
-        let key = concatenate(&[key, rotated.broadcast_to(shape)], -1);
+        // Where types have shardings, heads are sharded like the other part of the key.
+        let sharding = key.aval().sharding().cloned();
+        let rotated = sharding.iter().fold(rotated.broadcast_to(shape), reshard);
+        let key = concatenate(&[key, rotated], -1);
         let options = AttentionOptions::new().is_causal(true).scale(self.scale);
         self.out.forward(options.dot_product_attention(query, key, value))
     }

@@ -107,7 +107,7 @@ impl Decoder {
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let tokens = tokens.into_array();
-        if let Some(Err(error)) = self.positions.as_ref().map(|table| check_positions("Decoder", table, &tokens)) {
+        if let Some(Err(error)) = self.positions.as_ref().map(|table| check_positions("Decoder", table, 0, &tokens)) {
             return Array::from_error(error, &tokens);
         }
         let length = tokens.shape().last().copied().unwrap_or(0);
@@ -209,11 +209,11 @@ impl Decoder {
     }
 }
 
-/// Fails for more tokens than a learned table has positions, which the table would give NaN.
-pub(crate) fn check_positions(model: &str, table: &Embed, tokens: &Array) -> Result<()> {
+/// Fails for more tokens than a learned table has positions from `first` on, which the table would give NaN.
+pub(crate) fn check_positions(model: &str, table: &Embed, first: usize, tokens: &Array) -> Result<()> {
     tokens.check()?;
     let length = tokens.shape().last().copied().unwrap_or(0);
-    let positions = table.embedding.shape().first().copied().unwrap_or(0);
+    let positions = table.embedding.shape().first().copied().unwrap_or(0).saturating_sub(first);
     if length <= positions {
         return Ok(());
     }

@@ -1,8 +1,9 @@
-//! BERT.
+//! BERT, and the encoders with its blocks: RoBERTa, XLM-RoBERTa and DistilBERT.
 
 use shardax_nn::prelude::*;
 
-use super::{Config, KeyMap, Layout, Pretrained, attention, mlp, of_type};
+use super::config::Fields;
+use super::{Config, KeyMap, Layout, Pretrained, attention, mlp};
 use crate::decoder::check_positions;
 use crate::{Activation, Mlp};
 
@@ -19,30 +20,68 @@ pub struct BertConfig {
     pub num_hidden_layers: usize,
     /// The heads of attention, which divide the features.
     pub num_attention_heads: usize,
-    /// The length of the longest text.
+    /// The length of the table of positions.
     pub max_position_embeddings: usize,
-    /// The kinds of tokens, such as those of the first and of the second sentence.
+    /// The first positions of the table that no token of a text has: RoBERTa counts from the padding token's number plus 1.
+    pub first_position: usize,
+    /// The kinds of tokens, such as those of the first and of the second sentence; 0 if tokens have none.
     pub type_vocab_size: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
     /// The function in MLPs.
     pub hidden_act: Activation,
+    /// The layers after the blocks.
+    pub head: BertHead,
 }
 
-/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)), which predicts masked tokens: `BertForMaskedLM`.
+/// The layers of a [`Bert`] after its blocks, which the field `architectures` names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BertHead {
+    /// None: the results are features, `BertModel`.
+    None,
+    /// Logits of each token: `BertForMaskedLM`.
+    MaskedTokens,
+    /// Logits of this many classes of a text: `BertForSequenceClassification`.
+    Classes {
+        /// The number of classes.
+        count: usize,
+        /// True if ReLU follows the first layer instead of tanh.
+        is_relu: bool,
+    },
+    /// Logits of this many classes of each token: `BertForTokenClassification`.
+    TokenClasses(usize),
+}
+
+/// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and the encoders with its blocks, which predict masked
+/// tokens, classify texts or tokens, or encode them.
+///
+/// The model type is `bert`, `roberta`, `xlm-roberta` or `distilbert`; the field `architectures` chooses the
+/// [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
     positions: Embed,
-    kinds: Embed,
+    kinds: Option<Embed>,
     norm: LayerNorm,
     blocks: Vec<Block>,
-    head: Linear,
-    head_norm: LayerNorm,
-    /// `[vocabulary]`: added to the logits.
-    bias: Array,
+    /// The layer before the last one of a head.
+    head: Option<Linear>,
+    head_norm: Option<LayerNorm>,
+    /// `[vocabulary]`: added to the logits of tokens.
+    bias: Option<Array>,
+    /// The last layer of heads for classes.
+    classifier: Option<Linear>,
+    first_position: usize,
+    pools: bool,
     #[tree(static)]
-    activation: Activation,
+    activation: HeadActivation,
+}
+
+/// The function in a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum HeadActivation {
+    Tanh,
+    Mlp(Activation),
 }
 
 #[derive(Module, Clone, Debug)]
@@ -77,32 +116,57 @@ impl BertOptions {
         self.attention_mask = Some(mask.into_array());
         self
     }
+
+    /// The mask of visible tokens, if there is one.
+    pub(super) fn mask(&self) -> Option<&Array> {
+        self.attention_mask.as_ref()
+    }
 }
+
+/// The model types that have BERT's blocks.
+const KNOWN: [&str; 4] = ["bert", "roberta", "xlm-roberta", "distilbert"];
 
 impl Pretrained for Bert {
     type Architecture = BertConfig;
 
     fn read(config: &Config) -> Result<(BertConfig, KeyMap)> {
         let fields = config.fields();
-        of_type(&fields, "bert")?;
+        let kind = fields.text("model_type")?;
+        if !KNOWN.contains(&kind) {
+            return Err(fields.error(format!("the model_type {kind:?} is none of {}", KNOWN.join(", "))));
+        }
+        let is_distilled = kind == "distilbert";
+        let named = |name: &'static str, distilled: &'static str| if is_distilled { distilled } else { name };
+        let head = head(&fields, is_distilled)?;
         let read = BertConfig {
             vocab_size: fields.size("vocab_size")?,
-            hidden_size: fields.size("hidden_size")?,
-            intermediate_size: fields.size("intermediate_size")?,
-            num_hidden_layers: fields.layers("num_hidden_layers")?,
-            num_attention_heads: fields.size("num_attention_heads")?,
+            hidden_size: fields.size(named("hidden_size", "dim"))?,
+            intermediate_size: fields.size(named("intermediate_size", "hidden_dim"))?,
+            num_hidden_layers: fields.layers(named("num_hidden_layers", "n_layers"))?,
+            num_attention_heads: fields.size(named("num_attention_heads", "n_heads"))?,
             max_position_embeddings: fields.size("max_position_embeddings")?,
-            type_vocab_size: fields.size("type_vocab_size")?,
-            layer_norm_eps: fields.number("layer_norm_eps")?,
-            hidden_act: fields.activation("hidden_act")?,
+            first_position: match kind {
+                "roberta" | "xlm-roberta" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+                _ => 0,
+            },
+            type_vocab_size: if is_distilled { 0 } else { fields.size("type_vocab_size")? },
+            layer_norm_eps: if is_distilled { 1e-12 } else { fields.number("layer_norm_eps")? },
+            hidden_act: fields.activation(named("hidden_act", "activation"))?,
+            head,
         };
         let (heads, features) = (read.num_attention_heads, read.hidden_size);
-        fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
-        if !fields.flag("tie_word_embeddings")? {
+        let heads_name = named("num_attention_heads", "n_heads");
+        fields.divides((heads_name, heads), (named("hidden_size", "dim"), features))?;
+        if head == BertHead::MaskedTokens && !fields.flag("tie_word_embeddings")? {
             return Err(fields.error("field `tie_word_embeddings` is false, and this model's last layer is its table"));
         }
+        if is_distilled {
+            // Sines are the first values of the table, which the files hold.
+            fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
+        }
+        fields.skip(&["tie_word_embeddings"]);
         fields.finish()?;
-        Ok((read, keys()))
+        Ok((read.clone(), keys(kind, &read)))
     }
 
     fn make(config: &BertConfig, rngs: &mut Rngs) -> Result<Self> {
@@ -111,43 +175,130 @@ impl Pretrained for Bert {
 
     fn extents(config: &BertConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let features = config.hidden_size;
+        let classes = match config.head {
+            BertHead::Classes { count, .. } | BertHead::TokenClasses(count) => count,
+            BertHead::None | BertHead::MaskedTokens => 0,
+        };
         let matrices = vec![
             ("token table", config.vocab_size, features),
             ("position table", config.max_position_embeddings, features),
             ("table of kinds", config.type_vocab_size, features),
             ("query kernel", features, features),
             ("MLP kernel", features, config.intermediate_size),
+            ("table of classes", classes, features),
         ];
         (config.num_hidden_layers, matrices)
     }
 }
 
-fn keys() -> KeyMap {
-    KeyMap::new()
+/// The head that `architectures` names; without it, the one for masked tokens.
+fn head(fields: &Fields, is_relu: bool) -> Result<BertHead> {
+    let list = fields.list_opt("architectures")?;
+    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
+    let count = || Ok::<_, Error>(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2));
+    Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
+        "MaskedLM" | "PreTraining" => BertHead::MaskedTokens,
+        "SequenceClassification" => BertHead::Classes { count: count()?, is_relu },
+        "TokenClassification" => BertHead::TokenClasses(count()?),
+        name if name.ends_with("Model") => BertHead::None,
+        other => return Err(fields.error(format!("the head {other:?} of `architectures` is not known"))),
+    })
+}
+
+/// The names of arrays. A model without a head has no prefix in files, and others may lack it.
+fn keys(kind: &str, config: &BertConfig) -> KeyMap {
+    let base = match kind {
+        "xlm-roberta" => "roberta.".to_owned(),
+        kind => format!("{kind}."),
+    };
+    let prefix = if config.head == BertHead::None { String::new() } else { base.clone() };
+    let name = |name: &str| format!("{prefix}{name}");
+    let keys = match kind {
+        "distilbert" => distilled_blocks(&name),
+        _ => blocks(&name),
+    };
+    let keys = keys
         // Files from before 2020 have their names from TensorFlow.
         .alias("LayerNorm.weight", "LayerNorm.gamma")
         .alias("LayerNorm.bias", "LayerNorm.beta")
-        .array("tokens.embedding", "bert.embeddings.word_embeddings.weight", Layout::Same)
-        .array("positions.embedding", "bert.embeddings.position_embeddings.weight", Layout::Same)
-        .array("kinds.embedding", "bert.embeddings.token_type_embeddings.weight", Layout::Same)
-        .norm("norm", "bert.embeddings.LayerNorm")
-        .linear("blocks[*].attention.query", "bert.encoder.layer.*.attention.self.query")
-        .linear("blocks[*].attention.key", "bert.encoder.layer.*.attention.self.key")
-        .linear("blocks[*].attention.value", "bert.encoder.layer.*.attention.self.value")
-        .linear("blocks[*].attention.out", "bert.encoder.layer.*.attention.output.dense")
-        .norm("blocks[*].norm", "bert.encoder.layer.*.attention.output.LayerNorm")
-        .linear("blocks[*].mlp.up", "bert.encoder.layer.*.intermediate.dense")
-        .linear("blocks[*].mlp.down", "bert.encoder.layer.*.output.dense")
-        .norm("blocks[*].mlp_norm", "bert.encoder.layer.*.output.LayerNorm")
-        .linear("head", "cls.predictions.transform.dense")
-        .norm("head_norm", "cls.predictions.transform.LayerNorm")
-        .array("bias", "cls.predictions.bias", Layout::Same)
-        // Copies, and what other models on it have.
-        .tied("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
-        .tied("cls.predictions.decoder.bias", "cls.predictions.bias")
-        .ignore("bert.embeddings.position_ids")
-        .ignore("bert.pooler.**")
-        .ignore("cls.seq_relationship.**")
+        .array("tokens.embedding", name("embeddings.word_embeddings.weight"), Layout::Same)
+        .array("positions.embedding", name("embeddings.position_embeddings.weight"), Layout::Same)
+        .array("kinds.embedding", name("embeddings.token_type_embeddings.weight"), Layout::Same)
+        .norm("norm", &name("embeddings.LayerNorm"))
+        .ignore(&name("embeddings.position_ids"))
+        .ignore("cls.seq_relationship.**");
+    let keys = match config.head {
+        BertHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")),
+        _ => keys.prefix_alias(&base, ""),
+    };
+    let keys = head_keys(keys, kind, config.head, &name);
+    // Layers that other heads have.
+    match (kind, config.head) {
+        ("bert", BertHead::Classes { .. }) => keys,
+        (_, BertHead::None) => ["pooler", "cls", "lm_head", "classifier", "vocab_transform", "vocab_layer_norm"]
+            .into_iter()
+            .fold(keys, |keys, other| keys.ignore(&format!("{other}.**")))
+            .ignore("vocab_projector.**"),
+        _ => keys.ignore(&name("pooler.**")),
+    }
+}
+
+/// The names of BERT's blocks.
+fn blocks(name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("encoder.layer.*.{part}"));
+    KeyMap::new()
+        .linear("blocks[*].attention.query", &layer("attention.self.query"))
+        .linear("blocks[*].attention.key", &layer("attention.self.key"))
+        .linear("blocks[*].attention.value", &layer("attention.self.value"))
+        .linear("blocks[*].attention.out", &layer("attention.output.dense"))
+        .norm("blocks[*].norm", &layer("attention.output.LayerNorm"))
+        .linear("blocks[*].mlp.up", &layer("intermediate.dense"))
+        .linear("blocks[*].mlp.down", &layer("output.dense"))
+        .norm("blocks[*].mlp_norm", &layer("output.LayerNorm"))
+}
+
+/// The names of DistilBERT's blocks.
+fn distilled_blocks(name: &impl Fn(&str) -> String) -> KeyMap {
+    let layer = |part: &str| name(&format!("transformer.layer.*.{part}"));
+    KeyMap::new()
+        .linear("blocks[*].attention.query", &layer("attention.q_lin"))
+        .linear("blocks[*].attention.key", &layer("attention.k_lin"))
+        .linear("blocks[*].attention.value", &layer("attention.v_lin"))
+        .linear("blocks[*].attention.out", &layer("attention.out_lin"))
+        .norm("blocks[*].norm", &layer("sa_layer_norm"))
+        .linear("blocks[*].mlp.up", &layer("ffn.lin1"))
+        .linear("blocks[*].mlp.down", &layer("ffn.lin2"))
+        .norm("blocks[*].mlp_norm", &layer("output_layer_norm"))
+}
+
+/// The names of a head's layers, and the copies of the table of tokens.
+fn head_keys(keys: KeyMap, kind: &str, head: BertHead, name: &impl Fn(&str) -> String) -> KeyMap {
+    // The layer before the last one, its norm, and the last one.
+    let (dense, norm, last) = match (kind, head) {
+        (_, BertHead::None) => return keys,
+        (_, BertHead::TokenClasses(_)) => ("", "", "classifier"),
+        ("bert", BertHead::Classes { .. }) => ("bert.pooler.dense", "", "classifier"),
+        ("distilbert", BertHead::Classes { .. }) => ("pre_classifier", "", "classifier"),
+        (_, BertHead::Classes { .. }) => ("classifier.dense", "", "classifier.out_proj"),
+        ("bert", BertHead::MaskedTokens) => {
+            ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder")
+        }
+        ("distilbert", BertHead::MaskedTokens) => ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
+        (_, BertHead::MaskedTokens) => ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"),
+    };
+    let keys = keys.linear("head", dense).norm("head_norm", norm).linear("classifier", last);
+    if head != BertHead::MaskedTokens {
+        return keys;
+    }
+    let bias = match kind {
+        "bert" => "cls.predictions.bias",
+        "distilbert" => "vocab_projector.bias",
+        _ => "lm_head.bias",
+    };
+    let keys = keys
+        .array("bias", bias, Layout::Same)
+        .tied(&format!("{last}.weight"), &name("embeddings.word_embeddings.weight"));
+    if kind == "distilbert" { keys } else { keys.tied(&format!("{last}.bias"), bias) }
 }
 
 impl Bert {
@@ -156,13 +307,17 @@ impl Bert {
     #[track_caller]
     pub fn encode(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let tokens = tokens.into_array();
-        let length = tokens.shape().last().copied().unwrap_or(0);
-        if let Err(error) = check_positions("Bert", &self.positions, &tokens) {
+        if let Err(error) = check_positions("Bert", &self.positions, self.first_position, &tokens) {
             return Array::from_error(error, &tokens);
         }
+        let positions = self.positions_of(&tokens, options);
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
-        let x = self.tokens.forward(tokens) + self.positions.forward(arange(0..length as i32));
-        let mut x = self.norm.forward(x + self.kinds.forward(kinds));
+        let x = self.tokens.forward(tokens) + self.positions.forward(positions);
+        let x = match &self.kinds {
+            Some(table) => x + table.forward(kinds),
+            None => x,
+        };
+        let mut x = self.norm.forward(x);
         // `[batch, heads, queries, keys]`
         let mask = options.attention_mask.as_ref().map(|mask| mask.expand_dims(1).expand_dims(1));
         for block in &self.blocks {
@@ -173,12 +328,46 @@ impl Bert {
         x
     }
 
-    /// Logits of each token, `[batch, length, vocabulary]`.
+    /// The position of each token: RoBERTa does not count padding, which has the last position before the first one.
+    fn positions_of(&self, tokens: &Array, options: &BertOptions) -> Array {
+        let length = tokens.shape().last().copied().unwrap_or(0) as i32;
+        match (&options.attention_mask, self.first_position) {
+            (_, 0) => arange(0..length),
+            (None, first) => arange(0..length) + first as i32,
+            (Some(mask), first) => {
+                let is_visible = mask.astype(DType::I32);
+                is_visible.cumsum(-1) * is_visible + (first as i32 - 1)
+            }
+        }
+    }
+
+    /// The results of the [head](BertHead): logits of each token, `[batch, length, vocabulary]` or `[batch, length,
+    /// classes]`, of each text, `[batch, classes]`, or without a head the encodings.
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
-        let x = self.activation.apply(self.head.forward(self.encode(tokens, options)));
-        let logits = self.tokens.attend(self.head_norm.forward(x));
-        &logits + self.bias.astype(logits.dtype())
+        let mut x = self.encode(tokens, options);
+        if self.pools {
+            // The first token is the one that stands for the text.
+            x = x.get((.., 0));
+        }
+        if let Some(head) = &self.head {
+            let y = head.forward(x);
+            x = match self.activation {
+                HeadActivation::Tanh => y.tanh(),
+                HeadActivation::Mlp(activation) => activation.apply(y),
+            };
+        }
+        if let Some(norm) = &self.head_norm {
+            x = norm.forward(x);
+        }
+        match (&self.classifier, &self.bias) {
+            (Some(classifier), _) => classifier.forward(x),
+            (None, Some(bias)) => {
+                let logits = self.tokens.attend(x);
+                &logits + bias.astype(logits.dtype())
+            }
+            (None, None) => x,
+        }
     }
 }
 
@@ -186,10 +375,8 @@ fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let features = config.hidden_size;
     let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
     let tokens = Embed::builder(config.vocab_size, features).axes(["vocab", "embed"]).build(rngs);
-    let (positions, kinds) = (
-        Embed::new(config.max_position_embeddings, features, rngs),
-        Embed::new(config.type_vocab_size, features, rngs),
-    );
+    let positions = Embed::new(config.max_position_embeddings, features, rngs);
+    let kinds = (config.type_vocab_size > 0).then(|| Embed::new(config.type_vocab_size, features, rngs));
     let blocks = (0..config.num_hidden_layers).map(|_| Block {
         attention: attention(config.num_attention_heads, features).build(rngs),
         norm: norm(rngs),
@@ -197,7 +384,32 @@ fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         mlp_norm: norm(rngs),
     });
     let blocks = blocks.collect();
-    let (first, head, head_norm) = (norm(rngs), Linear::new(features, features, rngs), norm(rngs));
-    let bias = zeros_dtype([config.vocab_size], rngs.policy().param_dtype);
-    Bert { tokens, positions, kinds, norm: first, blocks, head, head_norm, bias, activation: config.hidden_act }
+    let first = norm(rngs);
+    let masks = config.head == BertHead::MaskedTokens;
+    let (count, activation) = match config.head {
+        BertHead::Classes { count, is_relu: true } => (Some(count), HeadActivation::Mlp(Activation::Relu)),
+        BertHead::Classes { count, is_relu: false } => (Some(count), HeadActivation::Tanh),
+        BertHead::TokenClasses(count) => (Some(count), HeadActivation::Tanh),
+        BertHead::MaskedTokens | BertHead::None => (None, HeadActivation::Mlp(config.hidden_act)),
+    };
+    let pools = matches!(config.head, BertHead::Classes { .. });
+    let head = (masks || pools).then(|| Linear::new(features, features, rngs));
+    let head_norm = masks.then(|| norm(rngs));
+    let bias = masks.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype));
+    let classifier = count.map(|count| Linear::new(features, count, rngs));
+    let first_position = config.first_position;
+    Bert {
+        tokens,
+        positions,
+        kinds,
+        norm: first,
+        blocks,
+        head,
+        head_norm,
+        bias,
+        classifier,
+        first_position,
+        pools,
+        activation,
+    }
 }

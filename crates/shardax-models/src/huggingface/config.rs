@@ -127,7 +127,14 @@ const WITHOUT_EFFECT: &[&str] = &[
 /// Fields that no class has by default, and their value in models that do not use them.
 const ABSENT: &[(&str, &str)] = &[
     ("_attn_implementation_autoset", "true"),
+    ("compression_ratio", "1.0"),
+    ("full_attn_mod", "1"),
+    ("interpolate_factor", "1"),
+    ("mlp_type", "\"default\""),
     ("moe_layer_freq", "1"),
+    ("norm_type", "\"layer_norm\""),
+    ("rotary", "true"),
+    ("scale_attn_weights", "true"),
     ("partial_rotary_factor", "1.0"),
     ("partial_rotary_factor", "1"),
     ("position_embedding_type", "\"absolute\""),

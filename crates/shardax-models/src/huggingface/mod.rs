@@ -31,6 +31,7 @@ mod keys;
 mod layout;
 mod load;
 mod save;
+mod sentence;
 mod vit;
 mod weights;
 
@@ -44,7 +45,7 @@ use self::config::Fields;
 use crate::error::value_error;
 use crate::{Activation, Decoder, DecoderConfig, Mlp};
 
-pub use bert::{Bert, BertConfig, BertOptions};
+pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub use config::Config;
 pub use keys::KeyMap;
 pub use layout::Layout;
@@ -52,6 +53,7 @@ pub(crate) use layout::Raw;
 pub(crate) use load::Place;
 pub use load::load;
 pub(crate) use save::input_dims;
+pub use sentence::SentenceEncoder;
 pub use vit::{Vit, VitConfig};
 pub use weights::Weights;
 
@@ -148,7 +150,7 @@ fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> 
     let (architecture, keys) = M::read(&config)?;
     let weights = opened(folder, &config)?;
     bounded::<M>(&architecture, &weights)?;
-    let like = shapes::<M>(architecture, options.policy)?;
+    let like = shapes::<M>(architecture, options.policy, &options.rules)?;
     load::all_of(&weights, &like, &keys, &options.rules)
 }
 
@@ -162,7 +164,7 @@ pub(crate) fn read_each<M: Pretrained, T>(
     let (architecture, keys) = M::read(&config)?;
     let weights = opened(folder, &config)?;
     bounded::<M>(&architecture, &weights)?;
-    let like = shapes::<M>(architecture, options.policy)?;
+    let like = shapes::<M>(architecture, options.policy, &options.rules)?;
     let places = load::located(&weights, &like, &keys, &options.rules)?;
     load::check_left(&weights, &keys, &places)?;
     Ok((places.iter().map(read).collect::<Result<_>>()?, tree::structure(&like)))
@@ -174,9 +176,9 @@ fn opened(folder: &Path, config: &Config) -> Result<Weights> {
 }
 
 /// The model's types, without values.
-fn shapes<M: Pretrained>(architecture: M::Architecture, policy: Policy) -> Result<M> {
-    let architecture = Arc::new(architecture);
-    eval_shape(move || M::make(&architecture, &mut Rngs::new(0).with_policy(policy)), ())
+fn shapes<M: Pretrained>(architecture: M::Architecture, policy: Policy, rules: &Rules) -> Result<M> {
+    let (architecture, rules) = (Arc::new(architecture), rules.clone());
+    eval_shape(move || M::make(&architecture, &mut Rngs::new(0).with_policy(policy).with_rules(&rules)), ())
 }
 
 /// Fails where a configuration has more than its files can hold.
@@ -205,7 +207,7 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
         let leaves = tree::leaves_with_path(model).into_iter();
         leaves.map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
     };
-    let (want, got) = (types(&shapes::<M>(architecture, Policy::default())?), types(model));
+    let (want, got) = (types(&shapes::<M>(architecture, Policy::default(), &Rules::default())?), types(model));
     if let Some(((path, want), _)) = want.iter().zip(&got).find(|(want, got)| want != got) {
         let what =
             format!("the configuration is not that of the model: `{}` would be {want:?}", path.trim_start_matches('.'));

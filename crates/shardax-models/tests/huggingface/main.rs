@@ -2,6 +2,7 @@
 
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
+mod configurations;
 mod fuzz;
 #[path = "../../../shardax/tests/common/mutants.rs"]
 mod mutating;
@@ -15,7 +16,8 @@ use std::path::{Path, PathBuf};
 use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
-    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, Pretrained, Vit,
+    Adapter, Bert, BertOptions, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, Pretrained,
+    SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -219,6 +221,33 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
     alike("bert", &forward.call(given)?, &case("logits")?)
 }
 
+/// Encoders with BERT's blocks, and their heads; padding is masked.
+const ENCODERS: [&str; 8] = [
+    "bert_model",
+    "bert_classes",
+    "bert_tokens",
+    "roberta",
+    "roberta_classes",
+    "xlm_roberta_tokens",
+    "distilbert",
+    "distilbert_classes",
+];
+
+#[test]
+fn encoders_have_the_results_of_transformers() -> Result<()> {
+    setup();
+    let forward =
+        jit(|model: Bert, tokens: Array, mask: Array| model.forward(tokens, &BertOptions::new().attention_mask(mask)));
+    for name in ENCODERS {
+        let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
+        let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
+        alike(name, &have, &want)?;
+    }
+    let (case, model) = (case("sentence")?, SentenceEncoder::from_pretrained(folder("sentence"))?);
+    let mask = BertOptions::new().attention_mask(case("attention_mask")?);
+    alike("sentence", &model.forward(case("input_ids")?, &mask), &case("logits")?)
+}
+
 #[test]
 fn texts_longer_than_the_positions_are_errors() -> Result<()> {
     setup();
@@ -254,7 +283,10 @@ fn save_all(to: &Path) -> Result<()> {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
-    save_again::<Bert>("bert", &to.join("bert"))?;
+    for name in ["bert"].into_iter().chain(ENCODERS).filter(|name| *name != "bert_model") {
+        // A model without a head has no pooler here, which the file has.
+        save_again::<Bert>(name, &to.join(name))?;
+    }
     let config = Config::open(folder("llama"))?;
     Adapter::from_pretrained(&config, folder("adapter"))?.save_pretrained(&config, to.join("adapter"))
 }
@@ -319,6 +351,12 @@ fn adapters_are_those_of_peft() -> Result<()> {
         ("\"peft_type\": \"LORA\"", "\"peft_type\": \"IA3\"", "no LoRA"),
         ("\"bias\": \"none\"", "\"bias\": \"all\"", "changes biases"),
         ("\"r\": 2", "\"r\": 3", "not a matrix of rank 3"),
+        (
+            "\"init_lora_weights\": true",
+            "\"init_lora_weights\": \"pissa\"",
+            "peft changes the weights of the model too",
+        ),
+        ("\"init_lora_weights\": true", "\"init_lora_weights\": \"olora\"", "`init_lora_weights` is \"olora\""),
         ("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "`rank_pattern` is"),
     ] {
         assert!(about.contains(from), "{from}");

@@ -75,7 +75,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("gpt2", r#""scale_attn_weights": false"#, "field `scale_attn_weights` is false"),
         ("gpt2", r#""n_head": 5"#, "n_head (5) does not divide n_embd (16)"),
         ("gpt2", r#""n_positions": 4000000000"#, "config.json has a position table of 4000000000 by 16"),
-        ("bert", r#""model_type": "roberta""#, "the model_type is \"roberta\", and this model's \"bert\""),
+        ("bert", r#""model_type": "deberta""#, "the model_type \"deberta\" is none of bert, roberta"),
         ("bert", r#""position_embedding_type": "relative_key""#, "field `position_embedding_type` is"),
         ("bert", r#""is_decoder": true"#, "field `is_decoder` is true"),
         ("bert", r#""tie_word_embeddings": false"#, "field `tie_word_embeddings` is false"),

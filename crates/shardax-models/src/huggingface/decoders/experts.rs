@@ -167,6 +167,8 @@ pub(super) fn grouped_keys() -> KeyMap {
 
 fn gpt_oss(fields: &Fields) -> Read {
     only_silu(fields)?;
+    // The other name of `num_experts_per_tok`.
+    fields.skip(&["experts_per_token"]);
     let sized = llama_sizes(fields)?;
     let count = fields.size("num_local_experts")?;
     let mut config = DecoderConfig {

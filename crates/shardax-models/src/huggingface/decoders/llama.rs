@@ -98,6 +98,7 @@ fn smollm3(fields: &Fields) -> Read {
         None => (layer + 1).is_multiple_of(interval),
     };
     config.without_rope = (0..config.layers).map(without).collect();
+    fields.skip(&["max_window_layers"]);
     let is_used = fields.flag("use_sliding_window")?;
     let window = fields.size_opt("sliding_window")?.filter(|_| is_used);
     config.windows = windows(fields, config.layers, window, without)?;
@@ -178,6 +179,9 @@ fn cohere(fields: &Fields, kind: &str) -> Read {
     rotary(&mut config, fields, None)?;
     interleave(&mut config);
     if kind == "cohere2" {
+        // What all models of this type have, which the first ones say.
+        fields.skip(&["layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"]);
+        fields.skip(&["use_embedding_sharing", "use_gated_activation", "use_parallel_block"]);
         let pattern = fields.size_opt("sliding_window_pattern")?.unwrap_or(4);
         let window = fields.size_opt("sliding_window")?;
         config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;

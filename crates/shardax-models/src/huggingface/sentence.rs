@@ -1,0 +1,124 @@
+//! The folders of `sentence-transformers`: an encoder, pooling and normalization.
+
+use std::path::Path;
+
+use shardax_nn::prelude::*;
+
+use super::{Bert, BertOptions, Config, LoadOptions, pretrained};
+use crate::error::{read_small, value_error};
+
+/// An encoder whose features of tokens are pooled to one vector of a text, as `sentence-transformers` saves it.
+#[derive(Module, Clone, Debug)]
+pub struct SentenceEncoder {
+    /// The encoder of tokens.
+    pub encoder: Bert,
+    #[tree(static)]
+    pooling: Pooling,
+    normalizes: bool,
+}
+
+/// The vector of a text from the features of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Pooling {
+    First,
+    Mean,
+    Max,
+}
+
+/// The modes of a pooling module that are known.
+const MODES: [(&str, Pooling); 3] = [
+    ("pooling_mode_cls_token", Pooling::First),
+    ("pooling_mode_mean_tokens", Pooling::Mean),
+    ("pooling_mode_max_tokens", Pooling::Max),
+];
+
+impl SentenceEncoder {
+    /// The encoder in a folder with a `modules.json`.
+    ///
+    /// Fails when a file is missing or damaged, and for modules and modes of pooling that are not known.
+    #[track_caller]
+    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<SentenceEncoder> {
+        SentenceEncoder::from_pretrained_with(folder, &LoadOptions::new())
+    }
+
+    /// Loads the encoder in a folder with the given dtypes and shardings.
+    #[track_caller]
+    pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<SentenceEncoder> {
+        let location = std::panic::Location::caller();
+        read(folder.as_ref(), options).map_err(|error| error.at(location))
+    }
+
+    /// The vectors of texts, `[batch, features]`, of their tokens `[batch, length]`.
+    #[track_caller]
+    pub fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        let x = self.encoder.encode(tokens, options);
+        if x.check().is_err() {
+            return x;
+        }
+        let mask =
+            options.mask().map_or_else(|| ones_dtype(&x.shape()[..2], DType::Bool), |mask| mask.astype(DType::Bool));
+        let mask = mask.expand_dims(-1);
+        let pooled = match self.pooling {
+            Pooling::First => x.get((.., 0)),
+            Pooling::Max => where_(&mask, &x, f64::NEG_INFINITY).max(1),
+            Pooling::Mean => {
+                let weights = mask.astype(x.dtype());
+                (&x * &weights).sum(1) / weights.sum(1).maximum(1e-9)
+            }
+        };
+        if !self.normalizes {
+            return pooled;
+        }
+        let length = pooled.square().sum_keepdims(-1).sqrt();
+        pooled / length.maximum(1e-12)
+    }
+}
+
+fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
+    let path = folder.join("modules.json");
+    let modules: Vec<serde_json::Value> = serde_json::from_slice(&read_small(&path)?).map_err(|error| {
+        value_error(format!("{} is not a list of modules: {error}", path.display()), "save it again")
+    })?;
+    let (mut encoder, mut pooling, mut normalizes) = (None, None, false);
+    for module in &modules {
+        let text = |name: &str| module.get(name).and_then(|value| value.as_str()).unwrap_or_default();
+        let inside = folder.join(text("path"));
+        match text("type").rsplit('.').next().unwrap_or_default() {
+            "Transformer" => encoder = Some(pretrained::<Bert>(&inside, options)?),
+            "Pooling" => pooling = Some(read_pooling(&inside)?),
+            "Normalize" => normalizes = true,
+            other => {
+                let what = format!("{} has the module {other:?}, which is not known", path.display());
+                return Err(value_error(what, "use a model of a Transformer, Pooling and Normalize"));
+            }
+        }
+    }
+    match (encoder, pooling) {
+        (Some(encoder), Some(pooling)) => Ok(SentenceEncoder { encoder, pooling, normalizes }),
+        _ => {
+            let what = format!("{} has no Transformer, or no Pooling", path.display());
+            Err(value_error(what, "load the encoder alone by `Bert::from_pretrained`"))
+        }
+    }
+}
+
+/// The only mode of a pooling module.
+fn read_pooling(folder: &Path) -> Result<Pooling> {
+    let config = Config::open(folder)?;
+    let fields = config.fields();
+    let mut modes = Vec::new();
+    for (name, mode) in MODES {
+        if fields.flag(name)? {
+            modes.push(mode);
+        }
+    }
+    // The prompt counts as text, as by default.
+    fields.skip(&["word_embedding_dimension", "embedding_dimension"]);
+    if fields.flag_or("include_prompt", true)? {
+        fields.finish_but_empty()?;
+    }
+    match modes[..] {
+        [mode] => Ok(mode),
+        _ => Err(fields.error(format!("{} modes of pooling that are known are set", modes.len()))),
+    }
+}

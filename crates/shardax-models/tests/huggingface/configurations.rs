@@ -1,0 +1,165 @@
+//! Configurations of published models, and every field of the configuration classes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use shardax_models::{Config, Decoder, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::fails;
+
+const DEFAULTS: &str = include_str!("../../src/huggingface/defaults.json");
+/// Fields of published models that change sizes, positions and blocks, and the words of the refusal, if there is one.
+const PUBLISHED: &str = include_str!("configurations.json");
+const PAGE: &str = include_str!("../../../../docs/models.md");
+
+/// Classes of models that are no decoders.
+const OTHERS: [&str; 10] =
+    ["bert", "deepseek_v2", "dinov2", "distilbert", "modernbert", "olmo3", "opt", "roberta", "vit", "xlm-roberta"];
+
+/// Fields that change no logits.
+const WITHOUT_EFFECT: [&str; 16] = [
+    "initializer_range",
+    "is_decoder",
+    "layer_types",
+    "max_position_embeddings",
+    "max_window_layers",
+    "n_positions",
+    "num_mtp_layers",
+    "original_max_position_embeddings",
+    "output_router_logits",
+    "pretraining_tp",
+    "rope_parameters",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "sliding_window",
+    "use_cache",
+    "hidden_act",
+];
+
+/// Fields that change no logits of one class where the other fields have their defaults.
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 4] = [
+    // All heads have keys.
+    ("deepseek_v3", "num_key_value_heads"),
+    // There is one group.
+    ("glm4_moe", "topk_group"),
+    // Layers with windows begin beyond the last one, or windows have no size.
+    ("qwen2_moe", "use_sliding_window"),
+    ("smollm3", "use_sliding_window"),
+];
+
+fn config_of(fields: &Map<String, Value>) -> Result<Config> {
+    Config::from_json(&Value::Object(fields.clone()).to_string())
+}
+
+/// The architecture and the names of arrays, as text.
+fn read(fields: &Map<String, Value>) -> Result<String> {
+    Ok(format!("{:?}", Decoder::read(&config_of(fields)?)?))
+}
+
+/// The classes of decoders with fields for which they can be read.
+fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
+    let all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(DEFAULTS).expect("JSON");
+    let decoders = all.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
+    let class = |(kind, defaults): (String, Map<String, Value>)| {
+        let mut fields = Map::from_iter([("model_type".to_owned(), Value::from(kind.clone()))]);
+        if kind == "gpt_oss" {
+            fields.insert("rope_scaling".to_owned(), json!({"rope_type": "yarn", "factor": 32.0}));
+        }
+        if kind == "glm4_moe" {
+            // Its default heads do not divide its default features.
+            fields.insert("head_dim".to_owned(), 128.into());
+        }
+        (kind, defaults, fields)
+    };
+    decoders.map(class).collect()
+}
+
+/// Another value of a field, which a model that does not read it would ignore.
+fn other(value: &Value) -> Option<Value> {
+    Some(match value {
+        Value::Bool(on) => json!(!on),
+        Value::Number(number) if number.is_u64() => json!(number.as_u64()? * 2),
+        Value::Number(number) => json!(number.as_f64()? * 2.0 + 1.0),
+        Value::String(_) => json!("nonsense"),
+        _ => return None,
+    })
+}
+
+/// A field with its default is one that is absent; with another value it changes the model, is refused, or has no effect
+/// by its name.
+#[test]
+fn every_field_of_the_classes_is_read_or_refused() {
+    let mut faults = Vec::new();
+    for (kind, defaults, fields) in classes() {
+        let absent = read(&fields).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        for (name, default) in &defaults {
+            if name == "rope_theta" && !default.is_number() {
+                continue;
+            }
+            let with = |value: Value| {
+                let mut fields = fields.clone();
+                fields.insert(name.clone(), value);
+                read(&fields)
+            };
+            match with(default.clone()) {
+                Ok(read) if read == absent => {}
+                Ok(_) => faults.push(format!("{kind}: {name} is {default}, which is not the default")),
+                Err(error) => faults.push(format!("{kind}: {name} is {default}: {error}")),
+            }
+            let is_harmless = WITHOUT_EFFECT.contains(&name.as_str())
+                || WITHOUT_EFFECT_ALONE.contains(&(kind.as_str(), name.as_str()))
+                || name.contains("dropout")
+                || name.ends_with("_pdrop")
+                || name.ends_with("_token_id")
+                || name.starts_with("summary_");
+            let Some(value) = other(default) else { continue };
+            if !is_harmless && with(value.clone()).is_ok_and(|read| read == absent) {
+                faults.push(format!("{kind}: {name} is {value}, which is ignored"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn published_configurations_load_or_say_why() -> Result<()> {
+    let all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(PUBLISHED).expect("JSON");
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    for (name, entry) in &all {
+        let fields = entry["config"].as_object().expect("an object");
+        let kind = fields["model_type"].as_str().expect("a text");
+        let read = config_of(fields).and_then(|config| Decoder::read(&config).map(drop));
+        let row = match (entry.get("refused").and_then(Value::as_str), read) {
+            (None, Ok(())) => format!("| {name} | `{kind}` | loads |"),
+            (None, Err(error)) => {
+                faults.push(format!("{name}: {error}"));
+                continue;
+            }
+            (Some(words), read) => {
+                fails(read, &[words]);
+                format!("| {name} | `{kind}` | {words} |")
+            }
+        };
+        rows.push(row);
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let missing: Vec<&str> = rows.iter().map(String::as_str).filter(|row| !PAGE.contains(*row)).collect();
+    assert!(missing.is_empty(), "docs/models.md should have:\n{}", missing.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
+    let read = |text: &str| Ok::<_, Error>(Decoder::read(&Config::from_json(text)?)?.0);
+    let mistral = read(r#"{"model_type": "mistral"}"#)?;
+    assert_eq!((mistral.windows[0], mistral.kv_heads), (Some(4096), 8));
+    assert_eq!(read(r#"{"model_type": "mistral", "sliding_window": null}"#)?.windows[0], None);
+    // The older name counts if both are there.
+    let both = r#"{"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 9.0},
+        "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
+    let older = r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
+    assert_eq!(read(both)?, read(older)?);
+    assert_ne!(read(both)?, read(r#"{"model_type": "llama"}"#)?);
+    Ok(())
+}
