@@ -40,10 +40,11 @@ const NAMES: [&str; 21] = [
 ];
 
 /// Beginnings of other names: what `shardax-run` tells a program, and variables of this repository's tests and tools.
-const OTHERS: [&str; 31] = [
+const OTHERS: [&str; 32] = [
     "RESTART",
     "ACCELERATORS",
     "ACCUMULATORS",
+    "ACCURACY",
     "ATTENTION_OUT",
     "BENCH",
     "CENSUS",

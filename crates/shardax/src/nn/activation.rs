@@ -8,12 +8,14 @@ use crate::dtype::{Category, DType, Scalar};
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
 use crate::ops::numpy::{
-    IntoReduction, Options, Reduction, convert, erfc, expm1, logaddexp, maximum, minimum, tanh, to_inexact,
-    to_strong_type, where_,
+    IntoReduction, Options, Reduction, broadcast_args, convert, erfc, expm1, logaddexp, maximum, minimum,
+    promote_dtypes, to_inexact, to_strong_type, where_,
 };
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::expanded::RELU;
+use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::softmax::{Softmax, shifted};
+use crate::ops::primitive::special::slopes::{ROOT_OF_SUM, SOFT_SIGN};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
@@ -58,8 +60,11 @@ activations! {
     /// ```
     gelu => |x| {
         let x = floating(&x);
-        let inner = (&x + integer_cube(&x) * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
-        x * ((tanh(&inner) + 1) * 0.5)
+        // Beyond it the result is `x` or 0, and the cube would overflow.
+        let near = x.clip(-30, 30);
+        let inner = (&near + integer_cube(&near) * 0.044715) * (8.0 / std::f64::consts::PI).sqrt();
+        // (1 + tanh(z)) / 2 is sigmoid(2 z), which has all digits where it is small.
+        x * inner.logistic()
     };
     /// The Gaussian error linear unit, `x Φ(x)`: JAX's `gelu(approximate=False)`.
     gelu_exact => |x| {
@@ -87,7 +92,10 @@ activations! {
     /// ```
     softplus => |x| logaddexp(x, 0);
     /// `x / (1 + |x|)`.
-    soft_sign => |x| &x / (x.abs() + 1);
+    soft_sign => |x| {
+        let x = if x.dtype().is_inexact() { x } else { floating(&x) };
+        SOFT_SIGN.apply(&[x])
+    };
     /// `x` clamped to `[-1, 1]`.
     ///
     /// ```
@@ -143,7 +151,16 @@ pub use silu as swish;
 #[track_caller]
 pub fn squareplus(x: impl ArrayLike, b: impl ArrayLike) -> Array {
     let (x, b) = (x.into_array(), b.into_array());
-    ((&x * &x + b).sqrt() + x) / 2
+    let made = at_caller(|| {
+        let args = sharded_alike(&broadcast_args("squareplus", &promote_dtypes(&[&x, &b], to_inexact)?)?);
+        let root = ROOT_OF_SUM.apply(&args);
+        // For negative numbers the sum would cancel.
+        let is_negative = args[0].less(0);
+        let sum = &root + where_(&is_negative, -&args[0], &args[0]);
+        let is_divisor = is_negative & sum.not_equal(0);
+        Ok(where_(&is_divisor, &args[1] / where_(&is_divisor, &sum, 1), sum) / 2)
+    });
+    Array::from_result(made, &x)
 }
 
 /// The array in floating point, with a strong type.

@@ -14,11 +14,11 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{custom_jvp, while_loop};
 use crate::ops::lax;
-use crate::ops::numpy::{IntoShape, convert, where_};
+use crate::ops::numpy::{IntoShape, convert, finfo, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
-use crate::ops::primitive::unary::{ABS, EXP, LOG, SQRT};
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LOG, SQRT};
 use crate::shape::size;
 use crate::sharding::Typed;
 use crate::transform::vmap;
@@ -89,17 +89,23 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
         let y = draw(key, alpha.clone())?;
         let slope = match log_space {
             false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
-            true => {
-                let sample = EXP.apply(&y);
-                // A sample that is rounded to 0 is below the smallest number.
-                let tiny = Array::literal(Scalar::float(Float::of("gamma", y.dtype())?.tiny), y.dtype(), false);
-                let sample = where_(sample.equal(0), tiny, sample);
-                RANDOM_GAMMA_GRAD.apply(&[alpha, sample.clone()]) / sample
-            }
+            true => log_slope(&alpha, &y)?,
         };
         Ok((y, dalpha * slope))
     };
     custom_jvp(draw).defjvp(rule).apply((key.clone(), alpha.clone()))
+}
+
+/// The derivative of the logarithm `y` of a sample with respect to `alpha`. Where the sample is too small for its dtype, the
+/// distribution function is `exp(alpha y) / Γ(alpha + 1)`, which is constant.
+fn log_slope(alpha: &Array, y: &Array) -> Result<Array> {
+    let limits = finfo(y.dtype())?;
+    let is_small = y.less(limits.eps.ln());
+    let sample = where_(&is_small, 1, EXP.apply(&where_(&is_small, 0, y)));
+    let near = RANDOM_GAMMA_GRAD.apply(&[alpha.clone(), sample.clone()]) / sample;
+    let small = (DIGAMMA.apply(&(alpha + 1)) - y) / alpha;
+    // Infinite slopes would be NaN in a product with a density of 0, or in a difference.
+    Ok(where_(is_small, small.minimum(limits.max / 8.0), near))
 }
 
 fn rademacher(key: &Array, shape: &[usize], dtype: DType) -> Array {

@@ -8,6 +8,8 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::reshard::sharded_alike;
+use crate::ops::primitive::special::slopes::HYPOT;
 
 /// The rows and columns of the entries of an `n` × `m` matrix for which `chosen(row, column)` holds, int32.
 #[track_caller]
@@ -161,14 +163,7 @@ pub fn hypot(x: impl ArrayLike, y: impl ArrayLike) -> Array {
             return Err(err!(Type, "hypot does not accept {}", args[0].type_name())
                 .help("take the absolute values first, with `x.abs()`"));
         }
-        composite1("hypot", (), &args, |(), args| {
-            let (x, y) = (args[0].abs(), args[1].abs());
-            let (large, small) = (x.maximum(&y), x.minimum(&y));
-            let none = large.equal(0);
-            let part = &small / super::where_(&none, 1, &large);
-            let length = super::where_(none, &large, &large * (&part * &part + 1).sqrt());
-            let infinite = super::isinf(&x) | super::isinf(&y);
-            Ok(vec![super::where_(infinite, f64::INFINITY, length)])
-        })
+        let args = sharded_alike(&super::broadcast_args("hypot", &args)?);
+        Ok(HYPOT.apply(&args))
     })
 }

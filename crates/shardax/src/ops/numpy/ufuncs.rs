@@ -4,10 +4,13 @@ use super::{convert, floor_divide, isnan, made, promote_args, promote_dtypes, to
 use crate::core::array::Array;
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
+use crate::ops::constants::ones_like;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::reshard::sharded_alike;
+use crate::ops::primitive::special::products::LOGADDEXP2;
+use crate::ops::primitive::special::turns::SIN_PI;
 
 /// Applies `f` to two arrays of one floating point dtype.
 #[track_caller]
@@ -127,13 +130,16 @@ pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 pub fn sinc(x: impl ArrayLike) -> Array {
     float(x, |x| {
         composite1("sinc", (), std::slice::from_ref(x), |(), args| {
-            let x = &args[0] * std::f64::consts::PI;
-            let zero = args[0].equal(0);
-            let safe = where_(&zero, 1, &x);
-            // The series at 0 gives the derivatives there, up to the seventh.
-            let square = &x * &x;
-            let series = 1 - &square / 6 * (1 - &square / 20 * (1 - &square / 42));
-            Ok(vec![where_(zero, series, safe.sin() / &safe)])
+            let x = &args[0];
+            // The series has accurate derivatives, where those of the quotient cancel. Complex numbers have it only at 0.
+            let is_near = if x.dtype().is_complex() { x.equal(0) } else { x.abs().less(0.5) };
+            let near = where_(&is_near, x, 0) * std::f64::consts::PI;
+            let square = &near * &near;
+            let series = (1..14).rev().fold(ones_like(x), |sum, k| 1 - sum * &square / f64::from(2 * k * (2 * k + 1)));
+            let far = where_(&is_near, 1, x);
+            let scaled = &far * std::f64::consts::PI;
+            let sine = if x.dtype().is_complex() { scaled.sin() } else { SIN_PI.apply(std::slice::from_ref(&far)) };
+            Ok(vec![where_(is_near, series, sine / scaled)])
         })
     })
 }
@@ -148,8 +154,11 @@ pub fn sinc(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn logaddexp2(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     floats("logaddexp2", x, y, |x, y| {
-        let ln2 = std::f64::consts::LN_2;
-        Ok(super::logaddexp(x * ln2, y * ln2) / ln2)
+        if x.dtype().is_complex() {
+            let ln2 = std::f64::consts::LN_2;
+            return Ok(super::logaddexp(x * ln2, y * ln2) / ln2);
+        }
+        Ok(LOGADDEXP2.apply(&[x.clone(), y.clone()]))
     })
 }
 

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::elementwise::{self, Accepts, unspread};
 use super::reshard::with_addends;
+use super::special::slopes::INVERSE_PART;
 use super::unary::LOG;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, comparison};
@@ -111,6 +112,9 @@ impl Primitive for Binary {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        if *self == POLYGAMMA {
+            return cx.expand(args, |args| Ok(vec![super::special::polygamma(&args[0], &args[1])]));
+        }
         let made = elementwise::lower_op(cx, self.0.op, args, "", &outs[0]);
         if *self != POW {
             return Ok(made);
@@ -223,7 +227,10 @@ binary! {
             Factor(|x, _, out| out * LOG.apply(&where_(x.equal(0), 1, x).astype(x.dtype()))),
         ], None;
     ATAN2 "atan2" "stablehlo.atan2" Inexact same,
-        [Factor(|x, y, _| y / (x * x + y * y)), Factor(|x, y, _| -x / (x * x + y * y))], None;
+        [
+            Factor(|x, y, _| INVERSE_PART.apply(&[y.clone(), x.clone()])),
+            Factor(|x, y, _| -INVERSE_PART.apply(&[x.clone(), y.clone()])),
+        ], None;
     MAX "max" "stablehlo.maximum" Real same,
         [Factor(chosen), Factor(|x, y, out| chosen(y, x, out))], None;
     MIN "min" "stablehlo.minimum" Real same,

@@ -3,9 +3,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::binary::{ADD, Compare, MAX, MUL, SUB, Select};
+use super::binary::{ADD, Compare, MAX, MIN, MUL, SUB, Select};
 use super::elementwise::{self, Accepts};
-use super::unary::{ABS, EXP, IMAG, LOG1P, NEG, REAL};
+use super::unary::{ABS, EXP, IMAG, LOG1P, LOGISTIC, NEG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -146,7 +146,13 @@ expanded! {
             Select.apply(&Compare::Ne.apply(&gap, &gap), &sum, &ADD.apply(&a[0], &a[1]))
         },
         |a, out, i, t| {
-            // At infinities each operand has its whole share, as in JAX.
+            if !a[i].dtype().is_complex() {
+                // A difference of exponents, since the sum rounds a small one away. An infinite operand has the entire share.
+                let infinity = Array::literal(Scalar::float(f64::INFINITY), a[i].dtype(), false);
+                let is_infinite = Compare::Eq.apply(&MIN.apply(&a[i], out), &infinity);
+                let gap = Select.apply(&is_infinite, &SUB.apply(&a[i], &a[1 - i]), &infinity);
+                return MUL.apply(t, &LOGISTIC.apply(&gap));
+            }
             let finite = |x: &Array| {
                 let part = if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() };
                 let infinity = Array::literal(Scalar::float(f64::INFINITY), part.dtype(), false);

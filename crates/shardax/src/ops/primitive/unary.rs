@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::IntegerPow;
 use super::elementwise::{self, Accepts};
+use super::special::slopes::{ASIN_SLOPE, ASINH_SLOPE, ATAN_SLOPE, ATANH_SLOPE, LOGISTIC_SLOPE, TANH_SLOPE};
 use super::special::{self, widened_unary};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -191,7 +192,7 @@ unary! {
     ROUND "round" "stablehlo.round_nearest_even" Float same, Zero;
     IS_FINITE "is_finite" "stablehlo.is_finite" Float |_| DType::Bool, Zero;
     EXP "exp" "stablehlo.exponential" Inexact same, Factor(|_, y| y.clone());
-    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same, Factor(|_, y| y + 1);
+    EXPM1 "expm1" "stablehlo.exponential_minus_one" Inexact same, Factor(|x, _| EXP.apply(x));
     LOG "log" "stablehlo.log" Inexact same, Tangent(|x, _, t| t / x);
     LOG1P "log1p" "stablehlo.log_plus_one" Inexact same, Tangent(|x, _, t| t / (x + 1));
     SQRT "sqrt" "stablehlo.sqrt" Inexact same, Factor(|_, y| 0.5 / y);
@@ -200,17 +201,23 @@ unary! {
     SIN "sin" "stablehlo.sine" Inexact same, Factor(|x, _| COS.apply(x));
     COS "cos" "stablehlo.cosine" Inexact same, Factor(|x, _| -SIN.apply(x));
     TAN "tan" "stablehlo.tan" Inexact same, Factor(|_, y| y * y + 1);
-    TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|_, y| (1 + y) * (1 - y));
-    LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|_, y| y * (1 - y));
-    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| RSQRT.apply(&((1 - x) * (1 + x))));
-    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -RSQRT.apply(&((1 - x) * (1 + x))));
-    ATAN "atan" "chlo.atan" Inexact same, Tangent(|x, _, t| t / (x * x + 1));
+    TANH "tanh" "stablehlo.tanh" Inexact same, Factor(|x, _| TANH_SLOPE.apply(std::slice::from_ref(x)));
+    LOGISTIC "logistic" "stablehlo.logistic" Inexact same, Factor(|x, _| LOGISTIC_SLOPE.apply(std::slice::from_ref(x)));
+    ASIN "asin" "chlo.asin" Inexact same, Factor(|x, _| ASIN_SLOPE.apply(std::slice::from_ref(x)));
+    ACOS "acos" "chlo.acos" Inexact same, Factor(|x, _| -ASIN_SLOPE.apply(std::slice::from_ref(x)));
+    ATAN "atan" "chlo.atan" Inexact same, Tangent(|x, _, t| match x.dtype().is_complex() {
+        true => t / (x * x + 1),
+        false => t * ATAN_SLOPE.apply(std::slice::from_ref(x)),
+    });
     SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
     COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
-    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| asinh_slope(x));
+    ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| ASINH_SLOPE.apply(std::slice::from_ref(x)));
     // The root of the product is on another branch for complex numbers of a negative real part.
     ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
-    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| t / ((1 - x) * (1 + x)));
+    ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| match x.dtype().is_complex() {
+        true => t / ((1 - x) * (1 + x)),
+        false => t * ATANH_SLOPE.apply(std::slice::from_ref(x)),
+    });
     ERF "erf" "chlo.erf" Float same,
         Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * EXP.apply(&-(x * x)));
     ERFC "erfc" "chlo.erfc" Float same,
@@ -237,26 +244,6 @@ unary! {
     // Cotangents pair with tangents as real numbers, without conjugation.
     IMAG "imag" "stablehlo.imag" Complex DType::real, Linear(|ct| crate::ops::lax::complex(&zeros_like(ct), &-ct));
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
-}
-
-/// `1 / √(x² + 1)`: without an overflow of the square, and on the side of a branch cut that the sign of a zero says.
-fn asinh_slope(x: &Array) -> Array {
-    if x.dtype().is_complex() {
-        // The product of the roots of 1 + ix and 1 - ix, whose parts keep their zeros' signs.
-        let (re, im) = (REAL.apply(x), IMAG.apply(x));
-        let root = |re: &Array, im: &Array| RSQRT.apply(&crate::ops::lax::complex(re, im));
-        return root(&(1 - &im), &re) * root(&(1 + im), &-&re);
-    }
-    // From here on the 1 is lost in a rounding.
-    let large = match x.dtype().bits() {
-        64 => 1e9,
-        32 => 1e4,
-        _ => 100.0,
-    };
-    let size = ABS.apply(x);
-    let is_large = size.greater(large);
-    let small = where_(&is_large, 0, x);
-    where_(is_large, 1 / size, RSQRT.apply(&(&small * &small + 1)))
 }
 
 /// The sine and the cosine of complex numbers.

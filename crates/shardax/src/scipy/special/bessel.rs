@@ -7,7 +7,7 @@ use crate::error::{Result, err};
 use crate::ops::control_flow::ScanOptions;
 use crate::ops::numpy::{arange, promote_dtypes, remainder, to_inexact, where_};
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::special::BESSEL_I0E;
+use crate::ops::primitive::special::{BESSEL_I0, BESSEL_I0E, BESSEL_I1};
 use crate::ops::primitive::unary::BESSEL_I1E;
 
 /// The modified Bessel function of the first kind, of order 0.
@@ -19,7 +19,7 @@ use crate::ops::primitive::unary::BESSEL_I1E;
 /// ```
 #[track_caller]
 pub fn i0(x: impl ArrayLike) -> Array {
-    real_elementwise("i0", &[x.into_array()], |x| x[0].abs().exp() * BESSEL_I0E.apply(x))
+    real_elementwise("i0", &[x.into_array()], |x| BESSEL_I0.apply(x))
 }
 
 /// `exp(-|x|)` times [`i0`], which does not overflow.
@@ -43,7 +43,7 @@ pub fn i0e(x: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn i1(x: impl ArrayLike) -> Array {
-    real_elementwise("i1", &[x.into_array()], |x| x[0].abs().exp() * BESSEL_I1E.apply(&x[0]))
+    real_elementwise("i1", &[x.into_array()], |x| BESSEL_I1.apply(x))
 }
 
 /// `exp(-|x|)` times [`i1`], which does not overflow.

@@ -1,10 +1,11 @@
 //! Binomial coefficients, Pochhammer symbols, Bernoulli numbers and power transforms.
 
-use super::{gammaln, real_elementwise};
+use super::{gammaln, gammasgn, real_elementwise};
 use crate::core::array::Array;
-use crate::ops::numpy::where_;
+use crate::ops::numpy::{isnan, where_};
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::unary::{EXP, EXPM1, LGAMMA, LOG, LOG1P};
+use crate::ops::primitive::special::products::{BOXCOX, BOXCOX1P, LOG_RISE};
+use crate::ops::primitive::unary::{EXP, LGAMMA};
 
 /// The number of ways to choose `k` of `n` things; 0 unless `0 ≤ k ≤ n`. With `repetition`, a thing may be chosen
 /// several times.
@@ -29,9 +30,10 @@ pub fn comb(n: impl ArrayLike, k: impl ArrayLike, repetition: bool) -> Array {
 
 fn choices(n: &Array, k: &Array) -> Array {
     let inside = k.less_equal(n) & n.greater_equal(0) & k.greater_equal(0);
+    let outside = where_(isnan(n) | isnan(k), f64::NAN, 0.0);
     let (n, k) = (where_(&inside, n, 0), where_(&inside, k, 0));
     let log = LGAMMA.apply(&(&n + 1)) - LGAMMA.apply(&(&k + 1)) - LGAMMA.apply(&(&n - &k + 1));
-    where_(inside, EXP.apply(&log), 0)
+    where_(inside, EXP.apply(&log), outside)
 }
 
 /// The Pochhammer symbol, `Γ(z + m) / Γ(z)`.
@@ -45,7 +47,7 @@ fn choices(n: &Array, k: &Array) -> Array {
 pub fn poch(z: impl ArrayLike, m: impl ArrayLike) -> Array {
     real_elementwise("poch", &[z.into_array(), m.into_array()], |a| {
         let (z, m) = (&a[0], &a[1]);
-        where_(m.equal(0), 1, super::gamma(z + m) / super::gamma(z))
+        where_(m.equal(0), 1, gammasgn(z + m) * gammasgn(z) * EXP.apply(&LOG_RISE.apply(a)))
     })
 }
 
@@ -70,7 +72,7 @@ pub fn loggamma(x: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn boxcox(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
-    real_elementwise("boxcox", &[x.into_array(), lmbda.into_array()], |a| power_of_log(&LOG.apply(&a[0]), &a[1]))
+    real_elementwise("boxcox", &[x.into_array(), lmbda.into_array()], |a| BOXCOX.apply(a))
 }
 
 /// [`boxcox`] of `1 + x`.
@@ -82,13 +84,7 @@ pub fn boxcox(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn boxcox1p(x: impl ArrayLike, lmbda: impl ArrayLike) -> Array {
-    real_elementwise("boxcox1p", &[x.into_array(), lmbda.into_array()], |a| power_of_log(&LOG1P.apply(&a[0]), &a[1]))
-}
-
-fn power_of_log(log: &Array, lambda: &Array) -> Array {
-    let none = lambda.equal(0);
-    let safe = where_(&none, 1, lambda);
-    where_(none, log, EXPM1.apply(&(&safe * log)) / safe)
+    real_elementwise("boxcox1p", &[x.into_array(), lmbda.into_array()], |a| BOXCOX1P.apply(a))
 }
 
 /// The Bernoulli numbers `B₀` to `Bₙ`, with `B₁ = -1/2`, in float32.

@@ -6,8 +6,9 @@ use crate::error::err;
 use crate::ops::numpy::where_;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::POLYGAMMA;
+use crate::ops::primitive::special::products::LOG_BETA;
 use crate::ops::primitive::special::{BETAINC, IGAMMA, IGAMMAC, zeta as hurwitz};
-use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA, LOG, LOG1P};
+use crate::ops::primitive::unary::{DIGAMMA, EXP, LGAMMA};
 
 /// The logarithm of the absolute value of the gamma function.
 ///
@@ -174,7 +175,7 @@ pub fn gammaincc(a: impl ArrayLike, x: impl ArrayLike) -> Array {
 pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
     real_elementwise("beta", &[a.into_array(), b.into_array()], |x| {
         let (a, b) = (&x[0], &x[1]);
-        sign(a) * sign(b) * sign(&(a + b)) * EXP.apply(&log_beta(a, b))
+        sign(a) * sign(b) * sign(&(a + b)) * EXP.apply(&LOG_BETA.apply(x))
     })
 }
 
@@ -187,24 +188,7 @@ pub fn beta(a: impl ArrayLike, b: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn betaln(a: impl ArrayLike, b: impl ArrayLike) -> Array {
-    elementwise("betaln", &[a.into_array(), b.into_array()], |x| log_beta(&x[0], &x[1]))
-}
-
-/// For large numbers, the logarithms of the gamma functions cancel. This uses Stirling's series
-/// ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)) with the large terms cancelled symbolically.
-pub(in crate::scipy) fn log_beta(a: &Array, b: &Array) -> Array {
-    let (small, large) = (a.minimum(b), a.maximum(b));
-    let direct = LGAMMA.apply(&small) + (LGAMMA.apply(&large) - LGAMMA.apply(&(&small + &large)));
-    let enough = large.maximum(8.0).astype(large.dtype());
-    let sum = &small + &enough;
-    let rest = |x: &Array| {
-        let inverse = 1 / (x * x);
-        let terms = [1.0 / 12.0, -1.0 / 360.0, 1.0 / 1260.0, -1.0 / 1680.0, 1.0 / 1188.0, -691.0 / 360_360.0];
-        terms.iter().rev().fold(x * 0, |sum, c| sum * &inverse + *c) / x
-    };
-    let quotient = LOG1P.apply(&(&small / &enough));
-    let difference = &small - &small * LOG.apply(&enough) - (&sum - 0.5) * quotient + rest(&enough) - rest(&sum);
-    where_(large.less(8), direct, LGAMMA.apply(&small) + difference)
+    elementwise("betaln", &[a.into_array(), b.into_array()], |x| LOG_BETA.apply(x))
 }
 
 /// The regularized incomplete beta function: the integral of `tᵃ⁻¹ (1 - t)ᵇ⁻¹` up to `x`, divided by [`beta`].

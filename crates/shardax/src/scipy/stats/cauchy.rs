@@ -7,25 +7,40 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-use std::f64::consts::{FRAC_PI_2, PI};
+use std::f64::consts::PI;
 
+use crate::core::array::Array;
+use crate::ops::numpy::{arctan2, where_};
+use crate::ops::primitive::special::products::LOG1P_SQUARE;
+use crate::ops::primitive::special::turns::{COS_PI, SIN_PI};
 use crate::scipy::stats::standardized;
 
 distribution! {
     /// The logarithm of the probability density.
-    logpdf(x, loc, scale) -((scale * PI).log() + standardized(x, loc, scale).square().log1p());
+    logpdf(x, loc, scale) -((scale * PI).log() + LOG1P_SQUARE.apply(&[standardized(x, loc, scale)]));
     /// The probability density.
     pdf(x, loc, scale) logpdf(x, loc, scale).exp();
     /// The cumulative distribution function.
-    cdf(x, loc, scale) standardized(x, loc, scale).arctan() * (1.0 / PI) + 0.5;
+    // The angle, which keeps its digits in the tail.
+    cdf(x, loc, scale) arctan2(1, -standardized(x, loc, scale)) * (1.0 / PI);
     /// The logarithm of [`cdf`].
-    logcdf(x, loc, scale) cdf(x, loc, scale).log();
+    logcdf(x, loc, scale) {
+        let below = standardized(x, loc, scale).less(0);
+        let tail = cdf(where_(&below, x, -x), where_(&below, loc, -loc), scale);
+        where_(below, tail.log(), (-&tail).log1p())
+    };
     /// The survival function, `1 - cdf`.
     sf(x, loc, scale) cdf(-x, -loc, scale);
     /// The logarithm of [`sf`].
     logsf(x, loc, scale) logcdf(-x, -loc, scale);
     /// The quantile function, inverse of [`cdf`].
-    ppf(q, loc, scale) (q * PI - FRAC_PI_2).tan() * scale + loc;
+    ppf(q, loc, scale) cotangent(q) * -scale + loc;
     /// The inverse of [`sf`].
-    isf(q, loc, scale) (FRAC_PI_2 - q * PI).tan() * scale + loc;
+    isf(q, loc, scale) cotangent(q) * scale + loc;
+}
+
+/// `1 / tan(π q)`: infinite at 0 and at 1.
+fn cotangent(q: &Array) -> Array {
+    let q = std::slice::from_ref(q);
+    where_(q[0].equal(1), f64::NEG_INFINITY, COS_PI.apply(q) / SIN_PI.apply(q))
 }

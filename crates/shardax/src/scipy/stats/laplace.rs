@@ -18,6 +18,9 @@ distribution! {
     /// The cumulative distribution function.
     cdf(x, loc, scale) {
         let z = standardized(x, loc, scale);
-        where_(z.less_equal(0), z.exp() * 0.5, 1 - (-&z).exp() * 0.5)
+        let below = z.less_equal(0);
+        // The exponential of the other side would overflow, and its slope be NaN.
+        let tail = where_(&below, &z, -&z).exp() * 0.5;
+        where_(below, &tail, 1 - &tail)
     };
 }

@@ -8,15 +8,14 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-use crate::ops::numpy::logaddexp;
+use crate::ops::primitive::special::products::LOG_LOGISTIC_SLOPE;
 use crate::scipy::special::{expit, logit};
 use crate::scipy::stats::standardized;
 
 distribution! {
     /// The logarithm of the probability density.
     logpdf(x, loc, scale) {
-        let half = standardized(x, loc, scale) / 2;
-        logaddexp(&half, -&half) * -2 - scale.log()
+        LOG_LOGISTIC_SLOPE.apply(&[standardized(x, loc, scale)]) - scale.log()
     };
     /// The probability density.
     pdf(x, loc, scale) logpdf(x, loc, scale).exp();

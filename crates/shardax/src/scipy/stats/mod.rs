@@ -63,7 +63,7 @@ pub use ranks::{ModeResult, RankMethod, mode, rankdata, sem};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::{Result, err};
-use crate::ops::numpy::{broadcast_args, convert, promote_dtypes, to_inexact, where_};
+use crate::ops::numpy::{broadcast_args, convert, isnan, promote_dtypes, to_inexact, where_};
 use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::check_real;
 
@@ -82,6 +82,9 @@ fn distribution<const N: usize>(
             let operands: &[Array; N] =
                 args.try_into().map_err(|_| err!(Runtime, "a distribution got {} operands", args.len()))?;
             let y = f(operands.each_ref());
+            // Comparisons with NaN are false, so that a distribution that selects by them would return a number.
+            let is_nan = args.iter().map(isnan).reduce(|a, b| a | b);
+            let y = is_nan.map_or_else(|| y.clone(), |is_nan| where_(is_nan, f64::NAN, &y));
             Ok(vec![convert(&y, args[0].dtype(), args[0].weak_type())])
         })
     });

@@ -11,7 +11,7 @@
 
 use crate::core::array::Array;
 use crate::ops::operators::ArrayLike;
-use crate::ops::primitive::special::{LOG_NDTR, NDTRI, cumulative, log_density};
+use crate::ops::primitive::special::{LOG_NDTR, NDTRI, NORMAL_DENSITY, cumulative, log_density};
 use crate::scipy::special::real_elementwise;
 
 /// Applies `f` to the standardized `x` and to the standard deviation.
@@ -48,7 +48,7 @@ pub fn logpdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> 
 /// ```
 #[track_caller]
 pub fn pdf(x: impl ArrayLike, loc: impl ArrayLike, scale: impl ArrayLike) -> Array {
-    logpdf(x, loc, scale).exp()
+    standard("norm.pdf", x, loc, scale, |z, scale| NORMAL_DENSITY.apply(&[z]) / scale)
 }
 
 /// The cumulative distribution function.

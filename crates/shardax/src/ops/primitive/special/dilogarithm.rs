@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use super::constant;
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::LOG;
+use crate::ops::primitive::unary::{ABS, LOG};
 use crate::ops::select::where_;
 
 /// The series of powers of `1 - x` ([DLMF 25.12.1](https://dlmf.nist.gov/25.12.E1)) close to 1, where the reflections
@@ -25,8 +25,13 @@ pub(super) fn spence(x: &Array) -> Array {
     where_(x.greater_equal(0), value, constant(f64::NAN, x))
 }
 
-/// The derivative, `log(x) / (1 - x)`.
+/// The derivative, `log(x) / (1 - x)`: close to 1 by its series, because the terms of the quotient's derivative cancel.
 pub(super) fn slope(x: &Array) -> Array {
-    let at_one = x.equal(1);
-    where_(&at_one, -1, LOG.apply(x) / where_(&at_one, 1, 1 - x))
+    let offset = x - 1;
+    let is_near = ABS.apply(&offset).less(0.125);
+    let near = where_(&is_near, &offset, 0);
+    let terms = if x.dtype() == DType::F64 { 18 } else { 9 };
+    let series = (0..terms).rev().fold(constant(0.0, x), |sum, k| sum * -&near + 1.0 / f64::from(k + 1));
+    let far = where_(&is_near, 2, x);
+    where_(is_near, -series, LOG.apply(&far) / (1 - &far))
 }

@@ -1,8 +1,9 @@
 //! Scaled error functions: `erfcx`, and Dawson's integral.
 
-use std::f64::consts::PI;
+use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
-use super::constant;
+use super::oscillating::laplace_nodes;
+use super::{asymptotic_slope, constant};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::ops::primitive::unary::{ABS, ERFC, EXP};
@@ -21,9 +22,35 @@ pub(super) fn erfcx(x: &Array) -> Array {
     where_(large, series / (far * PI.sqrt()), direct)
 }
 
+/// The derivative of [`erfcx`], given its value `y`: from 1 on the integral `-4 / √π ∫ t exp(-t² - 2 x t)`, since the terms of
+/// `2 x y - 2 / √π` cancel there.
+pub(super) fn erfcx_slope(x: &Array, y: &Array) -> Array {
+    let is_large = x.greater(1);
+    let near = where_(&is_large, 0, x) * where_(&is_large, 0, y) * 2 - FRAC_2_SQRT_PI;
+    let inverse = 1 / where_(&is_large, x, 1);
+    let square = &inverse * &inverse * 0.25;
+    let terms = laplace_nodes(1.0, DType::F64).map(|(u, weight)| EXP.apply(&(&square * (-u * u))) * weight);
+    let integral = terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, x));
+    where_(is_large, integral * square * (-2.0 * FRAC_2_SQRT_PI), near)
+}
+
 /// The distance of the points of the sum, and their number on each side: the error is `exp(-(π / 2h)²)`.
 const STEP: f64 = 0.2;
 const POINTS: i32 = 16;
+
+/// The derivative of [`dawson`], given its value `y`.
+pub(super) fn dawson_slope(x: &Array, y: &Array) -> Array {
+    let (limit, terms) = if x.dtype() == DType::F64 { (LARGE, 10) } else { (5.0, 12) };
+    let is_large = ABS.apply(x).greater(limit);
+    let near = 1 - where_(&is_large, 0, x) * where_(&is_large, 0, y) * 2;
+    let coefficients = (0..terms).scan(0.5, |c, k| {
+        let coefficient = *c;
+        *c *= f64::from(2 * k + 1) / 2.0;
+        Some((coefficient, f64::from(2 * k + 1)))
+    });
+    let far = asymptotic_slope(&where_(&is_large, x, limit), &coefficients.collect::<Vec<_>>());
+    where_(is_large, far, near)
+}
 
 /// Above it the asymptotic series is used ([DLMF 7.12](https://dlmf.nist.gov/7.12)): offsets would lose their digits.
 const LARGE: f64 = 20.0;

@@ -1,6 +1,6 @@
 //! Exponential integrals.
 
-use super::{constant, eps, until_converged};
+use super::{EXPN, constant, eps, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -22,6 +22,16 @@ pub(super) fn expn(n: &Array, x: &Array) -> Array {
     let at_zero = where_(n.less(2), f64::INFINITY, 1 / (n - 1));
     let y = where_(x.equal(0), at_zero, where_(x.equal(f64::INFINITY), 0, y));
     where_(outside, constant(f64::NAN, x), y)
+}
+
+/// [`expn`] of the order `n - 1`, also for `n = 0`.
+pub(super) fn expn_lower(n: &Array, x: &Array) -> Array {
+    let is_lowest = n.equal(0);
+    let inverse = 1 / x;
+    let lowest = EXP.apply(&-x) * &inverse * (1 + &inverse);
+    // Its derivative would be NaN where the order is below 0, and multiply a cotangent of 0.
+    let lower = where_(&is_lowest, 1, n - 1).astype(n.dtype());
+    where_(is_lowest, lowest, EXPN.apply(&[lower, x.clone()]))
 }
 
 fn series(n: &Array, x: &Array) -> Array {
@@ -77,8 +87,14 @@ pub(super) fn expi(x: &Array) -> Result<Array> {
     let large = x.maximum(LARGE);
     let sum = (1..30).rev().fold(constant(1.0, x), |sum, k| sum * f64::from(k) / &large + 1);
     // An infinite argument has the exponential's limit.
-    let far = where_(x.equal(f64::INFINITY), f64::INFINITY, EXP.apply(&large) / &large * sum);
+    let far = where_(x.equal(f64::INFINITY), f64::INFINITY, grown(&large, &(sum / &large)));
     let y = where_(x.less(0), negative, where_(x.less(LARGE), near, far));
     let y = where_(x.equal(0), f64::NEG_INFINITY, y);
     Ok(where_(x.not_equal(x), constant(f64::NAN, x), y))
+}
+
+/// `exp(x) y`, which may be a number where `exp(x)` is infinite.
+pub(super) fn grown(x: &Array, y: &Array) -> Array {
+    let half = EXP.apply(&(x * 0.5));
+    y * &half * half
 }

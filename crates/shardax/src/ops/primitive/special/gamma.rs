@@ -23,7 +23,10 @@ fn log_scale(a: &Array, x: &Array) -> Array {
 /// The derivative of the regularized function with respect to `x`.
 pub(super) fn density(a: &Array, x: &Array) -> Array {
     let density = EXP.apply(&(-x + (a - 1) * LOG.apply(x) - LGAMMA.apply(a)));
-    where_(gamma_uniform::is_close(a, x), gamma_uniform::density(a, x), density)
+    // Where the expansion does not hold its slope may be NaN, which would multiply a cotangent of 0.
+    let is_close = gamma_uniform::is_close(a, x);
+    let close = gamma_uniform::density(&where_(&is_close, a, 1e3), &where_(&is_close, x, 1e3));
+    where_(is_close, close, density)
 }
 
 /// Marks factors that underflow to 0.

@@ -14,17 +14,24 @@ mod log_gamma;
 mod normal;
 mod oscillating;
 mod owens;
+mod polygamma;
+pub(crate) mod products;
+pub(crate) mod slopes;
+pub(crate) mod turns;
 mod zeta;
 
 pub(crate) use bessel::bessel_i1e_slope;
+use expint::grown;
 pub(super) use exponential::expm1;
 pub(super) use log_gamma::{digamma, log_gamma};
 pub(crate) use normal::{cumulative, density, log_density};
+pub(super) use polygamma::polygamma;
 pub(crate) use zeta::zeta_slope;
 
+use self::turns::{COS_PI, SIN_PI};
 use super::binary::ZETA;
 use super::expanded::expanded;
-use super::unary::{BESSEL_I1E, COS, EXP, LGAMMA, LOG, LOG1P, SIGN};
+use super::unary::{ABS, BESSEL_I1E, COS, EXP, LGAMMA, LOG, LOG1P, SIGN};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -53,6 +60,15 @@ fn chebyshev(x: &Array, coefficients: &[f64]) -> Array {
         (sum, before) = (&twice * &sum - before + c, sum);
     }
     x * sum - before + coefficients[0]
+}
+
+/// The derivative of `Σ c x⁻ᵖ`, for coefficients and powers, which increase in steps of 2.
+fn asymptotic_slope(x: &Array, terms: &[(f64, f64)]) -> Array {
+    let inverse = 1 / x;
+    let square = &inverse * &inverse;
+    let sum = terms.iter().rev().fold(constant(0.0, x), |sum, (c, power)| sum * &square - c * power);
+    let first = terms.first().map_or(0.0, |(_, power)| *power);
+    sum * integer_pow(&inverse, first as i32 + 1)
 }
 
 /// Applies `f` to an operand, at least in float32.
@@ -129,33 +145,47 @@ expanded! {
             t * EXP.apply(&((b - 1) * LOG1P.apply(&-x) + (a - 1) * LOG.apply(x) - log_beta))
         };
     BESSEL_I0E "bessel_i0e" Float, |x| widened(x, |x| Ok(bessel::i0e(&x[0]))),
-        |x, y, _, t| t * (BESSEL_I1E.apply(&x[0]) - SIGN.apply(&x[0]) * y);
+        |x, y, _, t| t * bessel::i0e_slope(&x[0], y);
+    BESSEL_I0 "bessel_i0" Float, |x| widened(x, |x| Ok(bessel::unscaled(&x[0], &BESSEL_I0E.apply(x)))),
+        |x, _, _, t| t * BESSEL_I1.apply(x);
+    BESSEL_I1 "bessel_i1" Float, |x| widened(x, |x| Ok(SIGN.apply(&x[0]) * bessel::unscaled(&x[0], &ABS.apply(&BESSEL_I1E.apply(&x[0]))))),
+        |x, _, _, t| t * BESSEL_I1_SLOPE.apply(x);
+    BESSEL_I1_SLOPE "bessel_i1_slope" Float, |x| widened(x, |x| Ok(bessel::i1_slope(&x[0]))),
+        |x, _, _, t| t * bessel::i1_curve(&x[0]);
     NDTRI "ndtri" Float, |p| widened(p, |p| Ok(normal::quantile(&p[0]))), |_, y, _, t| t / density(y);
     ERFC_INV "erfc_inv" Float, |y| widened(y, |y| Ok(normal::erfc_inv(&y[0]))),
         |_, x, _, t| t * EXP.apply(&(x * x)) * (-1.0 / std::f64::consts::FRAC_2_SQRT_PI);
     LOG_NDTR "log_ndtr" Float, |x| widened(x, |x| Ok(normal::log_cumulative(&x[0]))),
-        |x, y, _, t| t * EXP.apply(&(log_density(&x[0]) - y));
+        |x, y, _, t| t * normal::log_cumulative_slope(&x[0], y);
     EXPN "expn" Float, |a| widened(a, |a| Ok(expint::expn(&a[0], &a[1]))), |a, out, i, t| match i {
         0 => no_slope("expn", "its order", out),
-        _ => -t * EXPN.apply(&[&a[0] - 1, a[1].clone()]),
+        _ => -t * expint::expn_lower(&a[0], &a[1]),
     };
-    EXPI "expi" Float, |x| widened(x, |x| expint::expi(&x[0])), |x, _, _, t| t * (EXP.apply(&x[0]) / &x[0]);
+    EXPI "expi" Float, |x| widened(x, |x| expint::expi(&x[0])), |x, _, _, t| t * EXPI_SLOPE.apply(x);
+    EXPI_SLOPE "expi_slope" Float, |x| grown(&x[0], &(1 / &x[0])),
+        |x, _, _, t| t * grown(&x[0], &((&x[0] - 1) / &x[0] / &x[0]));
     SPENCE "spence" Float, |x| widened(x, |x| Ok(dilogarithm::spence(&x[0]))),
         |x, _, _, t| t * dilogarithm::slope(&x[0]);
     ERFCX "erfcx" Float, |x| widened(x, |x| Ok(error::erfcx(&x[0]))),
-        |x, y, _, t| t * (&x[0] * y * 2 - std::f64::consts::FRAC_2_SQRT_PI);
-    DAWSON "dawsn" Float, |x| widened(x, |x| Ok(error::dawson(&x[0]))), |x, y, _, t| t * (1 - &x[0] * y * 2);
+        |x, y, _, t| t * error::erfcx_slope(&x[0], y);
+    DAWSON "dawsn" Float, |x| widened(x, |x| Ok(error::dawson(&x[0]))), |x, y, _, t| t * error::dawson_slope(&x[0], y);
     SI "sine_integral" Float, |x| widened(x, |x| Ok(oscillating::si(&x[0]))),
         |x, _, _, t| t * oscillating::sine_ratio(&x[0]);
     CI "cosine_integral" Float, |x| widened(x, |x| Ok(oscillating::ci(&x[0]))),
         |x, _, _, t| t * (COS.apply(&x[0]) / &x[0]);
     FRESNEL_S "fresnel_sine" Float, |x| widened(x, |x| Ok(oscillating::fresnel(&x[0], true))),
-        |x, _, _, t| t * oscillating::fresnel_slope(&x[0], true);
+        |x, _, _, t| t * FRESNEL_SIN.apply(x);
     FRESNEL_C "fresnel_cosine" Float, |x| widened(x, |x| Ok(oscillating::fresnel(&x[0], false))),
-        |x, _, _, t| t * oscillating::fresnel_slope(&x[0], false);
+        |x, _, _, t| t * FRESNEL_COS.apply(x);
+    FRESNEL_SIN "fresnel_sine_slope" Float, |x| widened(x, |x| Ok(SIN_PI.apply(&[oscillating::half_square(&x[0])]))),
+        |x, _, _, t| t * (&x[0] * FRESNEL_COS.apply(x) * std::f64::consts::PI);
+    FRESNEL_COS "fresnel_cosine_slope" Float, |x| widened(x, |x| Ok(COS_PI.apply(&[oscillating::half_square(&x[0])]))),
+        |x, _, _, t| t * (&x[0] * FRESNEL_SIN.apply(x) * -std::f64::consts::PI);
+    NORMAL_DENSITY "normal_density" Float, |x| widened(x, |x| Ok(density(&x[0]))), |x, y, _, t| t * -(&x[0] * y);
     OWENS_T "owens_t" Float, |a| widened(a, |a| Ok(owens::owens_t(&a[0], &a[1]))),
         |a, _, i, t| t * owens::slope(&a[0], &a[1], i);
-    LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))), |x, _, _, t| t / (&x[0] * (1 - &x[0]));
+    LOGIT "logit" Float, |x| LOG.apply(&(&x[0] / (1 - &x[0]))),
+        |x, _, _, t| t * (1 / &x[0] + 1 / (1 - &x[0]));
     XLOGY "xlogy" Inexact, |a| or_zero(a, &a[0] * LOG.apply(&a[1])),
         |a, _, i, t| if i == 0 { t * LOG.apply(&a[1]) } else { t * (&a[0] / &a[1]) };
     XLOG1PY "xlog1py" Inexact, |a| or_zero(a, &a[0] * LOG1P.apply(&a[1])),

@@ -31,14 +31,37 @@ pub(crate) fn cumulative(x: &Array) -> Array {
 /// The logarithm of [`cumulative`]: far below the mean by the asymptotic series ([DLMF
 /// 7.12.1](https://dlmf.nist.gov/7.12.E1)).
 pub(super) fn log_cumulative(x: &Array) -> Array {
-    let (low, terms) = if x.dtype() == DType::F64 { (-20.0, 10) } else { (-10.0, 4) };
+    let (low, terms) = tail_terms(x.dtype());
     let above =
         where_(x.greater(0), LOG1P.apply(&-cumulative(&-x.maximum(0))), LOG.apply(&cumulative(&x.maximum(low))));
     let far = x.minimum(low);
-    let inverse = 1 / (&far * &far);
-    let series = (1..terms).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &inverse * f64::from(2 * k - 1));
-    let below = log_density(&far) - LOG.apply(&-&far) + LOG.apply(&series);
+    let below = log_density(&far) - LOG.apply(&-&far) + LOG.apply(&tail_series(&far, terms));
     where_(x.greater(low), above, below)
+}
+
+/// The derivative of [`log_cumulative`], given its value `y`. Far below the mean the difference of the logarithms would have no
+/// digits left, and would be NaN at last.
+pub(super) fn log_cumulative_slope(x: &Array, y: &Array) -> Array {
+    let (low, terms) = tail_terms(x.dtype());
+    let is_near = x.greater(low) | x.not_equal(x);
+    let near = EXP.apply(&(log_density(&where_(&is_near, x, 0)) - where_(&is_near, y, 0)));
+    let far = where_(&is_near, low, x);
+    where_(is_near, near, -&far / tail_series(&far, terms))
+}
+
+/// The argument below which [`tail_series`] is used, and the number of its terms.
+fn tail_terms(dtype: DType) -> (f64, i32) {
+    match dtype {
+        DType::F64 => (-20.0, 10),
+        _ => (-10.0, 4),
+    }
+}
+
+/// The asymptotic series of `Φ(x) (-x) / φ(x)` for large negative numbers.
+fn tail_series(x: &Array, terms: i32) -> Array {
+    let inverse = 1 / x;
+    let square = &inverse * &inverse;
+    (1..terms).rev().fold(constant(1.0, x), |sum, k| 1 - sum * &square * f64::from(2 * k - 1))
 }
 
 /// The quantile function, by Newton's method on the logarithm, which is concave, starting from the inverse

@@ -3,25 +3,31 @@
 use std::f64::consts::{FRAC_PI_2, PI, SQRT_2};
 
 use super::constant;
+use super::turns::{COS_PI, SIN_PI};
 use crate::core::array::Array;
 use crate::dtype::DType;
-use crate::ops::primitive::unary::{ABS, COS, LOG, SIGN, SIN, SQRT};
+use crate::ops::lax::reduce_precision;
+use crate::ops::primitive::unary::{ABS, COS, LOG, ROUND, SIGN, SIN, SQRT};
 use crate::ops::select::where_;
 
 /// Up to this argument the series lose less than a digit, and from it on the sums of [`laplace`] are exact.
 const NEAR: f64 = 4.0;
 
-/// `∫ exp(-u) uᵖ / (1 + z u²)` over positive u, for `z` up to 1 / 16.
+/// Points `u` and weights of `∫ exp(-u) uᵖ f(u)` over positive u.
 ///
-/// The trapezoidal rule after `u = exp(t - exp(-t))`, whose ends vanish twice exponentially: its error is that of the
-/// poles, which lie `π / 2` off the line.
-fn laplace(power: f64, z: &Array) -> Array {
-    let (step, first) = if z.dtype() == DType::F64 { (0.25, -18) } else { (0.5, -9) };
-    let terms = (first..).map(|j| f64::from(j) * step).take_while(|t| *t < 3.8).map(|t| {
+/// The trapezoidal rule after `u = exp(t - exp(-t))`, whose ends vanish twice exponentially.
+pub(super) fn laplace_nodes(power: f64, dtype: DType) -> impl Iterator<Item = (f64, f64)> {
+    let (step, first) = if dtype == DType::F64 { (0.25, -18) } else { (0.5, -9) };
+    (first..).map(move |j| f64::from(j) * step).take_while(|t| *t < 3.8).map(move |t| {
         let u = (t - (-t).exp()).exp();
-        let weight = step * (1.0 + (-t).exp()) * u.powf(power + 1.0) * (-u).exp();
-        weight / (1 + z * (u * u))
-    });
+        (u, step * (1.0 + (-t).exp()) * u.powf(power + 1.0) * (-u).exp())
+    })
+}
+
+/// `∫ exp(-u) uᵖ / (1 + z u²)` over positive u, for `z` up to 1 / 16: the error is that of the poles, which lie `π / 2` off
+/// the line.
+fn laplace(power: f64, z: &Array) -> Array {
+    let terms = laplace_nodes(power, z.dtype()).map(|(u, weight)| weight / (1 + z * (u * u)));
     terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, z))
 }
 
@@ -103,20 +109,29 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     let z = &inverse * &inverse;
     let f = laplace(-0.5, &z) * SQRT.apply(&inverse) / (PI * SQRT_2);
     let g = laplace(0.5, &z) * &inverse * SQRT.apply(&inverse) / (PI * SQRT_2);
-    let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
+    let turns = [half_square(&large)];
+    let (sin, cos) = (SIN_PI.apply(&turns), COS_PI.apply(&turns));
     let far = if sine { 0.5 - f * cos - g * sin } else { f * sin - g * cos + 0.5 };
     SIGN.apply(x) * where_(infinite, 0.5, where_(near, series * small, far))
 }
 
-/// The derivative of a Fresnel integral.
-pub(super) fn fresnel_slope(x: &Array, sine: bool) -> Array {
-    let phase = phase(x);
-    if sine { SIN.apply(&phase) } else { COS.apply(&phase) }
+/// `x² / 2` without a multiple of 2, which keeps the digits of the phase: the parts of a number with half of its digits have
+/// exact products. From a size on all squares are multiples of 4.
+pub(super) fn half_square(x: &Array) -> Array {
+    let (exponent, mantissa, limit) =
+        if x.dtype() == DType::F64 { (11, 26, 2f64.powi(54)) } else { (8, 11, 2f64.powi(25)) };
+    let x = where_(ABS.apply(x).greater(limit), 0, x);
+    let high = reduce_precision(&x, exponent, mantissa);
+    let low = &x - &high;
+    let without_turns = |part: Array| &part - ROUND.apply(&(&part * 0.5)) * 2;
+    without_turns(&high * &high * 0.5) + without_turns(&high * &low) + without_turns(&low * &low * 0.5)
 }
 
-/// `sin(x) / x`.
+/// `sin(x) / x`, close to 0 by its series, because the terms of the quotient's derivative cancel.
 pub(super) fn sine_ratio(x: &Array) -> Array {
-    let zero = x.equal(0);
-    let safe = unless(&zero, x, 1.0);
-    where_(zero, 1, SIN.apply(&safe) / &safe)
+    let is_near = ABS.apply(x).less(1);
+    let near = unless(&!&is_near, x, 0.0);
+    let series = alternating(&(&near * &near), |k| 1.0 / (2.0 * k * (2.0 * k + 1.0)));
+    let far = unless(&is_near, x, 1.0);
+    where_(is_near, series, SIN.apply(&far) / &far)
 }

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::ops::primitive::unary::{EXP, LOG};
 
 /// `B₂ⱼ / (2j)!` for j from 1: the Bernoulli numbers of the Euler-Maclaurin sum.
-const BERNOULLI: [f64; 8] = [
+pub(super) const BERNOULLI: [f64; 8] = [
     1.0 / 12.0,
     -1.0 / 720.0,
     1.0 / 30240.0,
