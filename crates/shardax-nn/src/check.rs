@@ -44,8 +44,8 @@ pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBound
             Bound::Unbounded => None,
         },
     ];
-    let wanted = bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ");
-    reject(owner, name, value, &if wanted.is_empty() { "a number".to_owned() } else { wanted })
+    let expected = bounds.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    reject(owner, name, value, &if expected.is_empty() { "a number".to_owned() } else { expected })
 }
 
 /// Checks that the parameter `name` of `owner` is at least 1.
@@ -55,8 +55,8 @@ pub(crate) fn positive(owner: &str, name: &str, value: usize) -> Result<()> {
 }
 
 #[track_caller]
-fn reject<T>(owner: &str, name: &str, value: impl Debug, wanted: &str) -> Result<T> {
-    value_error(format!("{owner}: {name} must be {wanted}, got {value:?}"))
+fn reject<T>(owner: &str, name: &str, value: impl Debug, expected: &str) -> Result<T> {
+    value_error(format!("{owner}: {name} must be {expected}, got {value:?}"))
 }
 
 /// Returns a value error with the caller's line.
@@ -65,7 +65,7 @@ pub(crate) fn value_error<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::Value, message).at(std::panic::Location::caller()))
 }
 
-/// Returns an array that carries a value error with the caller's line, in place of a result.
+/// Returns an array that carries a value error with the caller's line, instead of a result.
 #[track_caller]
 pub(crate) fn rejected(message: impl Into<String>, like: &Array) -> Array {
     let error = Error::new(ErrorKind::Value, message).at(std::panic::Location::caller());
@@ -82,17 +82,18 @@ pub(crate) fn integer(owner: &str, name: &str, x: &Array) -> Result<()> {
     kind(owner, name, x, "integer", DType::is_integer)
 }
 
-fn kind(owner: &str, name: &str, x: &Array, wanted: &str, ok: fn(DType) -> bool) -> Result<()> {
+/// Checks that the dtype of an array is of a kind.
+fn kind(owner: &str, name: &str, x: &Array, expected: &str, accepts: fn(DType) -> bool) -> Result<()> {
     // An earlier error takes precedence.
     x.check()?;
-    if ok(x.dtype()) {
+    if accepts(x.dtype()) {
         return Ok(());
     }
-    let what = format!(
-        "{owner}: expected {name} to have a dtype that is a subdtype of {wanted}, got {} instead",
+    let message = format!(
+        "{owner}: expected {name} to have a dtype that is a subdtype of {expected}, got {} instead",
         x.type_name()
     );
-    Err(Error::new(ErrorKind::Type, what).help("convert the array with `astype`"))
+    Err(Error::new(ErrorKind::Type, message).help("convert the array with `astype`"))
 }
 
 /// Checks that two named arrays of `owner` have equal shapes.
@@ -100,7 +101,7 @@ pub(crate) fn same_shape(owner: &str, a: (&str, &[usize]), b: (&str, &[usize])) 
     if a.1 == b.1 {
         return Ok(());
     }
-    let what = format!("{owner}: shape mismatch: {} {:?} and {} {:?}", a.0, a.1, b.0, b.1);
-    Err(Error::new(ErrorKind::Value, what)
-        .help("they must have one shape; `broadcast_to` repeats what is the same for all"))
+    let message = format!("{owner}: shape mismatch: {} {:?} and {} {:?}", a.0, a.1, b.0, b.1);
+    Err(Error::new(ErrorKind::Value, message)
+        .help("pass arrays of equal shapes; repeat a value that is the same for all with `broadcast_to`"))
 }

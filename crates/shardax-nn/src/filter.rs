@@ -14,8 +14,8 @@ pub(crate) type Of<R> = Shared<dyn Fn(&str, &Array) -> R + Send + Sync>;
 
 /// A filter that selects variables of a model: by kind, by key path, or by a function of path and array.
 ///
-/// Gradients, optimizers, masks and [`Module::split_by`](crate::Module::split_by) all take filters. Filters are
-/// combined with `&`, `|` and `!`. A string is a pattern of key paths.
+/// Gradients, optimizers, masks and [`Module::split_by`](crate::Module::split_by) accept filters. You can combine filters
+/// with `&`, `|` and `!`. A string is a pattern of key paths.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -69,8 +69,8 @@ impl Filter {
         Filter(Rule::Path(pattern.into()))
     }
 
-    /// Selects the variables for which a function of key path and array returns true. Such filters are equal only to
-    /// copies of themselves, and programs are compiled again for each: create the filter once.
+    /// Selects the variables for which a function of key path and array returns true. Create such a filter only once,
+    /// because it only equals its clones, and programs are compiled again for each other filter.
     pub fn predicate(f: impl Fn(&str, &Array) -> bool + Send + Sync + 'static) -> Self {
         Filter(Rule::Predicate(Shared(Arc::new(f))))
     }
@@ -116,6 +116,7 @@ fn segments(path: &str) -> Vec<&str> {
     path.split(['.', '[', ']', '"']).filter(|part| !part.is_empty()).collect()
 }
 
+/// Returns true if the names match a pattern.
 fn like(pattern: &[&str], names: &[&str]) -> bool {
     match pattern {
         [] => names.is_empty(),

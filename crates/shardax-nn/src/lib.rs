@@ -1,8 +1,8 @@
 //! Modules, layers, losses, optimizers and schedules for [`shardax`].
 //!
 //! A model is a struct of arrays and other modules: a tree. `#[derive(Module)]` implements the traits.
-//! [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers take and return it like
-//! any tree, so there is no separate store of parameters.
+//! [`grad`](shardax::grad), [`jit`](shardax::jit), [`pmap`](shardax::pmap) and the optimizers accept and return the model like
+//! any tree, so that there is no separate store of parameters.
 //!
 //! Layers have Flax NNX's names, defaults and initial weights. Losses, optimizers and schedules are Optax's.
 //!
@@ -32,9 +32,9 @@
 //! });
 //!
 //! let (x, labels) = (array([[0.0f32, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]), array([0, 1, 1, 0]));
-//! let (state, first) = step.call((state, &x, &labels))?;
-//! let (_, second) = step.call((state, &x, &labels))?;
-//! assert!(second.item::<f32>()? < first.item::<f32>()?);
+//! let (state, loss_0) = step.call((state, &x, &labels))?;
+//! let (_, loss_1) = step.call((state, &x, &labels))?;
+//! assert!(loss_1.item::<f32>()? < loss_0.item::<f32>()?);
 //! # Ok::<(), shardax::Error>(())
 //! ```
 

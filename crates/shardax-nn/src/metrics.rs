@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use crate::check::{integer, require, same_shape};
 
-/// Returns the share of rows whose largest logit is the label's: `mean(argmax(logits, -1) == labels)`.
+/// Returns the share of rows whose largest logit is the logit of the label: `mean(argmax(logits, -1) == labels)`.
 ///
 /// `logits` are `[..., classes]`, `labels` are integers `[...]`; anything else is an error.
 ///

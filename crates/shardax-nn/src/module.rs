@@ -15,12 +15,12 @@ use crate::{Filter, Kind, State};
 /// The kinds of variables that are a model's weights.
 const WEIGHTS: [&str; 3] = [kind::Param::NAME, kind::LoRAParam::NAME, kind::Frozen::NAME];
 
-/// A part of a model, or a whole one: a struct of arrays and modules.
+/// A model, or a part of one: a struct of arrays and modules.
 ///
-/// `#[derive(Module)]` implements it, and [`Tree`], its only requirement. The trait has no method `forward`: write one,
-/// with the arguments that the model needs. It borrows the model mutably if a call changes a layer, as with
-/// [`Dropout`](crate::Dropout) and [`BatchNorm`](crate::BatchNorm). A field that is configuration is a plain number or
-/// is marked `#[tree(static)]`.
+/// `#[derive(Module)]` implements this trait, and also [`Tree`], its only requirement. The trait has no method `forward`: you
+/// write one, with the arguments that your model needs. If a call changes a layer, such as a [`Dropout`](crate::Dropout) or a
+/// [`BatchNorm`](crate::BatchNorm), `forward` must borrow the model mutably. A field that is configuration must be a plain
+/// number, or be marked `#[tree(static)]`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -34,7 +34,7 @@ const WEIGHTS: [&str; 3] = [kind::Param::NAME, kind::LoRAParam::NAME, kind::Froz
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait Module: Tree {
-    /// Puts the module into training mode, as `nnx.Module.train` does: sets every field `training: bool` of it and of
+    /// Puts the module into training mode, like `nnx.Module.train`: sets every field `training: bool` of the module and of
     /// its submodules to true. New layers are in training mode.
     ///
     /// ```
@@ -51,16 +51,15 @@ pub trait Module: Tree {
         set_training(self, true);
     }
 
-    /// Puts the module into evaluation mode: sets every field `training: bool` of it and of its submodules to false.
-    /// See
-    /// [`train`](Module::train).
+    /// Puts the module into evaluation mode: sets every field `training: bool` of the module and of its submodules to false.
+    /// See [`train`](Module::train).
     fn eval(&mut self) {
         set_training(self, false);
     }
 
     /// Returns the number of elements of the weights: of [`Param`](crate::Param)s, plain arrays,
-    /// [`LoRAParam`](crate::LoRAParam)s and [`Frozen`](crate::Frozen) weights. Statistics, caches, random keys and kinds of
-    /// your own are not counted; `tree::leaves(&model)` has all arrays.
+    /// [`LoRAParam`](crate::LoRAParam)s and [`Frozen`](crate::Frozen) weights. Statistics, caches, random keys and your own
+    /// kinds are not counted; `tree::leaves(&model)` returns all arrays.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -71,9 +70,10 @@ pub trait Module: Tree {
     /// ```
     fn parameter_count(&self) -> usize {
         let flat = Flat::of(self);
-        let is_weight = |kind: Option<&str>| kind.is_none_or(|kind| WEIGHTS.contains(&kind));
         let infos = flat.def.leaf_infos();
-        infos.iter().zip(&flat.leaves).filter(|(leaf, _)| is_weight(leaf.kind)).map(|(_, array)| array.size()).sum()
+        let weights =
+            infos.iter().zip(&flat.leaves).filter(|(leaf, _)| leaf.kind.is_none_or(|kind| WEIGHTS.contains(&kind)));
+        weights.map(|(_, array)| array.size()).sum()
     }
 
     /// Returns the arrays by their key paths.
@@ -105,36 +105,38 @@ pub trait Module: Tree {
         pick(&flat, |i| chosen[i])
     }
 
-    /// Returns the structure, and for each filter the arrays that it selects and no earlier filter does. [`merge`]
-    /// combines the states again.
+    /// Returns the structure, and for each filter the arrays that it selects, except for the arrays that an earlier filter
+    /// selects. [`merge`] combines the states again.
     ///
-    /// Fails when no filter selects some array; the message names it.
+    /// Fails if no filter selects some array; the message names the array.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
     /// let layer = Linear::new(2, 3, &mut Rngs::new(0));
-    /// let (structure, [kernel, rest]) = layer.split_by(["kernel".into(), Filter::everything()])?;
-    /// assert_eq!((kernel.len(), rest.len()), (1, 1));
-    /// let layer: Linear = merge(&structure, kernel.into_iter().chain(rest).collect::<ModuleState>())?;
+    /// let (structure, [kernel, bias]) = layer.split_by(["kernel".into(), Filter::everything()])?;
+    /// assert_eq!((kernel.len(), bias.len()), (1, 1));
+    /// let layer: Linear = merge(&structure, kernel.into_iter().chain(bias).collect::<ModuleState>())?;
     /// # let _ = layer;
     /// # Ok::<(), shardax::Error>(())
     /// ```
     fn split_by<const N: usize>(&self, filters: [Filter; N]) -> Result<(TreeDef, [State; N])> {
         let flat = Flat::of(self);
         let infos = flat.def.leaf_infos();
-        let group = |(leaf, array)| filters.iter().position(|filter| filter.matches(leaf, array));
-        let groups: Vec<Option<usize>> = infos.iter().zip(&flat.leaves).map(group).collect();
-        if let Some(left) = groups.iter().position(Option::is_none) {
-            let what = format!("split_by: no filter means the array {:?}", key(&infos[left].path));
-            return Err(Error::new(ErrorKind::Value, what).help("end with `Filter::everything()` for the rest"));
+        let leaves = infos.iter().zip(&flat.leaves);
+        let groups: Vec<Option<usize>> =
+            leaves.map(|(leaf, array)| filters.iter().position(|filter| filter.matches(leaf, array))).collect();
+        if let Some(unselected) = groups.iter().position(Option::is_none) {
+            let message = format!("split_by: no filter selects the array {:?}", key(&infos[unselected].path));
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("add a filter for this array, or end with `Filter::everything()` for all remaining arrays"));
         }
         let states = std::array::from_fn(|n| pick(&flat, |i| groups[i] == Some(n)));
         Ok((flat.def, states))
     }
 
-    /// Returns this module with its arrays replaced by those of `state`: `model.with_state(&params)?.forward(x)` is
-    /// `model.apply({'params': params}, x)` in Flax. Arrays that are not in the state stay. Use it to differentiate
-    /// with respect to some of a model's arrays:
+    /// Returns this module with arrays replaced by the arrays of `state`; arrays that are not in the state do not change.
+    /// `model.with_state(&params)?.forward(x)` is Flax's `model.apply({'params': params}, x)`. Use it to differentiate with
+    /// respect to some of a model's arrays:
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -145,41 +147,42 @@ pub trait Module: Tree {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails when the state has an array that is not in this module.
+    /// Fails if the state has an array that is not in this module.
     fn with_state(&self, state: &State) -> Result<Self> {
         put(&Flat::of(self), state)?.build()
     }
 
-    /// Takes the values of a kind out of the module, as `nnx.pop` does, and returns them by their key paths: lists of them,
+    /// Removes the values of a kind from the module, like `nnx.pop`, and returns them by their key paths. Lists of this kind,
     /// such as [`Intermediate`](crate::Intermediate)s, are empty afterwards.
     ///
-    /// Fails for a kind whose variables are not lists, which a struct cannot be without.
+    /// Fails for a kind whose variables are not lists, because a struct must have all its other fields.
     fn pop<K: Kind>(&mut self) -> Result<State> {
         let flat = Flat::of(self);
         let infos = flat.def.leaf_infos();
         let is_popped: Vec<bool> = infos.iter().map(|leaf| leaf.kind == Some(K::NAME)).collect();
         let state = pick(&flat, |i| is_popped[i]);
-        let kept = (0..flat.leaves.len()).filter(|i| !is_popped[*i]).map(|i| flat.leaves[i].clone()).collect();
-        *self = Flat { leaves: kept, def: flat.def.without_lists_of_kind(K::NAME)? }.build()?;
+        let remaining = (0..flat.leaves.len()).filter(|i| !is_popped[*i]).map(|i| flat.leaves[i].clone()).collect();
+        *self = Flat { leaves: remaining, def: flat.def.without_lists_of_kind(K::NAME)? }.build()?;
         Ok(state)
     }
 
-    /// Replaces this module's arrays by those of `state`; the others stay.
+    /// Replaces arrays of this module by the arrays of `state`; arrays that are not in the state do not change.
     ///
-    /// Fails as [`with_state`](Module::with_state) does, and then changes nothing.
+    /// Fails like [`with_state`](Module::with_state), and then changes nothing.
     fn update(&mut self, state: &State) -> Result<()> {
         *self = self.with_state(state)?;
         Ok(())
     }
 }
 
+/// Sets all training flags of a module.
 fn set_training<M: Module>(module: &mut M, training: bool) {
     let mut flat = Flat::of(module);
-    let mode = |(path, value): (String, Scalar)| match value {
+    let numbers = flat.def.numbers().into_iter().map(|(path, value): (String, Scalar)| match value {
         Scalar::Bool(_) if is_mode(&path) => Scalar::Bool(training),
         other => other,
-    };
-    let changed = flat.def.with_numbers(flat.def.numbers().into_iter().map(mode)).and_then(|def| {
+    });
+    let changed = flat.def.with_numbers(numbers).and_then(|def| {
         flat.def = def;
         flat.build()
     });
@@ -188,67 +191,72 @@ fn set_training<M: Module>(module: &mut M, training: bool) {
     }
 }
 
-/// Calls `f` with the module, and returns its result with the [`Intermediate`](crate::Intermediate)s that `f` stored,
-/// which are removed from the module (`nnx.capture`). Earlier ones are dropped.
+/// Calls `f` with the module, and returns its result and the [`Intermediate`](crate::Intermediate)s that `f` stored
+/// (`nnx.capture`). These, and earlier intermediates, are removed from the module.
 ///
-/// Fails if `f` does.
+/// Fails if `f` fails.
 pub fn capture<M: Module, R: IntoOutput>(module: &mut M, f: impl FnOnce(&mut M) -> R) -> Result<(R::Output, State)> {
     module.pop::<crate::Intermediate>()?;
     let out = f(module).into_output()?;
     Ok((out, module.pop::<crate::Intermediate>()?))
 }
 
-/// Returns true if the plain number at this key path is a module's training flag.
+/// Returns true if the plain number with this key path is a module's training flag.
 pub fn is_mode(path: &str) -> bool {
     path.rsplit('.').next() == Some("training")
 }
 
-/// Returns the arrays of a tree that are chosen by position.
+/// Returns the arrays of a tree whose positions are chosen.
 pub(crate) fn pick(flat: &Flat, chosen: impl Fn(usize) -> bool) -> State {
     let leaves = flat.def.leaf_infos().into_iter().zip(&flat.leaves).enumerate().filter(|(i, _)| chosen(*i));
     State::of(leaves.map(|(_, (leaf, array))| (key(&leaf.path).to_owned(), leaf.axis_names, array.clone())))
 }
 
-/// Returns the tree with its arrays replaced by those of `state`.
+/// Returns the tree with arrays replaced by the arrays of `state`.
 pub(crate) fn put(flat: &Flat, state: &State) -> Result<Flat> {
     let mut new = flat.clone();
-    let mut found = 0;
+    let mut num_replaced = 0;
     for (leaf, key) in new.leaves.iter_mut().zip(keys(&flat.def)) {
         if let Some(array) = state.get(&key) {
             *leaf = array.clone();
-            found += 1;
+            num_replaced += 1;
         }
     }
-    if found == state.len() {
+    if num_replaced == state.len() {
         return Ok(new);
     }
     let keys = keys(&flat.def);
     let unknown = state.keys().find(|key| !keys.iter().any(|known| known == key)).unwrap_or_default();
-    Err(Error::new(ErrorKind::Type, format!("the module has no array {unknown:?}"))
-        .help("the state must be that of a module of the same structure; `capture` takes out what `sow` put aside"))
+    Err(Error::new(ErrorKind::Type, format!("the module has no array {unknown:?}")).help(
+        "pass the state of a module with the same structure; remove values that `sow` stored with `capture` first",
+    ))
 }
 
-/// Returns the key path of each leaf, without the dot in front.
+/// Returns the key path of each leaf, without the leading dot.
 pub(crate) fn keys(def: &TreeDef) -> Vec<String> {
     def.paths().iter().map(|path| key(path).to_owned()).collect()
 }
 
-/// Builds the module of this structure from these arrays.
+/// Builds a module with this structure from the arrays of `state`.
 ///
-/// Fails when an array of the structure is missing in `state`, or `state` has one that is not in the structure. The
-/// message names the first of them.
+/// Fails if an array of the structure is missing in `state`, or if `state` has an array that is not in the structure. The
+/// message names the first such array.
 pub fn merge<M: Module>(structure: &TreeDef, state: impl Borrow<State>) -> Result<M> {
     let state = state.borrow();
     let keys = keys(structure);
-    let fail = |what: String| {
-        Error::new(ErrorKind::Type, what).help("the state must be that of a module of the same structure")
-    };
     if let Some(unknown) = state.keys().find(|key| !keys.iter().any(|known| known == key)) {
-        return Err(fail(format!("merge: the structure has no array {unknown:?}")));
+        return Err(wrong_structure(format!("merge: the structure has no array {unknown:?}")));
     }
     let leaves = keys
         .iter()
-        .map(|key| state.get(key).cloned().ok_or_else(|| fail(format!("merge: the state has no array {key:?}"))))
+        .map(|key| {
+            let array = state.get(key).cloned();
+            array.ok_or_else(|| wrong_structure(format!("merge: the state has no array {key:?}")))
+        })
         .collect::<Result<Vec<_>>>()?;
     tree::unflatten(structure, &leaves)
+}
+
+fn wrong_structure(message: String) -> Error {
+    Error::new(ErrorKind::Type, message).help("pass the state of a module with the same structure")
 }

@@ -2,8 +2,8 @@
 
 use shardax::prelude::*;
 
-/// The dtypes of a whole model: of its parameters, and of its computations. [`Rngs`](crate::Rngs) pass it to every
-/// layer built with them, so the model's code is written once. A layer's builder overrides it.
+/// The dtypes of a model's parameters and computations. [`Rngs`](crate::Rngs) pass the policy to every layer that is built
+/// with them, so that you write the model's code only once. A layer's builder can override the policy.
 ///
 /// Statistics of normalization layers and the softmax of attention are always computed in float32.
 ///

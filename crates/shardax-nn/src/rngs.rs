@@ -6,10 +6,10 @@ use shardax::prelude::*;
 
 use crate::{Policy, RngCount, RngKey, Rules};
 
-/// One stream of random keys: a key, and the number of keys drawn from it. A tree.
+/// One stream of random keys: a key, and the number of keys that were drawn from it. It is a tree.
 ///
-/// [`Rngs::fork`] creates it. A layer that draws while a program runs, such as [`Dropout`](crate::Dropout), has one and
-/// takes a key from it at each call.
+/// [`Rngs::fork`] creates a stream. A layer that draws keys while a program runs, such as [`Dropout`](crate::Dropout), has
+/// a stream and draws a key from it at each call.
 #[derive(Tree, Clone, Debug)]
 pub struct RngStream {
     key: RngKey,
@@ -17,7 +17,7 @@ pub struct RngStream {
 }
 
 impl RngStream {
-    /// Creates the stream of this key.
+    /// Creates a stream from a key.
     #[track_caller]
     pub fn new(key: Array) -> Self {
         RngStream { key: key.into(), count: zeros_dtype((), DType::U32).into() }
@@ -41,11 +41,11 @@ impl RngStream {
 
 /// Streams of random keys. Each call returns a new key: the stream's key, folded with a counter.
 ///
-/// Layers draw from the stream `params`. A name without a seed of its own uses the default stream. Models built with
-/// the same seed, layer by layer in the same order, have the same weights as in Flax NNX: each layer draws as many keys
-/// as there, and [`fork`](Rngs::fork) draws the key that `nnx.Dropout(rate, rngs=rngs)` draws.
+/// Layers draw from the stream `params`. A name without its own seed uses the default stream. If you build a model with
+/// the same seed as in Flax NNX, and with its layers in the same order, it has the same weights: each layer draws the same
+/// number of keys, and [`fork`](Rngs::fork) draws the key that `nnx.Dropout(rate, rngs=rngs)` draws.
 ///
-/// It is a tree, so a compiled function can take it and return it.
+/// It is a tree, so a compiled function can accept and return it.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -102,7 +102,7 @@ impl Rngs {
         self
     }
 
-    /// Returns the policy: the dtypes of the layers built with these streams.
+    /// Returns the policy: the dtypes of layers that are built with these streams.
     pub fn policy(&self) -> Policy {
         self.policy
     }
@@ -112,13 +112,13 @@ impl Rngs {
         self.rules.clone()
     }
 
-    /// Returns the next key of the stream of this name, or of the default stream if there is none.
+    /// Returns the next key of the stream with this name, or of the default stream if there is no such stream.
     #[track_caller]
     pub fn next(&mut self, name: &str) -> Array {
         self.stream(name).next()
     }
 
-    /// Creates an independent stream from the next key of the stream of this name, for a layer that draws keys.
+    /// Creates an independent stream from the next key of the stream with this name, for a layer that draws keys.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -132,7 +132,7 @@ impl Rngs {
     }
 
     /// Creates streams for `n` copies of a layer, along a new leading dimension of their keys. The next key of each
-    /// stream is split, as `nnx.split_rngs(splits=n)` does.
+    /// stream is split, as in `nnx.split_rngs(splits=n)`.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -145,9 +145,9 @@ impl Rngs {
     pub fn split(&mut self, n: usize) -> Self {
         let mut split = self.clone();
         let streams = self.named.values_mut().zip(split.named.values_mut());
-        for (own, copies) in std::iter::once((&mut self.default, &mut split.default)).chain(streams) {
+        for (stream, copies) in std::iter::once((&mut self.default, &mut split.default)).chain(streams) {
             *copies =
-                RngStream { key: random::split(&own.next(), n).into(), count: zeros_dtype([n], DType::U32).into() };
+                RngStream { key: random::split(&stream.next(), n).into(), count: zeros_dtype([n], DType::U32).into() };
         }
         split
     }

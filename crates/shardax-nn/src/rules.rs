@@ -36,15 +36,15 @@ impl IntoAxisNames for &AxisNames {
 
 /// Sharding rules of a model's arrays: from logical names of dimensions to mesh axes.
 ///
-/// Layers name the dimensions of their parameters (`kernel_axes`), and a model those of its activations
+/// Layers name the dimensions of their parameters (`kernel_axes`), and a model names the dimensions of its activations
 /// ([`constrain`](Rules::constrain)). The rules map the names to mesh axes. Data parallel, FSDP, tensor parallel and
-/// their combinations are different rules for one model. [`Rules::default`] shards nothing.
+/// their combinations are different rules for the same model. [`Rules::default`] shards nothing.
 ///
-/// Rules are tried in order. A rule applies to the first dimension of its name, and a mesh axis shards at most one
-/// dimension of an array. So a later rule of the same name applies where the axes of the earlier one are taken.
+/// Rules are tried in order. A rule applies to the first dimension with its name, and a mesh axis shards at most one
+/// dimension of an array. Therefore a later rule with the same name applies if the axes of the earlier rule are already used.
 /// Dimensions without a rule are not sharded. These are Flax's `logical_axis_rules`.
 ///
-/// Some layers communicate explicitly where the rules shard them: [`Pipeline`](crate::Pipeline) along its layers,
+/// Some layers communicate explicitly if the rules shard them: [`Pipeline`](crate::Pipeline) along its layers,
 /// [`MultiHeadAttention`](crate::MultiHeadAttention) along its
 /// [sequence](crate::MultiHeadAttentionBuilder::sequence_axis), [`MixtureOfExperts`](crate::MixtureOfExperts) along
 /// `expert`.
@@ -90,7 +90,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Creates rules over `mesh`: a logical name with a mesh axis, several as a tuple, or `None`.
+    /// Creates rules over `mesh`: pairs of a logical name and a mesh axis, a tuple of axes, or `None`.
     pub fn new<A: IntoDimSpec>(mesh: &Mesh, rules: impl IntoIterator<Item = (&'static str, A)>) -> Self {
         let rules = rules.into_iter().map(|(name, axes)| (name, axes.into_dim_spec())).collect();
         Rules { mesh: Some(mesh.clone()), rules }
@@ -102,7 +102,7 @@ impl Rules {
         self
     }
 
-    /// Adds a rule: dimensions with this name are not split.
+    /// Adds a rule for dimensions that are not split.
     pub fn replicated(self, name: &'static str) -> Self {
         self.and(name, DimSpec::None)
     }
@@ -116,29 +116,32 @@ impl Rules {
     pub fn spec(&self, names: impl IntoAxisNames) -> PartitionSpec {
         let names = names.into_axis_names();
         let mut dims = vec![DimSpec::None; names.len()];
-        let mut done = vec![false; names.len()];
+        let mut has_rule = vec![false; names.len()];
         for (name, spec) in self.rules.iter() {
-            let free = |dims: &[DimSpec]| spec.axes().iter().all(|axis| dims.iter().all(|d| !d.axes().contains(axis)));
-            if let Some(at) = names.iter().position(|n| n.as_ref() == Some(name))
-                && !done[at]
-                && free(&dims)
+            let uses_free_axes = spec.axes().iter().all(|axis| dims.iter().all(|d| !d.axes().contains(axis)));
+            if let Some(index) = names.iter().position(|n| n.as_ref() == Some(name))
+                && !has_rule[index]
+                && uses_free_axes
             {
-                dims[at] = spec.clone();
-                done[at] = true;
+                dims[index] = spec.clone();
+                has_rule[index] = true;
             }
         }
         PartitionSpec::new(dims)
     }
 
-    /// Returns the mesh axis that shards dimensions of this name; `None` if no rule shards them, or over one device
-    /// alone. Layers that communicate over it by name (a pipeline, a ring, experts) need one axis: several are an
-    /// error, and so is an axis that is not in the mesh.
+    /// Returns the mesh axis that shards dimensions of this name, or `None` if no rule shards them over several devices.
+    /// Layers that communicate over this axis by name (a pipeline, a ring, experts) need a single axis.
+    ///
+    /// Fails if the rule has several axes, or an axis that is not in the mesh.
     #[track_caller]
     pub fn axis(&self, name: &str) -> Result<Option<AxisName>> {
         let Some(mesh) = &self.mesh else { return Ok(None) };
         let spec = self.rules.iter().find(|rule| rule.0 == name).map(|rule| rule.1.clone()).unwrap_or_default();
         if let Some(unknown) = spec.axes().iter().find(|axis| mesh.axis_size(**axis).is_none()) {
-            return value_error(format!("Rules: {name:?} goes over the axis {unknown}, which {mesh:?} has not"));
+            return value_error(format!(
+                "Rules: {name:?} is sharded over the axis {unknown}, which is not in {mesh:?}"
+            ));
         }
         let split: Vec<AxisName> =
             spec.axes().iter().copied().filter(|axis| mesh.axis_size(*axis).is_some_and(|size| size > 1)).collect();
@@ -149,19 +152,19 @@ impl Rules {
         }
     }
 
-    /// Returns the mesh axes that shard rows alone: those of the dimension `batch` that no other rule uses, except axes
-    /// that are manual already.
+    /// Returns the mesh axes that only shard rows: the axes of the dimension `batch` that no other rule uses, except for axes
+    /// that are already manual.
     pub(crate) fn row_axes(&self) -> Vec<AxisName> {
         let Some(mesh) = &self.mesh else { return Vec::new() };
-        let others = || self.rules.iter().filter(|rule| rule.0 != BATCH).flat_map(|rule| rule.1.axes());
+        let used: Vec<AxisName> =
+            self.rules.iter().filter(|rule| rule.0 != BATCH).flat_map(|rule| rule.1.axes().iter().copied()).collect();
         let manual = manual_axes();
-        let alone = |axis: &AxisName| {
-            mesh.axis_size(*axis).is_some_and(|size| size > 1) && !manual.contains(axis) && others().all(|a| a != axis)
-        };
-        self.spec([BATCH]).axes(0).iter().copied().filter(alone).collect()
+        let spec = self.spec([BATCH]);
+        let axes = spec.axes(0).iter().copied().filter(|axis| mesh.axis_size(*axis).is_some_and(|size| size > 1));
+        axes.filter(|axis| !manual.contains(axis) && !used.contains(axis)).collect()
     }
 
-    /// Returns the place of the devices that shard dimensions of this name.
+    /// Returns how dimensions of this name are sharded.
     #[track_caller]
     pub(crate) fn place(&self, name: &str) -> Result<Place> {
         Ok(match (self.axis(name)?, &self.mesh) {
@@ -176,40 +179,38 @@ impl Rules {
         Some(NamedSharding::new(self.mesh.as_ref()?, self.spec(names)))
     }
 
-    /// Returns the sharding of each array of a model, an optimizer or any tree, by the names that layers gave. Arrays
-    /// without names are replicated. `jit` takes the result as `in_shardings` and `out_shardings`, and so does
+    /// Returns the sharding of each array of a model, an optimizer or any other tree, from the names that layers chose. Arrays
+    /// without names are replicated. You can pass the result to `in_shardings` and `out_shardings` of `jit`, and to
     /// `device_put`.
     pub fn shardings<T: Tree>(&self, tree: &T) -> Result<LeafTree<Option<Sharding>>> {
-        self.of(&tree::structure(tree))
-    }
-
-    fn of(&self, def: &TreeDef) -> Result<LeafTree<Option<Sharding>>> {
-        let sharding = |names: Option<AxisNames>| {
-            let spec = names.map(|names| self.spec(&names)).unwrap_or_default();
+        let def = tree::structure(tree);
+        let shardings = def.leaf_infos().into_iter().map(|leaf| {
+            let spec = leaf.axis_names.map(|names| self.spec(&names)).unwrap_or_default();
             Some(Sharding::from(NamedSharding::new(self.mesh.as_ref()?, spec)))
-        };
-        LeafTree::try_new(def, def.leaf_infos().into_iter().map(|leaf| sharding(leaf.axis_names)).collect())
+        });
+        LeafTree::try_new(&def, shardings.collect())
     }
 
-    /// Runs `make` (for a model, or a whole training state) in one compiled program whose results are sharded by the
-    /// rules. No device ever holds more than its shards.
+    /// Runs `make`, which creates a model or a training state, in one compiled program whose results are sharded by the
+    /// rules. No device ever stores more than its shards.
     ///
-    /// Fails if a dimension is not evenly divisible; the message has the key path.
+    /// Fails if a dimension is not evenly divisible; the message contains the key path.
     #[track_caller]
     pub fn init<M: Tree>(&self, make: impl Function<(), Output = M> + Clone) -> Result<M> {
         let shapes = eval_shape(make.clone(), ())?;
         jit(make).out_shardings(&self.shardings(&shapes)?).call(())
     }
 
-    /// Moves the arrays of the tree to the devices given by the rules.
+    /// Moves the arrays of a tree to devices as the rules say.
     #[track_caller]
     pub fn device_put<T: Tree>(&self, tree: &T) -> Result<T> {
         device_put(tree, &self.shardings(tree)?)
     }
 
-    /// Constrains the sharding of `x` and of its gradient, in a compiled function; over mesh axes of type
-    /// [`Explicit`](AxisType::Explicit) it is [`reshard`], which leaves a dimension whole that they do not divide, such as the
-    /// batch of one prompt. In a `shard_map` over some axes the constraint applies to the others. Without a mesh, and where all axes are manual (as in `pmap`), `x` is returned.
+    /// Constrains the sharding of `x` and of its gradient in a compiled function. Over mesh axes of type
+    /// [`Explicit`](AxisType::Explicit) this is a [`reshard`], but a dimension that the axes do not divide is not split (for
+    /// example, the batch of a single prompt). In a `shard_map` over some axes, the constraint applies to the other axes. Without
+    /// a mesh, or if all axes are manual (as in `pmap`), this returns `x`.
     #[track_caller]
     pub fn constrain(&self, x: impl ArrayLike, names: impl IntoAxisNames) -> Array {
         let x = x.into_array();
@@ -218,66 +219,68 @@ impl Rules {
         if get_mesh().is_some_and(|context| !manual.is_empty() && manual.len() == context.axes().len()) {
             return x;
         }
-        let auto = |dim: &DimSpec| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect();
-        let spec = PartitionSpec::new(self.spec(names).dims().iter().map(auto));
+        let spec = with_axes(&self.spec(names), |axis| !manual.contains(&axis));
         let context = get_abstract_mesh().filter(|context| context.axes() == mesh.axes());
         let context = context.as_ref().unwrap_or_else(|| mesh.abstract_mesh());
         if context.axes_of_type(AxisType::Explicit).next().is_none() {
             return with_sharding_constraint(x, &NamedSharding::new(mesh, spec));
         }
-        let of_type = |ty: AxisType| {
-            let own = |dim: &DimSpec| {
-                DimSpec::Axes(dim.axes().iter().filter(|a| context.axis_type(**a) == Some(ty)).copied().collect())
-            };
-            PartitionSpec::new(spec.dims().iter().map(own))
-        };
-        // More entries than dimensions are an error of `reshard`.
-        let divided = |(dim, n): (&DimSpec, &usize)| {
+        // Axes of both types may split `x`: explicit axes by a reshard, and the others by a constraint.
+        let explicit = with_axes(&spec, |axis| context.axis_type(axis) == Some(AxisType::Explicit));
+        let auto = with_axes(&spec, |axis| context.axis_type(axis) == Some(AxisType::Auto));
+        // If the spec has more entries than `x` has dimensions, `reshard` returns an error.
+        let sizes = x.shape().iter().chain(std::iter::repeat(&0));
+        let explicit = PartitionSpec::new(explicit.dims().iter().zip(sizes).map(|(dim, n)| {
             let parts = dim.axes().iter().filter_map(|axis| context.axis_size(*axis)).product();
             if n.is_multiple_of(parts) { dim.clone() } else { DimSpec::None }
-        };
-        let explicit = of_type(AxisType::Explicit);
-        let explicit =
-            PartitionSpec::new(explicit.dims().iter().zip(x.shape().iter().chain(std::iter::repeat(&0))).map(divided));
+        }));
         let x = match manual.is_empty() || explicit.len() > x.ndim() {
             true => reshard(x, &NamedSharding::new(mesh, explicit)),
             false => {
-                let to = Typed::of_spec(context, &explicit, x.ndim());
-                reshard(x, to)
+                let target = Typed::of_spec(context, &explicit, x.ndim());
+                reshard(x, target)
             }
         };
-        match of_type(AxisType::Auto) {
-            auto if auto.all_axes().next().is_some() => with_sharding_constraint(x, &NamedSharding::new(mesh, auto)),
-            _ => x,
+        match auto.all_axes().next() {
+            Some(_) => with_sharding_constraint(x, &NamedSharding::new(mesh, auto)),
+            None => x,
         }
     }
+}
+
+/// Returns the spec with only the axes that `keep` accepts.
+fn with_axes(spec: &PartitionSpec, keep: impl Fn(AxisName) -> bool) -> PartitionSpec {
+    let dims = spec.dims().iter();
+    PartitionSpec::new(dims.map(|dim| dim.axes().iter().copied().filter(|axis| keep(*axis)).collect::<DimSpec>()))
 }
 
 /// The logical name of the batch dimension.
 const BATCH: &str = "batch";
 
-/// The devices that something is sharded over.
+/// The way in which a dimension is sharded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// No sharding.
+    /// It is not sharded.
     Whole,
     /// A manual axis: each device has its shard.
     Manual(AxisName),
-    /// An axis managed by the compiler, until a `shard_map` makes it manual.
+    /// An axis that the compiler partitions, until a `shard_map` makes it manual.
     Auto(Mesh, AxisName),
 }
 
-/// Returns the axes that one of the arrays varies over, and `axis`.
+/// Returns the axes over which at least one of the arrays varies, and `axis`.
 pub(crate) fn axes_of<T: Tree>(tree: &T, axis: AxisName) -> AxisSet {
     tree::leaves(tree).iter().map(Array::vma).fold(axis_index(axis).vma(), |all, vma| all.union(&vma))
 }
 
-/// Casts every array to vary over these axes. Gradients of a loop's operands are then summed over devices once, after
-/// the loop, and not in each of its steps.
+/// Casts every array to vary over these axes. Gradients of a loop's operands are then summed over devices only once, after
+/// the loop, instead of in each of its steps.
 pub(crate) fn varying<T: Tree>(tree: T, axes: &AxisSet) -> Result<T> {
-    let cast = |x: Array| match axes.minus(&x.vma()) {
-        missing if missing.is_empty() => x,
-        missing => pcast(x, &missing.iter().collect::<Vec<_>>()[..]),
-    };
-    tree::map(cast, tree)
+    tree::map(
+        |x: Array| match axes.minus(&x.vma()) {
+            missing if missing.is_empty() => x,
+            missing => pcast(x, &missing.iter().collect::<Vec<_>>()[..]),
+        },
+        tree,
+    )
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// A function that is equal only to copies of itself.
+/// A function that only equals its clones, because closures cannot be compared.
 pub(crate) struct Shared<F: ?Sized>(pub(crate) Arc<F>);
 
 impl<F: ?Sized> Clone for Shared<F> {

@@ -8,9 +8,9 @@ use shardax::prelude::*;
 use shardax::tree::{AxisNames, Flat, Metadata, Node, Unflatten, flatten_named, unflatten_named};
 use shardax::{Error, ErrorKind};
 
-/// The arrays of a module, or some of them, sorted by their key paths, such as `conv1.kernel`. A tree.
+/// The arrays of a module, or some of them, sorted by their key paths, such as `conv1.kernel`. It is a tree.
 ///
-/// It retains the names of the arrays' dimensions, so that [`Rules`](crate::Rules) shard derived trees, such as the
+/// It also stores the names of the arrays' dimensions, so that [`Rules`](crate::Rules) shard derived trees, such as the
 /// state of an optimizer, like the model.
 ///
 /// ```
@@ -41,21 +41,21 @@ impl State {
 
     /// Returns a mutable reference to the array at this key path.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Array> {
-        let at = self.find(key).ok()?;
-        Some(&mut self.arrays[at])
+        let index = self.find(key).ok()?;
+        Some(&mut self.arrays[index])
     }
 
     /// Puts an array at this key path, and returns the previous one.
     pub fn insert(&mut self, key: impl Into<String>, array: Array) -> Option<Array> {
         let key = key.into();
         match self.find(&key) {
-            Ok(at) => Some(std::mem::replace(&mut self.arrays[at], array)),
-            Err(at) => {
+            Ok(index) => Some(std::mem::replace(&mut self.arrays[index], array)),
+            Err(index) => {
                 let mut keys = self.keys.to_vec();
-                keys.insert(at, key);
+                keys.insert(index, key);
                 let mut names = self.names.to_vec();
-                names.insert(at, None);
-                self.arrays.insert(at, array);
+                names.insert(index, None);
+                self.arrays.insert(index, array);
                 (self.keys, self.names) = (keys.into(), names.into());
                 None
             }
@@ -64,11 +64,10 @@ impl State {
 
     /// Removes the array at this key path, and returns it.
     pub fn remove(&mut self, key: &str) -> Option<Array> {
-        let at = self.find(key).ok()?;
-        let others = |i: usize| i != at;
-        self.keys = (0..self.len()).filter(|i| others(*i)).map(|i| self.keys[i].clone()).collect();
-        self.names = (0..self.names.len()).filter(|i| others(*i)).map(|i| self.names[i].clone()).collect();
-        Some(self.arrays.remove(at))
+        let index = self.find(key).ok()?;
+        self.keys = (0..self.len()).filter(|i| *i != index).map(|i| self.keys[i].clone()).collect();
+        self.names = (0..self.names.len()).filter(|i| *i != index).map(|i| self.names[i].clone()).collect();
+        Some(self.arrays.remove(index))
     }
 
     /// Returns true if there is an array at this key path.
@@ -101,6 +100,7 @@ impl State {
         self.arrays.is_empty()
     }
 
+    /// Returns the index of a key path, or the index at which it would be inserted.
     fn find(&self, key: &str) -> std::result::Result<usize, usize> {
         self.keys.binary_search_by(|k| k.as_str().cmp(key))
     }
@@ -108,20 +108,20 @@ impl State {
     /// Builds the state of these entries. The last entry of a key wins.
     pub(crate) fn of(entries: impl IntoIterator<Item = (String, Option<AxisNames>, Array)>) -> Self {
         let sorted: BTreeMap<_, _> = entries.into_iter().map(|(key, names, array)| (key, (names, array))).collect();
-        let (mut keys, mut all, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, (names, array)) in sorted {
+        let (mut keys, mut names, mut arrays) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, (dim_names, array)) in sorted {
             keys.push(key);
-            all.push(names);
+            names.push(dim_names);
             arrays.push(array);
         }
-        State { keys: keys.into(), names: all.into(), arrays }
+        State { keys: keys.into(), names: names.into(), arrays }
     }
 }
 
 impl Index<&str> for State {
     type Output = Array;
 
-    /// Panics if there is no array at this key path, as a map does; [`State::get`] does not.
+    /// Panics if there is no array at this key path, like a map. [`State::get`] returns `None` instead.
     fn index(&self, key: &str) -> &Array {
         match self.get(key) {
             Some(array) => array,

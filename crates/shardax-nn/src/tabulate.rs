@@ -21,9 +21,9 @@ struct Row {
     bytes: usize,
 }
 
-/// Returns a table of the modules that have arrays of their own: key path, type, the names, dtypes, shapes and
-/// shardings of the arrays, their kind, and their numbers of elements and bytes; then the totals, of each kind and of
-/// all.
+/// Returns a table of the modules that directly contain arrays. Each line has the key path and type of the module; the names,
+/// dtypes, shapes and shardings of its arrays; their kind; and their numbers of elements and bytes. The totals of each kind
+/// and of all kinds follow.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -37,28 +37,8 @@ struct Row {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn tabulate<M: Module>(model: &M) -> String {
-    let flat = Flat::of(model);
-    let mut rows: Vec<Row> = Vec::new();
-    for (leaf, array) in flat.def.leaf_infos().into_iter().zip(&flat.leaves) {
-        let path = key(&leaf.path);
-        let (path, name) = path.rsplit_once('.').unwrap_or(("", path));
-        let (owner, kind) = (leaf.owner.unwrap_or_default(), leaf.kind.unwrap_or(kind::Param::NAME));
-        let new = !rows.last().is_some_and(|row| row.path == path && row.kind == kind);
-        if new {
-            rows.push(Row { path: path.to_owned(), owner, kind, arrays: Vec::new(), elements: 0, bytes: 0 });
-        }
-        let Some(row) = rows.last_mut() else { continue };
-        let split = array.sharding().ok().and_then(|s| s.spec().ok().map(|spec| spec.trimmed()));
-        let split = split.filter(|spec| !spec.is_empty()).map(|spec| format!(" {spec:?}")).unwrap_or_default();
-        row.arrays.push(format!("{name}: {}{split}", array.type_name()));
-        row.elements += array.size();
-        row.bytes += array.size() * array.dtype().byte_size();
-    }
-    let line = |row: &Row| {
-        let arrays = row.arrays.join(", ");
-        [row.path.clone(), row.owner.to_owned(), arrays, row.kind.to_owned(), grouped(row.elements), bytes(row.bytes)]
-    };
-    let lines: Vec<[String; 6]> = [HEADS.map(str::to_owned)].into_iter().chain(rows.iter().map(line)).collect();
+    let rows = rows(model);
+    let lines: Vec<[String; 6]> = [HEADS.map(str::to_owned)].into_iter().chain(rows.iter().map(Row::cells)).collect();
     let mut out = String::new();
     let widths: [usize; 6] =
         std::array::from_fn(|i| lines.iter().map(|line| line[i].chars().count()).max().unwrap_or_default());
@@ -70,19 +50,50 @@ pub fn tabulate<M: Module>(model: &M) -> String {
     let mut kinds: Vec<&'static str> = rows.iter().map(|row| row.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let total = |of: &dyn Fn(&Row) -> bool| {
-        let chosen = || rows.iter().filter(|row| of(row));
-        (chosen().map(|row| row.elements).sum(), chosen().map(|row| row.bytes).sum())
-    };
+    // With a single kind, its total would equal the total of all.
     if kinds.len() > 1 {
         for kind in kinds {
-            let (elements, size) = total(&|row| row.kind == kind);
-            let _ = writeln!(out, "Total {kind}: {} ({})", grouped(elements), bytes(size));
+            let total = total(rows.iter().filter(|row| row.kind == kind));
+            let _ = writeln!(out, "Total {kind}: {total}");
         }
     }
-    let (elements, size) = total(&|_| true);
-    let _ = writeln!(out, "Total Parameters: {} ({})", grouped(elements), bytes(size));
+    let _ = writeln!(out, "Total Parameters: {}", total(&rows));
     out
+}
+
+/// Returns a row for each kind of arrays of each module that directly contains arrays.
+fn rows<M: Module>(model: &M) -> Vec<Row> {
+    let flat = Flat::of(model);
+    let mut rows: Vec<Row> = Vec::new();
+    for (leaf, array) in flat.def.leaf_infos().into_iter().zip(&flat.leaves) {
+        let path = key(&leaf.path);
+        let (path, name) = path.rsplit_once('.').unwrap_or(("", path));
+        let (owner, kind) = (leaf.owner.unwrap_or_default(), leaf.kind.unwrap_or(kind::Param::NAME));
+        let new = !rows.last().is_some_and(|row| row.path == path && row.kind == kind);
+        if new {
+            rows.push(Row { path: path.to_owned(), owner, kind, arrays: Vec::new(), elements: 0, bytes: 0 });
+        }
+        let Some(row) = rows.last_mut() else { continue };
+        let spec = array.sharding().ok().and_then(|s| s.spec().ok().map(|spec| spec.trimmed()));
+        let spec = spec.filter(|spec| !spec.is_empty()).map(|spec| format!(" {spec:?}")).unwrap_or_default();
+        row.arrays.push(format!("{name}: {}{spec}", array.type_name()));
+        row.elements += array.size();
+        row.bytes += array.size() * array.dtype().byte_size();
+    }
+    rows
+}
+
+impl Row {
+    fn cells(&self) -> [String; 6] {
+        let (owner, kind) = (self.owner.to_owned(), self.kind.to_owned());
+        [self.path.clone(), owner, self.arrays.join(", "), kind, grouped(self.elements), bytes(self.bytes)]
+    }
+}
+
+/// Formats the numbers of elements and bytes of rows.
+fn total<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
+    let sums = rows.into_iter().fold((0, 0), |sums, row| (sums.0 + row.elements, sums.1 + row.bytes));
+    format!("{} ({})", grouped(sums.0), bytes(sums.1))
 }
 
 /// Formats a number with thousands separators: `60,362`.

@@ -9,8 +9,8 @@ use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use crate::Module;
 
-/// The kind of an array of a model. A field that is an [`Array`] is a [`Param`]; other kinds are types, predefined or a
-/// user's own:
+/// The kind of an array of a model. A field of type [`Array`] is a [`Param`]. Other kinds are types, either predefined or your
+/// own:
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -30,7 +30,7 @@ use crate::Module;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait Kind: 'static {
-    /// The kind's name in errors and tables. Kinds of one name are one kind.
+    /// The kind's name in errors and tables. Kinds with the same name are the same kind.
     const NAME: &'static str;
 }
 
@@ -53,7 +53,7 @@ pub mod kind {
     kinds! {
         /// Trainable parameters.
         Param;
-        /// Running statistics, such as those of [`BatchNorm`](crate::BatchNorm).
+        /// Running statistics, such as the mean and variance of [`BatchNorm`](crate::BatchNorm).
         BatchStat;
         /// State between calls, such as the keys and values of attention.
         Cache;
@@ -80,11 +80,11 @@ pub struct Variable<K, T = Array> {
 
 /// A trainable parameter. A field that is a plain [`Array`] is one too.
 pub type Param<T = Array> = Variable<kind::Param, T>;
-/// Running statistics: no optimizer updates them, and no gradient is taken.
+/// Running statistics, which have no gradient and which no optimizer updates.
 pub type BatchStat<T = Array> = Variable<kind::BatchStat, T>;
 /// State between calls.
 pub type Cache<T = Array> = Variable<kind::Cache, T>;
-/// Frozen weights, a whole module or one array: `Frozen<Encoder>`.
+/// Frozen weights, an entire module or one array: `Frozen<Encoder>`.
 pub type Frozen<T = Array> = Variable<kind::Frozen, T>;
 /// A matrix of a low-rank adaptation.
 pub type LoRAParam<T = Array> = Variable<kind::LoRAParam, T>;
@@ -109,7 +109,7 @@ impl<K, T> Variable<K, T> {
     }
 }
 
-/// A variable type is usable as its kind: `Filter::of::<BatchStat>()`.
+/// You can use the type of a variable as its kind: `Filter::of::<BatchStat>()`.
 impl<K: Kind, T: 'static> Kind for Variable<K, T> {
     const NAME: &'static str = K::NAME;
 }

@@ -73,7 +73,7 @@ fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
     let again: Block = merge(&structure, params.into_iter().chain(stats).chain(rest).collect::<State>())?;
     assert_eq!(again.out.kernel.to_vec::<f32>()?, model.out.kernel.to_vec::<f32>()?);
     let message = model.split_by([Filter::of::<Param>()]).unwrap_err().to_string();
-    assert!(message.contains("no filter means the array \"frozen.kernel\""), "{message}");
+    assert!(message.contains("no filter selects the array \"frozen.kernel\""), "{message}");
 
     let mut changed = model.clone();
     changed.update(&[("out.bias", ones([2]))].into_iter().collect())?;

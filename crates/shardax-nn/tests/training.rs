@@ -266,7 +266,7 @@ fn losses_reject_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
     // One-hot labels for indices, and indices for probabilities.
     assert!(rejected(integer(one_hot(array([0, 1]), 3))).contains("labels must be class indices, one for each row"));
     let indices = rejected(softmax_cross_entropy(zeros([2, 2]), array([0, 1])));
-    assert!(indices.contains("`one_hot(labels, classes)` makes probabilities"), "{indices}");
+    assert!(indices.contains("convert them with `one_hot(labels, classes)`"), "{indices}");
     // Channels first.
     let layer = Conv::new(3, 4, [3, 3], &mut Rngs::new(0));
     let first = rejected(layer.forward(ones([2, 3, 8, 8])));

@@ -8,7 +8,7 @@ use crate::check::value_error;
 /// keys]`. The result is `[..., 1, queries, keys]` of booleans; the dimension of size 1 broadcasts over the heads.
 ///
 /// `pairwise` combines the two elements of a pair. With `multiply`, as in Flax, the key is visible if both are nonzero.
-/// A result that is not boolean counts as true where it is nonzero.
+/// If the result is not boolean, nonzero elements count as true.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -29,8 +29,8 @@ pub fn make_attention_mask(
     pairwise(query.expand_dims(-1), key.expand_dims(-2)).expand_dims(-3).astype(DType::Bool)
 }
 
-/// Returns the causal mask, `[..., 1, length, length]` of booleans for `x` of `[..., length]`: no query attends to a
-/// later key.
+/// Returns the causal mask, `[..., 1, length, length]` of booleans for `x` of shape `[..., length]`: no query attends to
+/// a later key.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -41,17 +41,18 @@ pub fn make_attention_mask(
 #[track_caller]
 pub fn make_causal_mask(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    let places = arange(0..x.shape().last().copied().unwrap_or(0) as i32).broadcast_to(x.shape());
-    make_attention_mask(&places, &places, |q, k| q.greater_equal(k))
+    let positions = arange(0..x.shape().last().copied().unwrap_or(0) as i32).broadcast_to(x.shape());
+    make_attention_mask(&positions, &positions, |q, k| q.greater_equal(k))
 }
 
-/// Combines masks with a logical and; returns `None` if there are none. The masks have one rank, and are broadcast.
+/// Combines masks with a logical and, or returns `None` if there are no masks. The masks must have the same rank, and are
+/// broadcast against each other.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let padding = make_attention_mask(array([[1, 1, 0]]), array([[1, 1, 0]]), multiply);
-/// let both = combine_masks([Some(padding), Some(make_causal_mask(ones([1, 3]))), None])?.expect("two masks");
-/// assert_eq!(both.get((0, 0, 1)).to_vec::<bool>()?, [true, true, false]);
+/// let mask = combine_masks([Some(padding), Some(make_causal_mask(ones([1, 3]))), None])?.expect("two masks");
+/// assert_eq!(mask.get((0, 0, 1)).to_vec::<bool>()?, [true, true, false]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]

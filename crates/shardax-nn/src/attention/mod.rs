@@ -24,8 +24,9 @@ use crate::layers::promoted;
 /// Scaled dot-product attention, `softmax(q kᵀ / sqrt(depth)) v` for each head. [`AttentionOptions`] adds masks and
 /// more.
 ///
-/// `query` is `[..., queries, heads, depth]`, `key` and `value` are `[..., keys, key heads, depth]`, where the heads of the
-/// query are a multiple of those of the keys; the result is like `query`. Scores and their softmax are in float32.
+/// `query` is `[..., queries, heads, depth]`, and `key` and `value` are `[..., keys, key heads, depth]`. The number of heads
+/// must be a multiple of the number of key heads. The result has the shape of `query`. Scores and their softmax are
+/// computed in float32.
 ///
 /// Source: [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762).
 ///
@@ -47,7 +48,7 @@ pub fn dot_product_attention(query: impl ArrayLike, key: impl ArrayLike, value: 
 /// let x = random::normal(random::key(0), [2, 6, 4, 8]);
 /// let options = AttentionOptions::new().is_causal(true).local_window_size(3, 0);
 /// let y = options.dot_product_attention(&x, &x, &x);
-/// // The first position sees itself alone.
+/// // The first position only attends to itself.
 /// assert!(allclose(y.get((.., 0)), x.get((.., 0)), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -78,13 +79,13 @@ impl AttentionOptions {
         AttentionOptions::default()
     }
 
-    /// Adds a bias to the scores: broadcastable to `[..., heads, queries, keys]`.
+    /// Adds a bias to the scores. It must broadcast to `[..., heads, queries, keys]`.
     pub fn bias(mut self, bias: impl ArrayLike) -> Self {
         self.bias = Some(bias.into_array());
         self
     }
 
-    /// Sets the mask of visible keys: booleans, or numbers of which nonzero is true, broadcastable to `[..., heads,
+    /// Sets the mask of visible keys: booleans, or numbers where nonzero means visible. It must broadcast to `[..., heads,
     /// queries, keys]`.
     pub fn mask(mut self, mask: impl ArrayLike) -> Self {
         self.mask = Some(mask.into_array());
@@ -116,15 +117,15 @@ impl AttentionOptions {
         self
     }
 
-    /// Sets the segments of queries and of keys, integers of the batch's shape and their length. A query attends only
-    /// to the keys of its own segment. Use it to pack several texts into one row, and for padding, which is a segment
-    /// too.
+    /// Sets the segment of each query and of each key, as integers `[..., queries]` and `[..., keys]`. A query only
+    /// attends to keys of the same segment. You can use segments to pack several texts into one row, and to mask padding
+    /// by giving it a segment.
     pub fn segment_ids(mut self, queries: impl ArrayLike, keys: impl ArrayLike) -> Self {
         self.segment_ids = Some((queries.into_array(), keys.into_array()));
         self
     }
 
-    /// Restricts attention to this many keys before the query's own position, and this many after it.
+    /// Restricts attention to `left` keys before the query's position and `right` keys after it.
     pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
         self.local_window_size = Some((left, right));
         self
@@ -136,7 +137,7 @@ impl AttentionOptions {
         self
     }
 
-    /// Adds a score to the softmax of each head's queries, `[heads]`, which takes a share of the weights and adds nothing
+    /// Adds a score to the softmax of each head's queries, `[heads]`. The score takes a share of the weights and adds nothing
     /// to the result.
     ///
     /// ```
@@ -152,13 +153,13 @@ impl AttentionOptions {
         self
     }
 
-    /// Zeroes each weight with probability `rate`, between 0 and 1, and scales the others so that the mean is
-    /// unchanged.
+    /// Zeroes each weight with probability `rate`, between 0 and 1, and scales the other weights so that the mean does not
+    /// change.
     pub fn dropout(self, rate: f64, key: &Array) -> Self {
         self.dropout_rate(rate).dropout_key(key)
     }
 
-    /// Sets the key of a layer's dropout; the layer sets the rate. Without a key nothing is dropped.
+    /// Sets the random key of a layer's dropout; the layer sets the rate. Without a key, nothing is dropped.
     pub fn dropout_key(mut self, key: &Array) -> Self {
         self.dropout_key = Some(key.clone());
         self
@@ -189,11 +190,11 @@ impl AttentionOptions {
         self
     }
 
-    /// Sets the implementation. By default it is chosen by platform, dtypes and size: on NVIDIA GPUs cuDNN's kernels for
-    /// bfloat16 and float16, on TPUs [`Flash`](Implementation::Flash) from 1,024 queries and keys on,
-    /// [`Blockwise`](Implementation::Blockwise) where the scores of a device are larger than 4 GiB, and otherwise operations
-    /// of XLA, or a kernel in Rust on CPU. A warning says where cuDNN or flash attention does not apply, and why; with
-    /// [`Cudnn`](Implementation::Cudnn) or [`Flash`](Implementation::Flash) that is an error of the compilation.
+    /// Sets the implementation. The default depends on platform, dtypes and size: cuDNN's kernels on NVIDIA GPUs for
+    /// bfloat16 and float16, [`Flash`](Implementation::Flash) on TPUs from 1,024 queries and keys on,
+    /// [`Blockwise`](Implementation::Blockwise) if the scores of a device are larger than 4 GiB, and otherwise XLA's
+    /// operations, or a kernel in Rust on CPU. If cuDNN or flash attention does not apply, a warning says why. If you choose
+    /// [`Cudnn`](Implementation::Cudnn) or [`Flash`](Implementation::Flash) yourself, compiling fails instead.
     ///
     /// ```
     /// use shardax_nn::Implementation;
@@ -210,15 +211,15 @@ impl AttentionOptions {
         self
     }
 
-    /// Sets the sharding of the result, and so of the queries, over batch and heads. A program that the compiler splits
-    /// over devices calls the kernels of GPUs and TPUs only if it is known: the compiler would gather their operands. Positions and
-    /// depths must be whole.
+    /// Sets the sharding of the result, and therefore of the queries, over batch and heads. In a program that the compiler
+    /// partitions, the kernels of GPUs and TPUs are only called if this sharding is known, because the compiler would
+    /// otherwise gather their operands. Positions and depths must not be split.
     pub fn out_sharding(mut self, sharding: &NamedSharding) -> Self {
         self.out_sharding = Some(sharding.clone());
         self
     }
 
-    /// Fills the options that are not set with those of the layer.
+    /// Fills the options that are not set with the layer's options.
     pub(crate) fn or(mut self, layer: AttentionOptions) -> Self {
         self.is_causal |= layer.is_causal;
         self.scale = self.scale.or(layer.scale);
@@ -237,14 +238,14 @@ impl AttentionOptions {
     pub(crate) fn seen_from(mut self, start: &Array, queries: usize, keys: usize) -> Self {
         let query = start + arange(0..queries as i32).expand_dims(1);
         let key = arange(0..keys as i32);
-        let mut seen = query.greater_equal(&key);
+        let mut visible = query.greater_equal(&key);
         if let Some((left, _)) = self.local_window_size.take() {
-            seen = seen & query.less_equal(key + left.min(keys) as i32);
+            visible = visible & query.less_equal(key + left.min(keys) as i32);
         }
         self.is_causal = false;
         self.mask = Some(match self.mask {
-            Some(mask) => mask.astype(DType::Bool) & seen,
-            None => seen,
+            Some(mask) => mask.astype(DType::Bool) & visible,
+            None => visible,
         });
         self
     }
@@ -259,8 +260,8 @@ impl AttentionOptions {
         }
     }
 
-    /// Returns the result and the logsumexp of each query's scores, `[..., queries, heads]`, through which no gradient
-    /// flows. The logsumexp is needed to combine the results of several blocks of keys.
+    /// Returns the result and the logsumexp of each query's scores, `[..., queries, heads]`, which has no gradient. You need
+    /// the logsumexp to combine the results of several blocks of keys.
     #[track_caller]
     pub fn with_residual(&self, query: impl ArrayLike, key: impl ArrayLike, value: impl ArrayLike) -> (Array, Array) {
         let query = query.into_array();
@@ -273,7 +274,7 @@ impl AttentionOptions {
         }
     }
 
-    /// Returns the result, and the logsumexp of each query's scores, `[..., heads, queries]`, if it is asked for.
+    /// Returns the result, and, if `residual`, the logsumexp of each query's scores, `[..., heads, queries]`.
     #[track_caller]
     fn attend(&self, query: &Array, key: Array, value: Array, residual: bool) -> Result<(Array, Option<Array>)> {
         let [q, k, v] = promoted([query.clone(), key, value]);
@@ -361,23 +362,14 @@ impl AttentionOptions {
 
     /// Returns the operands of the fused attention.
     fn operands(&self, q: &Array, k: &Array, v: &Array, shapes: &Shapes) -> Operands {
-        let of_scores = |x: Array| {
-            let mut shape = x.shape().to_vec();
-            // Leading dimensions of size 1 are added or removed.
-            let rank = shapes.batch.len() + 3;
-            let beyond = shape.len().saturating_sub(rank);
-            shape.drain(..beyond);
-            shape.splice(0..0, std::iter::repeat_n(1, rank - shape.len()));
-            x.reshape(shape)
-        };
-        let number = |x: &Array| if x.dtype().is_float() { x.clone() } else { x.astype(DType::F32) };
-        let ids = |x: &Array| if x.dtype().is_integer() { x.clone() } else { x.astype(DType::I32) };
+        // The rank of the scores, `[..., heads, queries, keys]`.
+        let rank = shapes.batch.len() + 3;
         Operands {
-            bias: self.bias.as_ref().map(|bias| of_scores(number(bias))),
-            mask: self.mask.as_ref().map(|mask| of_scores(mask.astype(DType::Bool))),
-            query_lengths: self.query_seq_lengths.as_ref().map(ids),
-            key_lengths: self.key_value_seq_lengths.as_ref().map(ids),
-            segments: self.segment_ids.as_ref().map(|(queries, keys)| [ids(queries), ids(keys)]),
+            bias: self.bias.as_ref().map(|bias| with_rank(as_float(bias), rank)),
+            mask: self.mask.as_ref().map(|mask| with_rank(mask.astype(DType::Bool), rank)),
+            query_lengths: self.query_seq_lengths.as_ref().map(as_integers),
+            key_lengths: self.key_value_seq_lengths.as_ref().map(as_integers),
+            segments: self.segment_ids.as_ref().map(|(queries, keys)| [as_integers(queries), as_integers(keys)]),
             ..Operands::new(q, k, v)
         }
     }
@@ -422,7 +414,8 @@ impl AttentionOptions {
 
     /// Masks the scores of keys that are not visible.
     fn hidden(&self, scores: &Array, seen: &Option<Array>) -> Array {
-        // Not infinity: where no key is visible the weights are equal, and gradients are not NaN.
+        // `HIDDEN` is finite, because with infinities the gradient of a query without visible keys would be NaN. Its
+        // weights are equal instead.
         seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, HIDDEN))
     }
 
@@ -436,24 +429,24 @@ impl AttentionOptions {
     fn masks(&self, shapes: &Shapes) -> Vec<Array> {
         let query = arange(0..shapes.queries as i32).expand_dims(1);
         let key = arange(0..shapes.keys as i32);
-        let mut seen: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
-        seen.extend(self.segment_ids.iter().map(|(queries, keys)| same_segment(queries, keys)));
+        let mut masks: Vec<Array> = self.mask.iter().map(|mask| mask.astype(DType::Bool)).collect();
+        masks.extend(self.segment_ids.iter().map(|(queries, keys)| same_segment(queries, keys)));
         if let Some(lengths) = &self.query_seq_lengths {
-            seen.push(query.less(shapes.of_batch(lengths)));
+            masks.push(query.less(shapes.of_batch(lengths)));
         }
         if let Some(lengths) = &self.key_value_seq_lengths {
-            seen.push(key.less(shapes.of_batch(lengths)));
+            masks.push(key.less(shapes.of_batch(lengths)));
         }
-        seen
+        masks
     }
 
     /// Returns the mask that follows from the positions `[queries, 1]` and `[keys]`.
     fn seen_between(&self, query: &Array, key: &Array) -> Option<Array> {
         let causal = self.is_causal.then(|| query.greater_equal(key));
         let window = self.local_window_size.map(|(left, right)| {
-            // Beyond any position, without overflow.
-            let clamp = |size: usize| size.min(1 << 30) as i32;
-            query.less_equal(key + clamp(left)) & query.greater_equal(key - clamp(right))
+            // The sum with a position must not overflow an int32; no sequence is longer than this limit.
+            let [left, right] = [left, right].map(|size| size.min(1 << 30) as i32);
+            query.less_equal(key + left) & query.greater_equal(key - right)
         });
         causal.into_iter().chain(window).reduce(|a, b| a & b)
     }
@@ -483,40 +476,42 @@ impl AttentionOptions {
             (Bound::Excluded(0.0), Bound::Excluded(f64::INFINITY)),
         )?;
         within(owner, "dropout's rate", self.dropout_rate.unwrap_or(0.0), 0.0..=1.0)?;
-        let given = || format!("{}, {} and {}", q.type_name(), k.type_name(), v.type_name());
+        let types = format!("{}, {} and {}", q.type_name(), k.type_name(), v.type_name());
+        // Shapes of queries, keys and values.
         let rank = q.ndim();
         if rank < 3 || k.ndim() != rank || v.ndim() != rank {
-            return value_error(format!("{owner}: q, k, v must have the same rank, at least 3, got {}", given()));
+            return value_error(format!("{owner}: q, k, v must have the same rank, at least 3, got {types}"));
         }
         let (q, k, v) = (q.shape(), k.shape(), v.shape());
         if [k, v].iter().any(|x| x[..rank - 3] != q[..rank - 3]) {
-            return value_error(format!("{owner}: q, k, v batch dims must match, got {}", given()));
+            return value_error(format!("{owner}: q, k, v batch dims must match, got {types}"));
         }
         if k[rank - 3..rank - 1] != v[rank - 3..rank - 1] {
-            return value_error(format!("{owner}: k, v lengths and heads must match, got {}", given()));
+            return value_error(format!("{owner}: k, v lengths and heads must match, got {types}"));
         }
         if q[rank - 1] != k[rank - 1] {
-            return value_error(format!("{owner}: q, k depths must match, got {}", given()));
+            return value_error(format!("{owner}: q, k depths must match, got {types}"));
         }
         if k[rank - 2] == 0 || !q[rank - 2].is_multiple_of(k[rank - 2]) {
             return value_error(format!(
-                "{owner}: the heads of q must be a multiple of those of k and v, got {}",
-                given()
+                "{owner}: the number of heads of q must be a multiple of the heads of k and v, got {types}"
             ));
         }
-        for (name, given) in [("mask", &self.mask), ("bias", &self.bias)] {
-            let Some(given) = given else { continue };
-            given.check()?;
+        // Mask and bias must broadcast to the scores.
+        for (name, operand) in [("mask", &self.mask), ("bias", &self.bias)] {
+            let Some(operand) = operand else { continue };
+            operand.check()?;
             let scores = [&q[..rank - 3], &[q[rank - 2], q[rank - 3], k[rank - 3]]].concat();
-            let mut sizes = given.shape().iter().rev();
+            let mut sizes = operand.shape().iter().rev();
             let fits = scores.iter().rev().zip(sizes.by_ref()).all(|(n, size)| *size == 1 || size == n);
             if !fits || !sizes.all(|size| *size == 1) {
-                let given = given.type_name();
+                let operand = operand.type_name();
                 return value_error(format!(
-                    "{owner}: the {name} {given} does not broadcast to the scores, {scores:?}"
+                    "{owner}: the {name} {operand} does not broadcast to the scores, {scores:?}"
                 ));
             }
         }
+        // There is one length for each example, and one segment for each position.
         for (name, lengths) in
             [("query_seq_lengths", &self.query_seq_lengths), ("key_value_seq_lengths", &self.key_value_seq_lengths)]
         {
@@ -532,6 +527,25 @@ impl AttentionOptions {
         }
         Ok(())
     }
+}
+
+/// Adds or removes leading dimensions of size 1, so that `x` has this rank.
+fn with_rank(x: Array, rank: usize) -> Array {
+    let mut shape = x.shape().to_vec();
+    let excess = shape.len().saturating_sub(rank);
+    shape.drain(..excess);
+    shape.splice(0..0, std::iter::repeat_n(1, rank - shape.len()));
+    x.reshape(shape)
+}
+
+/// Converts integers and booleans to float32.
+fn as_float(x: &Array) -> Array {
+    if x.dtype().is_float() { x.clone() } else { x.astype(DType::F32) }
+}
+
+/// Converts other numbers to int32.
+fn as_integers(x: &Array) -> Array {
+    if x.dtype().is_integer() { x.clone() } else { x.astype(DType::I32) }
 }
 
 /// Returns the mask of equal segments, `[..., 1, queries, keys]`, for queries `[..., queries]` and keys `[..., keys]`.

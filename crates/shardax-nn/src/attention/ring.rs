@@ -8,16 +8,16 @@ use super::shapes::{Shapes, wide};
 use super::{AttentionOptions, same_segment};
 use crate::check::value_error;
 use crate::layers::promoted;
-use crate::layers::typed::resharded_as;
+use crate::layers::typed::reshard_like;
 use crate::rules::{axes_of, varying};
 
 /// [`dot_product_attention`](crate::dot_product_attention) of a sequence that is sharded over a mesh axis, inside a
-/// `shard_map`. Each device holds its positions of `query`, `key` and `value`, in order, and gets its positions of the
+/// `shard_map`. Each device has its positions of `query`, `key` and `value`, in order, and returns its positions of the
 /// result.
 ///
-/// Keys and values are passed from device to device around the axis. No device ever holds the scores, keys or values of
-/// more than one block. The softmax is accumulated in float32 as blocks arrive. The gradient passes them around again,
-/// together with the accumulated gradients of keys and values. The result is exact. Forward mode (`jvp`) is an error.
+/// Each device passes its keys and values to the next device of the axis. No device ever stores the scores, keys or values
+/// of more than one block. The softmax is accumulated in float32 as blocks arrive. The gradient passes keys and values around
+/// again, together with their accumulated gradients. The result is exact. Forward mode (`jvp`) is an error.
 ///
 /// Source: [Liu et al. 2023](https://arxiv.org/abs/2310.01889).
 ///
@@ -43,13 +43,13 @@ pub fn ring_attention(
 }
 
 impl AttentionOptions {
-    /// Computes [`ring_attention`] with these options. Positions are those in the whole sequence. Causal attention
-    /// skips blocks that no query attends to.
+    /// Computes [`ring_attention`] with these options. Positions count from the start of the entire sequence. Causal
+    /// attention skips blocks that no query attends to.
     ///
-    /// [`segment_ids`](AttentionOptions::segment_ids) are those of the device's own queries and keys. The ids of all
-    /// keys are gathered: they are small compared with keys and values.
+    /// Pass the [`segment_ids`](AttentionOptions::segment_ids) of the device's queries and keys. The ids of all keys are
+    /// gathered, because they are small compared with keys and values.
     ///
-    /// Fails with a bias, a mask, lengths or dropout, which apply to whole sequences.
+    /// Fails with a bias, a mask, lengths or dropout, because these apply to entire sequences.
     #[track_caller]
     pub fn ring_attention(
         &self,
@@ -68,20 +68,20 @@ impl AttentionOptions {
     #[track_caller]
     fn ring(&self, query: &Array, key: Array, value: Array, axis: AxisName) -> Result<Array> {
         let [q, k, v] = promoted([query.clone(), key, value]);
-        let whole = [
+        let unsupported = [
             ("a bias", self.bias.is_some()),
             ("a mask", self.mask.is_some()),
             ("query_seq_lengths", self.query_seq_lengths.is_some()),
             ("key_value_seq_lengths", self.key_value_seq_lengths.is_some()),
             ("dropout", self.drops()),
         ];
-        if let Some((name, _)) = whole.iter().find(|(_, given)| *given) {
+        if let Some((name, _)) = unsupported.iter().find(|(_, is_set)| *is_set) {
             return value_error(format!(
-                "ring_attention: {name} is of the whole sequence, of which a device has a block"
+                "ring_attention: {name} applies to the whole sequence, but a device only has a block of it"
             ));
         }
         self.check("ring_attention", &q, &k, &v)?;
-        // A gradient rule sees only the arguments, so the ids are passed as one.
+        // The ids are an argument, because a gradient rule only receives arguments.
         let options = AttentionOptions { segment_ids: None, positions: None, ..self.clone() };
         let segments = self.segment_ids.as_ref().map(|(queries, keys)| Segments {
             queries: queries.clone(),
@@ -89,16 +89,16 @@ impl AttentionOptions {
         });
         let ring = Ring { options, axis, size: axis_size(axis)? };
         let (first, forward, backward) = (ring.clone(), ring.clone(), ring);
-        type Given = Option<Segments>;
-        custom_vjp(move |q: Array, k: Array, v: Array, ids: Given| -> Result<Array> {
+        type Ids = Option<Segments>;
+        custom_vjp(move |q: Array, k: Array, v: Array, ids: Ids| -> Result<Array> {
             Ok(first.forward([q, k, v], ids)?.0)
         })
         .defvjp(
-            move |q: Array, k: Array, v: Array, ids: Given| -> Result<_> {
+            move |q: Array, k: Array, v: Array, ids: Ids| -> Result<_> {
                 let (y, softmax) = forward.forward([q.clone(), k.clone(), v.clone()], ids.clone())?;
                 Ok((y.clone(), (q, k, v, ids, y, softmax)))
             },
-            move |(q, k, v, ids, y, softmax): (Array, Array, Array, Given, Array, Softmax), dy: Array| -> Result<_> {
+            move |(q, k, v, ids, y, softmax): (Array, Array, Array, Ids, Array, Softmax), dy: Array| -> Result<_> {
                 let (dq, dk, dv) = backward.backward([q, k, v], ids.clone(), y, softmax, dy)?;
                 // The cotangents of integers are ignored.
                 Ok((dq, dk, dv, ids))
@@ -138,37 +138,34 @@ impl Ring {
         let axes = axes_of(&(qkv.clone(), ids.clone()), self.axis);
         let ([q, k, v], ids) = varying((qkv, ids), &axes)?;
         let shapes = Shapes::of(&q, &k);
-        let own = axis_index(self.axis);
+        let device = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
         let rows = shapes.with([shapes.key_heads * shapes.groups, shapes.queries]);
-        // What is accumulated is split as the queries are, over axes that types know.
-        let each_query = |x: Array| match q.aval().sharding() {
-            Some(_) => resharded_as(x, &q.sum(-1).swapaxes(-1, -2)),
-            None => x,
-        };
         let softmax = Softmax {
-            max: each_query(full_dtype(&rows[..], f64::NEG_INFINITY, dtype)),
-            sum: each_query(zeros_dtype(&rows[..], dtype)),
+            max: split_like_queries(full_dtype(&rows[..], f64::NEG_INFINITY, dtype), &q),
+            sum: split_like_queries(zeros_dtype(&rows[..], dtype), &q),
         };
         let depth = v.shape().last().copied().unwrap_or(0);
         let sums = zeros_dtype(shapes.with([shapes.queries, shapes.key_heads * shapes.groups, depth]), dtype);
-        let sums = resharded_as(sums, &q);
-        let add = |from: &Array, k: Array, v: Array, state: (Softmax, Array)| {
-            self.unless_hidden(&own, from, &shapes, state, |(softmax, sums): (Softmax, Array)| {
-                let scores =
-                    self.options.hidden(&self.options.products(&q, &k, &shapes), &self.seen(&own, from, &shapes, &ids));
+        let sums = reshard_like(sums, &q);
+        // Adds the block of keys and values that device `source` owns. If the block has a larger score, the sums so far are
+        // scaled down, so that no exponential overflows.
+        let add = |source: &Array, k: Array, v: Array, state: (Softmax, Array)| {
+            self.unless_hidden(&device, source, &shapes, state, |(softmax, sums): (Softmax, Array)| {
+                let visible = self.seen(&device, source, &shapes, &ids);
+                let scores = self.options.hidden(&self.options.products(&q, &k, &shapes), &visible);
                 let max = maximum(&softmax.max, scores.max(-1));
-                let kept = (softmax.max - &max).exp();
+                let decay = (softmax.max - &max).exp();
                 let weights = (scores - max.expand_dims(-1)).exp();
-                let sum = softmax.sum * &kept + weights.sum(-1);
+                let sum = softmax.sum * &decay + weights.sum(-1);
                 let new = shapes.values(&weights.astype(v.dtype()), &v, self.dot(&v));
-                (Softmax { max, sum }, sums * of_queries(&kept) + new)
+                (Softmax { max, sum }, sums * of_queries(&decay) + new)
             })
         };
-        let state = add(&own, k.clone(), v.clone(), varying((softmax, sums), &axes)?)?;
+        let state = add(&device, k.clone(), v.clone(), varying((softmax, sums), &axes)?)?;
         let step = |((k, v), state): ((Array, Array), (Softmax, Array)), hop: Array| -> Result<_> {
             let (k, v) = pshift((k, v), self.axis, 1);
-            let state = add(&self.source(&own, &hop), k.clone(), v.clone(), state)?;
+            let state = add(&self.source(&device, &hop), k.clone(), v.clone(), state)?;
             Ok((((k, v), state), ()))
         };
         let ((_, (softmax, sums)), ()) = self.round(step, ((k, v), state))?;
@@ -185,26 +182,28 @@ impl Ring {
         softmax: Softmax,
         dy: Array,
     ) -> Result<(Array, Array, Array)> {
-        let given = ((qkv, ids, y, softmax), dy);
-        let axes = axes_of(&given, self.axis);
-        let (([q, k, v], ids, y, softmax), dy) = varying(given, &axes)?;
+        let arguments = ((qkv, ids, y, softmax), dy);
+        let axes = axes_of(&arguments, self.axis);
+        let (([q, k, v], ids, y, softmax), dy) = varying(arguments, &axes)?;
         let shapes = Shapes::of(&q, &k);
-        let own = axis_index(self.axis);
+        let device = axis_index(self.axis);
         let dtype = wide(&q).unwrap_or(q.dtype());
         let scale = self.options.factor(&shapes);
         // The correction term of the softmax gradient of each query.
         let mean = (dy.astype(dtype) * y.astype(dtype)).sum(-1).swapaxes(-1, -2).expand_dims(-1);
-        let add = |from: &Array, k: Array, v: Array, state: (Array, Array, Array)| {
-            self.unless_hidden(&own, from, &shapes, state, |(dq, dk, dv): (Array, Array, Array)| {
-                let (products, seen) = (self.options.products(&q, &k, &shapes), self.seen(&own, from, &shapes, &ids));
-                let scores = self.options.hidden(&products, &seen);
+        // Adds the gradients from the block of device `source`. The weights are computed again from the softmax's residuals.
+        let add = |source: &Array, k: Array, v: Array, state: (Array, Array, Array)| {
+            self.unless_hidden(&device, source, &shapes, state, |(dq, dk, dv): (Array, Array, Array)| {
+                let products = self.options.products(&q, &k, &shapes);
+                let visible = self.seen(&device, source, &shapes, &ids);
+                let scores = self.options.hidden(&products, &visible);
                 let weights = (scores - softmax.max.expand_dims(-1)).exp() / softmax.sum.expand_dims(-1);
                 let mut slope = &weights * (shapes.products(&dy, &v, self.options.dot()) - &mean) * scale;
                 if let Some(cap) = self.options.soft_cap {
                     slope = slope * (1.0 - (products / cap).square());
                 }
-                if let Some(seen) = &seen {
-                    slope = where_(seen, slope, 0.0);
+                if let Some(visible) = &visible {
+                    slope = where_(visible, slope, 0.0);
                 }
                 let slope = slope.astype(q.dtype());
                 (
@@ -214,16 +213,15 @@ impl Ring {
                 )
             })
         };
-        let zeros = |x: &Array| resharded_as(zeros_dtype(x.shape(), dtype), x);
-        let zeros = (zeros(&q), zeros(&k), zeros(&v));
-        let (dq, dk, dv) = add(&own, k.clone(), v.clone(), varying(zeros, &axes)?)?;
+        let [dq, dk, dv] = [&q, &k, &v].map(|x| reshard_like(zeros_dtype(x.shape(), dtype), x));
+        let (dq, dk, dv) = add(&device, k.clone(), v.clone(), varying((dq, dk, dv), &axes)?)?;
         let step = |(moving, dq): ((Array, Array, Array, Array), Array), hop: Array| -> Result<_> {
             let (k, v, dk, dv) = pshift(moving, self.axis, 1);
-            let (dq, dk, dv) = add(&self.source(&own, &hop), k.clone(), v.clone(), (dq, dk, dv))?;
+            let (dq, dk, dv) = add(&self.source(&device, &hop), k.clone(), v.clone(), (dq, dk, dv))?;
             Ok((((k, v, dk, dv), dq), ()))
         };
         let (((_, _, dk, dv), dq), ()) = self.round(step, ((k.clone(), v.clone(), dk, dv), dq))?;
-        // The last step returns the gradients to their own devices.
+        // One more step around the ring returns the gradients to the devices that own the keys and values.
         let (dk, dv) = if self.size > 1 { pshift((dk, dv), self.axis, 1) } else { (dk, dv) };
         Ok((dq.astype(q.dtype()), dk.astype(k.dtype()), dv.astype(v.dtype())))
     }
@@ -238,29 +236,29 @@ impl Ring {
         if self.size > 1 { scan(step, start, arange(1..self.size as i32)) } else { Ok((start, ())) }
     }
 
-    /// Returns the index of the device that the current block comes from.
-    fn source(&self, own: &Array, hop: &Array) -> Array {
+    /// Returns the index of the device that owns the current block.
+    fn source(&self, device: &Array, hop: &Array) -> Array {
         let size = self.size as i32;
-        (own - hop + size) % size
+        (device - hop + size) % size
     }
 
-    /// Returns the mask between the local queries and the keys of the block from `from`.
-    fn seen(&self, own: &Array, from: &Array, shapes: &Shapes, ids: &Option<Segments>) -> Option<Array> {
-        let query = own * shapes.queries as i32 + arange(0..shapes.queries as i32);
-        let key = from * shapes.keys as i32 + arange(0..shapes.keys as i32);
-        let of_one = ids.as_ref().map(|ids| {
-            let last = ids.keys.ndim() as i32 - 1;
-            let keys = lax::dynamic_slice_in_dim(&ids.keys, from * shapes.keys as i32, shapes.keys, last);
+    /// Returns the mask between the local queries and the keys of the block that device `source` owns.
+    fn seen(&self, device: &Array, source: &Array, shapes: &Shapes, ids: &Option<Segments>) -> Option<Array> {
+        let query = device * shapes.queries as i32 + arange(0..shapes.queries as i32);
+        let key = source * shapes.keys as i32 + arange(0..shapes.keys as i32);
+        let segments = ids.as_ref().map(|ids| {
+            let length_axis = ids.keys.ndim() as i32 - 1;
+            let keys = lax::dynamic_slice_in_dim(&ids.keys, source * shapes.keys as i32, shapes.keys, length_axis);
             same_segment(&ids.queries, &keys)
         });
-        self.options.seen_between(&query.expand_dims(1), &key).into_iter().chain(of_one).reduce(|a, b| a & b)
+        self.options.seen_between(&query.expand_dims(1), &key).into_iter().chain(segments).reduce(|a, b| a & b)
     }
 
-    /// Applies `add` to the state, unless causality masks the whole block from `from`.
+    /// Applies `add` to the state, unless causality masks the entire block of device `source`.
     fn unless_hidden<T: Tree>(
         &self,
-        own: &Array,
-        from: &Array,
+        device: &Array,
+        source: &Array,
         shapes: &Shapes,
         state: T,
         add: impl Fn(T) -> T,
@@ -268,8 +266,17 @@ impl Ring {
         if !self.options.is_causal || self.options.local_window_size.is_some() {
             return Ok(add(state));
         }
-        let (first_key, end) = (from * shapes.keys as i32, (own + 1) * shapes.queries as i32);
+        let (first_key, end) = (source * shapes.keys as i32, (device + 1) * shapes.queries as i32);
         cond(first_key.less(end), add, |state: T| state, state)
+    }
+}
+
+/// Splits `x`, `[..., heads, queries]`, like the queries, if their type has a sharding: the loop's carry must not change its
+/// type.
+fn split_like_queries(x: Array, queries: &Array) -> Array {
+    match queries.aval().sharding() {
+        Some(_) => reshard_like(x, &queries.sum(-1).swapaxes(-1, -2)),
+        None => x,
     }
 }
 

@@ -9,8 +9,8 @@ use crate::check::{require, value_error, within};
 /// Rotary position embedding: pairs of features are rotated by an angle that grows with the position, so that the dot
 /// product of a query and a key depends on their distance.
 ///
-/// A pair is a feature and the one half of the depth after it, or its neighbor ([`interleaved`](Rope::interleaved)).
-/// Angles are computed in float32.
+/// A pair is a feature and the feature that comes half of the depth later, or two neighboring features
+/// ([`interleaved`](Rope::interleaved)). Angles are computed in float32.
 ///
 /// Source: [Su et al. 2021](https://arxiv.org/abs/2104.09864).
 ///
@@ -27,9 +27,9 @@ use crate::check::{require, value_error, within};
 pub struct Rope {
     /// The base of the frequencies: the last pair rotates about `base` times slower than the first. Default 10000.
     pub base: f64,
-    /// The scaling of angles for texts longer than those that a model was trained with.
+    /// The scaling of angles for texts that are longer than the texts in training.
     pub scaling: RopeScaling,
-    /// The number of features of each head that are rotated, the first ones. Default all.
+    /// The number of features of each head that are rotated, starting with the first. Default all.
     pub rotary_dim: Option<usize>,
     /// True if a pair is two neighboring features, as in GPT-J and GLM. Default false.
     pub interleaved: bool,
@@ -43,7 +43,7 @@ pub enum RopeScaling {
     None,
     /// Divides positions by this factor.
     Linear(f64),
-    /// Slows low frequencies down by `factor` and leaves high ones unchanged, as in Llama 3.1.
+    /// Slows low frequencies down by `factor` and does not change high frequencies, as in Llama 3.1.
     Llama3 {
         /// The ratio of the new length to the original one.
         factor: f64,
@@ -110,20 +110,20 @@ impl Rope {
         self
     }
 
-    /// Rotates only the first `features` of each head, an even number; the others pass through.
+    /// Rotates only the first `features` of each head, which must be an even number; the other features do not change.
     pub fn rotary_dim(mut self, features: usize) -> Self {
         self.rotary_dim = Some(features);
         self
     }
 
-    /// Sets whether a pair is two neighboring features. Default false: a feature and the one half of the depth after it.
+    /// Sets whether a pair is two neighboring features. Default false: a pair is a feature and the feature that comes half of
+    /// the depth later.
     pub fn interleaved(mut self, interleaved: bool) -> Self {
         self.interleaved = interleaved;
         self
     }
 
-    /// Rotates `x`, `[..., length, heads, depth]` with an even depth, by `positions`, `[..., length]` or broadcastable
-    /// to it.
+    /// Rotates `x`, `[..., length, heads, depth]` with an even depth. `positions` must broadcast to `[..., length]`.
     #[track_caller]
     pub fn apply(&self, x: impl ArrayLike, positions: impl ArrayLike) -> Array {
         let (x, positions) = (x.into_array(), positions.into_array());
@@ -216,16 +216,17 @@ impl Rope {
         }
     }
 
-    /// Returns the angle of a pair at position 1. `pair` lies between 0 and 1.
+    /// Returns the angle of a pair at position 1. `pair` is between 0 and 1.
     fn speed(&self, pair: f64) -> f64 {
         let speed = self.base.powf(-pair);
         match self.scaling {
             RopeScaling::Linear(factor) => speed / factor,
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
-                let turns = original_max_position * speed / (2.0 * PI);
-                let between = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                let kept = between.clamp(0.0, 1.0);
-                kept * speed + (1.0 - kept) * speed / factor
+                let rotations = original_max_position * speed / (2.0 * PI);
+                let ratio = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                // 0 for low frequencies, 1 for high ones, linear between them.
+                let unscaled = ratio.clamp(0.0, 1.0);
+                unscaled * speed + (1.0 - unscaled) * speed / factor
             }
             _ => speed,
         }
@@ -270,8 +271,10 @@ impl Rope {
             }
         }
         if x.ndim() < 3 || !x.shape()[x.ndim() - 1].is_multiple_of(2) {
-            let what = format!("Rope: x must be [..., length, heads, depth] with an even depth, got {}", x.type_name());
-            return value_error(what);
+            return value_error(format!(
+                "Rope: x must be [..., length, heads, depth] with an even depth, got {}",
+                x.type_name()
+            ));
         }
         let depth = x.shape()[x.ndim() - 1];
         match self.rotary_dim {

@@ -27,12 +27,12 @@ impl Shapes {
         }
     }
 
-    /// Returns the batch's dimensions followed by `last`.
+    /// Returns the dimensions of the batch, followed by `last`.
     pub fn with<const N: usize>(&self, last: [usize; N]) -> Vec<usize> {
         [self.batch.as_slice(), &last].concat()
     }
 
-    /// Reshapes one number of each example so that it broadcasts with scores.
+    /// Reshapes numbers, one for each example, so that they broadcast with scores.
     pub fn of_batch(&self, numbers: &Array) -> Array {
         numbers.reshape(self.with([1, 1, 1]))
     }
@@ -59,7 +59,7 @@ impl Shapes {
         let (n, shared) = (self.batch.len(), self.shared());
         let dot = dot.preferred_element_type(wide(k));
         let products = match self.queries * self.groups {
-            // A single query reads the keys without a transpose.
+            // With a single query, the matmul reads the keys in their order, so that no transpose copies them.
             1 => {
                 let heads: Vec<usize> = (0..n).chain([n + 1]).collect();
                 dot.dot_general(q, k, (&[n + 2], &[n + 2]), (&heads, &heads))

@@ -7,7 +7,7 @@ use shardax::shape::AxisName;
 use shardax::tree::AxisNames;
 
 use super::kernel::{KernelBuilder, KernelLayer};
-use super::typed::{ending_as, resharded_as};
+use super::typed::{reshard_like, split_last_dims_like};
 use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Implementation, Rope};
 use crate::check::{rejected, require, value_error};
@@ -17,44 +17,45 @@ use crate::{Cache, IntoAxisNames, Rngs, Rules};
 /// Multi-head attention: linear projections of the inputs to queries, keys and values, and a linear projection of the
 /// heads' results.
 ///
-/// It holds no stream of keys for its dropout. [`AttentionOptions::dropout_key`] takes a key of the stream that
-/// [`Rngs::fork`] draws where `nnx.MultiHeadAttention(…, dropout_rate=…)` draws its own, after the layer is made.
+/// The layer has no stream of random keys for its dropout. Instead, pass a key to [`AttentionOptions::dropout_key`]. To draw
+/// the same keys as `nnx.MultiHeadAttention(…, dropout_rate=…)`, call [`Rngs::fork`] after you create the layer, and use the
+/// keys of this stream.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let mut rngs = Rngs::new(0);
 /// let layer = MultiHeadAttention::builder(8, 64).num_kv_heads(2).rope(Rope::default()).is_causal(true).build(&mut rngs);
 /// let x = random::normal(random::key(1), [2, 10, 64]);
-/// let whole = layer.forward(&x);
+/// let y = layer.forward(&x);
 ///
-/// // One position after the other, with the keys and values of those before.
+/// // One position after the other, with the keys and values of earlier positions.
 /// let mut decoder = layer.clone();
 /// decoder.init_cache([2, 10, 64], DType::F32);
 /// for i in 0..10 {
-///     let one = decoder.decode(x.get((.., i..i + 1)));
-///     assert!(allclose(one.get((.., 0)), whole.get((.., i)), 1e-4, 1e-5)?);
+///     let decoded = decoder.decode(x.get((.., i..i + 1)));
+///     assert!(allclose(decoded.get((.., 0)), y.get((.., i)), 1e-4, 1e-5)?);
 /// }
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct MultiHeadAttention {
-    /// From inputs to `[heads, depth]`.
+    /// The projection from inputs to `[heads, depth]`.
     pub query: LinearGeneral,
-    /// From inputs to `[key heads, depth]`.
+    /// The projection from inputs to `[key heads, depth]`.
     pub key: LinearGeneral,
-    /// From inputs to `[key heads, depth]`.
+    /// The projection from inputs to `[key heads, depth]`.
     pub value: LinearGeneral,
-    /// From `[heads, depth]` to the result's features.
+    /// The projection from `[heads, depth]` to the features of the result.
     pub out: LinearGeneral,
     /// The norm of each head's query, if they are normalized.
     pub query_ln: Option<LayerNorm>,
     /// The norm of each head's key, if they are normalized.
     pub key_ln: Option<LayerNorm>,
-    /// The RMS norm of each head's query, or of all heads together if it has as many features. Default none: a model
-    /// that has one sets it.
+    /// The RMS norm of each head's query, or of all heads together if it has as many features. Default none; set this field
+    /// if your model has one.
     pub query_norm: Option<RmsNorm>,
-    /// The RMS norm of each head's key, or of all heads together if it has as many features. Default none: a model that
-    /// has one sets it.
+    /// The RMS norm of each head's key, or of all heads together if it has as many features. Default none; set this field
+    /// if your model has one.
     pub key_norm: Option<RmsNorm>,
     /// A score of each head, `[heads]`, that takes part in the softmax and adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
@@ -80,7 +81,7 @@ struct Sequence {
     rules: Rules,
 }
 
-/// The options that are not layers.
+/// The options of a layer that are not themselves layers.
 #[derive(Tree, Clone, Debug, PartialEq)]
 struct Own {
     dropout_rate: f64,
@@ -168,7 +169,7 @@ impl MultiHeadAttention {
     }
 
     /// Computes attention of the queries of `inputs_q` over the keys of `inputs_k` and the values of `inputs_v`, all
-    /// `[..., length, features]`. `options` override those of the layer.
+    /// `[..., length, features]`. `options` override the layer's options.
     #[track_caller]
     pub fn attend(
         &self,
@@ -197,7 +198,7 @@ impl MultiHeadAttention {
         self.sinks.iter().fold(options, |options, sinks| options.sinks(sinks))
     }
 
-    /// Returns the place of the devices that the sequence is sharded over.
+    /// Returns how the sequence is sharded.
     #[track_caller]
     fn place(&self) -> Result<Place> {
         self.sequence.as_ref().map_or(Ok(Place::Whole), |sequence| sequence.rules.place(sequence.name))
@@ -209,26 +210,24 @@ impl MultiHeadAttention {
         let input_shape = input_shape.as_ref();
         let heads = self.key.out_features();
         let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
-        let empty = || {
-            let empty = zeros_dtype(shape.as_slice(), dtype);
-            ending_as(empty, &self.key.kernel, heads.len())
-        };
-        let (keys, values) = (empty(), empty());
+        // Keys and values are two arrays, because a step that donates its state cannot donate one array twice.
+        let [keys, values] =
+            [(); 2].map(|()| split_last_dims_like(zeros_dtype(shape.as_slice(), dtype), &self.key.kernel, heads.len()));
         (self.cached_key, self.cached_value) = (Some(keys.into()), Some(values.into()));
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
 
-    /// Applies causal self-attention to the next positions, one or several, and all positions in the cache, and adds
-    /// the new ones to the cache. Beyond the cache's length the result is NaN.
+    /// Applies causal self-attention of the next positions, one or several, to all positions in the cache, and adds
+    /// the new positions to the cache. Beyond the cache's length, the result is NaN.
     ///
-    /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and where `x` has another batch.
+    /// Fails before [`init_cache`](MultiHeadAttention::init_cache), and if `x` has another batch than the cache.
     #[track_caller]
     pub fn decode(&mut self, x: impl ArrayLike) -> Array {
         self.decode_with(x, AttentionOptions::new())
     }
 
-    /// Computes [`decode`](MultiHeadAttention::decode) with options; a mask is broadcastable to `[..., heads, length of
-    /// x, length of the cache]`.
+    /// Computes [`decode`](MultiHeadAttention::decode) with options. A mask must broadcast to `[..., heads, length of x,
+    /// length of the cache]`.
     #[track_caller]
     pub fn decode_with(&mut self, x: impl ArrayLike, options: AttentionOptions) -> Array {
         let x = x.into_array();
@@ -240,16 +239,18 @@ impl MultiHeadAttention {
         require!(&x, fits(&key, keys));
         let axis = key.ndim() as i32 - 3;
         let (new, length) = (key.shape()[axis as usize], keys.shape()[axis as usize]);
-        let put = |cache: &Array, new: &Array| {
-            let new = resharded_as(new.astype(cache.dtype()), cache);
+        let [keys, values] = [(keys, &key), (values, &value)].map(|(cache, new)| {
+            let cache: &Array = cache;
+            let new = reshard_like(new.astype(cache.dtype()), cache);
             lax::dynamic_update_slice_in_dim(cache, &new, &**index, axis)
-        };
-        let (keys, values, next) = (put(keys, &key), put(values, &value), &**index + new as i32);
+        });
+        let end = &**index + new as i32;
         let options = options.or(self.options()).seen_from(index, new, length);
         let y = self.joined(&options, [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())]);
-        let y = where_(next.greater(length as i32), f64::NAN, y);
+        // An update beyond the end of the cache would overwrite its last positions. A traced position cannot be an error.
+        let y = where_(end.greater(length as i32), f64::NAN, y);
         (self.cached_key, self.cached_value, self.cache_index) =
-            (Some(keys.into()), Some(values.into()), Some(next.into()));
+            (Some(keys.into()), Some(values.into()), Some(end.into()));
         y
     }
 
@@ -258,30 +259,26 @@ impl MultiHeadAttention {
     fn projected(&self, inputs: [Array; 3], positions: Option<&Array>, start: Option<&Array>) -> [Array; 3] {
         let [q, k, v] = inputs;
         let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.value.forward(v));
-        let normed = |norm: &Option<LayerNorm>, x: Array| match norm {
-            Some(norm) => norm.forward(x),
-            None => x,
-        };
-        let (query, key) = (normed(&self.query_ln, query), normed(&self.key_ln, key));
-        let rms_normed = |norm: &Option<RmsNorm>, x: Array| match norm {
-            Some(norm) => over_features(norm, x),
-            None => x,
-        };
-        let (query, key) = (rms_normed(&self.query_norm, query), rms_normed(&self.key_norm, key));
+        let query = self.query_ln.iter().fold(query, |x, norm| norm.forward(x));
+        let key = self.key_ln.iter().fold(key, |x, norm| norm.forward(x));
+        let query = self.query_norm.iter().fold(query, |x, norm| over_features(norm, x));
+        let key = self.key_norm.iter().fold(key, |x, norm| over_features(norm, x));
         let Some(rope) = self.own.rope.as_ref().filter(|_| query.check().is_ok() && key.check().is_ok()) else {
             return [query, key, value];
         };
         let place = self.place();
-        let turned = |x: &Array| {
-            let length = x.shape()[x.ndim() - 3] as i32;
-            let from_zero = || match (start, &place) {
-                (Some(start), _) => start + arange(0..length),
-                (None, Ok(Place::Manual(axis))) => axis_index(*axis) * length + arange(0..length),
-                _ => arange(0..length),
-            };
-            rope.apply(x, positions.cloned().unwrap_or_else(from_zero))
-        };
-        [turned(&query), turned(&key), value]
+        let [query, key] = [query, key].map(|x| {
+            let local = arange(0..x.shape()[x.ndim() - 3] as i32);
+            let positions = positions.cloned().unwrap_or_else(|| match (start, &place) {
+                // In decoding, after the positions of the cache.
+                (Some(start), _) => start + &local,
+                // On a device of a ring, after the positions of the devices before it.
+                (None, Ok(Place::Manual(axis))) => axis_index(*axis) * local.size() as i32 + &local,
+                _ => local.clone(),
+            });
+            rope.apply(&x, positions)
+        });
+        [query, key, value]
     }
 
     #[track_caller]
@@ -310,7 +307,7 @@ impl Own {
     }
 }
 
-/// Runs ring attention in a `shard_map` over the axis of the sequence alone.
+/// Runs ring attention in a `shard_map` over only the axis of the sequence.
 #[track_caller]
 fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisName) -> Array {
     let [query, key, value] = qkv;
@@ -318,11 +315,11 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
     let ids = options.segment_ids.clone();
     let ring = |(q, k, v): (Array, Array, Array), segment_ids: Option<(Array, Array)>| {
         let options = options.clone();
-        let here = match segment_ids {
+        let options = match segment_ids {
             Some((queries, keys)) => options.segment_ids(queries, keys),
             None => options,
         };
-        here.ring_attention(q, k, v, axis)
+        options.ring_attention(q, k, v, axis)
     };
     let ring = shard_map(ring, mesh).axis_names(axis).in_specs((&spec, &spec)).out_specs(&spec);
     match ring.call(((query.clone(), key, value), ids)) {
@@ -350,17 +347,16 @@ fn over_features(norm: &RmsNorm, x: Array) -> Array {
 fn fits(key: &Array, cache: &Array) -> Result<()> {
     key.check()?;
     cache.check()?;
-    let around = |x: &Array| {
-        let shape = x.shape();
-        let at = shape.len().saturating_sub(3);
-        [&shape[..at], shape.get(at + 1..).unwrap_or_default()].concat()
-    };
-    let length = |x: &Array| x.shape().get(x.ndim().saturating_sub(3)).copied().unwrap_or(0);
-    if key.ndim() == cache.ndim() && around(key) == around(cache) && length(key) <= length(cache) {
+    // All dimensions must be equal, except for the length, which must not exceed the cache's.
+    let (new, room) = (key.shape(), cache.shape());
+    let length_dim = room.len().saturating_sub(3);
+    let fits = new.len() == room.len()
+        && (0..new.len()).all(|d| if d == length_dim { new[d] <= room[d] } else { new[d] == room[d] });
+    if fits {
         return Ok(());
     }
     let (key, cache) = (key.type_name(), cache.type_name());
-    value_error(format!("MultiHeadAttention: the cache is {cache}, into which new keys {key} do not go"))
+    value_error(format!("MultiHeadAttention: the new keys {key} do not fit into the cache, which is {cache}"))
 }
 
 macro_rules! options {
@@ -375,31 +371,32 @@ macro_rules! options {
 
 impl MultiHeadAttentionBuilder {
     options! {
-        /// The features of all heads of the query together. Default those of the input.
+        /// Sets the number of features of all heads of the query together. Default: the features of the input.
         qkv_features: usize => qkv_features, Some;
-        /// The features of the result. Default those of the input.
+        /// Sets the number of features of the result. Default: the features of the input.
         out_features: usize => out_features, Some;
-        /// The heads of keys and values, each for several heads of the query. Default as many as those.
+        /// Sets the number of heads of keys and values; several heads of the query share each of them. Default: the number of
+        /// heads of the query.
         num_kv_heads: usize => num_kv_heads, Some;
-        /// The features of the input of keys and values. Default those of the query's.
+        /// Sets the number of features of the input of keys and values. Default: the features of the query's input.
         in_kv_features: usize => in_kv_features, Some;
         /// Sets whether the linear layers have biases. Default true.
         use_bias: bool => use_bias, std::convert::identity;
         /// Sets whether the queries and keys of each head are normalized. Default false.
         normalize_qk: bool => normalize_qk, std::convert::identity;
-        /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
+        /// Sets the dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
         dtype: DType => dtype, Some;
-        /// The dtype of the parameters. Default: the policy's, float32.
+        /// Sets the dtype of the parameters. Default: the policy's, float32.
         param_dtype: DType => param_dtype, Some;
         /// Sets the initializer of the kernels. Default LeCun normal.
         kernel_init: Initializer => kernel_init, std::convert::identity;
         /// Sets the initializer of the biases. Default zeros.
         bias_init: Initializer => bias_init, std::convert::identity;
-        /// Sets the initializer of the last kernel. Default: that of the others.
+        /// Sets the initializer of the output kernel. Default: the initializer of the other kernels.
         out_kernel_init: Initializer => out_kernel_init, Some;
-        /// Sets the initializer of the last bias. Default: that of the others.
+        /// Sets the initializer of the output bias. Default: the initializer of the other biases.
         out_bias_init: Initializer => out_bias_init, Some;
-        /// The probability that a weight is zeroed in training. Default 0.
+        /// Sets the probability that a weight is zeroed in training. Default 0.
         dropout_rate: f64 => own.dropout_rate, std::convert::identity;
         /// Sets whether all examples and heads share one dropout mask. Default true.
         broadcast_dropout: bool => own.broadcast_dropout, std::convert::identity;
@@ -407,9 +404,9 @@ impl MultiHeadAttentionBuilder {
         is_causal: bool => own.is_causal, std::convert::identity;
         /// Sets the factor of the dot products of queries and keys. Default `1 / sqrt(depth)`.
         scale: f64 => own.scale, Some;
-        /// See [`AttentionOptions::soft_cap`]. Default none.
+        /// Limits the scores, see [`AttentionOptions::soft_cap`]. Default none.
         soft_cap: f64 => own.soft_cap, Some;
-        /// See [`AttentionOptions::implementation`]. Default: chosen by platform, dtypes and size.
+        /// Sets the implementation, see [`AttentionOptions::implementation`]. The default depends on platform, dtypes and size.
         implementation: Implementation => own.implementation, Some;
         /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
@@ -418,33 +415,33 @@ impl MultiHeadAttentionBuilder {
         precision: Precision => own.precision, Some;
     }
 
-    /// Restricts attention to this many positions before the query's own, and this many after it. Default all.
+    /// Restricts attention to `left` positions before the query's position and `right` positions after it. Default all.
     pub fn local_window_size(mut self, left: usize, right: usize) -> Self {
         self.own.local_window_size = Some((left, right));
         self
     }
 
-    /// The logical names of the dimensions of the first kernels, `[in, heads, depth]`. See [`Rules`](crate::Rules).
+    /// Sets the logical names of the dimensions of the input kernels, `[in, heads, depth]`. See [`Rules`](crate::Rules).
     pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
         self.kernel_axes = Some(names.into_axis_names());
         self
     }
 
-    /// The logical names of the dimensions of the last kernel, `[heads, depth, out]`.
+    /// Sets the logical names of the dimensions of the output kernel, `[heads, depth, out]`.
     pub fn out_kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
         self.out_kernel_axes = Some(names.into_axis_names());
         self
     }
 
-    /// Sets the logical name of the dimension of positions, for example `length`. If the rules shard it over a mesh
-    /// axis, attention is [`ring_attention`](crate::ring_attention) around that axis, except in decoding.
+    /// Sets the logical name of the dimension of positions, for example `length`. If the rules shard this dimension over a
+    /// mesh axis, the layer computes [`ring_attention`](crate::ring_attention) around this axis, except in decoding.
     pub fn sequence_axis(mut self, name: &'static str) -> Self {
         self.sequence_axis = Some(name);
         self
     }
 
-    /// The layer, its weights drawn from the stream `params`: query, key, value, norms, out. Sizes that do not divide each
-    /// other are an error of its results.
+    /// Builds the layer. It draws weights from the stream `params` in the order query, key, value, norms, out. If sizes do not
+    /// divide each other, the layer's results are an error.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> MultiHeadAttention {
         let features = self.qkv_features.unwrap_or(self.in_features);
@@ -457,31 +454,23 @@ impl MultiHeadAttentionBuilder {
         ));
         let depth = features.checked_div(heads).unwrap_or(0);
         let kv_features = self.in_kv_features.unwrap_or(self.in_features);
-        let first = |from: usize, heads: usize| {
-            let builder = LinearGeneral::builder([from], [heads, depth]);
-            self.given(builder, self.kernel_init, self.bias_init, &self.kernel_axes)
-        };
-        let query = first(self.in_features, heads).build(rngs);
-        let key = first(kv_features, key_heads).build(rngs);
-        let value = first(kv_features, key_heads).build(rngs);
-        let norm = |rngs: &mut Rngs| {
-            let builder = LayerNorm::builder(depth).use_bias(false);
-            let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
-            self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype)).build(rngs)
-        };
-        let query_ln = self.normalize_qk.then(|| norm(rngs));
-        let key_ln = self.normalize_qk.then(|| norm(rngs));
+        // The order of these lines is the order in which Flax draws weights.
+        let query = self.input_projection(self.in_features, heads, depth).build(rngs);
+        let key = self.input_projection(kv_features, key_heads, depth).build(rngs);
+        let value = self.input_projection(kv_features, key_heads, depth).build(rngs);
+        let query_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
+        let key_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
         let out = LinearGeneral::builder([heads, depth], [self.out_features.unwrap_or(self.in_features)]);
         let (kernel_init, bias_init) =
             (self.out_kernel_init.unwrap_or(self.kernel_init), self.out_bias_init.unwrap_or(self.bias_init));
-        let mut out = self.given(out, kernel_init, bias_init, &self.out_kernel_axes).build(rngs);
+        let mut out = self.with_shared_options(out, kernel_init, bias_init, &self.out_kernel_axes).build(rngs);
         if let Err(error) = error {
             out.kernel = Array::from_error(error, &out.kernel);
         }
         let (cached_key, cached_value, cache_index) = (None, None, None);
         let sequence = self.sequence_axis.map(|name| Sequence { name, rules: rngs.rules() });
-        let of_heads = self.kernel_axes.as_ref().and_then(|axes| axes.get(1).copied().flatten());
-        let out_sharding = rngs.rules().sharding([Some("batch"), None, of_heads, None]);
+        let heads_axis = self.kernel_axes.as_ref().and_then(|axes| axes.get(1).copied().flatten());
+        let out_sharding = rngs.rules().sharding([Some("batch"), None, heads_axis, None]);
         MultiHeadAttention {
             query,
             key,
@@ -501,8 +490,22 @@ impl MultiHeadAttentionBuilder {
         }
     }
 
-    /// Sets the options that all parts share on a part's builder.
-    fn given<L: KernelLayer>(
+    /// Returns a builder of the projection of queries, keys or values.
+    fn input_projection(&self, in_features: usize, heads: usize, depth: usize) -> KernelBuilder<LinearGeneral> {
+        let builder = LinearGeneral::builder([in_features], [heads, depth]);
+        self.with_shared_options(builder, self.kernel_init, self.bias_init, &self.kernel_axes)
+    }
+
+    /// Builds the norm of each head's query or key.
+    #[track_caller]
+    fn head_norm(&self, depth: usize, rngs: &mut Rngs) -> LayerNorm {
+        let builder = LayerNorm::builder(depth).use_bias(false);
+        let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
+        self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype)).build(rngs)
+    }
+
+    /// Sets the options that all projections share.
+    fn with_shared_options<L: KernelLayer>(
         &self,
         builder: KernelBuilder<L>,
         kernel_init: Initializer,
@@ -517,10 +520,11 @@ impl MultiHeadAttentionBuilder {
     }
 }
 
+/// Checks that an option divides another option.
 #[track_caller]
-fn divides(name: &str, count: usize, of: &str, all: usize) -> Result<()> {
-    if count > 0 && all.is_multiple_of(count) {
+fn divides(name: &str, divisor: usize, dividend_name: &str, dividend: usize) -> Result<()> {
+    if divisor > 0 && dividend.is_multiple_of(divisor) {
         return Ok(());
     }
-    value_error(format!("MultiHeadAttention: {name} ({count}) must divide {of} ({all})"))
+    value_error(format!("MultiHeadAttention: {name} ({divisor}) must divide {dividend_name} ({dividend})"))
 }

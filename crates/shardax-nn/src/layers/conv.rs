@@ -6,7 +6,7 @@ use shardax::tree::AxisNames;
 
 use super::ConvPadding;
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::of_convolution;
+use super::typed::sharding_for_convolution;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -41,7 +41,7 @@ pub struct Conv {
     bias_axes: Option<AxisNames>,
 }
 
-/// The options that a convolution has alone.
+/// The options that only a convolution has.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConvOwn {
@@ -82,19 +82,19 @@ impl ConvBuilder {
         self
     }
 
-    /// The padding of the spatial dimensions. Default [`Padding::Same`].
+    /// Sets the padding of the spatial dimensions. Default [`Padding::Same`].
     pub fn padding(mut self, padding: impl Into<ConvPadding>) -> Self {
         self.own.padding = padding.into();
         self
     }
 
-    /// The distance between the input's elements in each spatial dimension. Default 1.
+    /// Sets the distance between the input's elements in each spatial dimension. Default 1.
     pub fn input_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
         self.own.input_dilation = dilation.as_ref().into();
         self
     }
 
-    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    /// Sets the distance between the kernel's elements in each spatial dimension. Default 1.
     pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
         self.own.kernel_dilation = dilation.as_ref().into();
         self
@@ -108,8 +108,8 @@ impl ConvBuilder {
 }
 
 impl Conv {
-    /// A layer from `in_features` to `out_features` with a kernel of this size: stride 1, padding SAME, the kernel
-    /// LeCun normal, the bias zero.
+    /// Creates a layer from `in_features` to `out_features` with a kernel of this size, stride 1 and padding SAME. The kernel
+    /// is LeCun normal, the bias zero.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
         Conv::builder(in_features, out_features, kernel_size).build(rngs)
@@ -136,18 +136,18 @@ impl Conv {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         require!(&x, self.kernel.check(), self.check_features(&x));
-        let own = &self.own;
+        let layer = &self.own;
         let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
         let convolved = in_batches(&x, kernel.ndim(), |x| {
-            let (x, padding) = own.padding.apply(x, &extents(&kernel, &own.kernel_dilation))?;
+            let (x, padding) = layer.padding.apply(x, &extents(&kernel, &layer.kernel_dilation))?;
             let options = ConvOptions::new()
                 .channels_last(kernel.ndim().saturating_sub(2))
-                .lhs_dilation(&own.input_dilation)
-                .rhs_dilation(&own.kernel_dilation)
-                .feature_group_count(own.feature_group_count)
+                .lhs_dilation(&layer.input_dilation)
+                .rhs_dilation(&layer.kernel_dilation)
+                .feature_group_count(layer.feature_group_count)
                 .precision(self.precision);
-            let options = of_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
-            Ok(conv_general_dilated(x, &kernel, &own.strides, padding, options))
+            let options = sharding_for_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
+            Ok(conv_general_dilated(x, &kernel, &layer.strides, padding, options))
         });
         match convolved {
             Ok(y) => with_bias(y, bias),
@@ -162,23 +162,24 @@ impl Conv {
         x.check()?;
         let (rank, groups) = (self.kernel.ndim(), self.own.feature_group_count);
         let expected = self.kernel.shape().iter().rev().nth(1).map_or(0, |features| features * groups);
-        let found = x.shape().last().copied();
-        if found.is_none_or(|found| found == expected) || x.ndim() + 1 < rank {
+        let features = x.shape().last().copied();
+        if features.is_none_or(|features| features == expected) || x.ndim() + 1 < rank {
             return Ok(());
         }
-        let what = format!(
+        let message = format!(
             "Conv: the input {} has {} features in its last dimension, and the layer takes {expected}",
             x.type_name(),
-            found.unwrap_or(0)
+            features.unwrap_or(0)
         );
-        let first = x.ndim() + 1 - rank;
-        let help = match x.shape().get(first) == Some(&expected) {
+        // The first dimension after the batch. If it has the size of the features, the input is probably channels first.
+        let channel_dim = x.ndim() + 1 - rank;
+        let help = match x.shape().get(channel_dim) == Some(&expected) {
             true => format!(
-                "inputs are channels last, `[batch, spatial dimensions, features]`, and this one is channels first: write `x.moveaxis({first}, -1)`"
+                "inputs are channels last, `[batch, spatial dimensions, features]`, and this one is channels first: write `x.moveaxis({channel_dim}, -1)`"
             ),
             false => "inputs are channels last, `[batch, spatial dimensions, features]`".to_owned(),
         };
-        Err(Error::new(ErrorKind::Value, what).help(help))
+        Err(Error::new(ErrorKind::Value, message).help(help))
     }
 }
 
@@ -191,12 +192,12 @@ pub(super) fn extents(kernel: &Array, dilation: &[usize]) -> Vec<usize> {
 /// Applies `f` to `x` with all batch dimensions flattened to one, and restores them in the result.
 pub(super) fn in_batches(x: &Array, rank: usize, f: impl FnOnce(&Array) -> Result<Array>) -> Result<Array> {
     x.check()?;
-    let before = (x.ndim() + 1).saturating_sub(rank);
-    if before == 1 || x.ndim() + 1 < rank {
+    let batch_rank = (x.ndim() + 1).saturating_sub(rank);
+    if batch_rank == 1 || x.ndim() + 1 < rank {
         return f(x);
     }
-    let (batch, rest) = x.shape().split_at(before);
-    let y = f(&x.reshape([&[batch.iter().product()], rest].concat()))?;
+    let (batch, example) = x.shape().split_at(batch_rank);
+    let y = f(&x.reshape([&[batch.iter().product()], example].concat()))?;
     y.check()?;
     Ok(y.reshape([batch, &y.shape()[1..]].concat()))
 }

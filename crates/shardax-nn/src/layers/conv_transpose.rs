@@ -7,11 +7,11 @@ use shardax::tree::AxisNames;
 use super::ConvPadding;
 use super::conv::in_batches;
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::of_convolution;
+use super::typed::sharding_for_convolution;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
-/// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`. It upsamples them by its
+/// A transposed convolution of channels-last inputs, `[batch, spatial dimensions, features]`. It upsamples the inputs by its
 /// strides.
 ///
 /// ```
@@ -22,7 +22,7 @@ use crate::check::{require, value_error};
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct ConvTranspose {
-    /// `[spatial dimensions, in, out]`, or `[spatial dimensions, out, in]` of a transposed kernel.
+    /// `[spatial dimensions, in, out]`, or `[spatial dimensions, out, in]` if the kernel is transposed.
     #[tree(axis_names = kernel_axes)]
     pub kernel: Array,
     /// `[out]`
@@ -40,7 +40,7 @@ pub struct ConvTranspose {
     bias_axes: Option<AxisNames>,
 }
 
-/// The options that a transposed convolution has alone.
+/// The options that only a transposed convolution has.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConvTransposeOwn {
@@ -84,14 +84,14 @@ impl ConvTransposeBuilder {
         self
     }
 
-    /// The distance between the kernel's elements in each spatial dimension. Default 1.
+    /// Sets the distance between the kernel's elements in each spatial dimension. Default 1.
     pub fn kernel_dilation(mut self, dilation: impl AsRef<[usize]>) -> Self {
         self.own.kernel_dilation = dilation.as_ref().into();
         self
     }
 
-    /// Sets whether the kernel is that of the underlying convolution: reversed, with inputs and outputs exchanged.
-    /// Default false.
+    /// Sets whether the kernel is transposed: stored like the kernel of the underlying convolution, reversed and with inputs
+    /// and outputs exchanged. Default false.
     pub fn transpose_kernel(mut self, transpose: bool) -> Self {
         self.own.transpose_kernel = transpose;
         self
@@ -99,8 +99,8 @@ impl ConvTransposeBuilder {
 }
 
 impl ConvTranspose {
-    /// A layer from `in_features` to `out_features` with a kernel of this size: stride 1, padding SAME, the kernel
-    /// LeCun normal, the bias zero.
+    /// Creates a layer from `in_features` to `out_features` with a kernel of this size, stride 1 and padding SAME. The kernel
+    /// is LeCun normal, the bias zero.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, kernel_size: impl AsRef<[usize]>, rngs: &mut Rngs) -> Self {
         ConvTranspose::builder(in_features, out_features, kernel_size).build(rngs)
@@ -127,29 +127,30 @@ impl ConvTranspose {
         require!(&x, self.kernel.check());
         let (x, kernel, bias) = in_dtype(self.dtype, x, &self.kernel, &self.bias);
         let spatial = kernel.ndim().saturating_sub(2);
-        let turned = match self.own.transpose_kernel {
+        let kernel = match self.own.transpose_kernel {
             true => kernel.flip((0..spatial as i32).collect::<Vec<_>>().as_slice()).swapaxes(-1, -2),
             false => kernel,
         };
-        match in_batches(&x, turned.ndim(), |x| self.enlarged(x, &turned)) {
+        match in_batches(&x, kernel.ndim(), |x| self.upsampled(x, &kernel)) {
             Ok(y) => with_bias(y, bias),
             Err(error) => Array::from_error(error, &x),
         }
     }
 
+    /// Returns the transposed convolution of `x`, which has one batch dimension.
     #[track_caller]
-    fn enlarged(&self, x: &Array, kernel: &Array) -> Result<Array> {
-        let own = &self.own;
-        let padding = match &own.padding {
+    fn upsampled(&self, x: &Array, kernel: &Array) -> Result<Array> {
+        let layer = &self.own;
+        let padding = match &layer.padding {
             ConvPadding::Zeros(padding) => padding.clone(),
             ConvPadding::Circular => Padding::Valid,
             other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
         };
-        let options = ConvOptions::new().rhs_dilation(&own.kernel_dilation).precision(self.precision);
-        let options = of_convolution(x, kernel).into_iter().fold(options, ConvOptions::out_sharding);
-        let y = conv_transpose(x, kernel, &own.strides, padding, options);
+        let options = ConvOptions::new().rhs_dilation(&layer.kernel_dilation).precision(self.precision);
+        let options = sharding_for_convolution(x, kernel).into_iter().fold(options, ConvOptions::out_sharding);
+        let y = conv_transpose(x, kernel, &layer.strides, padding, options);
         y.check()?;
-        match own.padding {
+        match layer.padding {
             ConvPadding::Circular => Ok(self.wrapped(x, y)),
             _ => Ok(y),
         }
@@ -159,9 +160,9 @@ impl ConvTranspose {
     fn wrapped(&self, x: &Array, y: Array) -> Array {
         (1..x.ndim() - 1).fold(y, |y, d| {
             let period = x.shape()[d] * self.own.strides[d - 1];
-            // Centred like Flax: the padding to whole pairs of periods is on both sides.
-            let twice = 2 * period as i64;
-            let missing = (period as i64 - y.shape()[d] as i64).rem_euclid(twice.max(1)) as usize;
+            // `y` is padded to an odd number of periods. As in Flax, the padding is on both sides.
+            let two_periods = 2 * period as i64;
+            let missing = (period as i64 - y.shape()[d] as i64).rem_euclid(two_periods.max(1)) as usize;
             let odd_first = if self.own.transpose_kernel { 0 } else { missing % 2 };
             let low = missing / 2 + odd_first;
             let mut widths = vec![(0, 0); y.ndim()];

@@ -6,18 +6,18 @@ use super::Layer;
 use crate::check::{rejected, require, within};
 use crate::{RngStream, Rngs};
 
-/// Zeroes each element with probability `rate`, and scales the others so that the mean is unchanged.
+/// Zeroes each element with probability `rate`, and scales the other elements so that the mean does not change.
 ///
-/// The layer holds its own stream of random keys, forked from the stream `dropout` of the [`Rngs`] that it is built
-/// with. Each call takes the next key, so that every step drops other elements. [`Module::eval`](crate::Module::eval)
+/// The layer has a stream of random keys, which is forked from the stream `dropout` of the [`Rngs`] that it is built
+/// with. Each call uses the next key, so that every step drops different elements. [`Module::eval`](crate::Module::eval)
 /// turns dropout off.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let mut dropout = Dropout::new(0.5, &mut Rngs::new(0));
-/// let first = dropout.forward(ones([64]));
-/// assert!(first.to_vec::<f32>()?.iter().all(|v| *v == 0.0 || *v == 2.0));
-/// assert_ne!(dropout.forward(ones([64])).to_vec::<f32>()?, first.to_vec::<f32>()?);
+/// let y = dropout.forward(ones([64]));
+/// assert!(y.to_vec::<f32>()?.iter().all(|v| *v == 0.0 || *v == 2.0));
+/// assert_ne!(dropout.forward(ones([64])).to_vec::<f32>()?, y.to_vec::<f32>()?);
 /// dropout.eval();
 /// assert_eq!(dropout.forward(ones([4])).to_vec::<f32>()?, [1.0; 4]);
 /// # Ok::<(), shardax::Error>(())
@@ -28,35 +28,35 @@ pub struct Dropout {
     pub rate: f64,
     /// The training flag: elements are dropped if it is true. See [`Module::train`](crate::Module::train).
     pub training: bool,
-    /// The keys, one a call; `None` where each call is given its key.
+    /// The keys, one for each call; `None` if you pass a key to each call.
     pub rngs: Option<RngStream>,
     #[tree(static)]
     broadcast_dims: Vec<i32>,
 }
 
 impl Dropout {
-    /// Creates a layer with this rate, between 0 and 1, like `nnx.Dropout(rate, rngs=rngs)`. It draws one key of the
+    /// Creates a layer with this rate, between 0 and 1, like `nnx.Dropout(rate, rngs=rngs)`. It draws one key from the
     /// stream `dropout`.
     #[track_caller]
     pub fn new(rate: f64, rngs: &mut Rngs) -> Self {
         Dropout { rngs: Some(rngs.fork("dropout")), ..Dropout::without_rngs(rate) }
     }
 
-    /// Creates a layer that takes a key at each call, like `nnx.Dropout(rate)`. It draws no key. See
+    /// Creates a layer without keys, like `nnx.Dropout(rate)`. Pass a key to each call of
     /// [`forward_with`](Dropout::forward_with).
     pub fn without_rngs(rate: f64) -> Self {
         Dropout { rate, training: true, rngs: None, broadcast_dims: Vec::new() }
     }
 
-    /// Zeroes the elements along these dimensions together. Default none.
+    /// Sets the dimensions along which all elements are zeroed together. Default none.
     pub fn broadcast_dims(mut self, dims: impl AsRef<[i32]>) -> Self {
         self.broadcast_dims = dims.as_ref().into();
         self
     }
 
-    /// Drops elements of `x` by the next key of the layer; returns `x` in evaluation.
+    /// Drops elements of `x` with the layer's next key; returns `x` in evaluation mode.
     ///
-    /// The result is an error where the rate is not between 0 and 1, and where the layer has no keys.
+    /// The result is an error if the rate is not between 0 and 1, or if the layer has no keys.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -65,14 +65,14 @@ impl Dropout {
             return x;
         }
         let Some(rngs) = &mut self.rngs else {
-            let what = "Dropout: the layer has no keys; make it by `Dropout::new(rate, rngs)`, or give a key by `forward_with`";
-            return rejected(what, &x);
+            let message = "Dropout: the layer has no keys; create it with `Dropout::new(rate, rngs)`, or pass a key to `forward_with`";
+            return rejected(message, &x);
         };
         let key = rngs.next();
         self.forward_with(x, &key)
     }
 
-    /// Drops elements of `x` by this key; returns `x` in evaluation. The layer's own keys stay.
+    /// Drops elements of `x` with this key; returns `x` in evaluation mode. The layer's keys do not change.
     #[track_caller]
     pub fn forward_with(&self, x: impl ArrayLike, key: &Array) -> Array {
         let x = x.into_array();
@@ -86,10 +86,10 @@ impl Dropout {
         }
         let mut shape = x.shape().to_vec();
         for &dim in &self.broadcast_dims {
-            let at = if dim < 0 { dim + x.ndim() as i32 } else { dim };
-            let Some(size) = usize::try_from(at).ok().and_then(|at| shape.get_mut(at)) else {
-                let what = format!("Dropout: broadcast_dims {:?} of {}", self.broadcast_dims, x.type_name());
-                return rejected(what, &x);
+            let index = if dim < 0 { dim + x.ndim() as i32 } else { dim };
+            let Some(size) = usize::try_from(index).ok().and_then(|index| shape.get_mut(index)) else {
+                let (dims, x_type) = (&self.broadcast_dims, x.type_name());
+                return rejected(format!("Dropout: broadcast_dims {dims:?} are out of bounds for {x_type}"), &x);
             };
             *size = 1;
         }

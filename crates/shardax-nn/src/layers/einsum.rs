@@ -5,13 +5,13 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::of_product;
+use super::typed::sharding_for_product;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
-/// An [`einsum`] of the input and a kernel. The string has the input's letters, the kernel's and the result's.
+/// An [`einsum`] of the input and a kernel. The string has the letters of the input, the kernel and the result.
 ///
-/// A bias has the dimensions of the kernel that the result has too, in the result's order. Default: none.
+/// A bias has the dimensions that the kernel and the result share, in the result's order. By default there is no bias.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -22,10 +22,10 @@ use crate::check::{require, value_error};
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Einsum {
-    /// The kernel, with the given shape.
+    /// The kernel.
     #[tree(axis_names = kernel_axes)]
     pub kernel: Array,
-    /// The dimensions that kernel and result have.
+    /// The bias, with the dimensions that kernel and result share.
     #[tree(axis_names = bias_axes)]
     pub bias: Option<Array>,
     #[tree(static)]
@@ -51,7 +51,7 @@ pub struct EinsumOptions {
 /// The options of an [`Einsum`].
 pub type EinsumBuilder = KernelBuilder<Einsum>;
 
-/// The kernel's letters, and the result's.
+/// Returns the letters of the kernel and of the result.
 fn letters(spec: &str) -> Result<(&str, &str)> {
     let Some((operands, result)) = spec.split_once("->") else {
         return value_error(format!("Einsum: {spec:?} must be explicit and include \"->\""));
@@ -99,40 +99,47 @@ impl Einsum {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
         require!(&x, kernel.check());
-        let y = self.dot(&x, &kernel).einsum(&self.spec, &[&x, &kernel]);
+        let y = self.dot_options(&x, &kernel).einsum(&self.spec, &[&x, &kernel]);
         let bias = bias.map(|bias| bias.reshape(self.bias_shape(&y)));
         with_bias(y, bias)
     }
 
-    /// The options of the product. Each dimension that `...` stands for has a label of its own, counted from the last.
-    fn dot(&self, x: &Array, kernel: &Array) -> DotOptions {
+    /// Returns the options of the product.
+    fn dot_options(&self, x: &Array, kernel: &Array) -> DotOptions {
         let options = DotOptions::new().precision(self.precision);
         let Some((operands, result)) = self.spec.split_once("->") else { return options };
-        let Some((of_x, of_kernel)) = operands.split_once(',') else { return options };
-        let hidden = |operand: &str, rank: usize| match operand.contains("...") {
-            true => rank.saturating_sub(operand.chars().filter(|c| c.is_alphabetic()).count()),
-            false => 0,
-        };
-        let most = hidden(of_x, x.ndim()).max(hidden(of_kernel, kernel.ndim()));
-        let labels = |operand: &str, n: usize| -> Vec<(Option<char>, usize)> {
-            let (before, after) = operand.split_once("...").unwrap_or((operand, ""));
-            let letters = |part: &str| part.chars().map(|c| (Some(c), 0)).collect::<Vec<_>>();
-            let hidden = (0..n).rev().map(|i| (None, i));
-            letters(before).into_iter().chain(hidden).chain(letters(after)).collect()
-        };
-        let (of_x, of_kernel) =
-            (labels(of_x, hidden(of_x, x.ndim())), labels(of_kernel, hidden(of_kernel, kernel.ndim())));
-        let out = labels(result, if result.contains("...") { most } else { 0 });
-        of_product(options, (x, &of_x), (kernel, &of_kernel), &out)
+        let Some((x_spec, kernel_spec)) = operands.split_once(',') else { return options };
+        let (x_ellipsis, kernel_ellipsis) =
+            (ellipsis_rank(x_spec, x.ndim()), ellipsis_rank(kernel_spec, kernel.ndim()));
+        let result_ellipsis = if result.contains("...") { x_ellipsis.max(kernel_ellipsis) } else { 0 };
+        let (x_labels, kernel_labels) = (labels(x_spec, x_ellipsis), labels(kernel_spec, kernel_ellipsis));
+        sharding_for_product(options, (x, &x_labels), (kernel, &kernel_labels), &labels(result, result_ellipsis))
     }
 
-    /// The kernel's sizes where the result has its letters, 1 elsewhere.
+    /// Returns the shape with which the bias broadcasts to the result: the kernel's size for each letter that the kernel has,
+    /// and 1 for the others.
     fn bias_shape(&self, y: &Array) -> Vec<usize> {
         let (kernel, result) = letters(&self.spec).unwrap_or_default();
         let size = |c: char| kernel.chars().position(|k| k == c).map_or(1, |d| self.kernel.shape()[d]);
         let (before, after) = result.split_once("...").unwrap_or(("", result));
-        let hidden = y.ndim().saturating_sub(before.chars().count() + after.chars().count());
-        let sizes = |letters: &str| letters.chars().map(size).collect::<Vec<_>>();
-        [sizes(before), vec![1; hidden], sizes(after)].concat()
+        let ellipsis = y.ndim().saturating_sub(before.chars().count() + after.chars().count());
+        before.chars().map(size).chain(std::iter::repeat_n(1, ellipsis)).chain(after.chars().map(size)).collect()
     }
+}
+
+/// Returns the number of dimensions that the `...` of an operand of this rank stands for.
+fn ellipsis_rank(operand: &str, rank: usize) -> usize {
+    match operand.contains("...") {
+        true => rank.saturating_sub(operand.chars().filter(|c| c.is_alphabetic()).count()),
+        false => 0,
+    }
+}
+
+/// Labels the dimensions of an operand: by their letters, and the dimensions of `...` by their distance from its end, because
+/// these are aligned at the end when they are broadcast.
+fn labels(operand: &str, ellipsis_rank: usize) -> Vec<(Option<char>, usize)> {
+    let (before, after) = operand.split_once("...").unwrap_or((operand, ""));
+    let ellipsis = (0..ellipsis_rank).rev().map(|i| (None, i));
+    let (before, after) = (before.chars().map(|c| (Some(c), 0)), after.chars().map(|c| (Some(c), 0)));
+    before.chain(ellipsis).chain(after).collect()
 }

@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
-use super::typed::{of_dot, of_rows};
+use super::typed::{sharding_for_dot, sharding_for_rows};
 use crate::{IntoAxisNames, Rngs};
 
 /// A table of vectors, looked up by integers.
@@ -39,7 +39,7 @@ pub struct EmbedBuilder {
 }
 
 impl Embed {
-    /// `num_embeddings` vectors of `features` numbers, normal with variance `1 / features`.
+    /// Creates a table of `num_embeddings` vectors of `features` numbers, normal with variance `1 / features`.
     #[track_caller]
     pub fn new(num_embeddings: usize, features: usize, rngs: &mut Rngs) -> Self {
         Embed::builder(num_embeddings, features).build(rngs)
@@ -56,37 +56,37 @@ impl Embed {
         }
     }
 
-    /// Returns the vectors of `indices`, integers of any shape; the result has one axis more. An index beyond the table
-    /// gives NaN.
+    /// Returns the vectors of `indices`, integers of any shape; the result has one axis more. The vector of an index beyond the
+    /// table is NaN.
     #[track_caller]
     pub fn forward(&self, indices: impl ArrayLike) -> Array {
         let dtype = compute_dtype(self.dtype, &[&self.embedding]);
         let (table, indices) = (self.embedding.astype(dtype), indices.into_array());
-        match of_rows(&table, &indices) {
+        match sharding_for_rows(&table, &indices) {
             Some(spec) => table.at(&indices).fill_value(f64::NAN).out_sharding(spec).get(),
             None => table.take(indices, 0),
         }
     }
 
-    /// Returns the dot products of `x`, `[..., features]`, and every vector: the logits, if the table is also the
-    /// output layer.
+    /// Returns the dot products of `x`, `[..., features]`, with every vector: the logits, if the table is also the output
+    /// layer.
     #[track_caller]
     pub fn attend(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let dtype = compute_dtype(self.dtype, &[&x, &self.embedding]);
         let (x, kernel) = (x.astype(dtype), self.embedding.astype(dtype).t());
-        of_dot(DotOptions::new(), &x, &kernel).dot(x, kernel)
+        sharding_for_dot(DotOptions::new(), &x, &kernel).dot(x, kernel)
     }
 }
 
 impl EmbedBuilder {
-    /// The dtype of the results. Default: the policy's, or the table's.
+    /// Sets the dtype of the results. Default: the policy's, or the table's.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the table. Default: the policy's, float32.
+    /// Sets the dtype of the table. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
         self
@@ -98,13 +98,13 @@ impl EmbedBuilder {
         self
     }
 
-    /// The logical names of the table's dimensions. See [`Rules`](crate::Rules).
+    /// Sets the logical names of the table's dimensions. See [`Rules`](crate::Rules).
     pub fn axes(mut self, names: impl IntoAxisNames) -> Self {
         self.axes = Some(names.into_axis_names());
         self
     }
 
-    /// The table, drawn from the stream `params`.
+    /// Builds the table, drawn from the stream `params`.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> Embed {
         let policy = rngs.policy();

@@ -14,13 +14,13 @@ use crate::{Module, Rngs, Rules};
 
 /// A mixture of experts: a router sends each token to a few of many layers, and weights their outputs.
 ///
-/// Tokens are routed row by row of the batch, so that routing does not depend on the device of a row. In each row an
-/// expert has a capacity of `capacity_factor * k * tokens / experts` tokens, rounded up. First choices come before
-/// second ones, earlier tokens before later ones. Choices beyond the capacity are dropped: they add nothing to the
+/// Each row of the batch is routed independently, so that routing does not depend on the device of a row. In each row, an
+/// expert has a capacity of `capacity_factor * k * tokens / experts` tokens, rounded up. First choices have priority over
+/// second choices, and earlier tokens over later ones. Choices beyond the capacity are dropped: they add nothing to the
 /// result.
 ///
 /// If the [`Rules`] shard the dimension `expert` over a mesh axis, each device has some of the experts and some rows of
-/// the batch. Two `all_to_all` send tokens to the devices of their experts and back.
+/// the batch. Two `all_to_all` collectives send tokens to the devices of their experts and back.
 ///
 /// Source: [Lepikhin et al. 2020](https://arxiv.org/abs/2006.16668), [Fedus et al. 2021](https://arxiv.org/abs/2101.03961).
 ///
@@ -36,9 +36,9 @@ use crate::{Module, Rngs, Rules};
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct MixtureOfExperts<E> {
-    /// From features to a score of each expert, in float32.
+    /// The linear layer from features to a score of each expert, in float32.
     pub router: Linear,
-    /// The experts, whose arrays have a first dimension for them.
+    /// The experts: the first dimension of each array is the index of the expert.
     pub experts: Stack<E>,
     /// Added to the scores of the experts before they are chosen, `[experts]`; the weights are without it. Default none:
     /// a model that balances its experts by it, such as DeepSeek-V3, sets it.
@@ -106,7 +106,7 @@ pub struct Routed {
 
 /// The routes of tokens to experts.
 struct Routes {
-    /// 1 where a token goes to a place of an expert: `[rows, tokens, experts, places]`.
+    /// 1 if a token is sent to a place of an expert, otherwise 0: `[rows, tokens, experts, places]`.
     dispatch: Array,
     /// The routes back, with the weights of the experts' outputs.
     combine: Array,
@@ -115,8 +115,8 @@ struct Routes {
 }
 
 impl<E: Layer> MixtureOfExperts<E> {
-    /// Creates `num_experts` experts with top-`k` routing of tokens; `expert` creates each. The router's weights are
-    /// drawn first.
+    /// Creates `num_experts` experts with top-`k` routing of tokens; the function `expert` creates each of them. The router's
+    /// weights are drawn first.
     #[track_caller]
     pub fn new(
         num_experts: usize,
@@ -133,8 +133,8 @@ impl<E: Layer> MixtureOfExperts<E> {
         let experts = Stack::new(num_experts, rngs, expert)?.axis_name(EXPERT);
         if has_state(&experts) {
             return value_error(
-                "MixtureOfExperts: experts with state, such as a Dropout or a BatchNorm, are not supported: each sees other \
-                 tokens, and what a call changes of them would be lost",
+                "MixtureOfExperts: experts with state, such as a Dropout or a BatchNorm, are not supported, because the state \
+                 that a call changes would be lost",
             );
         }
         Ok(MixtureOfExperts {
@@ -151,8 +151,8 @@ impl<E: Layer> MixtureOfExperts<E> {
         })
     }
 
-    /// Sets the capacity of each expert, as a multiple of a balanced load; `None` for a capacity that never drops a
-    /// token. Default 1.25.
+    /// Sets the capacity of each expert as a multiple of a balanced load. With `None`, no token is ever dropped. Default
+    /// 1.25.
     pub fn capacity_factor(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.capacity_factor = factor.into();
         self
@@ -243,61 +243,61 @@ impl<E: Layer> MixtureOfExperts<E> {
         }
     }
 
-    /// A `shard_map` over the axis of the experts, and those that split rows alone: over others, an exchange would gather them.
+    /// Applies the layer in a `shard_map` over the axis of the experts and the axes that only split rows. If these axes were
+    /// not manual, an exchange would gather the rows.
     #[track_caller]
     fn spread(&self, x: Array, mesh: &Mesh, axis: AxisName) -> Result<Routed> {
         if x.ndim() < 3 {
-            let given = x.type_name();
-            return value_error(format!("MixtureOfExperts: x must be [..., batch, tokens, features], got {given}"));
+            let x_type = x.type_name();
+            return value_error(format!("MixtureOfExperts: x must be [..., batch, tokens, features], got {x_type}"));
         }
         let mut rows = self.rules.row_axes();
         rows.insert(0, axis);
-        let inside = |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
-            let here = MixtureOfExperts { router, experts, correction, ..self.clone() };
-            let Routed { y, balance_loss, dropped } = here.forward_over(x, axis)?;
+        let on_device = |router: Linear, correction: Option<Array>, experts: Stack<E>, x: Array| {
+            let local = MixtureOfExperts { router, experts, correction, ..self.clone() };
+            let Routed { y, balance_loss, dropped } = local.forward_over(x, axis)?;
             let (balance_loss, dropped) = pmean((balance_loss, dropped), &rows[..]);
             Ok(Routed { y, balance_loss, dropped })
         };
         let split = P![&rows[..]];
-        // Where types have shardings the rows are moved to these axes, and their results back.
+        // If types have shardings, the rows are resharded to these axes, and the results back.
         let typed = x.aval().sharding().cloned();
-        let moved = typed.iter().fold(x, |x, of| {
-            let to = Typed::of_spec(of.mesh(), &split, of.rank());
-            reshard(x, to)
-        });
-        let routed: Routed = shard_map(inside, mesh)
+        let rows_of_device =
+            typed.iter().fold(x, |x, typed| reshard(x, Typed::of_spec(typed.mesh(), &split, typed.rank())));
+        let routed: Routed = shard_map(on_device, mesh)
             .axis_names(&rows[..])
             .in_specs((P![], P![], P![axis], &split))
             .out_specs((&split, P![], P![]))
-            .call((&self.router, &self.correction, &self.experts, moved))?;
+            .call((&self.router, &self.correction, &self.experts, rows_of_device))?;
         Ok(Routed { y: typed.iter().fold(routed.y, reshard), ..routed })
     }
 
-    /// Applies the layer inside a `shard_map` over this axis. Each device has its rows of `x`, the whole router, and
-    /// its shard of the experts (their first dimension). Two `all_to_all` send tokens to the devices of their experts
-    /// and back.
+    /// Applies the layer inside a `shard_map` over this axis. Each device has its rows of `x`, the entire router, and
+    /// its shard of the experts (their first dimension). Two `all_to_all` collectives send tokens to the devices of their
+    /// experts and back.
     ///
-    /// The losses are those of the device's own rows.
+    /// The losses only count the device's rows.
     #[track_caller]
     pub fn forward_over(&self, x: impl ArrayLike, axis_name: impl Into<AxisName>) -> Result<Routed> {
         let axis = axis_name.into();
         let size = axis_size(axis)?;
         self.routed(x.into_array(), |inputs| {
-            // Apart from the rows, whose dimension other axes may split.
+            // The rows stay a dimension of their own, because other axes may split them.
             let &[experts, rows, places, features] = inputs.shape() else { return Ok(inputs) };
             if !experts.is_multiple_of(size) {
                 return value_error(format!("MixtureOfExperts: the {size} devices must divide the {experts} experts"));
             }
             let sent = inputs.reshape([size, experts / size, rows, places, features]);
-            let here = all_to_all_tiled(sent, axis, 0, 0).swapaxes(0, 1);
-            let done = self.experts.map(|expert, x: Array| expert.clone().forward(x), here)?;
-            Ok(all_to_all_tiled(done.swapaxes(0, 1), axis, 0, 0).reshape([experts, rows, places, features]))
+            let received = all_to_all_tiled(sent, axis, 0, 0).swapaxes(0, 1);
+            let outputs = self.experts.map(|expert, x: Array| expert.clone().forward(x), received)?;
+            Ok(all_to_all_tiled(outputs.swapaxes(0, 1), axis, 0, 0).reshape([experts, rows, places, features]))
         })
     }
 
-    /// `through` takes `[experts, rows, places, features]` to the same.
+    /// Routes tokens to experts, applies `apply_experts` to the inputs `[experts, rows, places, features]`, and combines its
+    /// results, which have the same shape.
     #[track_caller]
-    fn routed(&self, x: Array, through: impl FnOnce(Array) -> Result<Array>) -> Result<Routed> {
+    fn routed(&self, x: Array, apply_experts: impl FnOnce(Array) -> Result<Array>) -> Result<Routed> {
         x.check()?;
         let rank = x.ndim();
         if rank < 2 {
@@ -307,42 +307,47 @@ impl<E: Layer> MixtureOfExperts<E> {
         let rows = x.reshape([&[batch.iter().product()], last].concat());
         let Routes { dispatch, combine, balance_loss, dropped } = self.routes(&rows)?;
         let inputs = einsum("gtec,gtd->egcd", &[&dispatch.astype(x.dtype()), &rows]);
-        let outputs = through(inputs)?;
+        let outputs = apply_experts(inputs)?;
         let y = einsum("gtec,egcd->gtd", &[&combine.astype(outputs.dtype()), &outputs]);
         y.check()?;
         let y = y.reshape([batch, &y.shape()[1..]].concat());
         Ok(Routed { y, balance_loss, dropped })
     }
 
+    /// Chooses the experts of each token, and their places in the experts' inputs.
     #[track_caller]
     fn routes(&self, rows: &Array) -> Result<Routes> {
         let ChosenExperts { experts: chosen, weights, scores: probabilities } = self.choose(rows)?;
         let &[g, t, experts] = probabilities.shape() else {
-            return value_error(format!("MixtureOfExperts: the router gave {}", probabilities.type_name()));
+            return value_error(format!(
+                "MixtureOfExperts: the router returned {}, not [rows, tokens, experts]",
+                probabilities.type_name()
+            ));
         };
         let (k, places) = (self.k, self.places(t, experts)?);
-        // All first choices come before all second ones.
+        // All first choices of a row have priority over all second choices.
         let (weights, chosen) = (weights.swapaxes(1, 2), one_hot(chosen.swapaxes(1, 2), experts));
         let flat = chosen.astype(DType::I32).reshape([g, k * t, experts]);
+        // The place of a choice is the number of choices before it that have the same expert.
         let before = flat.cumsum(1) - &flat;
         let place = (before * &flat).sum(-1).reshape([g, k, t]);
-        let kept = place.less(places as i32).astype(DType::F32);
-        let places_of = one_hot(place, places) * kept.expand_dims(-1);
-        let dispatch = einsum("gkte,gktc->gtec", &[&chosen, &places_of]);
-        let combine = einsum("gkte,gktc->gtec", &[&(&chosen * weights.expand_dims(-1)), &places_of]);
-        // The choice of experts has no gradient; their probabilities have.
+        let has_place = place.less(places as i32).astype(DType::F32);
+        let place = one_hot(place, places) * has_place.expand_dims(-1);
+        let dispatch = einsum("gkte,gktc->gtec", &[&chosen, &place]);
+        let combine = einsum("gkte,gktc->gtec", &[&(&chosen * weights.expand_dims(-1)), &place]);
+        // The choice of experts has no gradient, but their probabilities have one.
         let shares = chosen.sum([1, 2]) / (k * t.max(1)) as f64;
         let balance_loss = (shares * probabilities.mean(1)).sum(-1).mean(..) * experts as f64;
-        Ok(Routes { dispatch, combine, balance_loss, dropped: 1.0 - kept.mean(..) })
+        Ok(Routes { dispatch, combine, balance_loss, dropped: 1.0 - has_place.mean(..) })
     }
 
-    /// Returns the number of tokens of a row that an expert takes.
+    /// Returns the capacity of an expert: the number of tokens of a row that it accepts.
     #[track_caller]
     fn places(&self, tokens: usize, experts: usize) -> Result<usize> {
         let Some(factor) = self.capacity_factor else { return Ok(tokens) };
         within("MixtureOfExperts", "capacity_factor", factor, f64::MIN_POSITIVE..f64::INFINITY)?;
-        let room = (factor * (self.k * tokens) as f64 / experts.max(1) as f64).ceil();
-        Ok((room as usize).clamp(tokens.min(1), tokens))
+        let capacity = (factor * (self.k * tokens) as f64 / experts.max(1) as f64).ceil();
+        Ok((capacity as usize).clamp(tokens.min(1), tokens))
     }
 }
 

@@ -7,17 +7,17 @@ use shardax::prelude::*;
 use shardax::{Error, ErrorKind};
 
 use super::kernel::{in_dtype, with_bias};
-use super::typed::of_dot;
+use super::typed::sharding_for_dot;
 use super::{Layer, Linear};
 use crate::OverwriteWithGradient;
 
 /// The product of an input and a kernel in float8: both as float8_e4m3fn, the gradient of the result as float8_e5m2.
 /// Flax's `Fp8DotGeneral`.
 ///
-/// Each of the three has a scale, and a history of its largest magnitudes in the last steps, from which the next scale
-/// follows. They are of the kind [`OverwriteWithGradient`]: their gradients are their next values, and an
-/// [`Optimizer`](crate::optim::Optimizer) stores those in each step. Use one for each product: the next values of two uses
-/// would be added.
+/// Input, kernel and gradient each have a scale, and a history of their largest magnitudes in the last steps, from which the
+/// next scale is computed. Scales and histories are of the kind [`OverwriteWithGradient`]: their gradients are their next
+/// values, which an [`Optimizer`](crate::optim::Optimizer) stores in each step. Use one `Fp8DotGeneral` for each product,
+/// because the next values of two uses would be added.
 ///
 /// Source: [Micikevicius et al. 2022](https://arxiv.org/abs/2209.05433).
 #[derive(Module, Clone, Debug)]
@@ -28,16 +28,16 @@ pub struct Fp8DotGeneral {
     pub kernel_amax_history: OverwriteWithGradient,
     /// `[amax_history_length]`, the last step first.
     pub output_grad_amax_history: OverwriteWithGradient,
-    /// `[1]`: float8 values times it are the input.
+    /// `[1]`: the float8 values times this scale are the input.
     pub input_scale: OverwriteWithGradient,
-    /// `[1]`: float8 values times it are the kernel.
+    /// `[1]`: the float8 values times this scale are the kernel.
     pub kernel_scale: OverwriteWithGradient,
-    /// `[1]`: float8 values times it are the result's gradient.
+    /// `[1]`: the float8 values times this scale are the result's gradient.
     pub output_grad_scale: OverwriteWithGradient,
 }
 
 impl Default for Fp8DotGeneral {
-    /// With histories of 1024 steps.
+    /// Creates scales with histories of 1024 steps.
     fn default() -> Self {
         Fp8DotGeneral::new(1024)
     }
@@ -47,36 +47,39 @@ impl Default for Fp8DotGeneral {
 type Quantized = (Array, Array, Array);
 
 impl Fp8DotGeneral {
-    /// Scales of 1, with histories of this many steps, all 0.
+    /// Creates scales of 1, with histories of this many steps, which are all 0.
     pub fn new(amax_history_length: usize) -> Self {
-        let history = || OverwriteWithGradient::new(zeros([amax_history_length]));
-        let scale = || OverwriteWithGradient::new(ones([1]));
+        let [input_amax_history, kernel_amax_history, output_grad_amax_history] =
+            [(); 3].map(|()| OverwriteWithGradient::new(zeros([amax_history_length])));
+        let [input_scale, kernel_scale, output_grad_scale] = [(); 3].map(|()| OverwriteWithGradient::new(ones([1])));
         Fp8DotGeneral {
-            input_amax_history: history(),
-            kernel_amax_history: history(),
-            output_grad_amax_history: history(),
-            input_scale: scale(),
-            kernel_scale: scale(),
-            output_grad_scale: scale(),
+            input_amax_history,
+            kernel_amax_history,
+            output_grad_amax_history,
+            input_scale,
+            kernel_scale,
+            output_grad_scale,
         }
     }
 
-    /// `x` is `[..., in]` and `kernel` `[in, out]`; the result is `[..., out]`, of the kernel's dtype.
+    /// Returns the product of `x`, `[..., in]`, and `kernel`, `[in, out]`. The result is `[..., out]`, in the kernel's dtype.
     ///
-    /// Fails unless the kernel is floating point of 16 bits or more.
+    /// Fails unless the kernel has a floating-point dtype of 16 bits or more.
     #[track_caller]
     pub fn dot(&self, x: impl ArrayLike, kernel: impl ArrayLike) -> Array {
         let x = x.into_array();
-        self.made(&x, kernel.into_array()).unwrap_or_else(|error| Array::from_error(error, &x))
+        self.product(&x, kernel.into_array()).unwrap_or_else(|error| Array::from_error(error, &x))
     }
 
+    /// Computes the product, with a custom gradient rule that returns the next scales and histories as their gradients.
     #[track_caller]
-    fn made(&self, x: &Array, kernel: Array) -> Result<Array> {
+    fn product(&self, x: &Array, kernel: Array) -> Result<Array> {
         let x = x.astype(kernel.dtype());
         if !kernel.dtype().is_float() || kernel.dtype().bits() < 16 || kernel.ndim() != 2 {
-            let what = format!("Fp8DotGeneral needs a kernel [in, out] of 16 bits or more, got {}", kernel.type_name());
-            return Err(Error::new(ErrorKind::Type, what)
-                .help("convert it with `astype(DType::Bf16)`: it is quantized from the numbers that are trained")
+            let message =
+                format!("Fp8DotGeneral needs a kernel [in, out] of 16 bits or more, got {}", kernel.type_name());
+            return Err(Error::new(ErrorKind::Type, message)
+                .help("convert the kernel with `astype(DType::Bf16)`; it is quantized in each step, from the trained numbers")
                 .at(std::panic::Location::caller()));
         }
         // Checks the shapes too.
@@ -84,10 +87,9 @@ impl Fp8DotGeneral {
         plain.check()?;
         let shape = plain.shape().to_vec();
         let rows = x.reshape([-1, x.shape().last().map_or(1, |&n| n as i64)]);
-        let of = |v: &OverwriteWithGradient| Array::clone(v);
-        let input = (of(&self.input_scale), of(&self.input_amax_history));
-        let weights = (of(&self.kernel_scale), of(&self.kernel_amax_history));
-        let grad = (of(&self.output_grad_scale), of(&self.output_grad_amax_history));
+        let input = (Array::clone(&self.input_scale), Array::clone(&self.input_amax_history));
+        let weights = (Array::clone(&self.kernel_scale), Array::clone(&self.kernel_amax_history));
+        let grad = (Array::clone(&self.output_grad_scale), Array::clone(&self.output_grad_amax_history));
         type Meta = (Array, Array);
         let product = custom_vjp(|x: Array, kernel: Array, input: Meta, weights: Meta, _: Meta| {
             Ok(product(
@@ -110,15 +112,20 @@ impl Fp8DotGeneral {
             |(input, weights, grad): (Quantized, Quantized, Meta),
              ct: Array|
              -> Result<(Array, Array, Meta, Meta, Meta)> {
-                let of_out = quantize(&ct, DType::F8E5M2, &grad)?;
-                let turned = |(values, scale, history): &Quantized| (values.t(), scale.clone(), history.clone());
-                let of_x = product(&of_out, &turned(&weights), ct.dtype());
-                let of_kernel = product(&turned(&input), &of_out, ct.dtype());
-                Ok((of_x, of_kernel, (input.1, input.2), (weights.1, weights.2), (of_out.1, of_out.2)))
+                let out_grad = quantize(&ct, DType::F8E5M2, &grad)?;
+                let x_grad = product(&out_grad, &transposed(&weights), ct.dtype());
+                let kernel_grad = product(&transposed(&input), &out_grad, ct.dtype());
+                // The "gradients" of scales and histories are their next values.
+                Ok((x_grad, kernel_grad, (input.1, input.2), (weights.1, weights.2), (out_grad.1, out_grad.2)))
             },
         );
         Ok(product.call((rows, kernel, input, weights, grad))?.reshape(shape))
     }
+}
+
+/// Transposes the values.
+fn transposed((values, scale, history): &Quantized) -> Quantized {
+    (values.t(), scale.clone(), history.clone())
 }
 
 /// Updates a scale and its history, and divides by the scale.
@@ -133,9 +140,9 @@ fn quantize(x: &Array, to: DType, (scale, history): &(Array, Array)) -> Result<Q
     Ok((values, scale, history))
 }
 
-/// The product of two scaled matrices.
+/// Returns the product of two scaled matrices.
 fn product(left: &Quantized, right: &Quantized, dtype: DType) -> Array {
-    let options = of_dot(DotOptions::new().preferred_element_type(dtype), &left.0, &right.0);
+    let options = sharding_for_dot(DotOptions::new().preferred_element_type(dtype), &left.0, &right.0);
     let product = options.dot(&left.0, &right.0);
     product * (&left.1 * &right.1).astype(dtype)
 }
@@ -148,26 +155,26 @@ fn product(left: &Quantized, right: &Quantized, dtype: DType) -> Array {
 /// let layer = Fp8Linear::new(Linear::new(16, 32, &mut Rngs::new(0)));
 /// let mut optimizer = Optimizer::new(layer, adam(1e-2))?;
 /// let x = random::normal(random::key(1), [8, 16]);
-/// let first = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
-/// let second = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
-/// assert!(second.item::<f32>()? < first.item::<f32>()?);
+/// let loss_0 = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
+/// let loss_1 = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
+/// assert!(loss_1.item::<f32>()? < loss_0.item::<f32>()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Fp8Linear {
-    /// The weights, in their own dtype.
+    /// The weights, in the dtype in which they are trained.
     pub linear: Linear,
     /// The scales.
     pub dot_general: Fp8DotGeneral,
 }
 
 impl Fp8Linear {
-    /// The layer with the weights of this one.
+    /// Creates a layer with the weights of `linear`.
     pub fn new(linear: Linear) -> Self {
         Fp8Linear { linear, dot_general: Fp8DotGeneral::default() }
     }
 
-    /// `x` is `[..., in]`, the result `[..., out]`.
+    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let Linear { kernel, bias, .. } = &self.linear;

@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::compute_dtype;
-use super::typed::beside;
+use super::typed::align_with;
 use crate::{IntoAxisNames, Rngs};
 
 /// A kernel, a bias, and the options of their use.
@@ -26,7 +26,7 @@ pub struct Kernel {
 #[derive(Debug)]
 pub struct KernelShape {
     pub(super) kernel: Vec<usize>,
-    /// The shape that the initializer is given, where it is not the kernel's; of as many elements.
+    /// The shape that the initializer draws, if it differs from the kernel's shape. It has the same number of elements.
     pub(super) drawn: Option<Vec<usize>>,
     pub(super) bias: Vec<usize>,
 }
@@ -34,7 +34,7 @@ pub struct KernelShape {
 /// A layer with a kernel and a bias.
 #[doc(hidden)]
 pub trait KernelLayer: Sized {
-    /// The options that it has alone.
+    /// The options that only this layer has.
     type Own;
 
     /// Fails if the options contradict each other.
@@ -76,13 +76,13 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
+    /// Sets the dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the parameters. Default: the policy's, float32.
+    /// Sets the dtype of the parameters. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
         self
@@ -95,7 +95,8 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// The logical names of the kernel's dimensions; the bias has those of its own. See [`Rules`](crate::Rules).
+    /// Sets the logical names of the kernel's dimensions. The bias has the names of the dimensions that it shares with the
+    /// kernel. See [`Rules`](crate::Rules).
     pub fn kernel_axes(mut self, names: impl IntoAxisNames) -> Self {
         self.kernel_axes = Some(names.into_axis_names());
         self
@@ -113,8 +114,8 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// The layer, its weights drawn from the stream `params`. Options that do not fit each other are an error of its
-    /// results.
+    /// Builds the layer. Its weights are drawn from the stream `params`. If options contradict each other, the layer's results
+    /// are an error.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> L {
         let policy = rngs.policy();
@@ -123,27 +124,32 @@ impl<L: KernelLayer> KernelBuilder<L> {
             Ok(shape) => (shape, None),
             Err(error) => (KernelShape { kernel: Vec::new(), drawn: None, bias: Vec::new() }, Some(error)),
         };
-        let sound = |made: Array| match &error {
-            Some(error) => Array::from_error(error.clone(), &made),
-            None => made,
-        };
-        let kernel = match error {
+        let kernel = match &error {
             Some(_) => zeros_dtype((), param_dtype),
             None => self.kernel_init.init(&rngs.params(), shape.drawn.as_ref().unwrap_or(&shape.kernel), param_dtype),
         };
-        let bias = self.use_bias.then(|| {
+        let mut bias = self.use_bias.then(|| {
             let sizes: Vec<usize> = shape.bias.iter().map(|&d| shape.kernel[d]).collect();
             // Zeros need no key, but drawing one keeps later layers in step with Flax.
             self.bias_init.init(&rngs.params(), &sizes, param_dtype)
         });
-        let named = |names: &AxisNames| shape.bias.iter().map(|&d| names.get(d).copied().flatten()).collect();
+        let bias_axes = self
+            .kernel_axes
+            .as_ref()
+            .map(|names| shape.bias.iter().map(|&d| names.get(d).copied().flatten()).collect());
+        // Kernel and bias carry the error of the options, and so do all results of the layer.
+        let mut kernel = kernel.reshape(shape.kernel.as_slice());
+        if let Some(error) = error {
+            bias = bias.map(|bias| Array::from_error(error.clone(), &bias));
+            kernel = Array::from_error(error, &kernel);
+        }
         L::make(
             Kernel {
-                kernel: sound(kernel.reshape(shape.kernel.as_slice())),
-                bias: bias.map(sound),
+                kernel,
+                bias,
                 dtype: self.dtype.or(policy.dtype),
                 precision: self.precision,
-                bias_axes: self.kernel_axes.as_ref().map(named),
+                bias_axes,
                 kernel_axes: self.kernel_axes,
             },
             self.own,
@@ -167,7 +173,7 @@ pub(super) fn in_dtype(
 pub(super) fn with_bias(y: Array, bias: Option<Array>) -> Array {
     match bias {
         Some(bias) => {
-            let bias = beside(bias, &y);
+            let bias = align_with(bias, &y);
             y + bias
         }
         None => y,

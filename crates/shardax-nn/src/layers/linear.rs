@@ -5,10 +5,10 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::of_dot;
+use super::typed::sharding_for_dot;
 use crate::Rngs;
 
-/// `x · kernel + bias` over the last axis.
+/// A linear layer: `x · kernel + bias` over the last axis.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -52,7 +52,7 @@ impl KernelLayer for Linear {
 }
 
 impl Linear {
-    /// A layer from `in_features` to `out_features`: the kernel LeCun normal, the bias zero.
+    /// Creates a layer from `in_features` to `out_features`. The kernel is LeCun normal, the bias zero.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, rngs: &mut Rngs) -> Self {
         Linear::builder(in_features, out_features).build(rngs)
@@ -63,11 +63,11 @@ impl Linear {
         KernelBuilder::new([in_features, out_features])
     }
 
-    /// `x` is `[..., in]`, the result `[..., out]`.
+    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
-        let dot = of_dot(DotOptions::new().precision(self.precision), &x, &kernel);
+        let dot = sharding_for_dot(DotOptions::new().precision(self.precision), &x, &kernel);
         with_bias(dot.dot(x, kernel), bias)
     }
 }

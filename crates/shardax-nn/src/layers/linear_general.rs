@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use shardax::tree::AxisNames;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelShape, in_dtype, with_bias};
-use super::typed::of_product;
+use super::typed::sharding_for_product;
 use crate::Rngs;
 use crate::check::{require, value_error};
 
@@ -42,7 +42,7 @@ pub struct LinearGeneral {
     bias_axes: Option<AxisNames>,
 }
 
-/// The options that a linear layer over several dimensions has alone.
+/// The options that only a linear layer over several dimensions has.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LinearGeneralOptions {
@@ -68,9 +68,9 @@ impl KernelLayer for LinearGeneral {
         }
         let kernel = [batch_sizes.as_slice(), in_features, out_features].concat();
         let (batch, inputs) = (batch_sizes.len(), in_features.len());
-        // The weights are those of one large matrix.
-        let product = |sizes: &[usize]| sizes.iter().product::<usize>();
-        let drawn = vec![product(batch_sizes) * product(in_features), product(out_features)];
+        // As in Flax, the weights are drawn as one large matrix.
+        let rows = batch_sizes.iter().chain(in_features).product();
+        let drawn = vec![rows, out_features.iter().product()];
         let bias = (0..batch).chain(batch + inputs..kernel.len()).collect();
         Ok(KernelShape { kernel, drawn: Some(drawn), bias })
     }
@@ -82,13 +82,14 @@ impl KernelLayer for LinearGeneral {
 }
 
 impl LinearGeneralBuilder {
-    /// The dimensions of the input that are summed over, as many as there are `in_features`. Default the last ones.
+    /// Sets the dimensions of the input that are summed over, as many as there are `in_features`. Default: the last
+    /// dimensions.
     pub fn axis(mut self, axis: impl AsRef<[i32]>) -> Self {
         self.own.axis = Some(axis.as_ref().into());
         self
     }
 
-    /// The sizes of the input's first dimensions for which each index has a kernel of its own. Default none.
+    /// Sets the sizes of the input's first dimensions that have a separate kernel for each index. Default none.
     pub fn batch_sizes(mut self, sizes: impl AsRef<[usize]>) -> Self {
         self.own.batch_sizes = sizes.as_ref().into();
         self
@@ -112,8 +113,8 @@ impl LinearGeneral {
         })
     }
 
-    /// `x` has the batch sizes first, and the sizes of `in_features` in the dimensions `axis`. The result has the
-    /// batch, the remaining dimensions of `x`, and `out_features`.
+    /// Applies the layer. `x` has the batch sizes first, and the sizes of `in_features` in the dimensions `axis`. The result has
+    /// the batch, the remaining dimensions of `x`, and `out_features`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let (x, kernel, bias) = in_dtype(self.dtype, x.into_array(), &self.kernel, &self.bias);
@@ -123,7 +124,7 @@ impl LinearGeneral {
         let axis: Vec<usize> = axis.iter().map(|&d| d as usize).collect();
         let batch_dims: Vec<usize> = (0..batch).collect();
         let contract: Vec<usize> = (batch..batch + inputs).collect();
-        let dot = self.dot(&x, &kernel, &axis, batch);
+        let dot = self.dot_options(&x, &kernel, &axis, batch);
         let y = dot.dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims));
         let bias = bias.map(|bias| {
             let free = x.ndim() - batch - inputs;
@@ -132,22 +133,25 @@ impl LinearGeneral {
         with_bias(y, bias)
     }
 
-    /// The options of the product, whose result has the batch, the rest of `x`, and the kernel's last dimensions.
-    fn dot(&self, x: &Array, kernel: &Array, axis: &[usize], batch: usize) -> DotOptions {
+    /// Returns the options of the product. Its result has the batch, the remaining dimensions of `x`, and the kernel's last
+    /// dimensions.
+    fn dot_options(&self, x: &Array, kernel: &Array, axis: &[usize], batch: usize) -> DotOptions {
         let n = x.ndim();
-        let of_x: Vec<usize> = (0..n).collect();
+        // Each dimension has a label: the dimensions of `x` count from 0, the output dimensions of the kernel from `n`.
+        let x_labels: Vec<usize> = (0..n).collect();
         let new = n..n + kernel.ndim() - batch - axis.len();
-        let of_kernel: Vec<usize> = (0..batch).chain(axis.iter().copied()).chain(new.clone()).collect();
-        let out: Vec<usize> = (0..n).filter(|d| !axis.contains(d)).chain(new).collect();
-        of_product(DotOptions::new().precision(self.precision), (x, &of_x), (kernel, &of_kernel), &out)
+        let kernel_labels: Vec<usize> = (0..batch).chain(axis.iter().copied()).chain(new.clone()).collect();
+        let out_labels: Vec<usize> = (0..n).filter(|d| !axis.contains(d)).chain(new).collect();
+        let options = DotOptions::new().precision(self.precision);
+        sharding_for_product(options, (x, &x_labels), (kernel, &kernel_labels), &out_labels)
     }
 
-    /// The sizes that the result ends with.
+    /// Returns the last sizes of the result.
     pub(super) fn out_features(&self) -> &[usize] {
         &self.own.out_features
     }
 
-    /// The dimensions of `x` that are summed over, in order, as in Flax.
+    /// Returns the dimensions of `x` that are summed over, sorted as in Flax.
     fn axis(&self, x: &Array) -> Vec<i32> {
         let n = self.own.in_features.len() as i32;
         let mut axis = self.own.axis.clone().unwrap_or_else(|| (-n..0).collect());
@@ -160,9 +164,8 @@ impl LinearGeneral {
     fn check(&self, x: &Array, axis: &[i32]) -> Result<()> {
         let LinearGeneralOptions { in_features, batch_sizes, .. } = &self.own;
         let batch = batch_sizes.len();
-        let inside = |d: &i32| (batch as i32..x.ndim() as i32).contains(d);
         let distinct = axis.windows(2).all(|pair| pair[0] != pair[1]);
-        let fits = axis.iter().all(inside)
+        let fits = axis.iter().all(|d| (batch as i32..x.ndim() as i32).contains(d))
             && distinct
             && axis.iter().zip(in_features).all(|(&d, &n)| x.shape()[d as usize] == n)
             && x.shape().starts_with(batch_sizes);
@@ -170,7 +173,7 @@ impl LinearGeneral {
             return Ok(());
         }
         value_error(format!(
-            "LinearGeneral from {in_features:?} in the dimensions {axis:?}, of batches of {batch_sizes:?}, got {}",
+            "LinearGeneral: the layer expects {in_features:?} in the dimensions {axis:?} and batches of {batch_sizes:?}, got {}",
             x.type_name()
         ))
     }

@@ -4,11 +4,11 @@ use shardax::lax::DotOptions;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 
-use super::typed::of_dot;
+use super::typed::sharding_for_dot;
 use super::{Layer, Linear, promoted};
 use crate::{LoRAParam, Rngs};
 
-/// A product of two small matrices that adapts a layer, while the layer's own weights stay frozen.
+/// A product of two small matrices that adapts a layer, while the layer's weights stay frozen.
 ///
 /// The matrices are of the kind [`LoRAParam`]: `Optimizer::wrt(model, adam(1e-3), Filter::of::<LoRAParam>())` updates
 /// only them.
@@ -20,7 +20,7 @@ use crate::{LoRAParam, Rngs};
 /// let mut rngs = Rngs::new(0);
 /// let base = Linear::new(3, 4, &mut rngs);
 /// let mut adapted = LoRA::new(3, 2, 4, &mut rngs).around(base.clone());
-/// // The second matrix begins as zeros.
+/// // The second matrix starts as zeros, so that the layer does not change at first.
 /// let x = ones([16, 3]);
 /// assert_eq!(adapted.forward(&x).to_vec::<f32>()?, base.forward(&x).to_vec::<f32>()?);
 /// # Ok::<(), shardax::Error>(())
@@ -48,13 +48,13 @@ pub struct LoRABuilder {
 }
 
 impl LoRABuilder {
-    /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
+    /// Sets the dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the matrices. Default: the policy's, float32.
+    /// Sets the dtype of the matrices. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
         self
@@ -72,7 +72,7 @@ impl LoRABuilder {
         self
     }
 
-    /// The matrices, drawn from the stream `params`.
+    /// Builds the matrices, drawn from the stream `params`.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> LoRA {
         let policy = rngs.policy();
@@ -133,8 +133,8 @@ impl<B> LoRA<B> {
             Some(dtype) => arrays.map(|x| x.astype(dtype)),
             None => promoted(arrays),
         };
-        let product = |x: Array, kernel: Array| of_dot(DotOptions::new(), &x, &kernel).dot(x, kernel);
-        let y = product(product(x.clone(), a), b);
+        let low_rank = sharding_for_dot(DotOptions::new(), &x, &a).dot(&x, a);
+        let y = sharding_for_dot(DotOptions::new(), &low_rank, &b).dot(&low_rank, b);
         (x, y)
     }
 }
@@ -164,14 +164,14 @@ pub struct LoRALinear {
 }
 
 impl LoRALinear {
-    /// A layer from `in_features` to `out_features`, adapted by matrices of this rank.
+    /// Creates a layer from `in_features` to `out_features`, which matrices of this rank adapt.
     #[track_caller]
     pub fn new(in_features: usize, out_features: usize, lora_rank: usize, rngs: &mut Rngs) -> Self {
         let linear = Linear::new(in_features, out_features, rngs);
         LoRALinear { linear, lora: LoRA::new(in_features, lora_rank, out_features, rngs) }
     }
 
-    /// `x` is `[..., in]`, the result `[..., out]`.
+    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();

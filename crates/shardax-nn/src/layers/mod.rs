@@ -44,17 +44,17 @@ pub use stack::Stack;
 use shardax::dtype::promote;
 use shardax::prelude::*;
 
-/// Returns a layer's computation dtype: the given one, or the promoted dtype of its operands.
+/// Returns the dtype in which a layer computes: `dtype`, or the promoted dtype of its operands.
 fn compute_dtype(dtype: Option<DType>, operands: &[&Array]) -> DType {
     dtype.unwrap_or_else(|| common_dtype(operands.iter().copied()))
 }
 
-/// The promoted dtype of arrays; float32 without arrays. Those of 8 bits and fewer, which take part in no promotion, are
-/// widened to the others.
+/// Returns the promoted dtype of arrays, or float32 without arrays. Arrays of 8 bits and fewer, which promotion rejects, are
+/// widened to the dtype of the others.
 pub(crate) fn common_dtype<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> DType {
     let types = arrays.into_iter().map(|x| (x.dtype(), x.weak_type()));
-    let wider = |a: (DType, bool), b: (DType, bool)| if a.0.bits() >= b.0.bits() { a } else { b };
-    types.reduce(|a, b| promote(a, b).unwrap_or(wider(a, b))).map_or(DType::F32, |(dtype, _)| dtype)
+    let promoted = types.reduce(|a, b| promote(a, b).unwrap_or(if a.0.bits() >= b.0.bits() { a } else { b }));
+    promoted.map_or(DType::F32, |(dtype, _)| dtype)
 }
 
 /// Casts the arrays to their promoted dtype.

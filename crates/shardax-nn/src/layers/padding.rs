@@ -5,7 +5,7 @@ use shardax::prelude::*;
 
 use crate::check::value_error;
 
-/// The padding of a convolution layer's input: zeros by [`Padding`], or the input's own elements.
+/// The padding of a convolution layer's input: zeros, as [`Padding`] describes, or elements of the input.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -25,7 +25,7 @@ pub enum ConvPadding {
     Circular,
     /// Pads to the input's size with the elements mirrored at the edge.
     Reflect,
-    /// Zeros before the only spatial dimension, so that no result depends on what comes after it.
+    /// Zeros before the only spatial dimension, so that no result depends on later elements.
     Causal,
 }
 
@@ -48,24 +48,28 @@ impl<const N: usize> From<[(i64, i64); N]> for ConvPadding {
 }
 
 impl ConvPadding {
-    /// Pads `x`, of one batch dimension, for a window of these extents, and returns the remaining padding.
+    /// Pads `x`, which has one batch dimension, for a window of these extents, and returns the padding that the convolution
+    /// must add.
     #[track_caller]
     pub(super) fn apply(&self, x: &Array, extents: &[usize]) -> Result<(Array, Padding)> {
-        let around = |inner: Vec<(usize, usize)>| [vec![(0, 0)], inner, vec![(0, 0)]].concat();
-        let centred = || around(extents.iter().map(|&k| (k.saturating_sub(1) / 2, k / 2)).collect());
+        let centred = extents.iter().map(|&k| (k.saturating_sub(1) / 2, k / 2));
         let padded = match self {
             ConvPadding::Zeros(padding) => return Ok((x.clone(), padding.clone())),
-            ConvPadding::Circular => pad(x, &centred(), PadMode::Wrap),
-            ConvPadding::Reflect => pad(x, &centred(), PadMode::Reflect),
+            ConvPadding::Circular => pad(x, &spatial_widths(centred), PadMode::Wrap),
+            ConvPadding::Reflect => pad(x, &spatial_widths(centred), PadMode::Reflect),
             ConvPadding::Causal => match extents {
-                [k] => pad(x, &around(vec![(k.saturating_sub(1), 0)]), PadMode::Constant(0.0)),
+                [k] => pad(x, &spatial_widths([(k.saturating_sub(1), 0)]), PadMode::Constant(0.0)),
                 _ => {
                     let dims = extents.len();
-                    let what = format!("Conv: causal padding needs one spatial dimension, got {dims}");
-                    return value_error(what);
+                    return value_error(format!("Conv: causal padding needs one spatial dimension, got {dims}"));
                 }
             },
         };
         Ok((padded, Padding::Valid))
     }
+}
+
+/// Adds the widths of the batch and feature dimensions, which are not padded, to the widths of the spatial dimensions.
+fn spatial_widths(spatial: impl IntoIterator<Item = (usize, usize)>) -> Vec<(usize, usize)> {
+    [(0, 0)].into_iter().chain(spatial).chain([(0, 0)]).collect()
 }

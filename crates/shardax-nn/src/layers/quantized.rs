@@ -9,14 +9,16 @@ use super::kernel::with_bias;
 use super::{Layer, Linear, compute_dtype};
 use crate::Frozen;
 
-/// A [`Linear`] layer that serves weights of 4 bits, where groups of inputs share a scale, or of 8 bits, where all inputs do. There is a
-/// scale for each output.
+/// A [`Linear`] layer for inference with weights of 4 bits, where groups of inputs share a scale, or of 8 bits, where all
+/// inputs share a scale. Each output has its own scales.
 ///
-/// The weights are the integers nearest to the kernel's numbers divided by the scale, which makes -7 or 7 of the largest
-/// one, of 8 bits -127 or 127. They are [`Frozen`]: no optimizer updates them, and gradients with respect to the input pass through.
+/// The weights are the kernel's numbers divided by the scale and rounded. The scale is chosen so that the largest number
+/// becomes -7 or 7, or, with 8 bits, -127 or 127. The weights are [`Frozen`], so that no optimizer updates them; you can still
+/// differentiate with respect to the input.
 ///
-/// With 8 bits a product of up to eight rows takes the time of reading the weights
-/// [on CPU](https://github.com/shardax/shardax/blob/main/docs/benchmarks.md#single-operations), a quarter of that of float32.
+/// With 8 bits, a product of up to eight rows takes as long as reading the weights
+/// [on CPU](https://github.com/shardax/shardax/blob/main/docs/benchmarks.md#weights-of-fewer-bits), a quarter of the time of
+/// float32 weights.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -37,7 +39,7 @@ use crate::Frozen;
 pub struct QuantizedLinear {
     /// `[in, out]`, int4 or int8.
     pub kernel: Frozen,
-    /// `[in / group_size, out]`, of the dtype that the kernel had.
+    /// `[in / group_size, out]`, in the dtype of the original kernel.
     pub scales: Frozen,
     /// `[out]`
     pub bias: Option<Array>,
@@ -62,7 +64,7 @@ impl QuantizedLinear {
         Self::of(layer, layer.kernel.shape().first().copied().unwrap_or(0), DType::I8, 127)
     }
 
-    /// Quantizes to integers of this dtype, of which the largest is made of the largest weight of a group.
+    /// Quantizes to integers of this dtype. The largest weight of a group becomes `limit`.
     #[track_caller]
     fn of(layer: &Linear, group_size: usize, integers: DType, limit: i32) -> Result<Self> {
         layer.kernel.check()?;
@@ -70,16 +72,17 @@ impl QuantizedLinear {
             [inputs, outputs] if group_size > 0 && inputs.is_multiple_of(group_size) => (inputs, outputs),
             _ => {
                 let kernel = layer.kernel.type_name();
-                let what =
-                    format!("QuantizedLinear: the inputs of the kernel {kernel} are not in groups of {group_size}");
-                return Err(Error::new(ErrorKind::Value, what)
+                let message = format!(
+                    "QuantizedLinear: the inputs of the kernel {kernel} do not divide into groups of {group_size}"
+                );
+                return Err(Error::new(ErrorKind::Value, message)
                     .help("choose a divisor of the number of inputs, such as 32 or 128")
                     .at(std::panic::Location::caller()));
             }
         };
         let groups = layer.kernel.reshape([inputs / group_size, group_size, outputs]);
         let largest = groups.abs().max_keepdims(1);
-        // A group of zeros keeps them with any scale; one with NaN or infinity becomes NaN.
+        // A group of zeros stays zero with any scale. A group with NaN or infinity becomes NaN.
         let scales = where_(largest.equal(0), 1, largest / limit);
         let kernel = (groups / &scales).round().clip(-limit, limit).astype(integers).reshape([inputs, outputs]);
         let scales = scales.squeeze(1).astype(layer.kernel.dtype());
@@ -91,7 +94,7 @@ impl QuantizedLinear {
         })
     }
 
-    /// `x` is `[..., in]`, the result `[..., out]`.
+    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -100,7 +103,8 @@ impl QuantizedLinear {
         let (shape, groups) = (self.kernel.shape(), self.scales.shape()[0]);
         let [x, kernel, scales] = [&x, &*self.kernel, &*self.scales].map(|array| array.astype(dtype));
         let y = if groups == 1 {
-            // The sums are scaled, so that the product reads the integers. In half precision they could overflow.
+            // Scaling the sums instead of the weights lets the product read the integers directly. The sums are float32, because
+            // they could overflow in half precision.
             let wide = DotOptions::new().preferred_element_type(DType::F32).dot(x, kernel);
             (wide * self.scales.squeeze(0).astype(DType::F32)).astype(dtype)
         } else {

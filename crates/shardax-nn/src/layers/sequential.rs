@@ -10,8 +10,9 @@ use crate::Module;
 
 /// A module that maps one array to another.
 ///
-/// A call may change the layer: a [`Dropout`](super::Dropout) takes its next key, a [`BatchNorm`](super::BatchNorm) moves
-/// its running statistics. Layers without such state have a method `forward` of their own that borrows them.
+/// A call can change the layer: for example, a [`Dropout`](super::Dropout) uses its next key, and a
+/// [`BatchNorm`](super::BatchNorm) updates its running statistics. Layers without such state also have a method `forward`
+/// that borrows them immutably.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a layer, or not one that maps one array to another",
     label = "not a layer",
@@ -36,8 +37,8 @@ macro_rules! layers {
 
 layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention RmsNorm);
 
-/// Layers one after the other: a tuple of any layers, or a `Vec` of layers of one type. A function, such as an activation, is
-/// wrapped in [`Apply`].
+/// Layers one after the other: a tuple of any layers, or a `Vec` of layers of one type. Wrap a function, such as an
+/// activation, in [`Apply`].
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -66,7 +67,7 @@ impl Layer for Apply {
 
 impl<L> Sequential<L> {
     /// Applies the layers to `x`, one after the other.
-    // The bound is here and not on the block, so that the compiler's message is that of `Layer`.
+    // The bound is on the method instead of the block, so that the compiler prints the message of `Layer`.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array
     where

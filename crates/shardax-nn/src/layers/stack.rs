@@ -5,15 +5,15 @@ use shardax::prelude::*;
 use shardax::tree::{Flat, Metadata, Node, Unflatten};
 
 use super::Layer;
-use super::typed::{in_turn, resharded_as};
+use super::typed::{for_loop_over_layers, reshard_like};
 use crate::check::value_error;
 use crate::variable::{Kind, kind};
 use crate::{Module, Rngs};
 
-/// Several layers of one type and shape as one layer: each array has those of all layers along a new first dimension. A
-/// program runs through them in one loop, so that compile time does not depend on their number.
+/// Several layers of the same type and shape as one layer: each array contains the arrays of all layers, along a new first
+/// dimension. A program runs the layers in one loop, so that compile time does not depend on their number.
 ///
-/// This is what `nnx.vmap` of a constructor and `nnx.scan` of a layer make in Flax, with the same first weights.
+/// In Flax, this is `nnx.vmap` of a constructor and `nnx.scan` of a layer, with the same first weights.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -40,7 +40,7 @@ struct Options {
 }
 
 impl<L: Module> Stack<L> {
-    /// Creates `depth` layers, each with its own streams, split from those of `rngs`.
+    /// Creates `depth` layers. The streams of `rngs` are split, so that each layer has different streams.
     #[track_caller]
     pub fn new(depth: usize, rngs: &mut Rngs, make: impl Fn(&mut Rngs) -> L) -> Result<Self> {
         if depth == 0 {
@@ -55,11 +55,12 @@ impl<L: Module> Stack<L> {
     pub fn from_layers(layers: &[L]) -> Result<Self> {
         let flats: Vec<Flat> = layers.iter().map(Flat::of).collect();
         let Some(first) = flats.first() else { return value_error("Stack: there must be at least one layer, got 0") };
-        if let Some(at) = flats.iter().position(|flat| flat.def != first.def) {
-            return value_error(format!("Stack: layer {at} has another structure than the first"));
+        if let Some(index) = flats.iter().position(|flat| flat.def != first.def) {
+            return value_error(format!("Stack: layer {index} has another structure than the first"));
         }
-        let together = |i: usize| stack(&flats.iter().map(|flat| flat.leaves[i].clone()).collect::<Vec<_>>(), 0);
-        let leaves: Vec<Array> = (0..first.leaves.len()).map(together).collect();
+        let leaves: Vec<Array> = (0..first.leaves.len())
+            .map(|i| stack(&flats.iter().map(|flat| flat.leaves[i].clone()).collect::<Vec<_>>(), 0))
+            .collect();
         leaves.iter().try_for_each(Array::check)?;
         Ok(Stack::around(tree::unflatten(&first.def, &leaves)?))
     }
@@ -68,8 +69,8 @@ impl<L: Module> Stack<L> {
         Stack { layers, options: Options { checkpoint: None, unroll: 1, axis_name: None } }
     }
 
-    /// Checkpoints each layer: retains the values between layers, and inside them only the residuals of the policy. The
-    /// rest is recomputed for the gradient. Default: all residuals are retained.
+    /// Checkpoints each layer: only the values between layers, and the residuals of the policy inside them, are stored. All other
+    /// residuals are recomputed for the gradient. By default, all residuals are stored.
     pub fn checkpoint(mut self, policy: CheckpointPolicy) -> Self {
         self.options.checkpoint = Some(policy);
         self
@@ -81,7 +82,7 @@ impl<L: Module> Stack<L> {
         self
     }
 
-    /// The logical name of the dimension of layers. See [`Rules`](crate::Rules).
+    /// Sets the logical name of the dimension of layers. See [`Rules`](crate::Rules).
     pub fn axis_name(mut self, name: &'static str) -> Self {
         self.options.axis_name = Some(name);
         self
@@ -98,12 +99,12 @@ impl<L: Module> Stack<L> {
         if index >= self.depth() {
             return value_error(format!("Stack: there is no layer {index} of {}", self.depth()));
         }
-        tree::map(|x| x.get(index), in_turn(self.layers.clone())?)
+        tree::map(|x| x.get(index), for_loop_over_layers(self.layers.clone())?)
     }
 
-    /// Scans over the layers: `f` takes each layer and the previous carry, and returns the next carry and an output.
-    /// Returns the last carry, and the outputs along a new first dimension. Layers that mesh axes split, such as the stages
-    /// of a [`Pipeline`](crate::Pipeline), are gathered.
+    /// Scans over the layers: `f` receives each layer and the previous carry, and returns the next carry and an output.
+    /// Returns the last carry, and the outputs along a new first dimension. If mesh axes split the layers, like the stages of a
+    /// [`Pipeline`](crate::Pipeline), they are gathered.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -123,18 +124,18 @@ impl<L: Module> Stack<L> {
         R: IntoOutput<Output = (C, Y)>,
     {
         let step = |carry: C, layer: L| -> Result<(C, Y)> {
-            let one = |layer: L, carry: C| f(&layer, carry).into_output();
+            let apply = |layer: L, carry: C| f(&layer, carry).into_output();
             match &self.options.checkpoint {
-                // The body of a loop is never merged with the gradient's loop, so common subexpressions need no
-                // protection.
+                // XLA never merges the body of a loop with the body of the gradient's loop. Therefore the recomputation needs no
+                // protection against common subexpression elimination.
                 Some(policy) => Function::<(L, C)>::apply(
-                    &checkpoint(one).policy(policy.clone()).prevent_cse(false),
+                    &checkpoint(apply).policy(policy.clone()).prevent_cse(false),
                     (layer, carry),
                 ),
-                None => one(layer, carry),
+                None => apply(layer, carry),
             }
         };
-        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, in_turn(self.layers.clone())?)
+        ScanOptions::default().unroll(self.options.unroll).scan(step, carry, for_loop_over_layers(self.layers.clone())?)
     }
 
     /// Scans over layers with state, such as running statistics or caches: `f` changes its layer in place.
@@ -152,17 +153,17 @@ impl<L: Module> Stack<L> {
         C: Tree,
         R: IntoOutput<Output = C>,
     {
-        let changed = |layer: &L, carry: C| -> Result<(C, L)> {
+        let step = |layer: &L, carry: C| -> Result<(C, L)> {
             let mut layer = layer.clone();
             let carry = f(&mut layer, carry).into_output()?;
             Ok((carry, layer))
         };
-        let (carry, layers) = self.scan(changed, carry)?;
+        let (carry, layers) = self.scan(step, carry)?;
         self.layers = layers;
         Ok(carry)
     }
 
-    /// Applies each layer to its own slice of `xs` along the first dimension, all at once.
+    /// Applies all layers at once, each layer to one slice of `xs` along the first dimension.
     #[track_caller]
     pub fn map<X, Y, R>(&self, f: impl Fn(&L, X) -> R, xs: X) -> Result<Y>
     where
@@ -179,15 +180,15 @@ impl<L: Layer> Stack<L> {
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        // Layers without state are not in the carry, because each iteration would copy them.
-        let through = match has_state(&self.layers) {
-            true => self.update_each(|layer, x: Array| resharded_as(layer.forward(x.clone()), &x), x.clone()),
+        // Only layers with state are outputs of the loop, because each iteration copies its outputs.
+        let y = match has_state(&self.layers) {
+            true => self.update_each(|layer, x: Array| reshard_like(layer.forward(x.clone()), &x), x.clone()),
             false => {
-                let step = |layer: &L, x: Array| (resharded_as(layer.clone().forward(x.clone()), &x), ());
+                let step = |layer: &L, x: Array| (reshard_like(layer.clone().forward(x.clone()), &x), ());
                 self.scan(step, x.clone()).map(|(y, ())| y)
             }
         };
-        through.unwrap_or_else(|error| Array::from_error(error, &x))
+        y.unwrap_or_else(|error| Array::from_error(error, &x))
     }
 }
 

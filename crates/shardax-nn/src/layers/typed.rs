@@ -1,94 +1,101 @@
-//! Shardings in the types of results, where those of an input and of parameters do not determine them.
+//! Shardings in the types of results that the types of inputs and parameters do not determine.
 //!
-//! Over mesh axes of type `Explicit`, a product whose contracted dimensions are both split is ambiguous, and one that
-//! would name an axis twice is illegal. Layers decide: the input keeps its axes, and the parameters' features keep those
-//! that the input leaves free. So a model needs no annotations, and its rules alone choose the parallelism.
+//! Over mesh axes of type `Explicit`, a product whose contracted dimensions are both split is ambiguous, and a product that
+//! would name an axis twice is illegal. Layers resolve both: the input keeps its axes, and the parameters' features keep the
+//! axes that the input does not use. Therefore a model needs no annotations, and only its rules choose the parallelism.
 
 use shardax::lax::DotOptions;
 use shardax::prelude::*;
 use shardax::shape::AxisName;
 use shardax::sharding::{DimSpec, Sharding, Typed};
 
-/// The sharding of a result whose dimensions have these `labels`: each is split as the input's dimension of this label, or
-/// else as the parameter's, without axes that the input keeps. Also tells whether the types do not determine it.
-fn merged<L: PartialEq>(
-    (x, of_x): (&Typed, &[L]),
-    (kernel, of_kernel): (&Typed, &[L]),
+/// Returns the sharding of a result whose dimensions have these `labels`. Each dimension is split like the input's dimension
+/// with this label, or otherwise like the parameter's, without the axes that the input uses. Also returns true if the types
+/// do not determine this sharding.
+fn join_shardings<L: PartialEq>(
+    (x, x_labels): (&Typed, &[L]),
+    (kernel, kernel_labels): (&Typed, &[L]),
     labels: &[L],
 ) -> (PartitionSpec, bool) {
-    let entry = |typed: &Typed, own: &[L], label: &L| {
-        own.iter().position(|l| l == label).and_then(|d| typed.dims().get(d).cloned()).unwrap_or_default()
-    };
-    let kept: Vec<DimSpec> = labels.iter().map(|label| entry(x, of_x, label)).collect();
-    let taken: Vec<AxisName> = kept.iter().flat_map(|dim| dim.axes().iter().copied()).collect();
-    let mut repeats = false;
-    let dims = kept.into_iter().zip(labels).map(|(dim, label)| {
-        let other = entry(kernel, of_kernel, label);
-        if dim != DimSpec::None {
-            return dim;
+    let x_dims: Vec<DimSpec> = labels.iter().map(|label| dim_with_label(x, x_labels, label)).collect();
+    let x_axes: Vec<AxisName> = x_dims.iter().flat_map(|dim| dim.axes().iter().copied()).collect();
+    let mut repeats_an_axis = false;
+    let dims = x_dims.into_iter().zip(labels).map(|(x_dim, label)| {
+        let kernel_dim = dim_with_label(kernel, kernel_labels, label);
+        if x_dim != DimSpec::None {
+            return x_dim;
         }
-        let free: Vec<AxisName> = other.axes().iter().copied().filter(|axis| !taken.contains(axis)).collect();
-        repeats |= free.len() != other.axes().len();
+        let free: Vec<AxisName> = kernel_dim.axes().iter().copied().filter(|axis| !x_axes.contains(axis)).collect();
+        repeats_an_axis |= free.len() != kernel_dim.axes().len();
         if free.is_empty() { DimSpec::None } else { DimSpec::Axes(free.into_iter().collect()) }
     });
     let spec = PartitionSpec::new(dims.collect::<Vec<_>>());
-    let summed = |label: &&L| !labels.contains(label) && of_kernel.contains(label);
-    let both = |label: &L| [entry(x, of_x, label), entry(kernel, of_kernel, label)].iter().all(|e| *e != DimSpec::None);
-    let ambiguous = repeats || of_x.iter().filter(summed).any(both);
-    (spec, ambiguous)
+    // A contracted dimension that is split in both operands could be summed in several ways.
+    let mut contracted = x_labels.iter().filter(|label| !labels.contains(label) && kernel_labels.contains(label));
+    let splits_a_sum = contracted.any(|label| {
+        dim_with_label(x, x_labels, label) != DimSpec::None
+            && dim_with_label(kernel, kernel_labels, label) != DimSpec::None
+    });
+    (spec, repeats_an_axis || splits_a_sum)
 }
 
-/// The types of a sound input and a sound parameter, where both have shardings.
-fn both(x: &Array, kernel: &Array) -> Option<(Typed, Typed)> {
+/// Returns how the dimension with this label is split.
+fn dim_with_label<L: PartialEq>(typed: &Typed, labels: &[L], label: &L) -> DimSpec {
+    labels.iter().position(|l| l == label).and_then(|d| typed.dims().get(d).cloned()).unwrap_or_default()
+}
+
+/// Returns the shardings in the types of two arrays, if neither is an error and both types have one.
+fn shardings(x: &Array, kernel: &Array) -> Option<(Typed, Typed)> {
     (x.check().is_ok() && kernel.check().is_ok()).then_some(())?;
     Some((x.aval().sharding()?.clone(), kernel.aval().sharding()?.clone()))
 }
 
-/// Options of the product of `x` and `kernel`, whose dimensions and those of the result have these labels: with
-/// `out_sharding` where the types do not determine it.
-pub(super) fn of_product<L: PartialEq>(
+/// Returns the options of a product of `x` and `kernel`, whose dimensions have these labels, with `out_sharding` if the types
+/// do not determine the sharding of the result.
+pub(super) fn sharding_for_product<L: PartialEq>(
     options: DotOptions,
-    (x, of_x): (&Array, &[L]),
-    (kernel, of_kernel): (&Array, &[L]),
+    (x, x_labels): (&Array, &[L]),
+    (kernel, kernel_labels): (&Array, &[L]),
     labels: &[L],
 ) -> DotOptions {
-    let Some((a, b)) = both(x, kernel).filter(|_| (of_x.len(), of_kernel.len()) == (x.ndim(), kernel.ndim())) else {
+    if (x_labels.len(), kernel_labels.len()) != (x.ndim(), kernel.ndim()) {
         return options;
-    };
-    match merged((&a, of_x), (&b, of_kernel), labels) {
+    }
+    let Some((x_sharding, kernel_sharding)) = shardings(x, kernel) else { return options };
+    match join_shardings((&x_sharding, x_labels), (&kernel_sharding, kernel_labels), labels) {
         (spec, true) => options.out_sharding(spec),
         _ => options,
     }
 }
 
-/// Options of `x.dot(kernel)` for a matrix `kernel`.
-pub(super) fn of_dot(options: DotOptions, x: &Array, kernel: &Array) -> DotOptions {
+/// Returns the options of `x.dot(kernel)` for a matrix `kernel`.
+pub(super) fn sharding_for_dot(options: DotOptions, x: &Array, kernel: &Array) -> DotOptions {
     if x.ndim() == 0 || kernel.ndim() != 2 {
         return options;
     }
     let n = x.ndim();
-    let of_x: Vec<usize> = (0..n).collect();
-    let out: Vec<usize> = (0..n - 1).chain([n]).collect();
-    of_product(options, (x, &of_x), (kernel, &[n - 1, n]), &out)
+    let x_labels: Vec<usize> = (0..n).collect();
+    let labels: Vec<usize> = (0..n - 1).chain([n]).collect();
+    sharding_for_product(options, (x, &x_labels), (kernel, &[n - 1, n]), &labels)
 }
 
-/// The sharding of a channels-last convolution of `x`: its batch and spatial dimensions keep their axes. `None` where the
-/// types determine it.
-pub(super) fn of_convolution(x: &Array, kernel: &Array) -> Option<PartitionSpec> {
-    let (a, b) = both(x, kernel)?;
-    let n = a.rank();
-    if n < 2 || b.rank() != n || (b.is_replicated() && a.dims()[n - 1] == DimSpec::None) {
+/// Returns the sharding of a channels-last convolution of `x`, whose batch and spatial dimensions keep their axes; `None` if
+/// the types determine it.
+pub(super) fn sharding_for_convolution(x: &Array, kernel: &Array) -> Option<PartitionSpec> {
+    let (x, kernel) = shardings(x, kernel)?;
+    let n = x.rank();
+    if n < 2 || kernel.rank() != n || (kernel.is_replicated() && x.dims()[n - 1] == DimSpec::None) {
         return None;
     }
-    // The kernel is `[spatial, in, out]`; its spatial dimensions are none of the result's.
-    let of_x: Vec<usize> = (0..n).collect();
-    let of_kernel: Vec<usize> = (0..n - 2).map(|d| 2 * n + d).chain([n - 1, n]).collect();
-    let out: Vec<usize> = (0..n - 1).chain([n]).collect();
-    Some(merged((&a, &of_x), (&b, &of_kernel), &out).0)
+    // The kernel is `[spatial, in, out]`. Its spatial dimensions have labels that the result does not have.
+    let x_labels: Vec<usize> = (0..n).collect();
+    let kernel_labels: Vec<usize> = (0..n - 2).map(|d| 2 * n + d).chain([n - 1, n]).collect();
+    let labels: Vec<usize> = (0..n - 1).chain([n]).collect();
+    Some(join_shardings((&x, &x_labels), (&kernel, &kernel_labels), &labels).0)
 }
 
-/// The sharding of the rows of a table that `indices` choose. `None` where the types determine it.
-pub(super) fn of_rows(table: &Array, indices: &Array) -> Option<PartitionSpec> {
+/// Returns the sharding of the rows of a table that `indices` choose; `None` if the types determine it.
+pub(super) fn sharding_for_rows(table: &Array, indices: &Array) -> Option<PartitionSpec> {
     let table_type = table.aval().sharding().filter(|_| table.check().is_ok() && table.ndim() == 2).cloned()?;
     indices.check().ok()?;
     let indices_type =
@@ -97,93 +104,111 @@ pub(super) fn of_rows(table: &Array, indices: &Array) -> Option<PartitionSpec> {
         return None;
     }
     let n = indices_type.rank();
-    let of_indices: Vec<usize> = (0..n).collect();
-    let out: Vec<usize> = (0..=n).collect();
-    Some(merged((&indices_type, &of_indices), (&table_type, &[n + 1, n]), &out).0)
+    let index_labels: Vec<usize> = (0..n).collect();
+    let labels: Vec<usize> = (0..=n).collect();
+    Some(join_shardings((&indices_type, &index_labels), (&table_type, &[n + 1, n]), &labels).0)
 }
 
-/// A parameter of the last dimensions of `y`, for an elementwise operation whose result is sharded as `y` is.
-pub(super) fn beside(parameter: Array, y: &Array) -> Array {
-    let Some((own, of)) = both(&parameter, y).filter(|(own, of)| own.rank() <= of.rank()) else { return parameter };
-    let last = || of.dims()[of.rank() - own.rank()..].iter();
-    if own.dims().iter().zip(last()).all(|(p, e)| *p == DimSpec::None || p == e) {
+/// Reshards a parameter of the last dimensions of `y`, for an elementwise operation whose result is sharded like `y`.
+pub(super) fn align_with(parameter: Array, y: &Array) -> Array {
+    let Some((typed, y_typed)) = shardings(&parameter, y).filter(|(typed, y_typed)| typed.rank() <= y_typed.rank())
+    else {
+        return parameter;
+    };
+    let leading = y_typed.rank() - typed.rank();
+    let y_dims = &y_typed.dims()[leading..];
+    if typed.dims().iter().zip(y_dims).all(|(dim, y_dim)| *dim == DimSpec::None || dim == y_dim) {
         return parameter;
     }
-    let sizes = parameter.shape().iter().zip(&y.shape()[of.rank() - own.rank()..]);
-    let dims = last().zip(sizes).map(|(e, (m, n))| if m == n { e.clone() } else { DimSpec::None });
-    let spec = PartitionSpec::new(dims.collect::<Vec<_>>()).reduced(own.reduced().iter());
-    reshard(parameter, Typed::of_spec(own.mesh(), &spec, own.rank()))
+    let sizes = parameter.shape().iter().zip(&y.shape()[leading..]);
+    // A dimension of size 1 is broadcast, so it cannot be split.
+    let dims = y_dims.iter().zip(sizes).map(|(y_dim, (m, n))| if m == n { y_dim.clone() } else { DimSpec::None });
+    let spec = PartitionSpec::new(dims.collect::<Vec<_>>()).reduced(typed.reduced().iter());
+    reshard(parameter, Typed::of_spec(typed.mesh(), &spec, typed.rank()))
 }
 
-/// `x`, whole on every device.
-pub(crate) fn whole(x: &Array) -> Array {
+/// Replicates `x` on every device.
+pub(crate) fn replicated(x: &Array) -> Array {
     match x.aval().sharding().filter(|typed| x.check().is_ok() && !typed.is_replicated()) {
         Some(typed) => reshard(x.clone(), Typed::replicated(typed.mesh(), x.ndim())),
         None => x.clone(),
     }
 }
 
-/// The layers of a stack, which a loop takes one after the other: their first dimension whole, the others as they are.
-pub(super) fn in_turn<T: Tree>(layers: T) -> Result<T> {
-    let each = |x: Array| {
-        let aval = x.aval();
-        let split = |of: &&Typed| x.check().is_ok() && of.dims().first().is_some_and(|first| *first != DimSpec::None);
-        let Some(of) = aval.sharding().filter(split) else { return x };
-        let dims = [DimSpec::None].into_iter().chain(of.dims()[1..].iter().cloned());
-        let spec = PartitionSpec::new(dims).unreduced(of.unreduced().iter()).reduced(of.reduced().iter());
-        resharded_to(x.clone(), &Typed::of_spec(of.mesh(), &spec, x.ndim()), &x)
-    };
-    tree::map(each, layers)
+/// Prepares the layers of a stack for a loop that uses one after the other: their first dimension must not be split, and the
+/// other dimensions do not change.
+pub(super) fn for_loop_over_layers<T: Tree>(layers: T) -> Result<T> {
+    tree::map(
+        |x: Array| {
+            let aval = x.aval();
+            let Some(typed) = aval.sharding().filter(|typed| x.check().is_ok() && splits_first_dim(typed)) else {
+                return x;
+            };
+            let dims = [DimSpec::None].into_iter().chain(typed.dims()[1..].iter().cloned());
+            let spec = PartitionSpec::new(dims).unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
+            reshard_to(x.clone(), &Typed::of_spec(typed.mesh(), &spec, x.ndim()), &x)
+        },
+        layers,
+    )
 }
 
-/// The first carry of a loop over the steps of `x`, `[steps, batch, features]`, whose batch is split as that of `x`.
-pub(super) fn carry_of(carry: Array, x: &Array) -> Array {
+fn splits_first_dim(typed: &Typed) -> bool {
+    typed.dims().first().is_some_and(|dim| *dim != DimSpec::None)
+}
+
+/// Reshards the first carry of a loop over the steps of `x`, `[steps, batch, features]`: its batch is split like the batch of
+/// `x`.
+pub(super) fn align_carry(carry: Array, x: &Array) -> Array {
     let aval = x.aval();
-    let Some(of) = aval.sharding().filter(|of| carry.check().is_ok() && carry.ndim() + 2 > of.rank()) else {
+    let Some(typed) = aval.sharding().filter(|typed| carry.check().is_ok() && carry.ndim() + 2 > typed.rank()) else {
         return carry;
     };
-    let spec = PartitionSpec::new(of.dims()[1..of.rank() - 1].to_vec());
-    let to = Typed::of_spec(of.mesh(), &spec, carry.ndim());
-    resharded_to(carry, &to, x)
+    let spec = PartitionSpec::new(typed.dims()[1..typed.rank() - 1].to_vec());
+    let target = Typed::of_spec(typed.mesh(), &spec, carry.ndim());
+    reshard_to(carry, &target, x)
 }
 
-/// `x` with the sharding in the type of `like`, where that has one.
-pub(crate) fn resharded_as(x: Array, like: &Array) -> Array {
+/// Reshards `x` to the sharding in the type of `like`, if it has one.
+pub(crate) fn reshard_like(x: Array, like: &Array) -> Array {
     let aval = like.aval();
-    let Some(want) = aval.sharding().filter(|want| want.rank() == x.ndim() && like.check().is_ok()) else { return x };
-    match x.check().is_ok() && x.aval().sharding() != Some(want) {
-        true => resharded_to(x, want, like),
+    let Some(target) = aval.sharding().filter(|typed| typed.rank() == x.ndim() && like.check().is_ok()) else {
+        return x;
+    };
+    match x.check().is_ok() && x.aval().sharding() != Some(target) {
+        true => reshard_to(x, target, like),
         false => x,
     }
 }
 
-/// `x`, whose last `count` dimensions are split as those of `like`.
-pub(super) fn ending_as(x: Array, like: &Array, count: usize) -> Array {
+/// Splits the last `count` dimensions of `x` like the last dimensions of `like`, and no others.
+pub(super) fn split_last_dims_like(x: Array, like: &Array, count: usize) -> Array {
     let aval = like.aval();
-    let Some(of) = aval.sharding().filter(|of| like.check().is_ok() && count <= of.rank().min(x.ndim())) else {
+    let Some(typed) = aval.sharding().filter(|typed| like.check().is_ok() && count <= typed.rank().min(x.ndim()))
+    else {
         return x;
     };
-    let whole = std::iter::repeat_n(DimSpec::None, x.ndim() - count);
-    let spec = PartitionSpec::new(whole.chain(of.dims()[of.rank() - count..].iter().cloned()));
-    let to = Typed::of_spec(of.mesh(), &spec, x.ndim());
-    resharded_to(x, &to, like)
+    let leading = std::iter::repeat_n(DimSpec::None, x.ndim() - count);
+    let spec = PartitionSpec::new(leading.chain(typed.dims()[typed.rank() - count..].iter().cloned()));
+    let target = Typed::of_spec(typed.mesh(), &spec, x.ndim());
+    reshard_to(x, &target, like)
 }
 
-/// `x` as an argument of a `shard_map` over these axes: its first dimensions as `spec` says, and the others split over the
-/// other axes alone.
-pub(crate) fn entering(x: Array, spec: &PartitionSpec, manual: &[AxisName]) -> Array {
+/// Reshards `x` for a `shard_map` over the axes `manual`: its first dimensions as `spec` says, and the other dimensions only
+/// over the other axes.
+pub(crate) fn enter_shard_map(x: Array, spec: &PartitionSpec, manual: &[AxisName]) -> Array {
     let aval = x.aval();
-    let Some(own) = aval.sharding().filter(|_| x.check().is_ok()) else { return x };
-    let free = own.dims().iter().map(|dim| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
+    let Some(typed) = aval.sharding().filter(|_| x.check().is_ok()) else { return x };
+    let free =
+        typed.dims().iter().map(|dim| dim.axes().iter().filter(|axis| !manual.contains(axis)).copied().collect());
     let dims = spec.dims().iter().cloned().chain(free.skip(spec.len()));
-    let to = Typed::of_spec(own.mesh(), &PartitionSpec::new(dims), own.rank());
-    if to == *own { x } else { resharded_to(x.clone(), &to, &x) }
+    let target = Typed::of_spec(typed.mesh(), &PartitionSpec::new(dims), typed.rank());
+    if target == *typed { x } else { reshard_to(x.clone(), &target, &x) }
 }
 
-/// `x` with this sharding, on the devices of `like` where that is concrete: a type does not know them.
-fn resharded_to(x: Array, to: &Typed, like: &Array) -> Array {
+/// Reshards `x`. If `like` is concrete, the result is on its devices, because a type does not know devices.
+fn reshard_to(x: Array, target: &Typed, like: &Array) -> Array {
     match like.sharding().ok().as_ref().and_then(Sharding::as_named) {
-        Some(named) => reshard(x, NamedSharding::new(named.mesh(), to.spec())),
-        None => reshard(x, to),
+        Some(named) => reshard(x, NamedSharding::new(named.mesh(), target.spec())),
+        None => reshard(x, target),
     }
 }

@@ -7,8 +7,7 @@ use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape,
 
 /// The cross entropy between the softmax of `logits` and `labels`, which are probabilities: one-hot, or soft.
 ///
-/// Both are `[..., classes]`, where `labels` may be broadcast; the result is `[...]`. Logits that are not of floating
-/// point are an error.
+/// Both are `[..., classes]`, and `labels` can be broadcast; the result is `[...]`. Logits must have a floating-point dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -23,44 +22,45 @@ pub fn softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> 
     -(log_softmax(logits, -1) * labels).sum(-1)
 }
 
-/// Fails for labels that are class indices: they would broadcast as probabilities if there are as many as classes.
+/// Fails if labels are class indices. If there are as many of them as classes, they would otherwise be broadcast as
+/// probabilities.
 fn not_indices(logits: &Array, labels: &Array) -> Result<()> {
     labels.check()?;
     let Some((_, batch)) = logits.shape().split_last() else { return Ok(()) };
     if batch.is_empty() || labels.shape() != batch || !labels.dtype().is_integer() {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "softmax_cross_entropy: labels must be probabilities of the classes, [..., classes], got {} for logits {}",
         labels.type_name(),
         logits.type_name()
     );
-    Err(Error::new(ErrorKind::Value, what).help(
-        "class indices are the labels of `softmax_cross_entropy_with_integer_labels`; `one_hot(labels, classes)` makes probabilities",
+    Err(Error::new(ErrorKind::Value, message).help(
+        "pass class indices to `softmax_cross_entropy_with_integer_labels`, or convert them with `one_hot(labels, classes)`",
     ))
 }
 
-/// Fails for labels that are one-hot.
+/// Fails if labels are one-hot.
 fn not_one_hot(name: &str, logits: &Array, labels: &Array) -> Result<()> {
     labels.check()?;
     if labels.shape() != logits.shape() {
         return Ok(());
     }
-    let what = format!(
+    let message = format!(
         "{name}: labels must be class indices, one for each row of logits, got {} for logits {}",
         labels.type_name(),
         logits.type_name()
     );
-    Err(Error::new(ErrorKind::Value, what).help(
+    Err(Error::new(ErrorKind::Value, message).help(
         "labels of this shape are one-hot or probabilities: use `softmax_cross_entropy(logits, labels)`, or `labels.argmax(-1)`",
     ))
 }
 
 /// The cross entropy between the softmax of `logits` and integer labels.
 ///
-/// `logits` are `[..., classes]` of floating point, `labels` `[...]` of integers, and the result `[...]`; anything else is
-/// an error. A label that is no class, such as -100 or -1, gives NaN: mask its loss. In Optax labels below 0 count from the
-/// last class.
+/// `logits` are `[..., classes]` with a floating-point dtype, `labels` are integers `[...]`, and the result is `[...]`;
+/// anything else is an error. The loss of a label that is not a class, such as -100 or -1, is NaN, so mask it. (In Optax,
+/// negative labels count from the last class.)
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -85,12 +85,12 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
         same_shape(name, ("logits without the classes", batch), ("labels", labels.shape())),
     );
     let classes = *classes as i64;
-    // Narrow labels cannot hold the number of classes.
+    // The dtype of narrow labels may not represent the number of classes.
     let labels = if labels.dtype().byte_size() < 4 { labels.astype(DType::I32) } else { labels };
-    let known = labels.greater_equal(0) & labels.less(classes);
-    // A selection instead of a gather: its gradient is elementwise, and needs no scatter.
+    let is_class = labels.greater_equal(0) & labels.less(classes);
+    // A selection instead of a gather, because its gradient is elementwise, and needs no scatter.
     let chosen = labels.expand_dims(-1).equal(arange(0..classes as i32).astype(labels.dtype()));
-    // Less the largest, so that logits with a large mean do not cancel in the difference.
+    // The largest logit is subtracted, so that logits with a large mean do not cancel in the difference below.
     let shifted = match classes {
         0 => logits,
         _ => {
@@ -99,13 +99,14 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
         }
     };
     let label_logits = where_(chosen, &shifted, 0).sum(-1);
-    // Like a gather with fill mode: the gradient of an unknown label is that of the normalizer, softmax.
-    shifted.exp().sum(-1).log() - where_(known, label_logits, f64::NAN)
+    // As for a gather with fill mode, the gradient for a label that is not a class is only the gradient of the normalizer, the
+    // softmax.
+    shifted.exp().sum(-1).log() - where_(is_class, label_logits, f64::NAN)
 }
 
-/// Computes [`softmax_cross_entropy`], with 0 where a label is 0 and its logit minus infinity.
+/// Computes [`softmax_cross_entropy`], but a term is 0 if the label is 0 and the logit minus infinity.
 ///
-/// Fails as [`softmax_cross_entropy`] does.
+/// Fails like [`softmax_cross_entropy`].
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -115,27 +116,31 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
 /// ```
 #[track_caller]
 pub fn safe_softmax_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
-    fn weighted(x: &Array, weights: &Array) -> Array {
-        let logs = log_softmax(x, -1);
-        where_(weights.not_equal(0), weights * &logs, zeros_like(&logs))
-    }
     let (logits, labels) = (logits.into_array(), labels.into_array());
     require!(&logits, floating("safe_softmax_cross_entropy", "logits", &logits));
-    let rule = |(x, weights): (Array, Array), (dx, dw): (Array, Array)| {
-        let mean = (&dx * softmax(&x, -1)).sum_keepdims(-1);
-        (weighted(&x, &weights), &weights * &dx - &weights * mean + dw * log_softmax(&x, -1))
-    };
-    let logs = custom_jvp(|x: Array, weights: Array| weighted(&x, &weights)).defjvp(rule).call((&logits, labels));
+    // The derivative of the selection would be NaN where a logit is minus infinity, so the rule is written out.
+    let logs = custom_jvp(|x: Array, weights: Array| weighted_log_softmax(&x, &weights))
+        .defjvp(|(x, weights): (Array, Array), (dx, dw): (Array, Array)| {
+            let mean = (&dx * softmax(&x, -1)).sum_keepdims(-1);
+            (weighted_log_softmax(&x, &weights), &weights * &dx - &weights * mean + dw * log_softmax(&x, -1))
+        })
+        .call((&logits, labels));
     match logs {
         Ok(logs) => -logs.sum(-1),
         Err(error) => Array::from_error(error, &logits),
     }
 }
 
-/// The cross entropy of the softmax of `logits`, and `epsilon` times the probability that it misses: PolyLoss. Optax's
+/// Returns the weighted logarithms of the softmax, which are 0 where the weight is 0.
+fn weighted_log_softmax(x: &Array, weights: &Array) -> Array {
+    let logs = log_softmax(x, -1);
+    where_(weights.not_equal(0), weights * &logs, zeros_like(&logs))
+}
+
+/// PolyLoss: the cross entropy of the softmax of `logits`, plus `epsilon` times the probability of the other classes. Optax's
 /// default `epsilon` is 2.
 ///
-/// `logits` and `labels` are `[..., classes]` of floating point, the result `[...]`.
+/// `logits` and `labels` are `[..., classes]` with a floating-point dtype, and the result is `[...]`.
 ///
 /// Source: [Leng et al. 2022](https://arxiv.org/abs/2204.12511).
 ///
@@ -158,8 +163,8 @@ pub fn poly_loss_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLike, e
     softmax_cross_entropy(logits, labels) + missed * epsilon
 }
 
-/// The binary cross entropy between the sigmoid of `logits` and `labels` between 0 and 1, elementwise, in the dtype of
-/// `logits`, which must be of floating point.
+/// The elementwise binary cross entropy between the sigmoid of `logits` and `labels` between 0 and 1. The result has the dtype
+/// of `logits`, which must be a floating-point dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -175,8 +180,9 @@ pub fn sigmoid_binary_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLi
     -&labels * log_sigmoid(&logits) - (1 - &labels) * log_sigmoid(-logits)
 }
 
-/// [`sigmoid_binary_cross_entropy`], scaled down where the prediction is confident and right, by `(1 - probability of
-/// the label)^gamma`; `alpha` weighs the positive class, `1 - alpha` the negative. Optax's default `gamma` is 2.
+/// The focal loss: [`sigmoid_binary_cross_entropy`] times `(1 - probability of the label)^gamma`, which reduces the loss of
+/// confident and correct predictions. `alpha` is the weight of the positive class, and `1 - alpha` of the negative class.
+/// Optax's default `gamma` is 2.
 ///
 /// Source: [Lin et al. 2017](https://arxiv.org/abs/1708.02002).
 ///
@@ -213,7 +219,7 @@ pub fn sigmoid_focal_loss(logits: impl ArrayLike, labels: impl ArrayLike, alpha:
     }
 }
 
-/// `max(0, 1 - predictor_outputs * targets)`, elementwise, for targets of -1 and 1.
+/// The hinge loss `max(0, 1 - predictor_outputs * targets)`, elementwise, for targets of -1 and 1.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -226,7 +232,8 @@ pub fn hinge_loss(predictor_outputs: impl ArrayLike, targets: impl ArrayLike) ->
     maximum(0, 1 - predictor_outputs.into_array() * targets)
 }
 
-/// `max(0, -predictor_outputs * targets)`, elementwise, for targets of -1 and 1; both have one shape.
+/// The perceptron loss `max(0, -predictor_outputs * targets)`, elementwise, for targets of -1 and 1. Both must have the same
+/// shape.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -242,7 +249,7 @@ pub fn perceptron_loss(predictor_outputs: impl ArrayLike, targets: impl ArrayLik
     maximum(0, -outputs * targets)
 }
 
-/// `labels`, of floating point, mixed with the uniform distribution over the last axis:
+/// Mixes `labels`, which must have a floating-point dtype, with the uniform distribution over the last axis:
 /// `(1 - alpha) * labels + alpha / classes`, for `alpha` from 0 to 1.
 ///
 /// ```

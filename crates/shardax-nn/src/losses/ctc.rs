@@ -1,4 +1,4 @@
-//! Connectionist temporal classification: labels of a sequence whose places in time are not known.
+//! Connectionist temporal classification: a loss for labels of a sequence whose positions in time are unknown.
 
 use shardax::nn::{log_softmax, one_hot};
 use shardax::prelude::*;
@@ -14,11 +14,11 @@ use crate::check::{FINITE, floating, integer, same_shape, within};
 /// | `logits` | `[batch, time, classes]`, floating point |
 /// | `logit_paddings` | `[batch, time]`: 1 where a step is padding, 0 elsewhere |
 /// | `labels` | `[batch, labels]`, integers |
-/// | `label_paddings` | `[batch, labels]`, as `logit_paddings`; padding comes last |
-/// | `blank_id` | the class that stands for no label; Optax's default is 0 |
-/// | `log_epsilon` | what stands for the logarithm of 0; Optax's default is -1e5 |
+/// | `label_paddings` | `[batch, labels]`, like `logit_paddings`; padding must be at the end |
+/// | `blank_id` | the class that means no label; Optax's default is 0 |
+/// | `log_epsilon` | the number that replaces the logarithm of 0; Optax's default is -1e5 |
 ///
-/// The result is `[batch]`. Shapes that do not belong together are an error.
+/// The result is `[batch]`. It is an error if the shapes do not match.
 ///
 /// Source: [Graves et al. 2006](https://dl.acm.org/doi/abs/10.1145/1143844.1143891).
 ///
@@ -41,8 +41,8 @@ pub fn ctc_loss(
     ctc_loss_with_forward_probs(logits, logit_paddings, labels, label_paddings, blank_id, log_epsilon).0
 }
 
-/// [`ctc_loss`], and the logarithms of the forward probabilities: `[time, batch, labels + 1]` of blanks between labels,
-/// and `[time, batch, labels]` of labels.
+/// Computes [`ctc_loss`], and the logarithms of the forward probabilities: `[time, batch, labels + 1]` for the blanks between
+/// labels, and `[time, batch, labels]` for the labels.
 #[track_caller]
 pub fn ctc_loss_with_forward_probs(
     logits: impl ArrayLike,
@@ -55,7 +55,7 @@ pub fn ctc_loss_with_forward_probs(
     let logits = logits.into_array();
     let (paddings, labels) = (logit_paddings.into_array(), labels.into_array());
     match forward(&logits, paddings, labels, label_paddings.into_array(), blank_id, log_epsilon) {
-        Ok(found) => found,
+        Ok(results) => results,
         Err(error) => {
             let failed = Array::from_error(error, &logits);
             (failed.clone(), failed.clone(), failed)
@@ -63,6 +63,7 @@ pub fn ctc_loss_with_forward_probs(
     }
 }
 
+/// Computes the loss and the forward probabilities, after checking the arguments.
 fn forward(
     logits: &Array,
     logit_paddings: Array,
@@ -78,46 +79,51 @@ fn forward(
     logit_paddings.check()?;
     label_paddings.check()?;
     let (&[batch, time, classes], &[_, longest]) = (logits.shape(), labels.shape()) else {
-        let what = format!(
+        let message = format!(
             "{name}: expected logits of rank 3 and labels of rank 2, got {} and {}",
             logits.type_name(),
             labels.type_name()
         );
-        return Err(Error::new(ErrorKind::Value, what));
+        return Err(Error::new(ErrorKind::Value, message));
     };
     same_shape(name, ("labels", labels.shape()), ("label_paddings", label_paddings.shape()))?;
     same_shape(name, ("logits without the classes", &[batch, time]), ("logit_paddings", logit_paddings.shape()))?;
     same_shape(name, ("labels", labels.shape()), ("a batch like the logits'", &[batch, longest]))?;
     if blank_id >= classes {
-        let what = format!("{name}: blank_id must be one of the {classes} classes, got {blank_id}");
-        return Err(Error::new(ErrorKind::Value, what));
+        let message = format!("{name}: blank_id must be one of the {classes} classes, got {blank_id}");
+        return Err(Error::new(ErrorKind::Value, message));
     }
 
     let logs = log_softmax(logits, -1);
     let lengths = -label_paddings.sum(1).astype(DType::I32) + longest;
     let repeat = labels.get((.., ..-1)).equal(labels.get((.., 1..))).astype(DType::F32);
     let repeat = pad(&repeat, &[(0, 0), (0, 1)], PadMode::Constant(0.0));
-    // Time comes first.
+    // The loop is over time, so it becomes the first dimension.
     let blank = blank_id as i64;
     let log_blank = logs.get((.., .., blank..blank + 1)).transpose(&[1, 0, 2]);
     let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes)]);
     let nothing = zeros([batch, longest + 1]) + log_epsilon;
     let start = (nothing.at((.., 0)).set(0.0), zeros([batch, longest]) + log_epsilon);
-    let add = |blanks: &Array, score: Array| {
-        concatenate(&[blanks.get((.., ..1)), logaddexp(blanks.get((.., 1..)), score)], -1)
-    };
+    // A step either emits a label, after the blank before it or the label itself, or a blank. The blank after a label can be
+    // skipped unless the next label is the same.
     let step = |(blanks, emits): (Array, Array), (log_label, log_blank, padding): (Array, Array, Array)| {
-        let before = add(&blanks, &emits + &repeat * log_epsilon);
+        let before = add_to_blanks(&blanks, &emits + &repeat * log_epsilon);
         let next_emits = logaddexp(before.get((.., ..-1)) + &log_label, &emits + &log_label);
-        let next_blanks = add(&(before + &log_blank), &emits + &log_blank + (1 - &repeat) * log_epsilon);
+        let next_blanks = add_to_blanks(&(before + &log_blank), &emits + &log_blank + (1 - &repeat) * log_epsilon);
         let padding = padding.reshape([batch, 1]);
-        let kept = |old: &Array, new: Array| &padding * old + (1 - &padding) * new;
-        let next = (kept(&blanks, next_blanks), kept(&emits, next_emits));
-        (next.clone(), next)
+        // In padding, the probabilities do not change.
+        let blanks = &padding * blanks + (1 - &padding) * next_blanks;
+        let emits = &padding * emits + (1 - &padding) * next_emits;
+        ((blanks.clone(), emits.clone()), (blanks, emits))
     };
     let (_, (blanks, emits)) = scan(step, start, (log_labels, log_blank, logit_paddings.t()))?;
-    let last = add(&blanks.get(-1), emits.get(-1));
-    let blanks = blanks.at(-1).set(&last);
-    let loss = -(last * one_hot(lengths, longest + 1)).sum(-1);
+    let total = add_to_blanks(&blanks.get(-1), emits.get(-1));
+    let blanks = blanks.at(-1).set(&total);
+    let loss = -(total * one_hot(lengths, longest + 1)).sum(-1);
     Ok((loss, blanks, emits))
+}
+
+/// Adds the probabilities of labels to the probabilities of the blanks after them; both are logarithms.
+fn add_to_blanks(blanks: &Array, labels: Array) -> Array {
+    concatenate(&[blanks.get((.., ..1)), logaddexp(blanks.get((.., 1..)), labels)], -1)
 }

@@ -4,9 +4,10 @@ use shardax::prelude::*;
 
 use crate::check::{floating, require};
 
-/// The Kullback-Leibler divergence of `targets`, probabilities, from predictions given as logarithms, over the last axis.
+/// The Kullback-Leibler divergence between the probabilities `targets` and predictions, which are logarithms of probabilities,
+/// over the last axis.
 ///
-/// Both are `[..., classes]` of floating point, the result `[...]`.
+/// Both are `[..., classes]` with a floating-point dtype, and the result is `[...]`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -19,12 +20,12 @@ pub fn kl_divergence(log_predictions: impl ArrayLike, targets: impl ArrayLike) -
     let (name, logs, targets) = ("kl_divergence", log_predictions.into_array(), targets.into_array());
     require!(&logs, floating(name, "log_predictions", &logs), floating(name, "targets", &targets));
     let zero = targets.equal(0);
-    // The logarithm of 0 is not taken, so that its gradient is no NaN.
+    // The logarithm of 0 is never computed, because its gradient would be NaN.
     let log_targets = where_(&zero, 0, where_(&zero, 1, &targets).log());
     (targets * (log_targets - logs)).sum(-1)
 }
 
-/// [`kl_divergence`] of targets that are given as logarithms too.
+/// Computes [`kl_divergence`] for targets that are logarithms too.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -40,7 +41,7 @@ pub fn kl_divergence_with_log_targets(log_predictions: impl ArrayLike, log_targe
     (targets.exp() * (&targets - logs)).sum(-1)
 }
 
-/// [`kl_divergence`] of measures that need not sum to 1: with `sum(exp(log_predictions) - targets)` added.
+/// Computes [`kl_divergence`] plus `sum(exp(log_predictions) - targets)`, for measures that do not sum to 1.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

@@ -1,7 +1,8 @@
-//! Losses, each for every example: reduce them with `.mean(..)`. Names, formulas and checks are Optax's.
+//! Losses. Each function returns one loss for every example, which you reduce with `.mean(..)`. Names, formulas and checks are
+//! Optax's.
 //!
-//! Predictions and logits are of floating point; an integer array, or shapes that do not belong together, are an error
-//! that the result carries, never a silent broadcast.
+//! Predictions and logits must have a floating-point dtype. If an array has integers instead, or if shapes do not match, the
+//! result carries an error; shapes are never broadcast silently.
 
 mod classification;
 mod ctc;

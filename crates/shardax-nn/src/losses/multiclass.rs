@@ -6,8 +6,8 @@ use shardax::prelude::*;
 use crate::check::{floating, require, same_shape};
 use crate::optim::projections::projection_simplex;
 
-/// The score of the true class, `[...]`, for integer labels.
-fn own(scores: &Array, labels: &Array) -> Array {
+/// Returns the score of the true class, `[...]`, for integer labels.
+fn true_class_score(scores: &Array, labels: &Array) -> Array {
     scores.take_along_axis(labels.expand_dims(-1), -1).squeeze(-1)
 }
 
@@ -27,8 +27,8 @@ macro_rules! checked {
     };
 }
 
-/// The multiclass hinge loss: the excess of the highest other score, plus a margin of 1, over the score of the true
-/// class, at least 0. `[...]` for scores `[..., classes]` and integer labels `[...]`.
+/// The multiclass hinge loss: the highest other score plus a margin of 1, minus the score of the true class, and at least 0.
+/// The result is `[...]` for scores `[..., classes]` and integer labels `[...]`.
 ///
 /// ```
 /// use shardax_nn::losses::multiclass_hinge_loss;
@@ -41,10 +41,10 @@ macro_rules! checked {
 pub fn multiclass_hinge_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_hinge_loss", scores, labels);
     let classes = scores.shape().last().copied().unwrap_or(0);
-    (&scores + 1 - one_hot(&labels, classes)).max(-1) - own(&scores, &labels)
+    (&scores + 1 - one_hot(&labels, classes)).max(-1) - true_class_score(&scores, &labels)
 }
 
-/// The multiclass perceptron loss: the excess of the highest score over that of the true class. `[...]` for scores
+/// The multiclass perceptron loss: the highest score minus the score of the true class. The result is `[...]` for scores
 /// `[..., classes]` and integer labels `[...]`.
 ///
 /// ```
@@ -57,7 +57,7 @@ pub fn multiclass_hinge_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> 
 #[track_caller]
 pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_perceptron_loss", scores, labels);
-    scores.max(-1) - own(&scores, &labels)
+    scores.max(-1) - true_class_score(&scores, &labels)
 }
 
 /// The sparsemax loss, whose probabilities can be 0: `[batch]` for scores `[batch, classes]` and integer labels `[batch]`.
@@ -67,17 +67,17 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
 pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_sparsemax_loss", scores, labels);
     let classes = scores.shape().last().copied().unwrap_or(0);
-    let one = |scores: Array, label: Array| -> Result<Array> {
-        let share = projection_simplex(&scores, 1.0)?;
+    let loss_of_example = |scores: Array, label: Array| -> Result<Array> {
+        let probabilities = projection_simplex(&scores, 1.0)?;
         let gap = where_(arange(0..classes as i32).equal(&label), 0, &scores - scores.take(&label, 0));
-        let gap = where_(share.not_equal(0), gap, 0);
-        Ok((&share * gap).sum(..) + 0.5 * (1 - share.square().sum(..)))
+        let gap = where_(probabilities.not_equal(0), gap, 0);
+        Ok((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..)))
     };
-    let made = vmap(one).call((&scores, &labels));
-    made.unwrap_or_else(|error| Array::from_error(error, &scores))
+    let losses = vmap(loss_of_example).call((&scores, &labels));
+    losses.unwrap_or_else(|error| Array::from_error(error, &scores))
 }
 
-/// The binary sparsemax loss of logits and labels 0 or 1, elementwise.
+/// The elementwise binary sparsemax loss of logits and labels of 0 or 1.
 #[track_caller]
 pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());
@@ -85,10 +85,10 @@ pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     sparse_plus(where_(labels.not_equal(0), -&logits, &logits))
 }
 
-/// The cross entropy of the relevance of items with the softmax of their scores, for each list: `[...]` for logits and
-/// labels `[..., items]`. Optax takes the mean over lists: `.mean(..)`.
+/// The cross entropy between the relevance of items and the softmax of their scores, for each list. The result is `[...]` for
+/// logits and labels `[..., items]`. Optax also computes the mean over lists; call `.mean(..)` for this.
 ///
-/// `mask` says which items exist. Source: [Ai et al. 2019](https://arxiv.org/abs/1811.04415).
+/// `mask` is true for items that exist. Source: [Ai et al. 2019](https://arxiv.org/abs/1811.04415).
 #[track_caller]
 pub fn ranking_softmax_loss<'a>(
     logits: impl ArrayLike,
@@ -114,8 +114,9 @@ pub fn ranking_softmax_loss<'a>(
     }
 }
 
-/// The triplet margin loss: the excess of the distance to the positive, plus a margin, over the distance to the negative,
-/// at least 0. `[...]` for embeddings `[..., features]`. Optax's defaults: Euclidean distances with 1e-6 inside of the root.
+/// The triplet margin loss: the distance to the positive plus a margin, minus the distance to the negative, and at least 0. The
+/// result is `[...]` for embeddings `[..., features]`. As by default in Optax, distances are Euclidean, with 1e-6 inside of
+/// the root.
 ///
 /// Source: [Schroff et al. 2015](https://arxiv.org/abs/1503.03832).
 ///
@@ -140,6 +141,6 @@ pub fn triplet_margin_loss(
         floating("triplet_margin_loss", "positives", &positives),
         floating("triplet_margin_loss", "negatives", &negatives),
     );
-    let distance = |x: Array| ((&anchors - x).square().sum(-1) + 1e-6).sqrt();
-    (distance(positives) - distance(negatives) + margin).maximum(0)
+    let [to_positive, to_negative] = [positives, negatives].map(|x| ((&anchors - x).square().sum(-1) + 1e-6).sqrt());
+    (to_positive - to_negative + margin).maximum(0)
 }

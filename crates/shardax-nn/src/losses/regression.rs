@@ -5,7 +5,8 @@ use shardax::prelude::*;
 
 use crate::check::{NOT_NEGATIVE, floating, require, same_shape, within};
 
-/// `(predictions - targets)²`, elementwise. Predictions are of floating point, and both have one shape.
+/// The squared error `(predictions - targets)²`, elementwise. Predictions must have a floating-point dtype, and both must have
+/// the same shape.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -24,20 +25,20 @@ pub fn squared_error(predictions: impl ArrayLike, targets: impl ArrayLike) -> Ar
     (predictions - targets).square()
 }
 
-/// `(predictions - targets)² / 2`, elementwise; otherwise as [`squared_error`].
+/// Half of the [`squared_error`].
 #[track_caller]
 pub fn l2_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets) * 0.5
 }
 
-/// The mean over everything of [`squared_error`]: a scalar.
+/// The mean of the [`squared_error`] over all elements, a scalar.
 #[track_caller]
 pub fn mse(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets).mean(..)
 }
 
-/// Squared error below `delta`, linear beyond, elementwise. Predictions are of floating point. Optax's default `delta` is
-/// 1.
+/// The Huber loss, elementwise: quadratic for errors below `delta`, and linear for larger errors. Predictions must have a
+/// floating-point dtype. Optax's default `delta` is 1.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -58,7 +59,7 @@ pub fn huber_loss(predictions: impl ArrayLike, targets: impl ArrayLike, delta: f
     quadratic.square() * 0.5 + (error - quadratic) * delta
 }
 
-/// `log(cosh(predictions - targets))`, elementwise, without overflow. Predictions are of floating point.
+/// The loss `log(cosh(predictions - targets))`, elementwise and without overflow. Predictions must have a floating-point dtype.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -71,13 +72,13 @@ pub fn log_cosh(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let predictions = predictions.into_array();
     require!(&predictions, floating("log_cosh", "predictions", &predictions));
     let error = predictions - targets;
-    // log((exp(e) + exp(-e)) / 2), with the larger exponential taken out.
+    // log((exp(e) + exp(-e)) / 2), with the larger exponential factored out.
     &error + softplus(&error * -2) - std::f64::consts::LN_2
 }
 
-/// The cosine of the angle between vectors along the last axis, both of floating point.
+/// The cosine of the angle between vectors along the last axis. Both arrays must have a floating-point dtype.
 ///
-/// The squared length of a vector counts as `epsilon` at least. Optax's default is 0, with which the cosine of a zero
+/// The squared length of a vector counts as at least `epsilon`. Optax's default is 0, with which the cosine of a zero
 /// vector is NaN.
 ///
 /// ```
@@ -96,11 +97,11 @@ pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, e
         floating(name, "targets", &b),
         within(name, "epsilon", epsilon, NOT_NEGATIVE),
     );
-    let length = |x: &Array| maximum(x.square().sum_keepdims(-1), epsilon).sqrt();
-    ((&a / length(&a)) * (&b / length(&b))).sum(-1)
+    let [a, b] = [a, b].map(|x| &x / maximum(x.square().sum_keepdims(-1), epsilon).sqrt());
+    (a * b).sum(-1)
 }
 
-/// `1 - cosine_similarity`, which has the details.
+/// The cosine distance `1 - cosine_similarity`. See [`cosine_similarity`].
 #[track_caller]
 pub fn cosine_distance(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     1 - cosine_similarity(predictions, targets, epsilon)

@@ -1,4 +1,4 @@
-//! Losses of segmentations, by the overlap of regions.
+//! Losses of segmentations that measure the overlap of regions.
 
 use shardax::nn::{sigmoid, softmax};
 use shardax::prelude::*;
@@ -11,9 +11,9 @@ use crate::check::{floating, require, same_shape};
 /// use shardax_nn::losses::DiceOptions;
 /// use shardax_nn::prelude::*;
 /// let (logits, targets) = (zeros([1, 4, 2]), one_hot(array([[0, 0, 1, 1]]), 2));
-/// let all = DiceOptions::new().dice_loss(&logits, &targets);
+/// let loss = DiceOptions::new().dice_loss(&logits, &targets);
 /// let foreground = DiceOptions::new().ignore_background(true).dice_loss(&logits, &targets);
-/// assert!(allclose(all, foreground, 1e-6, 1e-6)?);
+/// assert!(allclose(loss, foreground, 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -35,55 +35,55 @@ impl Default for DiceOptions {
 }
 
 impl DiceOptions {
-    /// The defaults, which are Optax's.
+    /// Creates the default options, which are Optax's defaults.
     pub fn new() -> Self {
         DiceOptions::default()
     }
 
-    /// A weight for each class, `[classes]`. Default none.
+    /// Sets a weight for each class, `[classes]`. Default none.
     pub fn class_weights(mut self, weights: impl ArrayLike) -> Self {
         self.class_weights = Some(weights.into_array());
         self
     }
 
-    /// Added to numerator and denominator. Default 1.
+    /// Sets the number that is added to numerator and denominator. Default 1.
     pub fn smooth(mut self, smooth: f64) -> Self {
         self.smooth = smooth;
         self
     }
 
-    /// The weight of false positives. Default 0.5.
+    /// Sets the weight of false positives. Default 0.5.
     pub fn alpha(mut self, alpha: f64) -> Self {
         self.alpha = alpha;
         self
     }
 
-    /// The weight of false negatives. Default 0.5.
+    /// Sets the weight of false negatives. Default 0.5.
     pub fn beta(mut self, beta: f64) -> Self {
         self.beta = beta;
         self
     }
 
-    /// If true, predictions are logits; otherwise probabilities. Default true.
+    /// Sets whether predictions are logits; otherwise they are probabilities. Default true.
     pub fn apply_softmax(mut self, apply: bool) -> Self {
         self.apply_softmax = apply;
         self
     }
 
-    /// If true, the first of several classes does not count. Default false.
+    /// Sets whether the first of several classes is ignored. Default false.
     pub fn ignore_background(mut self, ignore: bool) -> Self {
         self.ignore_background = ignore;
         self
     }
 
-    /// See [`dice_loss`].
+    /// Computes [`dice_loss`] with these options.
     #[track_caller]
     pub fn dice_loss(&self, predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
-        self.of_classes(predictions.into_array(), targets.into_array(), |loss| loss.mean(-1))
+        self.loss_of_classes(predictions.into_array(), targets.into_array(), |loss| loss.mean(-1))
     }
 
-    /// The losses of classes, reduced.
-    fn of_classes(&self, predictions: Array, targets: Array, reduce: impl Fn(Array) -> Array) -> Array {
+    /// Computes the losses of all classes, `[batch, classes]`, and reduces them.
+    fn loss_of_classes(&self, predictions: Array, targets: Array, reduce: impl Fn(Array) -> Array) -> Array {
         require!(
             &predictions,
             floating("dice_loss", "predictions", &predictions),
@@ -96,11 +96,13 @@ impl DiceOptions {
             (true, 1) => sigmoid(predictions),
             (true, _) => softmax(predictions, -1),
         };
-        let inner: Vec<i32> = (1..probabilities.ndim() as i32 - 1).collect();
-        let total = |x: &Array| if inner.is_empty() { x.clone() } else { x.sum(inner.as_slice()) };
-        let (both, predicted, wanted) = (total(&(&probabilities * &targets)), total(&probabilities), total(&targets));
-        let below = &both + self.alpha * (predicted - &both) + self.beta * (wanted - &both) + self.smooth;
-        let loss = 1 - (both + self.smooth) / below;
+        // Areas are sums over the spatial dimensions, of which there may be none.
+        let spatial: Vec<i32> = (1..probabilities.ndim() as i32 - 1).collect();
+        let [overlap, predicted, expected] = [&probabilities * &targets, probabilities, targets]
+            .map(|x| if spatial.is_empty() { x } else { x.sum(spatial.as_slice()) });
+        let (false_positives, false_negatives) = (predicted - &overlap, expected - &overlap);
+        let denominator = &overlap + self.alpha * false_positives + self.beta * false_negatives + self.smooth;
+        let loss = 1 - (overlap + self.smooth) / denominator;
         let loss = match &self.class_weights {
             Some(weights) => loss * weights,
             None => loss,
@@ -113,8 +115,9 @@ impl DiceOptions {
     }
 }
 
-/// One minus the overlap of predicted and true regions over their sizes, the mean over classes: `[batch]` for logits and
-/// one-hot targets `[batch, …, classes]`. A single class is binary. [`DiceOptions`] has options.
+/// The dice loss: one minus the overlap of predicted and true regions relative to their sizes, averaged over classes. The result
+/// is `[batch]` for logits and one-hot targets `[batch, …, classes]`. A single class is binary. See [`DiceOptions`] for
+/// options.
 ///
 /// Source: [Milletari et al. 2016](https://arxiv.org/abs/1606.04797).
 ///
@@ -131,7 +134,7 @@ pub fn dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array 
     DiceOptions::new().dice_loss(predictions, targets)
 }
 
-/// [`dice_loss`] of one class: logits and targets `[batch, …]`, or with a last dimension of 1.
+/// The [`dice_loss`] of one class. Logits and targets are `[batch, …]`, or have a last dimension of 1.
 #[track_caller]
 pub fn binary_dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (predictions, targets) = (predictions.into_array(), targets.into_array());
@@ -141,7 +144,7 @@ pub fn binary_dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) ->
     }
 }
 
-/// [`dice_loss`] with classes weighted by the inverse squares of their frequencies: a scalar.
+/// The [`dice_loss`] with classes weighted by the inverse squares of their frequencies, a scalar.
 ///
 /// Source: [Sudre et al. 2017](https://arxiv.org/abs/1707.03237).
 #[track_caller]
@@ -152,5 +155,5 @@ pub fn multiclass_generalized_dice_loss(predictions: impl ArrayLike, targets: im
     let frequency = if outer.is_empty() { targets.clone() } else { targets.sum(outer.as_slice()) };
     let weights = 1 / (frequency.square() + 1e-7);
     let weights = &weights / weights.sum(..) * targets.shape().last().copied().unwrap_or(1) as f64;
-    DiceOptions::new().class_weights(weights).of_classes(predictions, targets, |loss| loss.mean(..))
+    DiceOptions::new().class_weights(weights).loss_of_classes(predictions, targets, |loss| loss.mean(..))
 }

@@ -5,11 +5,11 @@ use shardax::prelude::*;
 use super::cosine_similarity;
 use crate::check::{floating, require, same_shape, within};
 
-/// The normalized temperature-scaled cross entropy: for every pair of examples with one label, how likely their
-/// similarity makes it among the pairs with different ones. A scalar. Optax's default `temperature` is 0.07.
+/// The normalized temperature-scaled cross entropy, a scalar: for every pair of examples with equal labels, minus the logarithm
+/// of the softmax of their similarity among all pairs with different labels. Optax's default `temperature` is 0.07.
 ///
-/// `embeddings` are `[batch, features]` of floating point, `labels` `[batch]`; the batch needs at least one pair of equal
-/// labels, without which the result is NaN.
+/// `embeddings` are `[batch, features]` with a floating-point dtype, and `labels` are `[batch]`. The batch must have at least
+/// one pair of equal labels; otherwise the result is NaN.
 ///
 /// Source: [Chen et al. 2020](https://arxiv.org/abs/2002.05709).
 ///
@@ -42,11 +42,11 @@ pub fn ntxent(embeddings: impl ArrayLike, labels: impl ArrayLike, temperature: f
     let similar = cosine_similarity(rows, embeddings.expand_dims(1), epsilon) / temperature;
     let equal = labels.expand_dims(1).equal(labels.expand_dims(0));
     let pairs = &equal & &eye(batch[0]).equal(0);
-    let only = |which: &Array| where_(which, &similar, f64::NEG_INFINITY);
-    let (apart, together) = (only(&!&equal), only(&pairs));
-    let largest = stop_gradient(concatenate(&[apart.clone(), together.clone()], -1).max_keepdims(1));
-    let (apart, together) = (apart - &largest, together - &largest);
-    let all = apart.exp().sum_keepdims(1) + together.exp();
-    let logs = where_(&pairs, together - all.log(), 0);
+    let [negatives, positives] = [&!&equal, &pairs].map(|chosen| where_(chosen, &similar, f64::NEG_INFINITY));
+    // The largest similarity is subtracted, so that no exponential overflows.
+    let largest = stop_gradient(concatenate(&[negatives.clone(), positives.clone()], -1).max_keepdims(1));
+    let (negatives, positives) = (negatives - &largest, positives - &largest);
+    let normalizer = negatives.exp().sum_keepdims(1) + positives.exp();
+    let logs = where_(&pairs, positives - normalizer.log(), 0);
     -logs.sum(..) / pairs.sum(..)
 }

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 
 use super::tree_utils::full_like;
-use crate::layers::typed::resharded_as;
+use crate::layers::typed::reshard_like;
 
 /// The dtype in which numbers of `dtype` are added up over many steps: float32 for half precision, otherwise `dtype`.
 pub(super) fn wide_dtype(dtype: DType) -> DType {
@@ -32,7 +32,7 @@ pub(super) fn in_wide_dtypes<P: Tree, S>(
 
 /// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the given one.
 pub(super) fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
-    let zeros = |p: Array| resharded_as(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p);
+    let zeros = |p: Array| reshard_like(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p);
     tree::map(zeros, params.clone())
 }
 

@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use super::projections::split_like;
 use super::{GradientTransformation, tree_utils};
-use crate::layers::typed::whole;
+use crate::layers::typed::replicated;
 
 /// See [`flatten`].
 #[derive(Tree, Clone, Debug)]
@@ -44,6 +44,6 @@ impl<P: Tree, T: GradientTransformation<Array>> GradientTransformation<P> for Fl
 /// Concatenates all elements of a tree.
 fn joined<P: Tree>(tree: &P) -> Array {
     let dtype = tree_utils::dtype(tree);
-    let parts: Vec<Array> = tree::leaves(tree).iter().map(|x| whole(x).ravel().astype(dtype)).collect();
+    let parts: Vec<Array> = tree::leaves(tree).iter().map(|x| replicated(x).ravel().astype(dtype)).collect();
     if parts.is_empty() { zeros([0]) } else { concatenate(&parts, 0) }
 }

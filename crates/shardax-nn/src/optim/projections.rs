@@ -14,7 +14,7 @@ use shardax::prelude::*;
 
 use super::tree_utils::{self, add_scale, scale, total, vdot};
 use crate::check::within;
-use crate::layers::typed::whole;
+use crate::layers::typed::replicated;
 
 /// Returns the nearest tree without negative elements.
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
@@ -39,7 +39,7 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     if leaves.is_empty() {
         return Ok(tree.clone());
     }
-    let values = concatenate(&leaves.iter().map(|x| whole(x).ravel()).collect::<Vec<_>>(), 0);
+    let values = concatenate(&leaves.iter().map(|x| replicated(x).ravel()).collect::<Vec<_>>(), 0);
     // The elements that stay above zero are the largest: as many as lie above what their mean would be lowered by.
     let sorted = values.sort_descending(0);
     let ranks = arange(1..values.size() as i32 + 1).astype(values.dtype());

@@ -1,4 +1,4 @@
-//! All micro-batches forward, one after the other; backward is the gradient of that.
+//! The GPipe schedule: all micro-batches forward, one after the other. The backward pass is the gradient of this program.
 
 use shardax::prelude::*;
 
@@ -7,27 +7,28 @@ use super::model::{Model, Params, at};
 use crate::rules::{axes_of, varying};
 
 impl Run {
-    /// The mean loss of the micro-batches.
+    /// Returns the mean loss of the micro-batches.
     pub(super) fn gpipe<M: Model>(&self, model: &M, params: Params<M>, batch: (M::Input, M::Target)) -> Result<Array> {
         let axes = axes_of(&(params.clone(), batch.clone()), self.axis);
         let (params, batch) = varying((params, batch), &axes)?;
         let (hidden, zero) = varying(model.zeros(params.clone(), &batch)?, &axes)?;
         let ((first, stage, last), (inputs, targets)) = (params, batch);
-        let (own, count) = (axis_index(self.axis), self.micro_batches as i32);
+        let (device, count) = (axis_index(self.axis), self.micro_batches as i32);
 
+        // In each tick, stage `s` computes micro-batch `tick - s`, and sends the result to the next stage.
         let tick = |(loss, arrived): (Array, M::Hidden), tick: Array| -> Result<_> {
-            let micro = tick - &own;
+            let micro = tick - &device;
             let work = |(loss, arrived): (Array, M::Hidden)| -> Result<(Array, M::Hidden)> {
                 let enter = |_: M::Hidden| varying(model.first(first.clone(), at(&inputs, &micro)?)?, &axes);
                 let x: M::Hidden = cond(self.is_first(), enter, |x: M::Hidden| x, arrived)?;
                 let y = varying(model.stage(stage.clone(), x)?, &axes)?;
                 let leave = |y: M::Hidden| varying(model.last(last.clone(), y, at(&targets, &micro)?)?, &axes);
-                let more: Array = cond(self.is_last(), leave, |_: M::Hidden| zero.clone(), y.clone())?;
-                Ok((loss + more, y))
+                let micro_loss: Array = cond(self.is_last(), leave, |_: M::Hidden| zero.clone(), y.clone())?;
+                Ok((loss + micro_loss, y))
             };
-            // Before the first micro-batch has come here, and after the last one, there is nothing to do.
-            let here = micro.greater_equal(0) & micro.less(count);
-            let (loss, y) = cond(here, work, |state: (Array, M::Hidden)| state, (loss, arrived))?;
+            // The stage idles before the first micro-batch has arrived and after the last one has left.
+            let has_work = micro.greater_equal(0) & micro.less(count);
+            let (loss, y) = cond(has_work, work, |state: (Array, M::Hidden)| state, (loss, arrived))?;
             Ok(((loss, self.onward(y)), ()))
         };
         let ticks = arange(0..count + self.stages as i32 - 1);

@@ -24,23 +24,23 @@ use shardax::shape::AxisName;
 use self::model::{Functions, Model, Params};
 use crate::Rules;
 use crate::check::{positive, value_error};
-use crate::layers::typed::entering;
+use crate::layers::typed::enter_shard_map;
 use crate::rules::Place;
 
-/// The schedule of a [`Pipeline`]. Both schedules give the same loss and gradients, and leave a stage idle for
+/// The schedule of a [`Pipeline`]. Both schedules compute the same loss and gradients, and with both a stage idles for
 /// `(stages - 1) / (micro_batches + stages - 1)` of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PipelineSchedule {
-    /// All forward passes, then all backward passes. The residuals of every micro-batch are stored until then: for a
-    /// stage that is [checkpointed](shardax::checkpoint), its input.
+    /// All forward passes, then all backward passes. The residuals of every micro-batch are stored until its backward pass; if
+    /// the stage is [checkpointed](shardax::checkpoint), this is only its input.
     ///
     /// Source: [Huang et al. 2018](https://arxiv.org/abs/1811.06965).
     #[default]
     GPipe,
     /// The backward pass of a micro-batch starts as soon as the last stage has computed it, alternating with forward
-    /// passes of others. A stage stores the inputs of at most as many micro-batches as there are stages, and recomputes
-    /// the rest.
+    /// passes of other micro-batches. A stage stores the inputs of at most as many micro-batches as there are stages, and
+    /// recomputes all other residuals.
     ///
     /// Source: [Narayanan et al. 2019](https://arxiv.org/abs/1806.03377), with flushes.
     OneFOneB,
@@ -48,7 +48,7 @@ pub enum PipelineSchedule {
 
 /// A model in stages along a mesh axis, with a differentiable loss.
 ///
-/// If a device has the whole model, as with rules without such an axis, the loss is computed without a pipeline.
+/// If a device has the entire model, for example because the rules have no such axis, the loss is computed without a pipeline.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -64,12 +64,12 @@ pub enum PipelineSchedule {
 ///     }
 ///
 ///     fn loss(self, x: Array, y: Array) -> Result<Array> {
-///         let first = |layer: Linear, x: Array| layer.forward(x);
+///         let embed = |layer: Linear, x: Array| layer.forward(x);
 ///         let stage = |mut layers: Stack<Sequential<(Linear, Apply)>>, x: Array| layers.forward(x);
-///         let last = |layer: Linear, x: Array, y: Array| (layer.forward(x) - y).square().mean(..);
+///         let loss = |layer: Linear, x: Array, y: Array| (layer.forward(x) - y).square().mean(..);
 ///         Pipeline::of(&self.rules, "layers", 8)
 ///             .schedule(PipelineSchedule::OneFOneB)
-///             .loss((first, stage, last), (self.first, self.layers, self.last), x, y)
+///             .loss((embed, stage, loss), (self.first, self.layers, self.last), x, y)
 ///     }
 /// }
 ///
@@ -78,9 +78,9 @@ pub enum PipelineSchedule {
 /// let (x, y) = (ones([16, 4]), ones([16, 1]));
 /// let (loss, grads) = jit(value_and_grad(Mlp::loss)).call((&model, &x, &y))?;
 ///
-/// let alone = Mlp::new(&mut Rngs::new(0))?;
-/// let (want, _) = jit(value_and_grad(Mlp::loss)).call((alone, x, y))?;
-/// assert!(allclose(loss, want, 1e-5, 1e-6)?);
+/// let on_one_device = Mlp::new(&mut Rngs::new(0))?;
+/// let (expected, _) = jit(value_and_grad(Mlp::loss)).call((on_one_device, x, y))?;
+/// assert!(allclose(loss, expected, 1e-5, 1e-6)?);
 /// # let _ = grads;
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -99,13 +99,14 @@ enum Along {
 }
 
 impl Pipeline {
-    /// Creates a pipeline along a manual axis, for a `shard_map` over it, with this many micro-batches.
+    /// Creates a pipeline along a manual axis, for use in a `shard_map` over this axis, with this number of micro-batches.
     pub fn new(axis_name: impl Into<AxisName>, micro_batches: usize) -> Self {
         Pipeline { along: Along::Axis(axis_name.into()), micro_batches, schedule: PipelineSchedule::default() }
     }
 
-    /// Uses the mesh axis that the rules assign to `name`, the dimension of layers. The pipeline's `shard_map` is over
-    /// this axis and those that split only rows (`batch`); over all others, a stage is split as the rules say.
+    /// Creates a pipeline along the mesh axis that the rules assign to `name`, the dimension of layers. The pipeline's
+    /// `shard_map` is over this axis and the axes that only split rows (`batch`); over all other axes, a stage is split as the
+    /// rules say.
     pub fn of(rules: &Rules, name: &'static str, micro_batches: usize) -> Self {
         let along = Along::Rules(rules.clone(), name);
         Pipeline { along, micro_batches, schedule: PipelineSchedule::default() }
@@ -119,19 +120,19 @@ impl Pipeline {
 
     /// Computes the loss of a batch, the mean over its micro-batches, on all stages.
     ///
-    /// `first` maps its parameters and the inputs to the hidden value, `stage` its parameters and the hidden value to
-    /// the next one (with equal shapes and dtypes), and `last` its parameters, the hidden value and targets to a
-    /// scalar, the mean over rows. The arrays of `stage`'s parameters are split over the stages along their first
-    /// dimension, like those of a [`Stack`](crate::Stack). Only the first and the last stage compute `first` and
-    /// `last`, but all stages have their parameters.
+    /// The first function maps its parameters and the inputs to the hidden value. The second function maps the parameters of a
+    /// stage and the hidden value to the next hidden value, with equal shapes and dtypes. The third function maps its
+    /// parameters, the hidden value and the targets to a scalar, the mean over rows. The arrays of the second function's
+    /// parameters are split over the stages along their first dimension, like the arrays of a [`Stack`](crate::Stack). Only the
+    /// first stage computes the first function, and only the last stage the third, but all stages have their parameters.
     ///
-    /// Inputs and targets have rows along their first dimension. Micro-batch `i` takes every `micro_batches`-th row
-    /// from row `i` on, so that rows that are sharded over another axis stay in place. They have no gradient.
+    /// Inputs and targets have rows along their first dimension, and no gradient. Micro-batch `i` uses every
+    /// `micro_batches`-th row, starting with row `i`, so that rows that are sharded over another axis stay in place.
     ///
-    /// The functions must not capture arrays: values that need gradients are parameters.
+    /// The functions must not capture arrays. Pass values that need gradients as parameters.
     ///
-    /// Fails if the number of rows is not divisible by the micro-batches, a stage returns another type than it takes,
-    /// or the axis is one of a `pmap` or of a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an
+    /// Fails if the number of rows is not divisible by the micro-batches, if a stage returns another type than its argument's,
+    /// or if the axis belongs to a `pmap` or to a `shard_map` without `check_vma`. Forward mode (`jvp`) of 1F1B is an
     /// error.
     #[track_caller]
     pub fn loss<A, B, C, F, S, L, X, T, H>(
@@ -156,29 +157,29 @@ impl Pipeline {
         let model = Arc::new(Functions::<A, B, C, (F, S, L, X, T, H)>::new(functions));
         let batch = tree::map(|x| stop_gradient(x), (inputs, targets))?;
         match self.place()? {
-            Place::Whole => model.whole(params, batch),
+            Place::Whole => model.loss_on_one_device(params, batch),
             Place::Manual(axis) => self.sharded_loss(model, axis, params, self.micro(batch)?),
             Place::Auto(mesh, axis) => {
-                // Rows stay split over their axes, so that gradients are summed over these once, at the end.
+                // Rows stay split over their axes, so that gradients are summed over these axes only once, at the end.
                 let rows = match &self.along {
                     Along::Rules(rules, _) => rules.row_axes(),
                     Along::Axis(_) => Vec::new(),
                 };
-                let inside = |params: (F, S, L), batch: (X, T)| -> Result<Array> {
+                let loss_on_device = |params: (F, S, L), batch: (X, T)| -> Result<Array> {
                     let loss = self.sharded_loss(model.clone(), axis, params, batch)?;
                     Ok(if rows.is_empty() { loss } else { pmean(loss, &rows[..]) })
                 };
-                let all: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
-                let (whole, split, micro) = (P![], P![axis], P![None, &rows[..]]);
+                let axes: Vec<AxisName> = std::iter::once(axis).chain(rows.iter().copied()).collect();
+                let (replicated, by_stage, micro) = (P![], P![axis], P![None, &rows[..]]);
                 let params = (
-                    tree::map(|x| entering(x, &whole, &all), params.0)?,
-                    tree::map(|x| entering(x, &split, &all), params.1)?,
-                    tree::map(|x| entering(x, &whole, &all), params.2)?,
+                    tree::map(|x| enter_shard_map(x, &replicated, &axes), params.0)?,
+                    tree::map(|x| enter_shard_map(x, &by_stage, &axes), params.1)?,
+                    tree::map(|x| enter_shard_map(x, &replicated, &axes), params.2)?,
                 );
-                let batch = tree::map(|x| entering(x, &micro, &all), self.micro(batch)?)?;
-                shard_map(inside, &mesh)
-                    .axis_names(&all[..])
-                    .in_specs(((&whole, &split, &whole), &micro))
+                let batch = tree::map(|x| enter_shard_map(x, &micro, &axes), self.micro(batch)?)?;
+                shard_map(loss_on_device, &mesh)
+                    .axis_names(&axes[..])
+                    .in_specs(((&replicated, &by_stage, &replicated), &micro))
                     .out_specs(P![])
                     .call((params, batch))
             }
@@ -193,7 +194,7 @@ impl Pipeline {
         }
     }
 
-    /// The loss inside a `shard_map` over the axis of the stages.
+    /// Computes the loss inside a `shard_map` over the axis of the stages.
     #[track_caller]
     fn sharded_loss<M: Model>(
         &self,
@@ -205,7 +206,7 @@ impl Pipeline {
         let stages = axis_size(axis)?;
         if axis_index(axis).vma().is_empty() {
             return value_error(format!(
-                "Pipeline: gradients along {axis:?} need a shard_map that tracks what varies: leave `check_vma` on, and use \
+                "Pipeline: gradients along {axis:?} need a shard_map that tracks varying axes: leave `check_vma` on, and use \
                  no pmap"
             ));
         }
@@ -213,6 +214,7 @@ impl Pipeline {
         match self.schedule {
             PipelineSchedule::GPipe => run.gpipe(&*model, params, batch),
             PipelineSchedule::OneFOneB => {
+                // The schedule computes gradients together with the loss, so the rule stores them as its residuals.
                 let forward = model.clone();
                 custom_vjp(move |params: Params<M>, batch: (M::Input, M::Target)| run.gpipe(&*model, params, batch))
                     .nondiff_argnums(Arg::<1>)
@@ -236,9 +238,9 @@ impl Pipeline {
         for x in tree::leaves(&batch) {
             x.check()?;
             if !x.shape().first().is_some_and(|rows| rows.is_multiple_of(count)) {
-                let given = x.type_name();
+                let x_type = x.type_name();
                 return value_error(format!(
-                    "Pipeline: the rows of a batch must divide into {count} micro-batches, got {given}"
+                    "Pipeline: the rows of a batch must divide into {count} micro-batches, got {x_type}"
                 ));
             }
         }
@@ -246,7 +248,7 @@ impl Pipeline {
     }
 }
 
-/// The view of one device on the pipeline.
+/// The pipeline as one of its devices runs it.
 #[derive(Clone, Copy)]
 struct Run {
     axis: AxisName,

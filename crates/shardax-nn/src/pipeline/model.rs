@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use shardax::prelude::*;
 
 use crate::check::value_error;
-use crate::layers::typed::resharded_as;
+use crate::layers::typed::reshard_like;
 
 /// The parameters of the three functions of a model.
 pub(super) type Params<M> = (<M as Model>::First, <M as Model>::Stage, <M as Model>::Last);
@@ -24,8 +24,12 @@ pub(super) trait Model: Send + Sync + 'static {
     fn stage(&self, params: Self::Stage, hidden: Self::Hidden) -> Result<Self::Hidden>;
     fn last(&self, params: Self::Last, hidden: Self::Hidden, target: Self::Target) -> Result<Array>;
 
-    /// Returns the loss of a whole batch, if all stages are on one device.
-    fn whole(&self, (first, stage, last): Params<Self>, (input, target): (Self::Input, Self::Target)) -> Result<Array>
+    /// Returns the loss of an entire batch, if all stages are on one device.
+    fn loss_on_one_device(
+        &self,
+        (first, stage, last): Params<Self>,
+        (input, target): (Self::Input, Self::Target),
+    ) -> Result<Array>
     where
         Self: Sized,
     {
@@ -41,19 +45,16 @@ pub(super) trait Model: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        // Only the types of these traced values are used.
+        // Only the types of these traced values are used, so the program does not compute them.
         let (input, target) = at(batch, &array(0))?;
         let hidden = self.first(first, input)?;
         let next = self.stage(stage, hidden.clone())?;
-        let types = |hidden: &Self::Hidden| -> Vec<String> {
-            tree::leaves(hidden).iter().map(|x| format!("{}{:?}", x.dtype(), x.shape())).collect()
-        };
-        let (taken, given) = (types(&hidden), types(&next));
-        if taken != given {
+        let (in_types, out_types) = (leaf_types(&hidden), leaf_types(&next));
+        if in_types != out_types {
             return value_error(format!(
-                "Pipeline: a stage must return what it takes, got {} for {}",
-                given.join(", "),
-                taken.join(", ")
+                "Pipeline: a stage must return the type of its argument, got {} for {}",
+                out_types.join(", "),
+                in_types.join(", ")
             ));
         }
         let loss = self.last(last, next, target)?;
@@ -104,8 +105,8 @@ where
 
     fn stage(&self, params: S, hidden: H) -> Result<H> {
         let next = self.stage.apply((params, hidden.clone()))?;
-        // Stages pass one type on, in which the layers of a stage may have another sharding.
-        tree::map2(|next, hidden| resharded_as(next, &hidden), next, hidden)
+        // All stages must pass the same type on, but the layers of a stage may change its sharding.
+        tree::map2(|next, hidden| reshard_like(next, &hidden), next, hidden)
     }
 
     fn last(&self, params: L, hidden: H, target: T) -> Result<Array> {
@@ -113,7 +114,12 @@ where
     }
 }
 
-/// One entry of each array, along the first dimension.
+/// Returns the dtypes and shapes of all leaves.
+fn leaf_types<T: Tree>(tree: &T) -> Vec<String> {
+    tree::leaves(tree).iter().map(|x| format!("{}{:?}", x.dtype(), x.shape())).collect()
+}
+
+/// Returns one entry of each array, along the first dimension.
 pub(super) fn at<T: Tree>(tree: &T, index: &Array) -> Result<T> {
     tree::map(|x| lax::dynamic_index_in_dim(&x, index, 0).squeeze(0), tree.clone())
 }

@@ -11,20 +11,20 @@ use crate::rules::{axes_of, varying};
 struct Slot<P, H> {
     /// The value from the previous stage.
     arrived: H,
-    /// The gradient from the next stage, of the value that was sent there.
+    /// The gradient, from the next stage, with respect to the value that was sent to it.
     gradient: H,
-    /// The inputs of the micro-batches before their backward pass: one for each stage.
+    /// The inputs of micro-batches until their backward pass, with one slot for each stage.
     inputs: H,
     grads: P,
     loss: Array,
 }
 
 impl Run {
-    /// The mean loss of the micro-batches, and its gradients.
+    /// Returns the mean loss of the micro-batches, and its gradients.
     ///
     /// With `p` stages, the forward pass of micro-batch `j` through stage `s` is in slot `2 j + s`, and its backward
-    /// pass in slot `2 j + 2 p - 1 - s`: each one slot after the neighbouring stage, and never both in one slot.
-    /// Between them are `2 (p - s) - 1` slots, so stage `s` stores at most `p - s` inputs.
+    /// pass in slot `2 j + 2 p - 1 - s`. Each pass is one slot after the pass of the neighbouring stage, and a slot never has
+    /// both. Between the two passes are `2 (p - s) - 1` slots, so stage `s` stores at most `p - s` inputs.
     pub(super) fn one_f_one_b<M: Model>(
         &self,
         model: &M,
@@ -36,7 +36,7 @@ impl Run {
         let (hidden, zero) = varying(model.zeros(params.clone(), &batch)?, &axes)?;
         let (inputs, targets) = &batch;
         let (first, stage, _) = &params;
-        let (own, stages, count) = (axis_index(self.axis), self.stages as i32, self.micro_batches as i32);
+        let (device, stages, count) = (axis_index(self.axis), self.stages as i32, self.micro_batches as i32);
 
         // The input of the stage: the first stage computes it from the batch.
         let enter = |first: M::First, micro: &Array, arrived: M::Hidden| -> Result<M::Hidden> {
@@ -45,33 +45,35 @@ impl Run {
         };
 
         let slot = |state: Slot<Params<M>, M::Hidden>, slot: Array| -> Result<_> {
-            let (to, fro) = (&slot - &own, slot + &own - (2 * stages - 1));
-            let turn = |time: &Array| time.greater_equal(0) & time.less(2 * count) & remainder(time, 2).equal(0);
-            let (forward, backward) = (turn(&to), turn(&fro));
-            let micro = floor_divide(where_(&forward, to, fro), 2);
+            // The formulas of the slots, solved for `2 j`. A pass is due if the result is even and in range.
+            let (forward_time, backward_time) = (&slot - &device, slot + &device - (2 * stages - 1));
+            let [forward, backward] = [&forward_time, &backward_time]
+                .map(|time| time.greater_equal(0) & time.less(2 * count) & remainder(time, 2).equal(0));
+            let micro = floor_divide(where_(&forward, forward_time, backward_time), 2);
             let place = remainder(&micro, stages);
 
             let idle = |state: Slot<Params<M>, M::Hidden>| Ok((state, (hidden.clone(), hidden.clone())));
-            let forth = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
+            let forward_pass = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
                 let x = enter(first.clone(), &micro, state.arrived.clone())?;
-                let keep = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
-                state.inputs = tree::map2(keep, state.inputs, x.clone())?;
-                // The last stage runs backward in the next slot, and computes its output then.
-                let through = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
-                let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), through, x)?;
+                let store = |all: Array, x: Array| lax::dynamic_update_index_in_dim(&all, &x, &place, 0);
+                state.inputs = tree::map2(store, state.inputs, x.clone())?;
+                // The last stage runs backward in the next slot, and computes its output there.
+                let apply_stage = |x: M::Hidden| varying(model.stage(stage.clone(), x)?, &axes);
+                let y = cond(self.is_last(), |_: M::Hidden| hidden.clone(), apply_stage, x)?;
                 Ok((state, (y, hidden.clone())))
             };
-            let back = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
+            let backward_pass = |mut state: Slot<Params<M>, M::Hidden>| -> Result<_> {
                 let x = at(&state.inputs, &place)?;
                 let objective = |((first, stage, last), x): (Params<M>, M::Hidden)| -> Result<Array> {
                     let y = model.stage(stage, enter(first, &micro, x)?)?;
                     let loss =
                         |(last, y): (M::Last, M::Hidden)| varying(model.last(last, y, at(targets, &micro)?)?, &axes);
-                    // The gradient of this function is the one from the next stage.
+                    // The gradient of this dot product with respect to `y` is the gradient from the next stage.
                     let product = |(_, y): (M::Last, M::Hidden)| {
                         let pairs = tree::leaves(&y).into_iter().zip(tree::leaves(&state.gradient));
-                        let sum = |(y, g): (Array, Array)| (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..);
-                        pairs.map(sum).fold(zero.clone(), |a, b| a + b)
+                        pairs.fold(zero.clone(), |sum, (y, g)| {
+                            sum + (y.astype(zero.dtype()) * g.astype(zero.dtype())).sum(..)
+                        })
                     };
                     cond(self.is_last(), loss, product, (last, y))
                 };
@@ -80,17 +82,16 @@ impl Run {
                 state.grads = tree::map2(|sum, g| sum + g, state.grads, grads)?;
                 Ok((state, (hidden.clone(), dx)))
             };
-            let what = where_(forward, 1, where_(backward, 2, 0)).astype(DType::I32);
-            let (mut state, (y, dx)) = switch(what, (idle, forth, back), state)?;
+            let branch = where_(forward, 1, where_(backward, 2, 0)).astype(DType::I32);
+            let (mut state, (y, dx)) = switch(branch, (idle, forward_pass, backward_pass), state)?;
             (state.arrived, state.gradient) = (self.onward(y), self.back(dx));
             Ok((state, ()))
         };
 
-        let keep = |x: Array| x.broadcast_to([&[self.stages], x.shape()].concat());
         let start = Slot {
             arrived: hidden.clone(),
             gradient: hidden.clone(),
-            inputs: tree::map(keep, hidden.clone())?,
+            inputs: tree::map(|x: Array| x.broadcast_to([&[self.stages], x.shape()].concat()), hidden.clone())?,
             grads: tree::map(|x| zeros_like(&x), params.clone())?,
             loss: zero.clone(),
         };

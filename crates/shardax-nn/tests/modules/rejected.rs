@@ -124,7 +124,10 @@ fn rules_for_axes_that_the_mesh_has_not_are_rejected() -> Result<()> {
     let rngs = &mut Rngs::new(0).with_rules(&rules);
     let layer = MultiHeadAttention::builder(2, 8).sequence_axis("length").build(rngs);
     let found = message(layer.forward(ones([1, 4, 8])));
-    assert!(found.contains("\"length\" goes over the axis sequnce, which Mesh('sequence': 4"), "{found}");
+    assert!(
+        found.contains("\"length\" is sharded over the axis sequnce, which is not in Mesh('sequence': 4"),
+        "{found}"
+    );
     Ok(())
 }
 
@@ -145,7 +148,7 @@ fn a_loss_that_leaves_values_aside_names_capture() -> Result<()> {
         y.square().mean(..)
     };
     let said = rejection(optimizer.minimize(loss));
-    assert!(said.contains("no array \"seen[0]\"") && said.contains("`capture` takes out"), "{said}");
+    assert!(said.contains("no array \"seen[0]\"") && said.contains("with `capture` first"), "{said}");
     let captured = |model: &mut Sower| Ok::<_, shardax::Error>(capture(model, loss)?.0);
     optimizer.minimize(captured).map(drop)
 }

@@ -93,13 +93,16 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     let loss = loss_by(Pipeline::new("stage", 2), false);
     let unchecked = shard_map(loss, rules.mesh()).in_specs((P!["stage"], P![], P![])).out_specs(P![]).check_vma(false);
     let text = error_text(unchecked.call((&model, &x, &x)));
-    assert!(text.contains("need a shard_map that tracks what varies") && text.contains("pipelines.rs"), "{text}");
+    assert!(text.contains("need a shard_map that tracks varying axes") && text.contains("pipelines.rs"), "{text}");
     let narrow = |mut layers: Layers, x: Array| layers.forward(x).get((.., ..16));
     let last = |(): (), x: Array, y: Array| (x - y).square().mean(..);
     let pipeline = Pipeline::of(&rules, "layers", 2);
     let text =
         error_text(pipeline.loss((|(): (), x: Array| x, narrow, last), ((), model.clone(), ()), x.clone(), x.clone()));
-    assert!(text.contains("a stage must return what it takes, got float32[3, 16] for float32[3, 32]"), "{text}");
+    assert!(
+        text.contains("a stage must return the type of its argument, got float32[3, 16] for float32[3, 32]"),
+        "{text}"
+    );
     let rows = |(): (), x: Array, _: Array| x.sum(-1);
     let through = |mut layers: Layers, x: Array| layers.forward(x);
     let text = error_text(pipeline.loss((|(): (), x: Array| x, through, rows), ((), model, ()), x.clone(), x));

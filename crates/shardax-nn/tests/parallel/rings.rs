@@ -148,7 +148,10 @@ fn invalid_arguments_of_rings_are_errors() -> Result<()> {
         ring.call(&x).err().map(|error| error.to_string()).unwrap_or_default()
     };
     let text = error_text(AttentionOptions::new().mask(ones([8, 8])), "sequence");
-    assert!(text.contains("ring_attention: a mask is of the whole sequence") && text.contains("rings.rs"), "{text}");
+    assert!(
+        text.contains("ring_attention: a mask applies to the whole sequence") && text.contains("rings.rs"),
+        "{text}"
+    );
     let text = error_text(AttentionOptions::new().segment_ids(ones([1, 8]), ones([1, 8])), "sequence");
     assert!(text.contains("segment_ids to have a dtype that is a subdtype of integer"), "{text}");
     let two = array([[1, 2]]);

@@ -6,15 +6,15 @@ use shardax::tree::AxisNames;
 use super::{Norm, NormBuilder, NormLayer, Statistics, check, normalize, result_dtype, widened};
 use crate::check::{require, within};
 use crate::layers::Layer;
-use crate::layers::typed::resharded_as;
+use crate::layers::typed::reshard_like;
 use crate::{BatchStat, Rngs};
 
 /// Normalizes each feature over the batch, then scales and shifts it.
 ///
-/// In training `x` is normalized with its own mean and variance, and the running statistics move towards them; in
-/// evaluation ([`Module::eval`](crate::Module::eval)) it is normalized with the running ones. These are of the kind
-/// [`BatchStat`], which no [`Optimizer`](crate::Optimizer) moves;
-/// [`Optimizer::value_and_grad`](crate::Optimizer::value_and_grad) keeps the new ones.
+/// In training mode, `x` is normalized with its own mean and variance, and the running statistics move towards them. In
+/// evaluation mode ([`Module::eval`](crate::Module::eval)), `x` is normalized with the running statistics. These are of the
+/// kind [`BatchStat`], which no [`Optimizer`](crate::Optimizer) trains;
+/// [`Optimizer::value_and_grad`](crate::Optimizer::value_and_grad) stores their new values.
 ///
 /// Source: [Ioffe and Szegedy 2015](https://arxiv.org/abs/1502.03167).
 ///
@@ -39,14 +39,14 @@ pub struct BatchNorm {
     pub mean: BatchStat,
     /// The running variance, `[features]`, ones at first.
     pub var: BatchStat,
-    /// The training flag: whether `x` is normalized with its own statistics. See
+    /// The training flag: if true, `x` is normalized with its own statistics. See
     /// [`Module::train`](crate::Module::train).
     pub training: bool,
     /// The share of the old running statistics that each batch keeps. Default 0.99.
     pub momentum: f64,
-    /// Added to the variance. Default 1e-5.
+    /// The number that is added to the variance. Default 1e-5.
     pub epsilon: f64,
-    /// The mapped axis over which the batch is spread too, if any.
+    /// The mapped axis over which the batch is also split, if any.
     #[tree(static)]
     pub axis_name: Option<&'static str>,
     features: usize,
@@ -58,7 +58,7 @@ pub struct BatchNorm {
     use_fast_variance: bool,
 }
 
-/// The options that batch normalization has alone.
+/// The options that only batch normalization has.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct BatchOptions {
@@ -92,13 +92,13 @@ impl NormLayer for BatchNorm {
 }
 
 impl<L: NormLayer<Own = BatchOptions>> NormBuilder<L> {
-    /// The share of the old running statistics that each batch keeps, between 0 and 1. Default 0.99.
+    /// Sets the share of the old running statistics that each batch keeps, between 0 and 1. Default 0.99.
     pub fn momentum(mut self, momentum: f64) -> Self {
         self.own.momentum = momentum;
         self
     }
 
-    /// The mapped axis over which the batch is spread too.
+    /// Sets the mapped axis over which the batch is also split.
     pub fn axis_name(mut self, axis_name: &'static str) -> Self {
         self.own.axis_name = Some(axis_name);
         self
@@ -117,10 +117,10 @@ impl BatchNorm {
         NormBuilder::new(features, 1e-5, BatchOptions { momentum: 0.99, axis_name: None })
     }
 
-    /// Normalizes `x`, `[..., features]`, with its own statistics in training, which move the running ones, and with the
-    /// running ones in evaluation.
+    /// Normalizes `x`, `[..., features]`. In training mode, it uses the statistics of `x`, and updates the running
+    /// statistics; in evaluation mode, it uses the running statistics.
     ///
-    /// The result is an error where `x` has other features, and where epsilon or the momentum is out of range.
+    /// The result is an error if `x` has another number of features, or if epsilon or the momentum is out of range.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -132,15 +132,15 @@ impl BatchNorm {
             return normalize(&centred, &self.var, self.parameters(), self.epsilon, dtype);
         }
         let axes: Vec<i32> = (0..x.ndim() as i32 - 1).collect();
-        let over = Statistics { axes: &axes, axis_name: self.axis_name, use_fast_variance: self.use_fast_variance };
-        let moments = over.of(&x);
-        // The running statistics serve evaluation: no gradient flows through them.
-        let moved = |old: &Array, new: &Array| {
-            let new = old * self.momentum + new.squeeze(&axes[..]) * (1.0 - self.momentum);
-            stop_gradient(resharded_as(new, old))
-        };
-        let (running_mean, running_var) = (moved(&self.mean, &moments.mean), moved(&self.var, &moments.variance));
-        (*self.mean, *self.var) = (running_mean, running_var);
+        let statistics =
+            Statistics { axes: &axes, axis_name: self.axis_name, use_fast_variance: self.use_fast_variance };
+        let moments = statistics.of(&x);
+        // The running statistics are only used in evaluation, so they have no gradient.
+        let momentum = self.momentum;
+        for (running, new) in [(&mut *self.mean, &moments.mean), (&mut *self.var, &moments.variance)] {
+            let updated = &*running * momentum + new.squeeze(&axes[..]) * (1.0 - momentum);
+            *running = stop_gradient(reshard_like(updated, running));
+        }
         normalize(&moments.centred, &moments.variance, self.parameters(), self.epsilon, dtype)
     }
 
@@ -148,10 +148,9 @@ impl BatchNorm {
         (self.scale.as_ref(), self.bias.as_ref())
     }
 
-    /// The dtype of the result, which the statistics take part in: with those of float32 it is float32.
+    /// Returns the dtype of the result. The statistics take part in the promotion: with float32 statistics it is float32.
     fn result_dtype(&self, x: &Array) -> DType {
-        let of_stats = super::compute_dtype(None, &[x, &self.mean, &self.var]);
-        let dtype = self.dtype.unwrap_or(of_stats);
+        let dtype = self.dtype.unwrap_or_else(|| super::compute_dtype(None, &[x, &self.mean, &self.var]));
         result_dtype(self.dtype, &x.astype(dtype), [self.scale.as_ref(), self.bias.as_ref()])
     }
 

@@ -27,7 +27,7 @@ pub struct GroupNorm {
     pub bias: Option<Array>,
     /// The number of groups of features.
     pub num_groups: usize,
-    /// Added to the variance. Default 1e-6.
+    /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
     features: usize,
     #[tree(static)]
@@ -60,8 +60,8 @@ impl GroupNorm {
         NormBuilder::new(features, 1e-6, num_groups)
     }
 
-    /// `x` is `[batch, ..., features]`. Other features, groups that do not divide them, and an epsilon below 0 or not
-    /// finite, are an error.
+    /// Normalizes `x`, `[batch, ..., features]`. The result is an error if `x` has another number of features, if the groups do
+    /// not divide them, or if epsilon is negative or not finite.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -72,15 +72,14 @@ impl GroupNorm {
         require!(&x, divides(groups, features));
         let outer = &x.shape()[..x.ndim() - 1];
         let grouped = x.reshape([outer, &[groups, features / groups]].concat());
-        // Over everything but the batch and the groups.
-        let last = grouped.ndim() as i32 - 1;
-        let axes: Vec<i32> = (1..last - 1).chain([last]).collect();
-        let over = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
-        let moments = over.of(&grouped);
-        let by_group = |a: &Array| a.reshape([groups, features / groups]);
-        let (scale_of, bias_of) = (scale.map(by_group), bias.map(by_group));
+        // Over all dimensions except for the batch and the groups, which are the second to last dimension.
+        let feature_axis = grouped.ndim() as i32 - 1;
+        let axes: Vec<i32> = (1..feature_axis - 1).chain([feature_axis]).collect();
+        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
+        let moments = statistics.of(&grouped);
         let dtype = result_dtype(self.dtype, &x, [scale, bias]);
-        let parameters = (scale_of.as_ref(), bias_of.as_ref());
+        let [scale, bias] = [scale, bias].map(|p| p.map(|p| p.reshape([groups, features / groups])));
+        let parameters = (scale.as_ref(), bias.as_ref());
         normalize(&moments.centred, &moments.variance, parameters, self.epsilon, dtype).reshape(x.shape())
     }
 }
@@ -111,7 +110,7 @@ pub struct InstanceNorm {
     /// `[features]`, zeros at first.
     #[tree(axis_names = axes)]
     pub bias: Option<Array>,
-    /// Added to the variance. Default 1e-6.
+    /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
     features: usize,
     #[tree(static)]
@@ -144,15 +143,16 @@ impl InstanceNorm {
         NormBuilder::new(features, 1e-6, ())
     }
 
-    /// `x` is `[batch, ..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    /// Normalizes `x`, `[batch, ..., features]`. The result is an error if `x` has another number of features, or if epsilon is
+    /// negative or not finite.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("InstanceNorm", &x, self.features, [scale, bias], self.epsilon));
         let axes: Vec<i32> = (1..x.ndim() as i32 - 1).collect();
-        let over = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
-        let (moments, dtype) = (over.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        let statistics = Statistics { axes: &axes, axis_name: None, use_fast_variance: self.use_fast_variance };
+        let (moments, dtype) = (statistics.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
         normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }

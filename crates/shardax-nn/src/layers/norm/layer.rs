@@ -1,4 +1,4 @@
-//! Normalization of each vector by itself.
+//! Normalization of each vector separately.
 
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
@@ -6,7 +6,7 @@ use shardax::tree::AxisNames;
 use super::{Norm, NormBuilder, NormLayer, Statistics, abs_sq, check, normalize, result_dtype, widened};
 use crate::Rngs;
 use crate::check::require;
-use crate::layers::typed::beside;
+use crate::layers::typed::align_with;
 
 /// Normalizes each vector along the last axis to mean 0 and variance 1, then scales and shifts it.
 ///
@@ -29,7 +29,7 @@ pub struct LayerNorm {
     /// `[features]`, zeros at first.
     #[tree(axis_names = axes)]
     pub bias: Option<Array>,
-    /// Added to the variance. Default 1e-6.
+    /// The number that is added to the variance. Default 1e-6.
     pub epsilon: f64,
     features: usize,
     #[tree(static)]
@@ -62,14 +62,15 @@ impl LayerNorm {
         NormBuilder::new(features, 1e-6, ())
     }
 
-    /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    /// Normalizes `x`, `[..., features]`. The result is an error if `x` has another number of features, or if epsilon is negative
+    /// or not finite.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let (scale, bias) = (self.scale.as_ref(), self.bias.as_ref());
         require!(&x, check("LayerNorm", &x, self.features, [scale, bias], self.epsilon));
-        let over = Statistics { axes: &[-1], axis_name: None, use_fast_variance: self.use_fast_variance };
-        let (moments, dtype) = (over.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
+        let statistics = Statistics { axes: &[-1], axis_name: None, use_fast_variance: self.use_fast_variance };
+        let (moments, dtype) = (statistics.of(&x), result_dtype(self.dtype, &x, [scale, bias]));
         normalize(&moments.centred, &moments.variance, (scale, bias), self.epsilon, dtype)
     }
 }
@@ -89,9 +90,9 @@ pub struct RmsNorm {
     /// `[features]`, ones at first.
     #[tree(axis_names = axes)]
     pub scale: Option<Array>,
-    /// Added to the mean square. Default 1e-6.
+    /// The number that is added to the mean square. Default 1e-6.
     pub epsilon: f64,
-    /// Added to the scale. Default 0.
+    /// The number that is added to the scale. Default 0.
     pub scale_offset: f64,
     features: usize,
     #[tree(static)]
@@ -111,7 +112,7 @@ impl NormLayer for RmsNorm {
 }
 
 impl NormBuilder<RmsNorm> {
-    /// The number added to the scale: Gemma's norms store `scale - 1`. Default 0.
+    /// Sets the number that is added to the scale. For example, Gemma's norms store `scale - 1`. Default 0.
     pub fn scale_offset(mut self, offset: f64) -> Self {
         self.own = offset;
         self
@@ -130,7 +131,8 @@ impl RmsNorm {
         NormBuilder::new(features, 1e-6, 0.0)
     }
 
-    /// `x` is `[..., features]`. Other features, and an epsilon below 0 or not finite, are an error.
+    /// Normalizes `x`, `[..., features]`. The result is an error if `x` has another number of features, or if epsilon is negative
+    /// or not finite.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -139,8 +141,8 @@ impl RmsNorm {
         let factor = (abs_sq(&widened(&x)).mean_keepdims(-1) + self.epsilon).rsqrt();
         let factor = match (scale, self.scale_offset) {
             (None, _) => factor,
-            (Some(scale), 0.0) => factor * beside(scale.clone(), &x),
-            (Some(scale), offset) => factor * (widened(&beside(scale.clone(), &x)) + offset),
+            (Some(scale), 0.0) => factor * align_with(scale.clone(), &x),
+            (Some(scale), offset) => factor * (widened(&align_with(scale.clone(), &x)) + offset),
         };
         (&x * factor).astype(result_dtype(self.dtype, &x, [scale, None]))
     }

@@ -1,5 +1,5 @@
-//! Normalization layers. Each draws the keys that its counterpart in Flax draws, though its parameters begin as ones and
-//! zeros, so that the layers made after it have Flax's weights.
+//! Normalization layers. Each layer draws the same keys as its counterpart in Flax, although its parameters start as ones and
+//! zeros, so that layers that are created later have Flax's weights.
 
 mod batch;
 mod group;
@@ -19,17 +19,17 @@ use shardax::tree::AxisNames;
 use shardax::{Error, ErrorKind};
 
 use super::compute_dtype;
-use super::typed::beside;
+use super::typed::align_with;
 use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
 use crate::{Filter, IntoAxisNames, Param, Rngs};
 
-/// Applies `with`, which is `layer` with other parameters, to `x`, and keeps in `layer` what the call changed of the other
-/// variables.
+/// Applies `normalized`, which is `layer` with other parameters, to `x`. Changes of its other variables, such as running
+/// statistics, are stored in `layer`.
 #[track_caller]
-pub(super) fn forward_as<L: Layer>(layer: &mut L, mut with: L, x: &Array) -> Result<Array> {
-    let y = with.forward(x.clone());
-    layer.update(&with.state_of(!Filter::of::<Param>()))?;
+pub(super) fn forward_as<L: Layer>(layer: &mut L, mut normalized: L, x: &Array) -> Result<Array> {
+    let y = normalized.forward(x.clone());
+    layer.update(&normalized.state_of(!Filter::of::<Param>()))?;
     Ok(y)
 }
 
@@ -49,7 +49,7 @@ pub struct Norm {
 /// A normalization layer.
 #[doc(hidden)]
 pub trait NormLayer: Sized {
-    /// The options that it has alone.
+    /// The options that only this layer has.
     type Own;
     /// True if the layer has a bias.
     const HAS_BIAS: bool;
@@ -108,14 +108,14 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// The dtype of the result. Default: the policy's, or the promoted dtype of input and parameters. Statistics are
+    /// Sets the dtype of the result. Default: the policy's, or the promoted dtype of input and parameters. Statistics are
     /// computed in float32 at least.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the parameters. Default: the policy's, float32.
+    /// Sets the dtype of the parameters. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
         self
@@ -133,8 +133,8 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// If true, the variance is computed as the mean of squares less the square of the mean, as Flax does by default. It
-    /// reads `x` once instead of twice, and sums over devices once, but is wrong for features whose mean is a hundred
+    /// Sets whether the variance is computed as the mean of squares minus the square of the mean, as in Flax by default. This
+    /// reads `x` once instead of twice, and sums over devices once, but it is wrong for features whose mean is a hundred
     /// times their deviation. [`RmsNorm`] has no variance. Default false.
     ///
     /// ```
@@ -150,20 +150,19 @@ impl<L: NormLayer> NormBuilder<L> {
         self
     }
 
-    /// The logical name of the features. See [`Rules`](crate::Rules).
+    /// Sets the logical name of the features. See [`Rules`](crate::Rules).
     pub fn axes(mut self, names: impl IntoAxisNames) -> Self {
         self.axes = Some(names.into_axis_names());
         self
     }
 
-    /// The layer. It draws the keys of Flax's from the stream `params`: one for the scale, one for the bias.
+    /// Builds the layer. As in Flax, it draws one key for the scale and one for the bias from the stream `params`.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> L {
         let policy = rngs.policy();
         let dtype = self.param_dtype.unwrap_or(policy.param_dtype);
-        let mut make =
-            |wanted: bool, init: &Initializer| wanted.then(|| init.init(&rngs.params(), &[self.features], dtype));
-        let (scale, bias) = (make(self.use_scale, &self.scale_init), make(self.use_bias, &self.bias_init));
+        let [scale, bias] = [(self.use_scale, &self.scale_init), (self.use_bias, &self.bias_init)]
+            .map(|(is_used, init)| is_used.then(|| init.init(&rngs.params(), &[self.features], dtype)));
         let norm = Norm {
             scale,
             bias,
@@ -177,12 +176,12 @@ impl<L: NormLayer> NormBuilder<L> {
     }
 }
 
-/// `x` in float32 at least, in which statistics are computed.
+/// Converts `x` to float32 at least, the dtype in which statistics are computed.
 fn widened(x: &Array) -> Array {
     if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() }
 }
 
-/// Divides `x` by its length over these axes.
+/// Divides `x` by its Euclidean length over these axes.
 fn l2_normalize(x: &Array, axes: &[i32], epsilon: f64) -> Array {
     x * (x.square().sum_keepdims(axes) + epsilon).rsqrt()
 }
@@ -194,9 +193,9 @@ fn abs_sq(x: &Array) -> Array {
 
 /// The computation of the moments of an array.
 struct Statistics<'a> {
-    /// The axes that they are over. They stay with size 1.
+    /// The axes to reduce. They remain with size 1.
     axes: &'a [i32],
-    /// The mapped axis that they are over too.
+    /// The mapped axis to reduce, if any.
     axis_name: Option<&'static str>,
     /// See [`NormBuilder::use_fast_variance`].
     use_fast_variance: bool,
@@ -204,7 +203,7 @@ struct Statistics<'a> {
 
 /// The moments of an array, in float32 at least.
 struct Moments {
-    /// The array less its mean.
+    /// The array minus its mean.
     centred: Array,
     mean: Array,
     variance: Array,
@@ -215,16 +214,17 @@ impl Statistics<'_> {
         let x = widened(x);
         if self.use_fast_variance {
             let [mean, square] = self.means([x.clone(), abs_sq(&x)]);
-            // Rounding must not make it negative.
+            // Rounding could make the difference negative.
             let variance = maximum(square - abs_sq(&mean), 0);
             return Moments { centred: x - &mean, mean, variance };
         }
         let [mean] = self.means([x.clone()]);
         let centred = x - &mean;
-        // The mean is rounded, and its error, which is large if the mean is, would count in the variance.
-        let [rest, square] = self.means([centred.clone(), abs_sq(&centred)]);
-        let variance = maximum(square - abs_sq(&rest), 0);
-        Moments { centred: centred - rest, mean, variance }
+        // The mean is rounded. If it is large, its error is large too, and would be part of the variance. Therefore the mean of
+        // the differences is subtracted again.
+        let [error, square] = self.means([centred.clone(), abs_sq(&centred)]);
+        let variance = maximum(square - abs_sq(&error), 0);
+        Moments { centred: centred - error, mean, variance }
     }
 
     fn means<const N: usize>(&self, arrays: [Array; N]) -> [Array; N] {
@@ -236,13 +236,13 @@ impl Statistics<'_> {
     }
 }
 
-/// The dtype of the result of a layer with these parameters.
+/// Returns the dtype of the result of a layer with these parameters.
 fn result_dtype(dtype: Option<DType>, x: &Array, parameters: [Option<&Array>; 2]) -> DType {
     let operands: Vec<&Array> = [Some(x)].into_iter().chain(parameters).flatten().collect();
     compute_dtype(dtype, &operands)
 }
 
-/// `centred / sqrt(var + epsilon) * scale + bias`, in this dtype.
+/// Returns `centred / sqrt(var + epsilon) * scale + bias`, in this dtype.
 fn normalize(
     centred: &Array,
     var: &Array,
@@ -250,7 +250,7 @@ fn normalize(
     epsilon: f64,
     dtype: DType,
 ) -> Array {
-    let [scale, bias] = [scale, bias].map(|p| p.map(|p| beside(p.clone(), centred)));
+    let [scale, bias] = [scale, bias].map(|p| p.map(|p| align_with(p.clone(), centred)));
     let factor = (var + epsilon).rsqrt();
     let y = centred * scale.map_or(factor.clone(), |scale| factor * scale);
     bias.map_or(y.clone(), |bias| y + bias).astype(dtype)
@@ -266,6 +266,7 @@ fn check(owner: &str, x: &Array, features: usize, parameters: [Option<&Array>; 2
     if x.shape().last() == Some(&features) {
         return Ok(());
     }
-    let what = format!("{owner} of {features} features got {}", x.type_name());
-    Err(Error::new(ErrorKind::Value, what).help("the last dimension must be the features"))
+    let message = format!("{owner} of {features} features got {}", x.type_name());
+    Err(Error::new(ErrorKind::Value, message)
+        .help("the last dimension must be the features; move it there with `moveaxis`"))
 }

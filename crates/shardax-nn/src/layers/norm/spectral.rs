@@ -6,14 +6,14 @@ use shardax::prelude::*;
 use super::{forward_as, l2_normalize};
 use crate::check::{NOT_NEGATIVE, value_error, within};
 use crate::layers::Layer;
-use crate::layers::typed::whole;
+use crate::layers::typed::replicated;
 use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 
 /// A layer whose kernels are divided by an estimate of their largest singular value, which makes it about 1-Lipschitz.
 ///
-/// The estimate is made by power iteration from a vector that is a variable of the layer, which training moves. The layer's
-/// own kernels stay as they are (Flax NNX overwrites them with the divided ones). Kernels of more than two
-/// dimensions are matrices to their last one.
+/// The estimate is computed by power iteration, from a vector that the layer stores and updates in training mode. The kernels
+/// of the inner layer do not change (Flax NNX overwrites them with the divided kernels). A kernel of more than two
+/// dimensions is reshaped to a matrix, whose columns are the last dimension.
 ///
 /// Source: [Miyato et al. 2018](https://arxiv.org/abs/1802.05957).
 ///
@@ -30,16 +30,17 @@ use crate::{BatchStat, Filter, Module, Param, Rngs, State};
 pub struct SpectralNorm<L> {
     /// The layer.
     pub layer: L,
-    /// The vectors, by the key paths of their kernels and `.u`, and the last estimates, by `.sigma`.
+    /// The vectors, with the key paths of their kernels and `.u`, and the last estimates, with `.sigma`.
     pub batch_stats: BatchStat<State>,
-    /// The training flag: whether calls update the vectors. See [`Module::train`](crate::Module::train).
+    /// The training flag: if true, calls update the vectors. See [`Module::train`](crate::Module::train).
     pub training: bool,
     n_steps: usize,
     epsilon: f64,
 }
 
 impl<L: Layer> SpectralNorm<L> {
-    /// The layer with one step of power iteration a call. It draws a key of the stream `params` for each kernel.
+    /// Wraps a layer, with one step of power iteration for each call. It draws a key from the stream `params` for each
+    /// kernel.
     #[track_caller]
     pub fn new(layer: L, rngs: &mut Rngs) -> Self {
         let params = layer.state_of(Filter::of::<Param>());
@@ -65,7 +66,7 @@ impl<L: Layer> SpectralNorm<L> {
         self
     }
 
-    /// The layer with its kernels divided, and the vectors and estimates after it.
+    /// Returns the layer with its kernels divided, and the vectors and estimates after the iteration.
     #[track_caller]
     pub fn normalized(&self) -> Result<(L, State)> {
         within("SpectralNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;
@@ -73,39 +74,40 @@ impl<L: Layer> SpectralNorm<L> {
         let params = self.layer.state_of(Filter::of::<Param>());
         let (mut divided, mut stats) = (State::new(), State::new());
         for (key, p) in params.iter().filter(|(_, p)| p.ndim() > 1) {
-            let (of_u, of_sigma) = (format!("{key}.u"), format!("{key}.sigma"));
-            let Some(start) = self.batch_stats.get(&of_u) else {
+            let (u_key, sigma_key) = (format!("{key}.u"), format!("{key}.sigma"));
+            let Some(start) = self.batch_stats.get(&u_key) else {
                 return value_error(format!(
-                    "SpectralNorm: there is no vector {of_u:?}; the layer's parameters changed"
+                    "SpectralNorm: there is no vector {u_key:?}; the layer's parameters changed"
                 ));
             };
-            let matrix = whole(p).reshape([-1, p.shape()[p.ndim() - 1] as i64]);
+            let matrix = replicated(p).reshape([-1, p.shape()[p.ndim() - 1] as i64]);
             let (mut u, mut v) = (start.clone(), start.clone());
             for _ in 0..self.n_steps {
                 v = l2_normalize(&u.matmul(matrix.t()), &[0, 1], self.epsilon);
                 u = l2_normalize(&v.matmul(&matrix), &[0, 1], self.epsilon);
             }
+            // The vectors are constants for the gradient; only the kernel is differentiated.
             let (u, v) = (stop_gradient(u), stop_gradient(v));
             let sigma = v.matmul(&matrix).matmul(u.t()).get((0, 0));
-            let whole = where_(sigma.not_equal(0), &sigma, 1);
-            divided.insert(key, p / whole);
-            stats.insert(of_u, u);
-            stats.insert(of_sigma, sigma);
+            let divisor = where_(sigma.not_equal(0), &sigma, 1);
+            divided.insert(key, p / divisor);
+            stats.insert(u_key, u);
+            stats.insert(sigma_key, sigma);
         }
         Ok((self.layer.with_state(&divided)?, stats))
     }
 
-    /// Applies the layer with divided kernels to `x`. In training the vectors are moved.
+    /// Applies the layer with divided kernels to `x`. In training mode, the vectors are updated.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        let through = self.normalized().and_then(|(layer, stats)| {
+        let y = self.normalized().and_then(|(layer, stats)| {
             if self.training {
                 *self.batch_stats = stats.into_iter().map(|(key, x)| (key, stop_gradient(x))).collect();
             }
             forward_as(&mut self.layer, layer, &x)
         });
-        through.unwrap_or_else(|error| Array::from_error(error, &x))
+        y.unwrap_or_else(|error| Array::from_error(error, &x))
     }
 }
 

@@ -7,9 +7,9 @@ use crate::check::{NOT_NEGATIVE, within};
 use crate::layers::Layer;
 use crate::{Filter, Module, State};
 
-/// A layer whose kernels are taken as a direction for each feature, times a length that is a parameter of its own.
+/// A layer whose kernels consist of a direction for each feature, times a length that is a separate parameter.
 ///
-/// The layer's own kernels stay as they are; only their directions matter. As in Flax nothing is drawn.
+/// The kernels of the inner layer do not change; only their directions matter. As in Flax, the layer draws no keys.
 ///
 /// Source: [Salimans and Kingma 2016](https://arxiv.org/abs/1602.07868).
 ///
@@ -24,7 +24,7 @@ use crate::{Filter, Module, State};
 pub struct WeightNorm<L> {
     /// The layer.
     pub layer: L,
-    /// The lengths, by the key paths of their kernels; ones at first.
+    /// The lengths, with the key paths of their kernels; ones at first.
     pub scales: State,
     #[tree(static)]
     feature_axes: Vec<i32>,
@@ -34,27 +34,27 @@ pub struct WeightNorm<L> {
 }
 
 impl<L: Layer> WeightNorm<L> {
-    /// Lengths for all parameters that have `kernel` in their key path, one for each index of the last dimension.
+    /// Creates lengths for all parameters that have `kernel` in their key path, one for each index of the last dimension.
     #[track_caller]
     pub fn new(layer: L) -> Result<Self> {
         WeightNorm::with(layer, [-1], Filter::path("**.kernel.**"))
     }
 
-    /// Lengths for the parameters that `filter` selects, one for each index of `feature_axes`; without axes, one for
+    /// Creates lengths for the parameters that `filter` selects, one for each index of `feature_axes`; without axes, one for
     /// each array.
     #[track_caller]
     pub fn with(layer: L, feature_axes: impl AsRef<[i32]>, filter: impl Into<Filter>) -> Result<Self> {
         let (feature_axes, filter) = (feature_axes.as_ref().to_vec(), filter.into());
         let chosen = layer.state_of(filter.clone());
-        let ones = |(key, p): (&str, &Array)| {
-            let sizes = feature_dims(p, &feature_axes)?.into_iter().map(|d| p.shape()[d]).collect::<Vec<_>>();
-            Ok((key.to_owned(), ones(sizes.as_slice())))
-        };
-        let scales: Vec<(String, Array)> = chosen.iter().map(ones).collect::<Result<_>>()?;
-        Ok(WeightNorm { layer, scales: scales.into_iter().collect(), feature_axes, epsilon: 1e-12, filter })
+        let mut scales = State::new();
+        for (key, p) in chosen.iter() {
+            let sizes: Vec<usize> = feature_dims(p, &feature_axes)?.into_iter().map(|d| p.shape()[d]).collect();
+            scales.insert(key, ones(sizes.as_slice()));
+        }
+        Ok(WeightNorm { layer, scales, feature_axes, epsilon: 1e-12, filter })
     }
 
-    /// Removes the lengths: all are 1.
+    /// Removes the lengths, so that all lengths are 1.
     pub fn without_scale(mut self) -> Self {
         self.scales = State::new();
         self
@@ -66,24 +66,29 @@ impl<L: Layer> WeightNorm<L> {
         self
     }
 
-    /// The layer with its kernels as they are used.
+    /// Returns the layer with normalized and scaled kernels.
     #[track_caller]
     pub fn normalized(&self) -> Result<L> {
         within("WeightNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;
         let chosen = self.layer.state_of(self.filter.clone());
-        let normed = |(key, p): (&str, &Array)| {
+        let mut kernels = State::new();
+        for (key, p) in chosen.iter() {
             let dims = feature_dims(p, &self.feature_axes)?;
-            let others: Vec<i32> = (0..p.ndim()).filter(|d| !dims.contains(d)).map(|d| d as i32).collect();
-            let direction = l2_normalize(p, &others, self.epsilon);
-            let Some(scale) = self.scales.get(key) else { return Ok((key.to_owned(), direction)) };
-            let sizes = (0..p.ndim()).map(|d| if dims.contains(&d) { p.shape()[d] } else { 1 });
-            Ok((key.to_owned(), direction * scale.reshape(sizes.collect::<Vec<_>>())))
-        };
-        let normed: Vec<(String, Array)> = chosen.iter().map(normed).collect::<Result<_>>()?;
-        self.layer.with_state(&normed.into_iter().collect())
+            let summed: Vec<i32> = (0..p.ndim()).filter(|d| !dims.contains(d)).map(|d| d as i32).collect();
+            let direction = l2_normalize(p, &summed, self.epsilon);
+            let kernel = match self.scales.get(key) {
+                Some(scale) => {
+                    let sizes = (0..p.ndim()).map(|d| if dims.contains(&d) { p.shape()[d] } else { 1 });
+                    direction * scale.reshape(sizes.collect::<Vec<_>>())
+                }
+                None => direction,
+            };
+            kernels.insert(key, kernel);
+        }
+        self.layer.with_state(&kernels)
     }
 
-    /// Applies the layer with such kernels to `x`.
+    /// Applies the layer with normalized and scaled kernels to `x`.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -100,15 +105,17 @@ impl<L: Layer> Layer for WeightNorm<L> {
     }
 }
 
-/// The dimensions of a parameter that are features, in order.
+/// Returns the dimensions of a parameter that are features, in order.
 #[track_caller]
 fn feature_dims(p: &Array, axes: &[i32]) -> Result<Vec<usize>> {
     let rank = p.ndim() as i32;
     let mut dims = Vec::with_capacity(axes.len());
     for &axis in axes {
         if !(-rank..rank).contains(&axis) {
-            let what = format!("WeightNorm: feature_axes {axes:?} of a parameter {}", p.type_name());
-            return crate::check::value_error(what);
+            return crate::check::value_error(format!(
+                "WeightNorm: feature_axes {axes:?} are out of bounds for the parameter {}",
+                p.type_name()
+            ));
         }
         dims.push(axis.rem_euclid(rank) as usize);
     }

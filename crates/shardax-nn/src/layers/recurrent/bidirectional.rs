@@ -5,7 +5,8 @@ use shardax::prelude::*;
 use super::{Rnn, RnnCell};
 use crate::layers::Layer;
 
-/// One cell from the first step to the last and one from the last to the first, their outputs side by side.
+/// One cell that runs from the first step to the last, and one from the last step to the first. Their outputs are
+/// concatenated.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -17,9 +18,9 @@ use crate::layers::Layer;
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct Bidirectional<F, B> {
-    /// From the first step to the last.
+    /// The layer that runs from the first step to the last.
     pub forward_rnn: Rnn<F>,
-    /// From the last step to the first.
+    /// The layer that runs from the last step to the first.
     pub backward_rnn: Rnn<B>,
     #[tree(static)]
     merge_fn: fn(Array, Array) -> Array,
@@ -38,7 +39,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
         self
     }
 
-    /// The outputs of all steps.
+    /// Returns the outputs of all steps.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -48,7 +49,7 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
         }
     }
 
-    /// Returns the carries of both after their last steps, and the outputs of all steps; see [`Rnn::run`].
+    /// Returns the carries of both layers after their last steps, and the outputs of all steps; see [`Rnn::run`].
     #[track_caller]
     #[allow(clippy::type_complexity)]
     pub fn run(
@@ -59,9 +60,9 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
     ) -> Result<((F::Carry, B::Carry), Array)> {
         let x = x.into_array();
         let (forward, backward) = initial_carry.unzip();
-        let (forward, there) = self.forward_rnn.run(&x, forward, seq_lengths)?;
-        let (backward, back) = self.backward_rnn.run(&x, backward, seq_lengths)?;
-        Ok(((forward, backward), (self.merge_fn)(there, back)))
+        let (forward, forward_y) = self.forward_rnn.run(&x, forward, seq_lengths)?;
+        let (backward, backward_y) = self.backward_rnn.run(&x, backward, seq_lengths)?;
+        Ok(((forward, backward), (self.merge_fn)(forward_y, backward_y)))
     }
 }
 

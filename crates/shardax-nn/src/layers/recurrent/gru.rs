@@ -18,9 +18,9 @@ use crate::layers::Linear;
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct GruCell {
-    /// Of the input, to both gates and the new output.
+    /// The linear layer from the input to both gates and the new output.
     pub dense_i: Linear,
-    /// Of the last output, to the same.
+    /// The linear layer from the last output to both gates and the new output.
     pub dense_h: Linear,
     hidden_features: usize,
     #[tree(static)]

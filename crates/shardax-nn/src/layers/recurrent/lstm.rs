@@ -6,7 +6,7 @@ use super::{BuiltCell, CellBuilder, CellOptions, Functions, RnnCell, zero_carry}
 use crate::Rngs;
 use crate::layers::Linear;
 
-/// Long short-term memory: a state that gates write, keep and read.
+/// Long short-term memory: gates control what is written to the state, kept in it, and read from it.
 ///
 /// Source: [Hochreiter and Schmidhuber 1997](https://doi.org/10.1162/neco.1997.9.8.1735).
 ///
@@ -77,9 +77,8 @@ impl RnnCell for LstmCell {
 
     #[track_caller]
     fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
-        let sum = |input: &Linear, carry: &Linear| input.forward(&x) + carry.forward(&h);
-        let gates =
-            [sum(&self.ii, &self.hi), sum(&self.if_, &self.hf), sum(&self.ig, &self.hg), sum(&self.io, &self.ho)];
+        let gates = [(&self.ii, &self.hi), (&self.if_, &self.hf), (&self.ig, &self.hg), (&self.io, &self.ho)]
+            .map(|(input, carry)| input.forward(&x) + carry.forward(&h));
         remember(self.functions, gates, c)
     }
 }
@@ -94,9 +93,9 @@ impl RnnCell for LstmCell {
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct OptimizedLstmCell {
-    /// Of the input, to all gates.
+    /// The linear layer from the input to all gates.
     pub dense_i: Linear,
-    /// Of the last output, to all gates.
+    /// The linear layer from the last output to all gates.
     pub dense_h: Linear,
     hidden_features: usize,
     #[tree(static)]
@@ -139,12 +138,12 @@ impl RnnCell for OptimizedLstmCell {
 
     #[track_caller]
     fn forward(&self, (c, h): (Array, Array), x: Array) -> ((Array, Array), Array) {
-        let all = self.dense_i.forward(x) + self.dense_h.forward(h);
-        remember(self.functions, super::parts(&all, self.hidden_features), c)
+        let gates = self.dense_i.forward(x) + self.dense_h.forward(h);
+        remember(self.functions, super::parts(&gates, self.hidden_features), c)
     }
 }
 
-/// The memory and output after the gates: input, forget, candidate, output.
+/// Returns the carry and the output, from the previous memory and the values of the gates: input, forget, candidate, output.
 fn remember(functions: Functions, gates: [Array; 4], c: Array) -> ((Array, Array), Array) {
     let Functions { gate, activation } = functions;
     let [i, f, g, o] = gates;

@@ -34,10 +34,10 @@ pub trait RnnCell: Module {
 /// An elementwise function.
 type Activation = fn(Array) -> Array;
 
-/// A cell that a [`CellBuilder`] makes.
+/// A cell that a [`CellBuilder`] builds.
 #[doc(hidden)]
 pub trait BuiltCell: Sized {
-    /// The option that it has alone.
+    /// The option that only this cell has.
     type Own;
 
     fn make(options: &CellOptions, own: Self::Own, rngs: &mut Rngs) -> Self;
@@ -111,19 +111,19 @@ impl<C: BuiltCell> CellBuilder<C> {
         self
     }
 
-    /// The dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
+    /// Sets the dtype to compute in. Default: the policy's, or the promoted dtype of input and parameters.
     pub fn dtype(mut self, dtype: DType) -> Self {
         self.options.dtype = Some(dtype);
         self
     }
 
-    /// The dtype of the parameters and of the first carry. Default: the policy's, float32.
+    /// Sets the dtype of the parameters and of the first carry. Default: the policy's, float32.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.options.param_dtype = Some(dtype);
         self
     }
 
-    /// The cell, its weights drawn from the stream `params`.
+    /// Builds the cell. Its weights are drawn from the stream `params`.
     #[track_caller]
     pub fn build(self, rngs: &mut Rngs) -> C {
         C::make(&self.options, self.own, rngs)
@@ -164,13 +164,13 @@ struct Functions {
     activation: Activation,
 }
 
-/// Zeros for inputs of this shape, in the dtype of the parameters.
+/// Returns a carry of zeros for inputs of this shape, in the dtype of the parameters.
 fn zero_carry(input_shape: &[usize], hidden: usize, like: &Linear) -> Array {
     let batch = &input_shape[..input_shape.len().saturating_sub(1)];
     zeros_dtype([batch, &[hidden]].concat(), like.kernel.dtype())
 }
 
-/// The features of `x` in parts of this size.
+/// Splits the features of `x` into parts of this size.
 fn parts<const N: usize>(x: &Array, size: usize) -> [Array; N] {
     std::array::from_fn(|i| x.get((Ellipsis, i * size..(i + 1) * size)))
 }

@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::RnnCell;
 use crate::check::{integer, same_shape, value_error};
 use crate::layers::Layer;
-use crate::layers::typed::{carry_of, resharded_as};
+use crate::layers::typed::{align_carry, reshard_like};
 
 /// A cell that runs over the steps of sequences, in one loop of the compiled program.
 ///
@@ -15,8 +15,8 @@ use crate::layers::typed::{carry_of, resharded_as};
 /// let x = ones([2, 10, 3]);
 /// assert_eq!(rnn.forward(&x).shape(), [2, 10, 8]);
 /// // Sequences of ten steps and of four: the carry after the last step of each.
-/// let ((_, last), y) = rnn.run(&x, None, Some(&array([10, 4])))?;
-/// assert!(allclose(last.get(1), y.get((1, 3)), 1e-6, 1e-6)?);
+/// let ((_, h), y) = rnn.run(&x, None, Some(&array([10, 4])))?;
+/// assert!(allclose(h.get(1), y.get((1, 3)), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Module, Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Rnn<C> {
 }
 
 impl<C: RnnCell> Rnn<C> {
-    /// The cell over `[batch, steps, features]`, from the first step to the last.
+    /// Creates a layer that runs the cell over `[batch, steps, features]`, from the first step to the last.
     pub fn new(cell: C) -> Self {
         Rnn { cell, time_major: false, reverse: false, keep_order: false, unroll: 1 }
     }
@@ -41,13 +41,14 @@ impl<C: RnnCell> Rnn<C> {
         self
     }
 
-    /// Sets whether it runs from the last step to the first; outputs are in the order of the run. Default false.
+    /// Sets whether the cell runs from the last step to the first. The outputs are in the order in which they are computed.
+    /// Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
     }
 
-    /// Sets whether outputs are in the order of their inputs, even in reverse. Default false.
+    /// Sets whether outputs are in the order of their inputs even if the cell runs in reverse. Default false.
     pub fn keep_order(mut self, keep_order: bool) -> Self {
         self.keep_order = keep_order;
         self
@@ -59,8 +60,8 @@ impl<C: RnnCell> Rnn<C> {
         self
     }
 
-    /// The outputs of all steps, `[batch, steps, hidden features]`, for `x` of `[batch, steps, features]`, in which the
-    /// batch may have any number of dimensions.
+    /// Returns the outputs of all steps, `[batch, steps, hidden features]`, for `x` of shape `[batch, steps, features]`. The
+    /// batch can have any number of dimensions.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -72,8 +73,9 @@ impl<C: RnnCell> Rnn<C> {
 
     /// Returns the carry after the last step, and the outputs of all steps.
     ///
-    /// With `seq_lengths`, integers of the shape of the batch, at least 1, sequences end there: the carry is that after
-    /// the last step of each, and in reverse order it begins there. Outputs beyond the end are not meaningful.
+    /// `seq_lengths` are the lengths of the sequences: integers of the shape of the batch, at least 1. With them, the carry is
+    /// the carry after the last step of each sequence, and in reverse the run starts at this step. Outputs beyond the end are
+    /// not meaningful.
     #[track_caller]
     pub fn run(
         &self,
@@ -94,22 +96,23 @@ impl<C: RnnCell> Rnn<C> {
         }
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
-        let carry = tree::map(|carry| carry_of(carry, &inputs), carry)?;
+        let carry = tree::map(|carry| align_carry(carry, &inputs), carry)?;
         let options = ScanOptions::default().unroll(self.unroll);
-        // The carry keeps its dtype, whatever dtype the cell computes in.
+        // A loop's carry must keep its type, but the cell may compute in another dtype.
         let step = |carry: C::Carry, x: Array| -> Result<(C::Carry, Array)> {
             let (next, y) = self.cell.forward(carry.clone(), x);
-            Ok((tree::map2(|new, old| resharded_as(new.astype(old.dtype()), &old), next, carry)?, y))
+            Ok((tree::map2(|new, old| reshard_like(new.astype(old.dtype()), &old), next, carry)?, y))
         };
         let (carry, y) = match seq_lengths {
             None => options.scan(step, carry, inputs)?,
             Some(lengths) => {
-                let kept = |carry: C::Carry, x: Array| -> Result<_> {
+                // The carries of all steps are outputs too, from which the carry at each sequence's end is selected.
+                let step_with_carry = |carry: C::Carry, x: Array| -> Result<_> {
                     let (carry, y) = step(carry, x)?;
                     Ok((carry.clone(), (carry, y)))
                 };
-                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(kept, carry, inputs)?;
-                (tree::map(|all| last(&all, lengths), carries)?, y)
+                let (_, (carries, y)): (_, (C::Carry, Array)) = options.scan(step_with_carry, carry, inputs)?;
+                (tree::map(|carries| at_last_step(&carries, lengths), carries)?, y)
             }
         };
         let y = if self.reverse && self.keep_order { flipped(&y, seq_lengths) } else { y };
@@ -124,23 +127,23 @@ impl<C: RnnCell> Layer for Rnn<C> {
     }
 }
 
-/// One number of each sequence, in the place of the steps of `x`, `[steps, batch, features]`.
-fn of_steps(numbers: &Array, x: &Array) -> Array {
+/// Reshapes numbers, one for each sequence, so that they broadcast with `x`, `[steps, batch, features]`.
+fn for_sequences(numbers: &Array, x: &Array) -> Array {
     let trailing = x.ndim() - 1 - numbers.ndim();
     numbers.reshape([&[1], numbers.shape(), vec![1; trailing].as_slice()].concat())
 }
 
-/// `x`, `[steps, batch, features]`, from the last step of each sequence to the first; steps beyond its end come after.
+/// Reverses the steps of each sequence of `x`, `[steps, batch, features]`. Steps beyond its end come after it.
 fn flipped(x: &Array, lengths: Option<&Array>) -> Array {
     let Some(lengths) = lengths else { return x.flip(0) };
     let steps = x.shape()[0];
-    let back = arange(0..steps as i32).flip(0).reshape([vec![steps], vec![1; x.ndim() - 1]].concat());
-    let from = remainder(back + of_steps(&lengths.astype(DType::I32), x), steps);
-    x.take_along_axis(&from, 0)
+    let reversed = arange(0..steps as i32).flip(0).reshape([vec![steps], vec![1; x.ndim() - 1]].concat());
+    let source = remainder(reversed + for_sequences(&lengths.astype(DType::I32), x), steps);
+    x.take_along_axis(&source, 0)
 }
 
-/// The value at the last step of each sequence.
-fn last(x: &Array, lengths: &Array) -> Array {
-    let at = of_steps(&(lengths.astype(DType::I32) - 1), x);
-    x.take_along_axis(&at, 0).squeeze(0)
+/// Returns the value at the last step of each sequence.
+fn at_last_step(x: &Array, lengths: &Array) -> Array {
+    let index = for_sequences(&(lengths.astype(DType::I32) - 1), x);
+    x.take_along_axis(&index, 0).squeeze(0)
 }

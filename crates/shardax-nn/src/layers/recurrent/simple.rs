@@ -6,8 +6,8 @@ use super::{BuiltCell, CellBuilder, CellOptions, Functions, RnnCell, zero_carry}
 use crate::Rngs;
 use crate::layers::Linear;
 
-/// An output that is a function of a linear layer of the input and the last output. As in Flax it computes in float32
-/// unless its builder or the policy says otherwise.
+/// The simplest recurrent cell: its output is an activation of linear layers of the input and the last output. As in Flax, it
+/// computes in float32 unless its builder or the policy says otherwise.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -17,9 +17,9 @@ use crate::layers::Linear;
 /// ```
 #[derive(Module, Clone, Debug)]
 pub struct SimpleCell {
-    /// Of the last output.
+    /// The linear layer of the last output.
     pub dense_h: Linear,
-    /// Of the input.
+    /// The linear layer of the input.
     pub dense_i: Linear,
     residual: bool,
     hidden_features: usize,
