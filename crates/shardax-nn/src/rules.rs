@@ -6,7 +6,7 @@ use shardax::prelude::*;
 use shardax::shape::{AxisName, AxisSet};
 use shardax::sharding::{DimSpec, IntoDimSpec, Sharding, Typed};
 use shardax::stages::LeafTree;
-use shardax::tree::{AxisNames, TreeDef};
+use shardax::tree::AxisNames;
 
 use crate::check::value_error;
 
@@ -241,10 +241,10 @@ impl Rules {
                 reshard(x, target)
             }
         };
-        match auto.all_axes().next() {
-            Some(_) => with_sharding_constraint(x, &NamedSharding::new(mesh, auto)),
-            None => x,
+        if auto.all_axes().next().is_none() {
+            return x;
         }
+        with_sharding_constraint(x, &NamedSharding::new(mesh, auto))
     }
 }
 

@@ -302,26 +302,26 @@ impl AttentionOptions {
         Ok((y, residual))
     }
 
-    /// Returns options, keys and values in which the sinks are one more key: it is zero, the bias is its score, and its
-    /// value is zero. Its place is behind the other keys, so that causality and windows become a mask.
+    /// Returns options, keys and values in which the sinks are one more key. The key and its value are zero, and its score is
+    /// the bias. It comes after the other keys, so causality and windows are converted to a mask.
     #[track_caller]
     fn with_sink_key(&self, sinks: &Array, q: &Array, k: &Array, v: &Array) -> Result<(Self, Array, Array)> {
         let shapes = Shapes::of(q, k);
         let heads = q.shape()[q.ndim() - 2];
         if sinks.shape() != [heads] {
-            let given = sinks.type_name();
-            return value_error(format!("dot_product_attention: sinks must be [{heads}], one a head, got {given}"));
+            let sinks_type = sinks.type_name();
+            return value_error(format!(
+                "dot_product_attention: sinks must be [{heads}], one for each head, got {sinks_type}"
+            ));
         }
         let key_axis = k.ndim() - 3;
-        let longer = |x: &Array| pad_end(x, key_axis);
-        let scores = |x: &Array| broadcast_keys(x, shapes.keys);
-        let seen = self.seen(&shapes).map(|seen| {
-            let seen = scores(&seen);
-            let one_key = [&seen.shape()[..seen.ndim() - 1], &[1]].concat();
-            concatenate(&[seen, ones_dtype(one_key, DType::Bool)], -1)
+        let mask = self.seen(&shapes).map(|mask| {
+            let mask = broadcast_keys(&mask, shapes.keys);
+            let one_key = [&mask.shape()[..mask.ndim() - 1], &[1]].concat();
+            concatenate(&[mask, ones_dtype(one_key, DType::Bool)], -1)
         });
         let bias = match &self.bias {
-            Some(bias) => scores(bias),
+            Some(bias) => broadcast_keys(bias, shapes.keys),
             None => zeros_dtype([1, 1, shapes.keys], DType::F32),
         };
         let sinks = sinks.astype(bias.dtype()).reshape([heads, 1, 1]);
@@ -331,7 +331,8 @@ impl AttentionOptions {
         let options = AttentionOptions {
             sinks: None,
             bias: Some(concatenate(&[bias, sinks], -1)),
-            mask: seen,
+            mask,
+            // The mask contains these options. They would hide the sink if they were applied again.
             is_causal: false,
             local_window_size: None,
             query_seq_lengths: self.query_seq_lengths.clone(),
@@ -339,7 +340,7 @@ impl AttentionOptions {
             segment_ids: None,
             ..self.clone()
         };
-        Ok((options, longer(k), longer(v)))
+        Ok((options, pad_end(k, key_axis), pad_end(v, key_axis)))
     }
 
     /// Returns true if the fused attention primitive applies.

@@ -54,22 +54,22 @@ pub enum RopeScaling {
         /// The length that the model was trained with.
         original_max_position: f64,
     },
-    /// Raises the base as soon as a text is longer than the original length: the length is the largest position of a
-    /// call, plus 1.
+    /// Raises the base if a text is longer than the original length. The length of a text is the largest position in the call,
+    /// plus 1.
     Dynamic {
-        /// The factor of the base grows with `factor * length / original_max_position`.
+        /// The factor of the length: the base grows with `factor * length / original_max_position`.
         factor: f64,
         /// The length that the model was trained with.
         original_max_position: f64,
     },
-    /// Divides low frequencies by `factor`, leaves high ones unchanged, and interpolates linearly between them by the
+    /// Divides low frequencies by `factor`, does not change high frequencies, and interpolates linearly between them by the
     /// index of the pair ([Peng et al. 2023](https://arxiv.org/abs/2309.00071)).
     Yarn {
         /// The ratio of the new length to the original one.
         factor: f64,
-        /// Pairs that make more rotations than this over the original length are unchanged. Default of most models: 32.
+        /// Pairs that make more rotations than this over the original length do not change. Most models use 32.
         beta_fast: f64,
-        /// Pairs that make fewer rotations than this are divided. Default of most models: 1.
+        /// The frequencies of pairs that make fewer rotations than this are divided. Most models use 1.
         beta_slow: f64,
         /// The length that the model was trained with.
         original_max_position: f64,
@@ -78,7 +78,7 @@ pub enum RopeScaling {
         /// The factor of rotated features.
         attention_factor: f64,
     },
-    /// Divides each frequency by a factor of its own, which differs for texts longer than the original length
+    /// Divides each frequency by its own factor. The factors for texts that are longer than the original length differ
     /// ([Ding et al. 2024](https://arxiv.org/abs/2402.13753)).
     LongRope {
         /// The divisors of texts that are not longer than the original length, one for each pair.
@@ -164,7 +164,7 @@ impl Rope {
         }
     }
 
-    /// Returns the angles of all pairs at position 1, float32, which may depend on the length of the text.
+    /// Returns the angles of all pairs at position 1, float32. They may depend on the length of the text.
     fn speeds(&self, rotated: usize, positions: &Array) -> Array {
         let half = rotated / 2;
         let pairs: Vec<f64> = (0..half).map(|i| i as f64 / half as f64).collect();
@@ -186,10 +186,10 @@ impl Rope {
             }
             RopeScaling::Yarn { factor, beta_fast, beta_slow, original_max_position, truncate, .. } => {
                 // The index of the pair that makes this many rotations over the original length.
-                let index = |rotations: f64| {
+                let pair_index = |rotations: f64| {
                     half as f64 * (original_max_position / (rotations * 2.0 * PI)).ln() / self.base.ln()
                 };
-                let (mut low, mut high) = (index(*beta_fast), index(*beta_slow));
+                let (mut low, mut high) = (pair_index(*beta_fast), pair_index(*beta_slow));
                 if *truncate {
                     (low, high) = (low.floor(), high.ceil());
                 }

@@ -40,8 +40,8 @@ pub struct MixtureOfExperts<E> {
     pub router: Linear,
     /// The experts: the first dimension of each array is the index of the expert.
     pub experts: Stack<E>,
-    /// Added to the scores of the experts before they are chosen, `[experts]`; the weights are without it. Default none:
-    /// a model that balances its experts by it, such as DeepSeek-V3, sets it.
+    /// Added to the scores of the experts before they are chosen, `[experts]`. It does not change the weights. Default none.
+    /// Models such as DeepSeek-V3 balance their experts by it.
     pub correction: Option<Array>,
     k: usize,
     capacity_factor: Option<f64>,
@@ -66,12 +66,12 @@ pub enum RouterScores {
     Sigmoid,
 }
 
-/// Groups of experts, of which each token's experts come from a few.
+/// The groups of experts. The experts of each token come from a few of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExpertGroups {
     /// The number of groups, which divides the number of experts.
     pub count: usize,
-    /// The number of groups that the experts of a token come from.
+    /// The number of groups from which the experts of a token come.
     pub kept: usize,
     /// The number of best scores in a group whose sum ranks the group.
     pub ranked_by: usize,
@@ -182,7 +182,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         self
     }
 
-    /// Returns the capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
+    /// Returns the capacity of each expert as a multiple of a balanced load, or `None` if no token is dropped.
     pub fn capacity(&self) -> Option<f64> {
         self.capacity_factor
     }
@@ -209,6 +209,7 @@ impl<E: Layer> MixtureOfExperts<E> {
         let (weights, experts) = match (&self.correction, self.groups) {
             (None, None) => lax::top_k(&scores, self.k),
             (correction, groups) => {
+                // The correction and the groups change which experts are chosen, but not their weights.
                 let preference = match correction {
                     Some(correction) => &scores + correction.astype(scores.dtype()),
                     None => scores.clone(),
@@ -222,6 +223,7 @@ impl<E: Layer> MixtureOfExperts<E> {
             }
         };
         let weights = match (self.scores, self.normalized) {
+            // Sigmoids can underflow, so that their sum is 0.
             (RouterScores::Sigmoid, true) => &weights / (weights.sum_keepdims(-1) + 1e-20),
             (_, true) => &weights / weights.sum_keepdims(-1),
             (_, false) => weights,
@@ -351,7 +353,7 @@ impl<E: Layer> MixtureOfExperts<E> {
     }
 }
 
-/// Returns the scores, with zeros outside of the best groups.
+/// Returns the scores, with zeros in place of the scores outside of the best groups.
 #[track_caller]
 fn within_groups(scores: Array, groups: ExpertGroups, k: usize) -> Result<Array> {
     let ExpertGroups { count, kept, ranked_by } = groups;

@@ -1,22 +1,23 @@
-//! Averages and sums over many steps: the dtypes in which they are kept.
+//! The dtypes of averages and sums over many steps.
 
 use shardax::prelude::*;
 
 use super::tree_utils::full_like;
 use crate::layers::typed::reshard_like;
 
-/// The dtype in which numbers of `dtype` are added up over many steps: float32 for half precision, otherwise `dtype`.
+/// Returns the dtype in which numbers of `dtype` are added up over many steps: float32 for half precision, otherwise
+/// `dtype`.
 pub(super) fn wide_dtype(dtype: DType) -> DType {
     if dtype.is_inexact() && dtype.byte_size() < 4 { DType::F32 } else { dtype }
 }
 
-/// The leaves in the dtypes in which they are added up.
+/// Converts the leaves to the dtypes in which they are added up.
 pub(super) fn widened<P: Tree>(tree: P) -> Result<P> {
     tree::map(|x| x.astype(wide_dtype(x.dtype())), tree)
 }
 
-/// Computes updates in float32 where gradients or parameters have half precision, whose squares overflow and in which
-/// small numbers added to large ones are lost. The updates have the dtypes of the gradients.
+/// Computes updates in float32 if gradients or parameters have half precision, because their squares would overflow, and
+/// because small numbers that are added to large ones would be lost. The updates have the dtypes of the gradients.
 pub(super) fn in_wide_dtypes<P: Tree, S>(
     grads: P,
     params: &P,
@@ -32,8 +33,7 @@ pub(super) fn in_wide_dtypes<P: Tree, S>(
 
 /// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the given one.
 pub(super) fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
-    let zeros = |p: Array| reshard_like(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p);
-    tree::map(zeros, params.clone())
+    tree::map(|p| reshard_like(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p), params.clone())
 }
 
 /// Returns `value` in the shape of every array of `params`, in the dtype in which it is added up.
@@ -41,14 +41,17 @@ pub(super) fn full_in<P: Tree>(params: &P, value: f64) -> Result<P> {
     full_like(&zeros_in(params, None)?, value)
 }
 
-/// The dtype of numbers that all arrays of a tree share: float64 if an array has it, or if it is the default, otherwise
-/// float32.
+/// Returns the dtype of a number that is used with all arrays of a tree: float64 if an array has it, or if it is the default,
+/// otherwise float32.
 pub(super) fn scalar_dtype<P: Tree>(tree: &P) -> DType {
-    let double = |x: &Array| matches!(x.dtype(), DType::F64 | DType::Complex128);
-    if tree::leaves(tree).iter().any(double) { DType::F64 } else { zeros(()).dtype() }
+    if tree::leaves(tree).iter().any(|x| matches!(x.dtype(), DType::F64 | DType::Complex128)) {
+        DType::F64
+    } else {
+        zeros(()).dtype()
+    }
 }
 
-/// `1 - decay^count`, which is exact to the last digits for a decay near 1 too.
+/// Returns `1 - decay^count`, accurate to the last digits even if the decay is near 1.
 pub(super) fn one_minus_power(decay: f64, count: &Array, dtype: DType) -> Array {
     let count = count.astype(dtype);
     if decay > 0.0 { -expm1(count * decay.ln()) } else { 1 - power(decay, count) }

@@ -1,4 +1,4 @@
-//! Adam and its relatives: a mean of the gradients, divided by the root of a mean of their squares.
+//! Adam and its relatives, which divide a mean of the gradients by the root of a mean of their squares.
 
 use shardax::prelude::*;
 
@@ -47,7 +47,7 @@ pub struct ScaleByAdam {
     pub eps_root: f64,
     /// Uses Nesterov's momentum.
     pub nesterov: bool,
-    /// The dtype of the mean of the gradients. Default: that of the parameters.
+    /// The dtype of the mean of the gradients. Default: the dtype of the parameters.
     #[tree(static)]
     pub mu_dtype: Option<DType>,
 }
@@ -62,7 +62,7 @@ pub struct ScaleByAdam {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub trait AdamOptions: Sized {
-    /// The numbers.
+    /// Returns the transformation that the other methods change.
     fn scale_by_adam(&mut self) -> &mut ScaleByAdam;
 
     /// Sets the decay rate of the mean of the gradients. Default 0.9.
@@ -77,19 +77,19 @@ pub trait AdamOptions: Sized {
         self
     }
 
-    /// Sets what is added outside of the square root. Default 1e-8.
+    /// Sets the number that is added outside of the square root. Default 1e-8.
     fn eps(mut self, eps: f64) -> Self {
         self.scale_by_adam().eps = eps;
         self
     }
 
-    /// Sets what is added inside of the square root. Default 0.
+    /// Sets the number that is added inside of the square root. Default 0.
     fn eps_root(mut self, eps_root: f64) -> Self {
         self.scale_by_adam().eps_root = eps_root;
         self
     }
 
-    /// Sets the dtype of the mean of the gradients. Default: that of the parameters.
+    /// Sets the dtype of the mean of the gradients. Default: the dtype of the parameters.
     fn mu_dtype(mut self, mu_dtype: DType) -> Self {
         self.scale_by_adam().mu_dtype = Some(mu_dtype);
         self
@@ -340,11 +340,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
         in_wide_dtypes(grads, params, |grads, _params| {
             let count = safe_increment(&state.count);
             let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
-            let moved = |g: Array, v: Array| {
+            let toward_square = |g: Array, v: Array| {
                 let square = abs_sq(&g);
                 &v - (1.0 - self.b2) * (&v - &square).sign() * square
             };
-            let nu = tree::map2(moved, grads, state.nu)?;
+            let nu = tree::map2(toward_square, grads, state.nu)?;
             let mean = bias_correction(&mu, self.b1, &count)?;
             let updates = ratio(mean, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
             Ok((updates, AdamState { count, mu, nu }))
@@ -363,14 +363,14 @@ pub struct ScaleByRadam {
     pub eps: f64,
     /// See [`ScaleByAdam`].
     pub eps_root: f64,
-    /// The number of variance samples from which on the variance is used. Default 5.
+    /// The least length of the average at which the variance is used. Default 5.
     pub threshold: f64,
     /// Uses Nesterov's momentum.
     pub nesterov: bool,
 }
 
-/// [`scale_by_adam`], rectified: early steps, whose variance estimate is unreliable, use the mean of the gradients
-/// alone.
+/// [`scale_by_adam`], rectified: early steps use only the mean of the gradients, because their estimate of the variance is
+/// unreliable.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
 pub fn scale_by_radam() -> ScaleByRadam {
@@ -394,14 +394,14 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
             let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
             let ro_inf = 2.0 / (1.0 - self.b2) - 1.0;
             let dtype = scalar_dtype(&grads);
-            let left_out = one_minus_power(self.b2, &count, dtype);
-            let ro: Array = ro_inf - 2 * count.astype(dtype) * (1 - &left_out) / left_out;
+            let one_minus_b2_power = one_minus_power(self.b2, &count, dtype);
+            let ro: Array = ro_inf - 2 * count.astype(dtype) * (1 - &one_minus_b2_power) / one_minus_b2_power;
             let r: Array = ((&ro - 4) * (&ro - 2) * ro_inf / ((ro_inf - 4.0) * (ro_inf - 2.0) * &ro)).sqrt();
             let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
             let scaled = tree::map(|m| r.astype(m.dtype()) * m, mean.clone())?;
             let scaled = ratio(scaled, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
-            let enough = ro.greater_equal(self.threshold);
-            let updates = super::tree_utils::where_(enough, &scaled, &mean)?;
+            let is_reliable = ro.greater_equal(self.threshold);
+            let updates = super::tree_utils::where_(is_reliable, &scaled, &mean)?;
             Ok((updates, AdamState { count, mu, nu }))
         })
     }
@@ -457,14 +457,15 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
 
     fn update(&self, g: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(g, params, |g, _params| {
-            let first = state.t.equal(0);
-            let change = tree::map2(|new, old| where_(&first, zeros_like(&new), &new - old), g.clone(), state.g)?;
+            let is_first_step = state.t.equal(0);
+            let change =
+                tree::map2(|new, old| where_(&is_first_step, zeros_like(&new), &new - old), g.clone(), state.g)?;
             let m = update_moment(&g, &state.m, self.b1, 1)?;
             let v = update_moment(&change, &state.v, self.b2, 1)?;
-            let ahead = |m: Array, v: Array| m + (1.0 - self.b2) * v;
-            let n = update_moment_per_elem_norm(&tree::map2(ahead, g.clone(), change)?, &state.n, self.b3, 2)?;
+            let extrapolate = |m: Array, v: Array| m + (1.0 - self.b2) * v;
+            let n = update_moment_per_elem_norm(&tree::map2(extrapolate, g.clone(), change)?, &state.n, self.b3, 2)?;
             let t = safe_increment(&state.t);
-            let mean = tree::map2(ahead, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
+            let mean = tree::map2(extrapolate, bias_correction(&m, self.b1, &t)?, bias_correction(&v, self.b2, &t)?)?;
             let updates = ratio(mean, bias_correction(&n, self.b3, &t)?, self.eps, self.eps_root)?;
             Ok((updates, AdanState { m, v, n, g, t }))
         })
@@ -474,11 +475,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
 /// See [`scale_by_lion`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByLion {
-    /// The weight of the mean in the interpolation whose sign is taken. Default 0.9.
+    /// The weight of the mean in the interpolation of the mean and the gradient; its sign is the update. Default 0.9.
     pub b1: f64,
     /// The decay rate of the mean. Default 0.99.
     pub b2: f64,
-    /// The dtype of the mean. Default: that of the parameters.
+    /// The dtype of the mean. Default: the dtype of the parameters.
     #[tree(static)]
     pub mu_dtype: Option<DType>,
 }
@@ -532,7 +533,7 @@ pub struct ScaleByNovograd {
     pub weight_decay: f64,
 }
 
-/// Divides each array by its length, averaged, then takes the mean: Adam with one number an array for the squares.
+/// Divides each array by its average length, then computes the mean. This is Adam with one mean of squares for each array.
 ///
 /// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
 pub fn scale_by_novograd() -> ScaleByNovograd {
@@ -553,11 +554,10 @@ impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, params| {
             let count = safe_increment(&state.count);
-            let first = count.equal(1);
-            let square = |g: &Array| abs_sq(g).sum(..).sqrt().square();
+            let is_first_step = count.equal(1);
             let average = |g: Array, v: Array| {
-                let new = square(&g);
-                where_(&first, &new, (1.0 - self.b2) * &new + self.b2 * v)
+                let new = abs_sq(&g).sum(..).sqrt().square();
+                where_(&is_first_step, &new, (1.0 - self.b2) * &new + self.b2 * v)
             };
             let nu = tree::map2(average, grads.clone(), state.nu)?;
             let scaled = tree::map3(
@@ -566,7 +566,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByNovograd {
                 nu.clone(),
                 params.clone(),
             )?;
-            let mu = tree::map2(|u, m| where_(&first, &u, self.b1 * m + &u), scaled, state.mu)?;
+            let mu = tree::map2(|u, m| where_(&is_first_step, &u, self.b1 * m + &u), scaled, state.mu)?;
             Ok((mu.clone(), AdamState { count, mu, nu }))
         })
     }

@@ -6,7 +6,7 @@ use super::tree_utils::{abs_sq, dtype, total};
 use super::{GradientTransformation, in_wide_dtypes};
 use crate::check::{NOT_NEGATIVE, within};
 
-/// The range of a bound: every number that is not negative; infinity for no bound.
+/// The range of a bound: every number that is not negative, and infinity, which is no bound.
 const BOUND: std::ops::RangeFrom<f64> = 0.0..;
 
 /// Returns the length of a tree taken as one vector: `sqrt(sum of squares)`, a scalar of the leaves' dtype, computed in float32
@@ -24,7 +24,7 @@ pub fn global_norm<P: Tree>(tree: &P) -> Array {
     if dtype.is_inexact() && dtype.byte_size() < 4 { norm.astype(dtype) } else { norm }
 }
 
-/// Returns the length of a tree in float32 at least, which divides half precision without an overflow.
+/// Returns the length of a tree in float32 at least, because the length of half-precision gradients could overflow.
 #[track_caller]
 pub(super) fn wide_global_norm<P: Tree>(tree: &P) -> Array {
     total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))).sqrt()
@@ -84,7 +84,7 @@ stateless!(
     |this| within("clip_by_global_norm", "max_norm", this.max_norm, BOUND),
     |this, updates, _params| {
         let norm = wide_global_norm(&updates);
-        // A norm of 0 is never divided by.
+        // `where_` keeps the updates if the norm is 0, so that the division by 0 has no effect.
         let small = norm.less_equal(this.max_norm);
         tree::map(
             |u| {
@@ -105,10 +105,10 @@ pub struct AdaptiveGradClip {
     pub eps: f64,
 }
 
-/// Scales the gradient of each unit (the weights into one output) so that its length is at most `clipping` times that of
-/// the unit's parameters.
+/// Scales the gradient of each unit (the weights into one output) so that its length is at most `clipping` times the length
+/// of the unit's parameters.
 ///
-/// Arrays have at most five dimensions, of which the last counts the units.
+/// Arrays must have at most five dimensions. The last is the index of the unit.
 ///
 /// Source: [Brock et al. 2021](https://arxiv.org/abs/2102.06171).
 pub fn adaptive_grad_clip(clipping: f64) -> AdaptiveGradClip {
@@ -119,7 +119,7 @@ fn axes(range: std::ops::Range<usize>) -> Vec<i32> {
     range.map(|axis| axis as i32).collect()
 }
 
-/// The length of each unit's weights, in the shape of `x`.
+/// Returns the length of each unit's weights, in the shape of `x`.
 fn unitwise_norm(x: &Array) -> Array {
     let squares = abs_sq(x);
     let sizes = x.shape().iter().filter(|&&n| n != 1).count();
@@ -178,7 +178,7 @@ stateless!(
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Centralize {}
 
-/// Subtracts from each array of two dimensions or more the mean over all dimensions but the first.
+/// Subtracts the mean over all dimensions but the first from each array that has two dimensions or more.
 ///
 /// Source: [Yong et al. 2020](https://arxiv.org/abs/2004.01461).
 pub fn centralize() -> Centralize {
@@ -197,7 +197,7 @@ stateless!(Centralize, |_this| Ok(()), |_this, updates, _params| tree::map(
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct KeepParamsNonnegative {}
 
-/// Changes updates that would make a parameter negative, so that it becomes 0. Comes last in a chain.
+/// Changes updates that would make a parameter negative, so that the parameter becomes 0. Put it last in a chain.
 pub fn keep_params_nonnegative() -> KeepParamsNonnegative {
     KeepParamsNonnegative {}
 }

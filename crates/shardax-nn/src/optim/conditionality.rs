@@ -12,7 +12,7 @@ use crate::shared::Shared;
 pub struct ApplyIfFinite<T> {
     /// The optimizer.
     pub inner: T,
-    /// The number of consecutive bad gradients after which they are let through.
+    /// The number of consecutive gradients with a NaN or an infinity that are skipped at most.
     pub max_consecutive_errors: usize,
 }
 
@@ -29,9 +29,9 @@ pub struct ApplyIfFiniteState<S> {
     pub inner_state: S,
 }
 
-/// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state stays. After
-/// more than `max_consecutive_errors` such steps in a row they are let through, as in Optax: the parameters and the state
-/// are NaN from then on.
+/// Skips the steps whose gradients have a NaN or an infinity: updates are zero, and the optimizer's state does not change.
+/// After more than `max_consecutive_errors` such steps in a row, it no longer skips them, as in Optax: the parameters and
+/// the state are NaN from then on.
 ///
 /// ```
 /// use shardax_nn::optim::apply_if_finite;
@@ -65,11 +65,11 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ApplyI
         let notfinite_count = where_(&last_finite, 0, safe_increment(&state.notfinite_count));
         let total = &state.total_notfinite;
         let total_notfinite = where_(&last_finite, total, safe_increment(total));
-        let (updates, next) = self.inner.update(grads, state.inner_state.clone(), params)?;
+        let (updates, next_state) = self.inner.update(grads, state.inner_state.clone(), params)?;
         let limit = i32::try_from(self.max_consecutive_errors).unwrap_or(i32::MAX);
         let apply = &last_finite | notfinite_count.greater(limit);
         let updates = tree::map(|u| where_(&apply, &u, zeros_like(&u)), updates)?;
-        let inner_state = tree::map2(|new, old| where_(&apply, new, old), next, state.inner_state)?;
+        let inner_state = tree::map2(|new, old| where_(&apply, new, old), next_state, state.inner_state)?;
         Ok((updates, ApplyIfFiniteState { notfinite_count, last_finite, total_notfinite, inner_state }))
     }
 }
@@ -96,9 +96,9 @@ pub struct ConditionallyState<S> {
     pub step: Array,
 }
 
-/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates pass unchanged.
+/// Applies `inner` at the steps for which `should_transform` returns true. At other steps, the updates do not change.
 ///
-/// Programs are compiled again for every transformation created this way: create it once.
+/// Create it once, because programs are compiled again for every transformation that is created this way.
 ///
 /// ```
 /// use shardax_nn::optim::conditionally_transform;
@@ -117,7 +117,7 @@ pub fn conditionally_transform<T>(
     Conditionally { inner, condition: Shared(Arc::new(should_transform)), otherwise_zero: false }
 }
 
-/// Applies `inner` at the steps for which `should_transform` returns true; at others the updates are zero.
+/// Applies `inner` at the steps for which `should_transform` returns true. At other steps, the updates are zero.
 pub fn conditionally_mask<T>(
     inner: T,
     should_transform: impl Fn(&Array) -> Array + Send + Sync + 'static,
@@ -135,10 +135,10 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Condit
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let apply = (self.condition.0)(&state.step);
-        let (updates, next) = self.inner.update(grads.clone(), state.inner_state.clone(), params)?;
-        let other = if self.otherwise_zero { tree::map(|g| zeros_like(&g), grads)? } else { grads };
-        let updates = tree::map2(|new, old| where_(&apply, new, old), updates, other)?;
-        let inner_state = tree::map2(|new, old| where_(&apply, new, old), next, state.inner_state)?;
+        let (updates, next_state) = self.inner.update(grads.clone(), state.inner_state.clone(), params)?;
+        let skipped = if self.otherwise_zero { tree::map(|g| zeros_like(&g), grads)? } else { grads };
+        let updates = tree::map2(|new, old| where_(&apply, new, old), updates, skipped)?;
+        let inner_state = tree::map2(|new, old| where_(&apply, new, old), next_state, state.inner_state)?;
         Ok((updates, ConditionallyState { inner_state, step: safe_increment(state.step) }))
     }
 }

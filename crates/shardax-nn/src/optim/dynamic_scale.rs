@@ -6,10 +6,10 @@ use super::{count, safe_increment};
 use crate::check::within;
 
 /// The dynamic scale of a loss in float16. It is halved when gradients overflow, and doubled after a number of finite
-/// steps. A tree that a step takes and returns, like Flax's `dynamic_scale.DynamicScale`.
+/// steps. It is a tree that a step takes and returns, like Flax's `dynamic_scale.DynamicScale`.
 ///
-/// Skip steps whose gradients are not finite, for example with [`apply_if_finite`](super::apply_if_finite). In data
-/// parallel, average the gradients before [`unscale`](DynamicScale::unscale).
+/// Skip steps whose gradients are not finite, for example with [`apply_if_finite`](super::apply_if_finite). In data-parallel
+/// training, average the gradients before [`unscale`](DynamicScale::unscale).
 ///
 /// ```
 /// use shardax_nn::optim::{ApplyIfFinite, DynamicScale, Unscaled};

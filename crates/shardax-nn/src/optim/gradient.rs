@@ -28,7 +28,7 @@ stateless!(Scale, |this| within("scale", "factor", this.factor, FINITE), |this, 
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct SetToZero {}
 
-/// Sets updates to zero: the parameters stay unchanged.
+/// Sets updates to zero, so that the parameters do not change.
 pub fn set_to_zero() -> SetToZero {
     SetToZero {}
 }
@@ -55,7 +55,7 @@ pub struct AddDecayedWeights {
 
 /// Adds the parameters times `weight_decay`, a number or a [`Schedule`].
 ///
-/// To leave out some parameters, such as biases, wrap it in [`masked`](super::masked).
+/// Wrap it in [`masked`](super::masked) to leave out some parameters, such as biases.
 pub fn add_decayed_weights(weight_decay: impl Into<Schedule>) -> AddDecayedWeights {
     AddDecayedWeights { weight_decay: weight_decay.into() }
 }
@@ -82,9 +82,9 @@ impl<P: Tree> GradientTransformation<P> for AddDecayedWeights {
 /// Returns the length of an array, at least `min_norm`, for [`scale_by_trust_ratio`] and [`scale_by_param_block_norm`].
 fn safe_norm(x: &Array, min_norm: f64) -> Array {
     let square = abs_sq(x).sum(..);
-    let least = square.sqrt().less_equal(min_norm);
-    // The root is not taken at 0, where it has no derivative.
-    where_(&least, full_like(&square, min_norm), where_(&least, 1, square).sqrt())
+    let is_short = square.sqrt().less_equal(min_norm);
+    // The root has no derivative at 0, so it is computed at 1 instead.
+    where_(&is_short, full_like(&square, min_norm), where_(&is_short, 1, square).sqrt())
 }
 
 /// See [`scale_by_trust_ratio`].
@@ -98,7 +98,7 @@ pub struct ScaleByTrustRatio {
     pub eps: f64,
 }
 
-/// Scales each array by the ratio of the parameter's length to its own.
+/// Scales each array by the ratio of the parameter's length to the length of the array.
 pub fn scale_by_trust_ratio() -> ScaleByTrustRatio {
     ScaleByTrustRatio { min_norm: 0.0, trust_coefficient: 1.0, eps: 0.0 }
 }
@@ -167,7 +167,7 @@ pub struct Trace {
     pub decay: f64,
     /// Uses Nesterov's momentum.
     pub nesterov: bool,
-    /// The dtype of the accumulator. Default: that of the parameters.
+    /// The dtype of the accumulator. Default: the dtype of the parameters.
     #[tree(static)]
     pub accumulator_dtype: Option<DType>,
 }
@@ -210,7 +210,7 @@ pub struct Ema {
     pub decay: f64,
     /// Corrects the bias of the initial value.
     pub debias: bool,
-    /// The dtype of the average. Default: that of the parameters.
+    /// The dtype of the average. Default: the dtype of the parameters.
     #[tree(static)]
     pub accumulator_dtype: Option<DType>,
 }
@@ -224,8 +224,8 @@ pub struct EmaState<P> {
     pub ema: P,
 }
 
-/// An exponential moving average, of gradients in a chain, or of parameters on its own: then each step is
-/// `update(params, state, &params)`, whose first result is the average.
+/// An exponential moving average. In a chain, it averages gradients. Outside of a chain, it averages parameters: call
+/// `update(params, state, &params)` in each step; the first result is the average.
 ///
 /// ```
 /// use shardax_nn::optim::ema;
@@ -263,20 +263,20 @@ impl<P: Tree> GradientTransformation<P> for Ema {
 /// See [`scale_by_learning_rate`].
 #[derive(Tree, Clone, Debug)]
 pub struct ScaleByLearningRate {
-    /// The factor of updates, whose sign is flipped.
+    /// The factor of updates. Their sign is flipped, too, if `flip_sign` is true.
     pub learning_rate: Schedule,
     /// Flips the sign. Default true.
     pub flip_sign: bool,
 }
 
-/// The state of a [`ScaleByLearningRate`] or [`AddDecayedWeights`]: the count of steps, where the number depends on it.
+/// The state of a [`ScaleByLearningRate`] or [`AddDecayedWeights`]: the count of steps, if the number depends on it.
 #[derive(Tree, Clone, Debug)]
 pub struct ScheduleState {
     /// The steps taken, int32.
     pub count: Option<Array>,
 }
 
-/// Multiplies by minus the learning rate, a number or a [`Schedule`].
+/// Multiplies by the negative learning rate, a number or a [`Schedule`].
 pub fn scale_by_learning_rate(learning_rate: impl Into<Schedule>) -> ScaleByLearningRate {
     ScaleByLearningRate { learning_rate: learning_rate.into(), flip_sign: true }
 }
@@ -298,7 +298,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLearningRate {
     }
 }
 
-/// A number of a schedule in the dtype of an update, of which it must not change the dtype; plain numbers never do.
+/// Converts a number of a schedule to the dtype of an update, because the product must have this dtype. Plain numbers are
+/// weakly typed, so they never change it.
 fn rate_in(rate: &Array, dtype: DType) -> Array {
     if rate.weak_type() { rate.clone() } else { rate.astype(dtype) }
 }
@@ -313,13 +314,13 @@ pub struct ApplyEvery {
 /// The state of [`ApplyEvery`].
 #[derive(Tree, Clone, Debug)]
 pub struct ApplyEveryState<P> {
-    /// Updates since the last that was let through, int32.
+    /// The updates since the last sum, int32.
     pub count: Array,
     /// Their sum.
     pub grad_acc: P,
 }
 
-/// Accumulates `k` updates and emits their sum; in between updates are zero. See [`multi_steps`](super::multi_steps)
+/// Accumulates `k` updates, then returns their sum. The updates before it are zero. See [`multi_steps`](super::multi_steps)
 /// for means of gradients.
 pub fn apply_every(k: usize) -> ApplyEvery {
     ApplyEvery { k }
@@ -349,14 +350,15 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Normalize {}
 
-/// Divides all gradients together by their [`global_norm`](super::global_norm); zeros stay zeros. [`sam`](super::sam) uses it in its adversarial optimizer.
+/// Divides all gradients together by their [`global_norm`](super::global_norm). Zeros do not change. [`sam`](super::sam) uses
+/// it in its adversarial optimizer.
 pub fn normalize() -> Normalize {
     Normalize {}
 }
 
 stateless!(Normalize, |_this| Ok(()), |_this, updates, _params| {
     let norm = wide_global_norm(&updates);
-    // Zeros stay zeros.
+    // Otherwise, zeros would become NaN.
     let norm = where_(norm.equal(0), 1, norm);
     tree::map(|u| &u / norm.astype(u.dtype()), updates)
 });
@@ -379,7 +381,7 @@ pub struct OptimisticGradientState<P> {
     pub previous_gradient: P,
 }
 
-/// Adds the change of the gradient since the last step: for games, in which plain descent circles.
+/// Adds the change of the gradient since the last step. It is for games, in which plain descent runs in circles.
 ///
 /// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
 pub fn scale_by_optimistic_gradient() -> ScaleByOptimisticGradient {
@@ -398,11 +400,11 @@ impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
-            let ahead = |g: Array, before: Array| {
-                let before = where_(&state.is_initial_step, &g, before);
-                (self.alpha + self.beta) * g - self.beta * before
+            let extrapolate = |g: Array, previous: Array| {
+                let previous = where_(&state.is_initial_step, &g, previous);
+                (self.alpha + self.beta) * g - self.beta * previous
             };
-            let updates = tree::map2(ahead, grads.clone(), state.previous_gradient)?;
+            let updates = tree::map2(extrapolate, grads.clone(), state.previous_gradient)?;
             Ok((updates, OptimisticGradientState { is_initial_step: array(false), previous_gradient: grads }))
         })
     }
@@ -415,7 +417,7 @@ pub struct ScaleByRprop {
     pub learning_rate: f64,
     /// The factor of a step size when the sign of the gradient changes. Default 0.5.
     pub eta_minus: f64,
-    /// The factor of a step size when the sign stays. Default 1.2.
+    /// The factor of a step size when the sign stays the same. Default 1.2.
     pub eta_plus: f64,
     /// The minimum step size. Default 1e-6.
     pub min_step_size: f64,
@@ -432,7 +434,7 @@ pub struct RpropState<P> {
     pub prev_updates: P,
 }
 
-/// Steps whose size grows while the sign of the gradient stays, and shrinks where it changes.
+/// Steps whose size grows while the sign of the gradient stays the same, and shrinks when it changes.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
 pub fn scale_by_rprop(learning_rate: f64) -> ScaleByRprop {
@@ -455,19 +457,24 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
-            let same = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
-            let resize = |same: Array, size: Array| {
-                let factor = where_(same.greater(0), self.eta_plus, self.eta_minus);
+            // Positive if the sign of the gradient is unchanged.
+            let agreement = tree::map2(|g, before| g * before, grads.clone(), state.prev_updates.clone())?;
+            let resize = |agreement: Array, size: Array| {
+                let factor = where_(agreement.greater(0), self.eta_plus, self.eta_minus);
                 let resized = (&size * factor.astype(size.dtype())).clip(self.min_step_size, self.max_step_size);
-                where_(same.equal(0), &size, resized)
+                where_(agreement.equal(0), &size, resized)
             };
-            let step_sizes = tree::map2(resize, same.clone(), state.step_sizes)?;
-            let zero_where_changed = |same: Array, x: Array| where_(same.less(0), zeros_like(&x), x);
+            let step_sizes = tree::map2(resize, agreement.clone(), state.step_sizes)?;
             let steps = tree::map2(|g, size| size * g.sign(), grads, step_sizes.clone())?;
-            let prev_updates = tree::map2(zero_where_changed, same.clone(), steps)?;
-            // Like in Optax, each update is applied one call after its gradient.
-            let updates = tree::map2(zero_where_changed, same, state.prev_updates)?;
+            let prev_updates = tree::map2(zero_if_changed, agreement.clone(), steps)?;
+            // As in Optax, each update is applied one call after its gradient.
+            let updates = tree::map2(zero_if_changed, agreement, state.prev_updates)?;
             Ok((updates, RpropState { step_sizes, prev_updates }))
         })
     }
+}
+
+/// Returns zeros instead of the elements of `x` whose gradient has changed its sign, so that `agreement` is negative.
+fn zero_if_changed(agreement: Array, x: Array) -> Array {
+    where_(agreement.less(0), zeros_like(&x), x)
 }

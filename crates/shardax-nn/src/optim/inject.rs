@@ -1,4 +1,4 @@
-//! Hyperparameters that can be read and set while training, without a new program.
+//! Hyperparameters that can be read and set during training, without recompilation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,18 +31,18 @@ impl<T> Clone for InjectHyperparams<T> {
 pub struct InjectHyperparamsState<S> {
     /// The steps taken, int32.
     pub count: Array,
-    /// The hyperparameters of the last step; those that are not schedules can be set for the next.
+    /// The hyperparameters of the last step. Hyperparameters that are not schedules can be set for the next step.
     pub hyperparams: State,
     /// The state of the optimizer.
     pub inner_state: S,
 }
 
-/// Creates an optimizer with `inner_factory` from hyperparameters that are arrays in the state. They can be read, and
-/// those that were given as numbers can be set, without recompiling the step. Every argument of type [`Schedule`], such
-/// as a learning rate or a weight decay, accepts such an array.
+/// Creates an optimizer with `inner_factory` from hyperparameters that are arrays in the state. You can read them, and you
+/// can set each that was given as a number. The step is not recompiled. Every argument of type [`Schedule`], such as a
+/// learning rate or a weight decay, accepts such an array.
 ///
-/// Their dtype is the promoted dtype of the parameters. Programs are compiled again for every `inject_hyperparams`:
-/// create it once.
+/// Their dtype is the promoted dtype of the parameters. Create the optimizer once, because programs are compiled again for
+/// every `inject_hyperparams`.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

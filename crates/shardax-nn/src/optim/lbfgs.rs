@@ -44,6 +44,10 @@ pub fn scale_by_lbfgs() -> ScaleByLbfgs {
     ScaleByLbfgs { memory_size: 10, scale_init_precond: true }
 }
 
+fn get_slot<P: Tree>(memory: &P, slot: &Array) -> Result<P> {
+    tree::map(|x| x.get(slot), memory.clone())
+}
+
 fn squared_norm<P: Tree>(tree: &P) -> Array {
     total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..)))
 }
@@ -54,8 +58,10 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
     #[track_caller]
     fn init(&self, params: &P) -> Result<Self::State> {
         positive("scale_by_lbfgs", "memory_size", self.memory_size)?;
-        let stacked = |p: Array| zeros_dtype([&[self.memory_size], p.shape()].concat(), wide_dtype(p.dtype()));
-        let memory = tree::map(stacked, params.clone())?;
+        let memory = tree::map(
+            |p| zeros_dtype([&[self.memory_size], p.shape()].concat(), wide_dtype(p.dtype())),
+            params.clone(),
+        )?;
         Ok(LbfgsState {
             count: count(),
             params: zeros_in(params, None)?,
@@ -72,40 +78,39 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
             let diff_params = sub(params, &state.params)?;
             let diff_updates = sub(&grads, &state.updates)?;
             let product = vdot(&diff_updates, &diff_params)?.real();
-            let flat = product.equal(0);
-            let weight = where_(&flat, 0, 1 / where_(&flat, 1, &product));
-            // Before the first step there is no previous point.
-            let known = |x: &Array| where_(&started, x, zeros_like(x));
-            let diff_params = tree::map(|x| known(&x), diff_params)?;
-            let diff_updates = tree::map(|x| known(&x), diff_updates)?;
+            let is_flat = product.equal(0);
+            let weight = where_(&is_flat, 0, 1 / where_(&is_flat, 1, &product));
+            // The changes are zero in the first step, because there is no previous point.
+            let zero_at_start = |x: Array| where_(&started, &x, zeros_like(&x));
+            let diff_params = tree::map(zero_at_start, diff_params)?;
+            let diff_updates = tree::map(zero_at_start, diff_updates)?;
             let slot = remainder(&state.count - 1, self.memory_size);
-            let remember = |memory: Array, new: Array| memory.at(&slot).set(new);
-            let diff_params_memory = tree::map2(remember, state.diff_params_memory, diff_params.clone())?;
-            let diff_updates_memory = tree::map2(remember, state.diff_updates_memory, diff_updates.clone())?;
-            let weights_memory = remember(state.weights_memory, known(&weight));
+            let store = |memory: Array, new: Array| memory.at(&slot).set(new);
+            let diff_params_memory = tree::map2(store, state.diff_params_memory, diff_params.clone())?;
+            let diff_updates_memory = tree::map2(store, state.diff_updates_memory, diff_updates.clone())?;
+            let weights_memory = store(state.weights_memory, zero_at_start(weight));
 
             let identity = if self.scale_init_precond {
-                let (up, down) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
-                let moved = down.greater(0);
-                let ratio = where_(&moved, up / where_(&moved, &down, 1), 1);
+                let (numerator, denominator) = (vdot(&diff_updates, &diff_params)?.real(), squared_norm(&diff_updates));
+                let is_positive = denominator.greater(0);
+                let ratio = where_(&is_positive, numerator / where_(&is_positive, &denominator, 1), 1);
                 where_(&started, ratio, minimum(1, 1 / squared_norm(&grads).sqrt()))
             } else {
                 shardax::numpy::ones_dtype((), scalar_dtype(&grads))
             };
-            // From the newest to the oldest, and back.
-            let order: Vec<Array> =
+            // The indices in the memory, from the oldest to the newest.
+            let slots: Vec<Array> =
                 (0..self.memory_size).map(|i| remainder(&state.count + i, self.memory_size)).collect();
-            let at = |memory: &P, i: &Array| tree::map(|x| x.get(i), memory.clone());
             let (mut vector, mut alphas) = (grads.clone(), Vec::new());
-            for i in order.iter().rev() {
-                let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+            for i in slots.iter().rev() {
+                let (dw, du) = (get_slot(&diff_params_memory, i)?, get_slot(&diff_updates_memory, i)?);
                 let alpha = weights_memory.get(i) * vdot(&dw, &vector)?.real();
                 vector = cast_like(&add_scale(&vector, -&alpha, &du)?, &vector)?;
                 alphas.push(alpha);
             }
             vector = cast_like(&scale(identity, &vector)?, &vector)?;
-            for (i, alpha) in order.iter().zip(alphas.into_iter().rev()) {
-                let (dw, du) = (at(&diff_params_memory, i)?, at(&diff_updates_memory, i)?);
+            for (i, alpha) in slots.iter().zip(alphas.into_iter().rev()) {
+                let (dw, du) = (get_slot(&diff_params_memory, i)?, get_slot(&diff_updates_memory, i)?);
                 let beta = weights_memory.get(i) * vdot(&du, &vector)?.real();
                 vector = cast_like(&add_scale(&vector, alpha - beta, &dw)?, &vector)?;
             }
@@ -121,8 +126,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
 /// See [`lbfgs`].
 pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 
-/// L-BFGS with a fixed or scheduled step size: Optax's with `linesearch=None`. [`lbfgs_linesearch`] searches for the
-/// step size. For minima of smooth functions with noise-free gradients.
+/// L-BFGS with a fixed or scheduled step size, as Optax's `lbfgs` with `linesearch=None`. [`lbfgs_linesearch`] searches for
+/// the step size. Use it to minimize smooth functions whose gradients have no noise.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs;
@@ -145,15 +150,15 @@ pub fn lbfgs(learning_rate: impl Into<Schedule>) -> Lbfgs {
 pub struct LbfgsLinesearch {
     /// The estimate of the Hessian's inverse.
     pub precondition: ScaleByLbfgs,
-    /// The line search. Default at most 20 evaluations, starting at 1.
+    /// The line search. By default, it starts at 1 and evaluates the function at most 20 times.
     pub linesearch: ScaleByZoomLinesearch,
 }
 
-/// The state of [`LbfgsLinesearch`]: those of its parts.
+/// The state of [`LbfgsLinesearch`]: the states of both parts.
 pub type LbfgsLinesearchState<P> = (LbfgsState<P>, ZoomLinesearchState<P>);
 
-/// L-BFGS with a zoom line search, Optax's default: function values determine the step size. For minima of smooth
-/// functions with noise-free gradients.
+/// L-BFGS with a zoom line search, Optax's default: function values determine the step size. Use it to minimize smooth
+/// functions whose gradients have no noise.
 ///
 /// ```
 /// use shardax_nn::optim::lbfgs_linesearch;
@@ -184,8 +189,8 @@ impl LbfgsLinesearch {
         Ok((self.precondition.init(params)?, self.linesearch.init(params)?))
     }
 
-    /// Returns the updates and the next state; `value` and `grad` are those of `value_fn`, a scalar function, at
-    /// `params`.
+    /// Returns the updates and the next state. `value_fn` must be a scalar function; `value` and `grad` are its value and
+    /// gradient at `params`.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,
@@ -201,8 +206,8 @@ impl LbfgsLinesearch {
         R: IntoOutput<Output = Array>,
     {
         let (direction, lbfgs) = self.precondition.update(grad.clone(), state.0, params)?;
-        let down = tree::map(|x| -x, direction)?;
-        let (updates, search) = self.linesearch.update_with(down, state.1, params, (value, grad), value_fn)?;
+        let descent = tree::map(|x| -x, direction)?;
+        let (updates, search) = self.linesearch.update_with(descent, state.1, params, (value, grad), value_fn)?;
         Ok((updates, (lbfgs, search)))
     }
 }
@@ -216,7 +221,7 @@ where
     F: Fn(P) -> R,
     R: IntoOutput<Output = Array>,
 {
-    let known = (state.1.value.clone(), state.1.grad.clone());
+    let stored = (state.1.value.clone(), state.1.grad.clone());
     let dtype = state.1.value.dtype();
     let recompute = |params: P| -> Result<(Array, P)> {
         let (value, grad) = value_and_grad(|p: P| value_fn(p).into_output()).call(params)?;
@@ -224,5 +229,5 @@ where
     };
     let finite = state.1.value.isfinite();
     type Both<P> = (P, (Array, P));
-    cond(finite, |(_, known): Both<P>| known, |(params, _): Both<P>| recompute(params), (params, known))
+    cond(finite, |(_, stored): Both<P>| stored, |(params, _): Both<P>| recompute(params), (params, stored))
 }

@@ -1,4 +1,4 @@
-//! Line search: the step size along an update, from values of the function itself.
+//! Line search: finds the step size along an update from values of the function.
 
 use shardax::function::IntoOutput;
 use shardax::numpy::{full_dtype, ones_dtype};
@@ -11,7 +11,7 @@ use crate::check::{NOT_NEGATIVE, positive, within};
 /// See [`scale_by_zoom_linesearch`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByZoomLinesearch {
-    /// The maximum number of evaluations, at least 1. After it the best step so far is taken.
+    /// The maximum number of evaluations, at least 1. After this number, the best step so far is used.
     pub max_linesearch_steps: usize,
     /// The largest step. Default none.
     pub max_learning_rate: Option<f64>,
@@ -23,8 +23,8 @@ pub struct ScaleByZoomLinesearch {
     pub slope_rtol: f64,
     /// The fraction of the slope that may remain (curvature condition). Default 0.9.
     pub curv_rtol: f64,
-    /// The relative increase of the value that is tolerated where rounding hides its decrease; `None` for none. Default
-    /// 1e-6.
+    /// The relative increase of the value that is tolerated if rounding hides its decrease. `None` tolerates no increase.
+    /// Default 1e-6.
     pub approx_dec_rtol: Option<f64>,
     /// The minimum length of a searched interval. Default 1e-5.
     pub stepsize_precision: f64,
@@ -35,11 +35,11 @@ pub struct ScaleByZoomLinesearch {
 /// The state of [`ScaleByZoomLinesearch`].
 #[derive(Tree, Clone, Debug)]
 pub struct ZoomLinesearchState<P> {
-    /// The step that was taken last.
+    /// The last step.
     pub learning_rate: Array,
-    /// The function's value there; infinite before the first step.
+    /// The function's value after the last step, or infinity before the first.
     pub value: Array,
-    /// The function's gradient there.
+    /// The function's gradient after the last step.
     pub grad: P,
     /// The number of evaluations of the last search, int32.
     pub num_linesearch_steps: Array,
@@ -53,8 +53,8 @@ pub struct ZoomLinesearchState<P> {
 /// flattens. Steps grow until an interval contains such a step. Cubic and quadratic interpolation then narrow the
 /// interval.
 ///
-/// It evaluates the function. Call [`update_with`](ScaleByZoomLinesearch::update_with) instead of `update`; it cannot
-/// be part of a chain.
+/// The search evaluates the function. Call [`update_with`](ScaleByZoomLinesearch::update_with) instead of `update`. The
+/// search cannot be part of a chain.
 ///
 /// Source: [Nocedal and Wright 1999](https://doi.org/10.1007/978-0-387-40065-5), algorithms 3.5 and 3.6.
 pub fn scale_by_zoom_linesearch(max_linesearch_steps: usize) -> ScaleByZoomLinesearch {
@@ -71,7 +71,7 @@ pub fn scale_by_zoom_linesearch(max_linesearch_steps: usize) -> ScaleByZoomLines
     }
 }
 
-/// A point on the line: its step, and the function's value and slope there.
+/// A point on the line: its step, and the function's value and slope at this point.
 #[derive(Tree, Clone, Debug)]
 struct Place {
     step: Array,
@@ -92,9 +92,9 @@ struct Search<P> {
     failed: Array,
     low: Place,
     high: Place,
-    /// A third place for the cubic, of which the slope is not used.
+    /// A third point for the cubic, whose slope is not used.
     third: Place,
-    /// The best place that decreases enough, and the gradient there.
+    /// The best point that decreases enough. `safe_grad` is the gradient at this point.
     safe: Place,
     safe_grad: P,
 }
@@ -140,8 +140,8 @@ impl ScaleByZoomLinesearch {
         })
     }
 
-    /// Returns the updates times the step that was found, and the next state. `value` and `grad` are those of the
-    /// scalar function `value_fn` at `params`.
+    /// Returns the updates times the step that was found, and the next state. `value_fn` must be a scalar function; `value`
+    /// and `grad` are its value and gradient at `params`.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,
@@ -163,6 +163,7 @@ impl ScaleByZoomLinesearch {
         let guess = if self.keep_stepsize { state.learning_rate } else { ones_dtype((), dtype) };
         let line = Line { options: self, params, updates: &updates, value_fn, start: start.clone(), guess };
         let (no, infinite) = (array(false), full_dtype((), f64::INFINITY, dtype));
+        // The errors are infinite because no step has been evaluated.
         let search = Search {
             count: count(),
             here: start.clone(),
@@ -178,13 +179,12 @@ impl ScaleByZoomLinesearch {
             safe: start,
             safe_grad: grad,
         };
-        let going = |s: Search<P>| !(s.done | s.failed);
-        let next = |s: Search<P>| -> Result<Search<P>> {
-            let found = s.interval_found.clone();
-            let next = cond(found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
-            line.at_safe_point(next)
+        let step = |s: Search<P>| -> Result<Search<P>> {
+            let interval_found = s.interval_found.clone();
+            let s = cond(interval_found, |s: Search<P>| line.zoom(s), |s: Search<P>| line.widen(s), s)?;
+            line.at_safe_point(s)
         };
-        let end = while_loop(going, next, search)?;
+        let end = while_loop(|s: Search<P>| !(s.done | s.failed), step, search)?;
         let state = ZoomLinesearchState {
             learning_rate: end.here.step.clone(),
             value: end.here.value,
@@ -199,7 +199,7 @@ impl ScaleByZoomLinesearch {
 }
 
 impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
-    /// Returns the point at this step, and the gradient there.
+    /// Returns the point at this step, and the gradient at this point.
     fn at(&self, step: Array) -> Result<(Place, P)> {
         let point = super::tree_utils::cast_like(&add_scale(self.params, &step, self.updates)?, self.params)?;
         let (value, grad) = value_and_grad(|p: P| (self.value_fn)(p).into_output()).call(point)?;
@@ -218,28 +218,28 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
             decrease = minimum(maximum(slope, value), decrease);
         }
         let curvature = place.slope.abs() - o.curv_rtol * start.slope.abs();
-        let bounded = |error: Array| where_(error.isnan(), f64::INFINITY, maximum(error, 0));
-        (bounded(decrease), bounded(curvature))
+        (violation(decrease), violation(curvature))
     }
 
     /// Extends the search until an interval contains a good step.
     fn widen(&self, s: Search<P>) -> Result<Search<P>> {
         let o = self.options;
-        let first = s.count.equal(0);
-        let mut step = where_(&first, &self.guess, &s.here.step * o.increase_factor);
-        let mut at_most = array(false);
+        let is_first = s.count.equal(0);
+        let mut step = where_(&is_first, &self.guess, &s.here.step * o.increase_factor);
+        let mut is_largest = array(false);
         if let Some(largest) = o.max_learning_rate {
-            at_most = step.greater_equal(largest);
+            is_largest = step.greater_equal(largest);
             step = minimum(step, largest);
         }
         let (new, grad) = self.at(step)?;
         let (decrease_error, curvature_error) = self.errors(&new);
         let good = decrease_error.maximum(&curvature_error).less_equal(o.tol);
         let is_safe = decrease_error.less_equal(o.tol);
-        let high = decrease_error.greater(0) | (new.value.greater_equal(&s.here.value) & !&first);
+        // If the value stops decreasing, or the slope changes its sign, a good step lies between the last two points.
+        let high = decrease_error.greater(0) | (new.value.greater_equal(&s.here.value) & !&is_first);
         let low = new.slope.greater_equal(0) & !&high;
         let interval_found = &high | &low | &good;
-        let done = &good | (at_most & !&interval_found);
+        let done = &good | (is_largest & !&interval_found);
         let low_place = choose(&low, &new, &s.here)?;
         let count = &s.count + 1;
         Ok(Search {
@@ -265,11 +265,13 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
         let (low, high) = (&s.low, &s.high);
         let length = (&high.step - &low.step).abs();
         let (left, right) = (minimum(&high.step, &low.step), maximum(&high.step, &low.step));
-        let inside = |x: &Array, margin: f64| x.greater(&left + &length * margin) & x.less(&right - &length * margin);
+        // A minimum near an end is not used, because the interval would shrink too slowly.
+        let is_inside =
+            |x: &Array, margin: f64| x.greater(&left + &length * margin) & x.less(&right - &length * margin);
         let (cubic, quadratic) = (cubic_minimum(low, high, &s.third), quadratic_minimum(low, high));
         let bisection = (&low.step + &high.step) / 2.0;
-        let middle = where_(inside(&quadratic, 0.1), &quadratic, bisection);
-        let (middle, grad) = self.at(where_(inside(&cubic, 0.2), &cubic, middle))?;
+        let middle = where_(is_inside(&quadratic, 0.1), &quadratic, bisection);
+        let (middle, grad) = self.at(where_(is_inside(&cubic, 0.2), &cubic, middle))?;
         let (decrease_error, curvature_error) = self.errors(&middle);
         let done = decrease_error.maximum(&curvature_error).less_equal(o.tol);
         let is_safe = decrease_error.less_equal(o.tol) & middle.value.less(&s.safe.value);
@@ -300,10 +302,15 @@ impl<P: Tree, F: Fn(P) -> R, R: IntoOutput<Output = Array>> Line<'_, P, F> {
 
     /// Ends a failed search at the best point that decreases enough, or at the start if nothing is finite.
     fn at_safe_point(&self, s: Search<P>) -> Result<Search<P>> {
-        let outside = s.decrease_error.isinf();
-        let back = &s.failed & (s.safe.step.greater(0) | outside);
-        Ok(Search { here: choose(&back, &s.safe, &s.here)?, grad: choose(&back, &s.safe_grad, &s.grad)?, ..s })
+        let is_not_finite = s.decrease_error.isinf();
+        let use_safe = &s.failed & (s.safe.step.greater(0) | is_not_finite);
+        Ok(Search { here: choose(&use_safe, &s.safe, &s.here)?, grad: choose(&use_safe, &s.safe_grad, &s.grad)?, ..s })
     }
+}
+
+/// Returns how much a condition `error <= 0` is violated: 0 if it holds, and infinity if the error is NaN.
+fn violation(error: Array) -> Array {
+    where_(error.isnan(), f64::INFINITY, maximum(error, 0))
 }
 
 /// Returns the minimum of the cubic through three values and the slope at the first.

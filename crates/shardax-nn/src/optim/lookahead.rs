@@ -10,21 +10,21 @@ use crate::check::{FINITE, positive, within};
 pub struct Lookahead<T> {
     /// The optimizer of the fast parameters.
     pub fast_optimizer: T,
-    /// The number of steps after which the slow parameters are updated, and the fast ones are set to them.
+    /// The number of steps after which the slow parameters are updated, and the fast parameters are set to them.
     pub sync_period: usize,
-    /// The fraction of the way to the fast parameters that the slow ones are moved.
+    /// The fraction of the distance to the fast parameters that the slow parameters are moved.
     pub slow_step_size: f64,
     /// Resets the optimizer's state at each synchronization. Default false.
     pub reset_state: bool,
 }
 
-/// The parameters of [`lookahead`]: a loss is a function of `fast`, a model is evaluated with `slow`. Gradients have
-/// zeros in place of `slow`.
+/// The parameters of [`lookahead`]. The loss is a function of `fast`; evaluate the model with `slow`. The gradients of
+/// `slow` are zero.
 #[derive(Tree, Clone, Debug)]
 pub struct LookaheadParams<P> {
-    /// Moved at each step.
+    /// The parameters that each step changes.
     pub fast: P,
-    /// Moved at each synchronization.
+    /// The parameters that each synchronization changes.
     pub slow: P,
 }
 
@@ -44,8 +44,8 @@ pub struct LookaheadState<S> {
     pub steps_since_sync: Array,
 }
 
-/// Updates fast parameters with an optimizer. Every `sync_period` steps the slow ones are moved part of the way to
-/// them, and the fast ones continue from there.
+/// Updates fast parameters with an optimizer. Every `sync_period` steps, the slow parameters are moved part of the way to
+/// the fast ones, and the fast parameters continue at the slow ones.
 ///
 /// Source: [Zhang et al. 2019](https://arxiv.org/abs/1907.08610).
 ///
@@ -83,15 +83,14 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<LookaheadPara
     ) -> Result<(LookaheadParams<P>, Self::State)> {
         let (updates, fast_state) = self.fast_optimizer.update(grads.fast, state.fast_state, &params.fast)?;
         let sync = state.steps_since_sync.equal(self.sync_period as i32 - 1);
-        let ahead = |f: Array, u: Array, s: Array| f + u - s;
-        let ahead = tree::map3(ahead, params.fast.clone(), updates.clone(), params.slow.clone())?;
+        let distance = tree::map3(|f, u, s| f + u - s, params.fast.clone(), updates.clone(), params.slow.clone())?;
         let (part, rest) = (self.slow_step_size, 1.0 - self.slow_step_size);
-        let slow = tree::map(|way| where_(&sync, &way * part, zeros_like(&way)), ahead.clone())?;
-        let fast = tree::map2(|u, way| where_(&sync, &u - way * rest, &u), updates, ahead)?;
+        let slow = tree::map(|distance| where_(&sync, &distance * part, zeros_like(&distance)), distance.clone())?;
+        let fast = tree::map2(|u, distance| where_(&sync, &u - distance * rest, &u), updates, distance)?;
         let fast_state = match self.reset_state {
             true => {
-                let first = self.fast_optimizer.init(&params.fast)?;
-                tree::map2(|now, first| where_(&sync, first, now), fast_state, first)?
+                let initial = self.fast_optimizer.init(&params.fast)?;
+                tree::map2(|state, initial| where_(&sync, initial, state), fast_state, initial)?
             }
             false => fast_state,
         };

@@ -1,7 +1,7 @@
-//! Transformations of some of the parameters: masks, and groups with an optimizer each.
+//! Transformations of some of the parameters: masks, and groups, each with its own optimizer.
 //!
-//! An inner transformation sees its own parameters as a [`State`], arrays by their key paths. Its state holds nothing
-//! for the others.
+//! An inner transformation gets its parameters as a [`State`], arrays by their key paths. Its state contains nothing for the
+//! other parameters.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct Masked<T> {
     mask: Filter,
 }
 
-/// Applies `inner` to the parameters that `mask` selects; the updates of the others pass unchanged.
+/// Applies `inner` to the parameters that `mask` selects. The updates of the other parameters do not change.
 ///
 /// ```
 /// use shardax_nn::optim::masked;
@@ -59,7 +59,7 @@ impl<P: Tree, T: GradientTransformation<State>> GradientTransformation<P> for Ma
     }
 }
 
-/// Freezes the parameters that `mask` selects: their updates become zero. Comes last in a chain.
+/// Freezes the parameters that `mask` selects: their updates become zero. Put it last in a chain.
 pub fn freeze(mask: impl Into<Filter>) -> Masked<SetToZero> {
     masked(set_to_zero(), mask)
 }
@@ -80,19 +80,19 @@ pub trait Labelled {
     /// The tuple of the transformations.
     type Transforms;
 
-    /// The labels, and the transformations.
+    /// Splits the pairs into the labels and the transformations.
     fn unzip(self) -> (Vec<&'static str>, Self::Transforms);
 }
 
 /// A tuple of transformations, each for one group of parameters.
 pub trait Groups: Tree {
-    /// The states, one a group.
+    /// The states, one for each group.
     type States: Tree;
 
-    /// The states before the first step.
+    /// Returns the states before the first step.
     fn init(&self, groups: &[State]) -> Result<Self::States>;
 
-    /// The updates of each group, and the next states.
+    /// Returns the updates of each group, and the next states.
     fn update(&self, grads: Vec<State>, states: Self::States, params: &[State]) -> Result<(Vec<State>, Self::States)>;
 }
 
@@ -139,11 +139,11 @@ groups! {
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5)
 }
 
-/// Applies a transformation to each group of parameters: `param_labels` returns the label of each, by key path and
-/// array.
+/// Applies a transformation to each group of parameters. `param_labels` returns the label of a parameter from its key path
+/// and its array.
 ///
-/// `init` and `update` fail if a parameter has a label without a transformation. Programs are compiled again for every
-/// `partition`: create it once.
+/// `init` and `update` fail if a parameter has a label without a transformation. Create it once, because programs are
+/// compiled again for every `partition`.
 ///
 /// ```
 /// use shardax_nn::optim::{partition, set_to_zero};
@@ -175,14 +175,14 @@ pub fn multi_transform<L: Labelled, S: Into<String>>(
     partition(transforms, param_labels)
 }
 
-/// Applies `optimizer` to the parameters that `freeze_mask` does not select; the others stay frozen.
+/// Applies `optimizer` to the parameters that `freeze_mask` does not select. The parameters that it selects stay frozen.
 pub fn selective_transform<T>(optimizer: T, freeze_mask: impl Into<Filter>) -> (Masked<T>, Masked<SetToZero>) {
     let frozen = freeze_mask.into();
     (masked(optimizer, !frozen.clone()), freeze(frozen))
 }
 
 impl<T> Partition<T> {
-    /// The group of each parameter: the position of its label.
+    /// Returns the group of each parameter: the position of its label.
     #[track_caller]
     fn groups(&self, params: &Flat) -> Result<Vec<usize>> {
         let mut groups = Vec::with_capacity(params.leaves.len());
@@ -191,9 +191,9 @@ impl<T> Partition<T> {
             match self.labels.iter().position(|known| *known == label) {
                 Some(group) => groups.push(group),
                 None => {
-                    let known = &self.labels;
+                    let labels = &self.labels;
                     return value_error(format!(
-                        "partition: the parameter {key} has the label {label:?}, which is none of {known:?}"
+                        "partition: the parameter {key} has the label {label:?}, which is none of {labels:?}"
                     ));
                 }
             }
@@ -201,7 +201,7 @@ impl<T> Partition<T> {
         Ok(groups)
     }
 
-    /// The parameters of each group, or other arrays of their structure.
+    /// Returns the parameters of each group, or other arrays of the same structure.
     fn states(&self, groups: &[usize], flat: &Flat) -> Vec<State> {
         (0..self.labels.len()).map(|group| pick(flat, |i| groups[i] == group)).collect()
     }
@@ -222,7 +222,7 @@ impl<P: Tree, T: Groups> GradientTransformation<P> for Partition<T> {
         let groups = self.groups(&flat)?;
         let (grads_of, params_of) = (self.states(&groups, &grads), self.states(&groups, &flat));
         let (updates, state) = self.transforms.update(grads_of, state, &params_of)?;
-        let all: State = updates.into_iter().flatten().collect();
-        Ok((put(&grads, &all)?.build()?, state))
+        let updates: State = updates.into_iter().flatten().collect();
+        Ok((put(&grads, &updates)?.build()?, state))
     }
 }

@@ -1,12 +1,12 @@
-//! Optimizers like those of [Optax](https://optax.readthedocs.io): gradient transformations, and chains of them.
+//! Optimizers: gradient transformations and chains of them, as in [Optax](https://optax.readthedocs.io).
 //!
-//! Averages and sums over steps are in float32 at least, and so is what is computed with them: with parameters in half
-//! precision a state is larger than Optax's, and stays right. Updates have the dtypes of the gradients.
+//! Averages and sums over steps, and all numbers that are computed from them, are in float32 at least. If parameters have
+//! half precision, a state is therefore larger than Optax's, but it stays accurate. Updates have the dtypes of the gradients.
 //!
-//! A transformation has a state, a tree made from the parameters by [`init`](GradientTransformation::init);
-//! [`update`](GradientTransformation::update) turns gradients into updates, which [`apply_updates`] adds to the
-//! parameters. A tuple of transformations is their chain. All are trees, with their numbers as structure: a compiled
-//! step can take and return them.
+//! A transformation has a state, a tree that [`init`](GradientTransformation::init) creates from the parameters.
+//! [`update`](GradientTransformation::update) converts gradients to updates, and [`apply_updates`] adds the updates to the
+//! parameters. A tuple of transformations is their chain. Transformations are trees, and their numbers are part of the
+//! structure, so that a compiled step can take and return them.
 //!
 //! ```
 //! use shardax_nn::prelude::*;
@@ -20,7 +20,8 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-/// Implements a transformation without state: `|self| check of its numbers`, `|self, updates, params| updates`.
+/// Implements a transformation without state. The arguments are the type, a closure that checks the numbers, and a closure
+/// that returns the updates.
 macro_rules! stateless {
     ($name:ident, |$it:ident| $check:expr, |$this:ident, $updates:ident, $params:ident| $body:expr) => {
         impl<P: Tree> GradientTransformation<P> for $name {
@@ -101,16 +102,16 @@ pub trait GradientTransformation<P: Tree>: Tree {
 
     /// Returns the state before the first step.
     ///
-    /// Fails when a number of the transformation is out of its range.
+    /// Fails if a number of the transformation is out of its range.
     fn init(&self, params: &P) -> Result<Self::State>;
 
-    /// The updates for these gradients (or for the updates of the transformation before it), and the next state.
+    /// Returns the updates for these gradients (or for the updates of the transformation before it), and the next state.
     ///
-    /// Fails when `grads`, `state` and `params` do not have one structure.
+    /// Fails if `grads`, `state` and `params` do not have the same structure.
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)>;
 }
 
-/// Returns `params + updates`, added in their promoted dtype, then rounded to the dtypes of `params`.
+/// Returns `params + updates`. The sum is computed in the promoted dtype, then rounded to the dtypes of `params`.
 ///
 /// Fails if the two have different structures.
 ///
@@ -132,7 +133,8 @@ pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
     )
 }
 
-/// `step_size * new + (1 - step_size) * old`: parameters that follow others slowly, such as a target network's.
+/// Returns `step_size * new + (1 - step_size) * old`, for parameters that follow other parameters slowly, such as a target
+/// network's.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -143,8 +145,8 @@ pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
 #[track_caller]
 pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: impl ArrayLike) -> Result<P> {
     let step_size = step_size.into_array();
-    let rest = 1 - &step_size;
-    tree::map2(|new, old| &step_size * new + &rest * old, new_tensors, old_tensors)
+    let old_weight = 1 - &step_size;
+    tree::map2(|new, old| &step_size * new + &old_weight * old, new_tensors, old_tensors)
 }
 
 /// Returns the new parameters if `steps` is a multiple of `update_period`, otherwise the old ones.
@@ -168,7 +170,7 @@ pub fn periodic_update<P: Tree>(
     tree::map2(|new, old| where_(&due, new, old), new_tensors, old_tensors)
 }
 
-/// No transformation, or one.
+/// `None` does not change the updates.
 impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Option<T> {
     type State = Option<T::State>;
 
@@ -193,7 +195,7 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Option
 
 macro_rules! chains {
     ($(($($t:ident $s:ident $i:tt),+))*) => {$(
-        /// One after the other.
+        /// Applies the transformations one after the other.
         impl<P: Tree, $($t: GradientTransformation<P>),+> GradientTransformation<P> for ($($t,)+) {
             type State = ($($t::State,)+);
 
@@ -222,7 +224,7 @@ chains! {
     (A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7)
 }
 
-/// Zero, int32: a count of steps.
+/// Returns the count of steps before the first step: zero, int32.
 fn count() -> Array {
     zeros_dtype((), DType::I32)
 }

@@ -18,16 +18,16 @@ pub struct Monitor<P> {
     measures: Vec<(String, Measure<P>)>,
 }
 
-/// Measures the updates that pass through it, unchanged. The state holds the last value of each measure under its name.
-/// Put it into a chain where the updates of interest pass.
+/// Measures the updates that pass through it, and does not change them. The state contains the last value of each measure
+/// under its name. Put it in a chain after the transformation whose updates you want to measure.
 ///
-/// Programs are compiled again for every monitor: create it once.
+/// Create it once, because programs are compiled again for every monitor.
 ///
 /// ```
 /// use shardax_nn::optim::monitor;
 /// use shardax_nn::prelude::*;
-/// let seen = monitor().measure("norm", |u: &Array| global_norm(u)).measure("largest", |u: &Array| u.abs().max(..));
-/// let state = TrainState::create(zeros([2]), (seen, sgd(0.1)))?;
+/// let monitor = monitor().measure("norm", |u: &Array| global_norm(u)).measure("largest", |u: &Array| u.abs().max(..));
+/// let state = TrainState::create(zeros([2]), (monitor, sgd(0.1)))?;
 /// let state = state.apply_gradients(array([3.0f32, 4.0]))?;
 /// assert_eq!(state.opt_state.0["norm"].item::<f32>()?, 5.0);
 /// # Ok::<(), shardax::Error>(())

@@ -14,7 +14,7 @@ pub struct MultiSteps<T> {
     pub every: usize,
     /// Passes the mean of the gradients to the optimizer if true, otherwise their sum. Default true.
     pub use_grad_mean: bool,
-    /// The dtype in which they are added up; wider gradients keep theirs. Default float32.
+    /// The dtype in which gradients are added up. Wider gradients keep their dtype. Default float32.
     #[tree(static)]
     pub accumulator_dtype: DType,
     /// The condition under which gradients are skipped. Default none.
@@ -95,15 +95,17 @@ pub struct MultiStepsState<P, S> {
     pub skip_state: Option<SkipState>,
 }
 
-/// Applies the inner optimizer once in `every` calls, to the mean of their gradients; in between updates are zero.
+/// Applies the inner optimizer once in `every` calls, to the mean of their gradients. The updates of the other calls are
+/// zero.
 ///
-/// Call it on every micro-batch; [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` is at least 1.
+/// Call it on every micro-batch: [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` must be at least
+/// 1.
 pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
     MultiSteps { inner, every, use_grad_mean: true, accumulator_dtype: DType::F32, should_skip: None }
 }
 
 impl<T> MultiSteps<T> {
-    /// The accumulator of gradients of this dtype.
+    /// Converts an accumulator to the dtype in which gradients of this dtype are added up.
     fn wide(&self, accumulator: &Array, dtype: DType) -> Array {
         let wide = shardax::dtype::promote((self.accumulator_dtype, false), (dtype, false));
         accumulator.astype(wide.map_or(self.accumulator_dtype, |(dtype, _)| dtype))
@@ -127,21 +129,22 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads, .. } = state;
-        let seen = safe_increment(&mini_step);
+        let mini_steps = safe_increment(&mini_step);
         let add = |g: Array, acc: Array| match self.use_grad_mean {
-            true => &acc + (g.astype(acc.dtype()) - &acc) / seen.astype(acc.dtype()),
+            true => &acc + (g.astype(acc.dtype()) - &acc) / mini_steps.astype(acc.dtype()),
             false => g.astype(acc.dtype()) + acc,
         };
         let mean = tree::map2(add, grads.clone(), acc_grads.clone())?;
         let skip_state = self.should_skip.map(|skip| skip.of(&grads));
-        let mut emit = seen.equal(self.every);
+        let mut emit = mini_steps.equal(self.every);
         if let Some(skip) = &skip_state {
             emit = emit & !&skip.should_skip;
         }
-        // The inner update is cheap compared with a gradient: computing it every time is simpler than branching.
+        // The inner update is computed every time, because it is cheap compared with a gradient, and a branch would be more
+        // complex.
         let (updates, next) = self.inner.update(tree_utils::cast_like(&mean, &grads)?, inner_state.clone(), params)?;
         let acc_next = tree::map(|acc| where_(&emit, 0, &acc).astype(acc.dtype()), mean)?;
-        let mini_next = where_(&emit, 0, &seen);
+        let mini_next = where_(&emit, 0, &mini_steps);
         let (mini_step, acc_grads) = match &skip_state {
             Some(SkipState { should_skip, .. }) => (
                 where_(should_skip, mini_step, mini_next),

@@ -19,11 +19,11 @@ pub struct ScaleByMuon {
     pub ns_steps: usize,
     /// The decay rate of the mean of the gradients. Default 0.95.
     pub beta: f64,
-    /// Added to the length that matrices are divided by. Default 1e-8.
+    /// Added to the length by which matrices are divided. Default 1e-8.
     pub eps: f64,
     /// Uses Nesterov's momentum. Default true.
     pub nesterov: bool,
-    /// The dtype of the mean of the gradients. Default: that of the parameters.
+    /// The dtype of the mean of the gradients. Default: the dtype of the parameters.
     #[tree(static)]
     pub mu_dtype: Option<DType>,
 }
@@ -37,7 +37,7 @@ pub struct MuonState<P> {
     pub mu: P,
 }
 
-/// Orthogonalizes the mean of the gradients, each a matrix, approximately, with the Newton-Schulz iteration.
+/// Approximately orthogonalizes the mean of the gradients with the Newton-Schulz iteration. Each gradient must be a matrix.
 ///
 /// Source: [Jordan 2024](https://kellerjordan.github.io/posts/muon/).
 pub fn scale_by_muon() -> ScaleByMuon {
@@ -52,7 +52,7 @@ pub fn scale_by_muon() -> ScaleByMuon {
 }
 
 impl ScaleByMuon {
-    /// Where types have shardings the compiler chooses those of the products, and the result has that of `x`.
+    /// With explicit sharding, the compiler chooses how the intermediate products are sharded; the result is sharded like `x`.
     #[track_caller]
     fn orthogonal(&self, x: Array) -> Array {
         let Some(typed) = x.aval().sharding().cloned() else { return self.iterated(x) };
@@ -98,9 +98,9 @@ impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
             let mu = update_moment(&grads, &state.mu, self.beta, 1)?;
             let count = safe_increment(&state.count);
             let mean = if self.nesterov {
-                let ahead = bias_correction(&mu, self.beta, &safe_increment(&count))?;
-                let now = bias_correction(&grads, self.beta, &count)?;
-                tree::map2(|m, g| self.beta * m + (1.0 - self.beta) * g, ahead, now)?
+                let next_mean = bias_correction(&mu, self.beta, &safe_increment(&count))?;
+                let grads = bias_correction(&grads, self.beta, &count)?;
+                tree::map2(|m, g| self.beta * m + (1.0 - self.beta) * g, next_mean, grads)?
             } else {
                 bias_correction(&mu, self.beta, &count)?
             };
@@ -114,7 +114,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByShape {}
 
-/// Multiplies each matrix, `[in, out]`, by `sqrt(max(1, out / in))`, so that learning rates carry over to other widths.
+/// Multiplies each matrix, `[in, out]`, by `sqrt(max(1, out / in))`, so that the best learning rate
+/// does not depend on the width.
 pub fn scale_by_shape() -> ScaleByShape {
     ScaleByShape {}
 }
@@ -148,6 +149,6 @@ pub fn muon(learning_rate: impl Into<Schedule>) -> Muon {
     let rate = learning_rate.into();
     let adam = ScaleByAdam { nesterov: true, ..scale_by_adam() };
     let matrices = (scale_by_muon(), scale_by_shape(), add_decayed_weights(0.0), scale_by_learning_rate(rate.clone()));
-    let others = (adam, add_decayed_weights(0.0), scale_by_learning_rate(rate));
-    partition((("muon", matrices), ("adam", others)), |_, p: &Array| if p.ndim() == 2 { "muon" } else { "adam" })
+    let adam = (adam, add_decayed_weights(0.0), scale_by_learning_rate(rate));
+    partition((("muon", matrices), ("adam", adam)), |_, p: &Array| if p.ndim() == 2 { "muon" } else { "adam" })
 }

@@ -48,14 +48,14 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
         let deviation = (self.eta / power(count.astype(scalar_dtype(&grads)), self.gamma)).sqrt();
         let [rng_key, key] = random::split(&state.rng_key, 2).unstack()?;
         let noise = random_like(&key, &grads)?;
-        // Cast, because an array of the deviation's dtype would promote the updates.
+        // Converted, because an array of the deviation's dtype would promote the updates.
         let updates = tree::map2(|u, n| &u + deviation.astype(u.dtype()) * n, grads, noise)?;
         Ok((updates, AddNoiseState { count, rng_key }))
     }
 }
 
-/// Clips the gradients of every example, `[batch, …]` each, to a length of at most `l2_norm_clip`. Returns their sum
-/// over the batch, and the number of clipped examples, int32.
+/// Clips the gradients of every example to a length of at most `l2_norm_clip`. Each array must be `[batch, …]`. Returns the
+/// sum over the batch, and the number of clipped examples, int32.
 ///
 /// Fails if the arrays have different batch sizes.
 ///
@@ -90,7 +90,7 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
 pub struct DifferentiallyPrivateAggregate {
     /// The maximum length of the gradients of one example.
     pub l2_norm_clip: f64,
-    /// The deviation of the noise, as a multiple of that.
+    /// The deviation of the noise, as a multiple of `l2_norm_clip`.
     pub noise_multiplier: f64,
     /// The random key to begin with.
     pub key: Array,
@@ -103,9 +103,10 @@ pub struct DifferentiallyPrivateAggregateState {
     pub rng_key: Array,
 }
 
-/// The mean of per-example gradients, `[batch, …]` each, clipped example by example, with noise: of [`dpsgd`](super::dpsgd).
+/// Clips the gradients of every example, computes their mean over the batch, and adds noise, for [`dpsgd`](super::dpsgd).
+/// Each gradient must be `[batch, …]`.
 ///
-/// Comes first in a chain; the parameters, and what follows, are without the batch.
+/// Put it first in a chain. The parameters and the updates after it have no batch dimension.
 ///
 /// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
 pub fn differentially_private_aggregate(

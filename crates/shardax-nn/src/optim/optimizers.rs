@@ -1,6 +1,6 @@
 //! The usual optimizers: chains of transformations with Optax's defaults.
 //!
-//! An optimizer is a tuple. To change one of its numbers, write the chain out:
+//! An optimizer is a tuple. To change one of its numbers, write the tuple:
 //! `(ScaleByAdam { b1: 0.8, ..scale_by_adam() }, scale_by_learning_rate(1e-3))`.
 
 use shardax::prelude::{Array, ArrayLike, random};
@@ -72,7 +72,7 @@ pub type Yogi = (ScaleByYogi, ScaleByLearningRate);
 /// See [`lamb`].
 pub type Lamb = (ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate);
 
-/// Stochastic gradient descent: minus the learning rate times the gradient.
+/// Stochastic gradient descent: the update is the negative learning rate times the gradient.
 pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
     (None, scale_by_learning_rate(learning_rate))
 }
@@ -98,7 +98,7 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
     (scale_by_adam(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adam with weight decay that does not pass through its scaling. Optax's default `weight_decay` is 1e-4.
+/// Adam with weight decay that Adam does not scale. Optax's default `weight_decay` is 1e-4.
 ///
 /// Source: [Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101).
 pub fn adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamW {
@@ -132,8 +132,8 @@ pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
     (adam, add_decayed_weights(weight_decay), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adafactor: updates scaled to each parameter's size, with means of squares for rows and columns only. `None` for the
-/// learning rate leaves the size of steps to it.
+/// Adafactor: updates are scaled to each parameter's size, and means of squares are stored for rows and columns only. If the
+/// learning rate is `None`, Adafactor determines the size of steps.
 ///
 /// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
 ///
@@ -141,7 +141,7 @@ pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
 /// use shardax_nn::optim::adafactor;
 /// use shardax_nn::prelude::*;
 /// let state = TrainState::create(ones([256, 128]), adafactor(Some(0.01)))?;
-/// // A row and a column, and not the whole.
+/// // The state has a row and a column instead of a matrix.
 /// let factored = &state.opt_state.0;
 /// assert_eq!((factored.v_row.shape(), factored.v_col.shape()), (&[128][..], &[256][..]));
 /// # Ok::<(), shardax::Error>(())
@@ -199,8 +199,8 @@ pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
     (scale_by_amsgrad(), scale_by_learning_rate(learning_rate))
 }
 
-/// Stochastic gradient descent with differential privacy, of gradients of every example, `[batch, …]` each: those of
-/// `vmap(grad(loss))`. `seed` is that of the noise.
+/// Stochastic gradient descent with differential privacy. Each gradient must be `[batch, …]`, the gradients of every example,
+/// as `vmap(grad(loss))` returns them. `seed` is the seed of the noise.
 ///
 /// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
 pub fn dpsgd(
@@ -267,12 +267,12 @@ pub fn radam(learning_rate: impl Into<Schedule>) -> Radam {
     (scale_by_radam(), scale_by_learning_rate(learning_rate))
 }
 
-/// [`rmsprop`] that divides by the standard deviation, with momentum where it is given: Optax's `rmsprop(centered=True)`.
+/// [`rmsprop`] that divides by the standard deviation, with momentum if it is given, as Optax's `rmsprop(centered=True)`.
 pub fn rmsprop_centered(learning_rate: impl Into<Schedule>, momentum: Option<f64>) -> RmsPropCentered {
     (scale_by_stddev(), scale_by_learning_rate(learning_rate), momentum.map(|decay| trace(decay, false)))
 }
 
-/// [`rmsprop`] with momentum: Optax's `rmsprop(momentum=…)`.
+/// [`rmsprop`] with momentum, as Optax's `rmsprop(momentum=…)`.
 pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> RmsPropMomentum {
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 }
@@ -313,7 +313,7 @@ pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> Optimi
 /// See [`optimistic_adam`].
 pub type OptimisticAdam = (ScaleByAdam, ScaleByOptimisticGradient, ScaleByLearningRate);
 
-/// Adam with Nesterov's momentum, of descent along the gradient and its change, with weights 1: Optax's
+/// Adam with Nesterov's momentum, for descent along the gradient and its change, with weights 1, as Optax's
 /// `optimistic_adam_v2`.
 ///
 /// Source: [Daskalakis et al. 2017](https://arxiv.org/abs/1711.00141).

@@ -1,5 +1,5 @@
-//! Projections of parameters onto constraint sets: the nearest point of the set, by Euclidean distance. A tree is one
-//! vector.
+//! Projections of parameters onto constraint sets: each function returns the nearest point of the set, by Euclidean distance.
+//! All leaves of a tree form one vector.
 //!
 //! ```
 //! use shardax_nn::optim::projections::projection_simplex;
@@ -40,14 +40,13 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
         return Ok(tree.clone());
     }
     let values = concatenate(&leaves.iter().map(|x| replicated(x).ravel()).collect::<Vec<_>>(), 0);
-    // The elements that stay above zero are the largest: as many as lie above what their mean would be lowered by.
+    // The largest elements stay above zero. An element stays if it is above the amount by which all elements would be lowered.
     let sorted = values.sort_descending(0);
     let ranks = arange(1..values.size() as i32 + 1).astype(values.dtype());
     let lowered = (sorted.cumsum(0) - size) / &ranks;
     let count = sorted.greater(&lowered).astype(DType::I32).sum(..);
     let level = lowered.get(count - 1);
-    // A small change of the values does not change which of them are positive, so the gradient depends on their mean
-    // only.
+    // A small change of the values does not change which of them are positive, so the gradient depends only on their mean.
     let stays = stop_gradient(values.greater(level)).astype(values.dtype());
     let projected = &stays * (&values - ((&stays * &values).sum(..) - size) / stays.sum(..));
     split_like(&projected, tree)
@@ -60,7 +59,7 @@ pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     tree::map2(|x, p| x.sign() * p, tree.clone(), projected)
 }
 
-/// Returns the nearest tree whose absolute values sum to `size` at most, above 0.
+/// Returns the nearest tree whose absolute values sum to at most `size`, above 0.
 #[track_caller]
 pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
@@ -73,13 +72,13 @@ pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     scaled_like(size / tree_utils::norm(tree), tree)
 }
 
-/// Returns the nearest tree of length `size` at most.
+/// Returns the nearest tree of length at most `size`.
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
     scaled_like(size / maximum(square, size * size).sqrt(), tree)
 }
 
-/// A tree times a scalar, in its dtypes.
+/// Returns a tree times a scalar, in the dtypes of the tree.
 fn scaled_like<P: Tree>(factor: Array, tree: &P) -> Result<P> {
     tree_utils::cast_like(&scale(factor, tree)?, tree)
 }
@@ -99,12 +98,12 @@ pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
 }
 
-/// Returns the nearest tree whose dot product with `a` is `b` at most.
+/// Returns the nearest tree whose dot product with `a` is at most `b`.
 pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
 }
 
-/// The elements of a vector in the shapes and dtypes of a tree.
+/// Splits the elements of a vector into the shapes and dtypes of a tree.
 pub(super) fn split_like<P: Tree>(vector: &Array, tree: &P) -> Result<P> {
     let mut start = 0;
     let part = |x: Array| {

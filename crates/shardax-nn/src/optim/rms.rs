@@ -18,7 +18,7 @@ fn inverse_root(n: Array, eps: f64, eps_in_sqrt: bool) -> Array {
 pub struct ScaleByRms {
     /// The decay rate of the mean of squares.
     pub decay: f64,
-    /// Added to keep from dividing by zero.
+    /// Added to prevent a division by zero.
     pub eps: f64,
     /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
@@ -72,7 +72,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRms {
 pub struct ScaleByStddev {
     /// The decay rate of both means. Default 0.9.
     pub decay: f64,
-    /// Added to keep from dividing by zero. Default 1e-8.
+    /// Added to prevent a division by zero. Default 1e-8.
     pub eps: f64,
     /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
@@ -206,30 +206,30 @@ pub struct ScaleByFactoredRms {
     pub factored: bool,
     /// The step `t` keeps `1 - (t + 1)^-decay_rate` of the means. Default 0.8.
     pub decay_rate: f64,
-    /// Subtracted from the count of steps, as in Optax: it is for a state whose count goes on from an earlier training. Before
-    /// this step the decay is not a number. Default 0.
+    /// Subtracted from the count of steps, as in Optax, for a state whose count continues an earlier training. Before this
+    /// step, the decay is NaN. Default 0.
     pub step_offset: usize,
-    /// Arrays are factored from this size of their second largest dimension on. Default 128.
+    /// The least size of the second largest dimension at which an array is factored. Default 128.
     pub min_dim_size_to_factor: usize,
     /// Added to the squares. Default 1e-30.
     pub epsilon: f64,
 }
 
-/// The state of [`ScaleByFactoredRms`]: for each array either the means over its largest and its second largest
-/// dimension, or that of all elements; the others are zeros of shape `[1]`.
+/// The state of [`ScaleByFactoredRms`]. For each array, it contains either the means over its largest and over its second
+/// largest dimension, or a mean for each element. The unused arrays are zeros of shape `[1]`.
 #[derive(Tree, Clone, Debug)]
 pub struct FactoredState<P> {
     /// The steps taken, int32.
     pub count: Array,
     /// The means over the largest dimension.
     pub v_row: P,
-    /// The means over the second largest.
+    /// The means over the second largest dimension.
     pub v_col: P,
     /// The means of parameters that are not factored.
     pub v: P,
 }
 
-/// Divides by the root mean square of the gradients, whose means are kept for rows and columns only: Adafactor's.
+/// Divides by the root mean square of the gradients, as Adafactor does: the means are stored for rows and columns only.
 ///
 /// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
 pub fn scale_by_factored_rms() -> ScaleByFactoredRms {
@@ -237,7 +237,7 @@ pub fn scale_by_factored_rms() -> ScaleByFactoredRms {
 }
 
 impl ScaleByFactoredRms {
-    /// The second largest and the largest dimension, of an array that is factored.
+    /// Returns the second largest and the largest dimension of an array if it is factored.
     fn factored_dims(&self, shape: &[usize]) -> Option<(usize, usize)> {
         if !self.factored || shape.len() < 2 {
             return None;
@@ -263,14 +263,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
         within("scale_by_factored_rms", "decay_rate", self.decay_rate, NOT_NEGATIVE)?;
         within("scale_by_factored_rms", "epsilon", self.epsilon, NOT_NEGATIVE)?;
         let unused = |p: &Array| zeros_dtype([1], wide_dtype(p.dtype()));
-        let with = |made: &dyn Fn(&Array, Option<(usize, usize)>) -> Array| {
-            tree::map(|p| made(&p, self.factored_dims(p.shape())), params.clone())
+        let create = |create_one: &dyn Fn(&Array, Option<(usize, usize)>) -> Array| {
+            tree::map(|p| create_one(&p, self.factored_dims(p.shape())), params.clone())
         };
         Ok(FactoredState {
             count: count(),
-            v_row: with(&|p, dims| dims.map_or_else(|| unused(p), |(_, d0)| zeros_without(p, d0)))?,
-            v_col: with(&|p, dims| dims.map_or_else(|| unused(p), |(d1, _)| zeros_without(p, d1)))?,
-            v: with(&|p, dims| if dims.is_some() { unused(p) } else { zeros_dtype(p.shape(), wide_dtype(p.dtype())) })?,
+            v_row: create(&|p, dims| dims.map_or_else(|| unused(p), |(_, d0)| zeros_without(p, d0)))?,
+            v_col: create(&|p, dims| dims.map_or_else(|| unused(p), |(d1, _)| zeros_without(p, d1)))?,
+            v: create(&|p, dims| {
+                if dims.is_some() { unused(p) } else { zeros_dtype(p.shape(), wide_dtype(p.dtype())) }
+            })?,
         })
     }
 
@@ -280,21 +282,21 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
             let decay = 1 - power(step, -self.decay_rate);
             let average = |old: Array, new: Array, p: &Array| (&decay * old + (1 - &decay) * new).astype(p.dtype());
             let square = |g: &Array| abs_sq(g) + self.epsilon;
-            // The mean over one of the two dimensions of what is factored; the old zeros of what is not.
-            let mean_over = |which: fn((usize, usize)) -> usize, old: P| {
+            // The means of arrays that are factored over one of the two dimensions; the unused zeros of the other arrays.
+            let mean_over = |dim: fn((usize, usize)) -> usize, old: P| {
                 let mean = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
-                    Some(dims) => average(old, square(&g).mean(which(dims) as i32), &p),
+                    Some(dims) => average(old, square(&g).mean(dim(dims) as i32), &p),
                     None => old,
                 };
                 tree::map3(mean, grads.clone(), old, params.clone())
             };
             let v_row = mean_over(|(_, d0)| d0, state.v_row)?;
             let v_col = mean_over(|(d1, _)| d1, state.v_col)?;
-            let whole = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
+            let mean_of_elements = |g: Array, old: Array, p: Array| match self.factored_dims(p.shape()) {
                 Some(_) => old,
                 None => average(old, square(&g), &p),
             };
-            let v = tree::map3(whole, grads.clone(), state.v, params.clone())?;
+            let v = tree::map3(mean_of_elements, grads.clone(), state.v, params.clone())?;
 
             let rows = tree::map3(
                 |g, row, p| match self.factored_dims(p.shape()) {
@@ -328,7 +330,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
 pub struct ScaleBySm3 {
     /// The decay rate of the mean of the updates. Default 0.9.
     pub b1: f64,
-    /// The decay rate of the largest squares; 1 for their sum. Default 1.
+    /// The decay rate of the largest squares. With 1, they are summed. Default 1.
     pub b2: f64,
     /// Added inside of the square root. Default 1e-8.
     pub eps: f64,
@@ -337,13 +339,13 @@ pub struct ScaleBySm3 {
 /// The state of [`ScaleBySm3`].
 #[derive(Tree, Clone, Debug)]
 pub struct Sm3State<P> {
-    /// For each array, in order, and each of its dimensions the largest accumulated squares along it.
+    /// The largest accumulated squares along each dimension of each array, in order.
     pub mu: Vec<Vec<Array>>,
     /// The mean of the updates.
     pub nu: P,
 }
 
-/// Divides by the root of accumulated squares, of which only the largest along each dimension are kept.
+/// Divides by the root of accumulated squares. Only the largest squares along each dimension are stored.
 ///
 /// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
 pub fn scale_by_sm3() -> ScaleBySm3 {
@@ -364,17 +366,18 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
-            let new = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
+            let new_weight = if self.b2 == 1.0 { 1.0 } else { 1.0 - self.b2 };
             let mut largest = state.mu.into_iter();
             let mut mu = Vec::new();
             let scaled = |g: Array| {
                 let rank = g.ndim();
-                let others = |d: usize| -> Vec<i32> { (0..rank).filter(|&o| o != d).map(|o| o as i32).collect() };
-                let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&others(d)[..]) };
+                let dims_except =
+                    |d: usize| -> Vec<i32> { (0..rank).filter(|&other| other != d).map(|dim| dim as i32).collect() };
+                let spread = |(d, v): (usize, Array)| if rank < 2 { v } else { v.expand_dims(&dims_except(d)[..]) };
                 let spread = largest.next().unwrap_or_default().into_iter().enumerate().map(spread);
                 let before = spread.reduce(minimum).unwrap_or_else(|| zeros_like(&g));
-                let sum = new * g.square() + self.b2 * before;
-                mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&others(d)[..]) }).collect());
+                let sum = new_weight * g.square() + self.b2 * before;
+                mu.push((0..rank).map(|d| if rank < 2 { sum.clone() } else { sum.max(&dims_except(d)[..]) }).collect());
                 &g * where_(sum.greater(0), (&sum + self.eps).rsqrt(), 0)
             };
             let scaled = tree::map(scaled, grads)?;

@@ -10,7 +10,7 @@ use crate::check::positive;
 pub struct Sam<T, A> {
     /// The optimizer of the parameters.
     pub optimizer: T,
-    /// The optimizer that finds the worst point: its updates are applied with the sign flipped.
+    /// The optimizer that finds the worst point. The signs of its updates are flipped.
     pub adv_optimizer: A,
     /// The number of calls per step. Default 2.
     pub sync_period: usize,
@@ -21,18 +21,18 @@ pub struct Sam<T, A> {
 /// The state of [`Sam`].
 #[derive(Tree, Clone, Debug)]
 pub struct SamState<P, S, A> {
-    /// Calls since the last step, int32.
+    /// The calls since the last step, int32.
     pub steps_since_sync: Array,
     /// The state of the optimizer.
     pub opt_state: S,
     /// The state of `adv_optimizer`.
     pub adv_state: A,
-    /// The parameters that are searched around.
+    /// The parameters around which the worst point is searched.
     pub cache: P,
 }
 
-/// Applies the optimizer to the gradients of the worst point nearby, found by `adv_optimizer`. The first of two calls
-/// moves the parameters there. The second moves them back and makes the step.
+/// Applies the optimizer to the gradients at the worst point nearby, which `adv_optimizer` finds. The first of two calls
+/// moves the parameters to this point. The second call moves them back and makes the step.
 ///
 /// Source: [Foret et al. 2020](https://arxiv.org/abs/2010.01412).
 ///
@@ -78,12 +78,12 @@ impl<P: Tree, T: GradientTransformation<P>, A: GradientTransformation<P>> Gradie
         let (step, opt_next) = self.optimizer.update(grads, opt_state.clone(), &cache)?;
         let step = tree::map3(|c, p, u| c - p + u, cache.clone(), params.clone(), step)?;
         let adv_after = if self.reset_state { self.adv_optimizer.init(params)? } else { adv_state };
-        let next = SamState {
+        let state = SamState {
             steps_since_sync: where_(&last, 0, steps_since_sync + 1),
             opt_state: pick(&last, opt_next, opt_state)?,
             adv_state: pick(&last, adv_after, adv_next)?,
             cache: pick(&first, params.clone(), cache)?,
         };
-        Ok((pick(&last, step, away)?, next))
+        Ok((pick(&last, step, away)?, state))
     }
 }

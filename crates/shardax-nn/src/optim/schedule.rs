@@ -8,8 +8,8 @@ use super::{ScheduleState, count, safe_increment};
 use crate::check::{FINITE, NOT_NEGATIVE, positive, require, value_error, within};
 use crate::shared::Shared;
 
-/// A number for each step, such as a learning rate. Plain numbers are constant schedules, and so are arrays, which can
-/// change without a new program.
+/// A number for each step, such as a learning rate. Plain numbers are constant schedules. Arrays are constant schedules, too,
+/// and you can change them without recompilation.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 pub enum Schedule {
     /// See [`constant_schedule`].
     Constant { value: f64 },
-    /// A constant that is data: a scalar.
+    /// A constant that is an array, a scalar.
     Value { value: Array },
     /// See [`polynomial_schedule`].
     Polynomial { init_value: f64, end_value: f64, power: f64, transition_steps: usize, transition_begin: usize },
@@ -52,24 +52,24 @@ pub enum Schedule {
 /// The interpolation of [`piecewise_interpolate_schedule`] between two values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interpolate {
-    /// Along a line.
+    /// Linear interpolation.
     Linear,
-    /// Along half a period of a cosine.
+    /// Interpolation by half a period of a cosine.
     Cosine,
 }
 
 /// See [`exponential_decay`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ExponentialDecay {
-    /// The number at the beginning.
+    /// The number at the first step.
     pub init_value: f64,
-    /// The number of steps per factor `decay_rate`; 0 for a constant.
+    /// The number of steps in which the number is multiplied by `decay_rate`. With 0, it is constant.
     pub transition_steps: usize,
-    /// The decay factor; 0 for a constant.
+    /// The decay factor. With 0, the number is constant.
     pub decay_rate: f64,
     /// The step at which the decay begins. Default 0.
     pub transition_begin: usize,
-    /// Decays once in `transition_steps` instead of a little every step. Default false.
+    /// Decays once in `transition_steps` instead of in every step. Default false.
     pub staircase: bool,
     /// The bound of the decay. Default none.
     pub end_value: Option<f64>,
@@ -109,22 +109,22 @@ impl From<ExponentialDecay> for Schedule {
     }
 }
 
-/// Returns the same number at every step.
+/// Creates a schedule with the same number at every step.
 pub fn constant_schedule(value: f64) -> Schedule {
     Schedule::Constant { value }
 }
 
-/// From `init_value` to `end_value` in `transition_steps` equal steps.
+/// Changes from `init_value` to `end_value` in `transition_steps` equal steps.
 pub fn linear_schedule(init_value: f64, end_value: f64, transition_steps: usize) -> Schedule {
     polynomial_schedule(init_value, end_value, 1.0, transition_steps)
 }
 
-/// From `init_value` to `end_value` as a power of the steps that remain.
+/// Changes from `init_value` to `end_value` as a power of the number of steps that remain.
 pub fn polynomial_schedule(init_value: f64, end_value: f64, power: f64, transition_steps: usize) -> Schedule {
     Schedule::Polynomial { init_value, end_value, power, transition_steps, transition_begin: 0 }
 }
 
-/// `init_value * decay_rate^(step / transition_steps)`.
+/// Computes `init_value * decay_rate^(step / transition_steps)`.
 pub fn exponential_decay(init_value: f64, transition_steps: usize, decay_rate: f64) -> ExponentialDecay {
     ExponentialDecay {
         init_value,
@@ -136,25 +136,25 @@ pub fn exponential_decay(init_value: f64, transition_steps: usize, decay_rate: f
     }
 }
 
-/// From `init_value` to `alpha * init_value` in `decay_steps`, as half a period of a cosine.
+/// Decays from `init_value` to `alpha * init_value` in `decay_steps`, along half a period of a cosine.
 ///
 /// Source: [Loshchilov and Hutter 2016](https://arxiv.org/abs/1608.03983).
 pub fn cosine_decay_schedule(init_value: f64, decay_steps: usize, alpha: f64) -> Schedule {
     Schedule::Cosine { init_value, decay_steps, alpha, exponent: 1.0 }
 }
 
-/// `init_value`, multiplied by each scale from its step on.
+/// Begins with `init_value`, and multiplies it by each scale at the step of the scale.
 pub fn piecewise_constant_schedule(init_value: f64, boundaries_and_scales: impl Into<Vec<(usize, f64)>>) -> Schedule {
     Schedule::PiecewiseConstant { init_value, boundaries_and_scales: boundaries_and_scales.into() }
 }
 
-/// The first schedule until the first boundary, then the second, whose steps count from there, and so on.
+/// Uses the first schedule until the first boundary, then the second, and so on. The steps of each count from its boundary.
 pub fn join_schedules(schedules: impl Into<Vec<Schedule>>, boundaries: impl Into<Vec<usize>>) -> Schedule {
     Schedule::Join { schedules: schedules.into(), boundaries: boundaries.into() }
 }
 
-/// From `init_value` up to `peak_value` in `warmup_steps`, then down to `end_value` as a cosine, until `decay_steps`,
-/// which includes the warmup.
+/// Increases from `init_value` to `peak_value` in `warmup_steps`, then decreases to `end_value` along a cosine until step
+/// `decay_steps`, which includes the warmup.
 pub fn warmup_cosine_decay_schedule(
     init_value: f64,
     peak_value: f64,
@@ -172,18 +172,18 @@ pub fn warmup_cosine_decay_schedule(
     )
 }
 
-/// From `init_value` up to the decay's first value in `warmup_steps`, then the decay.
+/// Increases from `init_value` to the first value of the decay in `warmup_steps`, then decays.
 pub fn warmup_exponential_decay_schedule(init_value: f64, warmup_steps: usize, decay: ExponentialDecay) -> Schedule {
     join_schedules([linear_schedule(init_value, decay.init_value, warmup_steps), decay.into()], [warmup_steps])
 }
 
-/// From `init_value` up to `peak_value` in `warmup_steps`, then that.
+/// Increases from `init_value` to `peak_value` in `warmup_steps`, then stays at `peak_value`.
 pub fn warmup_constant_schedule(init_value: f64, peak_value: f64, warmup_steps: usize) -> Schedule {
     linear_schedule(init_value, peak_value, warmup_steps)
 }
 
-/// From each boundary's value to the next, along lines or cosines; a boundary's value is the one before times its scale,
-/// and the first is `init_value`, at step 0.
+/// Interpolates between the values at boundaries, along lines or cosines. The value at a boundary is the value at the boundary
+/// before it times its scale. The value at step 0 is `init_value`.
 pub fn piecewise_interpolate_schedule(
     interpolate_type: Interpolate,
     init_value: f64,
@@ -218,30 +218,30 @@ impl Default for OnecycleOptions {
 }
 
 impl OnecycleOptions {
-    /// The defaults, which are Optax's.
+    /// Creates options with the defaults of Optax.
     pub fn new() -> Self {
         OnecycleOptions::default()
     }
 
-    /// The share of the steps until the peak. Default 0.3.
+    /// Sets the fraction of the steps before the peak. Default 0.3.
     pub fn pct_start(mut self, share: f64) -> Self {
         self.pct_start = share;
         self
     }
 
-    /// The share of the steps until a linear cycle is back at its start. Default 0.85.
+    /// Sets the fraction of the steps after which a linear cycle returns to its first value. Default 0.85.
     pub fn pct_final(mut self, share: f64) -> Self {
         self.pct_final = share;
         self
     }
 
-    /// The peak over the first value. Default 25.
+    /// Sets the ratio of the peak to the first value. Default 25.
     pub fn div_factor(mut self, factor: f64) -> Self {
         self.div_factor = factor;
         self
     }
 
-    /// The first value over the last. Default 10,000.
+    /// Sets the ratio of the first value to the last. Default 10,000.
     pub fn final_div_factor(mut self, factor: f64) -> Self {
         self.final_div_factor = factor;
         self
@@ -249,39 +249,43 @@ impl OnecycleOptions {
 
     /// See [`linear_onecycle_schedule`].
     pub fn linear_onecycle_schedule(self, transition_steps: usize, peak_value: f64) -> Schedule {
-        let at = |share: f64| (share * transition_steps as f64) as usize;
-        let down = (at(self.pct_final), 1.0 / self.div_factor);
-        let scales = [(at(self.pct_start), self.div_factor), down, (transition_steps, 1.0 / self.final_div_factor)];
+        let step_at = |fraction: f64| (fraction * transition_steps as f64) as usize;
+        let scales = [
+            (step_at(self.pct_start), self.div_factor),
+            (step_at(self.pct_final), 1.0 / self.div_factor),
+            (transition_steps, 1.0 / self.final_div_factor),
+        ];
         piecewise_interpolate_schedule(Interpolate::Linear, peak_value / self.div_factor, scales)
     }
 
     /// See [`cosine_onecycle_schedule`].
     pub fn cosine_onecycle_schedule(self, transition_steps: usize, peak_value: f64) -> Schedule {
-        let first = (self.pct_start * transition_steps as f64) as usize;
-        let last = 1.0 / (self.div_factor * self.final_div_factor);
-        let scales = [(first, self.div_factor), (transition_steps, last)];
+        let peak_step = (self.pct_start * transition_steps as f64) as usize;
+        let last_scale = 1.0 / (self.div_factor * self.final_div_factor);
+        let scales = [(peak_step, self.div_factor), (transition_steps, last_scale)];
         piecewise_interpolate_schedule(Interpolate::Cosine, peak_value / self.div_factor, scales)
     }
 }
 
-/// One cycle in lines: up to `peak_value` in 0.3 of `transition_steps`, back down until 0.85 of them, and then to
-/// 1/10000 of that, with Optax's defaults, which begin at 1/25 of the peak. [`OnecycleOptions`] has others.
+/// One linear cycle with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value` in 0.3 of
+/// `transition_steps`, returns to the first value at 0.85 of the steps, and then decreases to 1/10000 of the first value.
+/// [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
     OnecycleOptions::new().linear_onecycle_schedule(transition_steps, peak_value)
 }
 
-/// One cycle in cosines: up to `peak_value` in 0.3 of `transition_steps`, and down to 1/250000 of it, with Optax's
-/// defaults, which begin at 1/25 of the peak. [`OnecycleOptions`] has others.
+/// One cycle along cosines with Optax's defaults. It begins at 1/25 of `peak_value`, increases to `peak_value` in 0.3 of
+/// `transition_steps`, and decreases to 1/250000 of the peak. [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
 pub fn cosine_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
     OnecycleOptions::new().cosine_onecycle_schedule(transition_steps, peak_value)
 }
 
-/// Cosine decays with warm restarts: each is the arguments of a [`warmup_cosine_decay_schedule`], and lasts its
-/// `decay_steps`.
+/// Cosine decays with warm restarts. Each item contains the arguments of a [`warmup_cosine_decay_schedule`], which takes
+/// `decay_steps` steps.
 ///
 /// Source: [Loshchilov and Hutter 2016](https://arxiv.org/abs/1608.03983).
 ///
@@ -305,7 +309,7 @@ pub fn sgdr_schedule(cosine_kwargs: impl IntoIterator<Item = (f64, f64, usize, u
 }
 
 impl Schedule {
-    /// Checks that there is a value at every step; `name` is the schedule's use.
+    /// Checks that there is a value at every step. `name` is the use of the schedule.
     #[track_caller]
     pub(crate) fn check(&self, name: &str) -> Result<()> {
         match self {
@@ -360,14 +364,15 @@ impl Schedule {
         matches!(self, Schedule::Constant { .. } | Schedule::Value { .. })
     }
 
-    /// Returns the state before the first step, for the use `name`.
+    /// Returns the state before the first step. `name` is the use of the schedule.
     #[track_caller]
     pub(super) fn start(&self, name: &str) -> Result<ScheduleState> {
         self.check(name)?;
         Ok(ScheduleState { count: (!self.is_constant()).then(count) })
     }
 
-    /// Returns the number of this step, in `dtype`, or weakly typed if it is a plain number, and the next state.
+    /// Returns the number of this step and the next state. The number has this dtype, or is weakly typed if the schedule is a
+    /// plain number.
     pub(super) fn step(&self, state: ScheduleState, dtype: DType) -> (Array, ScheduleState) {
         match self {
             Schedule::Constant { value } => (value.into_array(), state),
@@ -381,19 +386,21 @@ impl Schedule {
 
     /// Creates a schedule from any function of the step, an int32 scalar.
     ///
-    /// Programs are compiled again for every `Schedule` created this way: create it once.
+    /// Create it once, because programs are compiled again for every `Schedule` that is created this way.
     pub fn function(f: impl Fn(&Array) -> Array + Send + Sync + 'static) -> Self {
         Schedule::Function(ScheduleFn(Shared(Arc::new(f))))
     }
 
-    /// Returns the number at a step, which counts from 0: a scalar of the default dtype, float32. Numbers that are not finite, a cosine over
-    /// no steps, negative scales, and joined schedules without a boundary between two are an error.
+    /// Returns the number at a step, a scalar of the default dtype, float32. Steps count from 0.
+    ///
+    /// Fails if a number is not finite, if a cosine has no steps, if a scale is negative, or if there is no boundary between
+    /// two joined schedules.
     #[track_caller]
     pub fn at(&self, step: impl ArrayLike) -> Array {
         self.at_in(&step.into_array(), zeros(()).dtype())
     }
 
-    /// Returns the number at a step, computed in `dtype`, float32 or float64.
+    /// Returns the number at a step, computed in `dtype`, which must be float32 or float64.
     #[track_caller]
     pub(super) fn at_in(&self, step: &Array, dtype: DType) -> Array {
         require!(&zeros(()), self.check("schedule"));
@@ -407,9 +414,9 @@ impl Schedule {
                     return constant(init_value);
                 }
                 let done = (step - transition_begin).clip(0, transition_steps).astype(dtype);
-                let left = 1 - done / transition_steps;
-                let left = if exponent == 1.0 { left } else { power(left, exponent) };
-                left * (init_value - end_value) + end_value
+                let remaining = 1 - done / transition_steps;
+                let remaining = if exponent == 1.0 { remaining } else { power(remaining, exponent) };
+                remaining * (init_value - end_value) + end_value
             }
             Schedule::Exponential(decay) => decay.at_in(step, dtype),
             &Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
@@ -424,21 +431,22 @@ impl Schedule {
                 })
             }
             Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales } => {
-                let (mut start, mut value, mut found) = (0, constant(*init_value), constant(0.0));
+                let (mut start, mut value, mut interpolated) = (0, constant(*init_value), constant(0.0));
                 for &(end, scale) in boundaries_and_scales {
-                    let next = &value * scale;
+                    let end_value = &value * scale;
+                    // At least 1, because two boundaries can be at the same step.
                     let done = (step - start).astype(dtype) / end.saturating_sub(start).max(1);
                     let between = match interpolate_type {
-                        Interpolate::Linear => (&next - &value) * done + &value,
+                        Interpolate::Linear => (&end_value - &value) * done + &value,
                         Interpolate::Cosine => {
-                            &next + (&value - &next) / 2.0 * ((done * std::f64::consts::PI).cos() + 1)
+                            &end_value + (&value - &end_value) / 2.0 * ((done * std::f64::consts::PI).cos() + 1)
                         }
                     };
-                    let here = step.greater_equal(start) & step.less(end);
-                    found = where_(here, between, found);
-                    (start, value) = (end, next);
+                    let is_between = step.greater_equal(start) & step.less(end);
+                    interpolated = where_(is_between, between, interpolated);
+                    (start, value) = (end, end_value);
                 }
-                where_(step.greater_equal(start), value, found)
+                where_(step.greater_equal(start), value, interpolated)
             }
             Schedule::Join { schedules, boundaries } => {
                 let first = schedules.first().map_or_else(|| constant(0.0), |s| s.at_in(step, dtype));

@@ -16,11 +16,11 @@ pub struct ScheduleFree<T> {
     pub base_optimizer: T,
     /// Its learning rate.
     pub learning_rate: Schedule,
-    /// The weight of the average in the point at which gradients are taken. Default 0.9.
+    /// The weight of the average in the point at which gradients are computed. Default 0.9.
     pub b1: f64,
     /// The exponent of an iterate's weight, a power of the largest learning rate so far. Default 2.
     pub weight_lr_power: f64,
-    /// The dtype of the iterates. Default: that of the parameters, float32 at least.
+    /// The dtype of the iterates. Default: the dtype of the parameters, float32 at least.
     #[tree(static)]
     pub state_dtype: Option<DType>,
 }
@@ -42,8 +42,8 @@ pub struct ScheduleFreeState<P, S> {
     pub z: P,
 }
 
-/// Trains without a schedule: gradients are taken between the iterates and their average. [`schedule_free_eval_params`]
-/// returns the average, for evaluation.
+/// Trains without a schedule: gradients are computed between the iterates and their average.
+/// [`schedule_free_eval_params`] returns the average, for evaluation.
 ///
 /// Source: [Defazio et al. 2024](https://arxiv.org/abs/2405.15682).
 pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -> ScheduleFree<T> {
@@ -98,20 +98,20 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Schedu
         let weight = power(&max_lr, self.weight_lr_power);
         let weight_sum = &state.weight_sum + &weight;
         let share = &weight / &weight_sum;
-        // 0 / 0, before the learning rate has left 0, is 0.
+        // The share is 0 / 0 while the learning rate is 0.
         let share = where_(share.isnan() & !(weight.isnan() | weight_sum.isnan()), 0, share);
         in_wide_dtypes(grads, params, |grads, params| {
             let (updates, base_optimizer_state) =
                 self.base_optimizer.update(grads, state.base_optimizer_state, params)?;
             let z = apply_updates(state.z.clone(), updates)?;
-            let before = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
+            let old_mean = tree::map2(|y, z| (y - (1.0 - self.b1) * z) / self.b1, params.clone(), state.z)?;
             let mean = |x: Array, z: Array| {
                 let share = share.astype(z.dtype());
                 (1 - &share) * x + share * z
             };
-            let mean = tree::map2(mean, before, z.clone())?;
-            let next = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
-            let updates = tree_utils::sub(&next, params)?;
+            let mean = tree::map2(mean, old_mean, z.clone())?;
+            let new_params = tree::map2(|x, z| self.b1 * x + (1.0 - self.b1) * z, mean, z.clone())?;
+            let updates = tree_utils::sub(&new_params, params)?;
             let step_count = safe_increment(state.step_count);
             Ok((updates, ScheduleFreeState { b1: state.b1, weight_sum, step_count, max_lr, base_optimizer_state, z }))
         })
@@ -123,7 +123,7 @@ pub type ScheduleFreeSgd = ScheduleFree<(Option<AddDecayedWeights>, ScaleByLearn
 /// See [`schedule_free_adamw`].
 pub type ScheduleFreeAdamW = ScheduleFree<(ScaleByRms, AddDecayedWeights, ScaleByLearningRate)>;
 
-/// [`schedule_free`] stochastic gradient descent. For a warmup give a
+/// [`schedule_free`] stochastic gradient descent. For a warmup, use a
 /// [`warmup_constant_schedule`](super::warmup_constant_schedule).
 ///
 /// ```

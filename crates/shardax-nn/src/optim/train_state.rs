@@ -15,7 +15,7 @@ use crate::{Filter, Module, State};
 
 use super::{GradientTransformation, apply_updates, count, safe_increment};
 
-/// The state of training: step, parameters, optimizer and its state. A tree, whose methods return a new one.
+/// The state of training: step, parameters, optimizer, and optimizer state. It is a tree, and its methods return a new one.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -28,7 +28,7 @@ use super::{GradientTransformation, apply_updates, count, safe_increment};
 #[derive(Tree, Clone, Debug)]
 #[must_use = "a state is immutable: its methods return the next one"]
 pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
-    /// The updates made, int32.
+    /// The number of updates so far, int32.
     pub step: Array,
     /// The parameters.
     pub params: P,
@@ -41,18 +41,18 @@ pub struct TrainState<P: Tree, T: GradientTransformation<P>> {
 impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
     /// Returns the state before the first step.
     ///
-    /// Fails if a number of the optimizer is out of its range, or if some variables are not parameters, which an
-    /// optimizer must not update: use [`Optimizer`] for such models.
+    /// Fails if a number of the optimizer is out of its range, or if some variables are not parameters, because an optimizer
+    /// must not update them. Use [`Optimizer`] for such models.
     #[track_caller]
     pub fn create(params: P, tx: T) -> Result<Self> {
         let infos = tree::structure(&params).leaf_infos();
         if let Some((leaf, kind)) =
             infos.iter().find_map(|leaf| Some((leaf, leaf.kind.filter(|k| *k != kind::Param::NAME)?)))
         {
-            let what =
+            let message =
                 format!("TrainState: {} is a {kind}, not a parameter; the optimizer would move it", key(&leaf.path));
-            return Err(Error::new(ErrorKind::Value, what)
-                .help("use `Optimizer`, which moves parameters alone")
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("use `Optimizer::new(model, tx)`, which only updates parameters")
                 .at(std::panic::Location::caller()));
         }
         let opt_state = tx.init(&params)?;
@@ -67,12 +67,12 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
     }
 }
 
-/// A model together with its optimizer, updated in place: the form of Flax NNX. A tree, like [`TrainState`].
+/// A model together with its optimizer, updated in place, as in Flax NNX. It is a tree, like [`TrainState`].
 ///
-/// The optimizer updates the variables that a [`Filter`] selects, by default [`Param`](crate::Param)s, and has a state
-/// for them alone. Statistics, caches and frozen weights are left to the program.
+/// The optimizer updates the variables that a [`Filter`] selects, by default [`Param`](crate::Param)s, and has a state only
+/// for them. Your program must update statistics, caches and other variables.
 ///
-/// Its type names the model alone: the optimizer and its state are stored as trees of any type, [`Flat`].
+/// Only the model is part of the type. The optimizer and its state are stored as trees of any type, [`Flat`].
 /// `optimizer.opt_state.build::<S>()` reads the state as an `S`, and `Flat::of(&state)` replaces it.
 ///
 /// ```
@@ -85,7 +85,7 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 /// optimizer.update(grads)?;
 /// assert!(loss(optimizer.model.clone()).item::<f32>()? < before);
 ///
-/// // The bias alone.
+/// // Only the bias.
 /// let mut optimizer = Optimizer::wrt(optimizer.model, adam(1e-3), "bias")?;
 /// let model = optimizer.model.clone();
 /// let of_bias = |bias: ModuleState| -> Result<Array> { Ok(loss(model.with_state(&bias)?)) };
@@ -95,7 +95,7 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 /// ```
 #[derive(Tree, Clone, Debug)]
 pub struct Optimizer<M: Tree> {
-    /// The updates made, int32.
+    /// The number of updates so far, int32.
     pub step: Array,
     /// The model, with all of its variables.
     pub model: M,
@@ -172,7 +172,7 @@ impl Gradients for State {
     }
 }
 
-/// A loss, alone or with auxiliary outputs; each also as a [`Result`].
+/// A loss, or a pair of a loss and auxiliary outputs, or a [`Result`] of one of them.
 pub trait Loss {
     /// The loss, or the pair.
     type Value;
@@ -226,14 +226,14 @@ impl<L: Loss> Loss for Result<L> {
 }
 
 impl<M: Module> Optimizer<M> {
-    /// The optimizer of the parameters of `model`, before the first step. Fails when a number of it is out of its range.
+    /// Creates the optimizer of the parameters of `model`. Fails if a number of the optimizer is out of its range.
     #[track_caller]
     pub fn new(model: M, tx: impl GradientTransformation<State> + 'static) -> Result<Self> {
         Optimizer::wrt(model, tx, Filter::of::<kind::Param>())
     }
 
-    /// Creates the optimizer of the variables that a filter selects. Also fails if it selects none, for example by a
-    /// misspelled path: nothing would be trained.
+    /// Creates the optimizer of the variables that a filter selects. Also fails if it selects none, for example because a path
+    /// is misspelled: nothing would be trained.
     #[track_caller]
     pub fn wrt<T: GradientTransformation<State> + 'static>(model: M, tx: T, wrt: impl Into<Filter>) -> Result<Self> {
         let wrt = wrt.into();
@@ -244,12 +244,12 @@ impl<M: Module> Optimizer<M> {
                 |leaf: &LeafInfo| format!("{} ({})", key(&leaf.path), leaf.kind.unwrap_or(kind::Param::NAME));
             let some: Vec<String> = infos.iter().take(4).map(variable).collect();
             let more = if infos.len() > 4 { ", …" } else { "" };
-            let what = format!(
+            let message = format!(
                 "Optimizer: no variable of the model matches {wrt:?}; it has {}{more}",
                 if some.is_empty() { "none".to_owned() } else { some.join(", ") }
             );
-            return Err(Error::new(ErrorKind::Value, what)
-                .help("the filter is a kind, as `Filter::of::<Param>()`, or a pattern of key paths, as `**.kernel`")
+            return Err(Error::new(ErrorKind::Value, message)
+                .help("select variables by kind, as `Filter::of::<Param>()`, or by a pattern of key paths, as `**.kernel`")
                 .at(std::panic::Location::caller()));
         }
         let opt_state = Flat::of(&tx.init(&params)?);
@@ -263,18 +263,18 @@ impl<M: Module> Optimizer<M> {
         })
     }
 
-    /// Returns the variables that it updates.
+    /// Returns the variables that the optimizer updates.
     pub fn params(&self) -> State {
         self.model.state_of(&self.wrt)
     }
 
-    /// Returns the loss and the gradients of the variables that it updates, and stores the loss's changes of the
-    /// model's other variables: running statistics, keys, caches, and variables that are
+    /// Returns the loss and the gradients of the variables that the optimizer updates. Also stores the changes that the loss
+    /// makes to the other variables of the model: running statistics, keys, caches, and variables that are
     /// [overwritten with their gradients](crate::OverwriteWithGradient).
     ///
-    /// The gradients may be averaged over devices before [`update`](Optimizer::update);
-    /// [`minimize`](Optimizer::minimize) does both. Fails as [`value_and_grad`](shardax::value_and_grad) does; then the
-    /// model stays as it was.
+    /// You can average the gradients over devices before [`update`](Optimizer::update).
+    /// [`minimize`](Optimizer::minimize) calls both methods. Fails as [`value_and_grad`](shardax::value_and_grad) does; the
+    /// model does not change then.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -288,28 +288,28 @@ impl<M: Module> Optimizer<M> {
     #[track_caller]
     pub fn value_and_grad<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<(L::Value, State)> {
         let overwritten = Filter::of::<kind::OverwriteWithGradient>() & !self.wrt.clone();
-        let all = self.wrt.clone() | overwritten.clone();
-        let of_variables = |variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
+        let differentiated = self.wrt.clone() | overwritten.clone();
+        let loss_of_variables = |variables: Vec<State>| -> Result<(Array, (L::Aux, State))> {
             let mut model = self.model.with_state(&variables[0])?.with_state(&variables[1])?;
             let (loss, aux) = loss(&mut model).into_loss()?;
-            Ok((loss, (aux, model.state_of(!all.clone()))))
+            Ok((loss, (aux, model.state_of(!differentiated.clone()))))
         };
         let variables = vec![self.params(), self.model.state_of(overwritten)];
-        let ((value, (aux, rest)), mut grads) = value_and_grad(of_variables).has_aux().call(variables)?;
+        let ((value, (aux, rest)), mut grads) = value_and_grad(loss_of_variables).has_aux().call(variables)?;
         self.model.update(&rest)?;
-        // The second of both.
-        if let Some(next) = grads.pop() {
-            self.model.update(&next)?;
+        // The last gradients are the new values of the overwritten variables.
+        if let Some(new_values) = grads.pop() {
+            self.model.update(&new_values)?;
         }
         let grads = grads.pop().unwrap_or_default();
         Ok((L::value(value, aux), grads))
     }
 
-    /// Takes one training step: updates the variables with the gradients of `loss`, and stores the loss's changes of
-    /// the model's other variables. Returns the loss.
+    /// Makes one training step: updates the variables with the gradients of `loss`, and stores the changes that the loss
+    /// makes to the other variables of the model. Returns the loss.
     ///
-    /// The loss returns a scalar, or a pair of it and auxiliary outputs. On failure the optimizer may have the model's
-    /// new statistics without the new parameters.
+    /// The loss returns a scalar, or a pair of a scalar and auxiliary outputs. If the step fails, the model may have new
+    /// statistics but not the new parameters.
     ///
     /// ```
     /// use shardax_nn::prelude::*;
@@ -332,9 +332,9 @@ impl<M: Module> Optimizer<M> {
         Ok(value)
     }
 
-    /// Updates the model, and the state, in place. On failure both stay as they were.
+    /// Updates the model and the state in place. If the update fails, both do not change.
     ///
-    /// Fails when the gradients are not those of the variables that it moves.
+    /// Fails if the gradients are not the gradients of the variables that the optimizer updates.
     #[track_caller]
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
         let (params, grads) = (self.params(), grads.of(&self.wrt));
@@ -351,12 +351,12 @@ impl<M: Module> Optimizer<M> {
 #[track_caller]
 fn same_keys(grads: &State, params: &State) -> Result<()> {
     let missing = params.keys().find(|key| !grads.contains_key(key)).map(|key| format!("no gradient of {key}"));
-    let unknown = || {
+    let unknown = || -> Option<String> {
         let key = grads.keys().find(|key| !params.contains_key(key))?;
         Some(format!("a gradient of {key}, which the optimizer does not move"))
     };
-    let Some(what) = missing.or_else(unknown) else { return Ok(()) };
-    Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {what}"))
-        .help("give the gradients of `optimizer.params()`, or those of the whole model")
+    let Some(difference) = missing.or_else(unknown) else { return Ok(()) };
+    Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {difference}"))
+        .help("pass the gradients of `optimizer.params()`, or the gradients of the whole model")
         .at(std::panic::Location::caller()))
 }

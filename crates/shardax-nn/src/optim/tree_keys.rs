@@ -42,17 +42,17 @@ pub fn get<T: Tree>(tree: &T, key: &str) -> Result<Array> {
         0 => Err(missing(tree, key)),
         _ => {
             let paths: Vec<String> = found.into_iter().map(|(path, _)| path).collect();
-            let what = format!("found multiple values for {key:?} in the tree: {}", paths.join(", "));
-            Err(Error::new(ErrorKind::Value, what)
-                .help("`get_all_with_path` returns all, and a field of the state one"))
+            let message = format!("found multiple values for {key:?} in the tree: {}", paths.join(", "));
+            Err(Error::new(ErrorKind::Value, message)
+                .help("call `get_all_with_path` for all values, or read the field of the state for one"))
         }
     }
 }
 
 fn missing<T: Tree>(tree: &T, key: &str) -> Error {
     let paths: Vec<String> = tree::leaves_with_path(tree).into_iter().map(|(path, _)| path).collect();
-    let what = format!("no entry of the tree is named {key:?}: its arrays are {}", paths.join(", "));
-    Error::new(ErrorKind::Value, what).help("a name is a field, a key of a map or an index, as in these paths")
+    let message = format!("no entry of the tree is named {key:?}: its arrays are {}", paths.join(", "));
+    Error::new(ErrorKind::Value, message).help("a name is a field, a key of a map or an index, as in these paths")
 }
 
 /// The tree with `value` for each array at or below an entry of this name.
@@ -82,8 +82,8 @@ pub fn set<T: Tree>(tree: &T, key: &str, value: impl ArrayLike) -> Result<T> {
             return Ok(new);
         }
         let (want, got) = (old.type_name(), value.type_name());
-        let what = format!("the value for {path} of the tree must have type {want}, got {got}");
-        Err(Error::new(ErrorKind::Type, what).help("convert it with `astype`, and `broadcast_to` the shape"))
+        let message = format!("the value for {path} of the tree must have type {want}, got {got}");
+        Err(Error::new(ErrorKind::Type, message).help("convert the value with `astype` and `broadcast_to`"))
     };
     tree::map_with_path(replaced, tree.clone())
 }

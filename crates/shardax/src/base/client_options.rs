@@ -84,8 +84,8 @@ impl ClientOptions {
     fn or_from(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<ClientOptions> {
         const FRACTIONS: [&str; 2] = ["XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
         let wrong = |name: &str, text: &str, takes: &str| {
-            err!(Value, "the environment variable {name} is {text:?}, and takes {takes}")
-                .help("correct it, or unset it")
+            err!(Value, "invalid value {text:?} for {name}: expected {takes}")
+                .help("correct the environment variable, or unset it")
         };
         let fraction = match FRACTIONS.map(variable) {
             [Some(_), Some(_)] => {
@@ -95,7 +95,9 @@ impl ClientOptions {
             [new, old] => new.or(old),
         };
         let fraction = match fraction {
-            Some(text) => Some(text.parse::<f32>().map_err(|_| wrong(FRACTIONS[0], &text, "a number, as 0.75"))?),
+            Some(text) => {
+                Some(text.parse::<f32>().map_err(|_| wrong(FRACTIONS[0], &text, "a number, for example 0.75"))?)
+            }
             None => None,
         };
         check_fraction(fraction, FRACTIONS[0])?;
@@ -112,7 +114,7 @@ impl ClientOptions {
         let visible = match variable(visible).filter(|text| text != "all") {
             Some(text) => {
                 let numbers = text.split(',').map(|n| n.trim().parse()).collect::<std::result::Result<Vec<usize>, _>>();
-                Some(numbers.map_err(|_| wrong(visible, &text, "\"all\", or numbers with commas between"))?)
+                Some(numbers.map_err(|_| wrong(visible, &text, "\"all\", or numbers separated by commas"))?)
             }
             None => None,
         };
@@ -184,11 +186,11 @@ mod tests {
                 vec![("XLA_CLIENT_MEM_FRACTION", "0.5"), ("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")],
                 "is specified together with",
             ),
-            (vec![("XLA_CLIENT_MEM_FRACTION", "half")], "XLA_CLIENT_MEM_FRACTION is \"half\""),
+            (vec![("XLA_CLIENT_MEM_FRACTION", "half")], "invalid value \"half\" for XLA_CLIENT_MEM_FRACTION"),
             (vec![("XLA_CLIENT_MEM_FRACTION", "-1")], "XLA_CLIENT_MEM_FRACTION is -1"),
             (vec![("XLA_CLIENT_MEM_FRACTION", "nan")], "must be a positive number"),
             (vec![("XLA_PYTHON_CLIENT_ALLOCATOR", "malloc")], "\"default\", \"platform\", \"bfc\""),
-            (vec![("JAX_CUDA_VISIBLE_DEVICES", "first")], "JAX_CUDA_VISIBLE_DEVICES is \"first\""),
+            (vec![("JAX_CUDA_VISIBLE_DEVICES", "first")], "invalid value \"first\" for JAX_CUDA_VISIBLE_DEVICES"),
         ] {
             let error = from(&variables, ClientOptions::default()).unwrap_err();
             assert!(error.message().contains(words), "{variables:?}: {error}");

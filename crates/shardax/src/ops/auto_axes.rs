@@ -310,7 +310,10 @@ pub fn out_sharding(sharding: impl Into<ShardingLike>, f: impl FnOnce() -> Array
         })?;
         in_auto_axes(&captures, &out, |args| match eval(&program, args)?.as_slice() {
             [one] => Ok(one.clone()),
-            _ => Err(err!(Runtime, "out_sharding lost its result")),
+            _ => Err(err!(
+                Runtime,
+                "internal error: a computation with `out_sharding` has no result; please report this"
+            )),
         })
     });
     Array::from_result(made, &like)

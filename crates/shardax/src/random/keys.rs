@@ -1,8 +1,8 @@
 //! Keys and their words.
 //!
-//! A sampler takes a typed key, or the words of one as JAX's older functions make it (a raw key); keys that are made of
-//! a key are of its kind. The words of a key are one or two pairs, each of which is a key of Threefry: that of `rbg` has two,
-//! which are equal where the key is typed.
+//! A sampler requires a typed key, or the words of a key, as JAX's older functions create it (a raw key). Keys that are
+//! derived from a key have the same kind. A key is one Threefry key (two words) or, for `rbg`, two of them, which are equal in
+//! typed keys.
 
 use std::borrow::Borrow;
 

@@ -1,7 +1,7 @@
 //! The hot path of a compiled function: finds the program for the arguments, runs it, rebuilds the result.
 //!
-//! The lookup compares the arguments' structure, types and shardings with those of the last call, and else with those
-//! of the call with the same hash; its cost does not depend on the size of the program.
+//! The lookup compares the arguments' structure, types and shardings with the previous call's, then falls back to a hash
+//! table. Its cost does not depend on the size of the program.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

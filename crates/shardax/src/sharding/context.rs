@@ -89,7 +89,7 @@ pub(crate) fn explicit_mesh() -> Option<AbstractMesh> {
     is_explicit().then(get_abstract_mesh).flatten()
 }
 
-/// The context mesh that equations which are traced here are interpreted with, where it is not that of the function.
+/// Returns the context mesh to record on equations traced here, if it differs from the function's.
 pub(crate) fn abstract_mesh_of_trace() -> Option<AbstractMesh> {
     if !any_explicit() {
         return None;

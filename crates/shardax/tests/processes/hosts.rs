@@ -1,6 +1,6 @@
 //! Hosts that are really apart: network namespaces with addresses of their own, joined by a bridge, and MPI over TCP.
 //!
-//! Where namespaces are not allowed, or there is no Open MPI, these tests pass and say so.
+//! If namespaces are not allowed, or if there is no Open MPI, these tests are skipped with a message.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};

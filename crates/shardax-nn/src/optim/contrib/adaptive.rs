@@ -11,7 +11,7 @@ use super::{
 use crate::check::{DECAY, NOT_NEGATIVE, within};
 
 transformation! {
-    /// Scales by how far gradients are from their mean, as it was a step before.
+    /// Scales by the distance of the gradients from their mean in the step before.
     ///
     /// Source: [Zhuang et al. 2021](https://arxiv.org/abs/2110.05454).
     scale_by_acprop -> ScaleByAcprop {
@@ -70,7 +70,7 @@ transformation! {
         b2: f64 = 0.999,
         /// The decay rate of the slow mean. Default 0.9999.
         b3: Schedule = 0.9999.into(),
-        /// The weight of the slow mean. Default 6; that of [`ademamix`] is 5.
+        /// The weight of the slow mean. Default 6; [`ademamix`] uses 5.
         alpha: Schedule = 6.0.into(),
         /// Added to the root. Default 1e-8.
         eps: f64 = 1e-8,
@@ -97,7 +97,7 @@ transformation! {
         let dtype = scalar_dtype(&grads);
         let (b3, alpha) = (this.b3.at_in(&state.count, dtype), this.alpha.at_in(&state.count, dtype));
         let m1 = update_moment(&grads, &state.m1, this.b1, 1)?;
-        // The share of the new gradient is not 1 - b3, of which float32 has three digits.
+        // Not computed as 1 - b3, because only three of its digits are exact in float32.
         let new_share = match this.b3 {
             Schedule::Constant { value } => full_dtype((), 1.0 - value, dtype),
             _ => 1 - &b3,
@@ -115,14 +115,14 @@ transformation! {
 /// See [`ademamix`].
 pub type Ademamix = (ScaleByAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
-/// AdEMAMix: [`adamw`](super::super::adamw) with a second, slow mean of the gradients; without weight decay.
+/// AdEMAMix: [`adamw`](super::super::adamw) with a second, slow mean of the gradients, and without weight decay.
 pub fn ademamix(learning_rate: impl Into<Schedule>) -> Ademamix {
     let scaled = ScaleByAdemamix { alpha: 5.0.into(), ..scale_by_ademamix() };
     (scaled, add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
 
 transformation! {
-    /// [`scale_by_ademamix`] whose fast mean is the gradient itself, and whose slow one is a sum.
+    /// [`scale_by_ademamix`] with the gradient as the fast mean, and a sum as the slow mean.
     ///
     /// Source: [Morwani et al. 2025](https://arxiv.org/abs/2502.02431).
     scale_by_simplified_ademamix -> ScaleBySimplifiedAdemamix {
@@ -172,7 +172,7 @@ pub fn simplified_ademamix(learning_rate: impl Into<Schedule>) -> SimplifiedAdem
 }
 
 transformation! {
-    /// Adam that scales gradients by squares that do not contain them, clipped to the fourth root of the step.
+    /// Adam that scales each gradient by the squares of the earlier gradients, clipped to the fourth root of the step.
     ///
     /// Source: [Taniguchi et al. 2024](https://arxiv.org/abs/2411.02853).
     scale_by_adopt -> ScaleByAdopt {
@@ -182,9 +182,9 @@ transformation! {
         b2: f64 = 0.9999,
         /// The least root. Default 1e-6.
         eps: f64 = 1e-6,
-        /// Looks a step ahead. Default false.
+        /// Uses Nesterov's momentum. Default false.
         nesterov: bool = false,
-        /// Clips. Default true.
+        /// Clips the scaled gradients. Default true.
         use_clipping: bool = true,
     }
     AdoptState {
@@ -210,8 +210,7 @@ transformation! {
         let bound = state.count.astype(dtype).pow(0.25);
         let scaled = |g: Array, v: Array| {
             let u = g / v.sqrt().maximum(this.eps);
-            let clipped = |u: Array| maximum(minimum(&u, &bound), -&bound).astype(u.dtype());
-            if this.use_clipping { clipped(u) } else { u }
+            if this.use_clipping { maximum(minimum(&u, &bound), -&bound).astype(u.dtype()) } else { u }
         };
         let scaled = tree::map2(scaled, grads, state.nu)?;
         let mu = tree::map2(|u, m| mean(u, m, &b1), scaled.clone(), state.mu)?;
@@ -255,8 +254,8 @@ transformation! {
     }
     init |this, params| {
         within("scale_by_madgrad", "momentum", this.momentum, DECAY)?;
-        let zeros = || zeros_in(params, None);
-        Ok(MadgradState { count: count(), grad_sum_sq: zeros()?, s: zeros()?, x0: tree::map(|x| x, params.clone())? })
+        let zeros = zeros_in(params, None)?;
+        Ok(MadgradState { count: count(), grad_sum_sq: zeros.clone(), s: zeros, x0: tree::map(|x| x, params.clone())? })
     };
     update |this, grads, state, params| {
         let dtype = scalar_dtype(&grads);
@@ -265,10 +264,9 @@ transformation! {
         let add = |sum: Array, new: Array| sum + (&weight * &new).astype(new.dtype());
         let grad_sum_sq = tree::map2(|sum, g| add(sum, g.square()), state.grad_sum_sq, grads.clone())?;
         let s = tree::map2(add, state.s, grads)?;
-        let z = |x0: Array, s: Array, sum: Array| x0 - s / (sum.cbrt() + this.eps);
-        let z = tree::map3(z, state.x0.clone(), s.clone(), grad_sum_sq.clone())?;
-        let next = |z: Array, x: Array| (1.0 - this.momentum) * z + this.momentum * &x - x;
-        let updates = tree::map2(next, z, params.clone())?;
+        let z =
+            tree::map3(|x0, s, sum| x0 - s / (sum.cbrt() + this.eps), state.x0.clone(), s.clone(), grad_sum_sq.clone())?;
+        let updates = tree::map2(|z, x| (1.0 - this.momentum) * z + this.momentum * &x - x, z, params.clone())?;
         Ok((updates, MadgradState { count: safe_increment(state.count), grad_sum_sq, s, x0: state.x0 }))
     };
 }

@@ -1,4 +1,4 @@
-//! Transformations that take the loss beside its gradient: [`update_with_value`](ReduceOnPlateau::update_with_value).
+//! Transformations that use the loss together with its gradient: [`update_with_value`](ReduceOnPlateau::update_with_value).
 
 use shardax::prelude::*;
 
@@ -17,7 +17,7 @@ pub struct ReduceOnPlateau {
     pub patience: usize,
     /// The relative decrease that counts as an improvement. Default 1e-4.
     pub rtol: f64,
-    /// The absolute decrease that counts as an improvement, in addition. Default 0.
+    /// The absolute decrease that is required in addition. Default 0.
     pub atol: f64,
     /// The number of values after a reduction that are ignored. Default 0.
     pub cooldown: usize,
@@ -40,11 +40,11 @@ pub struct ReduceOnPlateauState {
     pub cooldown_count: Array,
     /// The number of values in the mean, int32.
     pub count: Array,
-    /// Their mean.
+    /// The mean of these values.
     pub avg_value: Array,
 }
 
-/// Scales updates by a factor that is reduced when the loss stagnates.
+/// Scales updates by a factor, and reduces the factor when the loss stagnates.
 ///
 /// ```
 /// use shardax_nn::optim::contrib::{ReduceOnPlateau, reduce_on_plateau};
@@ -71,9 +71,9 @@ pub fn reduce_on_plateau() -> ReduceOnPlateau {
 }
 
 impl ReduceOnPlateau {
-    /// The state before the first value.
+    /// Returns the state before the first value.
     ///
-    /// Fails when a number is out of its range.
+    /// Fails if a number is out of its range.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<ReduceOnPlateauState> {
         let owner = "reduce_on_plateau";
@@ -94,7 +94,7 @@ impl ReduceOnPlateau {
         })
     }
 
-    /// The scaled updates, and the next state, for this value of the loss.
+    /// Returns the scaled updates and the next state for this value of the loss.
     #[track_caller]
     pub fn update_with_value<P: Tree>(
         &self,
@@ -102,27 +102,27 @@ impl ReduceOnPlateau {
         state: ReduceOnPlateauState,
         value: impl ArrayLike,
     ) -> Result<(P, ReduceOnPlateauState)> {
-        let of = |x: Array, like: &Array| x.astype(like.dtype());
         let count = safe_increment(&state.count);
-        let value = of(value.into_array(), &state.avg_value);
-        let mean = of((&state.count * &state.avg_value + value) / &count, &state.avg_value);
-        let full = count.equal(self.accumulation_size);
-        let better = mean.less((1.0 - self.rtol) * &state.best_value - self.atol);
-        let plateau = where_(&better, 0, safe_increment(&state.plateau_count));
-        let cools = state.cooldown_count.greater(0);
-        let reached = plateau.equal(self.patience) & !&cools;
+        let value = value.into_array().astype(state.avg_value.dtype());
+        let mean = ((&state.count * &state.avg_value + value) / &count).astype(state.avg_value.dtype());
+        let is_full = count.equal(self.accumulation_size);
+        let is_better = mean.less((1.0 - self.rtol) * &state.best_value - self.atol);
+        let plateau = where_(&is_better, 0, safe_increment(&state.plateau_count));
+        let is_ignored = state.cooldown_count.greater(0);
+        let reached = plateau.equal(self.patience) & !&is_ignored;
         let reduced = where_(&reached, &state.scale * self.factor, &state.scale).maximum(self.min_scale);
-        let reduced = where_(&cools, &state.scale, reduced);
-        let cooldown = where_(&cools, &state.cooldown_count - 1, where_(&reached, self.cooldown as i32, 0));
-        let plateau = where_(&cools | &reached, 0, plateau);
-        let next = |new: Array, old: &Array| of(where_(&full, new, old), old);
+        let reduced = where_(&is_ignored, &state.scale, reduced);
+        let cooldown = where_(&is_ignored, &state.cooldown_count - 1, where_(&reached, self.cooldown as i32, 0));
+        let plateau = where_(&is_ignored | &reached, 0, plateau);
+        // Between two means, the state does not change.
+        let if_full = |new: Array, old: &Array| where_(&is_full, new, old).astype(old.dtype());
         let state = ReduceOnPlateauState {
-            scale: next(reduced, &state.scale),
-            best_value: next(where_(better, &mean, &state.best_value), &state.best_value),
-            plateau_count: next(plateau, &state.plateau_count),
-            cooldown_count: next(cooldown, &state.cooldown_count),
-            count: where_(&full, 0, &count).astype(DType::I32),
-            avg_value: of(where_(&full, 0, &mean), &mean),
+            scale: if_full(reduced, &state.scale),
+            best_value: if_full(where_(is_better, &mean, &state.best_value), &state.best_value),
+            plateau_count: if_full(plateau, &state.plateau_count),
+            cooldown_count: if_full(cooldown, &state.cooldown_count),
+            count: where_(&is_full, 0, &count).astype(DType::I32),
+            avg_value: where_(&is_full, 0, &mean).astype(mean.dtype()),
         };
         Ok((cast_like(&scale(&state.scale, &updates)?, &updates)?, state))
     }
@@ -141,7 +141,7 @@ pub struct ScaleByPolyak {
     pub clamp: bool,
 }
 
-/// Scales by Polyak's step: the loss above its least value over the squared norm of the gradient.
+/// Scales by Polyak's step: the difference between the loss and its least value, divided by the squared norm of the gradient.
 ///
 /// Source: [Loizou et al. 2020](https://arxiv.org/abs/2002.10542).
 pub fn scale_by_polyak() -> ScaleByPolyak {
@@ -149,7 +149,7 @@ pub fn scale_by_polyak() -> ScaleByPolyak {
 }
 
 impl ScaleByPolyak {
-    /// The scaled updates for this value of the loss; their sign stays.
+    /// Returns the scaled updates for this value of the loss. Their signs do not change.
     #[track_caller]
     pub fn update_with_value<P: Tree>(&self, updates: P, value: impl ArrayLike) -> Result<P> {
         let square = NormOptions::new().squared(true).norm(&updates);
@@ -162,8 +162,8 @@ impl ScaleByPolyak {
     }
 }
 
-/// Stochastic gradient descent with Polyak's step: the updates for these gradients at this value of the loss, with
-/// [`scale_by_polyak`]'s defaults.
+/// Returns the updates of stochastic gradient descent with Polyak's step, for these gradients at this value of the loss, with
+/// the defaults of [`scale_by_polyak`].
 ///
 /// ```
 /// use shardax_nn::optim::contrib::polyak_sgd;

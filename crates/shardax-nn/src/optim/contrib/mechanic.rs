@@ -11,7 +11,7 @@ use crate::check::{NOT_NEGATIVE, positive, within};
 pub struct Mechanize<T> {
     /// The optimizer whose updates are scaled.
     pub base_optimizer: T,
-    /// The weight decay, in steps of the learned scale. Default 0.01.
+    /// The weight decay, as a multiple of the learned scale. Default 0.01.
     pub weight_decay: f64,
     /// Added to denominators. Default 1e-8.
     pub eps: f64,
@@ -34,13 +34,14 @@ pub struct MechanicState<S, P> {
     pub m: Array,
     /// The sums of squares.
     pub v: Array,
-    /// The scales, whose sum is used.
+    /// The scale for each decay rate. Their sum is the scale of the updates.
     pub s: Array,
     /// The first parameters.
     pub x0: P,
 }
 
-/// Learns the scale of an optimizer's updates: its learning rate becomes 1, or a schedule whose largest value is 1.
+/// Learns the scale of an optimizer's updates. Set the learning rate of the optimizer to 1, or to a schedule whose largest
+/// value is 1.
 ///
 /// Source: [Cutkosky et al. 2023](https://arxiv.org/abs/2306.00144).
 pub fn mechanize<T>(base_optimizer: T) -> Mechanize<T> {
@@ -54,14 +55,15 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Mechan
     fn init(&self, params: &P) -> Result<Self::State> {
         positive("mechanize", "num_betas", self.num_betas)?;
         within("mechanize", "s_init", self.s_init, NOT_NEGATIVE)?;
-        let all = |value: f64| -> Result<Array> { Ok(estimate(params, value)?.broadcast_to([self.num_betas])) };
+        let for_each_beta =
+            |value: f64| -> Result<Array> { Ok(estimate(params, value)?.broadcast_to([self.num_betas])) };
         Ok(MechanicState {
             base_optimizer_state: self.base_optimizer.init(params)?,
             count: count(),
-            r: all(0.0)?,
-            m: all(0.0)?,
-            v: all(0.0)?,
-            s: all(self.s_init)?,
+            r: for_each_beta(0.0)?,
+            m: for_each_beta(0.0)?,
+            v: for_each_beta(0.0)?,
+            s: for_each_beta(self.s_init)?,
             x0: tree::map(|x| x, params.clone())?,
         })
     }

@@ -6,13 +6,13 @@
 //! let state = TrainState::create(ones([2]), ademamix(1e-3))?;
 //! let state = state.apply_gradients(array([1.0f32, -1.0]))?;
 //! assert!(state.params.get(0).item::<f32>()? < 1.0);
-//! // Without a learning rate to find.
+//! // `prodigy` estimates the learning rate.
 //! let state = TrainState::create(ones([2]), prodigy(1.0))?;
 //! # let _ = state;
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-/// Declares a transformation: its numbers with their defaults, its state, and both functions.
+/// Declares a transformation: its numbers with their defaults, its state, `init`, and `update`.
 macro_rules! transformation {
     (
         $(#[$doc:meta])* $make:ident -> $name:ident { $($(#[$of:meta])* $field:ident: $t:ty = $default:expr,)* }
@@ -71,7 +71,7 @@ use super::{
 };
 use shardax::prelude::*;
 
-/// A number in the lowest dtype of the parameters, in which Optax estimates, but in float32 at least.
+/// Returns a number in the lowest dtype of the parameters, as Optax's estimates, but in float32 at least.
 fn estimate<P: Tree>(params: &P, value: f64) -> Result<Array> {
     Ok(shardax::numpy::full_dtype((), value, wide_dtype(MixedDtype::Lowest.dtype(params)?)))
 }

@@ -13,28 +13,28 @@ fn squared_norm<P: Tree>(tree: &P) -> Array {
     NormOptions::new().squared(true).norm(tree)
 }
 
-/// `sqrt(1 - b2^step) / (1 - b1^step)`: the correction of Adam's two means.
+/// Returns `sqrt(1 - b2^step) / (1 - b1^step)`, the correction of Adam's two means.
 fn corrections([b1, b2]: [f64; 2], step: &Array, dtype: DType) -> Array {
     one_minus_power(b2, step, dtype).sqrt() / one_minus_power(b1, step, dtype)
 }
 
-/// `numerator / denominator`, 0 before the first gradient that is not zero.
+/// Returns `numerator / denominator`, or 0 before the first gradient that is not zero.
 fn ratio(numerator: impl ArrayLike, denominator: Array) -> Array {
     let none = denominator.equal(0);
     where_(&none, 0, numerator.into_array() / where_(&none, 1, &denominator))
 }
 
-/// `decay * old + (1 - decay) * new`.
+/// Returns `decay * old + (1 - decay) * new`.
 fn mean(old: Array, new: Array, decay: f64) -> Array {
     decay * old + (1.0 - decay) * new
 }
 
 transformation! {
-    /// Bets on the sign of each gradient: updates are those of a gambler's wealth.
+    /// Bets on the sign of each gradient: updates follow a gambler's wealth.
     ///
     /// Source: [Orabona and Tommasi 2017](https://arxiv.org/abs/1705.07795).
     scale_by_cocob -> ScaleByCocob {
-        /// The share of the wealth that is bet. Default 100.
+        /// The bet is divided by at least this multiple of the largest gradient. Default 100.
         alpha: f64 = 100.0,
         /// The first largest gradient. Default 1e-8.
         eps: f64 = 1e-8,
@@ -42,7 +42,7 @@ transformation! {
     CocobState {
         /// The first parameters.
         init_particles: P,
-        /// Minus the sum of gradients.
+        /// The negative sum of the gradients.
         cumulative_gradients: P,
         /// The largest absolute gradient.
         scale: P,
@@ -96,7 +96,7 @@ transformation! {
         betas: [f64; 2] = [0.9, 0.999],
         /// Added to roots. Default 1e-8.
         eps: f64 = 1e-8,
-        /// The first estimate, too small rather than too large. Default 1e-6.
+        /// The first estimate. Choose it too small rather than too large. Default 1e-6.
         estim_lr0: f64 = 1e-6,
         /// The weight decay. Default 0.
         weight_decay: f64 = 0.0,
@@ -106,11 +106,11 @@ transformation! {
         exp_avg: P,
         /// The mean of squares.
         exp_avg_sq: P,
-        /// The mean of gradients that the estimate is computed from.
+        /// The mean of gradients from which the estimate is computed.
         grad_sum: P,
         /// The estimate.
         estim_lr: Array,
-        /// Its numerator.
+        /// The numerator of the estimate.
         numerator_weighted: Array,
         /// The steps taken, int32.
         count: Array,
@@ -131,9 +131,9 @@ transformation! {
     update |this, grads, state, params| {
         let [b1, b2] = this.betas;
         let root = b2.sqrt();
-        let next = safe_increment(&state.count);
+        let count = safe_increment(&state.count);
         let dtype = scalar_dtype(&grads);
-        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &next, dtype);
+        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &count, dtype);
         let rate = &state.estim_lr * factor;
         let rate = rate.astype(state.estim_lr.dtype());
         let weighted = tree::map2(|s, v| s / (v.sqrt() + this.eps), state.grad_sum.clone(), state.exp_avg_sq.clone())?;
@@ -146,17 +146,17 @@ transformation! {
         let estim_lr = maximum(state.estim_lr, ratio(&numerator_weighted, (1.0 - root) * size));
         let step = |m: Array, v: Array, p: Array| -this.weight_decay * &rate * p - m / (v.sqrt() + this.eps);
         let updates = tree::map3(step, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
-        Ok((updates, DAdaptAdamWState { exp_avg, exp_avg_sq, grad_sum, estim_lr, numerator_weighted, count: next }))
+        Ok((updates, DAdaptAdamWState { exp_avg, exp_avg_sq, grad_sum, estim_lr, numerator_weighted, count }))
     };
 }
 
-/// AdamW by D-Adaptation: [`scale_by_dadapt_adamw`] with this factor or schedule, which is 1 in Optax.
+/// AdamW by D-Adaptation: [`scale_by_dadapt_adamw`] with this factor or schedule. Optax's default is 1.
 pub fn dadapt_adamw(learning_rate: impl Into<Schedule>) -> DAdaptAdamW {
     DAdaptAdamW { learning_rate: learning_rate.into(), ..scale_by_dadapt_adamw() }
 }
 
 transformation! {
-    /// AdamW whose learning rate is an estimate that grows faster than that of [`dadapt_adamw`].
+    /// AdamW whose learning rate is an estimate that grows faster than the estimate of [`dadapt_adamw`].
     ///
     /// Source: [Mishchenko and Defazio 2023](https://arxiv.org/abs/2306.06101).
     scale_by_prodigy -> Prodigy {
@@ -164,11 +164,11 @@ transformation! {
         learning_rate: Schedule = 1.0.into(),
         /// The decay rates of both means. Default 0.9 and 0.999.
         betas: [f64; 2] = [0.9, 0.999],
-        /// The decay rate of the estimate; the root of the second of the others by default.
+        /// The decay rate of the estimate. Default: the root of the second of `betas`.
         beta3: Option<f64> = None,
         /// Added to roots. Default 1e-8.
         eps: f64 = 1e-8,
-        /// The first estimate, too small rather than too large. Default 1e-6.
+        /// The first estimate. Choose it too small rather than too large. Default 1e-6.
         estim_lr0: f64 = 1e-6,
         /// The factor of estimates. Default 1.
         estim_lr_coef: f64 = 1.0,
@@ -180,15 +180,15 @@ transformation! {
     ProdigyState {
         /// The mean of scaled gradients.
         exp_avg: P,
-        /// The mean of their squares.
+        /// The mean of the squares of scaled gradients.
         exp_avg_sq: P,
-        /// The sum of gradients that the estimate is computed from.
+        /// The sum of gradients from which the estimate is computed.
         grad_sum: P,
         /// The first parameters.
         params0: P,
         /// The estimate.
         estim_lr: Array,
-        /// Its numerator.
+        /// The numerator of the estimate.
         numerator_weighted: Array,
         /// The steps taken, int32.
         count: Array,
@@ -211,10 +211,10 @@ transformation! {
     update |this, grads, state, params| {
         let [b1, b2] = this.betas;
         let b3 = this.beta3.unwrap_or(b2.sqrt());
-        let next = safe_increment(&state.count);
+        let count = safe_increment(&state.count);
         let estim_lr = &state.estim_lr;
         let dtype = scalar_dtype(&grads);
-        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &next, dtype);
+        let factor = this.learning_rate.at_in(&state.count, dtype) * corrections(this.betas, &count, dtype);
         let rate = estim_lr * factor;
         let rate = rate.astype(estim_lr.dtype());
         let scaled = scale(estim_lr, &grads)?;
@@ -231,12 +231,12 @@ transformation! {
         };
         let updates = tree::map3(step, exp_avg.clone(), exp_avg_sq.clone(), params.clone())?;
         let params0 = state.params0;
-        let state = ProdigyState { exp_avg, exp_avg_sq, grad_sum, params0, estim_lr, numerator_weighted, count: next };
+        let state = ProdigyState { exp_avg, exp_avg_sq, grad_sum, params0, estim_lr, numerator_weighted, count };
         Ok((updates, state))
     };
 }
 
-/// Prodigy: [`scale_by_prodigy`] with this factor or schedule, which is 1 in Optax.
+/// Prodigy: [`scale_by_prodigy`] with this factor or schedule. Optax's default is 1.
 pub fn prodigy(learning_rate: impl Into<Schedule>) -> Prodigy {
     Prodigy { learning_rate: learning_rate.into(), ..scale_by_prodigy() }
 }
@@ -244,16 +244,16 @@ pub fn prodigy(learning_rate: impl Into<Schedule>) -> Prodigy {
 /// The first step of [`ScaleByDog`].
 #[derive(Tree, Clone, Copy, Debug, PartialEq)]
 pub enum DogStep {
-    /// As if the parameters had moved this far.
+    /// The first step is computed as if the parameters had moved this distance.
     Distance(f64),
-    /// With this learning rate.
+    /// The first step has this learning rate.
     LearningRate(f64),
-    /// As if they had moved this share of `1 + ‖params‖`.
+    /// The first step is computed as if the parameters had moved this fraction of `1 + ‖params‖`.
     Heuristic(f64),
 }
 
 transformation! {
-    /// Scales by the distance from the first parameters over the root of the sum of squared gradients.
+    /// Scales by the distance from the first parameters, divided by the root of the sum of squared gradients.
     ///
     /// Source: [Ivgi et al. 2023](https://arxiv.org/abs/2302.12022).
     scale_by_dog -> ScaleByDog {
@@ -267,13 +267,13 @@ transformation! {
         is_init_step: Array,
         /// The first parameters.
         init_params: P,
-        /// The largest distance from them.
+        /// The largest distance from the first parameters.
         max_dist: Array,
         /// The sum of squared gradients.
         sum_sq_norm_grads: Array,
     }
     init |this, params| {
-        let first = match this.init_step {
+        let max_dist = match this.init_step {
             DogStep::Distance(distance) => estimate(params, distance)?,
             DogStep::LearningRate(_) => estimate(params, 0.0)?,
             DogStep::Heuristic(share) => {
@@ -284,7 +284,7 @@ transformation! {
         Ok(DogState {
             is_init_step: array(true),
             init_params: tree::map(|x| x, params.clone())?,
-            max_dist: first,
+            max_dist,
             sum_sq_norm_grads: estimate(params, 0.0)?,
         })
     };
@@ -312,11 +312,11 @@ pub fn dog(learning_rate: impl Into<Schedule>) -> Dog {
 }
 
 transformation! {
-    /// [`scale_by_dog`] with sums that weigh gradients by the distance at their time.
+    /// [`scale_by_dog`] with sums in which each gradient is weighted by the distance in its step.
     ///
     /// Source: [Khaled et al. 2023](https://arxiv.org/abs/2305.16284).
     scale_by_dowg -> ScaleByDowg {
-        /// The first squared distance; `eps` by default.
+        /// The first squared distance. Default: `eps`.
         init_estim_sq_dist: Option<f64> = None,
         /// Added to the root. Default 1e-4.
         eps: f64 = 1e-4,

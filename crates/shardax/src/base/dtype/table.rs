@@ -42,10 +42,10 @@ macro_rules! dtypes {
                 match self { $( DType::$name => $short, )* }
             }
 
-            /// The element type in a safetensors file, and the number of those that make an element. Complex numbers are
-            /// pairs, since few readers know them, and so are random keys, as the words that `random::key_data` gives; what
-            /// the format has no name for is stored as bytes, as is float4, of which the format's own shares bytes between
-            /// elements.
+            /// Returns the element type in a safetensors file, and how many of its elements store one element of this dtype.
+            /// Complex numbers are stored as pairs (few readers support them), keys as their `key_data` words, and types
+            /// without a safetensors name as bytes. float4 is stored as bytes, too, because two elements of the format's
+            /// float4 share a byte.
             #[doc(hidden)]
             pub fn stored(self) -> (Dtype, usize) {
                 match self { $( DType::$name => (Dtype::$stored, $count), )* }

@@ -347,8 +347,8 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
-    /// Returns `v` with those of these dimensions replicated that the compiler could pad, and take the padding for elements
-    /// in windows.
+    /// Replicates those of `dims` that the partitioner would otherwise pad, because it would use the padding as elements of
+    /// windows.
     pub(crate) fn without_padding(&mut self, v: Value, dims: impl IntoIterator<Item = usize>) -> Value {
         if !self.has_quirk("padding-in-windows") {
             return v;
@@ -383,7 +383,7 @@ impl Lowering {
         pairs.map(|(&operand, &v)| typed(self, operand).map_or(v, |typed| self.constrain(v, &typed))).collect()
     }
 
-    /// `v` with these dimensions left whole: the compiler may split the others alone.
+    /// Replicates these dimensions of `v`. The compiler can still split the others.
     pub(crate) fn with_whole(&mut self, v: Value, dims: &[usize]) -> Value {
         let Some(mesh) = self.split_mesh().cloned() else { return v };
         let rank = self.shape(v).len();

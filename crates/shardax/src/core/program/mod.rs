@@ -119,7 +119,7 @@ impl Aval {
         Aval { shape, sharding, ..self.clone() }
     }
 
-    /// The type of an array that lies so.
+    /// Returns this type with the given sharding recorded.
     pub(crate) fn lying(mut self, sharding: &Sharding) -> Self {
         let typed = sharding.as_named().and_then(|named| named.typed(self.rank()));
         if self.sharding() != typed.as_ref() {

@@ -20,9 +20,9 @@ pub type TypedOuts = SmallVec<[Typed; 1]>;
 /// The unreduced and the reduced axes of a result.
 pub type PartialAxes = (AxisSet, AxisSet);
 
-/// An operation whose results' shardings are wanted: its operands and the types of its results, without theirs.
+/// The input of a sharding rule: the operand types, and the result types before shardings are assigned.
 ///
-/// The methods are the usual rules; each gives the shardings of all results.
+/// The methods are the usual rules. Each returns the shardings of all results.
 #[derive(Debug)]
 pub struct ShardingRule<'a> {
     name: &'a str,

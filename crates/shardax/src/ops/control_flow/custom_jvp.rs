@@ -49,8 +49,8 @@ pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
-    /// The arguments that are not differentiated: the rule takes them, one or a tuple, before the tuples of all arguments
-    /// and of their tangents, of which those of these arguments are zero.
+    /// Marks arguments as non-differentiable. The rule receives them first (one value or a tuple), then all primals, then all
+    /// tangents. The tangents of these arguments are zero.
     ///
     /// ```
     /// # use shardax::prelude::*;

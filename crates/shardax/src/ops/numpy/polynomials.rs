@@ -17,10 +17,10 @@ fn vector(name: &str, x: &Array) -> Result<()> {
     }
 }
 
-/// The values of a polynomial at `x`, by Horner's rule. Coefficients of more dimensions are those of several polynomials,
-/// whose dimensions broadcast with those of `x`.
+/// Evaluates a polynomial at `x` by Horner's rule. Extra dimensions of the coefficients are a batch of polynomials and
+/// broadcast against `x`.
 ///
-/// Fails for a scalar in place of coefficients.
+/// Fails if the coefficients are a scalar.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -177,7 +177,7 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
             let first = known.and_then(|all| all.first().map(|n| n.to_i128())).unwrap_or(0);
             if !open && (n > size || first < 0 || first as usize > size - n) {
                 return Err(err!(Index, "ds({first}, {n}) reaches beyond a dimension of size {size} of a ref")
-                    .help("let the block have room for it, or read it with `load` and a mask"));
+                    .help("use a larger block, or `load` with a mask"));
             }
             Ok((Entries::From(n), Some(start)))
         }

@@ -136,8 +136,8 @@ fn by_triangle(
     Array::from_result(made, &a)
 }
 
-/// An upper triangular matrix with this diagonal, made one superdiagonal after the other: `next` gives, from the matrix so
-/// far, all elements of which those of one superdiagonal are taken.
+/// Builds an upper triangular matrix with this diagonal, one superdiagonal at a time. `next` computes a candidate from the
+/// matrix so far; only its next superdiagonal is kept.
 fn by_superdiagonals(t: &Array, diagonal: &Array, next: impl Fn(&Array) -> Array) -> Result<Array> {
     let n = t.shape()[0];
     let offset = lax::iota(DType::I32, &[n, n], 1) - lax::iota(DType::I32, &[n, n], 0);

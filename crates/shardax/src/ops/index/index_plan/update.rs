@@ -164,7 +164,9 @@ impl Plan {
                 }
                 Entry::Fixed { axis, at } => (axis, number(at as i64, dtype), Vec::new()),
                 Entry::Places { axis } => {
-                    let Some(p) = places.next() else { bail!(Runtime, "an index lost its places") };
+                    let Some(p) = places.next() else {
+                        bail!(Runtime, "internal error: index operands missing after tracing; please report this")
+                    };
                     (axis, p.clone(), block_dims.clone())
                 }
             };

@@ -27,8 +27,8 @@ fn jvp_of(
     Ok((outs.into(), tangents))
 }
 
-/// The tangents of [`Attention`]'s output and of its sums. Operands: those of attention, its three results, the tangents
-/// of queries, keys and values, in which it is linear, and that of the bias.
+/// The tangents of [`Attention`]'s output and of its sums. Operands: the attention operands, its three results, then the
+/// tangents of query, key, value and bias. It is linear in the tangents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AttentionTangent {
     pub of: Attention,
