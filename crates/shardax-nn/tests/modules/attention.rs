@@ -119,7 +119,7 @@ fn attention_says_what_does_not_fit() {
     let mut layer = MultiHeadAttention::new(4, 8, &mut rngs);
     assert!(message(layer.decode(ones([2, 1, 8]))).contains("call `init_cache` first"));
     layer.init_cache([3, 5, 8], DType::F32);
-    assert!(message(layer.decode(ones([2, 1, 8]))).contains("the cache is float32[3,5,4,2]"));
+    assert!(message(layer.decode(ones([2, 1, 8]))).contains("into the cache, which is float32[3,5,4,2]"));
     let lengths = AttentionOptions::new().key_value_seq_lengths(array([1, 2, 3]));
     assert!(
         message(lengths.dot_product_attention(ones([2, 3, 4, 8]), ones([2, 3, 4, 8]), ones([2, 3, 4, 8])))

@@ -82,7 +82,7 @@ fn weights_of_four_bits() -> Result<()> {
     weights_are_quantized(&layer, |layer| QuantizedLinear::new(layer, 16), 7.0)?;
     weights_are_quantized(&layer, |layer| QuantizedLinear::new(layer, 64), 7.0)?;
     let error = QuantizedLinear::new(&layer, 24).err().expect("no groups").to_string();
-    assert!(error.contains("float32[64,8] are not in groups of 24"), "{error}");
+    assert!(error.contains("the kernel float32[64,8] do not divide into groups of 24"), "{error}");
     Ok(())
 }
 

@@ -20,8 +20,8 @@ fn layers_say_what_does_not_fit() {
     let r = &mut Rngs::new(0);
     let reflected = Conv::builder(2, 3, [9]).padding(ConvPadding::Reflect).build(r);
     for (found, want) in [
-        (message(LinearGeneral::new([3], [4], r).forward(ones([2, 5]))), "from [3] in the dimensions [1]"),
-        (message(LinearGeneral::new([3], [4], r).forward(ones(()))), "from [3] in the dimensions [-1]"),
+        (message(LinearGeneral::new([3], [4], r).forward(ones([2, 5]))), "expects [3] in the dimensions [1]"),
+        (message(LinearGeneral::new([3], [4], r).forward(ones(()))), "expects [3] in the dimensions [-1]"),
         (message(LinearGeneral::builder([3], [4]).axis([0, 1]).build(r).forward(ones([3, 3]))), "same length"),
         (message(LinearGeneral::builder([3], [4]).batch_sizes([7]).build(r).forward(ones([2, 3]))), "batches of [7]"),
         (message(Einsum::new("ab,bc", [3, 4], r).forward(ones([2, 3]))), "must be explicit"),
@@ -39,7 +39,7 @@ fn layers_say_what_does_not_fit() {
             message(ConvTranspose::builder(2, 3, [3]).padding(ConvPadding::Causal).build(r).forward(ones([1, 4, 2]))),
             "zeros or circular, got Causal",
         ),
-        (message(Dropout::new(0.5, r).broadcast_dims([3]).forward(ones([2, 2]))), "[3] of float32"),
+        (message(Dropout::new(0.5, r).broadcast_dims([3]).forward(ones([2, 2]))), "[3] are out of bounds for float32"),
         (message(Rnn::new(GruCell::new(2, 3, r)).forward(ones([2]))), "must be [batch, steps, features]"),
         (
             rejection(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&ones([2])))),
@@ -49,7 +49,10 @@ fn layers_say_what_does_not_fit() {
             rejection(Rnn::new(GruCell::new(2, 3, r)).run(ones([2, 4, 2]), None, Some(&array([1, 2, 3])))),
             "seq_lengths [3] and the batch [2]",
         ),
-        (rejection(WeightNorm::with(Linear::new(2, 3, r), [2], "kernel")), "feature_axes [2] of a parameter"),
+        (
+            rejection(WeightNorm::with(Linear::new(2, 3, r), [2], "kernel")),
+            "feature_axes [2] are out of bounds for the parameter",
+        ),
         (
             message(WeightNorm::new(Linear::new(2, 3, r)).expect("a kernel").epsilon(-1.0).forward(ones([1, 2]))),
             "epsilon",
