@@ -160,6 +160,6 @@ fn invalid_arguments_of_rings_are_errors() -> Result<()> {
     assert!(error_text(AttentionOptions::new(), "rows").contains("unbound axis name"));
     let text =
         ring_attention(&x, ones([1, 8, 3, 4]), ones([1, 8, 3, 4]), "sequence").check().err().map(|e| e.to_string());
-    assert!(text.is_some_and(|text| text.contains("ring_attention: the heads of q must be a multiple")));
+    assert!(text.is_some_and(|text| text.contains("ring_attention: the number of heads of q must be a multiple")));
     Ok(())
 }
