@@ -4,6 +4,7 @@ use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use crate::error::value_error;
+use crate::sampling::{self, Controls, Form, NOT_A_TOKEN, Text};
 use crate::{Decoder, Packed};
 
 /// Options for continuing texts. By default the next token is the likeliest one; with a temperature it is a sample.
@@ -15,18 +16,39 @@ use crate::{Decoder, Packed};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    max_new_tokens: usize,
-    temperature: f64,
-    top_k: Option<usize>,
-    top_p: Option<f64>,
-    stop_tokens: Vec<i32>,
-    seed: u32,
+    pub(crate) max_new_tokens: usize,
+    pub(crate) min_new_tokens: usize,
+    pub(crate) temperature: f64,
+    pub(crate) top_k: Option<usize>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) min_p: Option<f64>,
+    pub(crate) repetition_penalty: f64,
+    pub(crate) presence_penalty: f64,
+    pub(crate) frequency_penalty: f64,
+    pub(crate) no_repeat_ngram: Option<usize>,
+    pub(crate) logit_bias: Vec<(i32, f32)>,
+    pub(crate) stop_tokens: Vec<i32>,
+    pub(crate) seed: u32,
 }
 
 impl GenerateOptions {
     /// Greedy decoding of at most this many tokens.
     pub fn new(max_new_tokens: usize) -> Self {
-        GenerateOptions { max_new_tokens, temperature: 0.0, top_k: None, top_p: None, stop_tokens: Vec::new(), seed: 0 }
+        GenerateOptions {
+            max_new_tokens,
+            min_new_tokens: 0,
+            temperature: 0.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            no_repeat_ngram: None,
+            logit_bias: Vec::new(),
+            stop_tokens: Vec::new(),
+            seed: 0,
+        }
     }
 
     /// Samples from the softmax of the logits divided by `temperature`; 0 takes the likeliest token.
@@ -47,6 +69,54 @@ impl GenerateOptions {
         self
     }
 
+    /// Samples only from tokens that are at least `p` times as likely as the likeliest one.
+    pub fn min_p(mut self, p: f64) -> Self {
+        self.min_p = Some(p);
+        self
+    }
+
+    /// Divides the positive logits of tokens that the prompt or the text has by `penalty`, and multiplies the negative ones. Default 1.
+    pub fn repetition_penalty(mut self, penalty: f64) -> Self {
+        self.repetition_penalty = penalty;
+        self
+    }
+
+    /// Subtracts `penalty` from the logits of tokens that the new text has. Default 0.
+    pub fn presence_penalty(mut self, penalty: f64) -> Self {
+        self.presence_penalty = penalty;
+        self
+    }
+
+    /// Subtracts `penalty` from the logit of a token for each time that the new text has it. Default 0.
+    pub fn frequency_penalty(mut self, penalty: f64) -> Self {
+        self.frequency_penalty = penalty;
+        self
+    }
+
+    /// Never writes the same `length` tokens in a row twice.
+    pub fn no_repeat_ngram(mut self, length: usize) -> Self {
+        self.no_repeat_ngram = Some(length);
+        self
+    }
+
+    /// Adds terms to the logits of tokens; negative infinity excludes one.
+    pub fn logit_bias(mut self, terms: impl IntoIterator<Item = (i32, f32)>) -> Self {
+        self.logit_bias.extend(terms);
+        self
+    }
+
+    /// Writes at least this many tokens before a stop token. Default 0.
+    pub fn min_new_tokens(mut self, min_new_tokens: usize) -> Self {
+        self.min_new_tokens = min_new_tokens;
+        self
+    }
+
+    /// Writes at most this many tokens.
+    pub fn max_new_tokens(mut self, max_new_tokens: usize) -> Self {
+        self.max_new_tokens = max_new_tokens;
+        self
+    }
+
     /// Ends a text after any of these tokens, which is its last one.
     pub fn stop_tokens(mut self, tokens: impl IntoIterator<Item = i32>) -> Self {
         self.stop_tokens = tokens.into_iter().collect();
@@ -59,7 +129,7 @@ impl GenerateOptions {
         self
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let fail = |what: String, help: &str| Err(value_error(what, help));
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return fail(format!("the temperature is {}", self.temperature), "give a finite number of at least 0");
@@ -67,21 +137,25 @@ impl GenerateOptions {
         if self.top_k == Some(0) {
             return fail("top_k is 0, which leaves no token".to_owned(), "give at least 1");
         }
+        if self.no_repeat_ngram == Some(0) {
+            return fail("no_repeat_ngram is 0, which leaves no token".to_owned(), "give at least 1");
+        }
+        if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
+            return fail(format!("the repetition penalty is {}", self.repetition_penalty), "give a positive number");
+        }
+        if let Some(penalty) =
+            [self.presence_penalty, self.frequency_penalty].iter().find(|penalty| !penalty.is_finite())
+        {
+            return fail(format!("a penalty is {penalty}"), "give a finite number");
+        }
+        if let Some(p) = self.min_p.filter(|p| !(0.0..=1.0).contains(p)) {
+            return fail(format!("min_p is {p}"), "give a probability from 0 to 1");
+        }
         match self.top_p {
             Some(p) if !(p > 0.0 && p <= 1.0) => fail(format!("top_p is {p}"), "give a probability above 0, at most 1"),
             _ => Ok(()),
         }
     }
-}
-
-/// The part of the options that a compiled program depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Form {
-    is_greedy: bool,
-    top_k: Option<usize>,
-    has_top_p: bool,
-    /// Tokens that the cache has room for.
-    room: usize,
 }
 
 /// The texts of a batch as they grow: an iterator over their next tokens, `None` for a text that has ended.
@@ -106,9 +180,13 @@ pub struct Generation<'a, M = Decoder> {
     /// The places before each prompt, `[batch]`: shorter prompts begin later.
     padding: Array,
     key: Array,
-    numbers: Array,
-    form: Form,
-    stop_tokens: Vec<i32>,
+    prompts: Vec<Vec<i32>>,
+    /// The new tokens of each text.
+    texts: Vec<Vec<i32>>,
+    options: GenerateOptions,
+    vocabulary: usize,
+    /// Tokens that the cache has room for.
+    room: usize,
     ended: Vec<bool>,
     left: usize,
 }
@@ -199,23 +277,17 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
     let padded = prompts.iter().flat_map(|prompt| std::iter::repeat_n(&0, longest - prompt.len()).chain(prompt));
     let tokens = Array::from_vec(padded.copied().collect(), &[batch, longest])?;
     let padding = Array::from_vec(prompts.iter().map(|prompt| (longest - prompt.len()) as i32).collect(), &[batch])?;
-    let numbers =
-        array([options.temperature.max(f64::from(f32::MIN_POSITIVE)) as f32, options.top_p.unwrap_or(1.0) as f32]);
-    let form = Form {
-        is_greedy: options.temperature == 0.0,
-        top_k: options.top_k.filter(|k| *k < vocabulary),
-        has_top_p: options.top_p.is_some_and(|p| p < 1.0),
-        room,
-    };
     Ok(Generation {
         model,
         cache: None,
         tokens,
         padding,
         key: random::key(options.seed),
-        numbers,
-        form,
-        stop_tokens: options.stop_tokens.clone(),
+        prompts: prompts.to_vec(),
+        texts: vec![Vec::new(); batch],
+        options: options.clone(),
+        vocabulary,
+        room,
         ended: vec![false; batch],
         left: if batch == 0 { 0 } else { options.max_new_tokens },
     })
@@ -239,10 +311,13 @@ impl<M: TextModel> Iterator for Generation<'_, M> {
 
 impl<M: TextModel> Generation<'_, M> {
     fn advance(&mut self) -> Result<Vec<Option<i32>>> {
-        let given =
-            (self.model, self.cache.take(), &self.tokens, &self.padding, &self.key, &self.numbers, Static(self.form));
+        let texts: Vec<Text<'_>> = (self.prompts.iter().zip(&self.texts))
+            .map(|(prompt, new)| Text { prompt, new, options: &self.options })
+            .collect();
+        let (form, controls) = sampling::controls(&texts, self.vocabulary, self.room)?;
+        let arguments = (self.model, self.cache.take(), &self.tokens, &self.padding, &self.key, controls, Static(form));
         let cache;
-        (cache, self.tokens, self.key) = jit(step::<M>).donate_argnums([1]).call(given)?;
+        (cache, self.tokens, self.key) = jit(step::<M>).donate_argnums([1]).call(arguments)?;
         self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
@@ -250,16 +325,14 @@ impl<M: TextModel> Generation<'_, M> {
             return Err(value_error(what, "look for NaN in the model's weights"));
         }
         let mut next = Vec::with_capacity(drawn.len());
-        for (token, ended) in drawn.into_iter().zip(&mut self.ended) {
+        for ((token, ended), text) in drawn.into_iter().zip(&mut self.ended).zip(&mut self.texts) {
             next.push((!*ended).then_some(token));
-            *ended |= self.stop_tokens.contains(&token);
+            text.push(token);
+            *ended |= self.options.stop_tokens.contains(&token);
         }
         Ok(next)
     }
 }
-
-/// Stands for the next token where the logits are NaN.
-const NOT_A_TOKEN: i32 = -1;
 
 /// The next token of each text, `[batch, 1]`, and the cache with the given ones; without a cache they are the first.
 fn step<M: TextModel>(
@@ -268,10 +341,10 @@ fn step<M: TextModel>(
     tokens: Array,
     padding: Array,
     key: Array,
-    numbers: Array,
+    controls: Controls,
     form: Static<Form>,
 ) -> Result<(ModuleState, Array, Array)> {
-    let Form { room, is_greedy, .. } = form.0;
+    let room = form.0.room;
     let mut model = model.decoder()?;
     let (batch, length) = (tokens.shape()[0], tokens.shape()[1]);
     model.init_cache(batch, room);
@@ -287,69 +360,6 @@ fn step<M: TextModel>(
     let logits = logits.get((.., -1)).astype(DType::F32);
     let cache = model.state_of(Filter::of::<Cache>());
     let [now, key] = random::split_n(&key);
-    let next = match is_greedy {
-        true => logits.argmax(-1),
-        false => random::categorical(now, &kept(&logits / numbers.get(0), form.0, &numbers.get(1)), -1),
-    };
-    let next = where_(logits.isnan().any(-1), NOT_A_TOKEN, next.astype(DType::I32));
+    let next = sampling::draw(&logits, &controls, form.0, || random::gumbel(now, logits.shape()));
     Ok((cache, next.expand_dims(1), key))
-}
-
-/// The logits, negative infinity for tokens that are not drawn.
-fn kept(logits: Array, form: Form, top_p: &Array) -> Array {
-    let at_least = |logits: Array, least: Array| where_(logits.less(least), f64::NEG_INFINITY, &logits);
-    let logits = match form.top_k {
-        Some(k) => {
-            let (largest, _) = lax::top_k(&logits, k);
-            at_least(logits, largest.get((.., -1)).expand_dims(1))
-        }
-        None => logits,
-    };
-    if !form.has_top_p {
-        return logits;
-    }
-    // By rank, so that of tokens that are equally likely only as many are kept as are needed.
-    let order = logits.argsort_descending(-1);
-    let share = softmax(take_along_axis(&logits, &order, -1), -1);
-    let before = share.cumsum(-1) - share;
-    let is_kept = take_along_axis(before.less(top_p), &order.argsort(-1), -1);
-    where_(is_kept, logits, f64::NEG_INFINITY)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::huggingface::Weights;
-
-    /// `transformers`' `TopKLogitsWarper(5)` and `TopPLogitsWarper(0.7)`.
-    #[test]
-    fn top_k_and_top_p_keep_the_tokens_of_transformers() -> Result<()> {
-        let case = Weights::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sampling.safetensors"))?;
-        let form = Form { is_greedy: false, top_k: None, has_top_p: false, room: 0 };
-        for (name, form) in [("top_k", Form { top_k: Some(5), ..form }), ("top_p", Form { has_top_p: true, ..form })] {
-            let kept = kept(case.get("logits")?, form, &array(0.7f32));
-            assert_eq!(isfinite(&kept).to_vec::<bool>()?, case.get(name)?.to_vec::<bool>()?, "{name}");
-        }
-        Ok(())
-    }
-
-    /// Ten tokens that are equally likely: three of them have a probability of 0.25 together.
-    #[test]
-    fn top_p_keeps_as_few_equal_tokens_as_it_needs() -> Result<()> {
-        let form = Form { is_greedy: false, top_k: None, has_top_p: true, room: 0 };
-        let kept = kept(zeros([2, 10]), form, &array(0.25f32));
-        assert_eq!(isfinite(&kept).astype(DType::I32).sum(-1).to_vec::<i32>()?, [3, 3]);
-        Ok(())
-    }
-
-    #[test]
-    fn generate_with_weights_that_are_nan_is_an_error() -> Result<()> {
-        let mut model = Decoder::new(&crate::DecoderConfig::new(64, 1, 16, 4), &mut Rngs::new(0))?;
-        model.embed.embedding = full([64, 16], f32::NAN);
-        for options in [GenerateOptions::new(3), GenerateOptions::new(3).temperature(1.0)] {
-            let error = model.generate(&[vec![1, 2]], &options).unwrap_err().to_string();
-            assert!(error.contains("the model's logits for text 0 are NaN"), "{error}");
-        }
-        Ok(())
-    }
 }

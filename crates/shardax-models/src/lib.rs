@@ -17,15 +17,21 @@
 #![warn(missing_docs)]
 
 mod adapter;
+mod batcher;
 mod decoder;
 mod error;
 mod generate;
+mod generation_config;
 pub mod gguf;
 pub mod huggingface;
 mod pytorch;
 mod quantized;
+mod sampling;
+#[cfg(feature = "text")]
+pub mod text;
 
 pub use adapter::Adapter;
+pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, Biases, Block, Decoder, DecoderConfig, ExpertsConfig, LatentAttention, LatentConfig, Mlp, Norm,
     NormKind, Positions, QkNorm,

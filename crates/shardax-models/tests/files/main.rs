@@ -3,6 +3,7 @@
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod fuzz;
+mod generation;
 mod gguf;
 #[path = "../../../shardax/tests/common/mutants.rs"]
 #[allow(dead_code)]
@@ -12,6 +13,8 @@ mod pytorch;
 #[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
+#[cfg(feature = "text")]
+mod text;
 
 use std::path::{Path, PathBuf};
 

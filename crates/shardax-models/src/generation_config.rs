@@ -1,0 +1,167 @@
+//! `generation_config.json`: how a model's authors continue texts.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use shardax::error::Result;
+
+use crate::GenerateOptions;
+use crate::error::{read_small, value_error};
+use crate::gguf::{Gguf, MetadataValue};
+
+/// Fields that change no token.
+const WITHOUT_EFFECT: [&str; 12] = [
+    "_from_model_config",
+    "bos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "transformers_version",
+    "use_cache",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "return_dict_in_generate",
+    "max_length",
+];
+
+/// Fields of other ways to continue texts, with the values that switch them off.
+const OFF: [(&str, &[f64]); 14] = [
+    ("num_beams", &[1.0]),
+    ("num_beam_groups", &[1.0]),
+    ("num_return_sequences", &[1.0]),
+    ("typical_p", &[1.0]),
+    ("epsilon_cutoff", &[0.0]),
+    ("eta_cutoff", &[0.0]),
+    ("penalty_alpha", &[0.0]),
+    ("diversity_penalty", &[0.0]),
+    ("encoder_repetition_penalty", &[1.0]),
+    ("length_penalty", &[1.0]),
+    ("min_length", &[0.0]),
+    ("guidance_scale", &[1.0]),
+    ("top_h", &[1.0]),
+    ("early_stopping", &[]),
+];
+
+impl GenerateOptions {
+    /// The options in a folder's `generation_config.json`, or in a GGUF file: the tokens that end texts, and with `do_sample` the
+    /// temperature and the tokens that are drawn from.
+    ///
+    /// `max_new_tokens` replaces the file's. Without a file the tokens that end texts are those of `config.json`. Fails for fields that
+    /// change the tokens and are not known, such as `num_beams`.
+    #[track_caller]
+    pub fn from_pretrained(folder: impl AsRef<Path>, max_new_tokens: usize) -> Result<GenerateOptions> {
+        let location = std::panic::Location::caller();
+        let folder = folder.as_ref();
+        let options =
+            if Gguf::is_named(folder) { of_gguf(folder, max_new_tokens) } else { of_folder(folder, max_new_tokens) };
+        options.map_err(|error| error.at(location))
+    }
+}
+
+fn of_gguf(path: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
+    let file = Gguf::open(path)?;
+    let ends = ["eos", "eot", "eom"].map(|kind| file.metadata().get(&format!("tokenizer.ggml.{kind}_token_id")));
+    let ends = ends.into_iter().flatten().filter_map(MetadataValue::as_usize).filter_map(|id| i32::try_from(id).ok());
+    Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends))
+}
+
+fn of_folder(folder: &Path, max_new_tokens: usize) -> Result<GenerateOptions> {
+    let path = folder.join("generation_config.json");
+    let is_there = path.exists();
+    let path = if is_there { path } else { folder.join("config.json") };
+    let fields: Map<String, Value> = serde_json::from_slice(&read_small(&path)?)
+        .map_err(|error| value_error(format!("{} is no JSON object: {error}", path.display()), "get the file again"))?;
+    let fields = Fields { path: &path, fields };
+    let ends = fields.tokens("eos_token_id")?;
+    match is_there {
+        true => fields.options(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
+        false => Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
+    }
+}
+
+struct Fields<'a> {
+    path: &'a Path,
+    fields: Map<String, Value>,
+}
+
+impl Fields<'_> {
+    /// The value of this name, unless it is missing or null.
+    fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    fn error(&self, name: &str, what: &str) -> shardax::Error {
+        let value = self.fields.get(name).map(Value::to_string).unwrap_or_default();
+        let what = format!("field `{name}` of {} is {value}, {what}", self.path.display());
+        value_error(what, "remove the field, and set other options in the program")
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>> {
+        let number = |value: &Value| value.as_f64().ok_or_else(|| self.error(name, "and not a number"));
+        self.get(name).map(number).transpose()
+    }
+
+    fn size(&self, name: &str) -> Result<Option<usize>> {
+        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
+        let size = |value: &Value| size(value).ok_or_else(|| self.error(name, "and not a size"));
+        self.get(name).map(size).transpose()
+    }
+
+    /// A token or a list of tokens.
+    fn tokens(&self, name: &str) -> Result<Vec<i32>> {
+        let token = |value: &Value| value.as_i64().and_then(|id| i32::try_from(id).ok());
+        let tokens = match self.get(name) {
+            None => Some(Vec::new()),
+            Some(Value::Array(list)) => list.iter().map(token).collect(),
+            Some(value) => token(value).map(|token| vec![token]),
+        };
+        tokens.ok_or_else(|| self.error(name, "and not a token or a list of tokens"))
+    }
+
+    fn options(&self, mut options: GenerateOptions) -> Result<GenerateOptions> {
+        const READ: [&str; 12] = [
+            "eos_token_id",
+            "do_sample",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "no_repeat_ngram_size",
+            "suppress_tokens",
+            "min_new_tokens",
+            "max_new_tokens",
+            "chat_format",
+        ];
+        if self.get("do_sample").and_then(Value::as_bool) == Some(true) {
+            options = options.temperature(self.number("temperature")?.unwrap_or(1.0));
+            // The default of `transformers`.
+            let top_k = self.size("top_k")?.unwrap_or(50);
+            options = if top_k > 0 { options.top_k(top_k) } else { options };
+            options = self.number("top_p")?.into_iter().fold(options, GenerateOptions::top_p);
+            options = self.number("min_p")?.into_iter().fold(options, GenerateOptions::min_p);
+        }
+        options = self.number("repetition_penalty")?.into_iter().fold(options, GenerateOptions::repetition_penalty);
+        options = self.size("min_new_tokens")?.into_iter().fold(options, GenerateOptions::min_new_tokens);
+        options =
+            options.logit_bias(self.tokens("suppress_tokens")?.into_iter().map(|token| (token, f32::NEG_INFINITY)));
+        if let Some(length) = self.size("no_repeat_ngram_size")?.filter(|length| *length > 0) {
+            options = options.no_repeat_ngram(length);
+        }
+        for (name, value) in &self.fields {
+            let is_known = READ.contains(&name.as_str()) || WITHOUT_EFFECT.contains(&name.as_str());
+            let is_off = match OFF.iter().find(|(other, _)| other == name) {
+                Some((_, off)) => {
+                    value.as_bool() == Some(false) || value.as_f64().is_some_and(|value| off.contains(&value))
+                }
+                None => matches!(value, Value::Bool(false)),
+            };
+            if !is_known && !is_off && !value.is_null() {
+                return Err(self.error(name, "which changes the tokens in a way that is not known"));
+            }
+        }
+        options.check()?;
+        Ok(options)
+    }
+}

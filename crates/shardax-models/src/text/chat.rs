@@ -1,0 +1,288 @@
+//! Conversations as texts: the templates that models are trained with.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Environment, ErrorKind as JinjaErrorKind};
+use shardax::error::Result;
+
+use super::json;
+use crate::error::value_error;
+
+/// A chat template: a program in Jinja that writes a conversation as the text that a model was trained with.
+///
+/// It has the functions that `transformers` gives to templates: `raise_exception`, `strftime_now`, `tojson`, the methods of Python's
+/// texts, lists and dictionaries, and `break` and `continue`. The date is in UTC.
+///
+/// ```
+/// use shardax_models::text::ChatTemplate;
+/// let template = ChatTemplate::new("{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}\n{% endfor %}[assistant]")?;
+/// let text = template.render(r#"[{"role": "user", "content": " Hello "}]"#)?;
+/// assert_eq!(text, "[user]Hello\n[assistant]");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: BTreeMap<String, String>,
+}
+
+/// The name of the only template of an environment.
+const NAME: &str = "chat_template";
+/// Steps of a template: more are a loop without an end.
+const FUEL: u64 = 50_000_000;
+
+impl ChatTemplate {
+    /// Parses a template.
+    #[track_caller]
+    pub fn new(template: &str) -> Result<ChatTemplate> {
+        let location = std::panic::Location::caller();
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|error| value_error(error.to_string(), "please report this"))?);
+        environment.set_fuel(Some(FUEL));
+        environment.set_formatter(|out, _, value| {
+            let mut text = String::new();
+            python_text(value, &mut text);
+            out.write_str(&text).map_err(minijinja::Error::from)
+        });
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_filter("tojson", tojson);
+        environment.add_test("iterable", is_iterable);
+        environment.add_template_owned(NAME, without_marks(template)).map_err(|error| {
+            let what = format!("the chat template is not read: {}", described(&error));
+            value_error(what, "look at the template in `tokenizer_config.json` or `chat_template.jinja`").at(location)
+        })?;
+        Ok(ChatTemplate { environment, special_tokens: BTreeMap::new() })
+    }
+
+    /// Sets a variable of the template, such as `bos_token`.
+    pub fn special_token(mut self, name: &str, text: String) -> ChatTemplate {
+        self.special_tokens.insert(name.to_owned(), text);
+        self
+    }
+
+    /// Writes a conversation up to the beginning of the assistant's next message. `messages` is a list in JSON.
+    ///
+    /// Fails for other JSON, and where the template raises an exception.
+    #[track_caller]
+    pub fn render(&self, messages: &str) -> Result<String> {
+        self.render_with(messages, "{}")
+    }
+
+    /// Writes a conversation with more variables, an object in JSON: `tools`, `documents`, `add_generation_prompt` (default `true`) and
+    /// those that a template defines, such as `enable_thinking`.
+    #[track_caller]
+    pub fn render_with(&self, messages: &str, variables: &str) -> Result<String> {
+        let location = std::panic::Location::caller();
+        let parsed = |name: &str, text: &str| {
+            serde_json::from_str::<Value>(text).map_err(|error| {
+                let what = format!("the {name} of a conversation are no JSON: {error}");
+                value_error(what, "give a list of objects with `role` and `content`").at(location)
+            })
+        };
+        let (messages, more) = (parsed("messages", messages)?, parsed("variables", variables)?);
+        let mut context: BTreeMap<String, Value> =
+            self.special_tokens.iter().map(|(name, text)| (name.clone(), text.as_str().into())).collect();
+        context.insert("messages".to_owned(), messages);
+        context.insert("add_generation_prompt".to_owned(), true.into());
+        // Templates ask whether they are none.
+        context.insert("tools".to_owned(), ().into());
+        context.insert("documents".to_owned(), ().into());
+        for name in more.try_iter().into_iter().flatten() {
+            if let (Some(text), Ok(value)) = (name.as_str(), more.get_item(&name)) {
+                context.insert(text.to_owned(), value);
+            }
+        }
+        let template = self.environment.get_template(NAME);
+        template.and_then(|template| template.render(context)).map_err(|error| {
+            let what = format!("the chat template rejects the conversation: {}", described(&error));
+            value_error(what, "look at the order of the roles, and at the fields that the template reads").at(location)
+        })
+    }
+}
+
+/// The template without the marks around the assistant's text, which only training reads: they become conditions that hold.
+fn without_marks(template: &str) -> String {
+    let mut text = template.to_owned();
+    for (mark, condition) in [("generation", "if true"), ("endgeneration", "endif")] {
+        for [before, after] in [["{%", "%}"], ["{%-", "%}"], ["{%", "-%}"], ["{%-", "-%}"]] {
+            text = text.replace(&format!("{before} {mark} {after}"), &format!("{before} {condition} {after}"));
+        }
+    }
+    text
+}
+
+/// The message of an error, and the line of the template.
+fn described(error: &minijinja::Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    error.line().map_or_else(|| what.clone(), |line| format!("{what} (line {line})"))
+}
+
+fn raise_exception(message: String) -> std::result::Result<Value, minijinja::Error> {
+    Err(minijinja::Error::new(JinjaErrorKind::InvalidOperation, message))
+}
+
+/// True for values that Python iterates over, which none is not.
+fn is_iterable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+}
+
+/// JSON as Python writes it.
+fn tojson(value: Value, options: Kwargs) -> std::result::Result<Value, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let _ascii: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let failed = |error: serde_json::Error| minijinja::Error::new(JinjaErrorKind::BadSerialization, error.to_string());
+    json::written(&value, indent).map(Value::from_safe_string).map_err(failed)
+}
+
+/// A value as Python's `str` writes it: templates of a few models write lists and dictionaries.
+fn python_text(value: &Value, out: &mut String) {
+    match value.kind() {
+        ValueKind::None => out.push_str("None"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
+        ValueKind::Seq => {
+            let items = value.try_iter().into_iter().flatten();
+            separated(['[', ']'], items, out, python_repr);
+        }
+        ValueKind::Map => {
+            let keys = value.try_iter().into_iter().flatten();
+            separated(['{', '}'], keys, out, |key, out| {
+                python_repr(key, out);
+                out.push_str(": ");
+                python_repr(&value.get_item(key).unwrap_or_default(), out);
+            });
+        }
+        _ => out.push_str(&value.to_string()),
+    }
+}
+
+/// A value inside of a list or dictionary, where texts have quotes.
+fn python_repr(value: &Value, out: &mut String) {
+    match value.as_str() {
+        Some(text) => {
+            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+            let escaped = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t").replace('\r', "\\r");
+            out.push(quote);
+            out.push_str(&if quote == '\'' { escaped.replace('\'', "\\'") } else { escaped });
+            out.push(quote);
+        }
+        None => python_text(value, out),
+    }
+}
+
+/// Values between brackets, with commas.
+fn separated(
+    [open, close]: [char; 2],
+    values: impl Iterator<Item = Value>,
+    out: &mut String,
+    write: impl Fn(&Value, &mut String),
+) {
+    out.push(open);
+    for (i, value) in values.enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        write(&value, out);
+    }
+    out.push(close);
+}
+
+/// The date and time in a format of `strftime`.
+fn strftime_now(format: String) -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    strftime(&format, seconds)
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+/// From the day of 1 January 1970 on.
+const WEEKDAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
+
+/// A time after 1970, in seconds, in a format of `strftime`. Codes that are not known stay.
+fn strftime(format: &str, seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    let (month_name, weekday) = (MONTHS[month - 1], WEEKDAYS[(days % 7) as usize]);
+    let mut out = String::new();
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            out.push(letter);
+            continue;
+        }
+        out.push_str(&match letters.next() {
+            Some('Y') => format!("{year:04}"),
+            Some('y') => format!("{:02}", year % 100),
+            Some('m') => format!("{month:02}"),
+            Some('d') => format!("{day:02}"),
+            Some('-') => match letters.next() {
+                Some('d') => day.to_string(),
+                Some('m') => month.to_string(),
+                other => format!("%-{}", other.map(String::from).unwrap_or_default()),
+            },
+            Some('e') => format!("{day:2}"),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..3].to_owned(),
+            Some('A') => weekday.to_owned(),
+            Some('a') => weekday[..3].to_owned(),
+            Some('H') => format!("{:02}", second / 3600),
+            Some('M') => format!("{:02}", second / 60 % 60),
+            Some('S') => format!("{:02}", second % 60),
+            Some('%') => "%".to_owned(),
+            other => format!("%{}", other.map(String::from).unwrap_or_default()),
+        });
+    }
+    out
+}
+
+/// The year, the month and the day of a number of days after 1 January 1970.
+///
+/// Years begin in March here, so that leap days are the last days of years, and 400 years have 146,097 days.
+fn civil(days: u64) -> (u64, usize, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month as usize, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strftime_has_the_texts_of_python() {
+        // `datetime.fromtimestamp(seconds, UTC).strftime(...)`
+        for (seconds, expected) in [
+            (0, "01 Jan 1970 Thursday 00:00:00"),
+            (951_782_400, "29 Feb 2000 Tuesday 00:00:00"),
+            (1_764_225_001, "27 Nov 2025 Thursday 06:30:01"),
+            (4_107_542_399, "28 Feb 2100 Sunday 23:59:59"),
+            (4_107_542_400, "01 Mar 2100 Monday 00:00:00"),
+        ] {
+            assert_eq!(strftime("%d %b %Y %A %H:%M:%S", seconds), expected);
+        }
+        assert_eq!(strftime("%-d %y%% %q %", 0), "1 70% %q %");
+    }
+}

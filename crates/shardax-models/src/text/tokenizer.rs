@@ -1,0 +1,209 @@
+//! Texts as tokens.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use shardax::error::{Error, ErrorKind, Result};
+
+use super::ChatTemplate;
+use crate::error::{read_small, value_error};
+use crate::gguf::Gguf;
+
+/// The tokenizer of a model, with its chat template if it has one. Clones share them.
+///
+/// ```
+/// use shardax_models::text::Tokenizer;
+/// let tokenizer = Tokenizer::from_json(r#"{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "hello": 1, "world": 2}},
+///     "pre_tokenizer": {"type": "Whitespace"}}"#)?;
+/// assert_eq!(tokenizer.encode("hello new world")?, [1, 0, 2]);
+/// assert_eq!(tokenizer.decode(&[1, 2])?, "hello world");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<tokenizers::Tokenizer>,
+    chat: Option<Arc<ChatTemplate>>,
+}
+
+impl Tokenizer {
+    /// Reads the tokenizer of a folder of `transformers` or of a GGUF file.
+    ///
+    /// A folder has `tokenizer.json`, and the chat template in `chat_template.jinja` or in `tokenizer_config.json`. Fails when the
+    /// tokenizer is missing or damaged, and for a template that is no template.
+    #[track_caller]
+    pub fn from_pretrained(folder: impl AsRef<Path>) -> Result<Tokenizer> {
+        let location = std::panic::Location::caller();
+        let folder = folder.as_ref();
+        let tokenizer = if Gguf::is_named(folder) { of_gguf(folder) } else { of_folder(folder) };
+        tokenizer.map_err(|error| error.at(location))
+    }
+
+    /// Reads a tokenizer in the format of `tokenizer.json`.
+    #[track_caller]
+    pub fn from_json(json: &str) -> Result<Tokenizer> {
+        let location = std::panic::Location::caller();
+        parse("tokenizer.json", json.as_bytes()).map_err(|error| error.at(location))
+    }
+
+    /// Replaces the chat template.
+    pub fn with_chat_template(mut self, template: ChatTemplate) -> Tokenizer {
+        self.chat = Some(Arc::new(template));
+        self
+    }
+
+    /// The chat template, if there is one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat.as_deref()
+    }
+
+    /// The tokens of a text, with the special tokens that begin and end every text.
+    #[track_caller]
+    pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
+        self.tokens(text, true)
+    }
+
+    /// The tokens of a text without special tokens around it.
+    #[track_caller]
+    pub fn encode_part(&self, text: &str) -> Result<Vec<i32>> {
+        self.tokens(text, false)
+    }
+
+    /// The tokens of a conversation, which ask for the assistant's next message: a list of messages in JSON, each with a `role` and a
+    /// `content`.
+    ///
+    /// Fails without a chat template, and where the template rejects the messages.
+    #[track_caller]
+    pub fn encode_chat(&self, messages: &str) -> Result<Vec<i32>> {
+        let Some(template) = &self.chat else {
+            let what = "the model has no chat template";
+            return Err(value_error(what, "encode the text itself, or set one: `with_chat_template`"));
+        };
+        // The template writes the special tokens.
+        self.tokens(&template.render(messages)?, false)
+    }
+
+    /// The text of tokens, without special tokens.
+    #[track_caller]
+    pub fn decode(&self, tokens: &[i32]) -> Result<String> {
+        let location = std::panic::Location::caller();
+        let ids: Vec<u32> = tokens.iter().filter_map(|token| u32::try_from(*token).ok()).collect();
+        self.inner.decode(&ids, true).map_err(|error| failed(&error).at(location))
+    }
+
+    /// Decodes tokens as they come.
+    pub fn stream(&self) -> TextStream {
+        TextStream { tokenizer: self.clone(), tokens: Vec::new(), shown: String::new(), first: 0 }
+    }
+
+    /// The token of this text, if there is one.
+    pub fn token(&self, text: &str) -> Option<i32> {
+        self.inner.token_to_id(text).and_then(|id| i32::try_from(id).ok())
+    }
+
+    /// The number of tokens, with added ones.
+    pub fn vocabulary(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    #[track_caller]
+    fn tokens(&self, text: &str, special: bool) -> Result<Vec<i32>> {
+        let location = std::panic::Location::caller();
+        let encoding = self.inner.encode_fast(text, special).map_err(|error| failed(&error).at(location))?;
+        Ok(encoding.get_ids().iter().map(|id| *id as i32).collect())
+    }
+}
+
+/// A text that grows token by token, see [`Tokenizer::stream`].
+pub struct TextStream {
+    tokenizer: Tokenizer,
+    tokens: Vec<i32>,
+    /// The text of the tokens from `first` on that was returned.
+    shown: String,
+    first: usize,
+}
+
+/// Tokens before the new ones that a text is decoded with: decoders join neighbours.
+const CONTEXT: usize = 8;
+
+impl TextStream {
+    /// Adds a token, and returns the text that it completes. It is empty while the last character lacks bytes.
+    #[track_caller]
+    pub fn push(&mut self, token: i32) -> Result<String> {
+        self.tokens.push(token);
+        let text = self.tokenizer.decode(&self.tokens[self.first..])?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        let new = text.strip_prefix(self.shown.as_str()).unwrap_or_default().to_owned();
+        self.shown = text;
+        if self.tokens.len() - self.first > 4 * CONTEXT {
+            self.first = self.tokens.len() - CONTEXT;
+            self.shown = self.tokenizer.decode(&self.tokens[self.first..])?;
+        }
+        Ok(new)
+    }
+}
+
+fn failed(error: &tokenizers::Error) -> Error {
+    Error::new(ErrorKind::Value, format!("the tokenizer failed: {error}")).help("look whether it belongs to the model")
+}
+
+fn parse(name: &str, json: &[u8]) -> Result<Tokenizer> {
+    let inner = tokenizers::Tokenizer::from_bytes(json).map_err(|error| {
+        value_error(format!("{name} is not a tokenizer: {error}"), "give the `tokenizer.json` of the model")
+    })?;
+    Ok(Tokenizer { inner: Arc::new(inner), chat: None })
+}
+
+fn of_gguf(path: &Path) -> Result<Tokenizer> {
+    let file = Gguf::open(path)?;
+    let mut tokenizer = parse(&path.display().to_string(), file.tokenizer_json()?.as_bytes())?;
+    if let Some(text) = file.chat_template() {
+        let token = |kind: &str| file.special_token(kind).unwrap_or_default().to_owned();
+        let template = ChatTemplate::new(text)?.special_token("bos_token", token("bos"));
+        tokenizer = tokenizer.with_chat_template(template.special_token("eos_token", token("eos")));
+    }
+    Ok(tokenizer)
+}
+
+fn of_folder(folder: &Path) -> Result<Tokenizer> {
+    let path = folder.join("tokenizer.json");
+    let json =
+        read_small(&path).map_err(|error| error.help("save the tokenizer with `AutoTokenizer.save_pretrained`"))?;
+    let mut tokenizer = parse(&path.display().to_string(), &json)?;
+    let path = folder.join("tokenizer_config.json");
+    let about: Value = match path.exists() {
+        true => serde_json::from_slice(&read_small(&path)?)
+            .map_err(|error| value_error(format!("{} is no JSON: {error}", path.display()), "get the file again"))?,
+        false => Value::Null,
+    };
+    let path = folder.join("chat_template.jinja");
+    let text = match path.exists() {
+        true => Some(String::from_utf8_lossy(&read_small(&path)?).into_owned()),
+        false => template_of(&about),
+    };
+    if let Some(text) = text {
+        let mut template = ChatTemplate::new(&text)?;
+        for name in ["bos_token", "eos_token", "pad_token", "unk_token"] {
+            // A text, or an object with the text and its properties.
+            let token = about.get(name).and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
+            if let Some(token) = token {
+                template = template.special_token(name, token.to_owned());
+            }
+        }
+        tokenizer = tokenizer.with_chat_template(template);
+    }
+    Ok(tokenizer)
+}
+
+/// The template of `tokenizer_config.json`: a text, or the one called `default` of several.
+fn template_of(about: &Value) -> Option<String> {
+    let template = about.get("chat_template")?;
+    if let Some(text) = template.as_str() {
+        return Some(text.to_owned());
+    }
+    let is_default = |entry: &&Value| entry.get("name").and_then(Value::as_str) == Some("default");
+    let entry = template.as_array()?.iter().find(is_default)?;
+    entry.get("template")?.as_str().map(str::to_owned)
+}

@@ -1,0 +1,120 @@
+//! Options of generation, and texts that begin and end at different times.
+
+use std::collections::BTreeMap;
+
+use shardax_models::{Batcher, Decoder, End, GenerateOptions, Pretrained};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{golden, setup};
+
+/// Texts of several lengths in few slots and little room, of which each is as if it were alone.
+#[test]
+fn batched_texts_are_those_of_texts_alone() -> Result<()> {
+    setup();
+    for name in ["llama", "gpt2", "gemma3", "qwen2"] {
+        let model = Decoder::from_pretrained(golden(name))?;
+        let lengths = [(3, 5), (1, 8), (5, 2), (2, 1), (4, 7), (1, 3), (6, 6)];
+        let prompt = |length: usize, text: usize| (0..length).map(|i| ((text * 7 + i * 5) % 30 + 3) as i32).collect();
+        let texts: Vec<(Vec<i32>, GenerateOptions)> = (lengths.into_iter().enumerate())
+            .map(|(text, (length, new))| (prompt(length, text), GenerateOptions::new(new)))
+            .collect();
+        let mut batcher = Batcher::new(model.clone(), 3, if name == "gpt2" { 12 } else { 24 })?;
+        let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+        let mut waiting = texts.iter();
+        loop {
+            // One text begins in each step, if a slot is free.
+            if !batcher.is_full()
+                && let Some((prompt, options)) = waiting.next()
+            {
+                let next = batcher.add(prompt, options)?;
+                written.entry(next.text).or_default().push(next.token);
+            }
+            if batcher.active() == 0 && waiting.len() == 0 {
+                break;
+            }
+            for next in batcher.step()? {
+                written.entry(next.text).or_default().push(next.token);
+            }
+        }
+        for ((prompt, options), written) in texts.iter().zip(written.values()) {
+            assert_eq!(*written, model.generate(std::slice::from_ref(prompt), options)?[0], "{name} {prompt:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn batched_texts_have_options_of_their_own() -> Result<()> {
+    setup();
+    let model = Decoder::from_pretrained(golden("llama"))?;
+    let mut batcher = Batcher::new(model.clone(), 2, 64)?;
+    let run = |batcher: &mut Batcher, options: &[GenerateOptions]| -> Result<Vec<Vec<i32>>> {
+        let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+        for options in options {
+            let next = batcher.add(&[3, 1, 4], options)?;
+            written.insert(next.text, vec![next.token]);
+        }
+        while batcher.active() > 0 {
+            for next in batcher.step()? {
+                written.entry(next.text).or_default().push(next.token);
+            }
+        }
+        Ok(written.into_values().collect())
+    };
+    let drawn = GenerateOptions::new(12).temperature(2.0).seed(5);
+    let greedy = GenerateOptions::new(12);
+    let both = run(&mut batcher, &[drawn.clone(), greedy.clone()])?;
+    assert_eq!(both[1], model.generate(&[vec![3, 1, 4]], &greedy)?[0]);
+    assert_ne!(both[0], both[1]);
+    // What is drawn depends on the seed alone, not on the other texts.
+    assert_eq!(run(&mut batcher, &[greedy.clone(), drawn.clone()])?[1], both[0]);
+    assert_ne!(run(&mut batcher, &[drawn.seed(6)])?[0], both[0]);
+
+    let stop = both[1][2];
+    let first = both[1].iter().position(|token| *token == stop).expect("a token");
+    let stopped = run(&mut batcher, &[GenerateOptions::new(12).stop_tokens([stop])])?;
+    assert_eq!(stopped[0], both[1][..=first]);
+    let once = batcher.add(&[3], &GenerateOptions::new(1))?;
+    assert_eq!((once.end, batcher.active()), (Some(End::Length), 0));
+
+    let text = batcher.add(&[3], &greedy)?.text;
+    batcher.add(&[4], &greedy)?;
+    fails(batcher.add(&[5], &greedy), &["every slot has a text"]);
+    batcher.remove(text);
+    assert_eq!((batcher.active(), batcher.is_full()), (1, false));
+    fails(batcher.add(&[], &greedy), &["the prompt is empty"]);
+    fails(batcher.add(&[33], &greedy), &["the token 33", "33 tokens"]);
+    fails(batcher.add(&[3; 60], &greedy), &["60 tokens and 12 new ones", "at most 64"]);
+    fails(Batcher::new(Decoder::from_pretrained(golden("gpt2"))?, 1, 13).map(drop), &["13 tokens", "12"]);
+    Ok(())
+}
+
+#[test]
+fn generation_config_is_honoured() -> Result<()> {
+    let here = Folder::new();
+    let options = |text: &str| {
+        here.write("generation_config.json", text);
+        GenerateOptions::from_pretrained(&here.0, 9)
+    };
+    let greedy = GenerateOptions::new(9);
+    assert_eq!(options("{}")?, greedy);
+    assert_eq!(options(r#"{"eos_token_id": [5, 6], "bos_token_id": 1}"#)?, greedy.clone().stop_tokens([5, 6]));
+    // Without `do_sample` the numbers of sampling have no effect.
+    assert_eq!(options(r#"{"temperature": 0.6, "top_p": 0.9, "eos_token_id": 5}"#)?, greedy.clone().stop_tokens([5]));
+    let drawn = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1, "num_beams": 1}"#;
+    let expected = greedy.clone().temperature(0.6).top_k(20).top_p(0.9).repetition_penalty(1.1);
+    assert_eq!(options(drawn)?, expected);
+    assert_eq!(options(r#"{"do_sample": true}"#)?, greedy.clone().temperature(1.0).top_k(50));
+    assert_eq!(options(r#"{"do_sample": true, "top_k": 0, "min_p": 0.1}"#)?, greedy.temperature(1.0).min_p(0.1));
+    fails(options(r#"{"num_beams": 4}"#), &["field `num_beams` of", "is 4"]);
+    fails(options(r#"{"forced_eos_token_id": 2}"#), &["field `forced_eos_token_id`"]);
+    fails(options(r#"{"do_sample": true, "temperature": "hot"}"#), &["`temperature`", "and not a number"]);
+    fails(options(r#"{"do_sample": true, "top_p": 2}"#), &["top_p is 2"]);
+    fails(options("["), &["generation_config.json is no JSON object"]);
+    std::fs::remove_file(here.join("generation_config.json")).expect("a file");
+    fails(GenerateOptions::from_pretrained(&here.0, 9), &["cannot read", "config.json"]);
+    here.write("config.json", r#"{"eos_token_id": 7, "model_type": "llama"}"#);
+    assert_eq!(GenerateOptions::from_pretrained(&here.0, 9)?, GenerateOptions::new(9).stop_tokens([7]));
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Chat templates and tokenizers.
+
+use serde::Deserialize;
+use shardax_models::gguf::Gguf;
+use shardax_models::text::{ChatTemplate, Tokenizer};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::gguf::{Value, written};
+use super::golden;
+
+/// A conversation, and what `transformers` makes of it (`tools/huggingface/text.py`).
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    template: String,
+    /// JSON, as a text: the order of keys matters.
+    messages: String,
+    tools: Option<String>,
+    variables: Option<String>,
+    rendered: Option<String>,
+}
+
+#[test]
+fn chat_templates_write_the_texts_of_transformers() -> Result<()> {
+    let text = std::fs::read_to_string(golden("text/chat.json")).expect("a file");
+    let cases: Vec<Case> = serde_json::from_str(&text).expect("cases");
+    assert!(cases.len() > 30);
+    for case in cases {
+        let template = ChatTemplate::new(&case.template)?;
+        let template = template.special_token("bos_token", "<s>".into()).special_token("eos_token", "</s>".into());
+        let mut variables = case.variables.unwrap_or("{}".to_owned());
+        if let Some(tools) = case.tools {
+            variables = format!("{{\"tools\": {tools}}}");
+        }
+        let rendered = template.render_with(&case.messages, &variables);
+        match case.rendered {
+            Some(expected) => assert_eq!(rendered?, expected, "{}", case.name),
+            None => assert!(rendered.is_err(), "{}: {rendered:?}", case.name),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn chat_templates_that_raise_or_run_forever_are_errors() -> Result<()> {
+    fails(ChatTemplate::new("{% for %}"), &["the chat template is not read", "line 1"]);
+    let raises = ChatTemplate::new("\n{{ raise_exception('Roles must alternate') }}")?;
+    fails(raises.render("[]"), &["rejects the conversation", "Roles must alternate", "line 2"]);
+    fails(raises.render("{"), &["the messages of a conversation are no JSON"]);
+    let long = ChatTemplate::new("{% for i in range(10000) %}{% for j in range(10000) %}x{% endfor %}{% endfor %}")?;
+    fails(long.render("[]"), &["rejects the conversation"]);
+    let dated = ChatTemplate::new("{{ strftime_now('%Y') }}")?;
+    assert!(dated.render("[]")?.parse::<u32>().is_ok_and(|year| year >= 2025));
+    Ok(())
+}
+
+/// The tokenizers of GGUF files: byte pairs with merges, and SentencePiece's with scores.
+#[test]
+fn tokenizers_of_gguf_files_split_as_their_models() -> Result<()> {
+    let here = Folder::new();
+    let tokens =
+        ["<unk>", "<s>", "</s>", "<0x0A>", "\u{2581}", "a", "b", "c", "ab", "\u{2581}ab", "abc", "<0xC3>", "<0xA9>"];
+    let sentence = written(
+        &[
+            ("general.architecture", Value::Text("llama")),
+            ("tokenizer.ggml.model", Value::Text("llama")),
+            ("tokenizer.ggml.tokens", Value::Texts(&tokens)),
+            ("tokenizer.ggml.scores", Value::Numbers(&[0., 0., 0., 0., -9., -9., -9., -9., -1., -2., -3., 0., 0.])),
+            ("tokenizer.ggml.token_type", Value::Integers(&[2, 3, 3, 6, 1, 1, 1, 1, 1, 1, 1, 6, 6])),
+            ("tokenizer.ggml.bos_token_id", Value::U32(1)),
+            ("tokenizer.ggml.eos_token_id", Value::U32(2)),
+            ("tokenizer.chat_template", Value::Text("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")),
+        ],
+        &[],
+    );
+    let tokenizer = Tokenizer::from_pretrained(here.write("a.gguf", sentence))?;
+    assert_eq!(tokenizer.encode("ab abc")?, [1, 9, 9, 7]);
+    assert_eq!(tokenizer.encode_part("c\n\u{e9}")?, [4, 7, 3, 11, 12]);
+    assert_eq!(tokenizer.decode(&[1, 9, 9, 7, 2])?, "ab abc");
+    assert_eq!(tokenizer.encode_chat(r#"[{"role": "user", "content": "ab"}]"#)?, [1, 9, 2]);
+    // Bytes of one character come one after the other.
+    let mut stream = tokenizer.stream();
+    let pushed: Vec<String> = [9, 11, 12, 7].into_iter().map(|token| stream.push(token)).collect::<Result<_>>()?;
+    assert_eq!(pushed, ["ab", "", "\u{e9}", "c"]);
+
+    let pairs = written(
+        &[
+            ("general.architecture", Value::Text("qwen2")),
+            ("tokenizer.ggml.model", Value::Text("gpt2")),
+            ("tokenizer.ggml.pre", Value::Text("qwen2")),
+            ("tokenizer.ggml.tokens", Value::Texts(&["a", "b", "\u{120}", "ab", "\u{120}ab", "1", "<|end|>"])),
+            ("tokenizer.ggml.merges", Value::Texts(&["a b", "\u{120} ab"])),
+            ("tokenizer.ggml.token_type", Value::Integers(&[1, 1, 1, 1, 1, 1, 3])),
+        ],
+        &[],
+    );
+    let tokenizer = Tokenizer::from_pretrained(here.write("b.gguf", pairs))?;
+    assert_eq!(tokenizer.encode("ab ab11<|end|>")?, [3, 4, 5, 5, 6]);
+    assert_eq!(tokenizer.decode(&[3, 4, 6])?, "ab ab");
+    fails(tokenizer.encode_chat("[]"), &["no chat template"]);
+
+    let other = |kind: &'static str, pre: &'static str| {
+        let metadata = [
+            ("tokenizer.ggml.model", Value::Text(kind)),
+            ("tokenizer.ggml.pre", Value::Text(pre)),
+            ("tokenizer.ggml.tokens", Value::Texts(&["a"])),
+        ];
+        Gguf::open(here.write("c.gguf", written(&metadata, &[])))?.tokenizer_json()
+    };
+    fails(other("bert", ""), &["of the kind Some(\"bert\")", "\"gpt2\" and \"llama\" are known"]);
+    fails(other("gpt2", "odd"), &["the pieces \"odd\"", "\"qwen2\""]);
+    fails(other("llama", ""), &["tokenizer.ggml.scores"]);
+    Ok(())
+}
+
+#[test]
+fn folders_have_their_tokenizer_and_template() -> Result<()> {
+    let here = Folder::new();
+    fails(Tokenizer::from_pretrained(&here.0), &["cannot read", "tokenizer.json"]);
+    here.write("tokenizer.json", r#"{"model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<s>": 1, "hi": 2}}, "pre_tokenizer": {"type": "WhitespaceSplit"}}"#);
+    assert!(Tokenizer::from_pretrained(&here.0)?.chat_template().is_none());
+    let about = r#"{"bos_token": {"content": "<s>", "lstrip": false}, "chat_template": [{"name": "other", "template": "x"},
+        {"name": "default", "template": "{{ bos_token }} {{ messages[0].content }}"}]}"#;
+    here.write("tokenizer_config.json", about);
+    let messages = r#"[{"role": "user", "content": "hi"}]"#;
+    assert_eq!(Tokenizer::from_pretrained(&here.0)?.encode_chat(messages)?, [1, 2]);
+    here.write("chat_template.jinja", "{{ messages[0].content }} {{ bos_token }}");
+    assert_eq!(Tokenizer::from_pretrained(&here.0)?.encode_chat(messages)?, [2, 1]);
+    Ok(())
+}
