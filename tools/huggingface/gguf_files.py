@@ -65,6 +65,7 @@ ARCHITECTURES = {
     "gpt2": gguf.MODEL_ARCH.GPT2,
     "llama": gguf.MODEL_ARCH.LLAMA,
     "mistral": gguf.MODEL_ARCH.LLAMA,
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "gemma": gguf.MODEL_ARCH.GEMMA,
@@ -108,6 +109,9 @@ def metadata(writer, name, config):
     if "head_dim" in config:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
+    if name == "mixtral":
+        writer.add_expert_count(config["num_local_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
     if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3"):
         writer.add_sliding_window(config["sliding_window"])
     if name == "gemma2":
@@ -125,7 +129,14 @@ def model(name):
     layers = config.get("num_hidden_layers") or config["n_layer"]
     names = gguf.get_tensor_name_map(architecture, layers)
     for file in sorted(folder.glob("model*.safetensors")):
-        for key, array in load_file(file).items():
+        arrays = load_file(file)
+        for layer in range(layers if name == "mixtral" else 0):
+            # The experts of a layer in one array.
+            for old, new in [("w1", "gate"), ("w2", "down"), ("w3", "up")]:
+                expert = f"model.layers.{layer}.block_sparse_moe.experts.{{}}.{old}.weight"
+                stacked = np.stack([arrays.pop(expert.format(i)) for i in range(config["num_local_experts"])])
+                writer.add_tensor(f"blk.{layer}.ffn_{new}_exps.weight", stacked)
+        for key, array in arrays.items():
             if "llama" == gguf.MODEL_ARCH_NAMES[architecture]:
                 heads = config["num_attention_heads"] if "q_proj" in key else config["num_key_value_heads"]
                 array = permute(array, heads) if "q_proj" in key or "k_proj" in key else array

@@ -119,6 +119,49 @@ def kernels():
     save_file({**{f"experts.up_{key}": value for key, value in arrays.items()}, "expected": weight}, out / "mxfp4.safetensors")
 
 
+def gpt_oss():
+    """A tiny gpt-oss whose experts are in four bits, as it is published, and its logits with the same experts widened."""
+    import json
+    import shutil
+
+    import transformers
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    torch.manual_seed(3)
+    config = transformers.GptOssConfig(
+        vocab_size=33, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=4, max_position_embeddings=32, bos_token_id=0,
+        eos_token_id=1, pad_token_id=2,
+    )
+    config._attn_implementation = "eager"
+    model = transformers.GptOssForCausalLM(config).eval()
+    experts = model.model.layers[0].mlp.experts
+    packed = {}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, outputs in (("gate_up_proj", 64), ("down_proj", 32)):
+            blocks = torch.randint(0, 256, (4, outputs, 1, 16), dtype=torch.uint8)
+            scales = torch.randint(122, 126, (4, outputs, 1), dtype=torch.uint8)
+            getattr(experts, name).copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
+            packed[f"model.layers.0.mlp.experts.{name}_blocks"] = blocks
+            packed[f"model.layers.0.mlp.experts.{name}_scales"] = scales
+        tokens = torch.randint(0, 33, (2, 9))
+        logits = model(tokens).logits
+    out = GOLDEN / "gpt_oss_mxfp4"
+    shutil.rmtree(out, ignore_errors=True)
+    model.save_pretrained(out)
+    (out / "generation_config.json").unlink(missing_ok=True)
+    wide = {key for key in packed for key in [key.removesuffix("_blocks")]}
+    rest = {key: value for key, value in load_file(out / "model.safetensors").items() if key not in wide}
+    save_file({**rest, **packed}, out / "model.safetensors", {"format": "pt"})
+    fields = json.loads((out / "config.json").read_text())
+    fields["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (out / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    save_file({"input_ids": tokens.to(torch.int32), "logits": logits.contiguous()}, out / "case.safetensors")
+
+
 if __name__ == "__main__":
     pytorch()
     kernels()
+    gpt_oss()

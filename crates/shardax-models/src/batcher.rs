@@ -283,9 +283,10 @@ impl<M: TextModel> Batcher<M> {
 /// The key paths of caches end with this for the number of tokens, which the batcher counts itself.
 const INDEX: &str = "cache_index";
 
-/// The dimension of slots: keys and values end with places, heads and features, and stacked layers come first.
-fn slot_axis(cache: &Array) -> i32 {
-    cache.ndim() as i32 - 4
+/// The dimension of slots: keys and values end with places, heads and features, latent ones with places and features. Stacked layers
+/// come first.
+fn slot_axis(path: &str, cache: &Array) -> i32 {
+    cache.ndim() as i32 - if path.ends_with("latent.cached") { 3 } else { 4 }
 }
 
 /// The cache with other arrays in the place of keys and values.
@@ -340,7 +341,7 @@ fn first<M: TextModel>(
 fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> ModuleState {
     changed(&cache, |path, all| {
         let Some(new) = one.get(path) else { return all.clone() };
-        let axis = slot_axis(all) as usize;
+        let axis = slot_axis(path, all) as usize;
         let zero = zeros_dtype((), DType::I32);
         let starts: Vec<Array> = (0..all.ndim())
             .map(|dim| match dim {
@@ -355,8 +356,8 @@ fn insert(cache: ModuleState, one: ModuleState, slot: Array, place: Array) -> Mo
 
 /// Moves all places by a number, around the end.
 fn shifted(cache: ModuleState, places: Array) -> ModuleState {
-    changed(&cache, |_, all| {
-        let axis = slot_axis(all) + 1;
+    changed(&cache, |path, all| {
+        let axis = slot_axis(path, all) + 1;
         let room = all.shape()[axis as usize] as i32;
         let from = (arange(0..room) - &places + room) % room;
         take(all, from, axis)

@@ -32,10 +32,10 @@ impl Gguf {
         let keys = Keys { file: self, architecture, read: RefCell::default() };
         let mut fields = match architecture {
             "gpt2" => gpt2(&keys)?,
-            "llama" | "qwen2" | "qwen3" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
+            "llama" | "qwen2" | "qwen3" | "qwen3moe" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
             other => {
                 let what = format!(
-                    "its architecture is {other:?}, and gpt2, llama, qwen2, qwen3, gemma, gemma2, gemma3, phi2 and phi3 are known"
+                    "its architecture is {other:?}, and gpt2, llama, qwen2, qwen3, qwen3moe, gemma, gemma2, gemma3, phi2 and phi3 are known"
                 );
                 return Err(self.error(what));
             }
@@ -144,10 +144,11 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     if let Some(length) = keys.size_opt("attention.value_length")?.filter(|length| *length != head_dim) {
         return Err(file.error(format!("heads have keys of {head_dim} features and values of {length}")));
     }
-    if let Some(experts) = keys.size_opt("expert_count")?.filter(|experts| *experts > 0) {
-        return Err(file.error(format!("it has {experts} experts, which are not read from GGUF files")));
+    let experts = keys.size_opt("expert_count")?.filter(|experts| *experts > 0);
+    let per_token = keys.size_opt("expert_used_count")?;
+    if let Some(experts) = experts.filter(|_| !matches!(*architecture, "llama" | "qwen3moe")) {
+        return Err(file.error(format!("it has {experts} experts, which are not read for {architecture}")));
     }
-    keys.size_opt("expert_used_count")?;
     let vocabulary = file.vocabulary()?;
     if let Some(size) = keys.size_opt("vocab_size")?.filter(|size| *size != vocabulary) {
         return Err(file.error(format!("`vocab_size` is {size}, and the table of tokens has {vocabulary} rows")));
@@ -155,6 +156,8 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     let model_type = match *architecture {
         "phi2" => "phi",
         "gemma3" => "gemma3_text",
+        "qwen3moe" => "qwen3_moe",
+        "llama" if experts.is_some() => "mixtral",
         other => other,
     };
     let layers = keys.size("block_count")?;
@@ -177,7 +180,17 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     } else {
         insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon"));
     }
-    if matches!(*architecture, "llama" | "qwen3") {
+    if let Some(experts) = experts {
+        fields.insert("num_local_experts".to_owned(), experts.into());
+        fields.insert("num_experts_per_tok".to_owned(), per_token.unwrap_or(0).into());
+        fields.insert("sliding_window".to_owned(), Value::Null);
+    }
+    if *architecture == "qwen3moe" {
+        fields.insert("moe_intermediate_size".to_owned(), keys.size("expert_feed_forward_length")?.into());
+        fields.insert("norm_topk_prob".to_owned(), true.into());
+        fields.insert("mlp_only_layers".to_owned(), json!([]));
+    }
+    if matches!(model_type, "llama" | "qwen3" | "qwen3_moe") {
         fields.insert("attention_bias".to_owned(), file.has_tensor("blk.0.attn_q.bias").into());
     }
     rotary_positions(keys, head_dim, &mut fields)?;

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use shardax::error::{Error, Result};
 
 pub(crate) use blocks::{BlockType, doubled_e2m1, half_of_power};
-pub(crate) use names::Change;
+pub(crate) use names::{Change, Translated};
 
 use crate::error::value_error;
 

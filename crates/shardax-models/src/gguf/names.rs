@@ -83,9 +83,27 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
         "ffn_up" => ("mlp.up_proj", Change::None),
         "ffn_down" if architecture == "phi2" => ("mlp.fc2", Change::None),
         "ffn_down" => ("mlp.down_proj", Change::None),
+        "ffn_gate_inp" if architecture == "llama" => ("block_sparse_moe.gate", Change::None),
+        "ffn_gate_inp" => ("mlp.gate", Change::None),
         _ => return None,
     };
     Some((format!("model.layers.{layer}.{other}.{kind}"), change))
+}
+
+/// The name that `transformers` has for one expert of a tensor of all experts of a layer.
+fn expert_name(architecture: &str, name: &str, expert: usize) -> Option<String> {
+    let (layer, part, kind) = split(name)?;
+    let names = match architecture {
+        "llama" => ["block_sparse_moe.experts", "w1", "w3", "w2"],
+        _ => ["mlp.experts", "gate_proj", "up_proj", "down_proj"],
+    };
+    let other = match part {
+        "ffn_gate_exps" => names[1],
+        "ffn_up_exps" => names[2],
+        "ffn_down_exps" => names[3],
+        _ => return None,
+    };
+    Some(format!("model.layers.{layer}.{}.{expert}.{other}.{kind}", names[0]))
 }
 
 /// Queries and keys of Llama alone have rows in another order.
@@ -124,22 +142,50 @@ fn split(name: &str) -> Option<(usize, &str, &str)> {
     matches!(kind, "weight" | "bias").then_some((layer.parse().ok()?, part, kind))
 }
 
+/// A tensor as an array of `transformers`, or one expert of it.
+pub(crate) struct Translated {
+    pub name: String,
+    pub change: Change,
+    pub tensor: Tensor,
+}
+
 impl Gguf {
-    /// The tensors with the names that `transformers` has for their arrays.
+    /// The tensors with the names that `transformers` has for their arrays. Experts are apart.
     ///
     /// Tensors without such a name keep theirs, so that loading a model names those that it does not know.
-    pub(crate) fn arrays(&self) -> Vec<(String, Change, &Tensor)> {
+    pub(crate) fn arrays(&self) -> Vec<Translated> {
         let architecture = self.architecture().unwrap_or_default();
         let heads = self.heads();
-        // The factors of rotary positions are in the configuration.
-        self.tensor_list()
-            .iter()
-            .filter(|tensor| tensor.name != "rope_freqs.weight")
-            .map(|tensor| {
-                let (name, change) =
-                    translate(architecture, &tensor.name, heads).unwrap_or((tensor.name.clone(), Change::None));
-                (name, change, tensor)
-            })
-            .collect()
+        let mut arrays = Vec::new();
+        for tensor in self.tensor_list() {
+            // The factors of rotary positions are in the configuration.
+            if tensor.name == "rope_freqs.weight" {
+                continue;
+            }
+            if let Some(experts) = experts_of(architecture, tensor) {
+                arrays.extend(experts);
+                continue;
+            }
+            let unknown = || (tensor.name.clone(), Change::None);
+            let (name, change) = translate(architecture, &tensor.name, heads).unwrap_or_else(unknown);
+            arrays.push(Translated { name, change, tensor: tensor.clone() });
+        }
+        arrays
     }
+}
+
+/// The experts of a tensor `[experts, outputs, inputs]`; `None` for other tensors.
+fn experts_of(architecture: &str, tensor: &Tensor) -> Option<Vec<Translated>> {
+    expert_name(architecture, &tensor.name, 0)?;
+    let &[experts, outputs, inputs] = tensor.shape.as_slice() else { return None };
+    // A name and a description for each: no model has so many.
+    let bytes = tensor.bytes.checked_div(experts as u64).filter(|_| experts <= 1 << 16)?;
+    (0..experts)
+        .map(|expert| {
+            let offset = tensor.offset + bytes * expert as u64;
+            let tensor = Tensor { shape: vec![outputs, inputs], offset, bytes, ..tensor.clone() };
+            let name = expert_name(architecture, &tensor.name, expert)?;
+            Some(Translated { name, change: Change::None, tensor })
+        })
+        .collect()
 }

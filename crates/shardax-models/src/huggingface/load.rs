@@ -69,7 +69,7 @@ pub(crate) struct Place<'a> {
     /// The array's type.
     pub like: Array,
     name: String,
-    pub layout: Layout,
+    layout: Layout,
     to: Option<NamedSharding>,
 }
 
@@ -110,13 +110,29 @@ fn read_all<M: Tree>(like: &M, places: &[Place<'_>]) -> Result<M> {
 }
 
 impl Place<'_> {
-    /// The array in few bits, in rows as the file has it; `None` if the file has it in full.
-    pub fn groups(&self) -> Result<Option<Groups>> {
-        // The experts of a layer are several arrays.
-        if self.name.contains('#') {
-            return Ok(None);
+    /// The array in few bits, as rows of inputs, and whether the model has the inputs first; `None` if the file has it in full, and for
+    /// layouts that no rows have.
+    pub fn groups(&self) -> Result<Option<(Groups, bool)>> {
+        if let Some(name) = self.name.strip_suffix("[#]") {
+            return Ok(self.weights.groups(name)?.and_then(|groups| stacked_rows(&groups, self.layout)));
         }
-        self.weights.groups(&self.name)
+        if !self.name.contains('#') {
+            return Ok(self.weights.groups(&self.name)?.and_then(|groups| rows(groups, self.layout)));
+        }
+        // The experts of a layer are several arrays.
+        let mut experts = Vec::new();
+        for name in names_of(&self.name, &self.like) {
+            match self.weights.groups(&name)?.and_then(|groups| rows(groups, self.layout)) {
+                Some((groups, true)) => experts.push(groups),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Groups::stacked(&experts).map(|groups| (groups, true)))
+    }
+
+    /// The number of matrices that the array has: of a layer of experts several.
+    pub fn matrices(&self) -> usize {
+        if self.name.contains('#') { self.like.shape().first().copied().unwrap_or(1) } else { 1 }
     }
 
     /// The array.
@@ -132,7 +148,12 @@ impl Place<'_> {
         let (mesh, spec) = (sharding.mesh(), sharding.spec());
         let inputs = input_dims(&self.path, self.like.ndim());
         let axes = |dim: usize| spec.dims().get(dim).cloned().unwrap_or_default();
-        let [mut of_rows, mut of_groups] = if is_transposed { [axes(inputs), axes(0)] } else { [axes(0), axes(1)] };
+        let [mut of_rows, mut of_groups] = match is_transposed {
+            // The rows of all experts: a device has those of entire experts.
+            _ if self.name.contains('#') => [axes(0), DimSpec::None],
+            true => [axes(inputs), axes(0)],
+            false => [axes(0), axes(1)],
+        };
         let parts = |axes: &DimSpec| axes.axes().iter().filter_map(|axis| mesh.axis_size(*axis)).product::<usize>();
         if !rows.is_multiple_of(parts(&of_rows).max(1)) {
             of_rows = DimSpec::None;
@@ -145,6 +166,31 @@ impl Place<'_> {
         let sharding = |spec| NamedSharding::try_new(mesh, spec).map(Sharding::from);
         Ok(Some([sharding(values)?, sharding(scales)?]))
     }
+}
+
+/// The rows of a matrix that a model has in this layout, and whether the model has the inputs first.
+fn rows(groups: Groups, layout: Layout) -> Option<(Groups, bool)> {
+    let &[count, _] = groups.shape.as_slice() else { return None };
+    match layout {
+        Layout::Same => Some((groups, false)),
+        Layout::Transposed => Some((groups, true)),
+        Layout::Rows { start, end, of } if count == of && start <= end && end <= of => {
+            Some((groups.select_rows(&(start..end).collect::<Vec<_>>()), true))
+        }
+        _ => None,
+    }
+}
+
+/// The rows of the experts of an array `[experts, inputs, outputs]`, which is stored as `[experts, outputs, inputs]`.
+fn stacked_rows(groups: &Groups, layout: Layout) -> Option<(Groups, bool)> {
+    let &[experts, outputs, _] = groups.shape.as_slice() else { return None };
+    let all = experts.checked_mul(outputs)?;
+    let rows: Vec<usize> = match layout {
+        Layout::Same => (0..all).collect(),
+        Layout::Interleaved { index, of } if of > 0 && outputs.is_multiple_of(of) => (index..all).step_by(of).collect(),
+        _ => return None,
+    };
+    Some((groups.select_rows(&rows), true))
 }
 
 /// The names of the arrays of the files that an array of a model is read from: several if the name has a `#`.

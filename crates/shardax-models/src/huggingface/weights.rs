@@ -12,7 +12,7 @@ use shardax::prelude::*;
 use super::Config;
 use super::layout::Raw;
 use crate::error::{damaged as wrong, file_size, io_error, read_small, value_error};
-use crate::gguf::{BlockType, Change, Gguf};
+use crate::gguf::{BlockType, Change, Gguf, Translated};
 use crate::pytorch;
 use crate::quantized::{Groups, Method};
 
@@ -145,15 +145,14 @@ impl Weights {
                 Ok(Raw::strided(*dtype, shape, strides, bytes))
             }
             Elements::Blocks(block, change) => self.blocks(name, entry, *block, *change),
-            Elements::Parts(..) => {
+            Elements::Parts(method, _) => {
                 let groups = self.groups(name)?.ok_or_else(|| self.unfit(name))?;
                 self.check_memory(name, entry)?;
                 let stored = Raw::of_f32(groups.shape.clone(), &groups.widened());
-                // Experts have their inputs first.
-                if stored.shape == shape {
-                    Ok(stored)
-                } else {
-                    stored.last_two_swapped().ok_or_else(|| self.unfit(name))
+                match method {
+                    // Experts have their inputs first.
+                    Method::Mxfp4 => stored.last_two_swapped().ok_or_else(|| self.unfit(name)),
+                    Method::Gptq { .. } | Method::Awq => Ok(stored),
                 }
             }
         }
@@ -308,7 +307,7 @@ fn one_file(weights: &mut Weights, path: &Path) -> Result<()> {
 
 fn gguf(weights: &mut Weights, path: &Path) -> Result<()> {
     let (file, number) = (Gguf::open(path)?, weights.files.len());
-    for (name, change, tensor) in file.arrays() {
+    for Translated { name, change, tensor } in file.arrays() {
         let elements = Elements::Blocks(tensor.block, change);
         let entry =
             Entry { file: number, elements, shape: tensor.shape.clone(), offset: tensor.offset, bytes: tensor.bytes };

@@ -60,7 +60,7 @@ impl Groups {
         }
     }
 
-    /// The rows of these numbers, in this order: the entries of the first dimension of a matrix.
+    /// The rows of these numbers, in this order, as a matrix. All dimensions but the last count rows.
     pub fn select_rows(&self, rows: &[usize]) -> Groups {
         let width = self.shape.last().copied().unwrap_or(1);
         let per_row = width / self.group.max(1);
@@ -73,6 +73,26 @@ impl Groups {
             minima: if self.minima.is_empty() { Vec::new() } else { select(&self.minima, rows, per_row) },
             order: self.order.clone(),
         }
+    }
+
+    /// The rows of several matrices, one after the other; `None` if they differ in form.
+    pub fn stacked(matrices: &[Groups]) -> Option<Groups> {
+        let mut result = matrices.first()?.clone();
+        for next in &matrices[1..] {
+            let is_alike = next.shape == matrices[0].shape
+                && (next.group, next.integers) == (result.group, result.integers)
+                && next.minima.is_empty() == result.minima.is_empty()
+                && next.order.is_none()
+                && result.order.is_none();
+            if !is_alike {
+                return None;
+            }
+            result.values.extend_from_slice(&next.values);
+            result.scales.extend_from_slice(&next.scales);
+            result.minima.extend_from_slice(&next.minima);
+        }
+        result.shape[0] *= matrices.len();
+        Some(result)
     }
 
     /// The number of groups of a row.

@@ -10,7 +10,7 @@ use shardax_nn::prelude::*;
 
 use super::{Groups, Integers};
 use crate::error::value_error;
-use crate::huggingface::{Layout, LoadOptions, Place, Pretrained, Raw, read_each};
+use crate::huggingface::{LoadOptions, Place, Pretrained, Raw, read_each};
 
 /// A model whose quantized weights stay in few bits in memory. The program widens each weight where it is used.
 ///
@@ -66,6 +66,8 @@ struct Blocks {
 /// The array that blocks become.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Form {
+    /// The rows are of so many matrices: the experts of a layer.
+    matrices: usize,
     is_transposed: bool,
     shape: Vec<usize>,
     dtype: DType,
@@ -113,26 +115,14 @@ fn load<M: Pretrained + 'static>(path: &Path, options: &LoadOptions) -> Result<P
 
 /// Reads one array, in few bits if its file has it so.
 fn read(place: &Place<'_>) -> Result<Weight> {
-    let groups = match place.layout {
-        Layout::Same | Layout::Transposed | Layout::Rows { .. } if place.like.ndim() >= 2 => place.groups()?,
-        _ => None,
-    };
-    let Some(mut groups) = groups.filter(|groups| groups.shape.len() == 2) else {
-        return place.array().map(Weight::Plain);
-    };
-    if let Layout::Rows { start, end, of } = place.layout {
-        if groups.shape[0] != of || start > end || end > of {
-            return place.array().map(Weight::Plain);
-        }
-        groups = groups.select_rows(&(start..end).collect::<Vec<_>>());
-    }
-    let is_transposed = !matches!(place.layout, Layout::Same);
+    let groups = if place.like.ndim() >= 2 { place.groups()? } else { None };
+    let Some((groups, is_transposed)) = groups else { return place.array().map(Weight::Plain) };
     let shape = place.like.shape().to_vec();
     if groups.shape.iter().product::<usize>() != shape.iter().product::<usize>() {
         let what = format!("`{}` is {shape:?}, and the file has {:?}", place.path, groups.shape);
         return Err(value_error(what, "look whether the configuration belongs to the files"));
     }
-    let form = Form { is_transposed, shape, dtype: place.like.dtype() };
+    let form = Form { matrices: place.matrices(), is_transposed, shape, dtype: place.like.dtype() };
     let sharding = place.sharding_of_groups(is_transposed, [groups.shape[0], groups.groups_per_row()])?;
     Blocks::new(&groups, form, sharding).map(Weight::Blocks)
 }
@@ -184,10 +174,16 @@ impl Blocks {
         if let Some(order) = &self.order {
             matrix = take(&matrix, &**order, 1);
         }
+        let shape = self.form.shape.as_slice();
+        if self.form.matrices > 1 {
+            // Experts have their inputs first.
+            let count = self.form.matrices;
+            return matrix.reshape([count, rows / count, columns]).swapaxes(1, 2).reshape(shape);
+        }
         if self.form.is_transposed {
             matrix = matrix.t();
         }
-        matrix.reshape(self.form.shape.as_slice())
+        matrix.reshape(shape)
     }
 }
 

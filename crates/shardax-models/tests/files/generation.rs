@@ -12,7 +12,7 @@ use super::{golden, setup};
 #[test]
 fn batched_texts_are_those_of_texts_alone() -> Result<()> {
     setup();
-    for name in ["llama", "gpt2", "gemma3", "qwen2"] {
+    for name in ["llama", "gpt2", "gemma3", "qwen2", "deepseek_v3"] {
         let model = Decoder::from_pretrained(golden(name))?;
         let lengths = [(3, 5), (1, 8), (5, 2), (2, 1), (4, 7), (1, 3), (6, 6)];
         let prompt = |length: usize, text: usize| (0..length).map(|i| ((text * 7 + i * 5) % 30 + 3) as i32).collect();

@@ -110,6 +110,22 @@ fn packed_models_are_split_over_a_mesh() -> Result<()> {
     Ok(())
 }
 
+/// The experts of gpt-oss in four bits, with the logits of `transformers` for the numbers that they are.
+#[test]
+fn experts_in_four_bits_have_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let case = Weights::open(golden("gpt_oss_mxfp4/case.safetensors"))?;
+    let (tokens, expected) = (case.get("input_ids")?, case.get("logits")?);
+    let wide = Decoder::from_pretrained(golden("gpt_oss_mxfp4"))?;
+    assert!(allclose(wide.forward(&tokens), &expected, 1e-4, 1e-4)?);
+    let packed = Packed::<Decoder>::from_pretrained(golden("gpt_oss_mxfp4"))?;
+    assert_eq!(packed.packed_count().0, 3);
+    let forward = jit(|model: Packed<Decoder>, tokens: Array| -> Result<Array> { Ok(model.unpack()?.forward(tokens)) });
+    assert!(allclose(forward.call((&packed, &tokens))?, &expected, 1e-4, 1e-4)?);
+    assert!(expected.abs().max(..).item::<f32>()? > 0.1);
+    Ok(())
+}
+
 /// The kernels of GPTQ and AWQ, and of the experts of gpt-oss, are those of their definitions.
 #[test]
 fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
