@@ -8,7 +8,7 @@
 #
 # ROUNDS          how often each row runs on each side (default 3)
 # PYTHON          the interpreter that makes the virtual environment (default python3; 3.11 or newer)
-# SHARDAX_BENCH   a ready command to run instead of building shardax-bench
+# SHARDAX_TEST_BENCH   a ready command to run instead of building shardax-bench
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,9 +23,9 @@ environment() {
 
 venv=.venv/bench
 environment "$venv" bench/requirements.txt
-if [ -z "${SHARDAX_BENCH:-}" ]; then
+if [ -z "${SHARDAX_TEST_BENCH:-}" ]; then
     cargo build --release -p shardax-bench >&2
-    SHARDAX_BENCH="cargo run --quiet --release -p shardax-bench --"
+    SHARDAX_TEST_BENCH="cargo run --quiet --release -p shardax-bench --"
 fi
 
 inputs=.venv/inputs
@@ -34,13 +34,13 @@ for argument; do
     case $argument in
     --torch)
         environment .venv/torch bench/requirements-torch.txt
-        $SHARDAX_BENCH --inputs "$inputs"
+        $SHARDAX_TEST_BENCH --inputs "$inputs"
         arguments+=(--side "PyTorch=.venv/torch/bin/python bench/torch_bench.py --inputs $inputs")
         ;;
     --crates)
         # Both compile their loops for the processor that they are built for.
         (cd bench/peers && RUSTFLAGS="-C target-cpu=native" cargo build --release --locked --target-dir ../../target/peers >&2)
-        $SHARDAX_BENCH --inputs "$inputs"
+        $SHARDAX_TEST_BENCH --inputs "$inputs"
         for backend in candle burn-flex burn-ndarray; do
             arguments+=(--side "$backend=target/peers/release/shardax-bench-peers $backend --inputs $inputs")
         done
@@ -49,4 +49,4 @@ for argument; do
     esac
 done
 
-exec "$venv/bin/python" bench/compare.py --rust "$SHARDAX_BENCH" ${arguments[@]+"${arguments[@]}"}
+exec "$venv/bin/python" bench/compare.py --rust "$SHARDAX_TEST_BENCH" ${arguments[@]+"${arguments[@]}"}

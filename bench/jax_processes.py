@@ -44,8 +44,8 @@ def measure(name, runs, call):
 
 
 ALL = jax.devices()
-if "SHARDAX_BENCH_BEGAN" in os.environ:
-    report("mp_start", [(time.time() - float(os.environ["SHARDAX_BENCH_BEGAN"])) * 1e6])
+if "SHARDAX_TEST_BENCH_BEGAN" in os.environ:
+    report("mp_start", [(time.time() - float(os.environ["SHARDAX_TEST_BENCH_BEGAN"])) * 1e6])
 mesh = Mesh(np.array(ALL), ("i",))
 rows = NamedSharding(mesh, P("i"))
 

@@ -28,7 +28,7 @@ job() {
     who=$1 processes=$2 devices=$3
     shift 3
     mpirun -n "$processes" --oversubscribe --bind-to none -x SHARDAX_NUM_CPU_DEVICES="$devices" \
-        -x SHARDAX_BENCH_BEGAN="$(date +%s.%N)" "$@" 2>&1 | grep --line-buffered '^mp_' | sed -u "s/^/$who /" | tee -a "$said"
+        -x SHARDAX_TEST_BENCH_BEGAN="$(date +%s.%N)" "$@" 2>&1 | grep --line-buffered '^mp_' | sed -u "s/^/$who /" | tee -a "$said"
 }
 
 port=12400

@@ -27,7 +27,7 @@ pub const ROWS: &[Row] = &[
 ];
 
 /// The time when the launcher was started, in seconds since 1970.
-const BEGAN: &str = "SHARDAX_BENCH_BEGAN";
+const BEGAN: &str = "SHARDAX_TEST_BENCH_BEGAN";
 
 /// Times `f` on `n` numbers per device.
 fn exchange(n: usize, runs: usize, f: fn(Array) -> Array) -> Result<Timing> {

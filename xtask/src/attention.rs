@@ -21,7 +21,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     let status = Command::new(env!("CARGO"))
         .args(["test", "--package", "shardax", "--test", "accelerators", "--"])
         .args(["--ignored", "--exact", "attention_table", "--nocapture"])
-        .env("SHARDAX_ATTENTION_OUT", &out)
+        .env("SHARDAX_TEST_ATTENTION_OUT", &out)
         .envs(crate::accelerators::variables()?)
         .current_dir(root)
         .status()

@@ -10,7 +10,7 @@ use std::process::Command;
 /// The number of programs in a file. A process for each file limits the memory of both sides.
 const AT_ONCE: usize = 250;
 
-const PYTHON: &str = "SHARDAX_GOLDEN_PYTHON";
+const PYTHON: &str = "SHARDAX_TEST_GOLDEN_PYTHON";
 
 pub fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let (mut count, mut seed, mut mode) = (1000, 0, None);
@@ -68,14 +68,14 @@ pub fn sweep(root: &Path, options: &[&str]) -> Result<(), String> {
     while progress.done < count {
         let pieces = progress.done..count.min(progress.done + PIECES_AT_ONCE);
         let mut test = test(root, FUZZ, "programs_are_the_same");
-        test.env("SHARDAX_FUZZ_PIECES", format!("{}..{}", pieces.start, pieces.end));
+        test.env("SHARDAX_TEST_FUZZ_PIECES", format!("{}..{}", pieces.start, pieces.end));
         let found = reported(test, &report)?;
         progress.add(pieces.len(), found.failures.len(), &found.modes, &found.blamed)?;
         let programs: usize = progress.modes.values().sum();
         println!("{programs} programs in {} pieces, {} differ", progress.done, progress.differ);
     }
     print(&progress.modes);
-    progress.end("of these pieces gave programs that differ: `SHARDAX_FUZZ_PIECES=FROM..TO` names them")
+    progress.end("of these pieces gave programs that differ: `SHARDAX_TEST_FUZZ_PIECES=FROM..TO` names them")
 }
 
 /// The packages whose tests read mutants, the test binaries, and the features that add formats.
@@ -104,7 +104,8 @@ pub fn mutants(root: &Path, options: &[&str]) -> Result<(), String> {
             let size = MUTANTS_AT_ONCE.min(count - progress.done);
             let mut test = test(root, (package, binary), "mutated_");
             test.args(["--features", features]);
-            test.env("SHARDAX_MUTANTS_FROM", progress.done.to_string()).env("SHARDAX_MUTANTS", size.to_string());
+            test.env("SHARDAX_TEST_MUTANTS_FROM", progress.done.to_string())
+                .env("SHARDAX_TEST_MUTANTS", size.to_string());
             let found = reported(test, &report)?;
             progress.add(size, found.failures.len(), &found.modes, &found.blamed)?;
             println!("{} mutants of each format of {package}, {} findings", progress.done, progress.differ);
@@ -206,7 +207,7 @@ struct Found {
 
 fn compare(root: &Path, file: &Path) -> Result<Found, String> {
     let mut test = test(root, FUZZ, "random_programs_are");
-    test.env("SHARDAX_FUZZ_FILE", file);
+    test.env("SHARDAX_TEST_FUZZ_FILE", file);
     reported(test, &file.with_extension("report"))
 }
 
@@ -225,7 +226,7 @@ fn test(root: &Path, (package, binary): (&str, &str), name: &str) -> Command {
 
 /// Runs a test that writes a report, and reads it.
 fn reported(mut test: Command, report: &Path) -> Result<Found, String> {
-    test.env("SHARDAX_FUZZ_REPORT", report).env("RUST_BACKTRACE", "0");
+    test.env("SHARDAX_TEST_FUZZ_REPORT", report).env("RUST_BACKTRACE", "0");
     test.status().map_err(|e| e.to_string())?;
     let found = Found::read(report)?;
     std::fs::remove_file(report).map_err(|e| e.to_string())?;

@@ -60,9 +60,9 @@ pub fn run(root: &Path, args: &[&str]) -> Result<(), String> {
     for package in ["shardax", "shardax-nn"] {
         let processes = (0..options.processes).map(|i| {
             let mut command = start(root, package, "golden", "families_on_topologies", &share(i))?;
-            command.env("SHARDAX_PLATFORMS_EVERY", &options.every);
-            command.env("SHARDAX_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
-            command.envs(options.on.as_ref().map(|on| ("SHARDAX_PLATFORMS_ON", on)));
+            command.env("SHARDAX_TEST_PLATFORMS_EVERY", &options.every);
+            command.env("SHARDAX_TEST_PLATFORMS_SHARE", format!("{i}/{}", options.processes));
+            command.envs(options.on.as_ref().map(|on| ("SHARDAX_TEST_PLATFORMS_ON", on)));
             Ok(command.spawn())
         });
         let processes: Vec<_> = processes.collect::<Result<_, String>>()?;
@@ -89,7 +89,7 @@ fn start(root: &Path, package: &str, test: &str, function: &str, out: &Path) -> 
     let mut command = Command::new(env!("CARGO"));
     command
         .args(["test", "--package", package, "--test", test, "--", "--ignored", "--exact", function, "--nocapture"])
-        .env("SHARDAX_PLATFORMS_OUT", out)
+        .env("SHARDAX_TEST_PLATFORMS_OUT", out)
         .envs(crate::accelerators::variables()?)
         .current_dir(root);
     Ok(command)

@@ -45,7 +45,7 @@ fn hashes(root: &Path, [package, test, name]: [&str; 3], kernels: &str, out: &Pa
     let status = Command::new(cargo)
         .current_dir(root)
         .args(["test", "--quiet", "-p", package, "--test", test, "--", "--ignored", "--exact", name])
-        .env("SHARDAX_TEXTS_OUT", out)
+        .env("SHARDAX_TEST_TEXTS_OUT", out)
         .env("SHARDAX_CPU_KERNELS", kernels)
         .status();
     match status {
@@ -72,7 +72,7 @@ fn compare(before: &str, after: &str) -> Result<(), String> {
     match differ.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "these texts changed; `SHARDAX_TEXTS_SHOW` names a program whose texts the test prints:\n{}",
+            "these texts changed; `SHARDAX_TEST_TEXTS_SHOW` names a program whose texts the test prints:\n{}",
             differ[..differ.len().min(MAX_PRINTED)].join("\n")
         )),
     }

@@ -416,7 +416,7 @@ impl Drop for Disk {
     }
 }
 
-/// A job of four processes has random signals, kills, stops and a full disk for `SHARDAX_SOAK` minutes, by default for
+/// A job of four processes has random signals, kills, stops and a full disk for `SHARDAX_TEST_SOAK` minutes, by default for
 /// some seconds; its weights are those of a run that nothing disturbed.
 #[test]
 fn soak() {
@@ -424,7 +424,7 @@ fn soak() {
         assert!(std::env::var_os("CI").is_none(), "CI must have mpirun");
         return println!("skipped: no mpirun");
     }
-    let given = std::env::var("SHARDAX_SOAK").ok().and_then(|text| text.parse::<f64>().ok());
+    let given = std::env::var("SHARDAX_TEST_SOAK").ok().and_then(|text| text.parse::<f64>().ok());
     let (minutes, longest_pause) = given.map_or((0.2, 500), |minutes| (minutes, 4000));
     let folder = Folder::new();
     let folder_of_steps = folder.0.join("steps");

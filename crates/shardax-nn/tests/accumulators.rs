@@ -29,7 +29,7 @@ fn steps() -> usize {
 }
 
 fn is_whole() -> bool {
-    std::env::var_os("SHARDAX_ACCUMULATORS").is_some()
+    std::env::var_os("SHARDAX_TEST_ACCUMULATORS").is_some()
 }
 
 /// Values of these kinds, float64 of `shape`, which all dtypes hold.

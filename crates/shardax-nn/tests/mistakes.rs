@@ -237,7 +237,7 @@ fn snapshot(all: &str) {
     let rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())).arg("--version").output();
     let version = String::from_utf8_lossy(&rustc.expect("rustc").stdout).trim().to_owned();
     let text = format!("{version}\n\n{}\n", all.trim_end());
-    if std::env::var_os("SHARDAX_UPDATE_SNAPSHOTS").is_some() {
+    if std::env::var_os("SHARDAX_TEST_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(&path, text).expect("the snapshot can be written");
         return;
     }
@@ -245,7 +245,7 @@ fn snapshot(all: &str) {
     if known.lines().next() == Some(version.as_str()) {
         assert!(
             known == text,
-            "{} differs; it would be\n{text}\n(SHARDAX_UPDATE_SNAPSHOTS=1 writes it)",
+            "{} differs; it would be\n{text}\n(SHARDAX_TEST_UPDATE_SNAPSHOTS=1 writes it)",
             path.display()
         );
     }

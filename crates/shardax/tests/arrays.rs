@@ -175,9 +175,9 @@ fn ten_thousand_reshards() -> Result<()> {
     Ok(())
 }
 
-/// The time that the threads run: a few seconds in the tests; `SHARDAX_STRESS_SECONDS` for more.
+/// The time that the threads run: a few seconds in the tests; `SHARDAX_TEST_STRESS_SECONDS` for more.
 fn stress_time() -> Duration {
-    let seconds = std::env::var("SHARDAX_STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let seconds = std::env::var("SHARDAX_TEST_STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
     Duration::from_secs(seconds)
 }
 

@@ -408,7 +408,7 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
 fn serves_many_shapes() -> Result<()> {
     setup();
     config::set_max_compiled_programs(32)?;
-    let shapes: usize = std::env::var("SHARDAX_SHAPES").ok().and_then(|n| n.parse().ok()).unwrap_or(240);
+    let shapes: usize = std::env::var("SHARDAX_TEST_SHAPES").ok().and_then(|n| n.parse().ok()).unwrap_or(240);
     let serve = jit(|x: Array| (x.sin() * 2 + 1).sum(..));
     let mut sizes = Vec::new();
     for n in 1..=shapes {
@@ -421,7 +421,7 @@ fn serves_many_shapes() -> Result<()> {
     Ok(())
 }
 
-/// A service that is called with ever new shapes. `SHARDAX_SHAPES=10000` makes it so many.
+/// A service that is called with ever new shapes. `SHARDAX_TEST_SHAPES=10000` makes it so many.
 #[test]
 fn memory_is_flat_over_many_shapes() -> std::io::Result<()> {
     let out = Command::new(std::env::current_exe()?)

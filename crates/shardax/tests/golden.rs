@@ -99,13 +99,13 @@ families! {
 /// The families of the slice that `cargo test` runs: programs of the others take the compiler long to split.
 const QUICKLY_SPLIT: [&str; 9] = ["unary", "binary", "select", "convert", "reduce", "dot", "shape", "index", "numpy"];
 
-/// Every primitive with operands that are split inside `jit`: a slice of the checks; with `SHARDAX_SPLIT_EVERY=1` all, with
-/// `SHARDAX_SPLIT_FAMILY` those of one family.
+/// Every primitive with operands that are split inside `jit`: a slice of the checks; with `SHARDAX_TEST_SPLIT_EVERY=1` all, with
+/// `SHARDAX_TEST_SPLIT_FAMILY` those of one family.
 #[test]
 fn operands_split_by_the_compiler() {
     setup();
-    let every = std::env::var("SHARDAX_SPLIT_EVERY").ok().and_then(|n| n.parse().ok());
-    let only = std::env::var("SHARDAX_SPLIT_FAMILY").ok();
+    let every = std::env::var("SHARDAX_TEST_SPLIT_EVERY").ok().and_then(|n| n.parse().ok());
+    let only = std::env::var("SHARDAX_TEST_SPLIT_FAMILY").ok();
     let chosen = |name: &str| match &only {
         Some(only) => only == name,
         None => every.is_some() || QUICKLY_SPLIT.contains(&name),
@@ -117,13 +117,13 @@ fn operands_split_by_the_compiler() {
     golden_support::split::check_split(&families, every, &known);
 }
 
-/// Every operation from a file, in a loop and recomputed: a slice of the checks; with `SHARDAX_WAYS_EVERY=1` all, with
-/// `SHARDAX_WAYS_FAMILY` those of one family.
+/// Every operation from a file, in a loop and recomputed: a slice of the checks; with `SHARDAX_TEST_WAYS_EVERY=1` all, with
+/// `SHARDAX_TEST_WAYS_FAMILY` those of one family.
 #[test]
 fn operations_in_other_programs() {
     setup();
-    let every = std::env::var("SHARDAX_WAYS_EVERY").ok().and_then(|n| n.parse().ok());
-    let only = std::env::var("SHARDAX_WAYS_FAMILY").ok();
+    let every = std::env::var("SHARDAX_TEST_WAYS_EVERY").ok().and_then(|n| n.parse().ok());
+    let only = std::env::var("SHARDAX_TEST_WAYS_FAMILY").ok();
     let chosen = |name: &str| match &only {
         Some(only) => only == name,
         None => every.is_some() || QUICKLY_SPLIT.contains(&name),

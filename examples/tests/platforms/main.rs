@@ -244,7 +244,7 @@ fn topologies() -> Result<Vec<Topology>> {
     ])
 }
 
-/// Writes a line for each program and topology to the file `SHARDAX_PLATFORMS_OUT`.
+/// Writes a line for each program and topology to the file `SHARDAX_TEST_PLATFORMS_OUT`.
 #[test]
 #[ignore = "a table, made by a command of its own"]
 fn programs_on_topologies() -> Result<()> {
@@ -280,7 +280,7 @@ fn programs_on_topologies() -> Result<()> {
         let _ = writeln!(lines, "program|gpt_1024|{message}|{name}|{arguments}|{temporaries}|{collectives}");
         eprintln!("gpt_1024 for {name}: {collectives} (lowered in {lowered:?}, all in {:?})", begun.elapsed());
     }
-    let out = std::env::var("SHARDAX_PLATFORMS_OUT").unwrap_or_else(|_| "/dev/stdout".to_owned());
+    let out = std::env::var("SHARDAX_TEST_PLATFORMS_OUT").unwrap_or_else(|_| "/dev/stdout".to_owned());
     std::fs::write(&out, lines).expect("the lines can be written");
     Ok(())
 }

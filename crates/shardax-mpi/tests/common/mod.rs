@@ -1,6 +1,6 @@
 //! Jobs of several processes for the tests.
 //!
-//! `SHARDAX_MPIRUN` lists launchers, separated by `:`; the default is `mpirun` on the `PATH`. Without a launcher the
+//! `SHARDAX_TEST_MPIRUN` lists launchers, separated by `:`; the default is `mpirun` on the `PATH`. Without a launcher the
 //! tests print a message and pass, except under `CI`.
 #![allow(dead_code)]
 
@@ -9,18 +9,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time limit of a job in seconds, unless `SHARDAX_JOB_LIMIT` is set.
+/// The time limit of a job in seconds, unless `SHARDAX_TEST_JOB_LIMIT` is set.
 const LIMIT: u64 = 120;
 /// The lines of standard error that say how a job ended.
 const LAST_LINES: usize = 60;
 /// The processes of all jobs that run at the same time: jobs wait more than they compute.
 const PROCESSES: usize = 8;
 /// Tells a process of a job which case to run.
-pub const CASE: &str = "SHARDAX_MPI_TEST_CASE";
+pub const CASE: &str = "SHARDAX_TEST_MPI_CASE";
 
 /// The launchers to try.
 pub fn launchers() -> Vec<PathBuf> {
-    let named = std::env::var_os("SHARDAX_MPIRUN");
+    let named = std::env::var_os("SHARDAX_TEST_MPIRUN");
     let found: Vec<PathBuf> = match &named {
         Some(list) => std::env::split_paths(list).collect(),
         None => {
@@ -33,7 +33,7 @@ pub fn launchers() -> Vec<PathBuf> {
         "no mpirun was found, and CI must have one: apt-get install openmpi-bin"
     );
     if found.is_empty() {
-        println!("skipped: no mpirun in PATH or SHARDAX_MPIRUN");
+        println!("skipped: no mpirun in PATH or SHARDAX_TEST_MPIRUN");
     }
     found
 }
@@ -109,12 +109,12 @@ pub fn run(
         command.env("OMPI_MCA_rtc_hwloc_vmhole", "none");
     }
     command.arg(std::env::current_exe().unwrap()).args(arguments);
-    command.env(CASE, case).envs(variables.iter().copied()).env_remove("SHARDAX_MPIRUN");
+    command.env(CASE, case).envs(variables.iter().copied()).env_remove("SHARDAX_TEST_MPIRUN");
     command.stdin(Stdio::null());
     command.stdout(std::fs::File::create(&out).unwrap()).stderr(std::fs::File::create(&err).unwrap());
     let mut job = Job(command.spawn().unwrap());
     let start = Instant::now();
-    let limit = std::env::var("SHARDAX_JOB_LIMIT").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(LIMIT);
+    let limit = std::env::var("SHARDAX_TEST_JOB_LIMIT").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(LIMIT);
     let status = loop {
         match job.0.try_wait().unwrap() {
             Some(status) => break Some(status),

@@ -1,6 +1,6 @@
 //! A training that is ended at any moment (`kill -9`) goes on from its last checkpoint, which is whole.
 //!
-//! `SHARDAX_KILLS=200 cargo test -p shardax-train --test checkpoint killed -- --nocapture` prints the table.
+//! `SHARDAX_TEST_KILLS=200 cargo test -p shardax-train --test checkpoint killed -- --nocapture` prints the table.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn came_to(line: String) -> Option<u64> {
 #[test]
 fn a_training_that_is_killed_resumes() -> Result<()> {
     setup();
-    let kills: usize = std::env::var("SHARDAX_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
+    let kills: usize = std::env::var("SHARDAX_TEST_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     let folder = Folder::new();
     let runs = folder.join("runs");
     std::fs::create_dir(&runs).expect("a folder");

@@ -357,9 +357,9 @@ proptest! {
     }
 }
 
-/// `SHARDAX_PROPERTY_CASES=1000` for more.
+/// `SHARDAX_TEST_PROPERTY_CASES=1000` for more.
 fn cases() -> u32 {
-    std::env::var("SHARDAX_PROPERTY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
+    std::env::var("SHARDAX_TEST_PROPERTY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
 }
 
 fn moves(shape: &[usize], dtype: DType, from: (usize, usize, usize), to: (usize, usize, usize)) -> Result<()> {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::training::{Run, expected};
 use super::{Running, says, send, wait_for};
 
-/// A process is stopped for as long as a network might stall; `SHARDAX_STALL` says for how many seconds.
+/// A process is stopped for as long as a network might stall; `SHARDAX_TEST_STALL` says for how many seconds.
 #[test]
 fn a_process_that_stalls_is_named_and_waited_for() {
-    let stall: u64 = std::env::var("SHARDAX_STALL").ok().and_then(|n| n.parse().ok()).unwrap_or(7);
+    let stall: u64 = std::env::var("SHARDAX_TEST_STALL").ok().and_then(|n| n.parse().ok()).unwrap_or(7);
     let run = Run::new().pace(20).steps(150).with("SHARDAX_COLLECTIVE_PATIENCE", 2);
     let Some(mut command) = run.processes(2) else { return };
     let running = Running::start(&mut command, &run.folder.join("err"));

@@ -1,6 +1,6 @@
 //! Notices of preemption: all processes finish the same step, save it, and end with status 75.
 //!
-//! `SHARDAX_SIGNALS=200 cargo test -p shardax-train --test runs preempted -- --nocapture` prints the table.
+//! `SHARDAX_TEST_SIGNALS=200 cargo test -p shardax-train --test runs preempted -- --nocapture` prints the table.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -127,7 +127,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
 /// One process of four gets a signal, at a random moment; each run resumes the one before.
 #[test]
 fn all_processes_save_the_same_step() {
-    let count: u64 = std::env::var("SHARDAX_SIGNALS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let count: u64 = std::env::var("SHARDAX_TEST_SIGNALS").ok().and_then(|n| n.parse().ok()).unwrap_or(5);
     let run = Run::new();
     let mut random = fastrand::Rng::with_seed(count);
     let (mut latest, mut longest, mut table) = (0, Duration::ZERO, [[0; 4]; 4]);

@@ -60,7 +60,7 @@ fn event_files_are_those_that_tensorboard_reads() -> Result<()> {
     log.flush()?;
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/events.out.tfevents.golden");
     let bytes = std::fs::read(&path).expect("the file");
-    if std::env::var_os("SHARDAX_UPDATE_SNAPSHOTS").is_some() {
+    if std::env::var_os("SHARDAX_TEST_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(golden, &bytes).expect("the golden file");
     }
     assert_eq!(bytes, std::fs::read(golden).expect("the golden file"));

@@ -1,7 +1,7 @@
 //! Programs compiled for TPUs and GPUs you do not have, by their own compilers.
 //!
 //! The compilers are the platforms' plugins: `cargo xtask accelerators` fetches them. Where they are not, these tests
-//! say so and end, unless `SHARDAX_ACCELERATORS=required` says that they must be there. Each runs in a process of its own that can reach no network where the system allows that, and that
+//! say so and end, unless `SHARDAX_TEST_ACCELERATORS=required` says that they must be there. Each runs in a process of its own that can reach no network where the system allows that, and that
 //! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
 
 mod attention;
@@ -43,7 +43,7 @@ fn apart(test: &str, plugins: &[(&str, &str)], variables: &[(&str, &str)]) {
         match plugin(variable, member) {
             Some(path) => paths.push((variable, path)),
             None => {
-                let required = std::env::var("SHARDAX_ACCELERATORS").is_ok_and(|value| value == "required");
+                let required = std::env::var("SHARDAX_TEST_ACCELERATORS").is_ok_and(|value| value == "required");
                 assert!(!required, "there is no {member}, which `cargo xtask accelerators` fetches");
                 eprintln!("{test} is left out: there is no {member}, which `cargo xtask accelerators` fetches");
                 return;

@@ -21,7 +21,7 @@ fn by(implementation: Implementation, q: Array, k: Array, v: Array) -> Result<Ar
 
 /// The kernel that JAX exported, of this name, beside the file of the table.
 fn by_jax(name: &str, q: Array, k: Array, v: Array) -> Result<Array> {
-    let out = std::env::var_os("SHARDAX_ATTENTION_OUT").map(PathBuf::from).unwrap_or_default();
+    let out = std::env::var_os("SHARDAX_TEST_ATTENTION_OUT").map(PathBuf::from).unwrap_or_default();
     config::set_attention_kernels(out.with_file_name(name));
     by(Implementation::Flash, q, k, v)
 }
@@ -39,7 +39,7 @@ fn by_kernel<const B: usize>(q: Array, k: Array, v: Array) -> Result<Array> {
     Ok(flash::attention::<B>(heads(q), heads(k), heads(v))?.reshape([n, h, t, d]).swapaxes(1, 2))
 }
 
-/// Writes the table to the file that SHARDAX_ATTENTION_OUT names.
+/// Writes the table to the file that SHARDAX_TEST_ATTENTION_OUT names.
 pub fn attention() -> Result<()> {
     let platforms = [
         ("H100", Topology::gpu(GpuSpec::H100)?),
@@ -77,7 +77,7 @@ pub fn attention() -> Result<()> {
         }
     }
     println!("{text}");
-    if let Some(path) = std::env::var_os("SHARDAX_ATTENTION_OUT") {
+    if let Some(path) = std::env::var_os("SHARDAX_TEST_ATTENTION_OUT") {
         std::fs::write(path, text + "\n").expect("the file can be written");
     }
     Ok(())

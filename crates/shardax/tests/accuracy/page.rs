@@ -9,7 +9,7 @@ use super::values::folder;
 /// A function, and its errors in float32 and float64, of itself and of its first and second derivatives.
 pub type Row<'a> = (&'a str, [[Option<Worst>; 3]; 2]);
 
-const BEGIN: &str = "<!-- table, written by SHARDAX_ACCURACY=write -->";
+const BEGIN: &str = "<!-- table, written by SHARDAX_TEST_ACCURACY=write -->";
 const END: &str = "<!-- end of table -->";
 
 /// Replaces the table.

@@ -84,13 +84,13 @@ fn worst(name: &str, f: Function, values: &Values, dtype: DType) -> [Option<Wors
     orders
 }
 
-/// Compares every function with its true values: one function of eight, with `SHARDAX_ACCURACY=all` all, with names (separated
-/// by commas) these. `SHARDAX_ACCURACY=write` compares all and writes the table of docs/accuracy.md.
+/// Compares every function with its true values: one function of eight, with `SHARDAX_TEST_ACCURACY=all` all, with names (separated
+/// by commas) these. `SHARDAX_TEST_ACCURACY=write` compares all and writes the table of docs/accuracy.md.
 #[test]
 fn functions_and_slopes_are_accurate() {
     eight_devices();
     let file = File::open();
-    let selection = std::env::var("SHARDAX_ACCURACY").unwrap_or_default();
+    let selection = std::env::var("SHARDAX_TEST_ACCURACY").unwrap_or_default();
     let is_selected = |index: usize, name: &str| match selection.as_str() {
         "" => index % outside_of_ci(8) == 0,
         "all" | "write" => true,

@@ -2,7 +2,7 @@
 //!
 //! Another process reads them, so that a panic, an abort, a hang and memory beyond the bound are found, each with the mutant's
 //! number; the next process continues after it. `cargo xtask mutants` makes many.
-//! `SHARDAX_MUTANTS_OF=tar SHARDAX_MUTANTS_FROM=4711 SHARDAX_MUTANTS=1` makes one, of the tests whose names contain "mutated".
+//! `SHARDAX_TEST_MUTANTS_OF=tar SHARDAX_TEST_MUTANTS_FROM=4711 SHARDAX_TEST_MUTANTS=1` makes one, of the tests whose names contain "mutated".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -142,7 +142,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// The folder of [`run`], in the process that it starts.
 pub fn folder() -> Option<PathBuf> {
-    setting("SHARDAX_MUTANTS_FOLDER").map(PathBuf::from)
+    setting("SHARDAX_TEST_MUTANTS_FOLDER").map(PathBuf::from)
 }
 
 /// Reads the mutants that [`run`] asks for, and writes a line before and after each.
@@ -150,7 +150,7 @@ pub fn read(formats: &[Format], folder: &Path) {
     let mut out = std::io::stdout();
     let mut line = |text: String| out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("the other process");
     let path = folder.join("mutant");
-    for job in setting("SHARDAX_MUTANTS_JOBS").expect("jobs").lines() {
+    for job in setting("SHARDAX_TEST_MUTANTS_JOBS").expect("jobs").lines() {
         let words: Vec<&str> = job.split('\t').collect();
         let format = formats.iter().find(|format| format.name == words[0]).expect("a format");
         let [from, to] = [1, 2].map(|i| words[i].parse::<u64>().expect("a number"));
@@ -181,9 +181,9 @@ struct Figures {
 /// Starts processes for `count` mutants of each format, of the ignored test with this name, which calls [`read`]. Formats with the
 /// same bound of memory share a process. Panics if there are findings.
 pub fn run(test: &str, formats: &[Format], folder: &Path, count: u64) {
-    let from = number("SHARDAX_MUTANTS_FROM", 0);
-    let to = from + number("SHARDAX_MUTANTS", count);
-    let only = setting("SHARDAX_MUTANTS_OF");
+    let from = number("SHARDAX_TEST_MUTANTS_FROM", 0);
+    let to = from + number("SHARDAX_TEST_MUTANTS", count);
+    let only = setting("SHARDAX_TEST_MUTANTS_OF");
     let chosen = formats.iter().filter(|format| only.as_ref().is_none_or(|only| only == format.name));
     let mut figures: BTreeMap<String, Figures> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -205,7 +205,7 @@ pub fn run(test: &str, formats: &[Format], folder: &Path, count: u64) {
     for finding in &findings {
         let _ = writeln!(report, "blamed\t1\t{finding}\nfailure\t{finding}");
     }
-    if let Some(path) = setting("SHARDAX_FUZZ_REPORT") {
+    if let Some(path) = setting("SHARDAX_TEST_FUZZ_REPORT") {
         std::fs::write(path, report).expect("the report");
     }
     assert!(findings.is_empty(), "mutants:\n{}", findings.join("\n"));
@@ -225,8 +225,8 @@ fn process(
         .args(["-c", &format!("ulimit -d {} && exec \"$0\" \"$@\"", memory << 10)])
         .arg(std::env::current_exe().expect("this program has a path"))
         .args(["--exact", test, "--ignored", "--nocapture", "-q"])
-        .env("SHARDAX_MUTANTS_JOBS", jobs.join("\n"))
-        .env("SHARDAX_MUTANTS_FOLDER", folder)
+        .env("SHARDAX_TEST_MUTANTS_JOBS", jobs.join("\n"))
+        .env("SHARDAX_TEST_MUTANTS_FOLDER", folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shardax::prelude::*;
 
 /// Says which part a child process plays.
-const CHILD: &str = "SHARDAX_ERRORS_CHILD";
+const CHILD: &str = "SHARDAX_TEST_ERRORS_CHILD";
 
 /// The program of a child: asks for devices and for values, twice, and prints the results.
 #[test]

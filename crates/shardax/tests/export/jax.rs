@@ -574,7 +574,8 @@ for name, want in [("sharded", read("of_sharded", 8, 6)), ("mapped", read("of_ma
 slope = jax.jit(jax.grad(lambda w: (f(y, w)[0] ** 2).sum()))(w)
 np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
 "#;
-    let python = std::env::var("SHARDAX_GOLDEN_PYTHON").expect("SHARDAX_GOLDEN_PYTHON names a Python that has JAX");
+    let python =
+        std::env::var("SHARDAX_TEST_GOLDEN_PYTHON").expect("SHARDAX_TEST_GOLDEN_PYTHON names a Python that has JAX");
     let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/export");
     let status = std::process::Command::new(python).args(["-c", program]).arg(tools).arg(&folder).status().unwrap();
     assert!(status.success());

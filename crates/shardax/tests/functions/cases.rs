@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Returns true if every case is asked for, and not a slice that `cargo test` has the time for.
 fn all() -> bool {
-    std::env::var("SHARDAX_CENSUS").is_ok_and(|value| value == "all")
+    std::env::var("SHARDAX_TEST_CENSUS").is_ok_and(|value| value == "all")
 }
 
 /// Returns true if the slice has this case of this function: one of `every`, another one for each function. `every`

@@ -2,7 +2,7 @@
 //! without end, and the type that is traced is the type that is computed.
 //!
 //! The list of functions is read from the sources, so that none can be forgotten. A slice of the calls is made;
-//! `SHARDAX_CENSUS=all` makes all of them.
+//! `SHARDAX_TEST_CENSUS=all` makes all of them.
 
 mod cases;
 #[path = "../common/mod.rs"]

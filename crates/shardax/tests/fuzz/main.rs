@@ -1,7 +1,7 @@
 //! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests; here
 //! they run in their modes, and differences are reported by operation and mode, and as Rust source.
 //!
-//! The committed programs run in `cargo test`, a third of them outside of CI; `cargo xtask fuzz` makes and runs more (`SHARDAX_FUZZ_FILE`).
+//! The committed programs run in `cargo test`, a third of them outside of CI; `cargo xtask fuzz` makes and runs more (`SHARDAX_TEST_FUZZ_FILE`).
 
 #[path = "../golden_support/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -51,7 +51,7 @@ fn known() -> Vec<(String, String)> {
 #[test]
 fn random_programs_are_what_jax_computes() {
     setup();
-    let other = std::env::var_os("SHARDAX_FUZZ_FILE").map(PathBuf::from);
+    let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
     let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), outside_of_ci(3)) };
     let cases: Vec<Case> = cases(&other.unwrap_or_else(committed), "fuzz").into_iter().step_by(every).collect();
     known.retain(|(name, _)| every == 1 || cases.iter().any(|case| case.name == *name));
@@ -115,11 +115,11 @@ fn texts_of_random_programs() {
     texts.write();
 }
 
-/// One piece of each way; `SHARDAX_FUZZ_PIECES=0..70` runs these, and `cargo xtask sweep` one after the other.
+/// One piece of each way; `SHARDAX_TEST_FUZZ_PIECES=0..70` runs these, and `cargo xtask sweep` one after the other.
 #[test]
 fn programs_are_the_same_however_they_are_run() {
     setup();
-    let pieces = std::env::var("SHARDAX_FUZZ_PIECES").ok();
+    let pieces = std::env::var("SHARDAX_TEST_FUZZ_PIECES").ok();
     let pieces = pieces.as_deref().and_then(|text| {
         let (from, to) = text.split_once("..")?;
         Some(from.parse().ok()?..to.parse().ok()?)
@@ -283,7 +283,7 @@ fn minimal<'a, 'b>(failures: &'b [Failure<'a>]) -> Vec<&'b Failure<'a>> {
     smallest.into_values().collect()
 }
 
-/// Prints counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also a file (`SHARDAX_FUZZ_REPORT`).
+/// Prints counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also a file (`SHARDAX_TEST_FUZZ_REPORT`).
 fn report(cases: &[Case], failures: &[Failure], seconds: f64) {
     let modes = count(cases.iter().map(|c| c.op.clone()));
     let blamed = count(minimal(failures).iter().map(|f| format!("{} of {}", f.program.op, f.operations)));
@@ -304,7 +304,7 @@ fn write_report<'a, 'b: 'a>(
     blamed: &BTreeMap<String, usize>,
     failures: impl Iterator<Item = &'a Failure<'b>>,
 ) {
-    if let Some(path) = std::env::var_os("SHARDAX_FUZZ_REPORT") {
+    if let Some(path) = std::env::var_os("SHARDAX_TEST_FUZZ_REPORT") {
         let lines = modes.iter().map(|(name, n)| format!("mode\t{n}\t{name}\n"));
         let lines = lines.chain(blamed.iter().map(|(name, n)| format!("blamed\t{n}\t{name}\n")));
         let lines = lines.chain(failures.map(|f| format!("failure\t{}\n", f.program.name)));

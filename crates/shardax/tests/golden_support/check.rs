@@ -20,7 +20,7 @@ const CHUNK: usize = 8;
 
 /// Families whose programs take the compiler long, and of how many of their gradients, tangents and batches one is chosen; of
 /// those CI compares a half, and `cargo test` elsewhere a fifth. Of their results every third is compared, of other families all, and
-/// half of these outside of CI. `SHARDAX_GOLDEN_EVERY=1` compares everything.
+/// half of these outside of CI. `SHARDAX_TEST_GOLDEN_EVERY=1` compares everything.
 const SLOW: [(&str, usize); 11] = [
     ("linalg", 3),
     ("special", 3),
@@ -38,7 +38,7 @@ const SLOW: [(&str, usize); 11] = [
 /// The checks of a family that are compared.
 fn slice<'a>(name: &str, checks: Vec<Check<'a>>) -> Vec<Check<'a>> {
     let slow = SLOW.iter().find(|(slow, _)| *slow == name).map(|(_, every)| *every);
-    let (results, every) = match std::env::var("SHARDAX_GOLDEN_EVERY") {
+    let (results, every) = match std::env::var("SHARDAX_TEST_GOLDEN_EVERY") {
         Ok(every) => (1, every.parse().expect("a number")),
         Err(_) => (outside_of_ci(2) * if slow.is_some() { 3 } else { 1 }, outside_of_ci(5).max(2) * slow.unwrap_or(1)),
     };
@@ -99,7 +99,7 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     // conversions to narrow types otherwise; and with all quick options a CNN's losses leave JAX's at the third step, which they
     // do neither without the fusion emitters alone nor with the other two. They also decide where products and sums are joined,
     // and so whether a sum of huge products overflows.
-    let whole = std::env::var_os("SHARDAX_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
+    let whole = std::env::var_os("SHARDAX_TEST_GOLDEN_EVERY").is_some() || matches!(name, "narrow" | "edges");
     for (i, chunk) in ready.chunks(CHUNK).enumerate() {
         if whole {
             let (done, seconds) = (i * CHUNK, start.elapsed().as_secs_f64());

@@ -47,7 +47,7 @@ struct Wanted {
 
 impl Wanted {
     fn read() -> Wanted {
-        let variable = |name: &str| std::env::var(format!("SHARDAX_PLATFORMS_{name}")).ok();
+        let variable = |name: &str| std::env::var(format!("SHARDAX_TEST_PLATFORMS_{name}")).ok();
         let share = variable("SHARE").and_then(|share| {
             let (mine, of) = share.split_once('/')?;
             Some((mine.parse().ok()?, of.parse().ok()?))
@@ -58,7 +58,7 @@ impl Wanted {
             on: variable("ON")
                 .map_or(TOPOLOGIES.map(str::to_owned).to_vec(), |on| on.split(',').map(str::to_owned).collect()),
             share: share.unwrap_or((0, 1)),
-            out: variable("OUT").expect("SHARDAX_PLATFORMS_OUT names a file").into(),
+            out: variable("OUT").expect("SHARDAX_TEST_PLATFORMS_OUT names a file").into(),
         }
     }
 }

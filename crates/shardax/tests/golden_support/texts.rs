@@ -19,7 +19,7 @@ const PLATFORMS: [&str; 4] = ["cpu", "cuda", "tpu", "cpu portable"];
 /// A program that is lowered beside the checks: its name, the types of its arguments, and the function.
 pub type Sized = (&'static str, Vec<(Vec<usize>, DType)>, fn(&[Array]) -> Result<Vec<Array>>);
 
-/// The lines of a run, and the program whose texts are printed (`SHARDAX_TEXTS_SHOW`).
+/// The lines of a run, and the program whose texts are printed (`SHARDAX_TEST_TEXTS_SHOW`).
 pub struct Texts {
     lines: String,
     shown: Option<String>,
@@ -27,7 +27,7 @@ pub struct Texts {
 
 impl Texts {
     pub fn new() -> Texts {
-        Texts { lines: String::new(), shown: std::env::var("SHARDAX_TEXTS_SHOW").ok() }
+        Texts { lines: String::new(), shown: std::env::var("SHARDAX_TEST_TEXTS_SHOW").ok() }
     }
 
     /// Adds the lines of a program.
@@ -52,10 +52,10 @@ impl Texts {
         }
     }
 
-    /// Adds the lines to the file that `SHARDAX_TEXTS_OUT` names.
+    /// Adds the lines to the file that `SHARDAX_TEST_TEXTS_OUT` names.
     pub fn write(self) {
         use std::io::Write as _;
-        if let (Some(path), None) = (std::env::var_os("SHARDAX_TEXTS_OUT"), &self.shown) {
+        if let (Some(path), None) = (std::env::var_os("SHARDAX_TEST_TEXTS_OUT"), &self.shown) {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
             file.write_all(self.lines.as_bytes()).expect("the lines can be written");
         }
@@ -64,11 +64,11 @@ impl Texts {
 
 /// Writes the texts of all checks of these families, on one device and split over one of eight, and of larger programs.
 ///
-/// `SHARDAX_TEXTS_EVERY` chooses one check in so many.
+/// `SHARDAX_TEST_TEXTS_EVERY` chooses one check in so many.
 pub fn write(package: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)], larger: &[Sized]) {
     let mut texts = Texts::new();
     let mesh = make_mesh(MESHES[0].iter().copied()).expect("a mesh").auto();
-    let every = std::env::var("SHARDAX_TEXTS_EVERY").map_or(1, |every| every.parse().expect("a number"));
+    let every = std::env::var("SHARDAX_TEST_TEXTS_EVERY").map_or(1, |every| every.parse().expect("a number"));
     let mut number = 0;
     for (name, function) in families {
         let cases = family(name);

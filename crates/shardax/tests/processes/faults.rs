@@ -406,10 +406,10 @@ fn a_library_that_is_not_there_is_an_error() {
     });
 }
 
-/// Needs a second MPI: `SHARDAX_OTHER_MPI` names its library.
+/// Needs a second MPI: `SHARDAX_TEST_OTHER_MPI` names its library.
 #[test]
 fn a_library_of_another_mpi_is_an_error() {
-    let Some(library) = std::env::var_os("SHARDAX_OTHER_MPI") else { return };
+    let Some(library) = std::env::var_os("SHARDAX_TEST_OTHER_MPI") else { return };
     fault("library", 2, 20, &[("SHARDAX_MPI_LIBRARY", library.to_str().unwrap())], |outcome| {
         assert!(!outcome.success);
         says(outcome, &["belongs to another MPI than the launcher", "SHARDAX_MPI_LIBRARY"]);

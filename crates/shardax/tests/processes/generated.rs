@@ -3,7 +3,7 @@
 //! A number makes a program: what it computes is drawn while it is traced. More of them:
 //!
 //! ```sh
-//! SHARDAX_RANDOM_PROGRAMS=0..200 SHARDAX_JOB_CASE=random_programs SHARDAX_JOB_LIMIT=900 \
+//! SHARDAX_TEST_RANDOM_PROGRAMS=0..200 SHARDAX_TEST_JOB_CASE=random_programs SHARDAX_TEST_JOB_LIMIT=900 \
 //!     cargo test -p shardax --test processes random_programs
 //! ```
 //!
@@ -21,7 +21,7 @@ const STEPS: usize = 8;
 
 /// The programs to run.
 fn numbers() -> Range<u64> {
-    let given = std::env::var("SHARDAX_RANDOM_PROGRAMS").ok();
+    let given = std::env::var("SHARDAX_TEST_RANDOM_PROGRAMS").ok();
     let range = given.as_deref().and_then(|text| text.split_once(".."));
     range.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?)).unwrap_or(0..10)
 }

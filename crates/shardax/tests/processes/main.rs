@@ -70,7 +70,7 @@ fn everywhere<F: FnOnce() -> Result<()> + UnwindSafe>(case: F) {
 fn passes(case: &str) {
     static RUNS: OnceLock<Vec<Vec<(PathBuf, Said)>>> = OnceLock::new();
     let runs = RUNS.get_or_init(|| {
-        let only = std::env::var("SHARDAX_JOB_CASE").ok();
+        let only = std::env::var("SHARDAX_TEST_JOB_CASE").ok();
         let only = only.as_deref();
         let runs = std::thread::scope(|scope| {
             let jobs = JOBS.map(|(processes, devices)| {

@@ -166,11 +166,11 @@ fn programs_are_found_on_disk() {
     });
 }
 
-/// `SHARDAX_STRESS_LAUNCHES` says how many.
+/// `SHARDAX_TEST_STRESS_LAUNCHES` says how many.
 #[test]
 fn many_launches_keep_their_order() {
     everywhere(|| {
-        let count = std::env::var("SHARDAX_STRESS_LAUNCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
+        let count = std::env::var("SHARDAX_TEST_STRESS_LAUNCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
         let mesh = line()?;
         let add = |x: Array| x.clone() + (psum(x.clone(), "x") - psum(x, "x")) + 1.0;
         let f = jit(shard_map(add, &mesh).in_specs(P!["x"]).out_specs(P!["x"])).donate_argnums([0]);

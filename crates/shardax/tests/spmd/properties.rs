@@ -219,9 +219,9 @@ fn fail(error: shardax::Error) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-/// The number of programs: more with `SHARDAX_PROPERTY_CASES`.
+/// The number of programs: more with `SHARDAX_TEST_PROPERTY_CASES`.
 fn cases() -> u32 {
-    std::env::var("SHARDAX_PROPERTY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
+    std::env::var("SHARDAX_TEST_PROPERTY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24)
 }
 
 #[test]

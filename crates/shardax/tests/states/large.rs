@@ -1,6 +1,6 @@
 //! Arrays whose positions and counts do not fit int32, and of many dimensions.
 //!
-//! Arrays of 2 to 4 GiB are made one after the other, and only with `SHARDAX_LARGE=1`.
+//! Arrays of 2 to 4 GiB are made one after the other, and only with `SHARDAX_TEST_LARGE=1`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -140,11 +140,11 @@ fn writes(y: Array, want: &[(i64, i8)]) -> Result<()> {
 #[test]
 fn arrays_of_more_elements_than_int32_counts() {
     setup();
-    if std::env::var_os("SHARDAX_LARGE").is_none() {
-        eprintln!("arrays of 2 to 4 GiB are skipped: set SHARDAX_LARGE=1");
+    if std::env::var_os("SHARDAX_TEST_LARGE").is_none() {
+        eprintln!("arrays of 2 to 4 GiB are skipped: set SHARDAX_TEST_LARGE=1");
         return;
     }
-    let only = std::env::var("SHARDAX_LARGE_ONLY").unwrap_or_default();
+    let only = std::env::var("SHARDAX_TEST_LARGE_ONLY").unwrap_or_default();
     let mut failures = Vec::new();
     let mut count = 0;
     for n in SIZES {
@@ -204,15 +204,15 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
     Ok(())
 }
 
-/// The ranks of the slice that `cargo test` runs; with `SHARDAX_RANKS=all` all.
+/// The ranks of the slice that `cargo test` runs; with `SHARDAX_TEST_RANKS=all` all.
 const RANKS: [usize; 3] = [0, 15, 32];
 
 /// Each function at each rank: what a matrix has, where dimensions of size 1 are before it, or an error that is the user's.
 #[test]
 fn functions_at_every_rank() {
     setup();
-    let all = std::env::var("SHARDAX_RANKS").is_ok_and(|value| value == "all");
-    let only = std::env::var("SHARDAX_RANKS_ONLY").ok();
+    let all = std::env::var("SHARDAX_TEST_RANKS").is_ok_and(|value| value == "all");
+    let only = std::env::var("SHARDAX_TEST_RANKS_ONLY").ok();
     let ranks: Vec<usize> = if all || only.is_some() { (0..=32).collect() } else { RANKS.to_vec() };
     let every = if all || only.is_some() { 1 } else { 41 };
     let (mut count, mut failures) = (0, Vec::new());

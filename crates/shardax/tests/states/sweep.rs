@@ -1,7 +1,7 @@
 //! Every function of the table of public functions, with operands in each state, run in each way: the numbers are those of one
 //! device, or it is an error that is the user's.
 //!
-//! `cargo test` makes a slice; `SHARDAX_STATES_EVERY=1` makes all, `SHARDAX_STATES_ONLY` those whose description contains a text,
+//! `cargo test` makes a slice; `SHARDAX_TEST_STATES_EVERY=1` makes all, `SHARDAX_TEST_STATES_ONLY` those whose description contains a text,
 //! such as `unreduced/scan` or `Array::cumsum`.
 
 use std::collections::BTreeMap;
@@ -238,9 +238,9 @@ fn check(state: &'static State, mesh: &Mesh, name: &str, call: Call, ways: &[Way
 #[test]
 fn functions_in_every_state_and_way() {
     setup();
-    let every = std::env::var("SHARDAX_STATES_EVERY").ok().and_then(|n| n.parse().ok());
+    let every = std::env::var("SHARDAX_TEST_STATES_EVERY").ok().and_then(|n| n.parse().ok());
     let every = every.unwrap_or(EVERY * outside_of_ci(4));
-    let only = std::env::var("SHARDAX_STATES_ONLY").ok();
+    let only = std::env::var("SHARDAX_TEST_STATES_ONLY").ok();
     let begin = Instant::now();
     let mut found = Found::default();
     for (s, state) in STATES.iter().enumerate() {
