@@ -4,6 +4,7 @@
     .venv/huggingface/bin/python tools/huggingface/check.py /tmp/saved
 """
 
+import json
 import pathlib
 import sys
 
@@ -13,7 +14,6 @@ import transformers
 from safetensors.torch import load_file
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
-CLASSES = {"vit": transformers.ViTForImageClassification, "bert": transformers.BertForMaskedLM}
 
 
 def logits_of(model, case):
@@ -31,7 +31,8 @@ def main():
             base = transformers.LlamaForCausalLM.from_pretrained(GOLDEN / "llama")
             model = peft.PeftModel.from_pretrained(base, folder)
         else:
-            kind = CLASSES.get(folder.name, transformers.AutoModelForCausalLM)
+            [name] = json.loads((folder / "config.json").read_text())["architectures"]
+            kind = getattr(transformers, name)
             model, info = kind.from_pretrained(folder, output_loading_info=True, attn_implementation="eager")
             assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
         error = (logits_of(model, case) - case["logits"]).abs().max().item()
