@@ -202,6 +202,10 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
 }
 
 fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()> {
+    if config.get("text_config").is_some() {
+        let what = "the configuration is of a model of text and images, and this model is its text alone";
+        return Err(value_error(what, "save with a `Config` of the fields of `text_config`"));
+    }
     let (architecture, keys) = M::read(config)?;
     let types = |model: &M| -> Vec<(String, Vec<usize>)> {
         let leaves = tree::leaves_with_path(model).into_iter();
