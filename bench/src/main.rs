@@ -242,7 +242,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         shardax::config::set_compilation_cache_dir("")?;
         return growth::child(&case, size);
     }
-    shardax::config::set_num_cpu_devices(DEVICES)?;
+    // More devices have more threads, among which XLA divides even short loops: JAX runs the census on one device.
+    shardax::config::set_num_cpu_devices(if options.census.is_some() { 1 } else { DEVICES })?;
     if let Some(what) = options.child {
         return Ok(startup::child(&what)?);
     }

@@ -59,6 +59,7 @@ mod product;
 #[cfg(feature = "decompositions")]
 mod real;
 mod scratch;
+mod small_products;
 mod sort;
 mod tasks;
 #[cfg(test)]
@@ -83,6 +84,7 @@ pub use lu::lu;
 pub use matmul::{Float, matmul};
 #[cfg(feature = "decompositions")]
 pub use real::Real;
+pub use small_products::MAX_SMALL_SIDE;
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 #[cfg(feature = "decompositions")]
 pub use triangular_solve::{Triangle, triangular_solve};

@@ -3,6 +3,7 @@
 use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis};
 
 use crate::product::{Before, product};
+use crate::small_products::{MAX_SMALL_SIDE, SmallMatrices, multiply_small};
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{ShapeError, View};
@@ -53,9 +54,17 @@ pub fn matmul<T: Float>(
     check("the contracted dimension of the right operand", rhs_depth, depth)?;
     let size = [batch, rows, columns].into_iter().fold(1, usize::saturating_mul);
     check("the elements of the result", out.len(), size)?;
-    if !out.is_empty() {
-        multiply(a, b, ArrayViewMut3::from_shape((batch, rows, columns), out)?, threads.max(1));
+    if out.is_empty() {
+        return Ok(());
     }
+    if depth > 0 && [rows, columns, depth].iter().all(|side| *side <= MAX_SMALL_SIDE) {
+        let left = SmallMatrices { data: lhs.data(), sizes: [rows, depth], is_transposed: contracted[0] == 1 };
+        let right = SmallMatrices { data: rhs.data(), sizes: [depth, columns], is_transposed: contracted[1] == 2 };
+        let threads = threads.min(size.saturating_mul(depth) / THREAD).max(1);
+        multiply_small(left, right, out, threads);
+        return Ok(());
+    }
+    multiply(a, b, ArrayViewMut3::from_shape((batch, rows, columns), out)?, threads.max(1));
     Ok(())
 }
 

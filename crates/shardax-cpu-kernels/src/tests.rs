@@ -44,8 +44,8 @@ fn assert_error<T>(found: Result<T, ShapeError>, text: &str) {
 
 #[test]
 fn matmuls_with_either_operand_transposed() {
-    // Also a sum that is divided, and rows that are divided among threads unevenly.
-    let sizes = [[3, 70, 40, 33], [1, 67, 9, 1100], [1, 2049, 3, 5]];
+    // Also a sum that is divided, rows that are divided among threads unevenly, and batches of small matrices.
+    let sizes = [[3, 70, 40, 33], [1, 67, 9, 1100], [1, 2049, 3, 5], [9, 7, 5, 16], [5, 16, 16, 3], [3, 1, 9, 1]];
     let dims = [[2, 1], [1, 1], [2, 2], [1, 2]];
     for ([batch, rows, columns, depth], dims) in sizes.iter().flat_map(|s| dims.map(|dims| (*s, dims))) {
         let a_shape = if dims[0] == 2 { [batch, rows, depth] } else { [batch, depth, rows] };
@@ -97,12 +97,18 @@ fn threads_change_no_bits_of_large_matmuls() {
 
 #[test]
 fn matmuls_of_infinities_and_nan() {
-    let (shape, [rows, columns, depth]) = ([1, 20, 20], [20; 3]);
-    let (mut a, mut b) = (noise(400, 1), noise(400, 2));
-    (a[25], a[47], b[3]) = (f32::INFINITY, f32::NAN, f32::NEG_INFINITY);
+    matmuls_of_what_is_not_finite(20);
+    // As a small matrix, whose columns are padded.
+    matmuls_of_what_is_not_finite(11);
+}
+
+fn matmuls_of_what_is_not_finite(side: usize) {
+    let (shape, [rows, columns, depth]) = ([1, side, side], [side; 3]);
+    let (mut a, mut b) = (noise(side * side, 1), noise(side * side, 2));
+    (a[side + 5], a[2 * side + 7], b[3]) = (f32::INFINITY, f32::NAN, f32::NEG_INFINITY);
     // What 0 meets.
-    (a[60], b[105]) = (0.0, 0.0);
-    let mut out = vec![0.0; 400];
+    (a[3 * side], b[5 * side + 5]) = (0.0, 0.0);
+    let mut out = vec![0.0; side * side];
     matmul(view(&shape, &a), view(&shape, &b), [2, 1], &mut out, 2).unwrap();
     for (i, found) in out.iter().enumerate() {
         let (r, c) = (i / columns, i % columns);
@@ -110,7 +116,8 @@ fn matmuls_of_infinities_and_nan() {
         let is_same = if want.is_finite() { (found - want).abs() < 1e-5 } else { found.to_bits() == want.to_bits() };
         assert!(is_same || found.is_nan() && want.is_nan(), "{r}, {c} of {rows}: {found}, not {want}");
     }
-    assert!(out.contains(&f32::INFINITY) && out[60].is_finite() && out[63].is_nan() && out[25].is_nan());
+    assert!(out.contains(&f32::INFINITY) && out[3 * side].is_finite());
+    assert!(out[3 * side + 3].is_nan() && out[side + 5].is_nan());
 }
 
 #[test]

@@ -66,6 +66,19 @@ fn in_a_process_with_cpu_kernels() {
         assert_eq!(text.contains("shardax_dot"), is_fast, "XLA is as fast otherwise:\n{text}");
     }
     low_precision();
+    // Batches of small matrices, in each layout.
+    for spec in ["bij,bjk->bik", "bji,bjk->bik", "bij,bkj->bik", "bji,bkj->bik"] {
+        let [a, b] = [1, 2].map(|seed| whole::<f32>(&[90, 7, 7], seed));
+        let (text, found) = text_and_numbers(spec, &a, &b);
+        assert!(text.contains("shardax_dot"), "{spec}:\n{text}");
+        let exact: Vec<f64> = (0..90)
+            .flat_map(|i| {
+                let parts = [&a, &b].map(|x| x.at(i).get().astype(DType::F64));
+                text_and_numbers(&spec.replace('b', ""), &parts[0], &parts[1]).1
+            })
+            .collect();
+        assert_eq!(found, exact, "{spec}");
+    }
     // Small ones stay with XLA, and so do those that other programs are to run.
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
     assert!(!text.contains("shardax_dot"), "{text}");

@@ -6,7 +6,11 @@ pub(super) const MATMUL: usize = 1 << 20;
 
 /// Matmuls of bf16 on processors with instructions for them, and of int8.
 pub(super) const MATMUL_BF16: usize = 1 << 14;
-pub(super) const MATMUL_INT8: usize = 1 << 11;
+pub(super) const MATMUL_INT8: usize = 1 << 6;
+
+/// Batches of products of small matrices: the minimum number of matrices, and of multiply-adds.
+pub(super) const SMALL_PRODUCTS_BATCH: usize = 8;
+pub(super) const SMALL_PRODUCTS: usize = 1 << 14;
 
 /// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
 pub(super) const MATMUL_SIDE: usize = 8;

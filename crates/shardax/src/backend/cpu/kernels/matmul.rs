@@ -1,7 +1,7 @@
 //! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`, and of bf16 and f16 in f32. XLA's (xla-cpu-pjrt 0.0.1) take up
 //! to three times as long: of f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
 
-use shardax_cpu_kernels::{self as kernels, Float};
+use shardax_cpu_kernels::{self as kernels, Float, MAX_SMALL_SIDE};
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -33,7 +33,13 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let is_wide = is_always_used() || sides.iter().all(|side| *side >= limits::MATMUL_SIDE);
     let work = sides.into_iter().fold(batch, usize::saturating_mul);
     let dtype = widened(out.dtype);
-    if !matches!(dtype, DType::F32 | DType::F64) || !is_wide || !is_worth(work, limits::MATMUL) || !is_enabled(cx) {
+    // XLA starts a task for each matrix of a batch, whatever its size.
+    let is_small_batch = batch >= limits::SMALL_PRODUCTS_BATCH
+        && dtype == out.dtype
+        && sides.iter().all(|side| (2..=MAX_SMALL_SIDE).contains(side))
+        && is_worth(work, limits::SMALL_PRODUCTS);
+    let is_large = is_wide && is_worth(work, limits::MATMUL);
+    if !matches!(dtype, DType::F32 | DType::F64) || !(is_large || is_small_batch) || !is_enabled(cx) {
         return None;
     }
     let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];

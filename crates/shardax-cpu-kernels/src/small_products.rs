@@ -1,0 +1,107 @@
+//! Batches of products of small matrices. A call of `gemm` takes longer than such a product.
+
+use gemm_common::pulp::{Arch, Simd, WithSimd};
+
+use crate::Float;
+use crate::tasks::run_tasks;
+
+/// The maximum number of rows, of columns and of contracted elements.
+pub const MAX_SMALL_SIDE: usize = 16;
+
+/// The approximate number of tasks per thread.
+const TASKS: usize = 2;
+
+/// A batch of matrices, each in row order, or in column order.
+#[derive(Clone, Copy)]
+pub(crate) struct SmallMatrices<'a, T> {
+    pub data: &'a [T],
+    /// The number of rows and of columns.
+    pub sizes: [usize; 2],
+    pub is_transposed: bool,
+}
+
+impl<T: Copy> SmallMatrices<'_, T> {
+    #[inline(always)]
+    fn strides(&self) -> [usize; 2] {
+        let [rows, columns] = self.sizes;
+        if self.is_transposed { [1, rows] } else { [columns, 1] }
+    }
+
+    /// The elements of a matrix.
+    #[inline(always)]
+    fn matrix(&self, index: usize) -> &[T] {
+        let size = self.sizes[0] * self.sizes[1];
+        &self.data[index * size..(index + 1) * size]
+    }
+}
+
+/// Multiplies matrices without empty sides.
+pub(crate) fn multiply_small<T: Float>(
+    left: SmallMatrices<'_, T>,
+    right: SmallMatrices<'_, T>,
+    out: &mut [T],
+    threads: usize,
+) {
+    let size = left.sizes[0] * right.sizes[1];
+    let batch = out.len() / size;
+    let part = if threads == 1 { batch } else { batch.div_ceil(TASKS * threads) };
+    let tasks: Vec<Task<'_, T>> = out
+        .chunks_mut(part * size)
+        .enumerate()
+        .map(|(index, out)| Task { left, right, first: index * part, out })
+        .collect();
+    run_tasks(tasks, threads, || (), |(), task| Arch::new().dispatch(task));
+}
+
+/// Products of some matrices of a batch.
+struct Task<'a, T> {
+    left: SmallMatrices<'a, T>,
+    right: SmallMatrices<'a, T>,
+    first: usize,
+    out: &'a mut [T],
+}
+
+impl<T: Float> WithSimd for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match self.right.sizes[1] {
+            ..=8 => self.multiply::<8>(),
+            _ => self.multiply::<MAX_SMALL_SIDE>(),
+        }
+    }
+}
+
+impl<T: Float> Task<'_, T> {
+    /// Multiplies matrices of at most `W` columns, which are padded to `W` so that loops over them have a known length.
+    #[inline(always)]
+    fn multiply<const W: usize>(self) {
+        let Task { left, right, first, out } = self;
+        let ([rows, depth], columns) = (left.sizes, right.sizes[1]);
+        let ([row_stride, element_stride], [right_row, right_column]) = (left.strides(), right.strides());
+        let mut padded = [[T::zero(); W]; MAX_SMALL_SIDE];
+        for (index, out) in out.chunks_exact_mut(rows * columns).enumerate() {
+            let (a, b) = (left.matrix(first + index), right.matrix(first + index));
+            for (k, padded) in padded[..depth].iter_mut().enumerate() {
+                match right.is_transposed {
+                    false => padded[..columns].copy_from_slice(&b[k * right_row..][..columns]),
+                    true => (0..columns).for_each(|j| padded[j] = b[k * right_row + j * right_column]),
+                }
+            }
+            for (i, out) in out.chunks_exact_mut(columns).enumerate() {
+                let mut sums = [T::zero(); W];
+                for (k, row) in padded[..depth].iter().enumerate() {
+                    let factor = a[i * row_stride + k * element_stride];
+                    for (sum, element) in sums.iter_mut().zip(row) {
+                        *sum = *sum + factor * *element;
+                    }
+                }
+                match <&mut [T; W]>::try_from(&mut *out) {
+                    Ok(out) => *out = sums,
+                    Err(_) => out.copy_from_slice(&sums[..columns]),
+                }
+            }
+        }
+    }
+}
