@@ -2,7 +2,7 @@
 
 use super::{Gguf, Tensor};
 
-/// How the values of a tensor differ from the array that `transformers` has.
+/// The difference between a tensor's values and the array of `transformers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Change {
     /// They are equal.

@@ -17,7 +17,7 @@ const UNKNOWN: i128 = 2;
 const CONTROL: i128 = 3;
 const USER_DEFINED: i128 = 4;
 
-/// How SentencePiece writes a space.
+/// SentencePiece's spelling of a space.
 const SPACE: &str = "\u{2581}";
 
 impl Gguf {

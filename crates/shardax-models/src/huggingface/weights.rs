@@ -52,7 +52,7 @@ struct Entry {
     bytes: u64,
 }
 
-/// How an array's elements are stored.
+/// The format in which an array's elements are stored.
 #[derive(Clone, Debug)]
 enum Elements {
     /// Row-major, of the dtype that safetensors calls so.

@@ -46,7 +46,7 @@ enum Value {
     },
 }
 
-/// What pickles of tensors may call.
+/// The functions that pickles of tensors may call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Function {
     OrderedDict,

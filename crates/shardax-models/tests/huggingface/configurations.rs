@@ -86,7 +86,7 @@ fn other(value: &Value) -> Option<Value> {
     })
 }
 
-/// A field with its default is one that is absent; with another value it changes the model, is refused, or has no effect
+/// A field with its default is one that is absent; with another value it changes the model, is rejected, or has no effect
 /// by its name.
 #[test]
 fn every_field_of_the_classes_is_read_or_refused() {

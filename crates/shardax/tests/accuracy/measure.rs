@@ -25,13 +25,14 @@ impl Limits {
         }
     }
 
-    /// Whether the type has an argument: without rounding, and not as a subnormal number, which XLA's programs read as 0.
+    /// Returns true if the type represents an argument exactly, and not as a subnormal number, because XLA's programs read
+    /// subnormal numbers as 0.
     pub fn has(&self, x: f64) -> bool {
         let exact = self.epsilon == f64::EPSILON || f64::from(x as f32) == x;
         exact && (x == 0.0 || x.abs() >= self.smallest_normal * 2.0) && x.abs() <= self.largest
     }
 
-    /// Whether the type has a number of this size.
+    /// Returns true if a number of this size is in the range of the type.
     pub fn represents(&self, value: f64) -> bool {
         value == 0.0 || (value.abs() >= self.smallest_normal && value.abs() <= self.largest)
     }
