@@ -31,11 +31,16 @@ pub(crate) fn device(frame: &CallFrame<'_>) -> Outcome<usize> {
     device.ok_or_else(|| "the plugin does not report the device of the call".into())
 }
 
+/// An integer attribute of a call.
+fn integer(attributes: &[(&str, Attr<'_>)], name: &str) -> Option<i64> {
+    attributes.iter().find(|(attribute, _)| *attribute == name).and_then(|(_, value)| value.as_i64())
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn read(frame: &CallFrame<'a>) -> Outcome<Call<'a>> {
         let attributes = frame.attrs();
-        let integer = |name: &str| attributes.iter().find(|(n, _)| *n == name).and_then(|(_, n)| n.as_i64());
-        let (number, program) = (integer("n").unwrap_or(-1), integer("program").unwrap_or(0) as u64);
+        let number = integer(&attributes, "n").unwrap_or(-1);
+        let program = integer(&attributes, "program").unwrap_or(0) as u64;
         let launch = frame.run_id().ok_or("the plugin does not report the launch of the call")?;
         let ty = frame.args().first().ok_or("the call has no arguments")?.ty;
         Ok(Call { launch, number, program, device: device(frame)?, ty, attributes })
@@ -57,27 +62,27 @@ impl<'a> Call<'a> {
     }
 
     fn list(&self, name: &str) -> Outcome<Vec<usize>> {
-        let found = self.attributes.iter().find(|(n, _)| *n == name).and_then(|(_, list)| list.as_i64s());
-        let numbers = found.ok_or_else(|| format!("the call has no list {name:?}"))?;
+        let list = self.attributes.iter().find(|(n, _)| *n == name).and_then(|(_, list)| list.as_i64s());
+        let numbers = list.ok_or_else(|| format!("the call has no list {name:?}"))?;
         numbers.iter().map(|&n| usize::try_from(n).map_err(|_| format!("{name:?} has {n}"))).collect()
     }
 
     /// The reduction.
     pub(crate) fn op(&self) -> Outcome<&str> {
-        let found = self.attributes.iter().find(|(name, _)| *name == "op").and_then(|(_, op)| op.as_str());
-        found.ok_or_else(|| "the call has no operation".into())
+        let op = self.attributes.iter().find(|(name, _)| *name == "op").and_then(|(_, op)| op.as_str());
+        op.ok_or_else(|| "the call has no operation".into())
     }
 
     /// The devices of this device's group, in order.
     pub(crate) fn group(&self) -> Outcome<Vec<usize>> {
         let (flat, sizes) = (self.list("groups")?, self.list("sizes")?);
-        let mut rest = flat.as_slice();
+        let mut groups = flat.as_slice();
         for size in sizes {
-            let (group, others) = rest.split_at_checked(size).ok_or("the groups are truncated")?;
+            let (group, later) = groups.split_at_checked(size).ok_or("the groups are truncated")?;
             if group.contains(&self.device) {
                 return Ok(group.to_vec());
             }
-            rest = others;
+            groups = later;
         }
         Err("the device is in no group".into())
     }

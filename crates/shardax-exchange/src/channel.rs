@@ -62,14 +62,27 @@ impl At {
     }
 
     fn from_bytes(bytes: &[u8]) -> At {
-        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
-        At { launch: 0, program: word(0), number: word(8) as i64 }
+        At { launch: 0, program: read_u64(bytes, 0), number: read_u64(bytes, 8) as i64 }
     }
 }
 
+fn read_u64(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_ne_bytes(bytes[offset..offset + 8].try_into().unwrap_or_default())
+}
+
+/// The error of processes that are at different computations.
+pub(crate) fn different_position(process: usize, other: &str, this: &str) -> String {
+    let another = if other == this { " (another program of that name)" } else { "" };
+    format!(
+        "process {process} is at {other}{another} where this one is at {this}: all processes must run the same \
+         computations in the same order"
+    )
+}
+
 impl Channel {
-    /// Creates the channel in all processes of the group. Creating the communicator has no deadline, so all of them
-    /// first announce that they are about to.
+    /// Creates the channel in all processes of the group. Because creating the communicator has no deadline, all of
+    /// them
+    /// first announce that they are about to create it.
     pub(crate) fn make(
         (exchange, world): (&Exchange, &World),
         devices: &[usize],
@@ -123,18 +136,14 @@ impl Channel {
             return Ok(());
         }
         at.step(exchange);
-        let own = at.bytes().to_vec();
-        let counts = vec![own.len(); self.processes.len()];
-        let (_, all) = self.wait(exchange, at, self.comm.all_gather(own.clone(), &counts))?.into_buffers();
-        for (process, theirs) in self.processes.iter().zip(all[0].chunks_exact(own.len())) {
-            if theirs != own {
-                let theirs = At::from_bytes(theirs);
-                let (what, own) = (theirs.describe(exchange), at.describe(exchange));
-                let another = if what == own { " (another program of that name)" } else { "" };
-                return Err(format!(
-                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the \
-                     same computations in the same order"
-                ));
+        let position = at.bytes().to_vec();
+        let counts = vec![position.len(); self.processes.len()];
+        let gathered = self.comm.all_gather(position.clone(), &counts);
+        let (_, positions) = self.wait(exchange, at, gathered)?.into_buffers();
+        for (process, other) in self.processes.iter().zip(positions[0].chunks_exact(position.len())) {
+            if other != position {
+                let (other, this) = (At::from_bytes(other).describe(exchange), at.describe(exchange));
+                return Err(different_position(*process, &other, &this));
             }
         }
         *agreed = at.launch;
@@ -142,11 +151,12 @@ impl Channel {
     }
 
     fn failed(&self, exchange: &Exchange, at: At, error: &shardax_mpi::Error) -> String {
-        let others: Vec<usize> = self.processes.iter().copied().filter(|&p| p != exchange.rank).collect();
-        format!("{} (at {}, with processes {others:?})", error.message, at.describe(exchange))
+        let peers: Vec<usize> = self.processes.iter().copied().filter(|&p| p != exchange.rank).collect();
+        format!("{} (at {}, with processes {peers:?})", error.message, at.describe(exchange))
     }
 
-    /// Waits until a request is done.
+    /// Waits until a request is done. While it waits, it announces that it waits, warns, and looks for failures and
+    /// positions of other processes, each when it is due.
     fn wait(&self, exchange: &Exchange, at: At, request: shardax_mpi::Result<Request>) -> Outcome<Request> {
         let _span =
             tracing::debug_span!("collective", at = at.describe(exchange), processes = ?self.processes).entered();
@@ -165,15 +175,14 @@ impl Channel {
             if request.wait_until(moments.into_iter().flatten().fold(end, Instant::min)).map_err(failed)? {
                 return Ok(request);
             }
-            let now = Instant::now();
-            if now >= end {
+            let time = Instant::now();
+            if time >= end {
                 break;
             }
-            let is_due = |moment: &mut Instant| *moment <= now;
-            if announcement.take_if(is_due).is_some() {
+            if announcement.take_if(|due| *due <= time).is_some() {
                 self.announce(exchange, turn);
             }
-            if warning.take_if(is_due).is_some() {
+            if warning.take_if(|due| *due <= time).is_some() {
                 exchange.warn(&format!(
                     "{} have not reached {} for {} s",
                     self.missing(exchange, turn),
@@ -181,12 +190,12 @@ impl Channel {
                     warn.as_secs_f64()
                 ));
             }
-            if comparison <= now {
-                let elsewhere = || at.step(exchange).and_then(|step| exchange.check_position(&step));
-                if let Some(error) = exchange.reported().or_else(elsewhere) {
+            if comparison <= time {
+                let position_error = || at.step(exchange).and_then(|step| exchange.check_position(&step));
+                if let Some(error) = exchange.reported().or_else(position_error) {
                     return Err(error);
                 }
-                comparison = now + LOOK;
+                comparison = time + LOOK;
             }
         }
         Err(format!(
@@ -212,13 +221,14 @@ impl Channel {
     /// The processes that have not announced that they are waiting for this exchange.
     fn missing(&self, exchange: &Exchange, turn: u64) -> String {
         let Some(world) = &exchange.world else { return "others".into() };
-        let silent = |p: &&usize| !matches!(world.store().try_get(&self.key(turn, **p)), Ok(Some(_)));
-        let look = || self.processes.iter().filter(silent).collect::<Vec<_>>();
-        let mut missing = look();
+        let mut missing = self.processes.clone();
         let deadline = Instant::now() + ANNOUNCEMENT_WAIT;
-        while !missing.is_empty() && Instant::now() < deadline {
+        loop {
+            missing.retain(|process| !matches!(world.store().try_get(&self.key(turn, *process)), Ok(Some(_))));
+            if missing.is_empty() || Instant::now() >= deadline {
+                break;
+            }
             std::thread::sleep(ANNOUNCEMENT_WAIT / 20);
-            missing = look();
         }
         match missing.is_empty() {
             true => "some of the data of all processes".into(),

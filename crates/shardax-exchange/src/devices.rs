@@ -25,10 +25,10 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
             args.push(&member.args[..order.min(member.args.len())]);
             member.rets[order].data();
         }
-        let size = |args: &&[Arg<'_>]| args.iter().map(|arg| arg.data.len()).sum::<usize>();
-        let first = args.first().map_or(0, size);
-        match args.iter().all(|args| size(args) == first) {
-            true => Ok(Devices { args, members, size: first }),
+        let mut sizes = args.iter().map(|args| args.iter().map(|arg| arg.data.len()).sum::<usize>());
+        let size = sizes.next().unwrap_or(0);
+        match sizes.all(|other| other == size) {
+            true => Ok(Devices { args, members, size }),
             false => Err("the devices pass arrays of different sizes".into()),
         }
     }

@@ -97,16 +97,18 @@ pub(crate) enum Stream {
 }
 
 impl<'a> Group<'a> {
-    /// The group of a call. `read` returns its devices if they differ from those of the last call, which is rare.
+    /// The group of a call. `read` returns its devices. It is called only if the groups differ from the previous
+    /// call's,
+    /// which is rare.
     pub(crate) fn of<'c>(
         exchange: &'a Exchange,
         call: &Call<'c>,
         read: fn(&Call<'c>) -> Outcome<Vec<usize>>,
     ) -> Outcome<Group<'a>> {
         let key = (call.program, call.number, call.device);
-        let known = lock(&exchange.groups).get(&key).cloned();
-        // The numbers of other programs may be equal, or absent.
-        let places = match known.filter(|(encoded, _)| call.has_groups(encoded)) {
+        let cached = lock(&exchange.groups).get(&key).cloned();
+        // Calls of other programs may have the same number, or none, so the groups are compared.
+        let places = match cached.filter(|(encoded, _)| call.has_groups(encoded)) {
             Some((_, places)) => places,
             None => {
                 let places = Arc::new(Places::new(exchange, read(call)?)?);
@@ -162,18 +164,19 @@ impl<'a> Group<'a> {
         Ok(Started { channel, request })
     }
 
-    /// Waits for messages, and passes the received buffers to `take`, by process; that of this process is empty.
+    /// Waits for messages, and passes the received buffers to `take`, by process. The buffer of this process is empty.
     pub(crate) fn finish<T>(&self, started: Started, take: impl FnOnce(&[Vec<u8>]) -> Outcome<T>) -> Outcome<T> {
         let (sent, received) = started.channel.finish((self.exchange, self.at), started.request)?;
         let mut by_process = vec![Vec::new(); self.processes.len()];
         self.peers().zip(received).for_each(|(peer, bytes)| by_process[peer] = bytes);
-        let taken = take(&by_process);
+        let result = take(&by_process);
         self.exchange.buffers.give(sent.into_iter().chain(by_process));
-        taken
+        result
     }
 
-    /// Sends and receives in rounds, where the next round is in flight while the results of one are processed. `send`
-    /// returns the data of a round and its receivers; `expect` returns the number of bytes from a process.
+    /// Sends and receives in rounds. While the results of a round are processed, the next one is in flight. `send`
+    /// returns
+    /// the data of a round and its receivers; `expect` returns the number of bytes from a process.
     pub(crate) fn rounds<D>(
         &self,
         state: &mut D,

@@ -4,13 +4,15 @@
 //! the participating devices of this process rendezvous in memory, and the last to arrive exchanges data with the other
 //! processes over MPI for all of them.
 //!
-//! **Exact order.** Values are reduced one by one in the order of the group and with the rounding of the plugin's own
-//! collectives within a process: `bf16` is summed in `f32`, `f16` is rounded after every step. So the results do not
-//! depend on the number of processes. [`SumOrder::Fast`] gives this up for speed.
+//! **Exact order.** Values are reduced one by one in the order of the group, and rounded like in the plugin's
+//! collectives
+//! within a process: `bf16` is summed in `f32`, `f16` is rounded after every step. Therefore the results do not depend
+//! on
+//! the number of processes. [`SumOrder::Fast`] does not guarantee this, but is faster.
 //!
 //! **Failure.** Every wait has a deadline. The first failure is the result of the launch and of all later calls,
-//! because the processes no longer agree on their position. A process where a host function of the program has failed
-//! sends no values computed from its zeros, but the error, to all processes.
+//! because the processes no longer agree on their position. If a host function of the program fails in a process, the
+//! process sends the error to all others, instead of values that were computed from the function's zeros.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -64,12 +66,13 @@ pub enum SumOrder {
     /// In the order of the devices, regardless of the processes: the bits of the result are always the same.
     #[default]
     Exact,
-    /// Each process first adds the values of its own devices, and sends the sum. This sends less data if processes have
-    /// many devices, but the last bits depend on the number of devices per process.
+    /// Each process first adds the values of its devices, and sends the sum. This sends less data if processes have
+    /// many
+    /// devices, but the last bits depend on the number of devices per process.
     Fast,
 }
 
-/// The exchange of data between the devices of this process and those of other processes.
+/// The exchange of data between devices of this process and devices of other processes.
 pub struct Exchange {
     world: Option<World>,
     rank: usize,
@@ -95,8 +98,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes an exchange between devices whose processes are given by their ids. Without a world, this process is the
-    /// only one. The order of sums must be the same on all processes.
+    /// Creates an exchange. `owners` has the process of each device, by id. Without a world, this process is the only
+    /// one. The order of sums must be the same on all processes.
     pub fn new(world: Option<World>, owners: Vec<usize>, timeout: Duration, sum_order: SumOrder) -> Arc<Exchange> {
         let rank = world.as_ref().map_or(0, World::rank);
         Arc::new(Exchange {
@@ -215,15 +218,15 @@ impl Exchange {
 
     /// Stops the exchanges of all processes, because a host function has failed on this one. Returns the failure.
     pub fn report(&self, error: &str) -> String {
-        let mut first = false;
+        let mut is_first_failure = false;
         let failure = self.failure.get_or_init(|| {
-            first = true;
+            is_first_failure = true;
             format!("a host function has failed on process {}: {error}", self.rank)
         });
-        if let (Some(world), true) = (&self.world, first) {
-            let others: Vec<usize> = (0..world.size()).filter(|process| *process != self.rank).collect();
-            // Without the message the others wait until the time limit.
-            let _ = world.store().publish(&failed_key(self.rank), failure.as_bytes(), &others);
+        if let (Some(world), true) = (&self.world, is_first_failure) {
+            let peers: Vec<usize> = (0..world.size()).filter(|process| *process != self.rank).collect();
+            // Without the message the other processes would wait until the time limit.
+            let _ = world.store().publish(&failed_key(self.rank), failure.as_bytes(), &peers);
         }
         failure.clone()
     }
@@ -231,8 +234,7 @@ impl Exchange {
     /// The failure that another process has reported.
     fn reported(&self) -> Option<String> {
         let world = self.world.as_ref()?;
-        let of = |process| world.store().try_get(&failed_key(process)).ok().flatten();
-        let failure = (0..world.size()).find_map(of)?;
+        let failure = (0..world.size()).find_map(|process| world.store().try_get(&failed_key(process)).ok()?)?;
         Some(String::from_utf8_lossy(&failure).into_owned())
     }
 
@@ -243,13 +245,14 @@ impl Exchange {
     /// The channel of a group of devices and their processes.
     fn channel(&self, devices: &[usize], processes: &[usize], at: At) -> Outcome<Arc<Channel>> {
         let world =
-            self.world.as_ref().ok_or("the group has devices of other processes, and this is the only process")?;
+            self.world.as_ref().ok_or("the group has devices of other processes, but this is the only process")?;
         if let Some(known) = lock(&self.channels).get(devices) {
             return Ok(known.clone());
         }
-        let made = Arc::new(Channel::make((self, world), devices, processes, at)?);
-        lock(&self.channels).insert(devices.to_vec(), made.clone());
-        Ok(made)
+        // The lock is not held meanwhile, because creating a channel waits for other processes.
+        let channel = Arc::new(Channel::make((self, world), devices, processes, at)?);
+        lock(&self.channels).insert(devices.to_vec(), channel.clone());
+        Ok(channel)
     }
 }
 

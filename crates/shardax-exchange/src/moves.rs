@@ -31,15 +31,15 @@ impl Exchange {
         frame: &mut CallFrame<'_>,
         work: impl FnOnce(&mut Devices<'_, '_, '_>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let own = group.own();
-        let devices: Vec<usize> = own.iter().map(|&place| group.devices[place]).collect();
+        let devices: Vec<usize> = group.own().iter().map(|&place| group.devices[place]).collect();
+        let count = devices.len();
         let member = devices.iter().position(|&device| device == call.device);
         let member = member.ok_or("the calling device is not in its group")?;
-        let at = ((call.launch, devices), call.number);
+        let key = ((call.launch, devices), call.number);
         let limits = (self.timeout(), &self.failure);
         let (args, rets) = frame.split();
         self.rendezvous
-            .join(at, (member, own.len()), Member { args, rets }, limits, |members| work(&mut Devices::of(members)?))
+            .join(key, (member, count), Member { args, rets }, limits, |members| work(&mut Devices::of(members)?))
     }
 
     pub(crate) fn all_reduce(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
@@ -67,10 +67,10 @@ impl Exchange {
         self.rendezvous(&call, &group, frame, |devices| {
             let size = devices.size;
             if !group.is_local() && size * group.devices.len() <= SMALL {
-                let all = gathered(&group, &own_parts(devices, &(0..size)))?;
+                let gathered = gathered(&group, &own_parts(devices, &(0..size)))?;
                 let places = group.processes.iter().flat_map(|(_, places)| places);
                 return places
-                    .zip(all.chunks_exact(size.max(1)))
+                    .zip(gathered.chunks_exact(size.max(1)))
                     .try_for_each(|(&place, bytes)| devices.write_to_all(place * size, bytes));
             }
             let (rounds, range) = pieces(size, 1, piece(&group, group.most()));
@@ -81,8 +81,8 @@ impl Exchange {
                 |round, peer| group.count(peer) * range(round).len(),
                 |devices, round, received| {
                     let range = range(round);
-                    let own = own_parts(devices, &range);
-                    let ordered = group.in_order(&own, received, range.len());
+                    let local = own_parts(devices, &range);
+                    let ordered = group.in_order(&local, received, range.len());
                     ordered
                         .into_iter()
                         .enumerate()
@@ -118,15 +118,8 @@ impl Exchange {
     pub(crate) fn permute(&self, call: Call<'_>, frame: &mut CallFrame<'_>) -> Outcome<()> {
         let (group, pairs) = (Group::of(self, &call, Call::devices)?, call.pairs()?);
         // Sources and targets, each with its process and its index among the devices of that process.
-        let position = |device: usize| -> Outcome<(usize, usize)> {
-            let seats = group.processes.iter().enumerate();
-            let mut found = seats.filter_map(|(process, (_, places))| {
-                Some((process, places.iter().position(|&place| group.devices[place] == device)?))
-            });
-            found.next().ok_or_else(|| format!("device {device} is not in the mesh"))
-        };
-        let pairs =
-            pairs.iter().map(|&(from, to)| Ok((position(from)?, position(to)?))).collect::<Outcome<Vec<_>>>()?;
+        let pairs = pairs.iter().map(|&(from, to)| Ok((position(&group, from)?, position(&group, to)?)));
+        let pairs = pairs.collect::<Outcome<Vec<_>>>()?;
         // The pairs between two processes, in order.
         let between = |from: usize, to: usize| pairs.iter().filter(move |pair| (pair.0.0, pair.1.0) == (from, to));
         let me = group.me;
@@ -156,8 +149,8 @@ impl Exchange {
                     for (process, bytes) in received.iter().enumerate() {
                         for (k, &((_, source), (_, target))) in between(process, me).enumerate() {
                             if process == me {
-                                let own = devices.part(source, range.clone());
-                                devices.write(target, range.start, &own)?;
+                                let local = devices.part(source, range.clone());
+                                devices.write(target, range.start, &local)?;
                             } else {
                                 devices.write(target, range.start, &bytes[k * range.len()..][..range.len()])?;
                             }
@@ -213,19 +206,21 @@ impl Sum<'_> {
         Ok(vec![Cow::Owned(sum)])
     }
 
-    /// Every process computes the whole sum.
+    /// Computes the entire sum in every process.
     fn everywhere(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, size) = (self.group, devices.size);
-        let all = gathered(group, &self.own(devices, &(0..size))?)?;
+        let gathered = gathered(group, &self.own(devices, &(0..size))?)?;
         let places: Vec<usize> = group.processes.iter().flat_map(|(_, places)| places.iter().copied()).collect();
         let mut parts: Vec<&[u8]> = vec![&[]; places.len()];
-        places.iter().enumerate().for_each(|(k, &place)| parts[place] = &all[k * size..(k + 1) * size]);
+        places.iter().enumerate().for_each(|(k, &place)| parts[place] = &gathered[k * size..(k + 1) * size]);
         let mut sum = vec![0; size];
         reduce(self.ty, self.op, &parts, &mut sum)?;
         devices.write_to_all(0, &sum)
     }
 
-    /// Every process computes the sum of its slices and sends it to the others.
+    /// Computes the sum of some slices in each process, which sends it to the others. While a sum is sent, the next
+    /// slices
+    /// are received, so at most two sends of sums are in flight.
     fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
@@ -250,9 +245,9 @@ impl Sum<'_> {
             |round, peer| group.count(peer) * slice(round, me).len(),
             |devices, round, received| {
                 let range = slice(round, me);
-                let own = self.own(devices, &range)?;
+                let local = self.own(devices, &range)?;
                 let mut sum = group.buffer(range.len());
-                reduce(self.ty, self.op, &group.in_order(&own, received, range.len()), &mut sum)?;
+                reduce(self.ty, self.op, &group.in_order(&local, received, range.len()), &mut sum)?;
                 devices.write_to_all(range.start, &sum)?;
                 if group.is_local() {
                     return Ok(());
@@ -265,12 +260,21 @@ impl Sum<'_> {
                 }
             },
         )?;
-        sums.into_iter().try_for_each(|rest| take_sums(devices, rest))
+        sums.into_iter().try_for_each(|remaining| take_sums(devices, remaining))
     }
 }
 
-/// Gives each device its part of the arguments of every device, piece by piece: `take` receives the device, the offset
-/// of the piece in the part, and the pieces of all devices in the group's order.
+/// The process of a device, and the index of the device among the devices of that process.
+fn position(group: &Group<'_>, device: usize) -> Outcome<(usize, usize)> {
+    let mut positions = group.processes.iter().enumerate().filter_map(|(process, (_, places))| {
+        Some((process, places.iter().position(|&place| group.devices[place] == device)?))
+    });
+    positions.next().ok_or_else(|| format!("device {device} is not in the mesh"))
+}
+
+/// Distributes to each device its part of the arguments of every device, piece by piece. `take` receives the device,
+/// the
+/// offset of the piece in the part, and the pieces of all devices in the group's order.
 fn trade(
     group: &Group<'_>,
     devices: &mut Devices<'_, '_, '_>,
@@ -279,7 +283,7 @@ fn trade(
 ) -> Outcome<()> {
     let part = devices.size / group.devices.len();
     let (rounds, range) = pieces(part, unit, piece(group, group.most() * group.most()));
-    let of = |place: usize, range: &Range<usize>| place * part + range.start..place * part + range.end;
+    let range_of = |place: usize, range: &Range<usize>| place * part + range.start..place * part + range.end;
     group.rounds(
         devices,
         rounds,
@@ -292,7 +296,7 @@ fn trade(
                 let pairs = (0..devices.count()).flat_map(|device| places.iter().map(move |&place| (device, place)));
                 pairs
                     .zip(bytes.chunks_exact_mut(range.len().max(1)))
-                    .for_each(|((device, place), to)| devices.copy(device, of(place, &range), to));
+                    .for_each(|((device, place), to)| devices.copy(device, range_of(place, &range), to));
                 Ok(bytes)
             })
         },
@@ -300,13 +304,15 @@ fn trade(
         |devices, round, received| {
             let range = range(round);
             for (target, &place) in group.own().iter().enumerate() {
-                let own = own_parts(devices, &of(place, &range));
+                let local = own_parts(devices, &range_of(place, &range));
                 let mut parts: Vec<&[u8]> = vec![&[]; group.devices.len()];
                 for (process, (_, sources)) in group.processes.iter().enumerate() {
                     for (k, &source) in sources.iter().enumerate() {
-                        let at = (k * group.own().len() + target) * range.len();
-                        parts[source] =
-                            if process == group.me { &own[k] } else { &received[process][at..at + range.len()] };
+                        let start = (k * group.own().len() + target) * range.len();
+                        parts[source] = match process == group.me {
+                            true => &local[k],
+                            false => &received[process][start..start + range.len()],
+                        };
                     }
                 }
                 take(devices, target, range.start, &parts)?;

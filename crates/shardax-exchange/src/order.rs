@@ -1,8 +1,9 @@
 //! Detection of processes that run different computations, by comparing the order of shared computations.
 //!
-//! Two processes that wait for each other in different computations should fail immediately, not at the deadline. Each
-//! pair of processes numbers its shared computations. A waiting process publishes its latest ones with their numbers.
-//! Another one that waits at one of these numbers, but in another computation, knows that neither can continue.
+//! Two processes that wait for each other in different computations should fail immediately, not at the deadline.
+//! Therefore each pair of processes numbers its shared computations, and a waiting process publishes its latest ones
+//! with
+//! their numbers. If another process waits at one of these numbers, but in another computation, neither can continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use shardax_mpi::{Error, Kind, World, deadline};
 
+use crate::channel::different_position;
 use crate::{Exchange, lock};
 
 /// The number of shared computations that are remembered for late processes.
@@ -62,12 +64,12 @@ impl Order {
 
     fn step(&self, shared: &Arc<Shared>) -> Step {
         let mut state = self.state();
-        let mut count = |process: &usize| {
+        let numbers = shared.processes.iter().map(|process| {
             let count = state.counts.entry(*process).or_default();
             *count += 1;
             *count
-        };
-        let step = Step { shared: shared.clone(), numbers: shared.processes.iter().map(&mut count).collect() };
+        });
+        let step = Step { shared: shared.clone(), numbers: numbers.collect() };
         if state.recent.len() == REMEMBERED {
             state.recent.pop_front();
         }
@@ -106,8 +108,8 @@ impl Order {
             return Some(step.clone());
         }
         // Earlier launches made no calls and have ended, because only one is in flight at a time.
-        let at = state.starting.iter().position(|step| step.shared.program >> 1 == program)?;
-        let step = state.starting.drain(..=at).next_back()?;
+        let index = state.starting.iter().position(|step| step.shared.program >> 1 == program)?;
+        let step = state.starting.drain(..=index).next_back()?;
         state.running = Some((launch, step.clone()));
         Some(step)
     }
@@ -123,7 +125,7 @@ impl Exchange {
     /// Records that this process launches a program that communicates with other processes; `launch` launches it.
     ///
     /// # Errors
-    /// Those of `launch`, in which case nothing was started.
+    /// An error of `launch`, which must not have started anything then.
     pub fn launch<T, E>(&self, shared: &Arc<Shared>, launch: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         self.receive();
         let step = self.order.step(shared);
@@ -134,17 +136,15 @@ impl Exchange {
     /// Receives published steps from time to time, so that messages do not accumulate.
     fn receive(&self) {
         let Some(world) = &self.world else { return };
-        let now = Instant::now();
-        let due = |received: &mut Option<Instant>| {
-            let due = received.is_none_or(|last| now.duration_since(last) > LONG);
-            if due {
-                *received = Some(now);
+        {
+            // The lock is released before the store is read, because that may ask another machine.
+            let received = &mut self.order.state().received;
+            if received.is_some_and(|last| last.elapsed() <= LONG) {
+                return;
             }
-            due
-        };
-        if due(&mut self.order.state().received) {
-            let _ = world.store().try_get("");
+            *received = Some(Instant::now());
         }
+        let _ = world.store().try_get("");
     }
 
     /// Exchanges values with other processes over their store, and fails immediately if one of them waits elsewhere.
@@ -164,8 +164,8 @@ impl Exchange {
         let mut wait = LONG;
         let mut warned = false;
         loop {
-            let rest = end.saturating_duration_since(Instant::now());
-            match world.store().exchange(name, processes, value, wait.min(rest)) {
+            let remaining = end.saturating_duration_since(Instant::now());
+            match world.store().exchange(name, processes, value, wait.min(remaining)) {
                 Err(error) if error.kind == Kind::DeadlineExceeded => {
                     if let Some(error) = self.reported() {
                         return Err(Error::new(Kind::Failed, error));
@@ -173,7 +173,7 @@ impl Exchange {
                     if let Some(error) = step.and_then(|step| self.check_position(step)) {
                         return Err(Error::new(Kind::FailedPrecondition, error));
                     }
-                    if rest <= wait {
+                    if remaining <= wait {
                         return Err(error);
                     }
                     let waited = begun.elapsed();
@@ -183,7 +183,7 @@ impl Exchange {
                         self.warn(&format!("{missing} have not reached {description} for {} s", waited.as_secs()));
                     }
                 }
-                other => return other,
+                outcome => return outcome,
             }
             wait = LOOK;
         }
@@ -193,26 +193,15 @@ impl Exchange {
     pub(crate) fn check_position(&self, step: &Step) -> Option<String> {
         let world = self.world.as_ref()?;
         self.publish(world);
-        let own = step.describe(self);
+        let description = step.describe(self);
         for (process, number) in step.with_numbers().filter(|(process, _)| *process != self.rank) {
-            let Ok(Some(theirs)) = world.store().try_get(&key(process)) else { continue };
-            let theirs = String::from_utf8_lossy(&theirs).into_owned();
-            let at = theirs.lines().find_map(|line| {
-                {
-                    let mut parts = line.splitn(3, '\t');
-                    let mut number = || parts.next()?.parse::<u64>().ok();
-                    Some((number()?, number()?, parts.next()?))
-                }
-                .filter(|(theirs, _, _)| *theirs == number)
-            });
-            if let Some((_, program, what)) = at
-                && (program, what) != (step.shared.program, own.as_str())
+            let Ok(Some(published)) = world.store().try_get(&key(process)) else { continue };
+            let published = String::from_utf8_lossy(&published).into_owned();
+            let position = published.lines().filter_map(parse_step).find(|(other, _, _)| *other == number);
+            if let Some((_, program, other)) = position
+                && (program, other) != (step.shared.program, description.as_str())
             {
-                let another = if what == own { " (another program of that name)" } else { "" };
-                return Some(format!(
-                    "process {process} is at {what}{another} where this one is at {own}: all processes must run the \
-                     same computations in the same order"
-                ));
+                return Some(different_position(process, other, &description));
             }
         }
         None
@@ -256,4 +245,12 @@ impl Step {
 
 fn key(process: usize) -> String {
     format!("shardax.order/{process}")
+}
+
+/// A published step: its number, program and description.
+fn parse_step(line: &str) -> Option<(u64, u64, &str)> {
+    let mut parts = line.splitn(3, '\t');
+    let number = parts.next()?.parse().ok()?;
+    let program = parts.next()?.parse().ok()?;
+    Some((number, program, parts.next()?))
 }

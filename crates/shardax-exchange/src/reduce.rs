@@ -104,7 +104,7 @@ macro_rules! complex {
 }
 complex!(f32 f64);
 
-/// Reduces arrays of one type, given in the group's order, to `out`.
+/// Reduces arrays of one type, in the group's order, to `out`.
 pub(crate) fn reduce(ty: E, op: &str, parts: &[&[u8]], out: &mut [u8]) -> Outcome<()> {
     if parts.iter().any(|part| part.len() != out.len()) {
         return Err("the devices pass arrays of different sizes".into());

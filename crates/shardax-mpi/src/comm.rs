@@ -76,8 +76,9 @@ impl Communicator {
         }
     }
 
-    /// Makes a communicator of some processes, given in ascending order and including this one. Those processes must
-    /// call it, and it has no deadline. If threads of a process call it concurrently, their tags must differ.
+    /// Creates a communicator of some processes, in ascending order and including this one. All of them must call it,
+    /// and
+    /// it has no deadline. If threads of a process call it concurrently, their tags must differ.
     ///
     /// # Errors
     /// The list is invalid, or an error of MPI.
@@ -92,20 +93,21 @@ impl Communicator {
         }
         let ranks: Vec<c_int> = ranks.iter().map(|&rank| rank as c_int).collect();
         let table = &self.inner.table;
-        let (mut all, mut some, mut handle) = (0, 0, 0);
+        let (mut all, mut subset, mut handle) = (0, 0, 0);
         // MPI guarantees tags of at least 15 bits.
         let tag = c_int::from(tag & 0x7fff);
         // SAFETY: the communicator is live, the ranks belong to it, and the groups are freed once.
         unsafe {
             table.check("MPI_Comm_group", (table.comm_group)(self.inner.handle, &raw mut all))?;
-            let made = (table.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut some);
-            let made = table.check("MPI_Group_incl", made).and_then(|()| {
-                let code = (table.comm_create_group)(self.inner.handle, some, tag, &raw mut handle);
-                (table.group_free)(&raw mut some);
+            let code = (table.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &raw mut subset);
+            let created = table.check("MPI_Group_incl", code).and_then(|()| {
+                let code = (table.comm_create_group)(self.inner.handle, subset, tag, &raw mut handle);
+                (table.group_free)(&raw mut subset);
                 table.check("MPI_Comm_create_group", code)
             });
+            // Freed before an error is returned.
             (table.group_free)(&raw mut all);
-            made?;
+            created?;
             Communicator::from_handle(table, handle)
         }
     }
@@ -148,11 +150,11 @@ impl Communicator {
             return Ok(request);
         }
         result[parts[self.rank()].clone()].copy_from_slice(&data);
-        let whole = 0..data.len();
+        let range = 0..data.len();
         let mut request = Request::new(self, vec![data], vec![result]);
         for peer in self.peers() {
             request.receive(peer, 0, parts[peer].clone())?;
-            request.send(peer, 0, whole.clone())?;
+            request.send(peer, 0, range.clone())?;
         }
         Ok(request)
     }
@@ -166,8 +168,8 @@ impl Communicator {
         let lengths = lengths.wait(deadline)?;
         let lengths: Vec<usize> =
             lengths.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap_or_default()) as usize).collect();
-        let all = self.all_gather(data.to_vec(), &lengths)?.wait(deadline)?;
-        Ok(ranges(&lengths).into_iter().map(|part| all[part].to_vec()).collect())
+        let gathered = self.all_gather(data.to_vec(), &lengths)?.wait(deadline)?;
+        Ok(ranges(&lengths).into_iter().map(|part| gathered[part].to_vec()).collect())
     }
 
     /// Exchanges the messages that [`Messages`] lists. The receiver of a message must receive the same number of bytes
@@ -212,8 +214,8 @@ impl Communicator {
             let mut handle = 0;
             // SAFETY: the memory belongs to the request, which outlives the operation.
             let code = unsafe {
-                let at = request.received[0].as_mut_ptr().add(start).cast::<c_void>();
-                (table.ibcast)(at, size as c_int, table.constants.byte, root as c_int, inner.handle, &raw mut handle)
+                let piece = request.received[0].as_mut_ptr().add(start).cast::<c_void>();
+                (table.ibcast)(piece, size as c_int, table.constants.byte, root as c_int, inner.handle, &raw mut handle)
             };
             request.started("MPI_Ibcast", code, handle)?;
         }
@@ -226,9 +228,9 @@ impl Communicator {
     /// The rank does not exist, or an error of MPI.
     pub fn send(&self, to: usize, data: Vec<u8>) -> Result<Request> {
         self.check_rank(to)?;
-        let whole = 0..data.len();
+        let range = 0..data.len();
         let mut request = Request::new(self, vec![data], Vec::new());
-        request.send(to, 0, whole)?;
+        request.send(to, 0, range)?;
         Ok(request)
     }
 
@@ -447,15 +449,14 @@ impl Drop for Request {
 /// The ranges of concatenated parts of these sizes.
 fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     let mut start = 0;
-    let next = |&count: &usize| {
-        let range = start..start + count;
+    let ranges = counts.iter().map(|&count| {
         start += count;
-        range
-    };
-    counts.iter().map(next).collect()
+        start - count..start
+    });
+    ranges.collect()
 }
 
-/// Conversion for counts whose sum fits into a C `int`.
+/// Converts counts whose sum fits into a C `int`.
 fn as_ints(counts: &[usize]) -> Vec<c_int> {
     counts.iter().map(|&count| count as c_int).collect()
 }

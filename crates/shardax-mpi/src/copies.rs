@@ -1,7 +1,7 @@
-//! A key-value store by MPI messages: each process has its own copies.
+//! A key-value store by MPI messages, in which each process has copies of the values.
 //!
-//! A process sends the values that it sets to the others, so that reading is local. There is no background thread: a
-//! process receives values whenever it reads or sets one.
+//! A process sends the values that it sets to the others, so that reading is local. There is no background thread;
+//! instead, a process receives values whenever it reads or sets one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

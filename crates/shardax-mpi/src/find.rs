@@ -47,11 +47,10 @@ impl Search {
         if let Some(named) = &self.named {
             return vec![named.clone()];
         }
-        // A library of another MPI would start a world of one process in each process.
-        let fits = |family: &Option<Family>| match (family, self.family) {
-            (Some(theirs), Some(ours)) => *theirs == ours,
-            _ => true,
-        };
+        // A library of another MPI than the launcher's comes last, because it would start a world of one process in
+        // each
+        // process.
+        let fits = |family: &Option<Family>| family.is_none() || self.family.is_none() || *family == self.family;
         let names: Vec<&str> = NAMES
             .iter()
             .filter(|(_, family)| fits(family))

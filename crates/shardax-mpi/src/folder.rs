@@ -18,16 +18,16 @@ pub struct Folder {
     count: AtomicU64,
 }
 
-/// The beginning of the names of values' files. Those of temporary files begin with a dot.
+/// The beginning of the names of values' files. The names of temporary files begin with a dot.
 const VALUE: &str = "value-";
 /// The longest part of a key in a file's name; file systems allow 255 bytes.
 const LONGEST: usize = 150;
 
 impl Folder {
-    /// Uses a folder, which is made if there is none.
+    /// Uses a folder, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`Kind::FailedPrecondition`] if it cannot be made or written to.
+    /// [`Kind::FailedPrecondition`] if it cannot be created or written to.
     pub fn new(path: impl Into<PathBuf>) -> Result<Folder> {
         let folder = Folder { path: path.into(), temporary: format!(".{}-", unique()), count: AtomicU64::new(0) };
         fs::create_dir_all(&folder.path).map_err(|error| folder.error("make", &error))?;
@@ -49,11 +49,13 @@ impl Folder {
     fn write(&self, value: &[u8]) -> Result<PathBuf> {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{}{number}", self.temporary));
-        let write = || -> io::Result<()> { fs::File::create_new(&path)?.write_all(value) };
-        write().map(|()| path.clone()).map_err(|error| {
-            let _ = fs::remove_file(&path);
-            self.error("write to", &error)
-        })
+        match fs::File::create_new(&path).and_then(|mut file| file.write_all(value)) {
+            Ok(()) => Ok(path),
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(self.error("write to", &error))
+            }
+        }
     }
 
     fn removed(&self, path: &Path) -> Result<()> {
@@ -72,7 +74,7 @@ impl KeyValue for Folder {
 
     fn set_new(&self, key: &str, value: &[u8], _readers: &[usize]) -> Result<bool> {
         let written = self.write(value)?;
-        // A link, unlike a new name, fails where there is a file.
+        // Creating a link fails if the file exists, whereas renaming would replace it.
         let linked = fs::hard_link(&written, self.file(key));
         self.removed(&written)?;
         match linked {
@@ -84,12 +86,12 @@ impl KeyValue for Folder {
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = self.file(key);
-        // Reading a pipe would wait for a writer.
-        let read = |metadata: fs::Metadata| match metadata.is_file() {
+        let value = fs::metadata(&path).and_then(|metadata| match metadata.is_file() {
             true => fs::read(&path),
+            // Reading a pipe would wait for a writer.
             false => Err(io::Error::other(format!("{} is not a regular file", path.display()))),
-        };
-        match fs::metadata(&path).and_then(read) {
+        });
+        match value {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.error("read a file of", &error)),
@@ -103,8 +105,8 @@ impl KeyValue for Folder {
     fn remove_all(&self, prefix: &str) -> Result<()> {
         let begin = format!("{VALUE}{}", escaped(prefix));
         let entries = fs::read_dir(&self.path).map_err(|error| self.error("read", &error))?;
-        let matches = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&begin);
-        entries.flatten().filter(matches).try_for_each(|entry| self.removed(&entry.path()))
+        let matching = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&begin));
+        matching.map(|entry| entry.path()).try_for_each(|path| self.removed(&path))
     }
 }
 
@@ -122,12 +124,12 @@ fn name(key: &str) -> String {
 }
 
 fn escaped(key: &str) -> String {
-    let escape = |byte: u8| match byte {
+    let escaped = key.bytes().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
         b'/' => "+".to_owned(),
         byte => format!("={byte:02x}"),
-    };
-    key.bytes().map(escape).collect()
+    });
+    escaped.collect()
 }
 
 #[cfg(test)]

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use crate::error::Result;
 
-/// Values by key that the processes of a job share: in MPI's messages, in a [folder](crate::Folder), or in a store such
-/// as etcd or Redis, by a client of its own crate. [`Store`](crate::Store) adds waiting and barriers.
+/// Values by key that the processes of a job share, by MPI's messages or in a [folder](crate::Folder). You can
+/// implement
+/// it with a client of a store such as etcd or Redis. [`Store`](crate::Store) adds waiting and barriers.
 pub trait KeyValue: Send + Sync {
-    /// Sets a value, and replaces that of an earlier call. The processes in `readers` must be able to read it; others may.
+    /// Sets a value, and replaces an earlier one. The processes in `readers` must be able to read it; others may.
     ///
     /// # Errors
     /// One of the store.
     fn set(&self, key: &str, value: &[u8], readers: &[usize]) -> Result<()>;
 
-    /// Sets the value of a key that has none; returns `false` if it has one.
+    /// Sets a value unless the key has one. Returns false if it has.
     ///
     /// # Errors
     /// One of the store.
@@ -31,7 +32,7 @@ pub trait KeyValue: Send + Sync {
     /// One of the store.
     fn remove(&self, key: &str) -> Result<()>;
 
-    /// Removes the values of all keys that begin so. A store that cannot list its keys may keep them.
+    /// Removes the values of all keys with this prefix. A store that cannot list its keys may keep them.
     ///
     /// # Errors
     /// One of the store.
@@ -39,7 +40,7 @@ pub trait KeyValue: Send + Sync {
         Ok(())
     }
 
-    /// Returns `true` if all processes have the same values, and `false` if each has copies of its own.
+    /// Returns true if all processes read the same values, and false if each has copies.
     fn is_shared(&self) -> bool {
         true
     }

@@ -79,17 +79,17 @@ impl Launcher {
 
     /// Detects a launcher from environment variables.
     pub fn from_variables(look: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
-        let number = |name: &str| look(name)?.trim().parse::<usize>().ok();
+        let read_number = |name: &str| look(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|v| {
             if v.also.is_some_and(|name| look(name).is_none()) {
                 return None;
             }
-            let (rank, size) = (number(v.rank)?, number(v.size)?);
+            let (rank, size) = (read_number(v.rank)?, read_number(v.size)?);
             // A batch script is a step of one task that no launcher started.
             if rank >= size || v.also.is_some() && look(v.also?).is_some_and(|step| step.starts_with("batch")) {
                 return None;
             }
-            let (local_rank, local_size) = (number(v.local_rank), number(v.local_size));
+            let (local_rank, local_size) = (read_number(v.local_rank), read_number(v.local_size));
             Some(Launcher { name: v.name, family: v.family, rank, size, local_rank, local_size })
         })
     }

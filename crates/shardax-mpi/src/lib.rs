@@ -46,6 +46,6 @@ pub use world::World;
 /// The time `timeout` from now, at most a year, because a later time may overflow the clock.
 pub fn deadline(timeout: std::time::Duration) -> std::time::Instant {
     const YEAR: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
-    let now = std::time::Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + YEAR)
+    let start = std::time::Instant::now();
+    start.checked_add(timeout).unwrap_or_else(|| start + YEAR)
 }

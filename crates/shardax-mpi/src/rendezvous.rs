@@ -1,8 +1,9 @@
-//! Processes that find each other in a shared store, which may have values of earlier jobs.
+//! Rendezvous of processes in a shared store, which may contain values of earlier jobs.
 //!
-//! Each process except the first writes a unique number, and the first answers with the name of the job. So no process
-//! accepts an answer of an earlier job, and a restarted job may use the same store. The keys of a job begin with its
-//! name.
+//! Each process except the first writes a unique number, and the first answers with the name of the job. Therefore no
+//! process accepts an answer of an earlier job, and a restarted job can use the same store. The keys of a job begin
+//! with
+//! its name.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -83,8 +84,11 @@ pub(crate) fn meet(
         values.set(&here(0), host.as_bytes(), &[])?;
         values.set(ALL_HERE, &[], &[])?;
     }
-    let host = |rank| Ok(String::from_utf8_lossy(&values.get(&here(rank))?.unwrap_or_default()).into_owned());
-    let hosts = (0..size).map(host).collect::<Result<_>>()?;
+    let mut hosts = Vec::with_capacity(size);
+    for rank in 0..size {
+        let host = values.get(&here(rank))?.unwrap_or_default();
+        hosts.push(String::from_utf8_lossy(&host).into_owned());
+    }
     Ok((values, hosts))
 }
 

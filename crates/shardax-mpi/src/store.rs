@@ -30,11 +30,11 @@ struct Inner {
 struct State {
     /// The number of times that this process has passed each barrier.
     passed: HashMap<String, u64>,
-    /// Barriers that this process has passed as the first of their processes, whose values others may still read.
+    /// Barriers that this process has passed as their first process. Other processes may still read their values.
     passing: VecDeque<Barrier>,
 }
 
-/// A barrier that some processes pass for the so many-th time.
+/// One round of a barrier between some processes.
 #[derive(Clone)]
 struct Barrier {
     name: String,
@@ -55,7 +55,7 @@ impl Barrier {
 }
 
 impl Store {
-    /// The store of a job with so many processes, as the process of this rank sees it.
+    /// Creates the store of a job with `size` processes, for the process `rank`.
     pub fn new(values: Arc<dyn KeyValue>, rank: usize, size: usize) -> Store {
         Store { inner: Arc::new(Inner { values, rank, size, state: Mutex::default() }) }
     }
@@ -68,7 +68,7 @@ impl Store {
         (0..self.inner.size).collect()
     }
 
-    /// Returns `true` if looking at a value asks another machine, and `false` if each process has copies of its own.
+    /// Returns true if reading a value may ask another machine, and false if each process has copies.
     pub fn is_shared(&self) -> bool {
         self.values().is_shared()
     }
@@ -118,7 +118,8 @@ impl Store {
         self.exchange(name, &self.everybody(), &[], timeout).map(drop)
     }
 
-    /// A barrier between some processes, at which each passes a value and receives those of all in the order of the
+    /// Waits at a barrier between some processes. Each passes a value, and receives the values of all in the order of
+    /// the
     /// list.
     ///
     /// # Errors
@@ -134,22 +135,22 @@ impl Store {
         }
         let round = self.state().passed.get(name).copied().unwrap_or(0);
         let barrier = Barrier { name: name.to_owned(), round, ranks: ranks.to_vec() };
-        // Its own entry exists already if an earlier attempt timed out.
+        // This process's entry exists already if an earlier attempt timed out.
         self.values().set_new(&barrier.arrived(own), value, ranks)?;
-        let mut found = vec![None; ranks.len()];
-        let all = self.wait_until(deadline, || {
-            // In order, up to one that is missing: a look may ask another machine.
-            for (&rank, value) in ranks.iter().zip(&mut found).filter(|(_, value)| value.is_none()) {
+        let mut values = vec![None; ranks.len()];
+        let complete = self.wait_until(deadline, || {
+            // In order, up to a missing one, because each read may ask another machine.
+            for (&rank, value) in ranks.iter().zip(&mut values).filter(|(_, value)| value.is_none()) {
                 *value = self.try_get(&barrier.arrived(rank))?;
                 if value.is_none() {
                     return Ok(None);
                 }
             }
-            Ok(Some(found.iter().map(|value| value.clone().unwrap_or_default()).collect()))
+            Ok(Some(values.iter().map(|value| value.clone().unwrap_or_default()).collect()))
         })?;
-        let Some(all) = all else {
-            let is_missing = |rank: &usize| !matches!(self.try_get(&barrier.arrived(*rank)), Ok(Some(_)));
-            let missing: Vec<usize> = ranks.iter().copied().filter(is_missing).collect();
+        let Some(complete) = complete else {
+            let mut missing = ranks.to_vec();
+            missing.retain(|rank| !matches!(self.try_get(&barrier.arrived(*rank)), Ok(Some(_))));
             let count = ranks.len();
             return Err(Error::new(
                 Kind::DeadlineExceeded,
@@ -162,11 +163,12 @@ impl Store {
         };
         self.state().passed.insert(name.to_owned(), round + 1);
         self.forget(barrier)?;
-        Ok(all)
+        Ok(complete)
     }
 
-    /// Removes the values of a barrier that this process has passed. Others may still have to read those of a shared
-    /// store: each says when it has, and the first process removes them later.
+    /// Removes the values of a barrier that this process has passed. In a shared store, other processes may not have
+    /// read
+    /// them yet: each process reports that it has, and the first process removes them later.
     fn forget(&self, barrier: Barrier) -> Result<()> {
         let (own, first) = (self.inner.rank, barrier.ranks.first() == Some(&self.inner.rank));
         if !self.is_shared() {
@@ -178,12 +180,12 @@ impl Store {
         let mut passing = std::mem::take(&mut self.state().passing);
         passing.push_back(barrier);
         while let Some(oldest) = passing.pop_front() {
-            let others = || oldest.ranks.iter().copied().filter(|&rank| rank != own);
-            if !others().all(|rank| matches!(self.try_get(&oldest.passed(rank)), Ok(Some(_)))) {
+            let peers: Vec<usize> = oldest.ranks.iter().copied().filter(|&rank| rank != own).collect();
+            if !peers.iter().all(|&rank| matches!(self.try_get(&oldest.passed(rank)), Ok(Some(_)))) {
                 passing.push_front(oldest);
                 break;
             }
-            for rank in others() {
+            for rank in peers {
                 self.values().remove(&oldest.passed(rank))?;
             }
             for &rank in &oldest.ranks {

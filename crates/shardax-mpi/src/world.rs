@@ -1,4 +1,4 @@
-//! Joining and leaving the processes of a job: those that a launcher started together, by MPI, or by a store without MPI.
+//! Joining and leaving the processes of a job, by MPI if a launcher started them together, or by a store without MPI.
 
 use std::fmt;
 use std::sync::Arc;
@@ -62,13 +62,13 @@ impl World {
     }
 
     fn join_first(launcher: Option<&Launcher>, search: &Search) -> Result<World> {
-        let of_launcher = |mut error: Error| {
+        let table = search.load().map_err(|mut error| {
             if let Some(launcher) = launcher {
                 error.message = format!("this process is {}, and {}", place(launcher), error.message);
             }
             error
-        };
-        let table = Arc::new(search.load().map_err(of_launcher)?);
+        });
+        let table = Arc::new(table?);
         let wrong = |launcher: &Launcher, seen: &str| {
             Error::new(
                 Kind::WrongLibrary,
@@ -151,7 +151,7 @@ impl World {
         self.inner.hosts.len()
     }
 
-    /// The rank of this process among those of its host.
+    /// The rank of this process among the processes of its host.
     pub fn local_rank(&self) -> usize {
         let hosts = &self.inner.hosts;
         hosts[..self.rank()].iter().filter(|host| **host == hosts[self.rank()]).count()
@@ -194,10 +194,10 @@ impl World {
 
     /// A warning if the launcher binds this process to fewer cores than its share of the host's.
     pub fn binding_warning(&self) -> Option<String> {
-        let own = allowed_cores("self")?;
+        let cores = allowed_cores("self")?;
         // The launcher itself is not bound.
-        let all = allowed_cores(&find::parent_of("self")?)?;
-        bound(own, all, self.local_size())
+        let cores_of_launcher = allowed_cores(&find::parent_of("self")?)?;
+        bound(cores, cores_of_launcher, self.local_size())
     }
 
     /// Ends all processes of the job with this exit code; without MPI, this process.
@@ -209,8 +209,8 @@ impl World {
         std::process::abort()
     }
 
-    /// Leaves the job, and waits for the other processes to leave. Without it, launchers take the end of this process
-    /// for a failure and end the others. Nothing can be exchanged afterwards.
+    /// Leaves the job, and waits for the other processes to leave. You should call it at the end, because otherwise
+    /// launchers regard the end of this process as a failure and end the others. Nothing can be exchanged afterwards.
     ///
     /// # Errors
     /// An error of MPI; [`Kind::DeadlineExceeded`] with the processes that have not arrived, after which it may be
@@ -231,20 +231,24 @@ impl World {
         }
     }
 
-    /// Leaves a store: the first process removes the job's values when the others have read what they need.
+    /// Leaves a store. The first process removes the job's values when the others have read them.
     fn leave_store(&self) -> Result<()> {
-        const READ: Duration = Duration::from_secs(5);
-        let left = |rank| format!("left/{rank}");
+        const MAX_WAIT: Duration = Duration::from_secs(5);
         if self.rank() > 0 {
-            return self.inner.values.set(&left(self.rank()), &[], &[0]);
+            return self.inner.values.set(&left_key(self.rank()), &[], &[0]);
         }
-        let end = Instant::now() + READ;
-        let all = || (1..self.size()).all(|rank| matches!(self.inner.values.get(&left(rank)), Ok(Some(_))));
-        while !all() && Instant::now() < end {
+        let end = Instant::now() + MAX_WAIT;
+        let has_left = |rank| matches!(self.inner.values.get(&left_key(rank)), Ok(Some(_)));
+        while !(1..self.size()).all(has_left) && Instant::now() < end {
             std::thread::sleep(self.inner.values.interval());
         }
         self.inner.values.remove_all("")
     }
+}
+
+/// The key under which a process reports that it has left.
+fn left_key(rank: usize) -> String {
+    format!("left/{rank}")
 }
 
 impl fmt::Debug for World {
