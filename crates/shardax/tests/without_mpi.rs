@@ -172,7 +172,7 @@ fn processes_that_cannot_join_say_why() {
     let given = |address: &str| Options::default().coordinator_address(address);
     let two = |address: &str| given(address).num_processes(2).process_id(0);
     fails(two("10.0.0.1:1234"), "invalid address \"10.0.0.1:1234\" of the coordinator: expected `file:`");
-    fails(two("file:here"), "takes `file:` and the path of a folder");
+    fails(two("file:here"), "expected `file:` and the path of a folder");
     fails(given("file:/tmp").process_id(0), "num_processes is not set");
     fails(given("file:/tmp").num_processes(2), "process_id is not set");
     fails(given("file:/tmp").num_processes(2).process_id(2), "process_id is 2, and there are 2 processes");
