@@ -32,9 +32,12 @@ distribution! {
     /// The entropy: the sum over all likely counts, and for means of 100 and more the first terms of its asymptotic
     /// series. It does not depend on `loc`, which only broadcasts.
     entropy(mu, loc) {
+        let zero = mu.equal(0);
+        // Any other number: a mean of 0 has a slope of 0.
+        let mu = &where_(&zero, 1, mu);
         let large = (mu * (2.0 * PI * E)).log() * 0.5 - 1 / (mu * 12);
         let sum = where_(mu.less(10), summed(mu, 35, &(mu + 20).ceil()), summed(mu, 250, &(mu + mu.sqrt() * 10 + 20).ceil()));
-        where_(mu.equal(0), 0, where_(mu.less(100), sum, large)) + loc * 0
+        where_(zero, 0, where_(mu.less(100), sum, large)) + loc * 0
     };
 }
 

@@ -13,7 +13,7 @@ use crate::core::array::Array;
 use crate::ops::numpy::where_;
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::scipy::special::{log_ndtr, ndtr};
-use crate::scipy::stats::{norm, only_where, standardized};
+use crate::scipy::stats::{nan_at_nan, norm, only_where, standardized};
 
 distribution! {
     /// The logarithm of the probability density; NaN unless `a < b`.
@@ -35,7 +35,7 @@ distribution! {
         let log = where_(below.greater(-0.1), (-above.exp()).log1p(), &below);
         let log = where_(z.less_equal(a), f64::NEG_INFINITY, only_where(z.greater(a), log, 0.0));
         let log = where_(z.greater_equal(b), 0, log);
-        where_(a.greater_equal(b), f64::NAN, log)
+        nan_at_nan(&z, where_(a.greater_equal(b), f64::NAN, log))
     };
     /// The cumulative distribution function; NaN unless `a < b`.
     cdf(x, a, b, loc, scale) logcdf(x, a, b, loc, scale).exp();

@@ -8,11 +8,11 @@
 //! ```
 
 use crate::ops::numpy::where_;
-use crate::scipy::stats::{only_where, quantile, standardized};
+use crate::scipy::stats::{nan_at_nan, only_where, quantile, standardized};
 
 distribution! {
     /// The logarithm of the probability density.
-    logpdf(x, loc, scale) where_(x.greater(loc + scale) | x.less(loc), f64::NEG_INFINITY, -scale.log());
+    logpdf(x, loc, scale) nan_at_nan(x, where_(x.greater(loc + scale) | x.less(loc), f64::NEG_INFINITY, -scale.log()));
     /// The probability density.
     pdf(x, loc, scale) logpdf(x, loc, scale).exp();
     /// The cumulative distribution function.
@@ -20,7 +20,7 @@ distribution! {
         let end = loc + scale;
         let inside = x.greater_equal(loc) & x.less_equal(&end);
         let y = where_(x.greater(end), 1, only_where(inside, standardized(x, loc, scale), 0.0));
-        where_(x.less(loc), 0, y)
+        nan_at_nan(x, where_(x.less(loc), 0, y))
     };
     /// The quantile function, inverse of [`cdf`]; NaN where `q` is not a probability.
     ppf(q, loc, scale) quantile(q, loc + scale * q);
