@@ -13,7 +13,7 @@ use crate::runtime::layouts;
 use crate::sharding::device::{Device, client};
 use crate::sharding::{Index, Sharding};
 
-/// Creates an array of which `part` returns each device's shard, given its index.
+/// Creates an array by calling `part` for each device's shard; `part` receives the index of the shard.
 ///
 /// `part` is called once for each distinct shard of this process's devices; devices with the same shard get the same
 /// values. Along unreduced axes the first device gets them, and the others zeros.
@@ -29,8 +29,8 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the sharding does not divide the shape, when `part` fails, and when a shard has another shape or dtype
-/// than its index and `dtype` require.
+/// Fails if the sharding does not divide the shape, if `part` fails, and if the shape or dtype of a shard differs from
+/// its index or from `dtype`.
 #[track_caller]
 pub fn make_array_from_callback(
     shape: impl AsRef<[usize]>,
@@ -92,8 +92,8 @@ fn from_callback(aval: Aval, sharding: Sharding, part: &mut dyn FnMut(&Index) ->
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless there is exactly one array on each of this process's devices of the sharding, and when one has another
-/// shape than the sharding gives for `shape`, or another dtype than the others.
+/// Fails unless there is exactly one array on each of this process's devices of the sharding. Also fails if an array
+/// does not have the shape that the sharding requires for `shape`, or if the dtypes differ.
 #[track_caller]
 pub fn make_array_from_single_device_arrays(
     shape: impl AsRef<[usize]>,
@@ -191,7 +191,7 @@ fn wrong_shape(want: &[usize], have: &[usize], whole: &Aval, sharding: &Sharding
 }
 
 impl Array {
-    /// Returns a copy of the array in memory of its own.
+    /// Returns a copy of the array; the copy shares no memory with it.
     #[track_caller]
     pub fn copy(&self) -> Result<Array> {
         self.copied().at_caller()

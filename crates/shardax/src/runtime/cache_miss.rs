@@ -14,10 +14,10 @@ use crate::sharding::{Mesh, Sharding};
 use crate::source;
 use crate::warning;
 
-/// The distance between two calls, its aspect, and the differences.
+/// The distance between two calls, the aspect in which they differ, and the differences.
 pub(super) type Difference = (usize, &'static str, Vec<String>);
 
-/// The message for a cache miss, in JAX's words, from the differences to earlier calls.
+/// Formats the message for a cache miss, in JAX's words, from the differences to earlier calls.
 pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>) -> String {
     let at = source::line().map_or("an unknown line".to_owned(), |at| at.to_string());
     match differences.min_by_key(|(rank, _, list)| (*rank, list.len())) {
@@ -30,7 +30,7 @@ pub(super) fn explain(name: &str, differences: impl Iterator<Item = Difference>)
 }
 
 impl Key {
-    /// The differences of these arguments from those that it was compiled for.
+    /// Compares these arguments with the arguments that the entry was compiled for.
     pub(super) fn differences(&self, flat: &Flat) -> Difference {
         if self.def != flat.def {
             let numbers = |def: &TreeDef| {
@@ -87,7 +87,7 @@ impl Key {
     }
 }
 
-/// The number of compilations that differ only in plain numbers from which on a warning is given.
+/// The number of compilations that differ only in plain numbers at which a warning is issued.
 const MANY: usize = 8;
 
 /// The number of compilations for arguments that differ only in plain numbers, by the hash of the rest.
@@ -95,7 +95,7 @@ const MANY: usize = 8;
 pub(super) struct Numbers(Mutex<HashMap<u64, (usize, TreeDef)>>);
 
 impl Numbers {
-    /// Records a compilation for these arguments; the eighth that differs only in plain numbers is reported.
+    /// Records a compilation for these arguments, and warns at the eighth that differs only in plain numbers.
     pub(super) fn compiled(&self, name: &str, flat: &Flat, mesh: Option<&Mesh>) {
         if !flat.def.has_numbers() {
             return;
@@ -106,7 +106,7 @@ impl Numbers {
         mesh.hash(&mut hasher);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= 1024 {
-            // Other arguments differ too: this is not a loop over numbers.
+            // Other arguments differ too, so this is not a loop over numbers.
             all.clear();
         }
         let (count, before) = all.entry(hasher.finish()).or_insert_with(|| (0, TreeDef::default()));

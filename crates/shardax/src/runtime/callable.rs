@@ -1,4 +1,4 @@
-//! Calling a compiled program as the function that it was made from.
+//! Calling a compiled program as the function that it was compiled from.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::error::{Error, ErrorKind, Result, err};
 use crate::ops::checkify::Errors;
 use crate::ops::state::lift::Lifted;
 
-/// The correspondence of a function's arguments and results to those of its program.
+/// The mapping from a function's arguments and results to the inputs and outputs of its program.
 pub(crate) struct CallConvention {
     /// Arrays that the function captured: the program's first inputs.
     pub captures: Vec<Arc<Concrete>>,
-    /// The refs from outside that it uses. Their values are the last captures, and their new values the last results.
+    /// The outside refs that the function uses. Their values are the last captures, and their new values are the last
+    /// results.
     pub refs: Lifted,
     /// The arguments that the program uses.
     pub kept: Vec<usize>,
@@ -32,12 +33,13 @@ pub(crate) struct CallConvention {
 pub(crate) struct Callable {
     /// The program, or the last of its stages.
     pub loaded: Arc<LoadedProgram>,
-    /// The stages that it runs in, if it is very long.
+    /// The stages of the program, if it is very long.
     pub stages: Option<Stages>,
     pub convention: CallConvention,
-    /// The check errors among its results, which come first.
+    /// The check errors, which are the first results of the program.
     pub errors: Errors,
-    /// `true` if the program is valid for all such arguments. It is not if their values were read during tracing.
+    /// `true` if the program is valid for all such arguments. It is `false` if tracing read the values of the
+    /// arguments.
     pub reusable: bool,
     /// Auxiliary data of the function's trace.
     pub aux: Option<Arc<dyn Any + Send + Sync>>,
@@ -58,7 +60,8 @@ impl CallConvention {
         self.run(loaded, stages, &flat.leaves).map_err(|error| match error.kind() {
             // The program ran, and may have consumed its arguments.
             ErrorKind::FloatingPoint => error,
-            // The program's operands are checked when it starts; the reason for a failure is only searched then.
+            // The program checks its operands when it starts. Search for the reason only after a failure, because the
+            // search costs time.
             _ => check_all(flat).err().unwrap_or_else(|| self.explain(loaded, flat, error)),
         })
     }
@@ -83,7 +86,7 @@ impl CallConvention {
         Ok(outs)
     }
 
-    /// Explains an execution that failed because of a donation, in the caller's terms.
+    /// Explains, in the caller's terms, an execution that failed because of a donation.
     fn explain(&self, loaded: &LoadedProgram, flat: &Flat, error: Error) -> Error {
         let CallConvention { captures, kept, .. } = self;
         let donated = |i: usize| loaded.donated.get(i).copied().unwrap_or(false);
@@ -111,13 +114,13 @@ impl CallConvention {
     }
 }
 
-/// Fails unless every argument can be used, including those that the program does not use.
+/// Fails unless every argument can be used, including the arguments that the program ignores.
 pub(crate) fn check_all(flat: &Flat) -> Result<()> {
     let mut leaves = flat.leaves.iter().enumerate();
     leaves.try_for_each(|(i, leaf)| check_usable(leaf).map_err(|e| of_argument(flat, i, e)))
 }
 
-/// Adds the argument's name to an error, unless it happened before the call.
+/// Adds the argument's name to an error, unless the error occurred before the call.
 fn of_argument(flat: &Flat, i: usize, error: Error) -> Error {
     if flat.leaves[i].error().is_some() {
         return error;

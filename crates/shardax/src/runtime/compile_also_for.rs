@@ -1,4 +1,4 @@
-//! Compiling programs a second time, for devices that are not present, to check that they compile there too.
+//! Compiles programs a second time for devices that are not present, to check that they compile there too.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,8 @@ use crate::warning;
 
 const VARIABLE: &str = "SHARDAX_COMPILE_ALSO_FOR";
 
-/// The topologies in the environment variable: GPUs by name (`h100`, a host of eight), TPUs by the name of the slice.
+/// The topologies in the environment variable: GPUs by name (`h100` is a host with eight), TPUs by the name of the
+/// slice.
 fn topologies() -> &'static [(String, Result<Topology>)] {
     static TOPOLOGIES: OnceLock<Vec<(String, Result<Topology>)>> = OnceLock::new();
     TOPOLOGIES.get_or_init(|| {
@@ -25,7 +26,7 @@ fn topologies() -> &'static [(String, Result<Topology>)] {
     })
 }
 
-/// Compiles a program for these topologies too, and reports the outcome on one line.
+/// Compiles a program for these topologies too, and reports the result on one line.
 pub(super) fn compile(request: &Request) {
     if request.place.platform() != Platform::Cpu {
         return;

@@ -27,7 +27,7 @@ impl ConcreteInputs for WholeArrays {
     }
 }
 
-/// The arguments are the local shards of these arrays inside this map, whose body is left empty.
+/// The arguments are the local shards of these arrays inside this map; the body of the map is empty.
 pub(crate) struct LocalShards {
     pub args: Vec<Array>,
     pub map: ShardMap,

@@ -15,11 +15,12 @@ thread_local! {
 /// The number of traces, lowerings and compilations; see [`count`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
-    /// Functions traced to be compiled: by `jit` and `pmap` for new arguments, and by transformations outside of them.
+    /// Functions traced for compilation: by `jit` and `pmap` for new arguments, and by transformations outside of `jit`
+    /// and `pmap`.
     pub traces: u64,
     /// Programs written as StableHLO.
     pub lowerings: u64,
-    /// Programs compiled, or read from the cache on disk. An operation outside of `jit` is a program too.
+    /// Programs compiled, or read from the cache on disk. Each operation outside of `jit` is a program too.
     pub compilations: u64,
 }
 
@@ -34,8 +35,8 @@ impl Sub for Counts {
     }
 }
 
-/// Returns the result of `f`, and the number of traces, lowerings and compilations on this thread meanwhile: for tests
-/// that a step does not compile again.
+/// Runs `f`, and returns its result with the number of traces, lowerings and compilations on this thread. Use it in
+/// tests to check that a step does not compile again.
 ///
 /// ```
 /// # use shardax::prelude::*;

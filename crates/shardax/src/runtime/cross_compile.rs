@@ -20,7 +20,8 @@ pub(crate) struct CrossCompiledProgram {
 }
 
 impl Request {
-    /// Compiles it for devices of this topology: those that it is placed on, or as many replacements.
+    /// Compiles the request for devices of this topology: for the devices that it is placed on, or for as many
+    /// replacements.
     pub fn compile_for(
         &self,
         topology: &Topology,
@@ -29,7 +30,8 @@ impl Request {
         let _span = timeline::span(|| format!("compile {} for {topology}", self.name).into());
         let moved = self.moved_to(topology)?;
         let mut request = moved.clone();
-        // The second round replicates results that the compiler would split in a way that no spec expresses.
+        // The first round may find results that the compiler would split in a way that no spec expresses; the second
+        // round replicates these results.
         for _ in 0..2 {
             let text = request.lower(true)?;
             let ids = request.place.devices().iter().map(Device::id).collect();
@@ -94,7 +96,7 @@ impl Request {
             let moved = match (s, &place) {
                 (Sharding::Named(s), _) => Sharding::Named(named(s)),
                 (Sharding::Single(_), Place::Single(device)) => Sharding::from(device).in_memory(s.kind()),
-                // A device stands for a mesh of that one device.
+                // A single device is equivalent to a mesh of this one device.
                 (Sharding::Single(_), Place::Mesh(_)) => place.replicated().in_memory(s.kind()),
             };
             moved.in_layout(s.layout())
@@ -107,7 +109,7 @@ impl Request {
         })
     }
 
-    /// The meshes of its shardings, each with the corresponding mesh on the new devices.
+    /// The meshes of the request's shardings, each with the corresponding mesh on the new devices.
     fn moved_meshes(&self, place: &Place) -> Result<Vec<(Mesh, Mesh)>> {
         let (Place::Mesh(from), Place::Mesh(to)) = (&self.place, place) else { return Ok(Vec::new()) };
         let mut meshes = vec![(from.clone(), to.clone())];

@@ -19,26 +19,28 @@ use crate::sharding::{NamedSharding, Sharding, Space};
 use crate::source;
 use crate::transfer_guard::{self, Direction};
 
-/// Moves every array of a tree to a device or a sharding, or a tree of them: one for each part of the value,
-/// or for parts of parts. The results are committed. All copies of the tree begin before any of them is waited for.
+/// Moves every array of a tree to a device or a sharding. You can also pass a tree of devices or shardings, with one
+/// for each part of the value, or for parts of parts. The results are committed. All copies start before the function
+/// waits for any of them.
 ///
-/// Arrays already in place keep their memory, and so do shards. A
-/// [`PartitionSpec`](crate::PartitionSpec) alone is over the context mesh. `None` leaves a part where it is, committed
-/// or not. [`PutOptions`] control aliasing and donation.
+/// Arrays and shards that are already in place keep their memory. A [`PartitionSpec`](crate::PartitionSpec) alone is
+/// over the context mesh. `None` leaves a part where it is, committed or not. [`PutOptions`] control aliasing and
+/// donation.
 ///
 /// A sharding with a [memory kind](crate::NamedSharding::with_memory_kind), or a [`Space`], moves values between
 /// device memory and host memory.
 ///
-/// A [`Format`](crate::Format) also gives the layout in memory. Without one a whole array keeps its layout, and a
-/// resharded one has the default; inside a compiled function layouts are ignored.
+/// A [`Format`](crate::Format) also sets the layout in memory. Without one, an array keeps its layout if it is not
+/// resharded, and has the default layout if it is. Inside a compiled function layouts are ignored.
 ///
-/// Inside of `grad`, `vjp`, `jvp` and `vmap` outside of `jit`, which run as one program, a value is split as the sharding
-/// says ([`with_sharding_constraint`](crate::with_sharding_constraint)), and the program runs on its devices; committed
-/// arguments must lie on them.
+/// `grad`, `vjp`, `jvp` and `vmap` outside of `jit` run as one program. Inside them the sharding acts like
+/// [`with_sharding_constraint`](crate::with_sharding_constraint), and the program runs on the devices of the sharding.
+/// Committed arguments must be on the same devices.
 ///
-/// Inside a function that is compiled values go to another memory where that is asked for, and are not moved otherwise:
-/// where they lie is the compiler's choice, which [`with_sharding_constraint`](crate::with_sharding_constraint) guides.
-/// XLA computes with what is in the memory of the devices: what is on the host is put back before it is used.
+/// Inside a compiled function, a value moves to another memory if you request one, and does not move otherwise, because
+/// the compiler decides where values are. Use [`with_sharding_constraint`](crate::with_sharding_constraint) to guide
+/// this choice. XLA can only compute with values in device memory, so values on the host must be moved back before they
+/// are used.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -56,8 +58,9 @@ use crate::transfer_guard::{self, Direction};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when a tree of shardings does not match the value's (the error has the key path), when a sharding does not
-/// fit a shape, and always inside `shard_map` and `pmap`, where each device has its own shard.
+/// Fails if a tree of shardings does not match the tree of the value (the error contains the key path), and if a
+/// sharding does not fit a shape. Always fails inside `shard_map` and `pmap`, because each device has its own shard
+/// there.
 #[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
     PutOptions::default().device_put(tree, to)
@@ -85,9 +88,9 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
-    /// Donates the arrays. Shards already in place are reused; the memory of the others is freed as soon
-    /// as they are copied, unless another array shares it. On every platform the arrays cannot be used afterwards.
-    /// If anything fails, nothing is donated.
+    /// Donates the arrays. Shards already in place are reused. The memory of the other shards is freed as soon as they
+    /// are copied, unless another array shares it. You cannot use the arrays afterwards, on any platform. If anything
+    /// fails, nothing is donated.
     pub fn donate(mut self, donate: bool) -> Self {
         self.donate = donate;
         self
@@ -151,7 +154,7 @@ impl PutOptions {
             return Ok(match to.and_then(|to| Some((to.kind()?, to))) {
                 Some((kind, to)) => DevicePut { kind, sharding: Some(to.in_layout(None)) }.apply(array),
                 None if is_typed => array.clone(),
-                // A transformation outside of `jit` is one program, of which this is a part.
+                // A transformation outside of `jit` is one program, and this operation becomes a part of it.
                 None => match to.filter(|_| runs_at_once()) {
                     Some(to) => bind1(ShardingConstraint { sharding: to.in_layout(None) }, std::slice::from_ref(array)),
                     None => array.clone(),
@@ -164,7 +167,7 @@ impl PutOptions {
             None => (c.sharding.clone(), c.committed),
         };
         let sharding = &sharding;
-        // Addends are added up, or spread, by a program.
+        // A program adds up unreduced addends, or creates them.
         if let Some(named) = sharding.as_named().filter(|_| c.sharding.unreduced() != sharding.unreduced()) {
             let spec = named.spec().clone().unreduced::<AxisName>([]);
             let x = match c.sharding.unreduced() {
@@ -199,11 +202,11 @@ impl PutOptions {
     }
 }
 
-/// Where a value goes.
+/// The destination of a value.
 enum Target {
     Stays,
     At(Sharding),
-    /// A traced value moves to another memory, wherever it lies.
+    /// A traced value moves to another memory, wherever it is now.
     Space(Space),
 }
 
@@ -223,7 +226,8 @@ impl Target {
     }
 }
 
-/// The target of an array, with its layout unless another is given or the array is split differently.
+/// The target of an array. It keeps the array's layout, unless another layout is requested or the array is split
+/// differently.
 fn kept_layout(have: &Sharding, to: &Sharding) -> Sharding {
     let whole = matches!((have, to), (Sharding::Single(_), Sharding::Single(_)));
     match to.layout() {

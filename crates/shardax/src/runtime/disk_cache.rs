@@ -1,9 +1,9 @@
-//! The persistent compilation cache, which saves later processes compilations.
+//! The persistent compilation cache, so that later processes need not compile.
 //!
-//! A file's name is the SHA-256 of everything that the executable depends on: the program, its options, the plugin and
-//! the machine. It contains the same SHA-256, because a file may be renamed, then the executable, which has a digest
-//! and its signature. Any number of processes share a folder: files appear atomically, and a process that finds none
-//! compiles. The files are executed, so nobody else may have written them (`pjrt::permissions`).
+//! The name of a file is the SHA-256 of everything that the executable depends on: the program, its options, the plugin
+//! and the machine. The file contains this SHA-256 again, because a file may be renamed, then the executable with a
+//! digest, and the signature. Any number of processes can share a folder: files appear atomically, and a process that
+//! finds no file compiles. The files are executed, so nobody else may have written them (`pjrt::permissions`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ use crate::{config, warning};
 
 type Key = [u8; 32];
 
-/// The resolution of a file's last-use time.
+/// The resolution of the time of a file's last use.
 const USED: Duration = Duration::from_secs(3600);
 
 /// Loads the executable from disk, or compiles it and writes it to disk. Only compilation can fail: a problem with the
@@ -33,7 +33,7 @@ pub(super) fn load_or_compile(
 ) -> pjrt::Result<pjrt::Executable> {
     let load = |bytes: &[u8]| client.deserialize(bytes, options, signature.clone());
     let make = || client.compile(text, options, signature.clone());
-    // A program for one device runs on any of them.
+    // A program for one device can run on any device, so the key does not contain the device.
     let mut known = options.clone();
     if known.device_ids.len() == 1 {
         known.device_ids.clear();
@@ -61,7 +61,7 @@ pub(super) fn load_or_make<T>(
     let made = make()?;
     let written = serialize(&made).and_then(|bytes| write(&folder, &path, &key, &bytes).map_err(unknown));
     if let Err(error) = written {
-        // A full disk would fail for each program, so it is reported once.
+        // A full disk would fail for each program, so the problem is reported only once.
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Ordering::Relaxed) {
             complain(&format!("cannot write {}: {error}", path.display()));
@@ -80,7 +80,7 @@ fn unknown(error: io::Error) -> pjrt::Error {
     pjrt::Error::new(pjrt::Code::Unknown, error.to_string())
 }
 
-/// The folder, if there is one that nobody else can write to; each is checked once.
+/// The folder, if there is one and nobody else can write to it. Each folder is checked once.
 fn folder() -> Option<PathBuf> {
     static LAST: Mutex<Option<(PathBuf, bool)>> = Mutex::new(None);
     let folder = config::compilation_cache_dir()?;
@@ -154,7 +154,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Limits the size of the folder: checks it after this process's first file, and then after each sixteenth.
+/// Limits the size of the folder. The check runs after the first file of this process, then after every sixteenth file.
 fn make_room(folder: &Path, written: u64) {
     static UNSEEN: AtomicU64 = AtomicU64::new(u64::MAX / 2);
     let limit = config::compilation_cache_max_size();

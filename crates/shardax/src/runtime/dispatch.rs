@@ -75,7 +75,7 @@ impl Evictable for Cache {
 
     fn retain(&self, keep: &mut dyn FnMut(&LoadedProgram) -> bool) {
         self.all.retain(keep);
-        // The entries that remain are found by hash.
+        // The other entries are found by hash.
         self.set_last(None);
         self.traces.clear();
         self.inner.clear();
@@ -113,7 +113,7 @@ impl ArgKey {
             Some(c) => {
                 self.committed == c.committed && self.sharding.as_ref() == Some(&c.sharding) && self.aval == c.aval
             }
-            // A plain number: failed and traced arrays never match, whatever their type.
+            // The leaf is a plain number. Failed and traced arrays never match, whatever their type.
             None => leaf.is_number() && self.sharding.is_none() && self.aval == leaf.aval(),
         }
     }
@@ -146,7 +146,7 @@ impl Cache {
     fn set_last(&self, entry: Option<Arc<Entry>>) {
         let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *last, entry);
-        // A program dropped with it is freed outside of the lock.
+        // Dropping the entry may free a program, so it is dropped after the lock is released.
         drop(last);
         drop(before);
     }
@@ -199,9 +199,10 @@ impl Cache {
     }
 }
 
-/// The cache of a function with these options. A function that captures nothing is identified by its
-/// [identity](Function::identity): all transformations of it with the same options share its cache, so that a new
-/// `pmap` of the same function does not compile again. Others have their own cache, which is dropped with them.
+/// Returns the cache of a function with these options. A function that captures nothing is identified by its
+/// [identity](Function::identity): all its transformations with the same options share one cache, so that a new `pmap`
+/// of the same function does not compile again. Every other function has a private cache, which is dropped with the
+/// function.
 pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let Some(identity) = identity else { return Cache::new() };
     let key = hash_of((identity, options));
@@ -213,7 +214,8 @@ pub(crate) fn shared(identity: Option<u64>, options: impl Hash) -> Arc<Cache> {
     let mut all = SHARED.write().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
     if all.len() >= MANY_FUNCTIONS && !all.contains_key(&key) {
-        // Options may differ from call to call, for example lists of axes: the least recently used half is evicted.
+        // Options may differ from call to call (lists of axes, for example), so the least recently used half is
+        // evicted.
         let mut uses: Vec<u64> = all.values().map(|cache| cache.used.load(Ordering::Relaxed)).collect();
         let (_, middle, _) = uses.select_nth_unstable(MANY_FUNCTIONS / 2);
         let middle = *middle;

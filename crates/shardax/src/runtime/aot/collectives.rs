@@ -18,9 +18,9 @@ pub enum CollectiveKind {
     AllReduce,
     /// Every device receives all parts.
     AllGather,
-    /// A reduction, of which each device receives its part.
+    /// A reduction; each device receives one part of the result.
     ReduceScatter,
-    /// Each device sends a part to each other.
+    /// Each device sends one part to every other device.
     AllToAll,
     /// Each device sends to one device and receives from one.
     CollectivePermute,
@@ -76,22 +76,23 @@ pub struct Collective {
     pub axes: Vec<AxisName>,
     /// The number of participating devices; 0 if unspecified.
     pub participants: usize,
-    /// The data on one device, in bytes: the larger of operands and results. A ring moves
-    /// `2 (n - 1) / n` times as much for an all-reduce, and half of that for a gather, scatter or all-to-all.
+    /// The data on one device, in bytes: the operands or the results, whichever are larger. A ring moves `2 (n - 1) /
+    /// n` times as much for an all-reduce, and half as much as that for a gather, scatter or all-to-all.
     pub bytes: usize,
-    /// The number of these instructions in the program.
+    /// The number of identical instructions in the program.
     pub count: usize,
-    /// The number of executions in one call, of all together: those in a loop once per iteration. Each branch of a
-    /// conditional counts as if it were taken. `None` if the number of iterations of a loop is unknown.
+    /// The number of executions in one call, of all these instructions together. An instruction in a loop runs once per
+    /// iteration. Each branch of a conditional counts as if it were taken. `None` if the number of iterations of a loop
+    /// is unknown.
     pub runs: Option<usize>,
-    /// `true` if they are inside a loop.
+    /// `true` if the instructions are inside a loop.
     pub in_loop: bool,
-    /// The number of these that are asynchronous: a device works between their start and their end.
+    /// The number of asynchronous instructions: the device can compute between their start and their end.
     pub asynchronous: usize,
-    /// The FLOPs of matmuls between the starts and the ends of all of them, in one call; those in a loop with an unknown
-    /// number of iterations count once.
+    /// The FLOPs of matmuls between the starts and the ends of all these instructions, in one call. An instruction in a
+    /// loop with an unknown number of iterations counts once.
     pub flops_between: u64,
-    /// The bytes of memory traffic there, likewise.
+    /// The bytes of memory traffic between the starts and the ends, counted in the same way.
     pub bytes_between: u64,
 }
 
@@ -141,7 +142,7 @@ impl Collectives {
             let operands: usize = instruction.operands.iter().filter_map(size_of).sum();
             let mut results = bytes(&instruction.shapes);
             if instruction.opcode.ends_with("-start") {
-                // Its result also holds the operands, and numbers of its own.
+                // The result of a start also holds the operands, and additional u32 scalars.
                 let own = |(ty, dims): &&(ElementType, Vec<i64>)| *ty == ElementType::U32 && dims.is_empty();
                 let own = if instruction.shapes.len() > 2 { instruction.shapes.iter().filter(own).count() } else { 0 };
                 results = results.saturating_sub(4 * own);
@@ -192,8 +193,8 @@ impl Collectives {
         self.iter().filter(|c| c.kind == kind).map(|c| c.count).sum()
     }
 
-    /// The data of all of them on one device in one call, in bytes; those in a loop with an unknown number of
-    /// iterations count once.
+    /// The data of all collectives on one device in one call, in bytes. A collective in a loop with an unknown number
+    /// of iterations counts once.
     pub fn bytes(&self) -> usize {
         self.iter().map(|c| c.bytes.saturating_mul(c.runs.unwrap_or(c.count))).fold(0, usize::saturating_add)
     }
@@ -242,7 +243,8 @@ impl<'a> Runs<'a> {
     }
 
     pub fn of(instructions: &'a [HloInstruction]) -> Runs<'a> {
-        // The caller of a computation, the number of calls each time, and whether it is a loop.
+        // The caller of a computation, the number of calls per execution of the caller, and `true` if the call is a
+        // loop.
         type Call<'a> = (&'a str, Option<usize>, bool);
         let mut callers: HashMap<&str, Vec<Call<'_>>> = HashMap::new();
         let mut entry = None;
@@ -265,7 +267,7 @@ impl<'a> Runs<'a> {
             let ready =
                 |name: &&str| callers[name].iter().all(|(caller, _, _)| !open.contains(caller) || caller == name);
             let (now, later): (HashSet<&str>, HashSet<&str>) = open.iter().copied().partition(ready);
-            // HLO has no recursion; a cycle is cut.
+            // HLO has no recursion. If there is a cycle nevertheless, cut it, because the loop would not end otherwise.
             let now = if now.is_empty() { std::mem::take(&mut open) } else { now };
             for name in now {
                 let mut sum = Some(0usize);
@@ -286,8 +288,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// The computations of TPUs that fuse a reduce-scatter: they contain an all-reduce, of which each device keeps its
-/// part.
+/// The fused computations that perform a reduce-scatter on TPUs: they contain an all-reduce, and each device keeps only
+/// its part of the result.
 fn fused_reduce_scatters(instructions: &[HloInstruction]) -> HashSet<&str> {
     let fusions = instructions.iter().filter(|i| i.opcode == "fusion");
     let computations = fusions.flat_map(|i| i.calls.iter().map(|called| (i.name.as_str(), called.as_str())));
@@ -302,7 +304,7 @@ fn continued(instructions: &[HloInstruction]) -> HashSet<&str> {
     let mut found: HashSet<&str> = instructions.iter().filter(waits).map(|i| i.computation.as_str()).collect();
     let beside = |i: &&HloInstruction| i.computation.starts_with("async_collective_fusion");
     found.extend(instructions.iter().filter(beside).map(|i| i.computation.as_str()));
-    // And the computations that these call.
+    // Add the computations that these call.
     loop {
         let inside = instructions.iter().filter(|i| found.contains(i.computation.as_str()));
         let called: Vec<&str> = inside.flat_map(|i| &i.calls).map(String::as_str).collect();
@@ -322,7 +324,7 @@ fn groups(instruction: &HloInstruction, mesh: Option<&Mesh>) -> Vec<Vec<usize>> 
     }
     let groups: Vec<Vec<usize>> = instruction.replica_groups.iter().map(|g| g.iter().map(position).collect()).collect();
     match (groups.is_empty(), CollectiveKind::of(&instruction.opcode)) {
-        // A transfer between two devices, which the program does not name.
+        // A transfer between two devices; the program does not name the devices.
         (true, Some(Send | Recv)) => Vec::new(),
         (true, _) => vec![(0..mesh.map_or(1, Mesh::size)).collect()],
         (false, _) => groups,

@@ -8,8 +8,9 @@ use crate::core::tree::Tree;
 use crate::error::{AtCaller, Result};
 use crate::runtime::multi_process::processes_of;
 
-/// Compiles several functions concurrently, as many at a time as there are cores: for example a server's programs for
-/// several batch sizes. The compiler itself uses several cores for a large program, and one for a small one.
+/// Compiles several functions concurrently, at most one per core at a time. Use it for a server's programs for several
+/// batch sizes, for example. The compiler itself uses several cores for a large program, but only one for a small
+/// program.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -21,7 +22,7 @@ use crate::runtime::multi_process::processes_of;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails with the error of the first in the list that fails.
+/// Fails with the error of the first function in the list that does not compile.
 #[track_caller]
 pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Result<Vec<Compiled<Args, Out>>> {
     let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -31,7 +32,7 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
             made.lock().unwrap_or_else(PoisonError::into_inner).push((i, compiled));
         }
     };
-    // All processes must compile programs over their common devices in the same order.
+    // All processes must compile programs over shared devices in the same order, so these are compiled sequentially.
     let spans = |one: &Lowered<Args, Out>| processes_of(one.lowered.request.place.devices()).is_some();
     let cores = match lowered.iter().any(spans) {
         true => 1,

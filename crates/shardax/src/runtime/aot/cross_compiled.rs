@@ -10,11 +10,11 @@ use crate::error::{AtCaller, Result};
 use crate::runtime::cross_compile::CrossCompiledProgram;
 use crate::sharding::{Mesh, Sharding};
 
-/// A function compiled for the devices of a [`Topology`](crate::Topology): it reports the memory of each device
-/// and the communication, and its bytes can be loaded where such devices are
-/// ([`Compiled::load`](super::Compiled::load)). It cannot be called.
+/// A function compiled for the devices of a [`Topology`](crate::Topology). It reports the memory of each device and the
+/// communication. You cannot call it, but you can load its bytes where such devices are present
+/// ([`Compiled::load`](super::Compiled::load)).
 ///
-/// It is made by [`Lowered::compile_for`](super::Lowered::compile_for).
+/// [`Lowered::compile_for`](super::Lowered::compile_for) returns it.
 pub struct CrossCompiled<Args, Out> {
     pub(super) lowered: Arc<LoweredFn>,
     pub(super) program: Arc<CrossCompiledProgram>,
@@ -58,8 +58,8 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         Ok(traffic::matmul_flops(&self.program.executable.instructions()?))
     }
 
-    /// The compiler's cost estimates of one call on a device. Those for TPUs count the body of a loop once; the CUDA
-    /// plugin has none, which is an error.
+    /// The compiler's cost estimates of one call on a device. The estimates for TPUs count the body of a loop once. The
+    /// CUDA plugin has no estimates, so this is an error there.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.program.executable)
     }
@@ -70,7 +70,7 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         LeafTree::new(&self.lowered.in_def, (0..self.lowered.in_avals.len()).map(of).collect())
     }
 
-    /// The sharding of each result, given or chosen by the compiler.
+    /// The sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let all = self.program.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, all)
@@ -81,10 +81,10 @@ impl<Args, Out> CrossCompiled<Args, Out> {
         self.lowered.args_info()
     }
 
-    /// The bytes of the compiled program, for [`Compiled::load`](super::Compiled::load) on such devices, by the same
-    /// version of the plugin.
+    /// The bytes of the compiled program. [`Compiled::load`](super::Compiled::load) loads them on such devices; the
+    /// plugin must have the same version.
     ///
-    /// Fails if it calls functions of this process.
+    /// Fails if the program calls functions of this process.
     #[track_caller]
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.bytes().at_caller()

@@ -37,8 +37,8 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
     }
 }
 
-/// Like [`shape_dtype_struct`] with the sharding of the argument (JAX's
-/// `ShapeDtypeStruct(shape, dtype, sharding=…)`). The devices may be those of a [`Topology`](crate::Topology).
+/// Like [`shape_dtype_struct`] with the sharding of the argument (JAX's `ShapeDtypeStruct(shape, dtype, sharding=…)`).
+/// You can use the devices of a [`Topology`](crate::Topology) too.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -50,7 +50,7 @@ pub fn shape_dtype_struct(shape: impl IntoShape, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A [`Format`](crate::Format) also gives the layout in memory.
+/// A [`Format`](crate::Format) also sets the layout in memory.
 ///
 /// Returns an array with an error if the sharding does not divide the shape, or the layout has another rank.
 #[track_caller]
@@ -63,7 +63,7 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
                 Some(sharding) => layouts::canonical(&sharding),
                 None => return Ok(of_type(Aval::new(dtype, shape))),
             },
-            // A mesh without devices is known to types alone.
+            // A mesh without devices exists in types only, so the type records the sharding.
             like @ (ShardingLike::Spec(_) | ShardingLike::Typed(_)) if get_mesh().is_none() && is_explicit() => {
                 let typed = like.typed(NAME, &shape)?.0;
                 return Ok(of_type(Aval::new(dtype, shape).with_sharding(Some(typed))));
@@ -78,7 +78,7 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
     made.unwrap_or_else(|e| Array::from_result(Err(e), &of_type(Aval::scalar(dtype))))
 }
 
-/// The types of a function's results, without any computation: a tree of arrays without values.
+/// Computes the types of a function's results without running it, and returns them as a tree of arrays without values.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -106,12 +106,12 @@ fn of_type_on(aval: Aval, sharding: Option<Arc<Sharding>>) -> Array {
 }
 
 impl Array {
-    /// Returns `true` if it has a type but no values.
+    /// Returns `true` if the array has a type but no values.
     pub(crate) fn is_only_type(&self) -> bool {
         matches!(&self.0, Repr::Traced(t) if t.is_only_type())
     }
 
-    /// The sharding, if it is fixed: of a committed array, and of one without values.
+    /// Returns the sharding if it is fixed: for a committed array, and for an array without values.
     pub(crate) fn committed_sharding(&self) -> Option<&Sharding> {
         match &self.0 {
             Repr::Traced(tracer) => tracer.sharding.as_deref(),
@@ -125,7 +125,7 @@ impl Tracer {
         self.trace == NO_TRACE
     }
 
-    /// The error for using it as a value.
+    /// Returns the error for an array without values that is used as a value.
     pub(crate) fn has_no_values(&self) -> Error {
         err!(Type, "an array of type {} that stands for its type alone (shape_dtype_struct) has no values", self.aval)
             .help("use it as an argument of `lower` or `eval_shape`")

@@ -35,7 +35,7 @@ impl LoweredFn {
 }
 
 impl<Args, Out> Compiled<Args, Out> {
-    /// The format of each argument: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// The format of each argument: the sharding, and the layout in memory as requested or as the compiler chose it.
     /// `None` for unused arguments.
     ///
     /// ```
@@ -54,7 +54,7 @@ impl<Args, Out> Compiled<Args, Out> {
         self.lowered.input_formats(&self.loaded.in_shardings, &self.loaded.executable)
     }
 
-    /// The format of each result: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// The format of each result: the sharding, and the layout in memory as requested or as the compiler chose it.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.loaded.out_shardings, &self.loaded.executable)
     }
@@ -87,13 +87,13 @@ impl<Args, Out> Compiled<Args, Out> {
 }
 
 impl<Args, Out> CrossCompiled<Args, Out> {
-    /// The format of each argument: its sharding, and its layout in memory, given or chosen by the compiler;
+    /// The format of each argument: the sharding, and the layout in memory as requested or as the compiler chose it.
     /// `None` for unused arguments.
     pub fn input_formats(&self) -> LeafTree<Option<Format>> {
         self.lowered.input_formats(&self.program.in_shardings, &self.program.executable)
     }
 
-    /// The format of each result: its sharding, and its layout in memory, given or chosen by the compiler.
+    /// The format of each result: the sharding, and the layout in memory as requested or as the compiler chose it.
     pub fn output_formats(&self) -> LeafTree<Format> {
         self.lowered.output_formats(&self.program.out_shardings, &self.program.executable)
     }

@@ -30,7 +30,7 @@ use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Mesh, Sharding};
 use crate::warning;
 
-/// The options of lowering a function, which are all that distinguish `jit` and `pmap`.
+/// The options of lowering a function. `jit` and `pmap` differ in these only.
 pub(crate) struct LowerOptions<'a> {
     /// The function's name in errors.
     pub function: &'a str,
@@ -60,7 +60,8 @@ pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 const KEPT_TRACES: usize = 4;
 
 struct Trace {
-    /// The context mesh, and whether the function asked for its devices: if not, it is the same trace on others.
+    /// The context mesh, and `true` if the function asked for the mesh's devices. If it did not ask, the trace is also
+    /// valid for other devices.
     mesh: Option<Mesh>,
     asked_devices: bool,
     /// The client of captured arrays.
@@ -72,7 +73,7 @@ struct Trace {
     out_def: TreeDef,
 }
 
-/// Warns if the function draws from a layer's stream of random keys, and no result has the stream's next count.
+/// Warns if the function draws from a layer's stream of random keys but no result contains the stream's next count.
 fn warn_of_dropped_counts(function: &str, in_def: &TreeDef, kept: &[usize], out_def: &TreeDef) {
     let infos = in_def.leaf_infos();
     let Some(used) = kept.iter().map(|&i| &infos[i]).find(|leaf| leaf.counts_keys_of_a_layer()) else { return };
@@ -168,9 +169,9 @@ impl LowerOptions<'_> {
         })
     }
 
-    /// Traces `f`, unless it was traced for such arguments before.
+    /// Returns a cached trace for such arguments if there is one; otherwise traces `f`.
     fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
-        // Host data lies as `in_shardings` say, and so does its type.
+        // Host data is placed as `in_shardings` say, so its type has the same sharding.
         let given = self.in_shardings.iter().map(|given| given.sharding.as_ref());
         let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(given).map(placed).collect();
         let (mesh, client_number, defaults) = (get_mesh(), client_number(), Defaults::current());
@@ -185,8 +186,8 @@ impl LowerOptions<'_> {
             return Ok(found);
         }
         let (begun, asked, devices) = (Instant::now(), argument_meshes_asked(), devices_asked());
-        // `pmap` maps over a mesh of its own, whatever mesh an argument is of. A type of another mesh would be the
-        // result's too, and have each device gather all slices.
+        // `pmap` maps over its own mesh, whatever mesh an argument is on. A type over another mesh would become the
+        // type of the result, and each device would have to gather all slices.
         let traced_avals = match self.captured {
             Some(_) => in_avals.iter().map(|aval| aval.with_sharding(None)).collect(),
             None => in_avals.clone(),
@@ -209,7 +210,7 @@ impl LowerOptions<'_> {
             pruned,
             out_def,
         });
-        // A trace that depends on the arguments' mesh is only valid for them.
+        // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
         if let Some(traces) = self.traces.filter(|_| asked == argument_meshes_asked()) {
             let mut all = traces.lock();
             all.truncate(KEPT_TRACES - 1);
@@ -219,7 +220,7 @@ impl LowerOptions<'_> {
     }
 }
 
-/// The type of an argument for which a sharding was given.
+/// The type of an argument whose sharding the user specified.
 fn placed((aval, given): (Aval, Option<&Sharding>)) -> Aval {
     match given {
         Some(given) if aval.sharding.is_none() => aval.lying(given),

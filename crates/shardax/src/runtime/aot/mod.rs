@@ -40,7 +40,8 @@ use crate::ops::checkify::Errors;
 use crate::sharding::{Mesh, Sharding, Topology};
 use crate::warning;
 
-/// A function that was traced for its arguments and placed: everything needed to compile and call it.
+/// A function that was traced for its arguments and placed. It contains everything that is needed to compile and call
+/// it.
 pub(crate) struct LoweredFn {
     pub request: Request,
     pub convention: CallConvention,
@@ -52,14 +53,14 @@ pub(crate) struct LoweredFn {
 }
 
 impl LoweredFn {
-    /// Compiles it, for calls without further checks.
+    /// Compiles the function, for calls without further checks.
     pub fn load(self) -> Result<Callable> {
         self.warn_of_donations();
         let (loaded, convention) = (self.request.load()?, self.convention);
         Ok(Callable { loaded, stages: None, convention, errors: Errors::none(), reusable: true, aux: None })
     }
 
-    /// The donated arguments whose memory no result reuses, and whether the program uses them at all.
+    /// Returns the donated arguments whose memory no result reuses, each with `true` if the program uses the argument.
     fn unused_donations(&self) -> Vec<(usize, bool)> {
         let used = self.request.donations();
         let CallConvention { captures, kept, .. } = &self.convention;
@@ -68,8 +69,7 @@ impl LoweredFn {
         (0..self.donated.len()).filter(|&i| self.donated[i] && !reused(i)).map(|i| (i, at(i).is_some())).collect()
     }
 
-    /// Warns of unusable donations, once per compilation. Unused arguments are not reported,
-    /// as in JAX.
+    /// Warns of unusable donations, once per compilation. As in JAX, unused arguments are not reported.
     fn warn_of_donations(&self) {
         let unused: Vec<usize> =
             self.unused_donations().into_iter().filter(|(_, kept)| *kept).map(|(i, _)| i).collect();
@@ -89,7 +89,8 @@ impl LoweredFn {
         );
     }
 
-    /// The sharding of an argument among those of the program's inputs; `None` for an unused one.
+    /// Finds the sharding of an argument among `inputs`, the shardings of the program's inputs; `None` for an unused
+    /// argument.
     fn in_sharding<'a>(&self, inputs: &'a [Sharding], argument: usize) -> Option<&'a Sharding> {
         let CallConvention { captures, kept, .. } = &self.convention;
         let at = kept.iter().position(|k| *k == argument)?;
@@ -140,8 +141,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         &self.lowered
     }
 
-    /// The arrays that the function captured, in the order in which they are the first arguments of the `main` of
-    /// [`as_text`](Lowered::as_text): to run the text by other means, supply them.
+    /// The arrays that the function captured. They are the first arguments of the `main` of
+    /// [`as_text`](Lowered::as_text), in the same order, so you must supply them if you run the text by other means.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -155,9 +156,9 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         self.lowered.convention.captures.iter().map(|c| Array::of_concrete(c.clone())).collect()
     }
 
-    /// The program as StableHLO text, with `sdy` shardings. The arguments of its `main` are the [captured
-    /// arrays](Lowered::captures), then the arguments that are used. It may call functions of this process, on
-    /// CPU also for matrix multiplications; use [`export`](crate::export::export) for portable text.
+    /// The program as StableHLO text, with `sdy` shardings. The arguments of `main` are the [captured
+    /// arrays](Lowered::captures), then the used arguments. The text may call functions of this process (on CPU also
+    /// for matrix multiplications); use [`export`](crate::export::export) for portable text.
     pub fn as_text(&self) -> &str {
         &self.text
     }
@@ -168,8 +169,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         self.lowered.request.text(true)
     }
 
-    /// The text for as many devices of another platform (`cpu`, `cuda`, `tpu`, or one of these and `portable`), which
-    /// needs no plugin: tests compare it.
+    /// The text for as many devices of another platform (`cpu`, `cuda`, `tpu`, or one of these and `portable`). It
+    /// needs no plugin, so tests can compare it.
     #[doc(hidden)]
     pub fn text_for(&self, platform: &str) -> Result<String> {
         let request = &self.lowered.request;
@@ -203,8 +204,8 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         LeafTree::new(&lowered.in_def, (0..lowered.in_avals.len()).map(of).collect())
     }
 
-    /// The unused arguments: those of [`args_info`](Lowered::args_info) that
-    /// its `main` lacks. [`keep_unused`](crate::Jit::keep_unused) keeps them.
+    /// The unused arguments: `main` lacks them, although [`args_info`](Lowered::args_info) lists them.
+    /// [`keep_unused`](crate::Jit::keep_unused) keeps them.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -231,21 +232,21 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         lowered.unused_donations().into_iter().map(describe).collect()
     }
 
-    /// Compiles it for the devices of its arguments and shardings.
+    /// Compiles the function for the devices of its arguments and shardings.
     pub fn compile(&self) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(self.lowered.request.clone().load()?))
     }
 
-    /// Compiles it with XLA options, by name: `("xla_cpu_enable_fast_math", true.into())`.
+    /// Compiles the function with XLA options, by name: `("xla_cpu_enable_fast_math", true.into())`.
     pub fn compile_with_options(&self, options: &[(&str, CompilerOption)]) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(Arc::new(self.lowered.request.compile(options)?)))
     }
 
-    /// Compiles it for the devices of a topology, which need not be present: the platform's own compiler reports the
-    /// memory of each device and the communication. No client is started, and nothing runs.
+    /// Compiles the function for the devices of a topology, which need not be present: the platform's compiler reports
+    /// the memory of each device and the communication. No client is started, and nothing runs.
     ///
-    /// A program that was lowered for other devices, for CPUs or without placement, is compiled for as many of the
-    /// topology's devices instead, and lowered again for their platform.
+    /// If the function was lowered for other devices, for CPUs or without placement, it is lowered again for the
+    /// platform of the topology, and compiled for as many of the topology's devices.
     ///
     /// Fails when the topology has too few devices, when the platform does not support an operation, and, on TPU, when
     /// the program does not fit a device's memory.
@@ -293,7 +294,7 @@ impl<Args, Out> fmt::Debug for Lowered<Args, Out> {
 
 /// A function compiled for arguments of certain types and shardings; calling it with others is an error.
 ///
-/// It is made by [`Lowered::compile`], and called like the function itself.
+/// [`Lowered::compile`] returns it. You call it like the function.
 pub struct Compiled<Args, Out> {
     lowered: Arc<LoweredFn>,
     loaded: Arc<LoadedProgram>,
@@ -312,14 +313,14 @@ impl<Args: Tree, Out: Tree> Function<Args> for Compiled<Args, Out> {
 }
 
 impl<Args: Tree, Out: Tree> Compiled<Args, Out> {
-    /// Loads a compiled program from the bytes of [`Compiled::serialize`] or [`CrossCompiled::serialize`],
-    /// possibly in another process: a program that many processes run is compiled once.
+    /// Loads a compiled program from the bytes of [`Compiled::serialize`] or [`CrossCompiled::serialize`], possibly in
+    /// another process, so that a program which many processes run is compiled only once.
     ///
-    /// The loaded code is executed: the bytes must come from a trusted source. A digest protects against accidents
+    /// The loaded code is executed, so the bytes must come from a trusted source. A digest protects against accidents
     /// only.
     ///
-    /// Fails for damaged bytes, for another program (captured arrays may have other values, constants in
-    /// its text may not), and for another plugin, processor or number of devices.
+    /// Fails for damaged bytes, for another program (captured arrays can have other values, but constants in the text
+    /// cannot), and for another plugin, processor or number of devices.
     #[track_caller]
     pub fn load(lowered: &Lowered<Args, Out>, bytes: &[u8]) -> Result<Self> {
         let loaded = lowered.lowered.request.load_bytes(bytes).at_caller()?;
@@ -456,7 +457,7 @@ impl<Args, Out> Compiled<Args, Out> {
     }
 
     /// The bytes that one call reads from a device's memory and writes to it, estimated from the optimized program: the
-    /// operands and results of each instruction, a fusion being one, once per execution. Caches are
+    /// operands and results of each instruction, once per execution. A fusion counts as one instruction. Caches are
     /// ignored. Loops with an unknown number of iterations count once.
     ///
     /// Fails if the platform does not expose its programs.
@@ -508,7 +509,7 @@ impl<Args, Out> Compiled<Args, Out> {
         LeafTree::new(&self.lowered.in_def, all)
     }
 
-    /// The sharding of each result, given or chosen by the compiler.
+    /// The sharding of each result, as requested or as the compiler chose it.
     pub fn output_shardings(&self) -> LeafTree<Sharding> {
         let all = self.loaded.out_shardings.iter().map(|sharding| sharding.in_layout(None)).collect();
         LeafTree::new(&self.lowered.convention.out_def, all)

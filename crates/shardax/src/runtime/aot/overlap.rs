@@ -1,4 +1,5 @@
-//! The work of a device between the start and the end of its asynchronous collectives, by the program's schedule.
+//! The work that a device does between the start and the end of its asynchronous collectives, according to the
+//! program's schedule.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use shardax_pjrt::HloInstruction;
 
 use super::traffic::Traffic;
 
-/// The work of a device between the start and the end of a collective, each time.
+/// The work of a device between the start and the end of a collective, per execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Between {
     /// FLOPs of matmuls.
@@ -15,8 +16,8 @@ pub(super) struct Between {
     pub bytes: usize,
 }
 
-/// The asynchronous collectives of a program: by the computation and the name of the instruction that starts one in the
-/// sequence of a computation, or of the computation that this instruction calls.
+/// The work during each asynchronous collective of a program. `started` finds it by the computation and the name of the
+/// instruction that starts the collective, `of_called` by the computation that this instruction calls.
 pub(super) struct Overlap<'a> {
     started: HashMap<(&'a str, &'a str), Between>,
     of_called: HashMap<&'a str, Between>,
@@ -44,7 +45,7 @@ impl<'a> Overlap<'a> {
         let traffic = Traffic::of(instructions);
         let mut overlap = Overlap { started: HashMap::new(), of_called: HashMap::new() };
         for (name, sequence) in traffic.in_order() {
-            // The work up to each instruction, and the start on which its value depends.
+            // The total work before each instruction, and the start that its value depends on.
             let mut before = Between::default();
             let mut open: HashMap<&str, (&HloInstruction, Between)> = HashMap::new();
             for &i in sequence {
@@ -60,7 +61,7 @@ impl<'a> Overlap<'a> {
                         overlap.of_called.extend(start.calls.iter().map(|called| (called.as_str(), between)));
                         continue;
                     }
-                    // It may be a part of what the start gave, or work that takes it along.
+                    // The instruction may extract a part of the start's result, or do work that passes this result on.
                     open.insert(&i.name, (start, then));
                 }
                 before.flops += traffic.flops(i);

@@ -14,12 +14,12 @@ struct Computation<'a> {
 
 type Computations<'a> = HashMap<&'a str, Computation<'a>>;
 
-/// The computations of a program, for the traffic and the operations of its instructions.
+/// The computations of a program, indexed to compute the traffic and the operations of its instructions.
 pub(super) struct Traffic<'a> {
     runs: Runs<'a>,
     all: Computations<'a>,
     sequences: Vec<(&'a str, Vec<&'a HloInstruction>)>,
-    /// The FLOPs of each computation, once.
+    /// The FLOPs of each computation, for one execution.
     flops: HashMap<&'a str, f64>,
 }
 
@@ -35,7 +35,7 @@ impl<'a> Traffic<'a> {
             computation.root = i;
             members.entry(&i.computation).or_default().push(i);
         }
-        // The computations whose instructions run one after another: the entry, and those of loops, branches and calls.
+        // The computations whose instructions run sequentially: the entry, and the bodies of loops, branches and calls.
         let mut in_order: Vec<&str> =
             instructions.iter().filter(|i| i.in_entry).map(|i| i.computation.as_str()).take(1).collect();
         let mut at = 0;
@@ -55,12 +55,12 @@ impl<'a> Traffic<'a> {
         Traffic { runs: Runs::of(instructions), all, sequences, flops }
     }
 
-    /// The computations whose instructions run one after another, with these, in order.
+    /// Iterates over the computations whose instructions run sequentially, with their instructions in order.
     pub fn in_order(&self) -> impl Iterator<Item = (&'a str, &[&'a HloInstruction])> {
         self.sequences.iter().map(|(name, sequence)| (*name, sequence.as_slice()))
     }
 
-    /// The bytes that an instruction reads and writes each time, of a loop with those of its body.
+    /// The bytes that an instruction reads and writes per execution. A loop includes the bytes of its body.
     pub fn bytes(&self, i: &HloInstruction) -> usize {
         let own = self.all.get(i.computation.as_str()).map_or(0, |around| accessed(i, around, &self.all));
         let inside = || i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
@@ -71,7 +71,7 @@ impl<'a> Traffic<'a> {
         own.saturating_add(called.saturating_mul(times))
     }
 
-    /// The matmul FLOPs of an instruction each time, with those of what it calls.
+    /// The matmul FLOPs of an instruction per execution, including the FLOPs of the computations that it calls.
     pub fn flops(&self, i: &HloInstruction) -> f64 {
         let called: f64 = match is_control(&i.opcode) {
             true => {
@@ -84,8 +84,9 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// The bytes that one call reads and writes on one device: operands and results of every top-level instruction,
-/// once per execution; of a sliced operand, the slice. Loops with an unknown number of iterations count once.
+/// The bytes that one call reads and writes on one device: the operands and results of every top-level instruction,
+/// once per execution. Of a sliced operand only the slice counts. Loops with an unknown number of iterations count
+/// once.
 pub(super) fn bytes_accessed(instructions: &[HloInstruction]) -> usize {
     let traffic = Traffic::of(instructions);
     let mut sum = 0usize;
@@ -142,7 +143,8 @@ fn accessed(i: &HloInstruction, around: &Computation<'_>, all: &Computations<'_>
     }
 }
 
-/// The bytes that a fusion reads of one of its operands, of size `whole`: only the slices, if it slices it.
+/// The bytes that a fusion reads of one operand, which has `whole` bytes: only the slices if the fusion slices the
+/// operand.
 fn read_of_parameter(at: usize, inside: &Computation<'_>, all: &Computations<'_>, whole: usize) -> usize {
     let is_it = |i: &&&HloInstruction| i.parameter_number == i64::try_from(at).ok();
     inside.by_name.values().find(is_it).map_or(whole, |parameter| read(parameter, inside, all, whole))
@@ -164,7 +166,8 @@ fn read(value: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>
     sum.min(whole)
 }
 
-/// The bytes that a computation writes of its result: only the slice, for an in-place update.
+/// The bytes that a computation writes: only the slice if the result is an in-place update, otherwise the entire
+/// result.
 fn written(root: &HloInstruction, inside: &Computation<'_>, all: &Computations<'_>) -> usize {
     let operand = |at: usize| root.operands.get(at).and_then(|name| inside.by_name.get(name.as_str()));
     let of = |i: &&HloInstruction| written(i, inside, all);
