@@ -81,8 +81,7 @@ pub(crate) fn different_position(process: usize, other: &str, this: &str) -> Str
 
 impl Channel {
     /// Creates the channel in all processes of the group. Because creating the communicator has no deadline, all of
-    /// them
-    /// first announce that they are about to create it.
+    /// them first announce that they are about to create it.
     pub(crate) fn make(
         (exchange, world): (&Exchange, &World),
         devices: &[usize],

@@ -98,8 +98,7 @@ pub(crate) enum Stream {
 
 impl<'a> Group<'a> {
     /// The group of a call. `read` returns its devices. It is called only if the groups differ from the previous
-    /// call's,
-    /// which is rare.
+    /// call's, which is rare.
     pub(crate) fn of<'c>(
         exchange: &'a Exchange,
         call: &Call<'c>,
@@ -175,8 +174,7 @@ impl<'a> Group<'a> {
     }
 
     /// Sends and receives in rounds. While the results of a round are processed, the next one is in flight. `send`
-    /// returns
-    /// the data of a round and its receivers; `expect` returns the number of bytes from a process.
+    /// returns the data of a round and its receivers; `expect` returns the number of bytes from a process.
     pub(crate) fn rounds<D>(
         &self,
         state: &mut D,

@@ -5,10 +5,8 @@
 //! processes over MPI for all of them.
 //!
 //! **Exact order.** Values are reduced one by one in the order of the group, and rounded like in the plugin's
-//! collectives
-//! within a process: `bf16` is summed in `f32`, `f16` is rounded after every step. Therefore the results do not depend
-//! on
-//! the number of processes. [`SumOrder::Fast`] does not guarantee this, but is faster.
+//! collectives within a process: `bf16` is summed in `f32`, `f16` is rounded after every step. Therefore the results do
+//! not depend on the number of processes. [`SumOrder::Fast`] does not guarantee this, but is faster.
 //!
 //! **Failure.** Every wait has a deadline. The first failure is the result of the launch and of all later calls,
 //! because the processes no longer agree on their position. If a host function of the program fails in a process, the
@@ -67,8 +65,7 @@ pub enum SumOrder {
     #[default]
     Exact,
     /// Each process first adds the values of its devices, and sends the sum. This sends less data if processes have
-    /// many
-    /// devices, but the last bits depend on the number of devices per process.
+    /// many devices, but the last bits depend on the number of devices per process.
     Fast,
 }
 

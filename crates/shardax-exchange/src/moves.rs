@@ -219,8 +219,7 @@ impl Sum<'_> {
     }
 
     /// Computes the sum of some slices in each process, which sends it to the others. While a sum is sent, the next
-    /// slices
-    /// are received, so at most two sends of sums are in flight.
+    /// slices are received, so at most two sends of sums are in flight.
     fn by_slices(&self, devices: &mut Devices<'_, '_, '_>) -> Outcome<()> {
         let (group, unit) = (self.group, self.ty.byte_size());
         let (me, count) = (group.me, group.processes.len());
@@ -273,8 +272,7 @@ fn position(group: &Group<'_>, device: usize) -> Outcome<(usize, usize)> {
 }
 
 /// Distributes to each device its part of the arguments of every device, piece by piece. `take` receives the device,
-/// the
-/// offset of the piece in the part, and the pieces of all devices in the group's order.
+/// the offset of the piece in the part, and the pieces of all devices in the group's order.
 fn trade(
     group: &Group<'_>,
     devices: &mut Devices<'_, '_, '_>,

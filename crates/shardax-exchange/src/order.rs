@@ -2,8 +2,8 @@
 //!
 //! Two processes that wait for each other in different computations should fail immediately, not at the deadline.
 //! Therefore each pair of processes numbers its shared computations, and a waiting process publishes its latest ones
-//! with
-//! their numbers. If another process waits at one of these numbers, but in another computation, neither can continue.
+//! with their numbers. If another process waits at one of these numbers, but in another computation, neither can
+//! continue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

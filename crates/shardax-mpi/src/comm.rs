@@ -77,8 +77,7 @@ impl Communicator {
     }
 
     /// Creates a communicator of some processes, in ascending order and including this one. All of them must call it,
-    /// and
-    /// it has no deadline. If threads of a process call it concurrently, their tags must differ.
+    /// and it has no deadline. If threads of a process call it concurrently, their tags must differ.
     ///
     /// # Errors
     /// The list is invalid, or an error of MPI.

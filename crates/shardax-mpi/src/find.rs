@@ -48,8 +48,7 @@ impl Search {
             return vec![named.clone()];
         }
         // A library of another MPI than the launcher's comes last, because it would start a world of one process in
-        // each
-        // process.
+        // each process.
         let fits = |family: &Option<Family>| family.is_none() || self.family.is_none() || *family == self.family;
         let names: Vec<&str> = NAMES
             .iter()

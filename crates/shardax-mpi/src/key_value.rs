@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::error::Result;
 
 /// Values by key that the processes of a job share, by MPI's messages or in a [folder](crate::Folder). You can
-/// implement
-/// it with a client of a store such as etcd or Redis. [`Store`](crate::Store) adds waiting and barriers.
+/// implement it with a client of a store such as etcd or Redis. [`Store`](crate::Store) adds waiting and barriers.
 pub trait KeyValue: Send + Sync {
     /// Sets a value, and replaces an earlier one. The processes in `readers` must be able to read it; others may.
     ///

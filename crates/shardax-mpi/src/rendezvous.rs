@@ -2,8 +2,7 @@
 //!
 //! Each process except the first writes a unique number, and the first answers with the name of the job. Therefore no
 //! process accepts an answer of an earlier job, and a restarted job can use the same store. The keys of a job begin
-//! with
-//! its name.
+//! with its name.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

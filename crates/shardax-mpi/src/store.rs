@@ -119,8 +119,7 @@ impl Store {
     }
 
     /// Waits at a barrier between some processes. Each passes a value, and receives the values of all in the order of
-    /// the
-    /// list.
+    /// the list.
     ///
     /// # Errors
     /// As for [`Store::barrier`]; also if this process is not in the list, or a listed one does not exist.
@@ -167,8 +166,7 @@ impl Store {
     }
 
     /// Removes the values of a barrier that this process has passed. In a shared store, other processes may not have
-    /// read
-    /// them yet: each process reports that it has, and the first process removes them later.
+    /// read them yet: each process reports that it has, and the first process removes them later.
     fn forget(&self, barrier: Barrier) -> Result<()> {
         let (own, first) = (self.inner.rank, barrier.ranks.first() == Some(&self.inner.rank));
         if !self.is_shared() {

@@ -285,8 +285,7 @@ impl Client {
 
     /// # Safety
     /// `data` stays valid and unchanged for as long as `semantics` allows the plugin to use it; the event completes
-    /// when
-    /// that time ends.
+    /// when that time ends.
     unsafe fn put(
         &self,
         data: &[u8],

@@ -4,8 +4,7 @@
 //! the program on that device, and collectives on the others, in this program or a later one that uses the result, wait
 //! until the process is aborted. Therefore it is not reported: the results of the function are zeros, the program runs
 //! to its end on every device, and the failure is recorded here. Results of the launch, and of launches that used them,
-//! return it. Test:
-//! `ffi::a_failure_on_one_device_reaches_every_result_and_no_collective_waits`.
+//! return it. Test: `ffi::a_failure_on_one_device_reaches_every_result_and_no_collective_waits`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

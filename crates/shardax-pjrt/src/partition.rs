@@ -2,8 +2,7 @@
 //!
 //! The CPU plugin (xla-cpu-pjrt 0.0.1) partitions only as part of a compilation. Therefore a call of an unregistered
 //! function is added to the program: XLA runs its passes, and fails before code generation because the function does
-//! not
-//! exist. The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
+//! not exist. The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
 //! `localize::tests::the_plugin_stops_after_partitioning_and_shows_what_it_made`.
 
 use std::fs;

@@ -125,8 +125,7 @@ impl Estimator {
     }
 
     /// Estimates the figure that `read` returns, by linear interpolation between the samples with few and with more
-    /// rows.
-    /// Each other axis splits a part of the figure, which its sample measures, and repeats the remainder.
+    /// rows. Each other axis splits a part of the figure, which its sample measures, and repeats the remainder.
     fn figure(&self, read: &dyn Fn(&Report) -> f64, rows: f64, setup: &Setup) -> f64 {
         let (few, more) = (read(&self.few_rows.report), read(&self.more_rows.report));
         let few_rows = self.few_rows.rows;

@@ -132,8 +132,7 @@ pub struct Traffic {
     /// The number of asynchronous collectives among them.
     pub asynchronous: usize,
     /// The communication time in seconds that the schedule hides: the work scheduled between each collective's start
-    /// and
-    /// end, at most the collective's duration. `None` if the speeds are unknown.
+    /// and end, at most the collective's duration. `None` if the speeds are unknown.
     pub hidden: Option<f64>,
 }
 

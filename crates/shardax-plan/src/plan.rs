@@ -192,8 +192,7 @@ fn arguments(info: &LeafTree<ArgInfo>, shardings: &LeafTree<Option<Sharding>>) -
 }
 
 /// The axis names by which the shardings in a program's text split something. Axes that a manual computation only
-/// lists,
-/// or along which an operand is replicated, do not count.
+/// lists, or along which an operand is replicated, do not count.
 fn axes_of_shardings(text: &str) -> BTreeSet<String> {
     let mut axes = BTreeSet::new();
     for line in text.lines().filter(|line| line.contains("#sdy")) {

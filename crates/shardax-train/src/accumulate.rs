@@ -81,8 +81,7 @@ fn accumulator_dtype(dtype: DType) -> DType {
 }
 
 /// Adds a part with this number, counted from 1, to the mean of the parts before it. The running mean is updated
-/// instead
-/// of a sum, because it overflows later and is exact for equal parts.
+/// instead of a sum, because it overflows later and is exact for equal parts.
 fn add_to_mean(mean: Array, part: Array, number: &Array) -> Array {
     if !mean.dtype().is_inexact() {
         return mean + part;

@@ -6,9 +6,8 @@ use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
 /// Checks every array of a training state after each step. The first step after which an array is not finite is an
-/// error
-/// that names the step and the arrays. The host does not wait for a check: it reads the result when the devices have
-/// computed it, a few steps later.
+/// error that names the step and the arrays. The host does not wait for a check: it reads the result when the devices
+/// have computed it, a few steps later.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,8 +1,7 @@
 //! Metrics: trees of sums that stay on the devices until they are read.
 //!
 //! A step returns the metrics of its batch. Metrics of several devices are added with [`psum`], metrics of many steps
-//! are
-//! merged, and the host reads the result once.
+//! are merged, and the host reads the result once.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -33,8 +32,7 @@ pub trait Metric: Tree {
 }
 
 /// An average of scalars. Its sums are accurate in every dtype: values in half precision are added in float32 and
-/// merged
-/// without rounding, and counts can exceed int32.
+/// merged without rounding, and counts can exceed int32.
 ///
 /// Adding a value does not wait. Reading makes the host wait for the device, so you should read once, with
 /// [`value`](Metric::value), instead of in each step.

@@ -14,8 +14,7 @@
 //! ```
 //!
 //! Flax writes the same bytes for the same tree of dicts, and can read them. Random keys, which Flax does not write,
-//! are
-//! written as their words. Lists are maps from `0`, `1`, …, as in Flax. Key paths are joined by dots:
+//! are written as their words. Lists are maps from `0`, `1`, …, as in Flax. Key paths are joined by dots:
 //! `layers.0.kernel`.
 
 use std::collections::{HashMap, HashSet};

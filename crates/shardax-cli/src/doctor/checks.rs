@@ -137,8 +137,7 @@ fn matmul_value(i: usize, j: usize) -> f64 {
 }
 
 /// Each device has a row of a square matrix with the elements 0, 1, …, so that every collective's result is known
-/// without
-/// the devices.
+/// without the devices.
 fn collectives() -> Result<String> {
     let n = local_device_count();
     let mesh = Mesh::new(local_devices()?, [("x", n)])?;

@@ -37,8 +37,7 @@ impl Attempt {
     }
 
     /// Notifies the program of a preemption. The signal is SIGUSR1, because launchers pass it on, whereas at SIGTERM
-    /// they
-    /// end their processes within a second.
+    /// they end their processes within a second.
     pub fn preempt(&self) {
         self.send(|pid| kill_process(pid, Signal::USR1));
     }

@@ -131,8 +131,8 @@ fn used_along(dimension: &WindowDimensionProto, elements: i64, positions: i64) -
 }
 
 /// The multiplications of a matmul `[…, m, k]` by `[…, k, n]`, with the last two dimensions in any order. The
-/// contracted
-/// size follows from the three shapes, although only the call's configuration names the contracted dimensions.
+/// contracted size follows from the three shapes, although only the call's configuration names the contracted
+/// dimensions.
 fn library_products(left: &Array, right: &Array, result: &Array) -> f64 {
     let batch: f64 = result.1.iter().rev().skip(2).map(|&n| n as f64).product();
     let contracted = (size(left) * size(right) / (size(result) * batch).max(1.0)).sqrt();

@@ -232,8 +232,7 @@ mod tests {
     /// and a fusion are between the instructions that the count depends on.
     fn counted(start: i32, by: i32, limit: i32, direction: &str, sides: [i64; 2]) -> Option<u64> {
         // The increment is computed in a fusion (1), and the limit is an element of the loop's state. Computations 2
-        // and
-        // 3 are body and condition, 4 is the entry.
+        // and 3 are body and condition, 4 is the entry.
         let module = ModuleProto {
             computations: vec![
                 computation(1, vec![op(10, "parameter", &[]), constant(11, by), op(12, "add", &[10, 11])]),

@@ -137,8 +137,7 @@ impl CheckpointManager {
     ///
     /// Fails if the previous save failed, if the step is not after the latest saved one, or if an array was deleted or
     /// carries an error. Later errors, including errors of an array's computation, are returned by the next `save` or
-    /// by
-    /// [`wait_until_finished`](Self::wait_until_finished).
+    /// by [`wait_until_finished`](Self::wait_until_finished).
     #[track_caller]
     pub fn save<T: Tree>(&mut self, step: u64, tree: &T) -> Result<bool> {
         at(self.save_step(step, tree, &SaveArgs::new()))

@@ -170,8 +170,7 @@ impl Part {
 /// Finds two slices that overlap. All have the same rank.
 fn overlapping(parts: &[Part]) -> Option<(&Part, &Part)> {
     // Sweeps along the dimension with the most splits, so that a slice is compared only with the few that have not
-    // ended
-    // yet. Comparing all pairs would take long for an array with thousands of slices.
+    // ended yet. Comparing all pairs would take long for an array with thousands of slices.
     let along = (0..parts.first()?.start.len())
         .max_by_key(|d| parts.iter().map(|part| part.start[*d]).collect::<BTreeSet<_>>().len());
     let mut sorted: Vec<&Part> = parts.iter().collect();

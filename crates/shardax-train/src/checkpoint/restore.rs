@@ -69,8 +69,7 @@ impl RestoreOptions {
     }
 
     /// Sets the arrays' shardings: one, or a tree of them, as for [`device_put`]. `None` keeps the sharding of the
-    /// array
-    /// to restore into, which is the default. Arrays that are only types are restored on the default device.
+    /// array to restore into, which is the default. Arrays that are only types are restored on the default device.
     pub fn shardings(mut self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.shardings = Some(shardings.into_prefix());
         self
@@ -95,8 +94,7 @@ impl RestoreOptions {
     }
 
     /// Sets whether the checkpoint may have additional arrays. By default they are an error that names them, except
-    /// with
-    /// [`filter`](RestoreOptions::filter).
+    /// with [`filter`](RestoreOptions::filter).
     pub fn allow_extra(mut self, allow: bool) -> Self {
         self.allow_extra = allow;
         self
@@ -309,8 +307,7 @@ fn place(like: &Array, to: Option<&ShardingLike>) -> Result<Option<Sharding>> {
 }
 
 /// Converts an entry of words to an entry of random keys, if the tree has keys there. Both have the same bytes. Keys
-/// are
-/// stored as words by versions without a dtype for keys, and if they were created by [`random::PRNGKey`].
+/// are stored as words by versions without a dtype for keys, and if they were created by [`random::PRNGKey`].
 fn as_keys<'a>(entry: &'a Entry, like: &Array) -> Cow<'a, Entry> {
     let is_words = DType::of_name(&entry.dtype) == Some(DType::U32)
         && entry.shape.split_last() == Some((&2, like.shape()))

@@ -124,8 +124,7 @@ impl HostArray {
 
     /// Copies the values to a device or a sharding, as [`Array::from_slice_on`] does. Over devices of several
     /// processes, the values are the entire array and must be the same on each process. If they are this process's
-    /// part,
-    /// for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That does not
+    /// part, for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That does not
     /// communicate, so that a stream's threads can call it.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {

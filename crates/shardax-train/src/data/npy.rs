@@ -211,8 +211,7 @@ struct Header {
 
 impl Header {
     /// Parses a header in any notation that NumPy reads: with either quotes, with entries in any order and repeated
-    /// (the
-    /// last one counts), and with Python 2's numbers such as `3L`. `None` for others.
+    /// (the last one counts), and with Python 2's numbers such as `3L`. `None` for others.
     fn parse(text: &str) -> Option<Header> {
         let mut entries = text.trim().strip_prefix('{')?.strip_suffix('}')?.trim();
         let (mut descr, mut fortran, mut shape) = (None, None, None);

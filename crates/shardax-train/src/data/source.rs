@@ -36,10 +36,8 @@ pub trait Source: Send {
     }
 
     /// Returns windows of `length` consecutive examples. Each begins `stride` examples after the previous one. The
-    /// values
-    /// of each name get a leading axis. Remaining examples at the end are dropped, and there are no windows if the
-    /// length
-    /// or the stride is 0.
+    /// values of each name get a leading axis. Remaining examples at the end are dropped, and there are no windows if
+    /// the length or the stride is 0.
     ///
     /// ```
     /// use shardax_train::data::{HostArray, InMemory, Source};

@@ -69,8 +69,7 @@ pub trait Stream {
     }
 
     /// Returns every `count`th item, beginning with number `index`, so that each of several processes reads other
-    /// items.
-    /// A remainder of fewer than `count` items is dropped. `count` can be at most 1,048,576.
+    /// items. A remainder of fewer than `count` items is dropped. `count` can be at most 1,048,576.
     fn shard(self, index: usize, count: usize) -> Shard<Self>
     where
         Self: Sized,
@@ -117,8 +116,7 @@ pub trait Stream {
     }
 
     /// Packs texts, examples with `tokens`, int32 `[any length]`, into rows of `length`. A row has as many complete
-    /// texts
-    /// as fit, then zeros. A text that is longer than a row is cut.
+    /// texts as fit, then zeros. A text that is longer than a row is cut.
     ///
     /// A row has, int32 `[length]`: `tokens`; `targets`, the token that follows each in its text; `segment_ids`, 1 for
     /// the row's first text and so on, 0 for padding; `positions`, counted from 0 in each text. A text of `n` tokens

@@ -122,8 +122,7 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
 }
 
 /// Draws the sharding of an array along two dimensions: the two that are split, or the one that is split and the
-/// largest
-/// other one.
+/// largest other one.
 fn picture(array: &Array) -> Result<Option<String>> {
     let (shape, sharding) = (array.shape(), array.sharding()?);
     let Some(named) = sharding.as_named() else { return Ok(None) };
