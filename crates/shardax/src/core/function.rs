@@ -1,4 +1,4 @@
-//! Functions that can be transformed: closures by arity, and transformed functions themselves.
+//! Functions that can be transformed: closures of every arity, and the transformed functions.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,8 +9,8 @@ use crate::source;
 
 /// A function from a tuple of trees to a tree.
 ///
-/// Implemented for closures and functions of up to sixteen arguments that return a tree or a `Result` of one, and
-/// for every transformed function, so that transformations nest in any order.
+/// Implemented for closures and functions of up to sixteen arguments that return a tree or a `Result` of one, and for
+/// every transformed function. Therefore you can nest transformations in any order.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a function that can be transformed, of the arguments `{Args}`",
     label = "not a function of arrays and trees",
@@ -22,12 +22,12 @@ pub trait Function<Args: Tree> {
     /// The return type, without the `Result`.
     type Output: Tree;
 
-    /// Applies the function to arguments that are concrete or traced.
+    /// Applies the function to concrete or traced arguments.
     #[track_caller]
     fn apply(&self, args: Args) -> Result<Self::Output>;
 
-    /// A hash that identifies a function that captures nothing: its type. A transformation adds its options.
-    /// Functions of one identity share their compiled programs.
+    /// A hash that identifies a function without captures by its type. A transformation adds its options. Functions
+    /// with equal identities share their compiled programs.
     #[doc(hidden)]
     fn identity(&self) -> Option<u64> {
         (size_of_val(self) == 0).then(|| hash_of(typeid::of::<Self>()))
@@ -35,7 +35,8 @@ pub trait Function<Args: Tree> {
 
     /// Applies the function. Arguments may be values or references, and plain numbers where arrays are expected.
     ///
-    /// A single argument is passed bare: `f.call(&x)`; several as a tuple: `f.call((&x, 1.0))`; none as `f.call(())`.
+    /// A single argument is passed bare: `f.call(&x)`. Several arguments are passed as a tuple: `f.call((&x, 1.0))`. A
+    /// function without arguments is called as `f.call(())`.
     #[track_caller]
     fn call<A: IntoArgs<Args>>(&self, args: A) -> Result<Self::Output>
     where
@@ -57,7 +58,7 @@ pub(crate) fn identity_of<T>(options: impl Hash, function: Option<u64>) -> Optio
     function.map(|function| hash_of((typeid::of::<T>(), options, function)))
 }
 
-/// The name of a function, for programs and errors; for a transformed function that of the function inside.
+/// The name of a function, for programs and errors. A transformed function has the name of the inner function.
 pub(crate) fn function_name<F>() -> &'static str {
     name_in_type(std::any::type_name::<F>())
 }
@@ -113,7 +114,7 @@ impl<T: Tree> IntoOutput for Result<T> {
     label = "expected `{T}`, `&{T}`, or a number for an array"
 )]
 pub trait IntoArg<T> {
-    /// The argument as the function takes it.
+    /// The argument as an owned value of type `T`.
     fn into_arg(self) -> T;
 }
 
@@ -141,7 +142,7 @@ macro_rules! numbers_into_arg {
 
 numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
-/// Types accepted for the arguments `Args`: the bare argument of a function of one, else a tuple.
+/// Types accepted for the arguments `Args`: a bare argument for a function of one argument, otherwise a tuple.
 #[diagnostic::on_unimplemented(
     message = "the function takes the arguments `{Args}`, not `{Self}`",
     label = "expected one tuple of the arguments `{Args}`",
@@ -158,9 +159,9 @@ impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
     }
 }
 
-/// Positions of arguments: one or several, negative ones from the last.
+/// Positions of arguments, one or several. Negative positions count from the last argument.
 pub trait IntoArgnums {
-    /// The positions, negative ones as they are.
+    /// The positions. Negative ones are not resolved.
     fn into_argnums(self) -> Vec<i32>;
 }
 
@@ -182,7 +183,7 @@ impl IntoArgnums for Vec<i32> {
     }
 }
 
-/// The arguments of a function as a type: selects one by its position.
+/// The arguments of a function. The position `N` in the type selects one of them.
 pub trait ArgAt<const N: usize> {
     /// The argument's type.
     type Arg: Tree;
@@ -196,8 +197,8 @@ pub trait ArgAt<const N: usize> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arg<const N: usize>;
 
-/// One argument or several to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)`. If all arguments have
-/// one type, also the position as a number: `1`, or `-1` for the last.
+/// The arguments to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)` for several. If all arguments
+/// have one type, you can also pass the position as a number: `1`, or `-1` for the last.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not select arguments of `{Args}`",
     label = "not positions of these arguments",
@@ -205,11 +206,11 @@ pub struct Arg<const N: usize>;
     note = "a number, `.argnums(1)`, is accepted if all arguments have one type"
 )]
 pub trait Argnums<Args>: Copy + Send + Sync + 'static {
-    /// The type of the gradient: the argument's, or a tuple of theirs.
+    /// The type of the gradient: the type of the argument, or a tuple of types for several arguments.
     type Gradient: Tree;
-    /// The positions of the arguments. Fails for a number without an argument.
+    /// The positions of the arguments. Fails for a number that is out of range.
     fn positions(&self) -> Result<Vec<usize>>;
-    /// The arguments themselves.
+    /// The selected arguments.
     fn of(&self, args: &Args) -> Result<Self::Gradient>;
 }
 
@@ -223,7 +224,7 @@ impl<Args: ArgAt<N>, const N: usize> Argnums<Args> for Arg<N> {
     }
 }
 
-/// Arguments of one type, of which a number selects one.
+/// Arguments of one type, so that a number can select one of them.
 #[diagnostic::on_unimplemented(
     message = "a number does not select one of the arguments `{Self}`, whose types differ",
     label = "the position must be part of the type",

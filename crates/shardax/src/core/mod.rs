@@ -1,7 +1,7 @@
-//! The core: programs and their tracer, arrays, trees, the `Primitive` trait, and lowering.
+//! The core layer: programs and their tracer, arrays, trees, the `Primitive` trait, and lowering.
 //!
-//! Tracing, arrays and lowering refer to each other: an array may be a value of a trace, and a trace is lowered to
-//! text. Nothing here names a particular primitive.
+//! Tracing, arrays and lowering refer to each other, because an array may be a value of a trace, and a trace is lowered
+//! to text. Nothing here names a particular primitive.
 
 pub mod array;
 pub mod function;

@@ -1,4 +1,4 @@
-//! Tree prefixes: axes or specs given for whole arguments, or for parts of them.
+//! Tree prefixes: axes or specs for entire arguments or for parts of them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::error::{Result, err};
 use crate::shape::normalize_axis;
 use crate::sharding::PartitionSpec;
 
-/// One value for a whole subtree, or one prefix for each of its children.
+/// One value for an entire subtree, or one prefix for each of its children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Prefix<T> {
     /// One value for all leaves below.
@@ -21,7 +21,7 @@ pub enum Prefix<T> {
     Named(Vec<(String, Prefix<T>)>),
 }
 
-/// A mapped axis for each argument or part of one; `None` where it is not mapped.
+/// A mapped axis for each argument or part of one; `None` if it is not mapped.
 pub type Axes = Prefix<Option<i32>>;
 /// A partition spec for each argument or part of one.
 pub type Specs = Prefix<PartitionSpec>;
@@ -29,7 +29,7 @@ pub type Specs = Prefix<PartitionSpec>;
 impl<T: Clone + std::fmt::Debug> Prefix<T> {
     /// Returns the value for each leaf of `def`, in order. `what` names the prefix in errors: `pmap in_axes`.
     ///
-    /// Fails, with the key path, where the structure of the prefix differs from `def`.
+    /// Fails if the structure of the prefix differs from `def`. The error names the key path.
     pub fn resolve(&self, def: &TreeDef, what: &str) -> Result<Vec<T>> {
         let mut out = Vec::with_capacity(def.leaf_count());
         self.fill(def, what, String::new(), &mut out)?;
@@ -55,7 +55,7 @@ impl<T: Clone + std::fmt::Debug> Prefix<T> {
                 Ok(())
             }
             (Prefix::Node(prefixes), Some(children)) => {
-                // Parts without arrays, such as static fields and numbers, may have an entry.
+                // Entries for parts without arrays, such as static fields and numbers, are optional.
                 let with_arrays = || children.iter().filter(|(_, child)| child.leaf_count() > 0);
                 let parts: Vec<_> = match prefixes.len() {
                     n if n == children.len() => children.iter().collect(),
@@ -94,7 +94,7 @@ fn entries_text<T>(prefixes: &[(String, Prefix<T>)]) -> String {
     format!("the entries {:?}", prefixes.iter().map(|(name, _)| name).collect::<Vec<_>>())
 }
 
-/// The children's number and keys, for errors.
+/// The number and the keys of the children, for errors.
 fn children_text(children: &[(String, TreeDef)]) -> String {
     const MOST: usize = 12;
     let key = |(key, child): &(String, TreeDef)| match child.leaf_count() {
@@ -110,7 +110,7 @@ fn children_text(children: &[(String, TreeDef)]) -> String {
 }
 
 impl<T> Prefix<T> {
-    /// Prefixes by the names of a struct's fields, or by the keys of a map. Fields without arrays are left out.
+    /// Prefixes by the names of a struct's fields, or by the keys of a map. You can omit fields without arrays.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -127,7 +127,8 @@ impl<T> Prefix<T> {
         Prefix::Named(entries.into_iter().map(|(name, entry)| (name.into(), entry.into_prefix())).collect())
     }
 
-    /// A value for each array of `tree`, from its key path and itself: specs or axes for a tree of the same type.
+    /// Computes a value for each array of `tree` from its key path and the array, for example specs or axes for a tree
+    /// of the same type.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -181,7 +182,7 @@ impl Axes {
         axes.iter().zip(avals).enumerate().map(dim).collect()
     }
 
-    /// The mapped dimension of each result; `avals` are the results' types without it.
+    /// The mapped dimension of each result. `avals` are the results' types without that dimension.
     pub(crate) fn out_dims(&self, def: &TreeDef, avals: &[Aval], function: &str) -> Result<Vec<Option<usize>>> {
         let what = format!("{function} out_axes");
         let dim = |(axis, aval): (&Option<i32>, &Aval)| {
@@ -226,19 +227,19 @@ pub(crate) fn mapped_size(
     .help("give all mapped arguments one size, and in_axes None to those that are the same for all"))
 }
 
-/// The mapped axes of one size.
+/// All mapped axes of one size.
 struct AxesOfSize {
     size: usize,
     count: usize,
-    /// The first of them.
+    /// A description of the first axis.
     example: String,
 }
 
 /// The number of sizes that an error lists.
 const MAX_LISTED_SIZES: usize = 6;
 
-/// Describes mapped axes of several sizes, the most common first, by one example of each: the length does not grow with
-/// the number of arguments.
+/// Describes mapped axes of different sizes, the most common size first. It gives one example for each size, so that
+/// the message does not grow with the number of arguments.
 fn inconsistent_sizes(given: Option<usize>, mut sizes: Vec<AxesOfSize>) -> String {
     sizes.sort_by_key(|axes| Reverse(axes.count));
     let mut parts: Vec<String> = given.map(|size| format!("axis_size {size} was passed")).into_iter().collect();
@@ -263,7 +264,7 @@ fn inconsistent_sizes(given: Option<usize>, mut sizes: Vec<AxesOfSize>) -> Strin
     note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none"
 )]
 pub trait IntoPrefix<T> {
-    /// The prefix.
+    /// The value as a prefix.
     fn into_prefix(self) -> Prefix<T>;
 }
 
@@ -297,7 +298,7 @@ impl IntoPrefix<PartitionSpec> for &PartitionSpec {
     }
 }
 
-/// `None` stands for a value that is not split: a static one, or one that every device receives whole.
+/// `None` means that the value is not split, because it is static or because every device receives all of it.
 impl IntoPrefix<PartitionSpec> for Option<PartitionSpec> {
     fn into_prefix(self) -> Specs {
         Prefix::Leaf(self.unwrap_or_default())
@@ -334,14 +335,14 @@ impl<T, A: IntoPrefix<T>, const N: usize> IntoPrefix<T> for [A; N] {
     }
 }
 
-/// Maps, and structs by the names of their fields.
+/// A prefix for maps, and for structs by the names of their fields.
 impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::HashMap<K, A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())
     }
 }
 
-/// Maps, and structs by the names of their fields.
+/// A prefix for maps, and for structs by the names of their fields.
 impl<T, K: std::fmt::Display, A: IntoPrefix<T>> IntoPrefix<T> for std::collections::BTreeMap<K, A> {
     fn into_prefix(self) -> Prefix<T> {
         Prefix::Named(self.into_iter().map(|(key, prefix)| (key.to_string(), prefix.into_prefix())).collect())

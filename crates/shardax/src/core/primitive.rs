@@ -1,6 +1,6 @@
-//! Primitives: each is one struct with all its rules side by side.
+//! Primitives. Each primitive is one struct with all its rules.
 //!
-//! Rules are ordinary shardax code on [`Array`]s, so they nest and differentiate like a user's.
+//! Rules are ordinary shardax code on [`Array`]s, so you can nest and differentiate them like your own functions.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ pub type Avals = SmallVec<[Aval; 1]>;
 pub type Outputs = SmallVec<[Array; 1]>;
 /// A tangent or cotangent for each value; `None` is a zero that is never computed.
 pub type Tangents = Vec<Option<Array>>;
-/// The batched axis of each value; `None` where it is not batched.
+/// The batched axis of each value; `None` if it is not batched.
 pub type Dims = Vec<Option<usize>>;
 
 /// The size and name of a mapped axis, for batching rules.
@@ -36,18 +36,18 @@ pub type Dims = Vec<Option<usize>>;
 pub struct BatchAxis {
     /// The size of the batch.
     pub size: usize,
-    /// The name for collectives, if it has one.
+    /// The name that collectives use, if it has one.
     pub name: Option<AxisName>,
-    /// The mesh axes that the batch is sharded over inside (`spmd_axis_name`).
+    /// The mesh axes over which the batch is sharded inside (`spmd_axis_name`).
     pub spmd_names: SmallVec<[AxisName; 2]>,
-    /// The axes of type [`Explicit`](crate::AxisType::Explicit) that the mapped dimensions are split over.
+    /// The axes of type [`Explicit`](crate::AxisType::Explicit) over which the mapped dimensions are split.
     pub explicit: DimSpec,
 }
 
 impl BatchAxis {
-    /// The sharding of one entry of the batch as that of all, with the mapped dimension at `at`.
+    /// Converts the sharding of one batch entry to the sharding of the entire batch, with the mapped dimension at `at`.
     ///
-    /// Fails where it names the axes that the batch is split over.
+    /// Fails if the sharding uses an axis over which the batch is split.
     pub(crate) fn inserted(&self, typed: &Typed, at: usize) -> Result<Typed> {
         if let Some(name) = typed.split_axes().find(|name| self.explicit.axes().contains(name)) {
             return Err(err!(
@@ -60,13 +60,13 @@ impl BatchAxis {
         Ok(typed.inserted(at, self.explicit.clone()))
     }
 
-    /// The sharding that was asked for of one entry's result as that of all.
+    /// Converts the requested sharding of one entry's result to the sharding of the entire batch.
     pub(crate) fn out(&self, out: &Option<Arc<Typed>>, at: usize) -> Result<Option<Arc<Typed>>> {
         out.as_ref().map(|typed| self.inserted(typed, at).map(Arc::new)).transpose()
     }
 }
 
-/// A primitive of one operand with some of its parameters as a second operand, an array of int32.
+/// A primitive of one operand that receives some of its parameters as a second operand, an array of int32.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct EagerForm {
@@ -79,17 +79,17 @@ pub struct EagerForm {
 pub enum Operand {
     /// A value that the linear function does not depend on.
     NonLinear(Array),
-    /// A value that the function is linear in: its cotangent is needed.
+    /// A value in which the function is linear. Its cotangent is requested.
     Linear(Aval),
 }
 
 impl Operand {
-    /// Returns `true` if its cotangent is needed.
+    /// Returns `true` if the cotangent of the operand is requested.
     pub fn is_linear(&self) -> bool {
         matches!(self, Operand::Linear(_))
     }
 
-    /// Its type.
+    /// The type of the operand.
     pub fn aval(&self) -> Aval {
         match self {
             Operand::NonLinear(a) => a.aval(),
@@ -97,7 +97,7 @@ impl Operand {
         }
     }
 
-    /// Its value. Fails for a linear operand: a product of two such is not linear.
+    /// The value of the operand. Fails for a linear operand, because a product of two linear operands is not linear.
     pub fn value(&self) -> Result<&Array> {
         match self {
             Operand::NonLinear(a) => Ok(a),
@@ -106,11 +106,11 @@ impl Operand {
     }
 }
 
-/// Applies a primitive at the caller's line: outside of any transformation it is compiled for these operands and
-/// executed immediately; in a function being traced it becomes an equation.
+/// Applies a primitive at the caller's line. In a function being traced it becomes an equation. Otherwise it is
+/// compiled for these operands and executed immediately.
 ///
-/// Like every operation it does not fail in place: the results of an invalid one carry the error, with the
-/// user's line, which is the caller's if the function that calls `bind` is `#[track_caller]`.
+/// Like all operations it does not fail immediately. Instead, the results of an invalid operation carry the error with
+/// the user's line. This is the caller's line if the function that calls `bind` is `#[track_caller]`.
 #[track_caller]
 pub fn bind(primitive: impl Primitive + 'static, args: &[Array]) -> Outputs {
     trace::bind(Arc::new(primitive), args)
@@ -122,11 +122,11 @@ pub fn bind1(primitive: impl Primitive + 'static, args: &[Array]) -> Array {
     trace::bind1(primitive, args)
 }
 
-/// An operation of programs: a struct of its parameters, with all its rules.
+/// An operation of programs: a struct that holds its parameters, with all its rules.
 ///
-/// The struct derives `Clone, Debug, PartialEq, Eq, Hash`, because its parameters are part of the key of a compiled
-/// program: two that are equal must compute the same. `infer` and `lower` are enough for eager execution
-/// and `jit`; the other rules are needed when it is differentiated, batched or partitioned.
+/// The struct must derive `Clone, Debug, PartialEq, Eq, Hash`, because its parameters are part of the key of a compiled
+/// program: two equal primitives must compute the same. `infer` and `lower` are enough for eager execution and `jit`.
+/// You need the other rules only to differentiate, batch or partition the primitive.
 ///
 /// [The module](crate::primitive) has an example.
 pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
@@ -138,37 +138,40 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         1
     }
 
-    /// The result types for these operand types, or the error in the operands. The number of operands is that
-    /// given to [`bind`]: check it before indexing, unless only a function of your own calls it.
+    /// The result types for these operand types, or an error if the operands are invalid. The number of operands is
+    /// whatever the caller passed to [`bind`]: check it before indexing, unless only your own function calls `bind`.
     ///
-    /// The `vma` of the results is set by [`vary`](Primitive::vary).
+    /// [`vary`](Primitive::vary) sets the `vma` of the results.
     fn infer(&self, args: &[Aval]) -> Result<Avals>;
 
-    /// Returns `true` if operands and results may be random keys: it moves or compares elements, whatever they are. By
-    /// default only primitives with sub-programs, whose own operations are checked.
+    /// Returns `true` if operands and results may be random keys, because the primitive moves or compares elements of
+    /// any type. By default only primitives with sub-programs return `true`; the operations inside are checked
+    /// separately.
     fn accepts_keys(&self) -> bool {
         !self.programs().is_empty()
     }
 
-    /// Writes its StableHLO, and returns its results: values of types `outs`.
+    /// Writes the operation as StableHLO, and returns its results: values of types `outs`.
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
 
-    /// The results and their tangents, from the operands and theirs; at least one operand has a tangent.
+    /// Computes the results and their tangents from the operands and their tangents. At least one operand has a
+    /// tangent.
     ///
-    /// Tangents must be computed by linear operations on tangents, so that reverse mode can transpose them: by others,
-    /// or by this primitive if it has a [`transpose`](Primitive::transpose).
+    /// You must compute tangents by linear operations on tangents, so that reverse mode can transpose them. These can
+    /// be other primitives, or this one if it has a [`transpose`](Primitive::transpose).
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         Err(err!(NotImplemented, "Differentiation rule for '{}' not implemented", self.name()))
     }
 
-    /// Like [`jvp`](Primitive::jvp), with the part that depends on the tangents separate from the part that does not.
+    /// Like [`jvp`](Primitive::jvp), but separates the part that depends on the tangents from the part that does not.
     ///
-    /// Only higher-order primitives define their own: for all others the tracer separates the two.
+    /// Only higher-order primitives implement it. For all others the tracer separates the two parts.
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         self.jvp(args, tangents)
     }
 
-    /// The cotangents of the linear operands (`None` for the non-linear ones), from those of the results.
+    /// Computes the cotangents of the linear operands from the cotangents of the results. The entries of non-linear
+    /// operands are `None`.
     fn transpose(&self, _cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         Err(err!(
             NotImplemented,
@@ -177,78 +180,82 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         ))
     }
 
-    /// The results for operands some of which have a batch axis, and the batch axes of the results.
+    /// Computes the results for operands, some of which have a batch axis, and the batch axes of the results.
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name()))
     }
 
-    /// The manual axes that the results vary over. By default all axes of the operands.
+    /// The manual axes over which the results vary. By default these are all axes of the operands.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let union = args.iter().fold(AxisSet::default(), |a, b| a.union(b));
         Ok(SmallVec::from_elem(union, self.output_count()))
     }
 
-    /// The shardings in the types of the results, where an operand or the context mesh has axes of type
-    /// [`Explicit`](crate::AxisType::Explicit). By default an error that names `auto_axes`.
+    /// The shardings in the types of the results. It is called if an operand or the context mesh has axes of type
+    /// [`Explicit`](crate::AxisType::Explicit). By default it returns an error that names `auto_axes`.
     ///
-    /// The methods of [`ShardingRule`] are the usual rules: an elementwise operation writes `rule.join()`.
+    /// The methods of [`ShardingRule`] are the usual rules; for example, an elementwise operation returns
+    /// `rule.join()`.
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         Err(rule.reject())
     }
 
-    /// The unreduced and reduced axes of the results, where an operand has some. By default an error.
+    /// The unreduced and reduced axes of the results. It is called if an operand has such axes. By default it returns
+    /// an error.
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         Err(rule.reject_partial())
     }
 
-    /// The mesh of its results, where operands may be of another.
+    /// The mesh of the results, if operands may be on another mesh.
     #[doc(hidden)]
     fn enters_mesh(&self) -> Option<AbstractMesh> {
         None
     }
 
-    /// The sharding that its parameters give the result: it has it on this sharding's mesh where no operand and no context
-    /// mesh says another.
+    /// The sharding that the parameters specify for the result. Its mesh is used if neither an operand nor the context
+    /// has a mesh.
     #[doc(hidden)]
     fn given_sharding(&self) -> Option<&Typed> {
         None
     }
 
-    /// Returns true if the compiler fuses it into the loops that use its result: it is elementwise, or moves elements.
+    /// Returns `true` if the compiler fuses the operation into the loops that use its result, because it is elementwise
+    /// or moves elements.
     #[doc(hidden)]
     fn is_fused(&self) -> bool {
         false
     }
 
-    /// Returns `true` if operands must vary over the same axes (and are cast if they do not).
+    /// Returns `true` if operands must vary over the same axes. Operands that do not are cast.
     fn casts_operands(&self) -> bool {
         true
     }
 
-    /// Returns `true` if it communicates over the named axis.
+    /// Returns `true` if the operation communicates over the named axis.
     fn uses_axis(&self, name: AxisName) -> bool {
         self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.uses_axis(name))))
     }
 
-    /// The programs among its parameters.
+    /// The sub-programs among the parameters.
     fn programs(&self) -> Vec<&Program> {
         Vec::new()
     }
 
-    /// Its form for eager execution with an operand of this type, if calls with other parameters share a program.
+    /// The form for eager execution with an operand of this type, if calls with different parameters can share a
+    /// program.
     #[doc(hidden)]
     fn eager_form(&self, _operand: &Aval) -> Option<EagerForm> {
         None
     }
 
-    /// The program that it calls, if other equations may call the same one.
+    /// The program that the primitive calls, if other equations may call the same one.
     #[doc(hidden)]
     fn callee(&self) -> Option<&SharedProgram> {
         None
     }
 
-    /// The number of floating-point operations for operands and results of these types, on all devices together
-    /// ([`Program::flops`]). By default those of its sub-programs, once each, and otherwise none.
+    /// The number of floating-point operations for operands and results of these types, summed over all devices
+    /// ([`Program::flops`]). By default it counts the sub-programs once each, and is zero without sub-programs.
     fn flops(&self, _args: &[Aval], _outs: &[Aval]) -> Flops {
         self.programs().iter().map(|p| grow(|| p.flops())).fold(Flops::default(), std::ops::Add::add)
     }
@@ -258,18 +265,19 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         String::new()
     }
 
-    /// A sharding on the devices that it names itself, on which a program that contains it runs.
+    /// A sharding over devices that the primitive names. A program that contains the primitive runs on these devices.
     fn placed_on(&self) -> Option<Sharding> {
         None
     }
 
-    /// A sharding on as many devices as it needs, on which a program that contains it runs where nothing else names devices.
+    /// A sharding over as many devices as the primitive needs. A program that contains the primitive runs on these
+    /// devices if nothing else names devices.
     #[doc(hidden)]
     fn placed_by_default(&self) -> Option<Sharding> {
         None
     }
 
-    /// The sharding it needs for an uncommitted operand; `None` if any will do.
+    /// The sharding required for an uncommitted operand; `None` if the primitive accepts any.
     fn in_sharding(&self, _operand: usize, _aval: &Aval) -> Option<Sharding> {
         None
     }
@@ -279,13 +287,13 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
-    /// The memory kind of its results, if it determines that.
+    /// The memory kind of the results, if the primitive determines it.
     #[doc(hidden)]
     fn memory_kind(&self) -> Option<MemoryKind> {
         None
     }
 
-    /// The layout of its result in memory, if it determines that.
+    /// The layout of the result in memory, if the primitive determines it.
     #[doc(hidden)]
     fn layout(&self) -> Option<KnownLayout> {
         None
@@ -296,7 +304,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         None
     }
 
-    /// Its results, with a state threaded through its sub-programs, which may change it.
+    /// Computes the results and threads a state through the sub-programs, which may change it.
     #[doc(hidden)]
     fn thread_state(&self, _thread: &dyn ThreadState, _args: &[Array], _state: &mut Vec<Array>) -> Result<Outputs> {
         Err(err!(
@@ -306,7 +314,7 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
         ))
     }
 
-    /// Returns `true` if it must not be dropped when no result is used, nor merged with an equal one.
+    /// Returns `true` if the operation must not be dropped when no result is used, nor merged with an equal one.
     fn has_effects(&self) -> bool {
         self.programs().iter().any(|p| grow(|| p.eqns.iter().any(|e| e.primitive.has_effects())))
     }
@@ -321,17 +329,17 @@ pub trait ThreadState {
     /// Applies an equation without sub-programs, and updates the state.
     fn apply(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
-    /// Applies an equation some of whose sub-programs concern the state, and updates the state.
+    /// Applies an equation, some of whose sub-programs concern the state, and updates the state.
     fn apply_nested(&self, eqn: &Eqn, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs>;
 
-    /// Casts the state to the types that it has everywhere: those of a loop's carry.
+    /// Casts the state to the types that it must have at every step, for example as part of a loop's carry.
     fn cast_state(&self, state: &mut Vec<Array>) -> Result<()>;
 
     /// Combines the stacked states of the devices of a `shard_map`.
     fn gather(&self, state: &mut Vec<Array>) -> Result<()>;
 }
 
-/// Eager execution of a primitive on concrete arrays; the runtime implements it for every primitive.
+/// Eager execution of a primitive on concrete arrays. The runtime implements it for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",
@@ -342,7 +350,7 @@ pub trait Run {
     fn run(self: Arc<Self>, args: &[Array]) -> Result<Outputs>;
 }
 
-/// Type-independent parts of a primitive; implemented for every primitive.
+/// The parts of a primitive that do not depend on its type. Implemented for every primitive.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "a primitive must compare and hash: its parameters are part of the key of a compiled program",

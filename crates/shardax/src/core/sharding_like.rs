@@ -24,7 +24,8 @@ pub enum ShardingLike {
     Typed(Typed),
 }
 
-/// No sharding: the compiler chooses that of the argument or result. `None`, of the type that inference cannot find.
+/// No sharding: the compiler chooses the sharding of the argument or result. Use it instead of `None` if inference
+/// cannot find the type of `None`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -36,7 +37,7 @@ pub enum ShardingLike {
 /// ```
 pub const UNSPECIFIED: Option<ShardingLike> = None;
 
-/// The sharding and layout requested for an argument or a result, where given.
+/// The requested sharding and layout of an argument or a result, each if specified.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedSharding {
     pub sharding: Option<Sharding>,
@@ -50,9 +51,9 @@ impl From<Option<Sharding>> for RequestedSharding {
 }
 
 impl ShardingLike {
-    /// Returns the sharding; `what` names the caller in errors.
+    /// Returns the sharding. `what` names the caller in errors.
     ///
-    /// Fails for a spec where no mesh is in context.
+    /// Fails for a spec if no mesh is in context.
     pub fn resolve(&self, what: &str) -> Result<Sharding> {
         let spec = match self {
             ShardingLike::Sharding(sharding) => return Ok(sharding.clone()),
@@ -79,8 +80,8 @@ impl ShardingLike {
 }
 
 impl ShardingLike {
-    /// The sharding for the type of a value of this shape, and the mesh with its devices, where the context has none;
-    /// `what` asks for it.
+    /// The sharding for the type of a value of this shape. Without a context mesh it also returns the sharding's mesh
+    /// with its devices. `what` names the caller in errors.
     pub(crate) fn typed(&self, what: &str, shape: &[usize]) -> Result<(Typed, Option<Mesh>)> {
         let context = get_abstract_mesh();
         let (mesh, spec, devices) = match self {
@@ -106,7 +107,7 @@ impl ShardingLike {
         Ok((Typed::asked(mesh, spec, shape, what)?, devices))
     }
 
-    /// As [`typed`](Self::typed), of the mesh of the context or of the operands.
+    /// Like [`typed`](Self::typed), over the mesh of the context or of the operands.
     pub(crate) fn out_sharding(&self, what: &str, shape: &[usize], args: &[&Array]) -> Result<Option<Typed>> {
         let own = || args.iter().find_map(|a| Some(a.aval_ref()?.sharding()?.mesh().clone()));
         let typed = match (self, get_abstract_mesh()) {
@@ -140,7 +141,7 @@ impl ShardingLike {
     }
 }
 
-/// `None` leaves the sharding open.
+/// `None` lets the compiler choose the sharding.
 impl IntoPrefix<Option<ShardingLike>> for Option<ShardingLike> {
     fn into_prefix(self) -> Prefix<Option<ShardingLike>> {
         Prefix::Leaf(self)

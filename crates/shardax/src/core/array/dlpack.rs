@@ -1,8 +1,8 @@
-//! DLPack: arrays handed to other libraries of this process, and taken from them, without a copy (JAX's `jax.dlpack`).
+//! DLPack: exchange of arrays with other libraries in this process, without a copy (JAX's `jax.dlpack`).
 //!
-//! A [`Tensor`] is such an array in transit: it owns a `DLManagedTensor` of DLPack's C ABI, and frees it once.
-//! [`Tensor::into_raw`] and [`Tensor::from_raw`] give and take the pointer that PyTorch, NumPy, CuPy or a C++ library know, for
-//! example in a Python capsule.
+//! A [`Tensor`] is an array in transit: it owns a `DLManagedTensor` of DLPack's C ABI, and frees it once.
+//! [`Tensor::into_raw`] returns the pointer that PyTorch, NumPy, CuPy or a C++ library expects, for example in a Python
+//! capsule; [`Tensor::from_raw`] accepts such a pointer.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -33,12 +33,13 @@ use crate::sharding::device;
 use crate::source;
 use crate::transfer_guard::{self, Direction};
 
-/// Makes an array of a tensor of another library, on the default device. The tensor's dtype is kept: integers of 8 to 64
-/// bits, floating point numbers of 16 to 64, bfloat16, the kinds of float8, complex numbers and booleans.
+/// Creates an array on the default device from another library's tensor. The tensor's dtype is kept: integers of 8 to
+/// 64 bits, floating point numbers of 16 to 64, bfloat16, the kinds of float8, complex numbers and booleans.
 ///
-/// On CPU the array uses the tensor's memory in place if that is dense, row-major and begins at a multiple of 64 bytes; then
-/// the tensor is freed with the array, and nobody may write to it before. Otherwise the elements are copied, and the tensor
-/// is freed as soon as they are. A tensor is consumed by being moved: using it twice does not compile.
+/// On CPU the array uses the tensor's memory in place if that is dense, row-major and begins at a multiple of 64 bytes.
+/// Then the tensor is freed with the array, and nobody may write to it before. Otherwise the elements are copied, and
+/// the tensor is freed as soon as the copy is complete. The tensor is moved into this function, so using it twice does
+/// not compile.
 ///
 /// Fails for a tensor on another device than the host (copy it there first), and for booleans other than 0 and 1.
 ///
@@ -84,13 +85,14 @@ fn taken(tensor: Tensor) -> Result<Array> {
     transfer::array_of_shared(Arc::new(tensor), aval, device, false)
 }
 
-/// Makes a tensor for another library of an array, whose values it waits for. On CPU the tensor is the array's memory, and
-/// keeps it: the array can be used, but neither donated nor deleted while the tensor exists. Elsewhere, and where the memory
-/// is not row-major, it is a copy on the host. Arrays never change, so the consumer must not write to it; tensors with a
-/// version say so.
+/// Creates a tensor for another library from an array, and waits for its values. On CPU the tensor shares the array's
+/// memory and keeps it alive: you can use the array while the tensor exists, but neither donate nor delete it. On other
+/// devices, and if the memory is not row-major, the tensor is a copy on the host. Arrays never change, so the consumer
+/// must not write to the tensor; versioned tensors are flagged read-only.
 ///
-/// Fails for a traced, deleted or unreduced array, one that is not whole on this process's devices, random keys
-/// (see [`random::key_data`](crate::random::key_data)) and types of less than a byte (convert them with `astype`).
+/// Fails for a traced, deleted or unreduced array, for an array that this process does not hold completely, for random
+/// keys (see [`random::key_data`](crate::random::key_data)) and for types of less than a byte (convert them with
+/// `astype`).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -123,7 +125,7 @@ fn given(array: &Array) -> Result<Tensor> {
     Tensor::from_host(Arc::new(Copied(bytes)), c.aval.dtype.element_type(), &dims).map_err(Error::from)
 }
 
-/// Returns `true` if arrays of this dtype can be given to other libraries, and taken from them.
+/// Returns `true` if arrays of this dtype can be exchanged with other libraries.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -134,7 +136,7 @@ pub fn is_supported_dtype(dtype: DType) -> bool {
     !dtype.is_key() && pjrt::dlpack::is_supported(dtype.element_type())
 }
 
-/// The copy of an array.
+/// The copied bytes of an array.
 struct Copied(Vec<u8>);
 
 impl HostBytes for Copied {

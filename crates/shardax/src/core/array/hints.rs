@@ -1,5 +1,6 @@
-//! Compile errors that say what to write: operators and methods that other languages and libraries have, and Rust or
-//! shardax does not. Nothing here can be called: each needs a trait that no type implements, whose message is the error.
+//! Compile errors that suggest what to write instead of operators and methods of other languages and libraries that
+//! Rust or shardax does not have. Nothing here can be called: each item needs a trait that no type implements, and the
+//! trait's message is the error.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
@@ -15,7 +16,8 @@ pub struct Operator;
 #[doc(hidden)]
 pub struct Compared<T>(PhantomData<T>);
 
-/// Without two types that could be compared, the compiler would say that arrays have no operator, and not why.
+/// One of two types that implement the trait of comparisons. With fewer of them, the compiler would report that arrays
+/// have no such operator, without the reason.
 #[doc(hidden)]
 pub enum Nothing {}
 
@@ -76,7 +78,7 @@ where
     }
 }
 
-/// Methods of other libraries, each with what to write instead.
+/// Defines methods of other libraries, each with the suggestion of what to write instead.
 macro_rules! methods {
     ($($name:ident $trait:ident $instead:literal;)*) => {
         $(
@@ -99,7 +101,7 @@ macro_rules! methods {
     };
 }
 
-/// As [`methods`], of methods without arguments. The lifetime defers the check of the bound to the call.
+/// Like [`methods`], for methods without arguments. The lifetime defers the check of the bound to the call.
 macro_rules! methods_without_arguments {
     ($($name:ident $trait:ident $instead:literal;)*) => {
         $(

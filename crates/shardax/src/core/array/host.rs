@@ -17,12 +17,12 @@ use crate::transfer_guard::{self, Direction};
 
 use super::{Array, Concrete, Literal};
 
-/// A host value that [`array()`] takes: a number, or nested arrays, slices or `Vec`s of numbers.
+/// A host value that [`array()`] accepts: a number, or nested arrays, slices or `Vec`s of numbers.
 pub trait IntoHostArray {
-    /// The type of the numbers inside.
+    /// The type of the numbers.
     type Element: Element;
 
-    /// Appends the elements in row-major order; returns the shape, or `None` when rows differ in length.
+    /// Appends the elements in row-major order. Returns the shape, or `None` if rows differ in length.
     fn collect(&self, out: &mut Vec<Self::Element>) -> Option<Shape>;
 }
 
@@ -106,11 +106,12 @@ impl<T: IntoHostArray + ?Sized> IntoHostArray for &T {
     }
 }
 
-/// Creates an array from host values: a number, or nested arrays, slices or `Vec`s. The dtype is that of the Rust type.
+/// Creates an array from host values: a number, or nested arrays, slices or `Vec`s. The dtype follows from the Rust
+/// type.
 ///
 /// Rust's float literals are `f64` by default, so 64 bits there may not be intended. Such an array is weakly typed,
-/// like a plain number: alone it keeps its 64 bits, and combined with float32 it becomes float32. [`array_of`] states
-/// the dtype.
+/// like a plain number: on its own it keeps its 64 bits, and combined with float32 it becomes float32. Use [`array_of`]
+/// to state the dtype.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,7 +152,7 @@ from_lists! {
     [T, const N: usize] [T; N];
 }
 
-/// A vector of the numbers.
+/// A vector of these numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -209,7 +210,7 @@ fn collected<T: IntoHostArray>(values: &T) -> Result<(Vec<T::Element>, Shape)> {
 impl Array {
     /// Creates an array of `shape` from elements in row-major order; weakly typed if they are `f64` (see [`array()`]).
     ///
-    /// Fails when the number of elements is not the product of the shape.
+    /// Fails if the number of elements is not the product of the shape.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -224,10 +225,10 @@ impl Array {
         bytes_of(elements, shape).and_then(|bytes| place(&bytes, Aval::of_host(T::DTYPE, shape))).at_caller()
     }
 
-    /// Creates an array on a device or a sharding: each device receives its shard straight from the host, and none
-    /// holds the whole. The array is committed, as by [`device_put`](crate::device_put). With devices of
-    /// several processes, every process passes the whole array, which is checked to be equal on each; for process-local
-    /// parts see [`make_array_from_process_local_data`](crate::make_array_from_process_local_data).
+    /// Creates an array on a device or a sharding. Each device receives only its shard, straight from the host. The
+    /// array is committed, as by [`device_put`](crate::device_put). If the devices belong to several processes, every
+    /// process must pass the entire array, and the call checks that it is equal on all of them; for process-local parts
+    /// see [`make_array_from_process_local_data`](crate::make_array_from_process_local_data).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -239,7 +240,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Also fails when the sharding does not divide the shape.
+    /// Also fails if the sharding does not divide the shape.
     #[track_caller]
     pub fn from_slice_on<T: Element>(elements: &[T], shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let _line = source::enter();
@@ -248,8 +249,9 @@ impl Array {
         placed.at_caller()
     }
 
-    /// Like [`from_slice`](Array::from_slice), but takes over the memory of a `Vec`: on CPU nothing is copied where it
-    /// begins at a multiple of 64 bytes; elsewhere the copy runs in the background. Complex numbers are always copied.
+    /// Like [`from_slice`](Array::from_slice), but takes over the memory of a `Vec`. On CPU nothing is copied if the
+    /// memory begins at a multiple of 64 bytes; otherwise the copy runs in the background. Complex numbers are always
+    /// copied.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -275,7 +277,7 @@ impl Array {
 
     /// Creates an array of `shape` from the bytes of its elements, row-major, in the machine's byte order.
     ///
-    /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
+    /// Fails if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -303,9 +305,9 @@ impl Array {
         put_on("from_bytes_on", bytes, Aval::new(dtype, shape), to.into()).at_caller()
     }
 
-    /// Returns an array with these values that is weakly typed, or is not (see [`weak_type`](Array::weak_type)), for
-    /// restoring saved values. Shares the memory. Has no effect on a plain number, a traced array or a
-    /// failed one.
+    /// Returns an array with these values that is weakly typed, or is not (see [`weak_type`](Array::weak_type)). You
+    /// can use it to restore saved values. It shares the memory. It has no effect on a plain number, a traced array or
+    /// a failed one.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -335,23 +337,24 @@ impl Array {
         self.bytes(false).at_caller()
     }
 
-    /// The bytes of the elements; explicitly or not is what [`transfer_guard`](crate::transfer_guard()) distinguishes.
+    /// The bytes of the elements. [`transfer_guard`](crate::transfer_guard()) distinguishes explicit from implicit
+    /// reads.
     pub(super) fn bytes(&self, is_explicit: bool) -> Result<Vec<u8>> {
         let c = self.concrete_as(is_explicit)?;
         transfer_guard::check(Direction::DeviceToHost, is_explicit, &c.aval)?;
         transfer::to_host(&c)
     }
 
-    /// The bytes of the elements at these row-major positions, without copying the others on the host.
+    /// The bytes of the elements at these row-major positions. The host does not copy the other elements.
     pub(super) fn bytes_at(&self, positions: &[usize]) -> Result<Vec<u8>> {
         let c = self.concrete_as(false)?;
         transfer_guard::check(Direction::DeviceToHost, false, &c.aval)?;
         transfer::elements_to_host(&c, positions)
     }
 
-    /// Begins to copy the values to the host, without waiting: the next read of them waits for this copy alone. With
-    /// several arrays, begin the copies of all before reading the first. Does nothing where host and device share memory,
-    /// as on CPU.
+    /// Starts copying the values to the host and returns at once. The next read waits only for this copy. If you read
+    /// several arrays, start the copies of all of them before you read the first. Does nothing if host and device share
+    /// memory, as on CPU.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -369,9 +372,9 @@ impl Array {
         self.begin_copy(false).at_caller()
     }
 
-    /// Begins the copy that [`bytes`](Self::bytes) waits for.
+    /// Starts the copy that [`bytes`](Self::bytes) waits for.
     pub(super) fn begin_copy(&self, is_explicit: bool) -> Result<()> {
-        // A plain number is on the host.
+        // A plain number is already on the host.
         if self.is_number() {
             return Ok(());
         }
@@ -383,8 +386,8 @@ impl Array {
 
     /// Returns the elements in row-major order. Waits for the values.
     ///
-    /// Fails when `T` is not the array's dtype, and for random keys, whose words are
-    /// [`random::key_data`](crate::random::key_data).
+    /// Fails if `T` is not the array's dtype, and for random keys; [`random::key_data`](crate::random::key_data)
+    /// returns their words.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -409,7 +412,7 @@ impl Array {
 
     /// Returns the only element. Waits for the value.
     ///
-    /// Fails when there is not exactly one, or when `T` is not the array's dtype.
+    /// Fails if there is not exactly one element, or if `T` is not the array's dtype.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -443,7 +446,8 @@ impl Array {
         }
     }
 
-    /// Returns the elements as `f64`, whatever the dtype; the real parts of complex numbers. Waits for the values.
+    /// Returns the elements as `f64`, whatever the dtype. Complex numbers lose their imaginary parts. Waits for the
+    /// values.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -473,7 +477,7 @@ impl Array {
 /// The size in bytes from which taking over memory is faster than copying it.
 const LARGE: usize = 4096;
 
-/// A `Vec` whose memory an array uses.
+/// A `Vec` whose memory is used by an array.
 struct Owned<T>(Vec<T>);
 
 impl<T: Element> HostBytes for Owned<T> {
@@ -482,7 +486,7 @@ impl<T: Element> HostBytes for Owned<T> {
     }
 }
 
-/// The bytes of host elements, whose number must match the shape.
+/// The bytes of host elements. Fails if their number does not match the shape.
 fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a, [u8]>> {
     if elements.len() != size(shape) {
         return Err(err!(
@@ -501,20 +505,21 @@ fn bytes_of<'a, T: Element>(elements: &'a [T], shape: &[usize]) -> Result<Cow<'a
     Ok(Cow::Owned(bytes))
 }
 
-/// Creates an array of host bytes on the default device.
+/// Creates an array on the default device from host bytes.
 pub(crate) fn place(bytes: &[u8], aval: Aval) -> Result<Array> {
     let device = device::uncommitted_device()?;
     put(bytes, aval, Sharding::Single(SingleDeviceSharding::new(device)), false)
 }
 
-/// Creates an array of host bytes on the user's sharding; checks that it is equal on all processes of its devices.
+/// Creates an array from host bytes on the user's sharding. Checks that the bytes are equal on all processes of its
+/// devices.
 fn put_on(function: &str, bytes: &[u8], aval: Aval, to: Sharding) -> Result<Array> {
     check_bytes(bytes, &aval)?;
     transfer::check_same(function, bytes, &aval, &to)?;
     put(bytes, aval, to, true)
 }
 
-/// Creates an array of host bytes on a sharding.
+/// Creates an array from host bytes on a sharding.
 fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array> {
     check_bytes(bytes, &aval)?;
     transfer_guard::check(Direction::HostToDevice, true, &aval)?;
@@ -522,14 +527,14 @@ fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array>
     transfer::array_from_host(bytes, aval, to, committed)
 }
 
-/// Fails unless `bytes` are those of an array of this type.
+/// Fails unless `bytes` can be the bytes of an array of this type.
 pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
         return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
             .help("give as many elements as the product of the shape, in the machine's byte order"));
     }
-    // The largest byte, and that from which on those of negative numbers are, whose sign fills the bits above.
+    // The largest valid byte, and the first byte that represents a negative number: its sign bit fills the bits above.
     let (highest, negative) = match aval.dtype {
         DType::Bool => (1, None),
         DType::Float0 => (0, None),

@@ -13,11 +13,11 @@ use crate::error::{AtCaller, Result};
 use crate::sharding::Device;
 use crate::sharding::device::uncommitted_device;
 
-/// The alignment that XLA's CPU backend needs to use host memory in place.
+/// The alignment that XLA's CPU backend requires to use host memory in place.
 const ALIGNMENT: usize = 64;
 
-/// Bytes read or computed on the host, which become an array without a copy where the device can use host
-/// memory ([`Array::from_host_buffer`]).
+/// Bytes read or computed on the host. [`Array::from_host_buffer`] makes them an array without a copy if the device can
+/// use host memory.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -64,10 +64,10 @@ impl HostBytes for HostBuffer {
 }
 
 impl Array {
-    /// Creates an array of `shape` from these bytes, row-major, in the machine's byte order: committed to a device, or
-    /// uncommitted on the default device. Several devices may share one buffer.
+    /// Creates an array of `shape` from these bytes, row-major, in the machine's byte order. It is committed to a
+    /// device, or uncommitted on the default device. Several devices may share one buffer.
     ///
-    /// Fails for a length other than that of the shape and the dtype, and for booleans other than 0 and 1.
+    /// Fails if the length does not match the shape and the dtype, and for booleans other than 0 and 1.
     #[track_caller]
     pub fn from_host_buffer(
         buffer: Arc<HostBuffer>,

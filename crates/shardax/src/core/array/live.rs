@@ -1,8 +1,8 @@
-//! The arrays of this process that are alive, as weak references.
+//! The live arrays of this process, as weak references.
 //!
-//! Every concrete array is entered when it is made, in the part of its thread. Nothing is done when it is dropped: a
-//! part that has doubled is swept. An entry costs some 20 ns and keeps the allocation of the array's description, not
-//! its buffers, until the sweep.
+//! Every concrete array is registered when it is created, in the part that belongs to its thread. Dropping an array
+//! does nothing here; instead, a part is swept when it has doubled. An entry costs some 20 ns. Until the sweep it keeps
+//! the allocation of the array's description, but not its buffers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::{Array, Concrete};
 
-/// The arrays made by some of the threads.
+/// The arrays created by some of the threads.
 struct Part {
     arrays: Vec<Weak<Concrete>>,
     /// The length at which dead entries are removed.
@@ -18,7 +18,8 @@ struct Part {
 }
 
 const PARTS: usize = 16;
-/// A part is swept from this length on. Small, so that the allocator reuses memory that is still in the cache.
+/// The shortest length at which a part is swept. It is small so that the allocator reuses memory that is still in the
+/// cache.
 const SHORT: usize = 64;
 
 static LIVE: [Mutex<Part>; PARTS] = [const { Mutex::new(Part { arrays: Vec::new(), limit: SHORT }) }; PARTS];
@@ -30,7 +31,8 @@ thread_local! {
 /// The index of this thread's part.
 fn own() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // A thread that ends may still make arrays, in the destructors of its other locals.
+    // A thread that ends may still create arrays in the destructors of its other thread locals, so this local may be
+    // gone.
     OWN.try_with(|own| {
         if own.get() == usize::MAX {
             own.set(NEXT.fetch_add(1, Ordering::Relaxed) % PARTS);
@@ -44,11 +46,11 @@ fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
     part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Enters a new array.
+/// Registers a new array.
 pub(super) fn enter(array: &Arc<Concrete>) {
     let mut part = lock(&LIVE[own()]);
     if part.arrays.len() >= part.limit {
-        // A dead entry frees a description without values: no destructor of a user's runs under the lock.
+        // Dropping a dead entry only frees a description without values, so no user's destructor runs under the lock.
         part.arrays.retain(|array| array.strong_count() > 0);
         part.limit = SHORT.max(2 * part.arrays.len());
         let limit = part.limit;
@@ -57,20 +59,20 @@ pub(super) fn enter(array: &Arc<Concrete>) {
     part.arrays.push(Arc::downgrade(array));
 }
 
-/// The arrays that are alive now, neither deleted nor donated.
+/// The live arrays that are neither deleted nor donated.
 pub(crate) fn all() -> Vec<Arc<Concrete>> {
-    // The references are dropped after the locks: one of them may be the last.
+    // The references are dropped after the locks are released, because one of them may be the last.
     let found: Vec<Arc<Concrete>> =
         LIVE.iter().flat_map(|part| lock(part).arrays.iter().filter_map(Weak::upgrade).collect::<Vec<_>>()).collect();
     found.into_iter().filter(|array| array.check_alive().is_ok()).collect()
 }
 
-/// The arrays of this process that are alive: those that a variable, a model, a captured value of a compiled function
-/// or a cache holds. Deleted and donated arrays are not among them, nor plain numbers and traced values. For finding
-/// what keeps memory in use; [`profiler::device_memory_profile`](crate::profiler::device_memory_profile) groups the
-/// same arrays by the line that made them.
+/// Returns the live arrays of this process: arrays that are held by a variable, a model, a compiled function or a
+/// cache. Deleted and donated arrays, plain numbers and traced values are not included. You can use it to find what
+/// keeps memory in use; [`profiler::device_memory_profile`](crate::profiler::device_memory_profile) groups the same
+/// arrays by the line that created them.
 ///
-/// The arrays that are returned stay alive with the result. Other threads may make and drop arrays meanwhile.
+/// The result keeps the returned arrays alive. Other threads may create and drop arrays at the same time.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -98,7 +100,7 @@ mod tests {
         for i in 0..1000 {
             drop(array([i]));
         }
-        // Other tests may share the part, if there are many threads.
+        // Other tests may share the part if there are many threads.
         let part = lock(&LIVE[own()]);
         assert!(part.arrays.len() <= part.limit && part.arrays.len() < 900, "{}", part.arrays.len());
         drop(part);

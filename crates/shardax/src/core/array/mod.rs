@@ -39,8 +39,8 @@ pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 
 /// A multi-dimensional array of one dtype.
 ///
-/// Cloning costs a reference count. Operations never panic: an invalid one returns an array that carries
-/// the error, which the enclosing call, or reading the array, returns.
+/// Cloning only increments a reference count. Operations never panic: an invalid one returns an array that carries the
+/// error. The enclosing call returns that error, and so does reading the array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -60,7 +60,7 @@ pub(crate) enum Repr {
     /// A plain number: a scalar that has not been sent to a device.
     Literal(Literal),
     Traced(Arc<Tracer>),
-    /// An operation failed; the type is a guess, for code that reads shapes.
+    /// A failed operation. The type is a guess, so that code can still read a shape.
     Error(Arc<(Error, Aval)>),
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct Tracer {
     pub trace: u64,
     pub var: Var,
     pub aval: Aval,
-    /// The sharding asked for, of a tracer that stands for its type alone.
+    /// The requested sharding of a tracer that is only a type.
     pub sharding: Option<Arc<Sharding>>,
 }
 
@@ -101,17 +101,17 @@ pub(crate) struct Tracer {
 pub(crate) struct Concrete {
     pub aval: Aval,
     pub sharding: Sharding,
-    /// `true` if it must stay on its devices.
+    /// `true` if the array must stay on its devices.
     pub committed: bool,
     pub buffers: Buffers,
-    /// The user's line that made it, if that is known.
+    /// The user's line that created the array, if it is known.
     pub made_at: Option<Line>,
-    /// The operation that deleted it or took its memory.
+    /// The operation that deleted the array or took its memory.
     taken: OnceLock<String>,
 }
 
 impl Concrete {
-    /// An array of this type, whose sharding follows from where it lies.
+    /// An array of this type. The sharding in its type is derived from `sharding`.
     pub fn new(aval: Aval, sharding: Sharding, committed: bool, buffers: Buffers) -> Self {
         let aval = aval.lying(&sharding);
         Concrete::of_type(aval, sharding, committed, buffers)
@@ -122,17 +122,17 @@ impl Concrete {
         Concrete { aval, sharding, committed, buffers, made_at: source::line(), taken: OnceLock::new() }
     }
 
-    /// Records which operation took the memory.
+    /// Records the operation that took the memory.
     pub fn mark_taken(&self, by: &str) {
         let _ = self.taken.set(by.to_owned());
     }
 
-    /// Returns `true` if it was deleted or donated by name; another array may still share its memory.
+    /// Returns `true` if the array was deleted or donated. Another array may still share its memory.
     pub fn is_taken(&self) -> bool {
         self.taken.get().is_some()
     }
 
-    /// Frees the memory of a donated array that no other array shares.
+    /// Frees the buffers of a donated array, except buffers that another array shares.
     pub fn free_own_memory(&self) -> Result<()> {
         let own = |buffer: &&Arc<pjrt::Buffer>| Arc::strong_count(buffer) == 1;
         Ok(self.buffers.iter().filter(own).try_for_each(|buffer| buffer.delete())?)
@@ -151,7 +151,7 @@ impl Concrete {
             .help("use the result of that call instead, or do not donate the argument"))
     }
 
-    /// Fails if the buffers do not hold the array's values: it was deleted or donated, or is unreduced.
+    /// Fails if the buffers do not hold the array's values, because the array was deleted, donated or is unreduced.
     pub fn check_values(&self) -> Result<()> {
         self.check_alive()?;
         if self.sharding.unreduced().is_none() {
@@ -178,7 +178,7 @@ impl Array {
         Array(Repr::Literal(Literal { value, dtype, weak }))
     }
 
-    /// Creates an array that carries an error in place of values.
+    /// Creates an array that carries an error instead of values.
     pub(crate) fn failed(error: Error, aval: Aval) -> Self {
         Array(Repr::Error(Arc::new((error, aval))))
     }
@@ -190,8 +190,8 @@ impl Array {
         result.unwrap_or_else(|e| super::program::trace::fail(e.at(location), like.aval()))
     }
 
-    /// Creates an array that carries `error` with the caller's line, and has the type of `like`: for functions to
-    /// return instead of panicking on invalid arguments.
+    /// Creates an array that carries `error` with the caller's line, and has the type of `like`. Functions can return
+    /// it instead of panicking on invalid arguments.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -210,7 +210,7 @@ impl Array {
         Array::from_result(Err(error), like)
     }
 
-    /// The error it carries, if an operation that it depends on failed.
+    /// The error that the array carries, if an operation that it depends on failed.
     pub fn error(&self) -> Option<&Error> {
         match &self.0 {
             Repr::Error(e) => {
@@ -221,7 +221,7 @@ impl Array {
         }
     }
 
-    /// Fails if an operation that it depends on failed, if it was deleted, or if its trace is over.
+    /// Fails if an operation that the array depends on failed, if the array was deleted, or if its trace has ended.
     #[track_caller]
     pub fn check(&self) -> Result<()> {
         check_usable(self).at_caller()
@@ -235,7 +235,7 @@ impl Array {
         }
     }
 
-    /// Its type: shape, dtype, weak type, and the manual axes it varies over.
+    /// The type of the array: shape, dtype, weak type, and the manual axes it varies over.
     pub fn aval(&self) -> Aval {
         match &self.0 {
             Repr::Concrete(c) => c.aval.clone(),
@@ -272,7 +272,7 @@ impl Array {
         }
     }
 
-    /// Returns `true` if it is weakly typed, as a plain number is: it takes the dtype of other operands.
+    /// Returns `true` if the array is weakly typed, like a plain number: it adopts the dtype of other operands.
     pub fn weak_type(&self) -> bool {
         match &self.0 {
             Repr::Literal(l) => l.weak,
@@ -300,12 +300,12 @@ impl Array {
         self.aval().to_string()
     }
 
-    /// Returns `true` if it is a value of a function being traced.
+    /// Returns `true` if the array is a value of a function being traced.
     pub fn is_traced(&self) -> bool {
         matches!(&self.0, Repr::Traced(t) if !t.is_only_type())
     }
 
-    /// Returns `true` if it is a plain number.
+    /// Returns `true` if the array is a plain number.
     pub(crate) fn is_number(&self) -> bool {
         matches!(self.0, Repr::Literal(_))
     }
@@ -322,7 +322,7 @@ impl Array {
         self.concrete_as(false)
     }
 
-    /// Like [`concrete`](Self::concrete), of a plain number that the user asks to move.
+    /// Like [`concrete`](Self::concrete), but the transfer of a plain number counts as requested by the user.
     pub(crate) fn concrete_explicitly(&self) -> Result<Arc<Concrete>> {
         self.concrete_as(true)
     }

@@ -15,12 +15,12 @@ const LINE_WIDTH: usize = 75;
 /// The maximum number of digits after the decimal point.
 const MAX_DECIMALS: usize = 8;
 
-/// The format that a program requested for numbers: `{:.4}`, `{:e}`.
+/// The format that a format string requests for numbers: `{:.4}`, `{:e}`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NumberFormat {
-    /// The digits after the point.
+    /// The number of digits after the decimal point.
     precision: Option<usize>,
-    /// With an exponent.
+    /// The exponent, if one is requested.
     exponent: Option<Exponent>,
 }
 
@@ -35,12 +35,12 @@ impl NumberFormat {
         NumberFormat { precision: f.precision(), exponent }
     }
 
-    /// The text of one number, as Rust formats it; `None` if the program asked for nothing.
+    /// The text of one number, as Rust formats it; `None` if no format is requested.
     fn float(self, v: f64, dtype: DType) -> Option<String> {
         if !v.is_finite() && (self.precision.is_some() || self.exponent.is_some()) {
             return Some(special(v));
         }
-        // The shortest text of a narrow type is that of float32.
+        // The shortest text of a narrow type is the shortest text of its float32 value.
         let narrow = dtype != DType::F64;
         Some(match (self.exponent, self.precision) {
             (None, None) => return None,
@@ -65,7 +65,7 @@ impl NumberFormat {
     }
 }
 
-/// Writes the values, and pads a scalar to the width that the program asked for.
+/// Writes the values, and pads a scalar to the requested width.
 fn write_values(array: &Array, f: &mut fmt::Formatter<'_>, exponent: Option<Exponent>) -> fmt::Result {
     let text = match values(array, NumberFormat::of(f, exponent)) {
         Ok(text) | Err(text) => text,
@@ -77,7 +77,7 @@ fn write_values(array: &Array, f: &mut fmt::Formatter<'_>, exponent: Option<Expo
     let left = match f.align() {
         Some(fmt::Alignment::Left) => 0,
         Some(fmt::Alignment::Center) => missing / 2,
-        // Numbers are at the right by default.
+        // Numbers are right-aligned by default.
         _ => missing,
     };
     let fill = |n: usize| f.fill().to_string().repeat(n);
@@ -85,8 +85,8 @@ fn write_values(array: &Array, f: &mut fmt::Formatter<'_>, exponent: Option<Expo
     write!(f, "{before}{text}{after}")
 }
 
-/// The values, as NumPy prints them; of random keys the type and the words. Waits for them. An array without values
-/// prints its type or its error. A precision sets the digits of each number, and a width the width of a scalar:
+/// Prints the values as NumPy does, and random keys as their type and words. Waits for the values. An array without
+/// values prints its type or its error. A precision sets the digits of each number, and a width the width of a scalar:
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -101,14 +101,14 @@ impl fmt::Display for Array {
     }
 }
 
-/// The values with exponents: `{:e}`, `{:.3e}`.
+/// Prints the values with exponents: `{:e}`, `{:.3e}`.
 impl fmt::LowerExp for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_values(self, f, Some(Exponent::Lower))
     }
 }
 
-/// The values with exponents: `{:E}`, `{:.3E}`.
+/// Prints the values with exponents: `{:E}`, `{:.3E}`.
 impl fmt::UpperExp for Array {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_values(self, f, Some(Exponent::Upper))
@@ -132,7 +132,7 @@ impl fmt::Debug for Array {
 fn values(array: &Array, format: NumberFormat) -> Result<String, String> {
     match &array.0 {
         Repr::Traced(t) => return Err(traced(t)),
-        // Printing does not count as reading: the program goes on as if it had a result.
+        // Printing does not count as reading, so the program continues as if the array had a value.
         Repr::Error(e) => return Err(format!("<{}>", e.0)),
         _ => {}
     }
@@ -147,8 +147,8 @@ fn values(array: &Array, format: NumberFormat) -> Result<String, String> {
     Ok(format_shown(&scalars, shape, dtype, format))
 }
 
-/// The text of a traced array: its type, and its value where the function runs eagerly, per shard
-/// inside a `shard_map`.
+/// The text of a traced array: its type, and also its value if the function runs eagerly, per shard inside a
+/// `shard_map`.
 fn traced(t: &Tracer) -> String {
     let mut text = format!("Traced<{}>", t.aval.short());
     if let Ok(Some(blocks)) = concretize::per_device(t) {
@@ -161,7 +161,7 @@ fn traced(t: &Tracer) -> String {
     text
 }
 
-/// The text of elements given as bytes.
+/// The text of elements, read from their bytes.
 pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     let width = dtype.byte_size();
     let shown = shown_elements(shape, dtype);
@@ -169,13 +169,13 @@ pub(crate) fn of_bytes(bytes: &[u8], dtype: DType, shape: &[usize]) -> String {
     format_shown(&scalars, shape, dtype, NumberFormat::default())
 }
 
-/// The words of a key, of which the first is the low half of its element; those of `rbg` are there twice.
+/// The words of a key. The first word is the low half of the element. A key of `rbg` repeats both words.
 fn key_words(key: Scalar, dtype: DType) -> Vec<Scalar> {
     let key = key.to_i128() as u64;
     [key as u32, (key >> 32) as u32].map(Element::to_scalar).repeat(if dtype == DType::KeyRbg { 2 } else { 1 })
 }
 
-/// The numbers that are printed for one element: those of a key are its words.
+/// The count of printed numbers per element. A key is printed as its words.
 fn numbers_per_element(dtype: DType) -> usize {
     if dtype.is_key() { key_words(Scalar::Int(0), dtype).len() } else { 1 }
 }
@@ -185,14 +185,14 @@ fn is_summarized(shape: &[usize], dtype: DType) -> bool {
     size(shape).saturating_mul(numbers_per_element(dtype)) > THRESHOLD
 }
 
-/// The row-major positions of the elements that are printed. Their number does not grow with that of all elements.
+/// The row-major positions of the printed elements. Their number is bounded, however large the array is.
 fn shown_elements(shape: &[usize], dtype: DType) -> Vec<usize> {
     let mut shown = Vec::new();
     visit(shape, is_summarized(shape, dtype), &mut |position| shown.push(position));
     shown
 }
 
-/// The text of an array of which `scalars` are the [`shown_elements`].
+/// The text of an array. `scalars` are its [`shown_elements`].
 fn format_shown(scalars: &[Scalar], shape: &[usize], dtype: DType, format: NumberFormat) -> String {
     let summarize = is_summarized(shape, dtype);
     if dtype.is_key() {
@@ -272,7 +272,7 @@ fn write_axis(out: &mut String, shape: &[usize], summarize: bool, depth: usize, 
     out.push(']');
 }
 
-/// The elements' texts, of one width.
+/// The texts of the elements, all of one width.
 fn format_elements(scalars: &[Scalar], dtype: DType, scalar: bool, format: NumberFormat) -> Vec<String> {
     let floats = |values: Vec<f64>, dtype: DType| {
         let texts: Option<Vec<String>> = values.iter().map(|v| format.float(*v, dtype)).collect();
@@ -353,7 +353,8 @@ fn special(v: f64) -> String {
     .to_owned()
 }
 
-/// Floats with as many decimals as the longest needs to read back, at most 8; scientific when they span too far.
+/// Formats floats with as many decimals as the longest one needs to read back, at most 8. If their magnitudes differ
+/// too much, the format is scientific.
 fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
     let finite: Vec<f64> = values.iter().copied().filter(|v| v.is_finite() && *v != 0.0).map(f64::abs).collect();
     let max = finite.iter().copied().fold(0.0, f64::max);
@@ -376,7 +377,7 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
             .collect();
         let digits = parts.iter().flatten().map(|(mantissa, _)| decimals(mantissa)).max().unwrap_or(0);
         let write = |(v, part): (&f64, Option<(String, i32)>)| match part {
-            // Padded with zeros, as NumPy does only in this case.
+            // The mantissa is padded with zeros, as NumPy does only in this case.
             Some((mantissa, e)) if v.is_finite() => {
                 let point = if mantissa.contains('.') { "" } else { "." };
                 let zeros = "0".repeat(digits - decimals(&mantissa));
@@ -396,7 +397,7 @@ fn format_floats(values: &[f64], dtype: DType) -> Vec<String> {
             }
             let short = shortest(v);
             let text = if decimals(&short) > digits { format!("{v:.digits$}") } else { short };
-            // NumPy drops trailing zeros and keeps the column of the point.
+            // NumPy drops trailing zeros but keeps the decimal points aligned.
             let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
             let kept = rest.trim_end_matches('0');
             format!("{whole}.{kept}{}", " ".repeat(digits - kept.len()))

@@ -16,7 +16,7 @@ use crate::sharding::{Format, Index, Layout, LayoutOptions, Sharding, SingleDevi
 pub struct Shard {
     /// The device that holds it.
     pub device: Device,
-    /// The part of the whole array: a range for each dimension.
+    /// The part of the entire array: a range for each dimension.
     pub index: Index,
     /// The index of this replica, counted from 0.
     pub replica_id: usize,
@@ -29,7 +29,7 @@ pub struct Shard {
 pub struct GlobalShard {
     /// The device that holds it.
     pub device: Device,
-    /// The part of the whole array: a range for each dimension.
+    /// The part of the entire array: a range for each dimension.
     pub index: Index,
     /// The index of this replica, counted from 0 over all processes.
     pub replica_id: usize,
@@ -58,14 +58,13 @@ impl Concrete {
 impl Array {
     /// The sharding of the array.
     ///
-    /// Fails for a traced array, whose sharding is decided when it is compiled.
+    /// Fails for a traced array, because its sharding is decided during compilation.
     #[track_caller]
     pub fn sharding(&self) -> Result<Sharding> {
         Ok(self.concrete().at_caller()?.sharding.in_layout(None))
     }
 
-    /// The sharding, and the [`Layout`] of the elements in memory, which is `None` where the
-    /// platform does not report it.
+    /// The sharding, and the [`Layout`] of the elements in memory, which is `None` if the platform does not report it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -76,28 +75,28 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails for a traced array, whose sharding is decided when it is compiled.
+    /// Fails for a traced array, because its sharding is decided during compilation.
     #[track_caller]
     pub fn format(&self) -> Result<Format> {
         let c = self.concrete().at_caller()?;
         Ok(Format::new(LayoutOptions::from(c.layout().at_caller()?), c.sharding.in_layout(None)))
     }
 
-    /// The devices that hold a shard, those of other processes included, in the order of the sharding.
+    /// The devices that hold a shard, including devices of other processes, in the order of the sharding.
     ///
-    /// Fails for an array that was deleted, and for a traced one.
+    /// Fails for a deleted or traced array.
     #[track_caller]
     pub fn devices(&self) -> Result<Vec<Device>> {
         Ok(self.concrete().at_caller()?.sharding.devices().to_vec())
     }
 
-    /// Returns `true` if it stays on its devices when combined with arrays on others: it was put there, or computed
-    /// from arrays that were. Uncommitted arrays move where they are needed.
+    /// Returns `true` if the array stays on its devices when you combine it with arrays on others, because you put it
+    /// there or computed it from such arrays. Uncommitted arrays move to the devices where they are needed.
     pub fn committed(&self) -> bool {
         matches!(&self.0, Repr::Concrete(c) if c.committed)
     }
 
-    /// Returns `true` if every device has the whole array.
+    /// Returns `true` if every device has the entire array.
     pub fn is_fully_replicated(&self) -> bool {
         match &self.0 {
             Repr::Concrete(c) => c.sharding.is_fully_replicated(),
@@ -116,8 +115,7 @@ impl Array {
 
     /// The shards on this process's devices, in the order of the sharding's devices.
     ///
-    /// A shard is an array of its own, which shares the memory of this one. Fails for an array that was deleted, and
-    /// for a traced one.
+    /// Each shard is a separate array that shares this array's memory. Fails for a deleted or traced array.
     #[track_caller]
     pub fn addressable_shards(&self) -> Result<Vec<Shard>> {
         let here = |s: GlobalShard| {
@@ -127,8 +125,8 @@ impl Array {
         Ok(self.global_shards()?.into_iter().filter_map(here).collect())
     }
 
-    /// The shards on all devices; those of other processes have no data. In one process these are
-    /// the [`addressable_shards`](Array::addressable_shards).
+    /// The shards on all devices. Shards of other processes have no data. With one process these are the
+    /// [`addressable_shards`](Array::addressable_shards).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -161,7 +159,7 @@ impl Array {
 
     /// The data of the shard on the `i`th of this process's devices: `addressable_shards()?[i].data`.
     ///
-    /// Fails when there are fewer shards.
+    /// Fails if there are fewer shards.
     #[track_caller]
     pub fn addressable_data(&self, i: usize) -> Result<Array> {
         let mut shards = self.addressable_shards()?;
@@ -180,7 +178,7 @@ impl Array {
         all().at_caller()
     }
 
-    /// Waits until the values are computed. Errors of the computation surface here.
+    /// Waits until the values are computed. Fails if the computation failed.
     #[track_caller]
     pub fn block_until_ready(&self) -> Result<()> {
         match &self.0 {
@@ -192,9 +190,9 @@ impl Array {
         }
     }
 
-    /// Frees the memory immediately; later use of the array is an error. Deleting twice has no effect.
+    /// Frees the memory immediately. Using the array later is an error; deleting it twice has no effect.
     ///
-    /// Fails while a function is traced, for an array whose values the traced program will compute.
+    /// Fails for a traced array, because only the traced program computes its values.
     #[track_caller]
     pub fn delete(&self) -> Result<()> {
         if let Repr::Traced(traced) = &self.0 {
@@ -215,15 +213,15 @@ impl Array {
         Ok(())
     }
 
-    /// Returns `true` if it was deleted or donated.
+    /// Returns `true` if the array was deleted or donated.
     pub fn is_deleted(&self) -> bool {
         matches!(&self.0, Repr::Concrete(c) if c.check_alive().is_err())
     }
 }
 
-/// A tree, a reference to one, or a tuple of references; `Kind` tells them apart.
+/// A tree, a reference to one, or a tuple of references. `Kind` distinguishes them.
 pub trait TreeOrRef<Kind> {
-    /// Its leaves and structure.
+    /// The leaves and the structure.
     fn flat(&self) -> Flat;
 }
 
@@ -272,7 +270,7 @@ lent_tuples! {
     (A 0, B 1, C 2, D 3) 4;
 }
 
-/// Waits until every array of a tree, or of a reference to one, has its values; returns what it was given.
+/// Waits until every array of a tree, or of a reference to one, has its values. Returns its argument.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -288,8 +286,8 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
     Ok(tree)
 }
 
-/// Copies every array of a tree, whole, to the default device. All copies to the host begin before any of them is waited
-/// for.
+/// Copies every array of a tree to the default device, which then holds the entire array. It starts all copies to the
+/// host before it waits for the first.
 #[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);
@@ -301,10 +299,10 @@ pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     flat.build().at_caller()
 }
 
-/// Prints the placement of an array, as [`visualize_sharding`](crate::visualize_sharding) draws it: in colour
-/// where standard output is a terminal and the environment variable `NO_COLOR` is not set.
+/// Prints the placement of an array, as [`visualize_sharding`](crate::visualize_sharding) draws it. The output is
+/// coloured if standard output is a terminal and the environment variable `NO_COLOR` is not set.
 ///
-/// Also fails for a deleted array, and for a traced one, which has no placement yet.
+/// Also fails for a deleted array, and for a traced array, which has no placement yet.
 #[track_caller]
 pub fn visualize_array_sharding(array: &Array) -> Result<()> {
     array.sharding().and_then(|sharding| visualize::print(array.shape(), &sharding)).at_caller()

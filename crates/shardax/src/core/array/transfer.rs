@@ -16,13 +16,13 @@ use crate::sharding::memory::MemoryKind;
 use crate::sharding::{Device, Index, Sharding, SingleDeviceSharding};
 use crate::timeline;
 
-/// The positions in the sharding of an array's buffers: those on this process's devices.
+/// The positions of this process's devices in the sharding. There is one buffer for each.
 fn parts(sharding: &Sharding) -> impl Iterator<Item = usize> + '_ {
     let devices = sharding.devices().iter().enumerate();
     devices.filter(|(_, device)| device.is_addressable()).map(|(i, _)| i)
 }
 
-/// Returns `true` if this process has all of its values.
+/// Returns `true` if this process holds all values of the array.
 pub(crate) fn is_here(array: &Concrete) -> bool {
     let sharding = &array.sharding;
     if sharding.is_fully_addressable() {
@@ -36,7 +36,7 @@ pub(crate) fn is_here(array: &Concrete) -> bool {
     (0..sharding.devices().len()).all(|i| own.contains(&at(i)))
 }
 
-/// The buffers of a host array laid out by `sharding`, on this process's devices.
+/// The buffers on this process's devices for a host array that is split by `sharding`.
 pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) -> Result<Buffers> {
     let _span = timeline::span(|| format!("{aval} from the host").into());
     sharding.check_attached()?;
@@ -44,7 +44,7 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     let dims: SmallVec<[i64; 4]> = shard_shape.iter().map(|&d| d as i64).collect();
     let whole = shard_shape == aval.shape;
-    // Of addends the first has the values, and the others are zeros.
+    // Of several addends, the first receives the values and the others are zeros.
     let zeros = vec![0; if sharding.unreduced().is_some() { size(&shard_shape) * aval.dtype.byte_size() } else { 0 }];
     let put = |bytes: &[u8], device: &Device| -> Result<pjrt::Buffer> {
         let ty = aval.dtype.element_type();
@@ -69,7 +69,8 @@ pub(crate) fn buffers_from_host(bytes: &[u8], aval: &Aval, sharding: &Sharding) 
         .collect()
 }
 
-/// Gives the buffers of an array without elements the shapes of its shards. XLA returns it unsplit.
+/// Replaces the buffers of an array without elements by buffers of the shards' shapes, because XLA returns them
+/// unsplit.
 pub(crate) fn split_empty(buffers: &mut Buffers, aval: &Aval, sharding: &Sharding) -> Result<()> {
     let shard_shape = sharding.shard_shape(&aval.shape)?;
     if buffers.iter().all(|buffer| buffer.dims().iter().map(|d| *d as usize).eq(shard_shape.iter().copied())) {
@@ -79,7 +80,7 @@ pub(crate) fn split_empty(buffers: &mut Buffers, aval: &Aval, sharding: &Shardin
     Ok(())
 }
 
-/// Fails, on all processes, if a host value for devices of several of them is not equal on each.
+/// Fails on all processes if a host value for devices of several processes is not equal on each of them.
 pub(crate) fn check_same(function: &str, bytes: &[u8], aval: &Aval, want: &Sharding) -> Result<()> {
     let Some(processes) = processes().filter(|_| !want.is_fully_addressable()) else { return Ok(()) };
     let ranks = processes.of(want.devices());
@@ -95,13 +96,13 @@ pub(crate) fn check_same(function: &str, bytes: &[u8], aval: &Aval, want: &Shard
     })
 }
 
-/// An array made of host bytes in row-major order.
+/// An array of host bytes in row-major order.
 pub(crate) fn array_from_host(bytes: &[u8], aval: Aval, sharding: Sharding, committed: bool) -> Result<Array> {
     let buffers = buffers_from_host(bytes, &aval, &sharding)?;
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
-/// An array on this device that uses the memory of host data in place where the device can.
+/// An array on this device. It uses the memory of the host data in place if the device can.
 pub(crate) fn array_of_shared(
     data: Arc<dyn pjrt::HostBytes>,
     aval: Aval,
@@ -116,7 +117,7 @@ pub(crate) fn array_of_shared(
     Ok(Array::from_concrete(Concrete::new(aval, sharding, committed, buffers)))
 }
 
-/// The buffers that hold an array between them, with their places: of replicas the first.
+/// The buffers that together hold the array, with their indices. Of several replicas it returns the first.
 fn without_replicas(array: &Concrete) -> SmallVec<[(Index, &Arc<pjrt::Buffer>); 1]> {
     let mut found = SmallVec::<[(Index, &Arc<pjrt::Buffer>); 1]>::new();
     let mut seen = HashSet::new();
@@ -132,7 +133,7 @@ fn without_replicas(array: &Concrete) -> SmallVec<[(Index, &Arc<pjrt::Buffer>); 
     found
 }
 
-/// Begins the copies that [`to_host`] waits for.
+/// Starts the copies that [`to_host`] waits for.
 pub(crate) fn begin_to_host(array: &Concrete) -> Result<()> {
     without_replicas(array).iter().try_for_each(|(_, buffer)| Ok(buffer.copy_to_host_async()?))
 }
@@ -153,7 +154,7 @@ fn check_readable(array: &Concrete) -> Result<()> {
     Ok(())
 }
 
-/// The whole array's bytes in row-major order.
+/// The bytes of the entire array in row-major order.
 pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     check_readable(array)?;
     let mut out = vec![0u8; size(&array.aval.shape) * array.aval.dtype.byte_size()];
@@ -161,7 +162,7 @@ pub(crate) fn to_host(array: &Concrete) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Writes the whole array's bytes in row-major order to `out`, which has their number.
+/// Writes the bytes of the entire array in row-major order to `out`, which must have the right length.
 pub(crate) fn to_host_into(array: &Concrete, out: &mut [u8]) -> Result<()> {
     let _span = timeline::span(|| format!("{} to the host", array.aval).into());
     check_readable(array)?;
@@ -179,7 +180,7 @@ pub(crate) fn to_host_into(array: &Concrete, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of the elements at these row-major positions. Where host and device share memory, nothing else is copied.
+/// The bytes of the elements at these row-major positions. If host and device share memory, nothing else is copied.
 pub(crate) fn elements_to_host(array: &Concrete, positions: &[usize]) -> Result<Vec<u8>> {
     check_readable(array)?;
     let element = array.aval.dtype.byte_size();
@@ -205,8 +206,8 @@ pub(crate) fn elements_to_host(array: &Concrete, positions: &[usize]) -> Result<
     Ok(out)
 }
 
-/// The row-major position, in the shard that `index` selects, of an element of the whole array. `None` if the shard
-/// does not have it.
+/// The row-major position of an element of the entire array within the shard that `index` selects. `None` if the shard
+/// does not contain the element.
 fn position_in_shard(position: usize, shape: &[usize], index: &Index) -> Option<usize> {
     let (mut rest, mut stride, mut place) = (position, 1, 0);
     for (&dim, range) in shape.iter().zip(index).rev() {
@@ -229,13 +230,13 @@ fn read(buffer: &pjrt::Buffer, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// For each device of `sharding`, the number of the buffer with its shard. `None` if the shards must be made on the host:
-/// no device has one as wanted, or it belongs to a client that failed.
+/// For each device of `sharding`, the number of the buffer with its shard. `None` if the shards must be assembled on
+/// the host, because no device has the required shard or its client failed.
 fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usize; 8]>>> {
     let shape = &array.aval.shape;
     let of = |sharding: &Sharding, i: usize| (sharding.index_at(i, shape), sharding.addend_at(i));
     let have: Vec<(Index, usize)> = (0..array.buffers.len()).map(|i| of(&array.sharding, i)).collect();
-    // Every addend goes somewhere.
+    // Every addend must be kept, so both shardings need the same number of them.
     let addends = |sharding: &Sharding| (0..sharding.devices().len()).map(|i| sharding.addend_at(i)).max();
     if addends(&array.sharding) != addends(sharding) {
         return Ok(None);
@@ -264,18 +265,18 @@ fn sources(array: &Concrete, sharding: &Sharding) -> Result<Option<SmallVec<[usi
     Ok(Some(sources))
 }
 
-/// Begins the copies to the host that [`reshard`] waits for, if it needs any.
+/// Starts the copies to the host that [`reshard`] waits for, if it needs any.
 pub(crate) fn begin_reshard(array: &Concrete, sharding: &Sharding) -> Result<()> {
     let shape = &array.aval.shape;
     let is_there = array.sharding.is_equivalent_to(sharding, shape.len());
-    // An error is that of `reshard`.
+    // [`reshard`] reports the error.
     if is_there || array.check_alive().is_err() || sharding.shard_shape(shape).is_err() {
         return Ok(());
     }
     if sources(array, sharding)?.is_none() { begin_to_host(array) } else { Ok(()) }
 }
 
-/// The buffers of `array` laid out by `sharding`; those that are already in place are shared.
+/// The buffers of `array` split by `sharding`. Buffers that are already in place are shared.
 pub(crate) fn reshard(array: &Concrete, sharding: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     if array.sharding.is_equivalent_to(sharding, array.aval.rank()) {
@@ -309,14 +310,14 @@ pub(crate) fn copy(buffer: &pjrt::Buffer, kind: Option<MemoryKind>) -> Result<Ar
     }))
 }
 
-/// The part of a row-major array that `index` selects.
+/// Extracts the part of a row-major array that `index` selects.
 pub(crate) fn extract(bytes: &[u8], shape: &[usize], index: &Index, element: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index.iter().map(|r| r.len()).product::<usize>() * element);
     runs(shape, index, element, |start, len| out.extend_from_slice(&bytes[start..start + len]));
     out
 }
 
-/// Writes `part` into the place of a row-major array that `index` selects.
+/// Writes `part` to the position in a row-major array that `index` selects.
 fn insert(part: &[u8], out: &mut [u8], shape: &[usize], index: &Index, element: usize) {
     let mut at = 0;
     runs(shape, index, element, |start, len| {
@@ -330,7 +331,7 @@ fn runs(shape: &[usize], index: &Index, element: usize, mut visit: impl FnMut(us
     if index.iter().any(|r| r.is_empty()) {
         return;
     }
-    // Trailing dimensions that are taken whole belong to one run with the last that is not.
+    // Trailing dimensions that are selected completely form one run with the last dimension that is not.
     let mut inner = shape.len();
     let mut run = element;
     while inner > 0 && index[inner - 1].len() == shape[inner - 1] {

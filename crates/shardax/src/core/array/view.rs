@@ -1,4 +1,4 @@
-//! Arrays read in place, and futures that await them.
+//! Views of arrays without a copy, and futures that await arrays.
 
 use std::fmt;
 use std::ops::Deref;
@@ -43,7 +43,7 @@ impl<T: Element> fmt::Debug for HostView<'_, T> {
     }
 }
 
-/// Keeps an array from being donated or deleted; see [`Array::retain`].
+/// Prevents an array from being donated or deleted; see [`Array::retain`].
 #[derive(Debug)]
 pub struct Retained {
     array: Array,
@@ -53,7 +53,7 @@ pub struct Retained {
 impl Retained {
     /// Appends the bytes of the elements, row-major, in the machine's byte order. Waits for the values.
     ///
-    /// Fails if the computation failed, and if this process has only some of the shards.
+    /// Fails if the computation failed, or if this process has only some of the shards.
     #[track_caller]
     pub fn copy_to(&self, out: &mut Vec<u8>) -> Result<()> {
         let location = std::panic::Location::caller();
@@ -63,11 +63,11 @@ impl Retained {
 }
 
 impl Array {
-    /// Reads the elements in row-major order. An array in host memory, on one device or replicated, is read in place,
-    /// without a copy. Others, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the
+    /// Reads the elements in row-major order. An array in host memory that is on one device or replicated is read in
+    /// place. Other arrays, booleans and complex numbers are copied, as by [`to_vec`](Array::to_vec). Waits for the
     /// values.
     ///
-    /// While the view exists the array can be used, but neither donated nor deleted.
+    /// While the view exists you can use the array, but neither donate nor delete it.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -78,7 +78,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Fails when `T` is not the array's dtype.
+    /// Fails if `T` is not the array's dtype.
     #[track_caller]
     pub fn view<T: Element>(&self) -> Result<HostView<'_, T>> {
         if let Some(c) = self.concrete_ref().filter(|c| c.aval.dtype == T::DTYPE && c.sharding.is_fully_replicated()) {
@@ -93,8 +93,8 @@ impl Array {
         Ok(HostView(Elements::Copied(self.to_vec()?)))
     }
 
-    /// Calls `f` with the bytes of the elements, row-major, in the machine's byte order. An array in host memory, on
-    /// one device or replicated, is read in place; others are copied. Waits for the values.
+    /// Calls `f` with the bytes of the elements, row-major, in the machine's byte order. An array in host memory that
+    /// is on one device or replicated is read in place; others are copied. Waits for the values.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -113,8 +113,9 @@ impl Array {
         Ok(f(&self.to_bytes()?))
     }
 
-    /// Keeps the values unchanged for work on another thread, such as writing them to a disk: while the returned
-    /// guard exists the array can be used, but operations that donate or delete it wait. Does not wait for the values.
+    /// Keeps the values unchanged for work on another thread, for example while it writes them to a disk. While the
+    /// returned guard exists you can use the array, but operations that donate or delete it wait. Does not wait for the
+    /// values.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -132,8 +133,8 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// A thread that holds a guard and donates the array itself gets an error after ten seconds in which no other guard
-    /// was dropped and none was copied from.
+    /// If the thread that holds the guard donates the array itself, the donation fails after ten seconds in which no
+    /// other guard was dropped or copied from.
     ///
     /// Fails for an array without values: deleted, donated, traced, unreduced, or one that carries an error.
     #[track_caller]
@@ -145,7 +146,8 @@ impl Array {
         Ok(Retained { array: self.clone(), _holds: holds })
     }
 
-    /// Returns a future that is ready when the values are computed, or their computation has failed. No thread blocks.
+    /// Returns a future that is ready when the values are computed or their computation has failed. It blocks no
+    /// thread.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -198,7 +200,7 @@ impl Future for Ready {
     }
 }
 
-/// Awaits the array, and resolves to it once it is computed.
+/// Awaits the array, and resolves to it when it is computed.
 impl IntoFuture for Array {
     type Output = Result<Array>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Array>> + Send>>;

@@ -52,7 +52,7 @@ pub(crate) fn constant_text(value: Scalar, dtype: DType) -> String {
     match dtype.category() {
         Category::Bool => (!value.is_zero()).to_string(),
         Category::Signed | Category::Unsigned | Category::Key => {
-            // Wraps as a conversion does: prints the value of the element.
+            // Integers wrap as in a conversion, so this prints the value of the converted element.
             let mut bytes = Vec::new();
             value.write(dtype, &mut bytes);
             Scalar::read(dtype, &bytes).to_i128().to_string()
@@ -66,7 +66,7 @@ pub(crate) fn constant_text(value: Scalar, dtype: DType) -> String {
 
 fn float_text(v: f64, dtype: DType) -> String {
     if let Some(format) = Format::of(dtype) {
-        // MLIR makes powers of two without 0 of no other text.
+        // MLIR accepts no other text for powers of two without 0.
         let code = format.encode(v);
         let rounded = format.decode(code);
         return match rounded.is_finite() && dtype != DType::F8E8M0Fnu {
@@ -84,7 +84,7 @@ fn float_text(v: f64, dtype: DType) -> String {
     if !rounded.is_finite() {
         return bits;
     }
-    // The shortest digits that read back.
+    // The shortest digits that read back as this value.
     decimal_text(if dtype == DType::F32 { format!("{:e}", v as f32) } else { format!("{rounded:e}") })
 }
 

@@ -14,8 +14,9 @@ impl Lowering {
     }
 
     fn expand_boxed(&mut self, args: &[Value], f: Body<'_>) -> Result<Vec<Value>> {
-        // The parts are left to the compiler: the result is constrained to what its type says. Only addends keep their types,
-        // since the compiler would sum them, and then take the sum for one of the addends on each device.
+        // The compiler chooses how the intermediate values are sharded, and the result is constrained to the sharding
+        // in its type. Only addends keep their types, because the compiler would otherwise sum them, and then use the
+        // sum as the addend of each device.
         let mesh = args.iter().find_map(|v| self.typed(*v).filter(|typed| !typed.unreduced().is_empty()));
         let mesh = mesh.map(|typed| typed.mesh().clone());
         let typed = |v: Value| mesh.as_ref().and_then(|_| self.typed(v));
@@ -24,7 +25,7 @@ impl Lowering {
         if !traced.captures.is_empty() {
             return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
         }
-        // The operations inside have no source line of their own.
+        // The operations of an expansion share the source line of the primitive.
         let before = self.locations.share_location(true);
         let outs = self.program(&traced.program.simplified(), args);
         self.locations.share_location(before);

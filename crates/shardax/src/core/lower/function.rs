@@ -1,4 +1,4 @@
-//! Functions next to `main`: programs that several equations call, written once.
+//! Functions next to `main`: programs that several equations call and that are written once.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    /// No functions yet, for the module of this program.
+    /// Creates an empty set of functions for the module of this program.
     pub fn of(program: &Program) -> Self {
         let (mut called, mut repeated) = (HashSet::new(), HashSet::new());
         program.for_each_distinct_eqn(&mut |eqn| {
@@ -53,11 +53,12 @@ impl Functions {
 }
 
 impl Lowering {
-    /// Calls a program that several equations of the module call, as a function of its own. `None` if the program is to
-    /// be written in place: other equations do not call it, or its text depends on the caller.
+    /// Calls a program that several equations of the module call, as a separate function. Returns `None` if the program
+    /// must be written in place, because no other equation calls it or because its text depends on the caller.
     ///
-    /// XLA inlines the calls before it optimizes, so that the compiled code is that of a program written in place. In
-    /// modules for several devices programs are written in place, since a function has one sharding for all its calls.
+    /// XLA inlines the calls before it optimizes, so that the compiled code is the same as for a program written in
+    /// place. In modules for several devices programs are written in place, because a function has one sharding for all
+    /// its calls.
     pub(crate) fn call_function(
         &mut self,
         name: &str,

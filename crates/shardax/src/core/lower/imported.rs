@@ -1,4 +1,4 @@
-//! Imported text of another lowered program, as functions beside `main`.
+//! Imported text of another lowered program, as functions next to `main`.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use crate::core::program::Aval;
 use crate::error::{Result, err};
 use crate::sharding::Mesh;
 
-/// A StableHLO module with one operation per line and without locations: the output of
-/// [`Module::text`](super::module::Module::text), or of MLIR's own printer.
+/// A StableHLO module with one operation per line and without locations, as printed by
+/// [`Module::text`](super::module::Module::text) or by MLIR's printer.
 pub(crate) struct Imported<'a> {
     /// A unique key.
     pub key: &'a str,
     pub text: &'a str,
-    /// Its meshes, in textual order.
+    /// The meshes of the module, in textual order.
     pub meshes: &'a [Mesh],
 }
 
 impl Lowering {
-    /// Calls the `main` of an imported module, whose text is added once, however often it is called.
+    /// Calls the `main` of an imported module. Its text is added once, however often it is called.
     pub(crate) fn call_imported(&mut self, of: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let at = match self.functions.find(of.key) {
             Some(at) => at,
@@ -33,12 +33,12 @@ impl Lowering {
         Ok(self.op_with("func.call", args, &format!("callee = @{}", named(at, "main")), Vec::new(), outs))
     }
 
-    /// The functions of the module of this number: with this module's names of meshes and its own channels.
+    /// The functions of imported module `number`, with this module's names of meshes and with new channels.
     fn renamed(&mut self, of: &Imported, number: usize) -> Result<String> {
         let (mut names, mut meshes) = (BTreeMap::new(), of.meshes.iter());
         for line in of.text.lines().filter(|line| line.starts_with("  sdy.mesh @")) {
             let symbol = line.split_once('@').map_or("", |(_, rest)| symbol(rest));
-            // Several of the same axes are one.
+            // Meshes with the same axes have one name.
             let mesh = meshes
                 .next()
                 .or(of.meshes.last())
@@ -51,13 +51,14 @@ impl Lowering {
     }
 }
 
-/// The functions of a module without meshes, for another module that is none of a program: their names begin so there.
+/// The functions of a module without meshes, for insertion into a module that does not come from a program. Their names
+/// begin with `prefix`.
 pub(crate) fn private_functions(text: &str, prefix: &str) -> Result<String> {
     functions(text, prefix, BTreeMap::new())
 }
 
-/// The functions of a module: under names that begin so, with these names of meshes, and without the attributes of `main`'s
-/// arguments, which only the first of a program may have.
+/// The functions of a module. Their names begin with `prefix`, meshes are renamed by `names`, and the attributes of
+/// `main`'s arguments are removed, because only the outermost `main` of a program may have them.
 fn functions<'a>(text: &'a str, prefix: &str, mut names: BTreeMap<&'a str, String>) -> Result<String> {
     let mut kept = Vec::new();
     let lines = text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("  sdy.mesh @"));
@@ -95,8 +96,8 @@ fn digits(text: &str) -> &str {
     &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
 }
 
-/// Replaces each match of `pattern` and the text after it: `with` returns the replacement and the number of bytes
-/// replaced.
+/// Replaces each match of `pattern` and some text after it. `with` returns the replacement and the number of bytes to
+/// replace after the match.
 fn replaced(text: &str, pattern: &str, mut with: impl FnMut(&str) -> Option<(String, usize)>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

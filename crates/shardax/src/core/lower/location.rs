@@ -1,7 +1,8 @@
-//! Source locations of operations: MLIR's locations, which become the metadata of the compiled program and of profiles.
+//! Source locations of operations. These are MLIR's locations, which become the metadata of the compiled program and of
+//! profiles.
 //!
-//! While the text is being written, the line of each operation ends in the number of its location, `loc(#loc7)`; the
-//! locations themselves follow the module.
+//! While the text is being written, the line of each operation ends with the number of its location, `loc(#loc7)`. The
+//! locations follow the module.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use crate::source::Line;
 
 #[derive(Default)]
 pub(super) struct Locations {
-    /// The current names.
+    /// The current name parts.
     parts: Vec<Part>,
     current: usize,
     /// The text of each location, by number.
@@ -31,7 +32,7 @@ pub(super) struct Outer {
 }
 
 impl Locations {
-    /// Locations of a program of this name; none are written unless `on`.
+    /// Locations of a program of this name. None are written unless `on`.
     pub fn of(name: &str, on: bool) -> Self {
         if !on {
             return Locations::default();
@@ -50,7 +51,7 @@ impl Locations {
         })
     }
 
-    /// Makes the following operations belong to this equation.
+    /// Attributes the following operations to this equation.
     pub fn enter(&mut self, eqn: &Eqn) -> Outer {
         let around = Outer { depth: self.parts.len(), current: self.current };
         if self.on && !self.shared {
@@ -114,7 +115,7 @@ impl Locations {
 const MARK: &str = " loc(#loc";
 const DEFINITION: &str = "#loc";
 
-/// The start of the line of the function with named inputs.
+/// The beginning of the line of the function with named inputs.
 pub(super) const MAIN: &str = "  func.func public @main(";
 
 /// Removes the locations of a function's inputs from its line.
@@ -141,7 +142,8 @@ pub(crate) fn without_locations(text: &str) -> String {
     plain
 }
 
-/// The user's line of the operation on this line of a text with locations, or of the next one with a location.
+/// The user's line of the operation on this line of a text with locations. If the line has no location, it uses the
+/// next line that has one.
 pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Line> {
     let number = text.lines().skip(line).find_map(|line| Some(line.rsplit_once(MARK)?.1.trim_end_matches(')')))?;
     let begin = format!("{DEFINITION}{number} = ");
@@ -156,7 +158,7 @@ pub(crate) fn source_on(text: &str, line: usize, program: &Program) -> Option<Li
     found
 }
 
-/// An MLIR string: other than plain characters are written as byte escapes.
+/// An MLIR string. Characters that are not plain are written as byte escapes.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

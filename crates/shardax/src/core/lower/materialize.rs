@@ -1,4 +1,5 @@
-//! Materialized values: computed once, where the compiler would fuse them into each loop that uses them.
+//! Materialized values: values that are computed once, although the compiler would fuse them into each loop that uses
+//! them.
 
 use std::fmt::Write as _;
 
@@ -6,8 +7,8 @@ use super::attr::write_type;
 use super::{Lowering, Value};
 
 impl Lowering {
-    /// Materializes `v` in memory: XLA fuses nothing across the call of a function that must not be inlined. (It
-    /// drops an `optimization_barrier` before it fuses.)
+    /// Materializes `v` in memory, because XLA fuses nothing across the call of a function that must not be inlined.
+    /// (An `optimization_barrier` is not enough: XLA drops it before it fuses.)
     pub(crate) fn materialize(&mut self, v: Value) -> Value {
         let aval = self.aval(v);
         let mut key = String::from("keep ");

@@ -1,6 +1,6 @@
 //! Lowering: writing a program as StableHLO text with `sdy` shardings.
 //!
-//! Operations are written in MLIR's generic form, which is uniform.
+//! Operations are written in MLIR's generic form, which is the same for all of them.
 
 mod attr;
 mod expand;
@@ -45,7 +45,7 @@ struct ValueInfo {
     shape: Shape,
     /// The sharding in the type of a variable of the program.
     typed: Option<Arc<Typed>>,
-    /// The value that it is a conversion of.
+    /// The value that was converted to this one.
     converted_from: Option<Value>,
 }
 
@@ -62,7 +62,7 @@ pub struct Lowering {
     /// The axes of each mesh.
     meshes: Vec<Vec<(AxisName, usize)>>,
     next_channel: u32,
-    /// The mesh with manual axes around the text being written.
+    /// The enclosing mesh with manual axes.
     pub(crate) manual_mesh: Option<Mesh>,
     pub(crate) manual_axes: Vec<AxisName>,
     /// The target platform.
@@ -71,7 +71,7 @@ pub struct Lowering {
     pub(crate) many_devices: bool,
     /// `true` if the text is to be exported.
     pub(crate) portable: bool,
-    /// `true` if values of the program are in memory other than the devices' own.
+    /// `true` if some values of the program are in memory other than the devices' default memory.
     pub(crate) other_memory: bool,
     /// The mesh that the compiler partitions values over, if arguments or results name one.
     pub(crate) auto_mesh: Option<Mesh>,
@@ -79,7 +79,7 @@ pub struct Lowering {
     locations: Locations,
     /// The functions next to `main`.
     functions: function::Functions,
-    /// The indices of the platform: branches for others are not written.
+    /// The indices of the platform. Conditional branches for other platforms are not written.
     platform_indices: Vec<(Value, usize)>,
 }
 
@@ -89,7 +89,7 @@ impl Lowering {
         Lowering { indent: 2, locations: Locations::of(name, locations), platform, ..Lowering::default() }
     }
 
-    /// Returns `true` if the text being written runs on one device as it is: nothing is left for the compiler to
+    /// Returns `true` if the text being written runs on one device without changes, so that the compiler has nothing to
     /// partition.
     pub(crate) fn is_local(&self) -> bool {
         let manual = |mesh: &Mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name));
@@ -101,17 +101,17 @@ impl Lowering {
         self.platform_indices.push((value, index));
     }
 
-    /// The value as an index of the platform, if it is one.
+    /// The index of the platform, if the value is known to be one.
     pub(crate) fn platform_index(&self, value: Value) -> Option<usize> {
         self.platform_indices.iter().find(|(known, _)| *known == value).map(|(_, index)| *index)
     }
 
-    /// States that a value is another one, converted.
+    /// States that `value` is the result of converting `from`.
     pub(crate) fn set_converted_from(&mut self, value: Value, from: Value) {
         self.values[value.0 as usize].converted_from = Some(from);
     }
 
-    /// The value that this one is a conversion of.
+    /// The value that was converted to this one.
     pub(crate) fn converted_from(&self, value: Value) -> Option<Value> {
         self.values[value.0 as usize].converted_from
     }
@@ -131,7 +131,7 @@ impl Lowering {
         Aval::new(self.dtype(v), self.shape(v).clone())
     }
 
-    /// Defines a value of this type: the result of the next operation, or a block's argument.
+    /// Defines a value of this type: a result of the next operation, or a block argument.
     fn define(&mut self, name: u32, result: Option<u32>, aval: &Aval) -> Value {
         self.values.push(ValueInfo {
             name,
@@ -172,7 +172,7 @@ impl Lowering {
         self.next_channel
     }
 
-    /// A sharding of a value of this rank as an attribute: `sdy.sharding_constraint` takes it as `sharding = …`.
+    /// The sharding of a value of this rank as an attribute, for example `sharding = …` of `sdy.sharding_constraint`.
     pub fn sharding(&mut self, sharding: &NamedSharding, rank: usize) -> String {
         let mesh = self.mesh_name(sharding.mesh());
         sharding.sdy(&mesh, rank)
@@ -184,7 +184,7 @@ impl Lowering {
     }
 
     fn mesh_of(&mut self, axes: &[(AxisName, usize)]) -> String {
-        // The text tells meshes apart by their axes. All of a program are over the same devices.
+        // The text distinguishes meshes by their axes, because all meshes of a program use the same devices.
         let at = self.meshes.iter().position(|known| known == axes).unwrap_or_else(|| {
             self.meshes.push(axes.to_vec());
             self.meshes.len() - 1
@@ -192,7 +192,7 @@ impl Lowering {
         if at == 0 { "mesh".into() } else { format!("mesh_{at}") }
     }
 
-    /// Writes an operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the inside of its
+    /// Writes an operation with one result: `cx.op("stablehlo.add", &[x, y], "", &out)`. `attrs` is the content of its
     /// attribute dictionary, as in MLIR's generic form.
     pub fn op(&mut self, name: &str, args: &[Value], attrs: &str, out: &Aval) -> Value {
         self.op_with(name, args, attrs, Vec::new(), std::slice::from_ref(out))[0]
@@ -260,8 +260,7 @@ impl Lowering {
         }
     }
 
-    /// Writes a region with one block, whose arguments have these types; `body` returns the values that the block
-    /// returns.
+    /// Writes a region with one block, whose arguments have these types. `body` returns the results of the block.
     pub fn region(
         &mut self,
         args: &[Aval],
@@ -270,7 +269,7 @@ impl Lowering {
         self.region_returning("stablehlo.return", args, body)
     }
 
-    /// Like [`region`](Self::region), for a dialect with its own terminator.
+    /// Like [`region`](Self::region), for a dialect with another terminator.
     pub fn region_returning(
         &mut self,
         terminator: &str,
@@ -309,8 +308,8 @@ impl Lowering {
         self.op("stablehlo.constant", &[], &attrs, aval)
     }
 
-    /// Returns `true` if moves between memories are written. If all values are in the devices' own memory there are
-    /// none, and neither are there on platforms whose programs only know one memory.
+    /// Returns `true` if moves between memories are written. None are written if all values are in the devices' default
+    /// memory, or if programs of the platform know only one memory.
     pub(crate) fn moves_memory(&self) -> bool {
         self.other_memory && self.platform.has_memories()
     }
@@ -325,20 +324,21 @@ impl Lowering {
         self.op("stablehlo.custom_call", &[v], &attrs, &aval)
     }
 
-    /// The mesh that the compiler splits values over where text is being written.
+    /// The mesh over which the compiler partitions values at this position of the text.
     fn split_mesh(&self) -> Option<&Mesh> {
         self.manual_mesh.as_ref().or(self.auto_mesh.as_ref()).filter(|_| !self.is_local())
     }
 
-    /// The number of devices that the compiler splits values over where text is being written.
+    /// The number of devices over which the compiler partitions values at this position of the text.
     pub(crate) fn split_size(&self) -> usize {
         self.split_mesh().map_or(1, Mesh::size)
     }
 
-    /// True if the compiler may split a dimension of this size into unequal parts, the last ones padded.
+    /// Returns `true` if the compiler may split a dimension of this size into unequal parts and pad the last ones.
     pub(crate) fn may_pad(&self, size: usize) -> bool {
         let Some(mesh) = self.split_mesh() else { return false };
-        // The products of the mesh's axes. A dimension goes over more parts than it has elements only where it has one.
+        // The products of the mesh's axes. A dimension is split into more parts than it has elements only if it has one
+        // element.
         let mut parts = BTreeSet::from([1]);
         for (_, axis) in mesh.axes() {
             let more: Vec<usize> = parts.iter().map(|n| n * axis).filter(|n| *n <= size).collect();
@@ -347,7 +347,7 @@ impl Lowering {
         (size == 1 && mesh.size() > 1) || parts.iter().any(|n| !size.is_multiple_of(*n))
     }
 
-    /// Replicates those of `dims` that the partitioner would otherwise pad, because it would use the padding as elements of
+    /// Replicates those of `dims` that the partitioner would otherwise pad. It would use the padding as elements of
     /// windows.
     pub(crate) fn without_padding(&mut self, v: Value, dims: impl IntoIterator<Item = usize>) -> Value {
         if !self.has_quirk("padding-in-windows") {
@@ -362,7 +362,7 @@ impl Lowering {
         self.values[v.0 as usize].typed.clone()
     }
 
-    /// `v`, which lies as its type says.
+    /// Constrains `v` to the sharding of its type.
     pub(crate) fn constrain(&mut self, v: Value, typed: &Typed) -> Value {
         if self.is_local() {
             return v;
@@ -375,8 +375,8 @@ impl Lowering {
         value
     }
 
-    /// The arguments of a loop's block. Addends are constrained to be like the operands that they stand for: without that the
-    /// compiler sums them where the loop begins.
+    /// Prepares the arguments of a loop's block. Addends are constrained to be like the corresponding operands, because
+    /// the compiler would otherwise sum them at the beginning of the loop.
     pub(crate) fn with_addends_of(&mut self, operands: &[Value], block: &[Value]) -> Vec<Value> {
         let typed = |cx: &Self, v: Value| cx.typed(v).filter(|typed| !typed.unreduced().is_empty());
         let pairs = operands.iter().zip(block);
@@ -394,7 +394,8 @@ impl Lowering {
         self.op("sdy.sharding_constraint", &[v], &format!("sharding = {sharding}"), &aval)
     }
 
-    /// Prevents the users of `v` from deciding how the operation that computes it is partitioned: only its operands do.
+    /// Prevents the users of `v` from deciding how the operation that computes it is partitioned, so that only its
+    /// operands decide.
     pub(crate) fn split_as_operands(&mut self, v: Value) -> Value {
         if self.split_mesh().is_none_or(|mesh| mesh.axes().iter().filter(|(_, size)| *size > 1).count() < 2) {
             return v;
@@ -415,7 +416,7 @@ impl Lowering {
         self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)
     }
 
-    /// Runs `f`, which writes operations with this part added to their names.
+    /// Runs `f` with this part added to the names of the operations that it writes.
     pub(crate) fn named<R>(&mut self, part: Option<Part>, f: impl FnOnce(&mut Self) -> R) -> R {
         let depth = self.locations.push(part);
         let result = f(self);
@@ -423,8 +424,8 @@ impl Lowering {
         result
     }
 
-    /// Runs `f`, which writes what the compiler makes a function of; it prefixes the names inside with those of the
-    /// call.
+    /// Runs `f`, which writes operations that the compiler moves into a function. The compiler prefixes their names
+    /// with the names of the call.
     pub(crate) fn named_in_function<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let outer = self.locations.replace(Vec::new());
         let result = f(self);
@@ -436,7 +437,7 @@ impl Lowering {
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
         for (var, arg) in program.inputs.iter().zip(args) {
-            // An expansion knows no shardings; the value keeps what is known of it.
+            // An expansion has no types with shardings, so the value keeps its known sharding.
             if let Some(typed) = &program.aval_of(*var).sharding {
                 self.values[arg.0 as usize].typed = Some(typed.clone());
             }

@@ -31,13 +31,13 @@ pub(crate) struct Module<'a> {
     pub portable: bool,
 }
 
-/// The memory kinds of arguments and results. All are empty in a program whose values are all in the memory
-/// of its devices.
+/// The memory kinds of arguments and results. All lists are empty if all values of the program are in the devices'
+/// default memory.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub inputs: Vec<MemoryKind>,
     pub outputs: Vec<MemoryKind>,
-    /// The kinds that the user asked for, to which results are moved.
+    /// The memory kinds that the user requested for results. Results are moved there.
     pub asked: Vec<Option<MemoryKind>>,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct Layouts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Donation {
     None,
-    /// This output reuses it.
+    /// The output at this position reuses it.
     To(usize),
-    /// The compiler finds the output that reuses it, once it has chosen the outputs' shardings.
+    /// The compiler finds an output that reuses it after it has chosen the outputs' shardings.
     ToAny,
 }
 

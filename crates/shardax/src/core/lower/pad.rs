@@ -7,7 +7,7 @@ use crate::shape::Shape;
 /// The padding of a dimension: low, high (negative to cut), interior.
 pub(crate) type Padding = (i64, i64, i64);
 
-/// The size of a padded dimension of `n` elements, for paddings that fit.
+/// The size of a dimension of `n` elements after padding. The padding must fit.
 fn padded(n: usize, (low, high, interior): Padding) -> usize {
     let n = n as i64;
     (n + low + high + interior * (n - 1).max(0)).max(0) as usize
@@ -19,7 +19,8 @@ impl Lowering {
         if config.iter().all(|c| *c == (0, 0, 0)) {
             return x;
         }
-        // The partitioner aborts the process for interior padding with a negative edge, so the edge is cut afterwards.
+        // The partitioner aborts the process for interior padding with a negative edge, so the edge is cut by a
+        // separate slice.
         let is_possible = !self.has_quirk("interior-padding-with-cut-edges");
         let apart = |&(low, high, interior): &Padding| !is_possible && interior > 0 && (low < 0 || high < 0);
         if config.iter().any(apart) {

@@ -1,4 +1,4 @@
-//! Target platforms. Text that works around a defect of one platform's plugin is written for that platform alone.
+//! Target platforms. Text that works around a defect of a platform's plugin is only written for that platform.
 
 use crate::error::{Error, err};
 
@@ -34,7 +34,7 @@ impl Platform {
         matches!(self, Platform::Gpu | Platform::Tpu)
     }
 
-    /// The name in messages.
+    /// The name of the platform in messages.
     pub fn text(self) -> &'static str {
         match self {
             Platform::Cpu => "CPU",
@@ -44,7 +44,7 @@ impl Platform {
         }
     }
 
-    /// The error for an unsupported operation of the platform; `way_round` is the advice.
+    /// The error for an operation that the platform does not support. `way_round` is the advice.
     pub fn lacks(self, operation: &str, way_round: &str) -> Error {
         err!(NotImplemented, "{operation} is not implemented on {}", self.text()).help(way_round)
     }

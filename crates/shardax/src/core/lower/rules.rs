@@ -1,4 +1,4 @@
-//! The rules of platforms, which the layer `backend` implements.
+//! The interface for platform-dependent rules. The layer `backend` implements it.
 
 use super::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -7,16 +7,19 @@ use crate::error::Result;
 
 /// The parts of lowering that depend on the platform. The layer `backend` implements them.
 pub(crate) trait PlatformRules {
-    /// Writes an operation by the platform's rule for its primitive, or by [`Primitive::lower`] if there is none.
+    /// Writes an operation by the platform's rule for its primitive, or by [`Primitive::lower`] if the platform has
+    /// none.
     fn operation(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>>;
 
-    /// Returns `true` if the platform's plugin has a defect that programs are written around: `backend::quirks` lists them.
+    /// Returns `true` if the platform's plugin has this defect, so that programs must avoid it. `backend::quirks` lists
+    /// the defects.
     fn plugin_has(&self, quirk: &str) -> bool;
 
-    /// Fails for a text that the platform's compiler would abort the process for.
+    /// Fails for a text on which the platform's compiler would abort the process.
     fn check_text(&self, text: &str, num_partitions: usize) -> Result<()>;
 
-    /// Marks the values of a program to [materialize](Lowering::materialize), by variable; may be shorter.
+    /// Marks the values of a program to [materialize](Lowering::materialize), by variable. The list may be shorter than
+    /// the number of variables.
     fn values_to_materialize(&self, program: &Program) -> Vec<bool>;
 }
 
@@ -26,7 +29,7 @@ impl Lowering {
         PlatformRules::plugin_has(self, quirk)
     }
 
-    /// Writes an operation of this primitive, for rules that are written with other primitives.
+    /// Writes an operation of this primitive. Rules of other primitives can call it.
     pub(crate) fn apply(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         PlatformRules::operation(self, primitive, args, outs)
     }

@@ -1,5 +1,5 @@
-//! Reading values while a function is traced for eager execution: outside of `jit`, `grad` and `shard_map` trace
-//! functions whose arguments are concrete, so traced values can be evaluated eagerly.
+//! Reads values while a function is traced for eager execution. Outside of `jit`, `grad` and `shard_map` trace
+//! functions with concrete arguments, so you can evaluate traced values eagerly.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::error::Result;
 
 /// The value of a traced array; `None` if the arguments of its function are abstract.
 ///
-/// Fails for a value that differs from device to device.
+/// Fails for a value that differs between devices.
 pub(crate) fn value(tracer: &Tracer) -> Result<Option<Arc<Concrete>>> {
     let Some((traced, known)) = so_far(tracer) else { return Ok(None) };
     known.value(traced)?.map(|array| array.concrete()).transpose()
 }
 
-/// The local shards of a value inside an eager `shard_map`: for each its coordinates and the array.
+/// The local shards of a value inside an eager `shard_map`, as pairs of coordinates and array.
 pub(crate) fn per_device(tracer: &Tracer) -> Result<Option<Vec<(String, Array)>>> {
     so_far(tracer).map_or(Ok(None), |(traced, known)| known.per_device(traced))
 }

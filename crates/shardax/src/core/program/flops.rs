@@ -7,10 +7,9 @@ use super::{Aval, Eqn, Program};
 use crate::scope::{Part, RECOMPUTED};
 use crate::stack::grow;
 
-/// The floating-point operations of one call of a program, on all devices together; see [`Program::flops`].
+/// The floating-point operations of one call of a program, summed over all devices; see [`Program::flops`].
 ///
-/// A multiplication and an addition are two. Counts are `f64`, which is
-/// exact up to 2⁵³.
+/// A multiplication and an addition count as two. Counts are `f64`, which is exact up to 2⁵³.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Flops {
@@ -18,19 +17,20 @@ pub struct Flops {
     pub matmuls: f64,
     /// The part of `matmuls` that [`checkpoint`](crate::checkpoint) recomputes.
     pub recomputed: f64,
-    /// All other operations: elementwise, of reductions and windows; one per element, whatever the function.
+    /// All other operations: elementwise operations, reductions and windows. Each counts one per element, whatever the
+    /// function.
     pub elementwise: f64,
     /// The number of `while` loops whose body is counted once, because the number of steps is only known at run time.
     pub unbounded_loops: usize,
 }
 
 impl Flops {
-    /// Counts matmuls alone.
+    /// Counts only matmuls.
     pub fn of_matmuls(matmuls: f64) -> Flops {
         Flops { matmuls, ..Flops::default() }
     }
 
-    /// Counts one for each element of these types that is a floating-point or complex number.
+    /// Counts one operation for each element of these types that is a floating-point or complex number.
     pub fn of_elements<'a>(types: impl IntoIterator<Item = &'a Aval>) -> Flops {
         let one = |aval: &Aval| if aval.dtype.is_inexact() { aval.size() as f64 } else { 0.0 };
         Flops { elementwise: types.into_iter().map(one).sum(), ..Flops::default() }
@@ -41,7 +41,7 @@ impl Flops {
         self.matmuls + self.elementwise
     }
 
-    /// The matmuls without recomputed ones: the operations that the model needs.
+    /// The matmuls without recomputed ones, which are the operations that the model requires.
     pub fn model(&self) -> f64 {
         self.matmuls - self.recomputed
     }
@@ -95,8 +95,8 @@ impl fmt::Display for Flops {
 }
 
 impl Program {
-    /// The number of floating-point operations of one call, on all devices together: the body of a `scan` counts once
-    /// per step, of the branches of a `cond` the largest, the body of a `shard_map` once per device.
+    /// The number of floating-point operations of one call, summed over all devices. The body of a `scan` counts once
+    /// per step, the body of a `shard_map` once per device, and a `cond` counts as its largest branch.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -23,34 +23,35 @@ use crate::shape::{AxisSet, Shape, size};
 use crate::sharding::{AbstractMesh, DimSpec, NamedSharding, Sharding, Typed};
 use crate::stack::grow;
 
-/// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes it varies over.
+/// The type of a value: dtype, shape, whether it is weakly typed, and the manual axes over which it varies.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Aval {
     /// The type of its elements.
     pub dtype: DType,
     /// The dimensions.
     pub shape: Shape,
-    /// `true` if it is weakly typed, as plain numbers and 64-bit host data are: it takes the dtype of other operands.
+    /// `true` if the value is weakly typed, like plain numbers and 64-bit host data: it adopts the dtype of other
+    /// operands.
     pub weak: bool,
-    /// The manual mesh axes over which the value may differ from device to device.
+    /// The manual mesh axes over which the value may differ between devices.
     pub vma: AxisSet,
     /// The sharding over mesh axes of type `Explicit`; `None` if there are no such axes.
     pub(crate) sharding: Option<Arc<Typed>>,
 }
 
 impl Aval {
-    /// The type of an array of this dtype and shape, strong, equal on all devices.
+    /// The type of an array of this dtype and shape that is strongly typed and equal on all devices.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { dtype, shape: shape.into(), weak: false, vma: AxisSet::default(), sharding: None }
     }
 
-    /// The type of host data of this element type in Rust. 64-bit floats are weakly typed, because Rust's literals have
-    /// that type.
+    /// The type of host data whose elements have this dtype. 64-bit floats are weakly typed, because Rust's literals
+    /// have that type.
     pub(crate) fn of_host(dtype: DType, shape: impl Into<Shape>) -> Self {
         Aval { weak: dtype.is_wide(), ..Aval::new(dtype, shape) }
     }
 
-    /// A single value of this dtype.
+    /// The type of a scalar of this dtype.
     pub fn scalar(dtype: DType) -> Self {
         Aval::new(dtype, Shape::new())
     }
@@ -65,9 +66,9 @@ impl Aval {
         size(&self.shape)
     }
 
-    /// The size of its elements in bytes. Fails if it cannot be addressed.
+    /// The size of all elements in bytes. Fails if the size cannot be addressed.
     pub fn byte_size(&self) -> Result<usize> {
-        // A dimension of 0 does not hide others that are out of range: strides are products of them.
+        // A dimension of 0 must not hide other dimensions that are out of range, because strides are products of them.
         let all: Shape = self.shape.iter().map(|&d| d.max(1)).collect();
         if size(&all).saturating_mul(self.dtype.byte_size()) > isize::MAX as usize {
             return Err(err!(Value, "an array {self} is too large: its size in bytes does not fit 63 bits")
@@ -111,7 +112,7 @@ impl Aval {
         Aval { shape, sharding, ..self.clone() }
     }
 
-    /// The type with one more dimension at `at`, of this size and split so.
+    /// The type with one more dimension at `at`, of this size and split as in `entry`.
     pub(crate) fn with_dim(&self, at: usize, size: usize, entry: DimSpec) -> Self {
         let mut shape = self.shape.clone();
         shape.insert(at, size);
@@ -133,7 +134,7 @@ impl Aval {
         Aval { sharding: sharding.map(Arc::new), ..self.clone() }
     }
 
-    /// The type of a cotangent of a value of this one.
+    /// The type of a cotangent of a value of this type.
     pub(crate) fn cotangent(&self) -> Self {
         match self.sharding().filter(|typed| typed.is_partial()) {
             Some(typed) => self.with_sharding(Some(typed.cotangent())),
@@ -141,8 +142,8 @@ impl Aval {
         }
     }
 
-    /// The type of a plain number after arithmetic (a sum, a tangent): strongly typed, as in
-    /// JAX. 64-bit host data stay weakly typed.
+    /// The type after arithmetic such as a sum or a tangent. Plain numbers become strongly typed, as in JAX; 64-bit
+    /// host data stay weakly typed.
     pub fn strip_weak_type(mut self) -> Self {
         self.weak &= self.dtype.is_wide();
         self
@@ -188,11 +189,11 @@ pub struct Eqn {
     pub source: &'static Location<'static>,
     /// The named scopes.
     pub(crate) scope: Scope,
-    /// The context mesh that it was asked for in, where it is not that of the whole program.
+    /// The context mesh of the equation, if it differs from the context mesh of the entire program.
     pub(crate) mesh: Option<AbstractMesh>,
 }
 
-/// A traced function: inputs, equations in order, outputs. Closed: it refers to nothing outside itself.
+/// A traced function: inputs, equations in order, and outputs. It is closed, so it refers to nothing outside of itself.
 #[derive(Clone, Default)]
 pub struct Program {
     pub(crate) avals: Vec<Aval>,
@@ -228,8 +229,8 @@ impl Program {
         }
     }
 
-    /// The sharding that each uncommitted input is placed with: that of the first equation that needs one. `None` for
-    /// replicated.
+    /// The sharding with which each uncommitted input is placed. The first equation that requires a sharding determines
+    /// it. `None` means replicated.
     pub(crate) fn in_shardings(&self) -> Vec<Option<Sharding>> {
         let mut is_input = vec![false; self.avals.len()];
         self.inputs.iter().for_each(|input| is_input[input.index()] = true);
@@ -273,7 +274,7 @@ impl Program {
         self.outputs.iter().map(of_output).collect()
     }
 
-    /// Calls `visit` with every equation, those of inner programs included.
+    /// Calls `visit` with every equation, including equations of inner programs.
     pub fn for_each_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {
         for eqn in &self.eqns {
             visit(eqn);
@@ -284,7 +285,7 @@ impl Program {
     }
 }
 
-/// Source lines and names are ignored: programs that compute the same are equal.
+/// Ignores source lines and names, so that programs that compute the same are equal.
 impl PartialEq for Eqn {
     fn eq(&self, other: &Self) -> bool {
         self.inputs == other.inputs && self.outputs == other.outputs && self.primitive.dyn_eq(other.primitive.as_ref())

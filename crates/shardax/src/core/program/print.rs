@@ -52,7 +52,7 @@ fn write_shape(f: &mut impl fmt::Write, aval: &Aval) -> fmt::Result {
 }
 
 impl Aval {
-    /// The type as in a printed program: `f32[8,128]`.
+    /// The type in a printed program: `f32[8,128]`.
     pub fn short(&self) -> String {
         let mut text = self.dtype.short().to_owned();
         // Writing to a string cannot fail.

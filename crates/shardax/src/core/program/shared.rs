@@ -1,8 +1,8 @@
 //! Programs that several equations call.
 //!
-//! A function that calls another one twice, which calls a third one twice, has 2ⁿ calls at n levels, but only n programs.
-//! Everything that looks at a program therefore looks once at each distinct one: properties are computed once and kept
-//! here, [`Program::for_each_distinct_eqn`] visits once, and lowering writes one function.
+//! If a function calls another one twice, and that function calls a third one twice, there are 2ⁿ calls at n levels but
+//! only n programs. Therefore every pass looks once at each distinct program: properties are computed once and cached
+//! here, [`Program::for_each_distinct_eqn`] visits each program once, and lowering writes one function.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use super::{Eqn, Flops, Program};
 use crate::sharding::{NamedSharding, Sharding};
 use crate::stack::grow;
 
-/// A program that several equations may call: a clone is the same program.
+/// A program that several equations may call. Clones refer to the same program.
 #[derive(Clone)]
 pub struct SharedProgram(Arc<Inner>);
 
@@ -56,7 +56,7 @@ impl fmt::Debug for SharedProgram {
 }
 
 impl SharedProgram {
-    /// Identifies the program as long as it lives.
+    /// Identifies the program during its lifetime.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0) as usize
     }
@@ -94,12 +94,12 @@ impl Hash for SharedProgram {
 }
 
 thread_local! {
-    /// The pairs of programs that the comparison in progress has found equal or is comparing, and the number of nested
+    /// The pairs of programs that the current comparison has found equal or is comparing, and the number of nested
     /// comparisons.
     static COMPARED: RefCell<(HashSet<(usize, usize)>, usize)> = RefCell::default();
 }
 
-/// Ends a comparison when dropped: what was found equal holds only while both programs live.
+/// Ends a comparison when it is dropped. Its results are then cleared, because they hold only while both programs live.
 struct Comparison;
 
 impl Comparison {
@@ -130,8 +130,8 @@ impl PartialEq for SharedProgram {
         }
         let _comparison = Comparison::begin();
         let pair = (self.id(), other.id());
-        // A program does not contain itself: a pair that is there was compared before, and was equal, since the first
-        // difference ends the whole comparison.
+        // A program does not contain itself. Therefore a known pair was compared before, and was equal because the
+        // first difference ends the entire comparison.
         let is_new = COMPARED.with_borrow_mut(|(pairs, _)| pairs.insert(pair));
         let equal = !is_new || self.0.program == other.0.program;
         if !equal {
@@ -144,8 +144,8 @@ impl PartialEq for SharedProgram {
 impl Eq for SharedProgram {}
 
 impl Program {
-    /// Calls `visit` with every equation, including those of inner programs; the equations of a program that is called
-    /// several times are visited once.
+    /// Calls `visit` with every equation, including equations of inner programs. The equations of a program that is
+    /// called several times are visited once.
     pub(crate) fn for_each_distinct_eqn(&self, visit: &mut dyn FnMut(&Eqn)) {
         self.visit_distinct(&mut HashSet::new(), visit);
     }

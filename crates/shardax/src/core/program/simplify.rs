@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use super::{Atom, Eqn, Program, Var};
 
 impl Program {
-    /// Drops equations whose results are not used, merges equal equations, and renumbers the variables.
-    /// Inputs stay, used or not.
+    /// Drops equations whose results are not used, merges equal equations, and renumbers the variables. It keeps all
+    /// inputs, even unused ones.
     pub(crate) fn simplified(&self) -> Program {
         let merged = self.merge_equal();
         merged.drop_unused()
@@ -27,7 +27,7 @@ impl Program {
             for atom in &mut eqn.inputs {
                 *atom = resolve(&replaced, atom);
             }
-            // Hashing the body of a loop costs more than finding an equal one saves.
+            // Hashing the body of a loop costs more than merging an equal one would save.
             if !eqn.primitive.programs().is_empty() || eqn.primitive.has_effects() {
                 eqns.push(eqn);
                 continue;

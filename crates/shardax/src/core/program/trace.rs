@@ -1,9 +1,9 @@
-//! Tracing: applying a primitive records an equation in the innermost trace, or runs it when there is none.
+//! Tracing. Applying a primitive records an equation in the innermost trace, or runs the primitive if there is no
+//! trace.
 //!
-//! Traces form a stack, one per thread. A *recording* trace records every operation while it is on
-//! top. A *linear* trace, used by reverse mode, records only operations that depend on its own inputs (tangents) and
-//! passes everything else to the trace below: this alone separates the linear part of a function from
-//! the non-linear part (partial evaluation).
+//! Each thread has a stack of traces. A *recording* trace records every operation while it is on top. A *linear* trace,
+//! used by reverse mode, records only operations that depend on its inputs (tangents) and passes all others to the
+//! trace below. This alone separates the linear part of a function from the non-linear part (partial evaluation).
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -32,7 +32,8 @@ thread_local! {
     static READ: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The maximum number of nested traces. Dropping a program nested this deep still fits on any stack.
+/// The maximum number of nested traces. It is small enough that dropping a program of this depth does not overflow any
+/// stack.
 const MAX_DEPTH: usize = 2000;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -48,24 +49,24 @@ struct Frame {
     /// The variables of the arguments, and their concrete values, if any.
     args: Vec<Var>,
     known: Option<Rc<dyn ConcreteInputs>>,
-    /// The number of named scopes when it began.
+    /// The number of named scopes when the trace began.
     depth: usize,
-    /// The pass that the finished program goes through, if something in it asked for one.
+    /// The pass to apply to the finished program, if an operation inside requested one.
     finish: Option<Finish>,
 }
 
-/// A pass over a finished trace, which keeps its captures, arguments and outputs.
+/// A pass over a finished trace. It must keep captures, arguments and outputs.
 pub(crate) type Finish = fn(Traced) -> Result<Traced>;
 
-/// Concrete arguments of a function traced for eager execution: traced values can
-/// be evaluated eagerly.
+/// The concrete arguments of a function that is traced for eager execution. With them, traced values can be evaluated
+/// eagerly.
 pub(crate) trait ConcreteInputs {
     /// Evaluates the trace so far. `None` if an argument of an enclosing function is abstract.
     ///
-    /// Fails for a value that differs from device to device.
+    /// Fails for a value that differs between devices.
     fn value(&self, so_far: Traced) -> Result<Option<Array>>;
 
-    /// The value on each device, if each has its own shard: its coordinates, and the shard.
+    /// The value on each device as pairs of coordinates and shard, if each device has a separate shard.
     fn per_device(&self, _so_far: Traced) -> Result<Option<Vec<(String, Array)>>> {
         Ok(None)
     }
@@ -104,7 +105,7 @@ impl Frame {
         Array(Repr::Traced(Arc::new(Tracer { trace: self.id, var, aval, sharding: None })))
     }
 
-    /// The operand for `array` in this trace; arrays from outside become captures.
+    /// The operand for `array` in this trace. Arrays from outside of the trace become captures.
     fn atom(&mut self, array: &Array) -> Atom {
         let key = match &array.0 {
             Repr::Literal(l) => return Atom::Literal { value: l.value, dtype: l.dtype, weak: l.weak },
@@ -186,7 +187,7 @@ pub(crate) fn is_live(trace: u64) -> bool {
     STACK.with_borrow(|stack| stack.iter().any(|f| f.id == trace))
 }
 
-/// Makes the innermost recording trace go through `finish` when it ends. Returns the trace, or `None` if there is none.
+/// Sets the pass to apply to the innermost recording trace when it ends. Returns the trace, or `None` if there is none.
 pub(crate) fn finish_with(finish: Finish) -> Option<u64> {
     STACK.with_borrow_mut(|stack| {
         let frame = stack.iter_mut().rev().find(|frame| !frame.linear)?;
@@ -200,7 +201,8 @@ pub(crate) fn recording_trace() -> Option<u64> {
     STACK.with_borrow(|stack| stack.iter().rev().find(|frame| !frame.linear).map(|frame| frame.id))
 }
 
-/// The active traces of all threads.
+/// The active traces of all threads. The set is global, so that an array of another thread's trace is distinguished
+/// from an array of a finished trace.
 static LIVE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<u64>> {
@@ -221,15 +223,16 @@ pub(crate) fn record_error(error: &Error) {
     });
 }
 
-/// Creates a failed array, and records the error. Outside of every trace no call returns it: somebody must read the array.
+/// Creates a failed array and records the error. Outside of all traces no enclosing call returns the error, so the user
+/// must read the array to see it.
 pub(crate) fn fail(error: Error, aval: Aval) -> Array {
     record_error(&error);
     let is_recorded = STACK.with_borrow(|stack| !stack.is_empty());
     Array::failed(if is_recorded { error } else { error.carried() }, aval)
 }
 
-/// Runs `f`, a function called in the trace in effect, so that errors inside are its own: the enclosing
-/// function does not fail too if it handles the error.
+/// Runs `f`, a function called in the current trace, and keeps errors of `f` separate. If the enclosing function
+/// handles such an error, it does not fail.
 pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     let swap = |error: Option<Error>| {
         STACK.with_borrow_mut(|stack| stack.last_mut().and_then(|frame| std::mem::replace(&mut frame.error, error)))
@@ -242,7 +245,7 @@ pub(crate) fn scoped<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
     }
 }
 
-/// Runs `f` with the equations it makes attributed to the caller's line, or to the user's line that led there.
+/// Runs `f`. Equations that it records are attributed to the caller's line, or to the user's line that led there.
 #[track_caller]
 pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
     let _line = source::enter();
@@ -259,7 +262,7 @@ pub(crate) fn trace(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array
     trace_with_concrete(None, avals, f)
 }
 
-/// Like [`trace`], with concrete inputs, if any, whose values can be read during tracing.
+/// Like [`trace`], with optional concrete inputs whose values can be read during tracing.
 pub(crate) fn trace_with_concrete(
     known: Option<Rc<dyn ConcreteInputs>>,
     avals: &[Aval],
@@ -268,8 +271,8 @@ pub(crate) fn trace_with_concrete(
     trace_in(Frame { known, ..Frame::new(false) }, avals, Box::new(f))
 }
 
-/// The trace so far of the function that `tracer` belongs to, as a function of its captures and arguments
-/// that returns this value, with the concrete arguments. `None` if the arguments are abstract.
+/// Returns the trace so far of the function that `tracer` belongs to, as a function of its captures and arguments that
+/// returns this value, together with the concrete arguments. `None` if the arguments are abstract.
 pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)> {
     let (traced, finish, known) = STACK.with_borrow(|stack| {
         let frame = stack.iter().find(|f| f.id == tracer.trace)?;
@@ -280,29 +283,29 @@ pub(crate) fn so_far(tracer: &Tracer) -> Option<(Traced, Rc<dyn ConcreteInputs>)
         program.outputs = vec![Atom::Var(tracer.var)];
         Some((Traced { program, captures: frame.captures.clone() }, frame.finish, known))
     })?;
-    // A pass that fails here fails again, and says why, when the trace ends.
+    // If the pass fails here, it fails again with its error when the trace ends.
     let traced = finish.and_then(|finish| finish(traced.clone()).ok()).unwrap_or(traced);
     Some((traced, known))
 }
 
-/// True if the outermost function that is traced on this thread runs at once, with arguments that are known: outside of
-/// `jit`.
+/// Returns `true` if the outermost traced function of this thread runs eagerly with known arguments, outside of `jit`.
 pub(crate) fn runs_at_once() -> bool {
     STACK.with_borrow(|stack| stack.first().is_some_and(|frame| frame.known.is_some()))
 }
 
-/// The number of values read on this thread while tracing. A trace in which it changes depends on values.
+/// The number of values that this thread has read while tracing. If it changes during a trace, the trace depends on
+/// values.
 pub(crate) fn values_read() -> u64 {
     READ.get()
 }
 
-/// Runs `f` with a linear trace on top, whose inputs (of these types) are passed to it: operations on them
-/// are recorded in the returned program, all others where they would be without it.
+/// Runs `f` with a linear trace on top, and passes inputs of these types to it. The returned program records operations
+/// on these inputs. All other operations go to the traces below.
 pub(crate) fn trace_linear(avals: &[Aval], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Traced> {
     trace_in(Frame::new(true), avals, Box::new(f))
 }
 
-/// A function to trace. Boxed: code that is generic over it would be compiled again for each function of a user.
+/// A function to trace. It is boxed, because generic code would be compiled again for each function of a user.
 pub(crate) type Body<'a> = Box<dyn FnOnce(&[Array]) -> Result<Vec<Array>> + 'a>;
 
 fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
@@ -314,10 +317,10 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
     let outputs = catch_unwind(AssertUnwindSafe(|| grow(|| f(&inputs))));
     let recorded = STACK.with_borrow(|stack| stack.get(guard.0 - 1).and_then(|f| f.error.clone()));
     let outputs = match (outputs, recorded) {
-        // The recorded error, with context added.
+        // The returned error is the recorded one with context added.
         (Ok(Err(error)), Some(recorded)) if error.message().ends_with(recorded.message()) => return Err(error),
-        // A panic after a recorded error is its consequence (for example, an index into the shape of an invalid
-        // array): the error is what the user needs to see.
+        // A panic after a recorded error is a consequence of it (for example, an index into the shape of an invalid
+        // array). Therefore the user needs to see the error.
         (outputs, Some(error)) => {
             outputs.err().map(shardax_pjrt::panic_text);
             return Err(error);
@@ -337,7 +340,7 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
     });
     let mut frame = guard.pop()?;
     frame.program.outputs = outputs;
-    // Captures were appended to the inputs during tracing.
+    // During tracing captures were appended to the inputs, so the arguments follow them.
     frame.program.inputs.extend(args);
     let traced = Traced { program: frame.program, captures: frame.captures };
     match frame.finish {
@@ -346,7 +349,7 @@ fn trace_in(mut frame: Frame, avals: &[Aval], f: Body<'_>) -> Result<Traced> {
     }
 }
 
-/// Applies a primitive at the caller's line. A failure gives arrays that carry the error.
+/// Applies a primitive at the caller's line. If it fails, the results carry the error.
 #[track_caller]
 pub(crate) fn bind(primitive: Arc<dyn Primitive>, args: &[Array]) -> Outputs {
     bind_at(primitive, args, Location::caller())
@@ -375,7 +378,8 @@ pub(crate) fn bind_at(primitive: Arc<dyn Primitive>, args: &[Array], location: &
     }
 }
 
-/// Fails for an array that cannot be an operand: it failed, was deleted, or belongs to a finished trace.
+/// Fails for an array that cannot be an operand, because it carries an error, was deleted, or belongs to a finished
+/// trace.
 pub(crate) fn check_usable(array: &Array) -> Result<()> {
     match &array.0 {
         Repr::Error(e) => {
@@ -400,7 +404,7 @@ pub(crate) fn check_usable(array: &Array) -> Result<()> {
     }
 }
 
-/// Fails for operands that are random keys, of a primitive that does not accept them.
+/// Fails if an operand is a random key and the primitive does not accept keys.
 pub(crate) fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()> {
     match args.iter().find(|aval| aval.dtype.is_key()) {
         Some(key) if !primitive.accepts_keys() => {
@@ -412,7 +416,7 @@ pub(crate) fn check_keys(primitive: &dyn Primitive, args: &[Aval]) -> Result<()>
     }
 }
 
-/// Infers the result types, whose sizes must be addressable.
+/// Infers the result types. Fails if their sizes cannot be addressed.
 pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
     check_keys(primitive, args)?;
     let mut outs = primitive.infer(args).map_err(Error::anywhere)?;
@@ -440,7 +444,7 @@ fn try_bind(primitive: Arc<dyn Primitive>, args: &[Array], location: &'static Lo
     for arg in args {
         check_usable(arg)?;
     }
-    // The trace that records it: the innermost recording one, or the one that a linear operand belongs to.
+    // The trace that records the operation: the innermost recording trace, or the trace of a linear operand.
     let target = STACK.with_borrow(|stack| {
         stack.iter().rposition(|frame| {
             !frame.linear || args.iter().any(|a| matches!(&a.0, Repr::Traced(t) if t.trace == frame.id))

@@ -1,4 +1,4 @@
-//! The shardings of results, found by the rules of primitives and put into their types.
+//! Assigns shardings to the types of results, by the sharding rules of primitives.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::{Result, err};
 use crate::sharding::abstract_mesh::any_explicit;
 use crate::sharding::{AbstractMesh, AxisType, Typed, context, no_collectives};
 
-/// Puts the shardings of the results of `primitive` into their types.
+/// Assigns shardings to the types of the results of `primitive`.
 pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
     match any_explicit() {
         true => assign_typed(primitive, args, outs),
@@ -17,7 +17,8 @@ pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals)
     }
 }
 
-/// Fails for operands of another mesh than the context's, which explains other errors of theirs.
+/// Fails for operands on another mesh than the context mesh. It is checked first, because it explains later errors of
+/// such operands.
 pub(crate) fn check_context(name: &str, args: &[Aval]) -> Result<()> {
     match any_explicit().then(context::get_abstract_mesh).flatten() {
         Some(mesh) if !context::adopts() => check_mesh(name, args, &mesh, true),
@@ -25,9 +26,9 @@ pub(crate) fn check_context(name: &str, args: &[Aval]) -> Result<()> {
     }
 }
 
-/// Fails for operands of another mesh than this one, that of the context or of the first operand.
+/// Fails for operands on another mesh than `mesh`, which belongs to the context or to the first operand.
 fn check_mesh(name: &str, args: &[Aval], mesh: &AbstractMesh, of_context: bool) -> Result<()> {
-    // A value that every device has whole is the same where all axes are manual.
+    // If all axes are manual, a replicated value is valid on any mesh.
     let manual = of_context && mesh.is_all(AxisType::Manual);
     let other = |a: &&Aval| a.sharding().is_some_and(|t| t.mesh() != mesh && !(manual && t.is_replicated()));
     let Some((other, typed)) = args.iter().find(other).and_then(|a| Some((a, a.sharding()?))) else { return Ok(()) };
@@ -65,10 +66,10 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
         check_mesh(primitive.name(), args, &mesh, context.is_some())?;
     }
     let partial = args.iter().filter_map(Aval::sharding).any(Typed::is_partial);
-    // Where all axes are manual, types have unreduced and reduced axes alone.
+    // If all axes are manual, types can only have unreduced and reduced axes.
     let manual = mesh.is_all(AxisType::Manual);
     if !mesh.has_explicit() && !(manual && (partial || enters.is_some())) {
-        // All of the results is the compiler's, or each device's own.
+        // Either the compiler chooses the shardings of the results, or each device has its own value.
         outs.iter_mut().for_each(|out| out.sharding = None);
         return Ok(());
     }
@@ -81,7 +82,7 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
             *typed = typed.clone().with_partial(both.0, both.1);
         }
     }
-    // Operations inside of a sub-program are checked themselves.
+    // Operations inside of a sub-program are checked separately.
     if !manual && primitive.programs().is_empty() {
         let operands = args.iter().filter_map(Aval::sharding);
         no_collectives::check_types(primitive.name(), operands, &found, primitive.name() == "reshard")?;
@@ -114,8 +115,8 @@ fn assign_typed(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> R
     Ok(())
 }
 
-/// Returns true if values of these types are interchangeable: their shardings are equal, or one has none. Where all axes are
-/// manual, one that has none is neither unreduced nor reduced.
+/// Returns `true` if values of these types are interchangeable: their shardings are equal, or one has none. If all axes
+/// are manual, a type without a sharding is neither unreduced nor reduced.
 pub(crate) fn agrees(a: &Aval, b: &Aval) -> bool {
     match (a.sharding(), b.sharding()) {
         (Some(a), Some(b)) => a == b,

@@ -1,6 +1,6 @@
-//! Sharding rules: how the shardings in the types of results follow from those of operands.
+//! Sharding rules. They compute the shardings in the types of results from the shardings of operands.
 //!
-//! They run only where an operand, or the context mesh, has an axis of type `Explicit`.
+//! They run only if an operand, or the context mesh, has an axis of type `Explicit`.
 
 mod assign;
 
@@ -22,7 +22,7 @@ pub type PartialAxes = (AxisSet, AxisSet);
 
 /// The input of a sharding rule: the operand types, and the result types before shardings are assigned.
 ///
-/// The methods are the usual rules. Each returns the shardings of all results.
+/// Its methods are the usual rules. Each returns the shardings of all results.
 #[derive(Debug)]
 pub struct ShardingRule<'a> {
     name: &'a str,
@@ -34,8 +34,8 @@ pub struct ShardingRule<'a> {
 const REPLICATE: &str =
     "gather the dimension first with `reshard(x, spec)`, or compute in `auto_axes(f).out_sharding(spec)`";
 
-/// The sharding of an elementwise operation on operands of one shape: in each dimension the entry of those that are split;
-/// `None` if two differ.
+/// The sharding of an elementwise operation on operands of one shape. Each dimension has the entry of the operands that
+/// split it. `None` if two such entries differ.
 pub(crate) fn joined<'t>(
     mesh: &AbstractMesh,
     rank: usize,
@@ -50,7 +50,7 @@ pub(crate) fn joined<'t>(
 }
 
 impl<'a> ShardingRule<'a> {
-    /// The mesh of the operands, or that of the context where they have none.
+    /// The mesh of the operands, or the context mesh if no operand has one.
     pub fn mesh(&self) -> &AbstractMesh {
         &self.mesh
     }
@@ -65,7 +65,7 @@ impl<'a> ShardingRule<'a> {
         self.outs
     }
 
-    /// The sharding of operand `i`; one that has none counts as replicated.
+    /// The sharding of operand `i`. An operand without a sharding counts as replicated.
     pub fn arg(&self, i: usize) -> Typed {
         typed(&self.mesh, &self.args[i])
     }
@@ -75,7 +75,7 @@ impl<'a> ShardingRule<'a> {
         self.args[i].sharding().map_or(DimSpec::None, |t| t.dims()[dim].clone())
     }
 
-    /// An error of the shardings of operands.
+    /// Creates an error about the shardings of operands.
     pub fn error(&self, message: impl std::fmt::Display, help: &str) -> Error {
         err!(Sharding, "{}: {message}", self.name).help(help)
     }
@@ -85,7 +85,7 @@ impl<'a> ShardingRule<'a> {
         self.args.iter().map(Aval::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// No rule: an error that names `auto_axes`.
+    /// Rejects explicit shardings with an error that names `auto_axes`.
     pub fn reject(&self) -> Error {
         err!(
             NotImplemented,
@@ -96,7 +96,7 @@ impl<'a> ShardingRule<'a> {
         .help("compute it in `auto_axes(f).out_sharding(spec)`, where the compiler chooses shardings")
     }
 
-    /// No rule for operands with unreduced or reduced axes.
+    /// Rejects operands with unreduced or reduced axes.
     pub fn reject_partial(&self) -> Error {
         self.error(
             format_args!("operands with unreduced or reduced axes are not supported, got {}", self.types()),
@@ -104,12 +104,12 @@ impl<'a> ShardingRule<'a> {
         )
     }
 
-    /// One result of these entries.
+    /// One result with these entries.
     pub fn dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Result<TypedOuts> {
         Ok(smallvec![Typed::of_dims(&self.mesh, dims.into_iter().collect())])
     }
 
-    /// Results that all devices have whole.
+    /// Replicated results.
     pub fn replicated(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| Typed::replicated(&self.mesh, out.rank())).collect())
     }
@@ -125,7 +125,8 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![typed; self.outs.len()])
     }
 
-    /// That of elementwise operations: equal entries stay, and one that is split stays beside some that are not.
+    /// The sharding of elementwise operations. In each dimension the operands that split it must have equal entries,
+    /// and others may leave it unsplit.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
         let full = || self.args.iter().filter(|a| a.rank() == rank).filter_map(Aval::sharding);
@@ -145,7 +146,7 @@ impl<'a> ShardingRule<'a> {
         }
     }
 
-    /// Operand 0 without these dimensions.
+    /// The sharding of operand 0 without these dimensions.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let kept = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
@@ -153,12 +154,13 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![kept; self.outs.len()])
     }
 
-    /// Operand 0, of which dimension `permutation[i]` becomes dimension `i`.
+    /// The sharding of operand 0 with permuted dimensions: dimension `permutation[i]` becomes dimension `i`.
     pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
         self.dims(permutation.iter().map(|&d| self.entry(0, d)))
     }
 
-    /// Operand 0, of which the sizes of some dimensions change: what its axes do not divide then is an error.
+    /// The sharding of operand 0, if the sizes of some dimensions change. Fails if the axes of such a dimension do not
+    /// divide its new size.
     pub fn resized(&self) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let (from, to) = (&self.args[0], &self.outs[0]);
@@ -179,7 +181,7 @@ impl<'a> ShardingRule<'a> {
         self.like(0)
     }
 
-    /// Fails where one of these dimensions of operand `i` is split.
+    /// Fails if one of these dimensions of operand `i` is split.
     pub fn check_whole(&self, i: usize, dims: impl IntoIterator<Item = usize>) -> Result<()> {
         for d in dims {
             if self.entry(i, d) != DimSpec::None {
@@ -192,7 +194,8 @@ impl<'a> ShardingRule<'a> {
         Ok(())
     }
 
-    /// Operations on the last dimensions of each operand, `k` of them: these must be whole, and the others be split alike.
+    /// The rule of operations on the last `k` dimensions of each operand. These dimensions must not be split, and the
+    /// operands must split the others alike.
     pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
         for (i, arg) in self.args.iter().enumerate().filter(|(_, arg)| arg.rank() >= k) {
             self.check_whole(i, arg.rank() - k..arg.rank())?;
@@ -202,8 +205,8 @@ impl<'a> ShardingRule<'a> {
         Ok(self.outs.iter().map(|out| Typed::of_dims(&self.mesh, dims(out))).collect())
     }
 
-    /// As [`batch_only`](Self::batch_only), of operands whose last `own` dimensions are not the batch's; the result is like
-    /// operand `like`, whose last dimension may be split.
+    /// Like [`batch_only`](Self::batch_only), if the last `own[i]` dimensions of operand `i` do not belong to the
+    /// batch. The result is like operand `like`, whose last dimension may be split.
     pub fn check_batches(&self, own: &[usize], like: usize) -> Result<TypedOuts> {
         let last = self.args[like].rank().saturating_sub(1);
         for (i, (arg, own)) in self.args.iter().zip(own).enumerate() {
@@ -215,7 +218,8 @@ impl<'a> ShardingRule<'a> {
         self.dims(batch.iter().cloned().chain(rest))
     }
 
-    /// The entries of the batch: those of the operands without their last `own` dimensions, of which some may be whole.
+    /// The entries of the batch dimensions, which are all dimensions of operand `i` except the last `own(i)`. An
+    /// operand may leave a dimension unsplit that others split.
     pub fn batches(&self, own: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
@@ -237,7 +241,7 @@ impl<'a> ShardingRule<'a> {
         Ok(batch)
     }
 
-    /// The one sharding of these operands, those that are numbers or have none left out.
+    /// The common sharding of these operands. Ignores numbers and operands without a sharding.
     pub fn alike(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
         let mut all = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
@@ -251,7 +255,7 @@ impl<'a> ShardingRule<'a> {
         Ok(typed(&self.mesh, one).without_partial())
     }
 
-    /// One result of the sharding that was asked for.
+    /// One result with the requested sharding.
     pub fn given(&self, out: &Typed) -> Result<TypedOuts> {
         if *out.mesh() != self.mesh {
             return Err(err!(
@@ -266,8 +270,8 @@ impl<'a> ShardingRule<'a> {
         Ok(smallvec![out.clone()])
     }
 
-    /// Operand 0 with its elements in another shape: dimensions that are kept, split or merged keep their axes where each
-    /// device keeps its elements.
+    /// The sharding of operand 0 after a reshape. Dimensions that are kept, split or merged keep their axes if no
+    /// element has to move to another device.
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let from = &self.args[0].shape;
@@ -285,7 +289,7 @@ impl<'a> ShardingRule<'a> {
             return self.dims(out);
         }
         if from.contains(&0) {
-            // There are no elements to move: leading and trailing dimensions that do not change keep their entries.
+            // There are no elements to move, so leading and trailing dimensions that do not change keep their entries.
             let last = |i: usize| (from.len() - 1 - i, shape.len() - 1 - i);
             let places = 0..from.len().min(shape.len());
             let same = |(old, new): &(usize, usize)| from[*old] == shape[*new];
@@ -294,10 +298,10 @@ impl<'a> ShardingRule<'a> {
             leading.chain(trailing).for_each(|(old, new)| out[new] = typed.dims()[old].clone());
             return self.dims(out);
         }
-        // Runs of dimensions with as many elements on both sides; those of size 1 are in none.
+        // Pair runs of dimensions with as many elements on both sides. Dimensions of size 1 are in no run.
         let old: Vec<usize> = (0..from.len()).filter(|&d| from[d] != 1).collect();
         let new: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
-        // Those of size 1, which may be split over axes of size 1, stay in order before the run that follows.
+        // Dimensions of size 1 may be split over axes of size 1. They stay in order before the run that follows.
         let keep_ones = |out: &mut SmallVec<[DimSpec; 4]>, i: usize, j: usize| {
             let ones = |dims: &[usize], at: usize, rank: usize| {
                 let end = dims.get(at).copied().unwrap_or(rank);
@@ -347,7 +351,7 @@ impl<'a> ShardingRule<'a> {
                     }
                 }
                 (_, [n]) => {
-                    // An axis after a dimension that is whole would have to move data.
+                    // An axis after an unsplit dimension would require moving data.
                     let whole = entries().position(|entry| *entry == DimSpec::None).unwrap_or(olds.len());
                     if entries().skip(whole).any(|entry| *entry != DimSpec::None) {
                         return Err(reject());
@@ -361,7 +365,8 @@ impl<'a> ShardingRule<'a> {
         self.dims(out)
     }
 
-    /// The unreduced and reduced axes of a product: what is unreduced over the axes that the other is reduced over stays so.
+    /// The unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the other is
+    /// reduced, the result stays unreduced over them.
     pub fn product_partial(&self) -> Result<PartialAxes> {
         let sets = |i: usize| self.arg(i);
         let (a, b) = (sets(0), sets(1));
@@ -375,17 +380,19 @@ impl<'a> ShardingRule<'a> {
         }
     }
 
-    /// The unreduced and reduced axes of operations that move or add up elements: those of the operands, which agree.
+    /// The unreduced and reduced axes of operations that move or add elements. All operands must have the same axes,
+    /// and the result keeps them.
     pub fn keep_partial(&self) -> Result<PartialAxes> {
         self.keep_partial_of(self.args)
     }
 
-    /// As [`keep_partial`](Self::keep_partial), of the operands that hold values; the others, indices, hold none of a sum.
+    /// Like [`keep_partial`](Self::keep_partial), for the operands in `args`, which hold values. The other operands are
+    /// indices, which are not part of a sum.
     pub fn keep_partial_of(&self, args: &[Aval]) -> Result<PartialAxes> {
         let sets =
             |a: &Aval| a.sharding().map_or_else(Default::default, |t| (t.unreduced().clone(), t.reduced().clone()));
         let mut found: Option<PartialAxes> = None;
-        // Numbers are part of no device's addend and of none's cotangent.
+        // Numbers are skipped, because devices have no different addends or cotangents of them.
         for arg in args.iter().filter(|a| a.rank() > 0 || a.sharding().is_some_and(Typed::is_partial)) {
             let own = sets(arg);
             match &found {
@@ -399,7 +406,7 @@ impl<'a> ShardingRule<'a> {
             }
         }
         let found = found.unwrap_or_default();
-        // A number beside addends would be one of each.
+        // A number next to addends would be added once per addend.
         if !found.0.is_empty() && args.iter().any(|a| !a.sharding().is_some_and(Typed::is_partial)) {
             return Err(self.error(
                 format_args!("a number does not go with unreduced operands, got {}", self.types()),
@@ -415,12 +422,13 @@ impl<'a> ShardingRule<'a> {
         Ok((typed.unreduced().clone(), typed.reduced().clone()))
     }
 
-    /// As [`keep_partial`](Self::keep_partial) of operations that are not additive: reduced operands alone.
+    /// Like [`keep_partial`](Self::keep_partial), for operations that are not additive. Operands may be reduced, but
+    /// not unreduced.
     pub fn keep_reduced(&self) -> Result<PartialAxes> {
         self.keep_reduced_of(self.args)
     }
 
-    /// As [`keep_reduced`](Self::keep_reduced), of the operands that hold values.
+    /// Like [`keep_reduced`](Self::keep_reduced), for the operands in `args`, which hold values.
     pub fn keep_reduced_of(&self, args: &[Aval]) -> Result<PartialAxes> {
         if args.iter().filter_map(Aval::sharding).any(|t| !t.unreduced().is_empty()) {
             return Err(self.error(

@@ -1,4 +1,4 @@
-//! Trees of trees: a tree with another one at each of its leaves, as a Jacobian is.
+//! Trees of trees: trees with another tree at each leaf, such as a Jacobian.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -11,20 +11,20 @@ use crate::error::{Result, err};
 
 /// A tree whose leaves can be replaced by trees of type `X`.
 ///
-/// An `Array` becomes an `X`; tuples, lists, maps and options keep their form; a struct or an enum becomes a
-/// [`Composed`], whose parts are found by their key paths.
+/// An `Array` becomes an `X`; tuples, lists, maps and options keep their form. A struct or an enum becomes a
+/// [`Composed`], in which you look up the parts by key path.
 #[diagnostic::on_unimplemented(
     message = "the leaves of `{Self}` cannot be replaced by trees",
     note = "it is implemented for `Array`, tuples, lists, maps and options of what has it, and derived with `#[derive(Tree)]`"
 )]
 pub trait Compose<X: Tree>: Tree {
-    /// The tree of trees.
+    /// The type of the composed tree.
     type Composed: Tree;
-    /// Builds it from `part`, called for each leaf in order.
+    /// Builds the composed tree. `part` is called for each leaf in order.
     fn compose(self, part: &mut dyn FnMut() -> Result<X>) -> Result<Self::Composed>;
 }
 
-/// A tree of the structure of a `T` with an `X` at each leaf.
+/// A tree with the structure of a `T` and an `X` at each leaf.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -43,7 +43,7 @@ pub struct Composed<T, X> {
 }
 
 impl<T: Tree, X> Composed<T, X> {
-    /// Builds it from `part`, called for each leaf of `of` in order.
+    /// Builds the composed tree. `part` is called for each leaf of `of` in order.
     pub fn new(of: &T, part: &mut dyn FnMut() -> Result<X>) -> Result<Self> {
         let structure = Flat::of(of).def;
         let parts = (0..structure.leaf_count()).map(|_| part()).collect::<Result<_>>()?;
@@ -52,9 +52,9 @@ impl<T: Tree, X> Composed<T, X> {
 }
 
 impl<T, X> Composed<T, X> {
-    /// The part at the leaf of this key path: `.mean`, `[0]`, `["image"]`.
+    /// The part at the leaf with this key path: `.mean`, `[0]`, `["image"]`.
     ///
-    /// Fails where there is no such leaf.
+    /// Fails if there is no such leaf.
     pub fn get(&self, path: &str) -> Result<&X> {
         let paths = self.structure.paths();
         let at = paths.iter().position(|known| known == path);
@@ -64,7 +64,7 @@ impl<T, X> Composed<T, X> {
         })
     }
 
-    /// Iterates over the parts with the key paths of their leaves, in order.
+    /// Iterates over the key paths and the parts, in the order of the leaves.
     pub fn iter(&self) -> impl Iterator<Item = (String, &X)> {
         self.structure.paths().into_iter().zip(&self.parts)
     }
@@ -145,7 +145,7 @@ where
     }
 }
 
-/// The leaves come in the order of the keys.
+/// The leaves are in the order of the keys.
 impl<X: Tree, K, T: Compose<X>, S> Compose<X> for HashMap<K, T, S>
 where
     K: Ord + Hash + Clone + fmt::Display + std::str::FromStr,

@@ -1,4 +1,4 @@
-//! Functions on all leaves of trees: list, fold, and maps of two or three trees.
+//! Functions on all leaves of trees: listing, folding, and mapping two or three trees.
 
 use super::{Flat, Tree, TreeDef, same_structure};
 use crate::core::array::Array;
@@ -34,7 +34,7 @@ pub fn leaves_with_path<T: Tree>(tree: &T) -> Vec<(String, Array)> {
     flat.def.paths().into_iter().zip(flat.leaves).collect()
 }
 
-/// Folds the leaves into one value, in order, beginning with `init`.
+/// Folds the leaves into one value, in order, starting with `init`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -45,9 +45,9 @@ pub fn reduce<T: Tree, A>(f: impl FnMut(A, Array) -> A, tree: &T, init: A) -> A 
     Flat::of(tree).leaves.into_iter().fold(init, f)
 }
 
-/// Returns `true` if every leaf is a scalar that is not zero. Waits for the values.
+/// Returns `true` if every leaf is a nonzero scalar. Waits for the values.
 ///
-/// Fails for a leaf of more than one element.
+/// Fails for a leaf with more than one element.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -76,9 +76,9 @@ pub fn all<T: Tree>(tree: &T) -> Result<bool> {
     Ok(all)
 }
 
-/// Applies `f` to the leaves of two trees of one structure, pairwise.
+/// Applies `f` to the leaves of two trees with equal structures, pairwise.
 ///
-/// An error names the first key path at which the structures differ.
+/// If the structures differ, the error names the first key path at which they do.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -96,7 +96,7 @@ pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Re
     a.build()
 }
 
-/// Applies `f` to the leaves of three trees of one structure.
+/// Applies `f` to the leaves of three trees with equal structures.
 #[track_caller]
 pub fn map3<T: Tree>(mut f: impl FnMut(Array, Array, Array) -> Array, a: T, b: T, c: T) -> Result<T> {
     let (mut a, b, c) = (Flat::of(&a), Flat::of(&b), Flat::of(&c));

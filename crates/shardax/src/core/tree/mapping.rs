@@ -1,4 +1,4 @@
-//! Mapping over one or several trees, of one type or of different ones, leaf by leaf or subtree by subtree.
+//! Mapping over one or several trees, of equal or different types, by leaf or by subtree.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -9,31 +9,31 @@ use crate::core::array::Array;
 use crate::core::function::IntoOutput;
 use crate::error::{AtCaller, Result, err};
 
-/// The trees that [`map`], [`map_into`] and [`map_with_path`] take: a tree, several of one
-/// structure ([`zip`]), or a tree whose leaves are subtrees ([`is_leaf`]).
+/// Trees that [`map`], [`map_into`] and [`map_with_path`] accept: a tree, several trees with equal structures
+/// ([`zip`]), or a tree whose leaves are subtrees ([`is_leaf`]).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no tree of arrays",
     note = "several trees are given as `tree::zip((a, b))`, whose function takes a tuple: `|(x, y)| x + y`"
 )]
 pub trait Trees {
-    /// The argument of the function: an array, or a tuple of what the trees have in one place.
+    /// The argument of the mapped function: an array, or a tuple with one leaf from each tree.
     type Leaf;
-    /// The leaf of the first tree, which the function of [`map`] returns.
+    /// The leaf type of the first tree. The function of [`map`] returns it.
     type First: Tree;
-    /// The first tree, whose type the result has.
+    /// The type of the first tree, which is also the type of the result.
     type Tree: Tree;
-    /// Takes the trees apart.
+    /// Splits the trees into their leaves and the structure around them.
     fn places(self) -> Result<Places<Self::Leaf>>;
 }
 
-/// The first of several trees without its leaves, and what the function is applied to.
+/// The structure of the first of several trees, and the leaves to which the function is applied.
 #[derive(Debug)]
 pub struct Places<L> {
     def: TreeDef,
-    /// The tokens of the structure that each leaf takes the place of.
+    /// For each leaf, the range of tokens of the structure that it replaces.
     spans: Vec<Range<usize>>,
     leaves: Vec<L>,
-    /// The arrays outside of them.
+    /// The arrays outside of the leaves.
     outside: Vec<Array>,
 }
 
@@ -42,7 +42,7 @@ impl<L> Places<L> {
         self.spans.iter().map(|span| self.def.path_of_token(span.start)).collect()
     }
 
-    /// The first tree's structure with other subtrees in place of its leaves.
+    /// The first tree's structure with these subtrees instead of its leaves.
     fn replaced(&self, parts: &[Flat]) -> Flat {
         let (mut out, mut at) = (Flat::default(), 0);
         let mut outside = self.outside.iter();
@@ -61,7 +61,7 @@ impl<L> Places<L> {
     }
 }
 
-/// The leaves of a tree as its own places.
+/// The leaves of a tree, where each array is one leaf.
 fn arrays(flat: Flat) -> Places<Array> {
     let is_leaf = |(i, token): (usize, &Token)| matches!(token, Token::Leaf).then_some(i..i + 1);
     let spans = flat.def.tokens().enumerate().filter_map(is_leaf).collect();
@@ -84,9 +84,8 @@ pub struct IsLeaf<T, L> {
     leaf: PhantomData<fn(L)>,
 }
 
-/// A tree whose leaves are its subtrees of type `L`, the outermost ones: JAX's
-/// `is_leaf=lambda x: isinstance(x, L)`. The parameter of the function that is mapped gives the type. Arrays outside of
-/// such subtrees are unchanged.
+/// A tree whose leaves are its outermost subtrees of type `L`: JAX's `is_leaf=lambda x: isinstance(x, L)`. The
+/// parameter of the mapped function determines the type. Arrays outside of such subtrees are unchanged.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -126,7 +125,7 @@ fn outside(flat: &Flat, before: &[usize], spans: &[Range<usize>]) -> Vec<Array> 
     leaves.filter(|(i, _)| gone.next_if_eq(i).is_none()).map(|(_, leaf)| leaf.clone()).collect()
 }
 
-/// The tokens of the outermost subtrees of type `L`.
+/// The token ranges of the outermost subtrees of type `L`.
 fn subtrees<L: Tree>(flat: &Flat) -> Vec<Range<usize>> {
     let before = leaves_before(&flat.def);
     let (mut spans, mut at) = (Vec::new(), 0);
@@ -143,7 +142,7 @@ fn subtrees<L: Tree>(flat: &Flat) -> Vec<Range<usize>> {
     spans
 }
 
-/// The number of leaves before each token, and at the end.
+/// The number of leaves before each token, and before the end.
 fn leaves_before(def: &TreeDef) -> Vec<usize> {
     let mut count = 0;
     let mut before = vec![0];
@@ -154,7 +153,7 @@ fn leaves_before(def: &TreeDef) -> Vec<usize> {
     before
 }
 
-/// The subtree that these tokens are.
+/// The subtree with these tokens.
 fn subtree(flat: &Flat, before: &[usize], span: &Range<usize>) -> Flat {
     Flat { leaves: flat.leaves[before[span.start]..before[span.end]].into(), def: flat.def.part(span.clone()) }
 }
@@ -166,28 +165,28 @@ pub struct Zip<T, L> {
     leaves: PhantomData<fn(L)>,
 }
 
-/// A tuple of trees that [`zip`] takes.
+/// A tuple of trees that [`zip`] accepts.
 pub trait Zipped {
-    /// An array for each tree.
+    /// A tuple with one array per tree.
     type Arrays;
 }
 
-/// A tuple of the subtrees that trees have in one place.
+/// A tuple of subtrees, one from each tree at the same place.
 pub trait ZippedLeaves<T> {
     /// The leaf of the first tree.
     type First: Tree;
-    /// The first tree.
+    /// The type of the first tree.
     type Tree: Tree;
-    /// Takes the trees apart.
+    /// Splits the trees into their leaves and the structure around them.
     fn places(trees: T) -> Result<Places<Self>>
     where
         Self: Sized;
 }
 
-/// Two to eight trees of one structure, mapped together: the function takes a tuple. They may be of unlike types, such as a
-/// struct and a map of the same names.
+/// Two to eight trees with equal structures to map together. The mapped function receives a tuple. Their types may
+/// differ, for example a struct and a map with the same names.
 ///
-/// An error names the first key path at which the structures differ.
+/// If the structures differ, the error names the first key path at which they do.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -201,8 +200,9 @@ pub fn zip<T: Zipped>(trees: T) -> Zip<T, T::Arrays> {
 }
 
 impl<T, A> Zip<T, A> {
-    /// The types of the leaves, which the parameter of the function gives: subtrees of the first tree, and what the
-    /// other trees have in their places. With arrays as leaves of the first, it is a prefix of the others.
+    /// The parameter of the mapped function determines the types of the leaves: subtrees of the first tree, and the
+    /// subtrees of the other trees at the same places. If the leaves of the first tree are arrays, it is a prefix of
+    /// the others.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -262,7 +262,7 @@ zipped! {
     (A LA, B LB 1, C LC 2, D LD 3, E LE 4, F LF 5, G LG 6, H LH 7)
 }
 
-/// The subtree of another tree as a leaf of type `L`.
+/// Builds a leaf of type `L` from the subtree of another tree.
 fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L> {
     part.build().map_err(|e| {
         let path = first.def.path_of_token(span.start);
@@ -275,8 +275,8 @@ fn leaf_of<L: Tree>(first: &Flat, span: &Range<usize>, part: &Flat) -> Result<L>
     })
 }
 
-/// The parts of another tree in the places of these subtrees. Nodes around them must be equal, except that a map may have
-/// a struct's fields as keys, and metadata of leaves may be on one side alone.
+/// The parts of another tree at the places of these subtrees. Nodes around them must be equal, with two exceptions: a
+/// map may have a struct's fields as keys, and only one side may have metadata of leaves.
 fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat>> {
     let differ = || {
         err!(Type, "trees of different structure: {}", first.def.difference(&other.def))
@@ -294,7 +294,7 @@ fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat
             }
             let end = other.def.end_of(at);
             let mut from = at;
-            // An array is one with or without metadata.
+            // An array matches an array with metadata.
             while is_metadata(theirs[from]) && matches!(ours[i], Token::Leaf) {
                 from += 1;
             }
@@ -322,7 +322,8 @@ fn beside(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<Flat
 
 /// Applies `f` to every leaf. `f` may fail.
 ///
-/// [`zip`] maps over several trees, [`is_leaf`] over subtrees, [`map_into`] to leaves of another type.
+/// Use [`zip`] to map over several trees, [`is_leaf`] to map over subtrees, and [`map_into`] to map to leaves of
+/// another type.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -335,7 +336,8 @@ pub fn map<T: Trees, R: IntoOutput<Output = T::First>>(mut f: impl FnMut(T::Leaf
     mapped(trees, |_| Vec::new(), |_, leaf| f(leaf)).at_caller()
 }
 
-/// Applies `f` to every leaf and its key path: `.conv1.kernel`, `[0]` or `["image"]`. Takes the trees that [`map`] takes.
+/// Applies `f` to every leaf and its key path: `.conv1.kernel`, `[0]` or `["image"]`. Accepts the same trees as
+/// [`map`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -365,9 +367,9 @@ fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
     rebuild(&flat.def, flat.leaves)
 }
 
-/// Applies `f`, which returns a tree of any type, to every array: the result has the structure of `tree` with those in
-/// place of its arrays. Tuples, lists and maps keep their form; a struct becomes a [`Composed`](super::Composed), and a
-/// value that is not an array a [`Static`](super::Static).
+/// Applies `f`, which returns a tree of any type, to every array. The result has the structure of `tree` with the
+/// returned trees instead of its arrays. Tuples, lists and maps keep their form; a struct becomes a
+/// [`Composed`](super::Composed), and a value that is not an array becomes a [`Static`](super::Static).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -394,16 +396,16 @@ where
     compose().at_caller()
 }
 
-/// Arrays in the places of the leaves, to build a tree that is taken apart again.
+/// Placeholder arrays, one per leaf, to build a tree that is split into its leaves again.
 fn first_arrays<L>(places: &Places<L>) -> smallvec::SmallVec<[Array; 8]> {
     let number = Array::literal(crate::dtype::Scalar::Int(0), crate::dtype::DType::F32, true);
     smallvec::SmallVec::from_elem(number, places.leaves.len())
 }
 
-/// Exchanges the outer and the inner structure: a list of pairs becomes a pair of lists. Each leaf of the
-/// structure `outer` is a tree of structure `inner` in `tree`.
+/// Exchanges the outer and the inner structure; for example, a list of pairs becomes a pair of lists. In `tree`, each
+/// leaf of the structure `outer` must be a tree of structure `inner`.
 ///
-/// Fails unless `tree` has that structure, and `Out` the exchanged one.
+/// Fails unless `tree` has that structure and `Out` has the exchanged one.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -426,7 +428,7 @@ pub fn transpose<Out: Tree, T: Tree>(outer: &TreeDef, inner: &TreeDef, tree: T) 
     rebuild(&compose(inner, outer), leaves).at_caller()
 }
 
-/// The structure `outer` with `inner` in place of each leaf.
+/// The structure `outer` with `inner` instead of each leaf.
 fn compose(outer: &TreeDef, inner: &TreeDef) -> TreeDef {
     let mut out = TreeDef::default();
     for token in outer.tokens() {
@@ -438,7 +440,7 @@ fn compose(outer: &TreeDef, inner: &TreeDef) -> TreeDef {
     out
 }
 
-/// Repeats each leaf of `prefix` for all leaves of `tree` below its place, which gives a tree of the type of `tree`.
+/// Repeats each leaf of `prefix` for all leaves of `tree` below it. The result has the type of `tree`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -460,7 +462,8 @@ pub fn broadcast<P: Tree, T: Tree>(prefix: P, tree: &T) -> Result<T> {
     repeat().at_caller()
 }
 
-/// Combines all leaves with an associative function, pairwise in a balanced order; `None` without leaves.
+/// Combines all leaves with an associative function, pairwise in a balanced order. Returns `None` if there are no
+/// leaves.
 ///
 /// ```
 /// # use shardax::prelude::*;

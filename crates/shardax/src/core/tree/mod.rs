@@ -1,8 +1,8 @@
 //! Trees: Rust values that hold arrays, flattened into leaves and rebuilt from them.
 //!
 //! [`Tree`] is implemented for [`Array`], tuples of up to sixteen, `Vec`, arrays, `BTreeMap`, `HashMap`, `Option`,
-//! `Box`, plain Rust numbers and [`Static`], and derived for structs and enums with `#[derive(Tree)]`. A plain number
-//! or a `Static` is no leaf: it is part of the structure, so a compiled function is traced again for each value.
+//! `Box`, plain Rust numbers and [`Static`]. You can derive it for structs and enums with `#[derive(Tree)]`. A plain
+//! number or a `Static` is not a leaf but part of the structure, so a compiled function is traced again for each value.
 
 mod compose;
 mod functions;
@@ -13,7 +13,7 @@ mod types;
 
 pub use compose::{Compose, Composed};
 pub use functions::{all, leaves, leaves_with_path, map2, map3, reduce, structure};
-// JAX's other name.
+// JAX also has this name.
 pub use functions::leaves_with_path as flatten_with_path;
 pub use mapping::{
     IsLeaf, Places, Trees, Zip, Zipped, ZippedLeaves, broadcast, is_leaf, map, map_into, map_with_path,
@@ -29,7 +29,7 @@ use super::array::{Array, Repr};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, bail, err};
 
-/// A value made of arrays: flattened into leaves and a [`TreeDef`], and rebuilt from them.
+/// A value that consists of arrays. It can be flattened into leaves and a [`TreeDef`], and rebuilt from them.
 ///
 /// `Array`, numbers, tuples, `Vec`, `[T; N]`, `Option`, `Box` and maps are trees. Derive the trait for structs
 /// and enums:
@@ -61,13 +61,13 @@ pub trait Tree: Clone {
     /// Appends the leaves and the structure of `self` to `out`.
     fn flatten(&self, out: &mut Flat);
 
-    /// Rebuilds a value, reading as many nodes and leaves as [`flatten`](Tree::flatten) wrote.
+    /// Rebuilds a value. It must read exactly the nodes and leaves that [`flatten`](Tree::flatten) wrote.
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self>;
 }
 
 /// A flattened tree: its leaves in order, and its structure.
 ///
-/// Itself a tree of the same leaves and structure, for a field that holds a tree of any type:
+/// It is also a tree with the same leaves and structure, so you can use it for a field that holds a tree of any type:
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -93,8 +93,8 @@ impl Flat {
         flat
     }
 
-    /// Flattens the arguments of a call. A plain number among arrays of 64 bits keeps its own 64 bits, because
-    /// the function may combine it with them.
+    /// Flattens the arguments of a call. A plain number next to arrays of 64 bits keeps its 64 bits, because the
+    /// function may combine it with them.
     pub(crate) fn of_arguments<T: Tree>(tree: &T) -> Self {
         let mut flat = Flat::of(tree);
         if flat.leaves.iter().any(Array::is_number) {
@@ -175,7 +175,7 @@ pub struct Unflatten<'a> {
 }
 
 impl Unflatten<'_> {
-    /// Reads the next leaf; fails where the structure has a node.
+    /// Reads the next leaf. Fails if the structure has a node instead.
     pub fn leaf(&mut self) -> Result<Array> {
         match (self.tokens.next(), self.leaves.next()) {
             (Some(Token::Leaf), Some(array)) => Ok(array),
@@ -191,7 +191,7 @@ impl Unflatten<'_> {
         }
     }
 
-    /// Reads the structure of the next child; its leaves are not read.
+    /// Reads the structure of the next child, but not its leaves.
     fn subtree(&mut self) -> Result<TreeDef> {
         let (mut def, mut open) = (TreeDef::default(), 1);
         while open > 0 {
@@ -210,7 +210,8 @@ impl Unflatten<'_> {
         }
     }
 
-    /// The next node, checked to be `node`; for a struct also a map whose keys are its fields in their order.
+    /// Reads the next node. Fails unless it is `node`; for a struct it also accepts a map whose keys are the fields in
+    /// their order.
     pub fn expect(&mut self, node: Node) -> Result<()> {
         let found = self.node()?;
         let is_map = matches!((&found, &node), (Node::Map(_), Node::Struct { .. }));
@@ -240,7 +241,7 @@ pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
     T::unflatten(from)
 }
 
-/// The error of a node that no variant of an enum has; for derived code.
+/// Creates the error for a node that is no variant of an enum; for derived code.
 #[doc(hidden)]
 pub fn unexpected(name: &str, node: &Node) -> crate::error::Error {
     err!(Type, "tree structure mismatch: {node:?} is not a variant of {name}")

@@ -9,7 +9,7 @@ use super::structure::{Metadata, Node, StaticValue, Token, TreeDef};
 use crate::dtype::Scalar;
 use crate::error::{Result, err};
 
-/// Interns a text for the life of the process. Used for names of types and fields, of which there are few.
+/// Interns a text for the life of the process. It is used for names of types and fields, and a program has only a few of them.
 fn lasting(text: &str) -> &'static str {
     static ALL: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +37,7 @@ fn lasting_list(texts: Vec<&'static str>) -> &'static [&'static str] {
 }
 
 fn number(value: &Scalar) -> Value {
-    // A float is written as bits: JSON has neither infinities nor NaN.
+    // A float is written as bits, because JSON has neither infinities nor NaN.
     match *value {
         Scalar::Bool(v) => json!({ "bool": v }),
         Scalar::Int(v) => json!({ "int": v.to_string() }),
@@ -87,7 +87,8 @@ impl Token {
         }
     }
 
-    /// Returns `None` for JSON that is not a token. A configuration value is the one among `known` that prints alike.
+    /// Returns `None` for JSON that is not a token. A configuration value is looked up among `known` by its printed
+    /// text.
     fn from_json(value: &Value, known: &[&StaticValue]) -> Option<Token> {
         let node = |node| Some(Token::Node(node));
         let size = |value: &Value| usize::try_from(value.as_u64()?).ok();
@@ -125,13 +126,13 @@ impl Token {
 }
 
 impl TreeDef {
-    /// The structure as a list of its tokens in pre-order. Configuration values are written as they print.
+    /// The structure as a list of its tokens in pre-order. Configuration values are written as their printed texts.
     pub(crate) fn to_json(&self) -> Value {
         self.tokens().map(Token::to_json).collect()
     }
 
-    /// Reads the structure from such a list. Configuration values, which no file can hold, are those in `like` that
-    /// print alike.
+    /// Reads the structure from such a list. Configuration values cannot be stored in a file, so they are looked up in
+    /// `like` by their printed texts.
     pub(crate) fn from_json(value: &Value, like: &TreeDef) -> Result<TreeDef> {
         let known: Vec<&StaticValue> =
             like.tokens().filter_map(|t| if let Token::Static(value) = t { Some(value) } else { None }).collect();

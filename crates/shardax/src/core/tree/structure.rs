@@ -41,15 +41,15 @@ pub enum Node {
         /// The names of the fields; numbers for a tuple struct.
         fields: &'static [&'static str],
     },
-    /// `Option::Some`: one child, which has no key of its own.
+    /// `Option::Some`: one child, which adds no key to the path.
     Some,
     /// `Option::None`: no children.
     None,
-    /// Metadata of the leaves below: one child, which has no key of its own.
+    /// Metadata of the leaves below: one child, which adds no key to the path.
     Metadata(Metadata),
 }
 
-/// Metadata of leaves, beside their place in the tree.
+/// Metadata of leaves, in addition to their place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metadata {
@@ -57,7 +57,7 @@ pub enum Metadata {
     Kind(&'static str),
     /// The logical name of each dimension.
     AxisNames(AxisNames),
-    /// The arrays below are stacks: they have one more leading dimension, of this name.
+    /// The arrays below are stacks: they have an additional leading dimension with this name.
     Stacked(Option<&'static str>),
 }
 
@@ -71,16 +71,16 @@ pub struct LeafInfo {
     pub path: String,
     /// The type of the innermost struct or variant around it.
     pub owner: Option<&'static str>,
-    /// The kind given by the outermost node around it.
+    /// The kind set by the outermost metadata node around the leaf.
     pub kind: Option<&'static str>,
-    /// The names of its dimensions, from the innermost node around it that gives them, after those of the stacks it is
-    /// in.
+    /// The names of the leaf's dimensions. The names of the stacks around it come first, then the names from the
+    /// innermost metadata node that has any.
     pub axis_names: Option<AxisNames>,
 }
 
 impl LeafInfo {
-    /// Returns true for the count of a layer's stream of random keys, such as that of a dropout (`shardax_nn::RngStream`).
-    /// Streams that only make a model, in `Rngs`, are none.
+    /// Returns `true` if the leaf is the count of a layer's stream of random keys, for example of a dropout
+    /// (`shardax_nn::RngStream`). Streams in `Rngs`, which only create models, do not count.
     pub(crate) fn counts_keys_of_a_layer(&self) -> bool {
         let makes_models = self.path.ends_with(".default.count") || self.path.contains(".named[");
         self.kind == Some("RngCount") && !makes_models
@@ -108,7 +108,7 @@ impl Node {
         }
     }
 
-    /// The names of its parts, where they have some.
+    /// The names of the children, if they have names.
     pub(super) fn names(&self) -> Option<Vec<&str>> {
         match self {
             Node::Map(keys) => Some(keys.iter().map(String::as_str).collect()),
@@ -156,7 +156,7 @@ impl fmt::Debug for StaticValue {
     }
 }
 
-/// Returns `true` if a Rust number of the type of this name can be this one, apart from rounding.
+/// Returns `true` if a Rust number of the named type can hold this value, apart from rounding.
 pub(super) fn can_hold(of: &str, value: Scalar) -> bool {
     let (low, high): (i128, i128) = match of {
         "i8" => (i8::MIN.into(), i8::MAX.into()),
@@ -191,7 +191,7 @@ impl TreeDef {
         self.0.iter()
     }
 
-    /// The structure that these tokens are.
+    /// The structure with only these tokens.
     pub(super) fn part(&self, span: std::ops::Range<usize>) -> TreeDef {
         TreeDef(self.0[span].iter().cloned().collect())
     }
@@ -203,7 +203,7 @@ impl TreeDef {
         at
     }
 
-    /// The key path of this token; empty if there is none.
+    /// The key path of this token, or an empty string if there is none.
     pub(super) fn path_of_token(&self, token: usize) -> String {
         let (mut at, mut found) = (0, String::new());
         self.walk(&mut |path, _| {
@@ -234,7 +234,8 @@ impl TreeDef {
     /// The place and the metadata of each leaf.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
-        // The nodes above: the number of children left in each, the metadata for leaves there, the stacks they are in.
+        // The nodes above, each with the number of children left, the metadata for leaves there, and the enclosing
+        // stacks.
         let mut above: Vec<(usize, LeafInfo, Vec<Option<&'static str>>)> = Vec::new();
         self.walk(&mut |path, token| {
             let (mut here, mut stacks) = match above.last_mut() {
@@ -271,7 +272,7 @@ impl TreeDef {
         infos
     }
 
-    /// The plain numbers in the structure, with their key paths: configuration, such as a rate or a count.
+    /// The plain numbers in the structure with their key paths. They are configuration, such as a rate or a count.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -290,11 +291,11 @@ impl TreeDef {
         found
     }
 
-    /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers); the rest are
+    /// Replaces the plain numbers, in the order of [`numbers`](TreeDef::numbers). The rest of the structure is
     /// unchanged.
     ///
-    /// Fails for a number that the type of the one in its place cannot hold: an integer out of range, a fraction for an
-    /// integer, a float beyond `f32`. Floats are rounded.
+    /// Fails for a number that does not fit the type of the number it replaces: an integer out of range, a fraction for
+    /// an integer, a float beyond `f32`. Floats are rounded.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -324,7 +325,7 @@ impl TreeDef {
         Ok(new)
     }
 
-    /// The structure with the lists that are variables of this kind emptied.
+    /// Returns the structure in which the lists that are variables of this kind are empty.
     ///
     /// Fails for a variable of this kind that is not a list.
     ///
@@ -337,7 +338,7 @@ impl TreeDef {
     /// ```
     #[track_caller]
     pub fn without_lists_of_kind(&self, kind: &str) -> Result<TreeDef> {
-        // The position after the subtree that begins at `at`.
+        // Returns the position after the subtree that begins at `at`.
         let end = |mut at: usize| {
             let mut open = 1;
             while open > 0 && at < self.0.len() {
@@ -354,7 +355,7 @@ impl TreeDef {
                 continue;
             };
             let after = end(at);
-            // The outermost kind counts, so that those inside of another stay.
+            // Only the outermost kind counts, so variables inside of another kind stay.
             if *own != kind {
                 self.0[at..after].iter().for_each(|token| new.push(token.clone()));
             } else if let Some(Token::Node(Node::List(_))) = self.0.get(at + 1) {
@@ -375,7 +376,7 @@ impl TreeDef {
         self.0.iter().any(|token| matches!(token, Token::Number(..)))
     }
 
-    /// Hashes everything but the values of plain numbers.
+    /// Hashes everything except the values of plain numbers.
     pub(crate) fn hash_without_numbers<H: Hasher>(&self, state: &mut H) {
         for token in &self.0 {
             match token {
@@ -385,7 +386,7 @@ impl TreeDef {
         }
     }
 
-    /// The plain numbers that differ between two structures that are otherwise equal: the key path and the two numbers.
+    /// Returns the plain numbers that differ between two otherwise equal structures, as the key path and both numbers.
     pub(crate) fn different_numbers(&self, other: &TreeDef) -> Vec<(String, Scalar, Scalar)> {
         let mut found = Vec::new();
         let mut others = other.0.iter();
@@ -399,7 +400,7 @@ impl TreeDef {
         found
     }
 
-    /// The key path of one leaf; empty if there is none.
+    /// The key path of one leaf, or an empty string if there is none.
     pub(crate) fn path(&self, leaf: usize) -> String {
         let (mut at, mut found) = (0, String::new());
         self.walk(&mut |path, token| {
@@ -428,8 +429,8 @@ impl TreeDef {
         )
     }
 
-    /// Where each leaf of this structure is in `other`, which names the same parts: a struct's fields may be a map's keys,
-    /// and names come in any order. `None` for structures that differ otherwise.
+    /// Returns the position of each leaf of this structure in `other`, which must name the same parts. A struct's
+    /// fields may be a map's keys, and names may be in any order. `None` for structures that differ otherwise.
     pub(crate) fn leaves_by_name(&self, other: &TreeDef) -> Option<Vec<usize>> {
         fn walk(a: &TreeDef, b: &TreeDef, first: usize, found: &mut Vec<usize>) -> Option<()> {
             if a == b {
@@ -463,7 +464,7 @@ impl TreeDef {
         walk(self, other, 0, &mut found).map(|()| found)
     }
 
-    /// Goes to the end of the subtree that begins here.
+    /// Advances to the end of the subtree that begins here.
     fn skip(&self, at: &mut usize) {
         let mut left = 1;
         while left > 0 {
@@ -475,7 +476,7 @@ impl TreeDef {
     /// Visits every token with its key path.
     fn walk(&self, visit: &mut dyn FnMut(&str, &Token)) {
         let mut path = String::new();
-        // The nodes above: the number of children visited, and the length of the node's own part of the path.
+        // The nodes above, each with the number of visited children and the length of its part of the path.
         let mut above: Vec<(&Node, usize, usize)> = Vec::new();
         for token in &self.0 {
             if let Some((node, visited, own)) = above.last_mut() {
@@ -493,7 +494,7 @@ impl TreeDef {
         }
     }
 
-    /// Describes the first difference of two structures: the key path and the two sides.
+    /// Describes the first difference between two structures: the key path and the two sides.
     pub(crate) fn difference(&self, other: &TreeDef) -> String {
         let list = |def: &TreeDef| {
             let mut out = Vec::new();

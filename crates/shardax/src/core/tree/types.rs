@@ -22,7 +22,8 @@ impl Tree for Array {
     }
 }
 
-// A recursive type refers to itself through a `Vec`, a map or a `Box`, so these are where the stack grows.
+// A recursive type refers to itself through a `Vec`, a map or a `Box`, so the stack is extended in these
+// implementations.
 
 impl<T: Tree> Tree for Vec<T> {
     fn flatten(&self, out: &mut Flat) {
@@ -192,7 +193,7 @@ impl Tree for usize {
     }
 }
 
-/// A value that is part of a function's structure rather than its data: configuration, a flag, a name.
+/// A value that is part of a tree's structure rather than its data: configuration, a flag, a name.
 ///
 /// A compiled function is traced again for each value. The type must be comparable and hashable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
