@@ -1,4 +1,4 @@
-//! Printing values while a program runs: `debug::callback` and [`debug_print!`](crate::debug_print).
+//! Printing values while a program runs: [`debug_print!`](crate::debug_print) and `debug::callback`.
 
 use super::primitive::Kind;
 use super::{HostArg, HostCallback, IntoOperands, text};
@@ -7,13 +7,13 @@ use crate::error::Result;
 
 /// Calls a host function with these arrays, to print or record them.
 ///
-/// It is called each time its line is reached while the program runs, even if nothing depends on it, in no order
-/// between independent calls: under `vmap` once for each entry of the batch, under `grad` with the
-/// primal values, inside a `shard_map` by each device with its own shard. A program that the compiler partitions over
-/// several devices cannot call it. With concrete arrays outside of a trace it is called immediately.
+/// The function is called each time the running program reaches its line, even if nothing depends on it. Independent
+/// calls run in no particular order. Under `vmap` it is called once for each entry of the batch, under `grad` with the
+/// primal values, and inside a `shard_map` by each device with the device's shard. A program that the compiler
+/// partitions over several devices cannot call it. With concrete arrays outside of a trace, it is called immediately.
 ///
-/// Fails as [`pure_callback`](crate::pure_callback) does: a debug callback's error is the error of the results of the
-/// program that contains it.
+/// Fails like [`pure_callback`](crate::pure_callback): if the callback fails, the results of the program that contains
+/// it carry the error.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -32,8 +32,8 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
 }
 
-/// Like [`callback`], but calls keep their order, as with [`HostCallback::ordered`]; under `vmap` they are made entry
-/// by entry. A program for several devices cannot call it.
+/// Like [`callback`], but calls keep their order, as with [`HostCallback::ordered`]. Under `vmap` there is one call
+/// after another for the entries. A program for several devices cannot call it.
 #[track_caller]
 pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
 where
@@ -42,11 +42,11 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).ordered().call(operands)
 }
 
-/// A value for [`debug_print!`](crate::debug_print): its name, and the array.
+/// A name and an array to print with [`debug_print!`](crate::debug_print).
 #[doc(hidden)]
 pub type Named = (&'static str, Array);
 
-/// Prints the line with its values; for [`debug_print!`](crate::debug_print).
+/// Prints the line with its values, for [`debug_print!`](crate::debug_print).
 #[doc(hidden)]
 #[track_caller]
 pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
@@ -59,7 +59,7 @@ pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
         if ordered { callback_ordered(line, arrays) } else { callback(line, arrays) }
     };
     if let Err(error) = shown {
-        // The enclosing traced call, if any, returns it.
+        // The enclosing traced call, if any, returns the error.
         crate::core::program::trace::record_error(&error);
         eprintln!("debug_print!({format:?}): {error}");
     }
@@ -68,8 +68,8 @@ pub fn print(format: &'static str, ordered: bool, values: Vec<Named>) {
 /// Prints a line with values each time it is reached while the program runs; see
 /// [`debug::callback`](crate::debug::callback).
 ///
-/// `{}` is the next value, `{0}` one by its position, `{name}` one given as `name = value` or
-/// a variable of that name. Values are arrays, printed as NumPy prints them, or plain numbers.
+/// `{}` is the next value, `{0}` a value by its position, `{name}` a value passed as `name = value` or a variable of
+/// that name. Values are arrays, printed like in NumPy, or plain numbers.
 ///
 /// ```
 /// # use shardax::prelude::*;

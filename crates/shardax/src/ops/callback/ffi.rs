@@ -1,4 +1,5 @@
-//! Functions of other languages by name (JAX's `jax.ffi`): registered once, and called from programs with attributes.
+//! Functions of other languages by name (JAX's `jax.ffi`): you register a function once, and programs call it with
+//! attributes.
 //!
 //! ```
 //! # use shardax::prelude::*;
@@ -75,38 +76,38 @@ attributes_from! {
 pub struct Attributes(BTreeMap<String, Attribute>);
 
 impl Attributes {
-    /// No attributes, to which [`with`](Self::with) adds: for dictionaries.
+    /// Creates an empty dictionary, to which [`with`](Self::with) adds attributes.
     pub fn new() -> Attributes {
         Attributes::default()
     }
 
-    /// Adds an attribute, or replaces that of the same name.
+    /// Adds an attribute, or replaces the attribute of the same name.
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Attribute>) -> Attributes {
         self.0.insert(name.into(), value.into());
         self
     }
 
-    /// The attribute of this name.
+    /// Returns the attribute of this name.
     pub fn get(&self, name: &str) -> Option<&Attribute> {
         self.0.get(name)
     }
 
-    /// All attributes, in the order of their names.
+    /// Iterates over all attributes, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Attribute)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// The truth value of this name. Fails if there is none.
+    /// Returns the truth value of this name. Fails if there is none.
     pub fn bool(&self, name: &str) -> Result<bool> {
         self.read(name, "a truth value", |value| if let Attribute::Bool(v) = value { Some(*v) } else { None })
     }
 
-    /// The integer of this name. Fails if there is none.
+    /// Returns the integer of this name. Fails if there is none.
     pub fn int(&self, name: &str) -> Result<i64> {
         self.read(name, "an integer", |value| if let Attribute::Int(v) = value { Some(*v) } else { None })
     }
 
-    /// The floating point number of this name. Fails if there is none.
+    /// Returns the floating point number of this name. Fails if there is none.
     pub fn float(&self, name: &str) -> Result<f64> {
         self.read(
             name,
@@ -115,17 +116,17 @@ impl Attributes {
         )
     }
 
-    /// The text of this name. Fails if there is none.
+    /// Returns the text of this name. Fails if there is none.
     pub fn text(&self, name: &str) -> Result<&str> {
         self.read(name, "text", |value| if let Attribute::Text(v) = value { Some(v.as_str()) } else { None })
     }
 
-    /// The integers of this name. Fails if there are none.
+    /// Returns the integers of this name. Fails if there are none.
     pub fn ints(&self, name: &str) -> Result<&[i64]> {
         self.read(name, "integers", |value| if let Attribute::Ints(v) = value { Some(v.as_slice()) } else { None })
     }
 
-    /// The floating point numbers of this name. Fails if there are none.
+    /// Returns the floating point numbers of this name. Fails if there are none.
     pub fn floats(&self, name: &str) -> Result<&[f64]> {
         self.read(name, "floating point numbers", |value| {
             if let Attribute::Floats(v) = value { Some(v.as_slice()) } else { None }
@@ -146,12 +147,12 @@ impl Attributes {
 type OnHost = dyn Fn(&[HostArg<'_>], &mut [HostResult<'_>], &Attributes) -> Result<()> + Send + Sync;
 type OnDevice = dyn Fn(&DeviceCall, &Attributes) -> Result<()> + Send + Sync;
 
-/// A registered function, for each platform.
+/// A registered function, with an implementation for each platform.
 #[derive(Default)]
 struct Target {
     host: Option<Arc<OnHost>>,
     cuda: Option<Arc<OnDevice>>,
-    /// The functions of calls with these attributes, so that equal calls make equal programs.
+    /// The functions of calls with these attributes, kept so that equal calls produce equal programs.
     calls: Vec<(Attributes, Weak<HostFunction>, Option<Arc<HostFunction>>)>,
 }
 
@@ -160,12 +161,13 @@ fn targets() -> MutexGuard<'static, HashMap<String, Target>> {
     TARGETS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers `f` under a name for programs on CPU, for the rest of the process (JAX's function of this name). It receives
-/// what a function of [`pure_callback`](crate::pure_callback) does, and the attributes of the call; in the same way it runs
-/// on XLA's threads, reads its arguments in place, writes each result whole, and its error or panic is the error of the
-/// call. A function of a C or C++ library is called from `f`, with the addresses of [`HostArg::bytes`].
+/// Registers `f` under a name for programs on CPU, for the rest of the process (JAX's function of this name). It
+/// receives the arguments and results of a [`pure_callback`](crate::pure_callback) function, and the attributes of the
+/// call. In the same way, it runs on XLA's threads, reads its arguments in place and must write every result entirely,
+/// and its error or panic becomes the error of the call. To call a function of a C or C++ library, call it from `f`
+/// with the addresses of [`HostArg::bytes`].
 ///
-/// Fails if the name is empty or registered already.
+/// Fails if the name is empty or already registered.
 #[track_caller]
 pub fn register_ffi_target<F>(name: &str, f: F) -> Result<()>
 where
@@ -174,10 +176,11 @@ where
     register(name, "cpu", |target| target.host.replace(Arc::new(f)).is_none()).at_caller()
 }
 
-/// Registers the implementation of a name for programs on NVIDIA GPUs, beside or without one for CPU (JAX's
-/// `register_ffi_target(.., platform="CUDA")`); see [`HostCallback::cuda`](crate::HostCallback::cuda) for what it may do.
+/// Registers the implementation of a name for programs on NVIDIA GPUs, with or without an implementation for CPU (JAX's
+/// `register_ffi_target(.., platform="CUDA")`). See [`HostCallback::cuda`](crate::HostCallback::cuda) for the
+/// requirements on `f`.
 ///
-/// Fails if the name is empty or registered already.
+/// Fails if the name is empty or already registered.
 #[track_caller]
 pub fn register_ffi_target_cuda<F>(name: &str, f: F) -> Result<()>
 where
@@ -200,7 +203,7 @@ fn register(name: &str, platform: &str, put: impl FnOnce(&mut Target) -> bool) -
             .help("register each name once, at the start of the program"));
     }
     put(target);
-    // Calls that were made before refer to what was there then.
+    // Cached calls refer to the previous implementations, so new calls must not reuse them.
     target.calls.clear();
     Ok(())
 }
@@ -216,12 +219,13 @@ pub struct FfiCall<T> {
     has_side_effect: bool,
 }
 
-/// A call of the function that is registered under `name`, with results of these types: a tree of
-/// [`shape_dtype_struct`](crate::shape_dtype_struct)s. [`call`](FfiCall::call) takes the operands. The module has an example.
+/// Creates a call of the function registered under `name`, with results of these types: a tree of
+/// [`shape_dtype_struct`](crate::shape_dtype_struct)s. [`call`](FfiCall::call) receives the operands. The module has an
+/// example.
 ///
-/// Results have memory of their own: there is no `input_output_aliases`. Layouts are row-major. The program refers to the
-/// function by a number of this process, so it cannot be exported.
-/// [`shardax::ffi_call`](crate::ffi_call()) takes the function itself in place of a name.
+/// Results never share memory with operands: there is no `input_output_aliases`. Layouts are row-major. The program
+/// refers to the function by a number of this process, so it cannot be exported.
+/// [`shardax::ffi_call`](crate::ffi_call()) takes the function itself instead of a name.
 pub fn ffi_call<T: Tree>(name: &str, results: T) -> FfiCall<T> {
     let (name, attributes) = (interned(name), Attributes::default());
     FfiCall { name, results, attributes, vmap: None, has_side_effect: false }
@@ -234,20 +238,20 @@ impl<T: Tree> FfiCall<T> {
         self
     }
 
-    /// Sets how `vmap` calls it. Without a method, `vmap` of it is an error.
+    /// Sets how `vmap` calls the function. Without a method, `vmap` of it fails.
     pub fn vmap_method(mut self, method: VmapMethod) -> Self {
         self.vmap = Some(method);
         self
     }
 
-    /// If true, the function is called as often as the program says, even if its results are unused, and not by programs
-    /// that the compiler partitions over several devices. Default `false`.
+    /// If true, the function is called as often as the program says, even if its results are unused, and programs that
+    /// the compiler partitions over several devices cannot call it. Default `false`.
     pub fn has_side_effect(mut self, has: bool) -> Self {
         self.has_side_effect = has;
         self
     }
 
-    /// Calls the function: immediately if the operands are concrete and nothing is being traced. Operands are an array
+    /// Calls the function, immediately if the operands are concrete and nothing is being traced. Operands are an array
     /// or a plain number, or a tuple or list of them.
     ///
     /// Fails, also while tracing, if no function is registered under the name.
@@ -266,7 +270,7 @@ impl<T: Tree> FfiCall<T> {
         Ok(callback)
     }
 
-    /// The functions that this call refers to: those of an equal call, if there is one.
+    /// Returns the functions that this call refers to. Equal calls share them.
     fn functions(&self) -> Result<(Arc<HostFunction>, Option<Arc<HostFunction>>)> {
         let mut all = targets();
         let Some(target) = all.get_mut(self.name) else {

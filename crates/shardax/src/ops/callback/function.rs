@@ -1,4 +1,4 @@
-//! Registry of host functions: programs call them by number, through the one handler registered with XLA.
+//! A registry of host functions. Programs call them by number, through a single handler that is registered with XLA.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ enum Body {
     Device(Box<dyn Fn(&DeviceCall) -> Result<()> + Send + Sync>),
 }
 
-/// A host function that compiled programs call. Its number is part of every program that calls it.
+/// A host function that compiled programs call. Every program that calls it contains its number.
 pub(crate) struct HostFunction {
     pub(super) number: i64,
     pub(super) name: &'static str,
@@ -35,7 +35,7 @@ pub(crate) struct HostFunction {
 }
 
 struct All {
-    /// Kept alive by the programs that call them.
+    /// The functions by number. The programs that call them keep them alive.
     by_number: HashMap<i64, Weak<HostFunction>>,
     /// Functions that capture nothing, identified by their type, so that a new trace reuses them.
     by_type: HashMap<TypeId, Arc<HostFunction>>,
@@ -55,7 +55,7 @@ impl HostFunction {
         HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Host(Box::new(f)))
     }
 
-    /// Like [`new`](Self::new), with a name of its own in errors.
+    /// Like [`new`](Self::new), with a different name in errors.
     pub(super) fn named<F>(name: &'static str, f: F) -> Arc<HostFunction>
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
@@ -86,7 +86,7 @@ impl HostFunction {
         function
     }
 
-    /// Calls it. Every result must have been written.
+    /// Calls the function, which must write every result.
     pub(super) fn call(&self, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
         let Body::Host(body) = &self.body else { return Err(self.wrong_memory("the host's")) };
         body(args, results)?;
@@ -130,7 +130,7 @@ impl fmt::Debug for HostFunction {
     }
 }
 
-/// Registers the handler with XLA, once.
+/// Registers the handler with XLA on the first call.
 pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     REGISTERED
@@ -145,7 +145,7 @@ pub(crate) fn register() -> Result<()> {
         .clone()
 }
 
-/// Registers the handler for NVIDIA GPUs with XLA, once.
+/// Registers the handler for NVIDIA GPUs with XLA on the first call.
 pub(crate) fn register_on_device() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let register = || {
@@ -155,7 +155,7 @@ pub(crate) fn register_on_device() -> Result<()> {
     REGISTERED.get_or_init(register).clone()
 }
 
-/// Handles a call from a GPU program. Functions on host memory get copies, as in JAX.
+/// Handles a call from a GPU program. Functions on host memory receive copies, as in JAX.
 fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
     let function = found(call.attr("function"))?;
     if let Body::Device(body) = &function.body {
@@ -183,10 +183,12 @@ fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
     function.ok_or_else(|| err!(Runtime, "the host function number {number} is gone"))
 }
 
-/// Handles a call from a program. No lock is held while the function runs.
+/// Handles a call from a program. No lock is held while the function runs, because the function may take as long as it
+/// likes.
 fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
     if frame.failure().is_some() {
-        // Its inputs would be computed from zeros; the results have the error.
+        // After a failure the inputs would be computed from zeros, so the function is not called; the results carry the
+        // error.
         frame.rets().iter_mut().for_each(|ret| ret.data().fill(0));
         return Ok(());
     }
@@ -204,7 +206,7 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
     run(&function, token, &args, &mut results)
 }
 
-/// Calls the function; a token goes from the first argument to the first result.
+/// Calls the function. If the call is ordered, the token passes from the first argument to the first result.
 fn run(
     function: &Arc<HostFunction>,
     token: Option<Attr<'_>>,

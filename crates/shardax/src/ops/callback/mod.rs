@@ -26,7 +26,7 @@ use crate::ops::operators::ArrayLike;
 use crate::sharding::device::client;
 use crate::source;
 
-/// A host function as a function of arrays; see [`pure_callback`].
+/// A host function that arrays can be passed to; see [`pure_callback`].
 #[derive(Clone, Debug)]
 #[must_use = "a host function does nothing until it is called"]
 pub struct HostCallback<T> {
@@ -35,17 +35,18 @@ pub struct HostCallback<T> {
     types: std::marker::PhantomData<fn() -> T>,
 }
 
-/// Wraps a host function without side effects as a function of arrays with results of these types: a tree of
-/// [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays whose values are ignored.
+/// Wraps a host function without side effects as a function of arrays. `results` are the types of the results: a tree
+/// of [`shape_dtype_struct`](crate::shape_dtype_struct)s, or of arrays whose values are ignored.
 ///
-/// A call may be left out where its results are unused, and repeated. It is called on
-/// XLA's threads, from several devices at once: inside a `shard_map` by each with its own shard, and otherwise
-/// with whole arrays. It reads its arguments in place (on GPUs copies on the host) and writes each result whole; an error or a panic is the error of
-/// the call, or of reading its results, and after it the program makes no further calls. It cannot run programs, and so
-/// not compute with arrays: that is an error, because XLA's threads may all be waiting for such functions.
+/// A call may be omitted if its results are unused, and it may be repeated. The function is called on XLA's threads,
+/// possibly from several devices at once: inside a `shard_map` by each device with the device's shard, otherwise with
+/// entire arrays. It reads its arguments in place (on GPUs, copies on the host) and must write each result entirely. An
+/// error or a panic becomes the error of the call, or of reading its results, and the program makes no further calls.
+/// The function cannot run programs, and therefore cannot compute with arrays: this is an error, because all of XLA's
+/// threads may be waiting for such functions.
 ///
-/// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method); it has no derivative unless `custom_jvp` or
-/// `custom_vjp` gives one.
+/// Under `vmap` it needs a [`vmap_method`](HostCallback::vmap_method). It has no derivative unless you define one with
+/// `custom_jvp` or `custom_vjp`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -65,10 +66,10 @@ where
     HostCallback::new(f, &results, Kind::Pure)
 }
 
-/// Wraps a host function with side effects as a function of arrays; otherwise like [`pure_callback`].
+/// Wraps a host function with side effects as a function of arrays. Otherwise like [`pure_callback`].
 ///
-/// It is called exactly as often as the program says, even if its results are unused: under `vmap` once for each entry
-/// of the batch, in no order between independent calls, and inside a `shard_map` by each device. A
+/// The function is called exactly as often as the program says, even if its results are unused: under `vmap` once for
+/// each entry of the batch, and inside a `shard_map` by each device. Independent calls run in no particular order. A
 /// program that the compiler partitions over several devices cannot call it. It has no derivative.
 pub fn io_callback<T, F>(f: F, results: T) -> HostCallback<T>
 where
@@ -78,7 +79,8 @@ where
     HostCallback::new(f, &results, Kind::Io)
 }
 
-/// Wraps a function on XLA's memory, such as one of a library in another language; otherwise like [`pure_callback`].
+/// Wraps a function on XLA's memory, for example a function of a library in another language. Otherwise like
+/// [`pure_callback`].
 pub fn ffi_call<T, F>(f: F, results: T) -> HostCallback<T>
 where
     T: Tree,
@@ -102,18 +104,19 @@ impl<T: Tree> HostCallback<T> {
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 
-    /// Sets how `vmap` calls it. Without a method, `vmap` of it is an error; one with side effects is always called
-    /// once per entry.
+    /// Sets how `vmap` calls the function. Without a method, `vmap` of it fails. A function with side effects is always
+    /// called once per entry.
     pub fn vmap_method(mut self, method: VmapMethod) -> Self {
         self.call.vmap = Some(method);
         self
     }
 
-    /// Sets the GPU implementation of an [`ffi_call`]: `f` receives addresses in the device's memory and the program's
-    /// stream, and starts its work on that stream, without waiting for it (JAX's
-    /// `register_ffi_target(platform="CUDA")`). Results must be written whole. Its error is the error of the call. If
-    /// several devices compute together an error may end the process, because others wait for this one; arrays donated
-    /// to that call are lost. Other callbacks need none: on GPUs they get copies of their arguments on the host.
+    /// Sets the GPU implementation of an [`ffi_call`]. `f` receives addresses in the device's memory and the program's
+    /// stream, and must start its work on that stream without waiting for it (JAX's
+    /// `register_ffi_target(platform="CUDA")`). It must write results entirely. Its error becomes the error of the
+    /// call. If several devices compute together, an error may end the process, because the other devices wait for this
+    /// one, and arrays donated to that call are lost. Other callbacks need no GPU implementation, because on GPUs they
+    /// receive copies of their arguments on the host.
     ///
     /// The program refers to `f` by a number of this process, so it cannot be exported.
     ///
@@ -152,12 +155,12 @@ impl<T: Tree> HostCallback<T> {
         self
     }
 
-    /// Makes its calls in order with those of all ordered functions: inside a program, through its loops and branches,
-    /// from program to program, and with calls outside of programs. A program with ordered calls starts after the
-    /// previous one ended.
+    /// Orders the calls of this function with the calls of all other ordered functions: inside a program, through its
+    /// loops and branches, from program to program, and with calls outside of programs. A program with ordered calls
+    /// starts after the previous one has ended.
     ///
-    /// Only a function with side effects can be ordered. `vmap` of it is an error, and inside a `shard_map` each device
-    /// keeps its own order.
+    /// Only a function with side effects can be ordered. `vmap` of an ordered function fails, and inside a `shard_map`
+    /// each device keeps a separate order.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -182,8 +185,8 @@ impl<T: Tree> HostCallback<T> {
         self
     }
 
-    /// Calls the function: immediately if the operands are concrete and nothing is being traced. Operands are an array
-    /// or a plain number, or a tuple or list of them; for another tree, its [`leaves`](crate::tree::leaves).
+    /// Calls the function, immediately if the operands are concrete and nothing is being traced. Operands are an array
+    /// or a plain number, or a tuple or list of them; for another tree, pass its [`leaves`](crate::tree::leaves).
     #[track_caller]
     pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
         let _line = source::enter();
@@ -195,7 +198,7 @@ impl<T: Tree> HostCallback<T> {
         // A result type may itself carry an error.
         self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
         args.iter().try_for_each(check_usable)?;
-        // A host function reads elements, and keys have none that it could read.
+        // A host function reads elements, but keys have no elements that it could read.
         check_keys(&self.call, &args.iter().chain(&self.results.leaves).map(Array::aval).collect::<Vec<_>>())?;
         if self.call.ordered && !self.call.has_effects() {
             return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
@@ -237,7 +240,7 @@ impl<T: Tree> HostCallback<T> {
 
 /// Operands of a host function: an array or a plain number, or a tuple or list of them.
 pub trait IntoOperands {
-    /// The arrays, in order.
+    /// Returns the arrays, in order.
     fn into_operands(self) -> Vec<Array>;
 }
 
@@ -278,7 +281,7 @@ macro_rules! tuples_of_operands {
 tuples_of_operands!(());
 crate::tuples::each!(tuples_of_operands);
 
-/// Calls the function. Its error names it, and a panic is an error.
+/// Calls the function, adds its name to its error, and converts a panic to an error.
 fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResult<'_>]) -> Result<()> {
     let call = std::panic::AssertUnwindSafe(|| f.call(args, results));
     match std::panic::catch_unwind(call) {
@@ -287,7 +290,7 @@ fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResul
     }
 }
 
-/// Fills a result with zeros.
+/// Allocates the memory of a result, filled with zeros.
 fn room_for(result: &Array) -> Result<Vec<u8>> {
     let aval = result.aval();
     let (size, mut bytes) = (aval.byte_size()?, Vec::new());

@@ -1,5 +1,5 @@
-//! A call with side effects in a partitioned program: one device makes it, with the whole operands, and sends the
-//! results to the others.
+//! A call with side effects in a partitioned program. One device makes the call with the entire operands and sends the
+//! results to the other devices.
 
 use super::primitive::HostCall;
 use crate::core::array::Array;
@@ -16,7 +16,7 @@ use crate::ops::{control_flow, elementwise};
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
-/// Lowers the call to one that the first device of the mesh makes.
+/// Lowers the call so that the first device of the mesh makes it.
 pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>> {
     cx.expand(args, |args| {
         let axes: Vec<AxisName> = mesh.axis_names().collect();
@@ -45,8 +45,8 @@ pub(super) fn lower(call: &HostCall, mesh: &Mesh, cx: &mut Lowering, args: &[Val
     })
 }
 
-/// Broadcasts the value of one device, where all others have zeros. Floating point is summed as bits, so that it is
-/// exact.
+/// Broadcasts the value of one device to the others, which hold zeros. Floating point is summed as bits so that the
+/// value is exact.
 fn sent(x: &Array, axes: &[AxisName]) -> Array {
     if x.dtype().is_narrow() {
         let wide = if x.dtype().is_float() { DType::F32 } else { DType::I8 };

@@ -1,7 +1,7 @@
 //! Ordered effects: host calls that wait for the previous one.
 //!
-//! Inside a program a token is passed from call to call, through loops and branches, and is the program's last result.
-//! Programs and calls outside of them wait for each other on the host.
+//! Inside a program, a token passes from call to call, through loops and branches, and is the program's last result.
+//! Programs, and calls outside of programs, wait for each other on the host.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,13 +53,14 @@ impl ThreadState for Tokens {
     }
 
     fn gather(&self, state: &mut Vec<Array>) -> Result<()> {
-        // Later calls wait for all devices.
+        // Later calls must wait for all devices.
         state[0] = state[0].max(..);
         check_usable(&state[0])
     }
 }
 
-/// Threads a token through the program's ordered calls and adds it to the outputs. `None` if it has no such calls.
+/// Threads a token through the program's ordered calls and adds it to the outputs. Returns `None` if the program has no
+/// such calls.
 pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
     if !Tokens.concerns(program) {
         return Ok(None);
@@ -74,31 +75,32 @@ pub(crate) fn in_order(program: &Program) -> Result<Option<Program>> {
 }
 
 thread_local! {
-    /// While this thread has the turn: the ends of programs that were started inside the call that has it.
+    /// Completion events of the programs that were started inside the call that holds the turn, while this thread holds
+    /// it.
     static INSIDE: RefCell<Option<Vec<pjrt::Event>>> = const { RefCell::new(None) };
 }
 
-/// The lock on ordered execution, with the ends of the last programs with ordered calls. `None` inside a
-/// call that has the turn.
+/// The lock on ordered execution, which guards the completion events of the last programs with ordered calls. `None`
+/// inside a call that already holds the turn.
 pub(crate) struct Turn(Option<MutexGuard<'static, Vec<pjrt::Event>>>);
 
-/// Waits until earlier ordered calls are done. Others wait until the turn is dropped, so programs with ordered calls
-/// are launched in the order in which they took their turns. A call inside another one is part of it: it waits for
-/// nothing, because the outer one would wait for it.
+/// Waits until earlier ordered calls are done. Other threads wait until the turn is dropped, so that programs with
+/// ordered calls are launched in the order in which they acquired their turns. A call inside another ordered call is
+/// part of the outer one and does not wait, because the outer call would wait for it.
 pub(crate) fn turn() -> Turn {
     static LAST: Mutex<Vec<pjrt::Event>> = Mutex::new(Vec::new());
     if pjrt::ffi::in_function() || INSIDE.with_borrow(Option::is_some) {
         return Turn(None);
     }
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    // An error there is reported by the results of that program.
+    // The results of that program report its error.
     last.drain(..).for_each(|event| drop(event.wait()));
     INSIDE.set(Some(Vec::new()));
     Turn(Some(last))
 }
 
 impl Turn {
-    /// The next turn begins when these are ready.
+    /// Ends the turn. The next turn begins when these events are ready.
     pub fn ends_with(self, tokens: impl Iterator<Item = pjrt::Event>) {
         INSIDE.with_borrow_mut(|inside| inside.get_or_insert_default().extend(tokens));
     }

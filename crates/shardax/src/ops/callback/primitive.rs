@@ -1,4 +1,4 @@
-//! `host_call`: a call of a host function from a program.
+//! `host_call`, the primitive that calls a host function from a program.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::interpret::batching::move_batch;
 use crate::ops::control_flow::each;
 use crate::shape::Shape;
 
-/// The kind of a callback, which decides its side effects; named after JAX's functions.
+/// The kind of a callback, which determines its side effects. The kinds are named after JAX's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// No side effects: a call may be left out, repeated, or reordered.
+    /// No side effects: a call may be omitted, repeated, or reordered.
     Pure,
     /// Like [`Pure`](Kind::Pure), for a function of another language.
     Ffi,
-    /// Like [`Ffi`](Kind::Ffi), with any side effect.
+    /// Like [`Ffi`](Kind::Ffi), with side effects.
     FfiWithEffect,
-    /// Any side effect.
+    /// Side effects of any kind.
     Io,
     /// Prints or records its operands.
     Debug,
 }
 
-/// The batching method of a host function under `vmap`.
+/// The method with which `vmap` batches a host function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VmapMethod {
-    /// One call for each entry of the batch, one after the other.
+    /// One call for each entry of the batch, one after another.
     Sequential,
-    /// One call: arguments have a leading batch dimension, of size 1 if they are not batched.
+    /// One call, whose arguments have a leading batch dimension, of size 1 if they are not batched.
     ExpandDims,
-    /// One call: all arguments have a leading batch dimension.
+    /// One call, whose arguments all have a leading batch dimension.
     BroadcastAll,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct HostCall {
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
     pub vmap: Option<VmapMethod>,
-    /// `true` if it waits for the previous ordered call.
+    /// `true` if the call waits for the previous ordered call.
     pub ordered: bool,
-    /// `true` if it takes a token before its operands, and returns one before its results.
+    /// `true` if the call takes a token before its operands and returns one before its results.
     pub token: bool,
 }
 
@@ -77,12 +77,12 @@ impl HostCall {
         operands.chain(self.results.iter().map(|(dtype, _)| *dtype)).any(|dtype| dtype.bits() < 8)
     }
 
-    /// The error for a platform that cannot call the function.
+    /// Returns the error for a platform that cannot call the function.
     pub(crate) fn lacks(&self, cx: &Lowering, way_round: &str) -> Error {
         cx.platform.lacks(&format!("{} of {:?}", self.name(), self.function), way_round)
     }
 
-    /// Writes the call of this implementation, whose handler is registered.
+    /// Writes the call of this implementation. Its handler must be registered.
     pub(crate) fn call(
         &self,
         function: &HostFunction,
@@ -99,8 +99,8 @@ impl HostCall {
             )
             .help("leave the order out, or call an ordered `io_callback`: inside a `shard_map` each device keeps its own order"));
         }
-        // The partitioner loses the sharding of a custom call with side effects and then rejects the program. Checked by
-        // `effects_happen_once_in_programs_over_devices`.
+        // The partitioner loses the sharding of a custom call with side effects and then rejects the program, so one
+        // device makes the call. Checked by `effects_happen_once_in_programs_over_devices`.
         if self.has_effects() && !cx.is_local() {
             let mesh = cx.auto_mesh.clone().filter(|_| cx.manual_axes.is_empty());
             let mesh = mesh.ok_or_else(|| {
@@ -166,7 +166,7 @@ impl Primitive for HostCall {
         rule.replicated()
     }
 
-    /// Only platforms whose rules register the handler of calls have it.
+    /// Fails, because only a platform whose rules register the handler can lower the call.
     fn lower(&self, cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         let way_round =
             "compute this part of the program on the CPU's devices, or leave the call out on other platforms";

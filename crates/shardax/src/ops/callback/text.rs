@@ -1,6 +1,6 @@
 //! Format strings with placeholders: `{}`, `{0}` and `{name}`.
 
-/// A placeholder.
+/// A placeholder: the position or the name of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place<'a> {
     Number(usize),
@@ -8,7 +8,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the index of its value among these names.
+    /// Returns the index of the placeholder's value among these names.
     pub fn among(self, names: &[&str]) -> Option<usize> {
         match self {
             Place::Number(i) => Some(i).filter(|i| *i < names.len()),
@@ -17,7 +17,7 @@ impl Place<'_> {
     }
 }
 
-/// Fills the placeholders; `{{` and `}}` are braces. A placeholder without a value is unchanged.
+/// Fills the placeholders; `{{` and `}}` are literal braces. A placeholder without a value stays unchanged.
 pub(crate) fn fill(format: &str, mut value: impl FnMut(Place<'_>) -> Option<String>) -> String {
     let mut out = String::new();
     let mut next = 0;

@@ -1,5 +1,4 @@
-//! Arguments and results of host functions, and of functions on device
-//! memory.
+//! Arguments and results of host functions and of functions on device memory.
 
 use std::ffi::c_void;
 
@@ -20,33 +19,33 @@ pub struct HostArg<'a> {
 }
 
 impl<'a> HostArg<'a> {
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The dimensions; empty for a scalar.
+    /// Returns the dimensions; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The bytes of the elements, in the machine's byte order.
+    /// Returns the bytes of the elements, in the machine's byte order.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The elements in row-major order, as an iterator. Fails when `T` is not the argument's dtype.
+    /// Iterates over the elements in row-major order. Fails if `T` is not the argument's dtype.
     pub fn values<T: Element>(&self) -> Result<impl ExactSizeIterator<Item = T> + 'a> {
         check::<T>("an argument", "read", self.dtype, &self.shape)?;
         Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read))
     }
 
-    /// The elements in row-major order. Fails when `T` is not the argument's dtype.
+    /// Returns the elements in row-major order. Fails if `T` is not the argument's dtype.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         Ok(self.values()?.collect())
     }
 
-    /// The only element. Fails when there is not exactly one, or when `T` is not the argument's dtype.
+    /// Returns the only element. Fails if there is not exactly one, or if `T` is not the argument's dtype.
     pub fn item<T: Element>(&self) -> Result<T> {
         let mut values = self.values()?;
         match (values.next(), values.len()) {
@@ -64,7 +63,8 @@ impl std::fmt::Display for HostArg<'_> {
     }
 }
 
-/// A result of a host function. It must be written whole and cannot be read: its previous contents are undefined.
+/// A result of a host function. You must write all of it, and you cannot read it because its previous contents are
+/// undefined.
 #[derive(Debug)]
 pub struct HostResult<'a> {
     pub(super) dtype: DType,
@@ -74,19 +74,19 @@ pub struct HostResult<'a> {
 }
 
 impl HostResult<'_> {
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The dimensions; empty for a scalar.
+    /// Returns the dimensions; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Writes all elements, in row-major order.
     ///
-    /// Fails when `T` is not the result's dtype, or the number of elements is wrong.
+    /// Fails if `T` is not the result's dtype, or if the number of elements is wrong.
     pub fn write<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> Result<()> {
         check::<T>("a result", "written", self.dtype, &self.shape)?;
         let size = crate::shape::size(&self.shape);
@@ -111,7 +111,7 @@ impl HostResult<'_> {
         Ok(())
     }
 
-    /// Writes the bytes of all elements, in the machine's byte order. Fails when the number of bytes is wrong.
+    /// Writes the bytes of all elements, in the machine's byte order. Fails if the number of bytes is wrong.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.bytes.len() {
             return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len()));
@@ -136,17 +136,17 @@ impl DeviceArg {
         Ok(DeviceArg { dtype, shape, address: array.address })
     }
 
-    /// The type of its elements.
+    /// Returns the element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The dimensions; empty for a scalar.
+    /// Returns the dimensions; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The device address (a `CUdeviceptr`).
+    /// Returns the device address (a `CUdeviceptr`).
     pub fn address(&self) -> *mut c_void {
         self.address
     }
@@ -169,23 +169,24 @@ impl DeviceCall {
         Ok(DeviceCall { args, results, stream: call.stream(), device_ordinal })
     }
 
-    /// The arguments, which must not be written.
+    /// Returns the arguments. You must not write to them.
     pub fn args(&self) -> &[DeviceArg] {
         &self.args
     }
 
-    /// The results. Every byte must be written: their previous contents are undefined.
+    /// Returns the results. You must write every byte, because their previous contents are undefined.
     pub fn results(&self) -> &[DeviceArg] {
         &self.results
     }
 
-    /// The stream of the program, a `CUstream`: work started there runs after the program's earlier work,
-    /// and before its later work. Fails if there is none.
+    /// Returns the program's stream, a `CUstream`. Work started on it runs after the program's earlier work and before
+    /// its later work. Fails if there is no stream.
     pub fn stream(&self) -> Result<*mut c_void> {
         self.stream.ok_or_else(|| err!(Runtime, "the plugin passed no stream to this call"))
     }
 
-    /// The index of the device among this process's, as the plugin counts; `None` if the plugin does not report it.
+    /// Returns the index of the device among this process's devices, as the plugin counts them, or `None` if the plugin
+    /// does not report it.
     pub fn device_ordinal(&self) -> Option<usize> {
         self.device_ordinal
     }

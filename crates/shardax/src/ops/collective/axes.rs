@@ -1,4 +1,4 @@
-//! The named axes of a collective: its participants, and their groups.
+//! The named axes of a collective, with their participants and groups.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,28 +16,28 @@ use crate::sharding::no_collectives;
 
 pub(crate) type Names = SmallVec<[AxisName; 2]>;
 
-/// The axes that a collective works over, as bound where it is called.
+/// The named axes that a collective communicates over, as bound at the call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Axes {
     pub names: Names,
-    /// The number of participants, or of those in a group; 0 if groups differ in size.
+    /// The number of participants, or of members in each group; 0 if the groups differ in size.
     pub size: usize,
-    /// `true` if types track the values that vary over them.
+    /// `true` if types track which axes values vary over.
     pub checked: bool,
-    /// The mesh axes among them: the others are mapped by `vmap`.
+    /// The names that are mesh axes. The other names are mapped by `vmap`.
     pub manual: AxisSet,
-    /// The groups that communication stays within; `None` for all participants.
+    /// The groups that communication stays within, or `None` if all participants communicate.
     pub groups: Option<Vec<Vec<usize>>>,
 }
 
 impl Axes {
-    /// These mesh axes, without groups; their size does not matter to a sum.
+    /// Returns ungrouped mesh axes for a sum. Their size is left at 0 because a sum does not need it.
     pub fn summed(names: Names, checked: bool) -> Axes {
         let manual = names.iter().copied().collect();
         Axes { names, size: 0, checked, manual, groups: None }
     }
 
-    /// Splits the axes into groups, which must contain every index once.
+    /// Splits the axes into groups, which must contain every index exactly once.
     pub fn with_groups(mut self, groups: Option<Vec<Vec<usize>>>) -> Result<Axes> {
         let Some(groups) = groups else { return Ok(self) };
         let mut all: Vec<usize> = groups.iter().flatten().copied().collect();
@@ -56,13 +56,14 @@ impl Axes {
         Ok(self)
     }
 
-    /// These axes; fails where [`no_collectives`](crate::no_collectives) forbids one.
+    /// Returns these axes, or an error if [`no_collectives`](crate::no_collectives) forbids collectives over one of
+    /// them.
     pub fn allowed(self, operation: &str) -> Result<Axes> {
         no_collectives::check_names(&self.names, operation)?;
         Ok(self)
     }
 
-    /// The size of every group; fails if they differ, for `operation`.
+    /// Returns the size of every group, or an error that names `operation` if the groups differ in size.
     pub fn even_size(&self, operation: &str) -> Result<usize> {
         match self.size {
             0 => Err(err!(Value, "{operation} needs axis_index_groups of one size, got {:?}", self.groups)
@@ -71,7 +72,7 @@ impl Axes {
         }
     }
 
-    /// Fails if the axes are split into groups.
+    /// Returns an error if the axes are split into groups.
     pub fn no_groups(&self, operation: &str) -> Result<()> {
         match &self.groups {
             None => Ok(()),
@@ -80,7 +81,7 @@ impl Axes {
         }
     }
 
-    /// The groups of participants, as positions in the mesh.
+    /// Returns the groups of participants, as positions in the mesh.
     pub fn mesh_groups(&self, mesh: &Mesh) -> Vec<Vec<usize>> {
         let whole = mesh.groups(&self.names);
         match &self.groups {
@@ -91,7 +92,7 @@ impl Axes {
         }
     }
 
-    /// Looks the names up; `operation` is for the error of a name that is not bound.
+    /// Looks up the names. `operation` appears in the error for a name that is not bound.
     pub fn bound(names: &[AxisName], operation: &str) -> Result<Axes> {
         let mut axes = Axes { names: Names::new(), size: 1, checked: false, manual: AxisSet::default(), groups: None };
         for &name in names {
@@ -109,23 +110,23 @@ impl Axes {
         Ok(axes)
     }
 
-    /// Applies a collective over these axes; if types are checked, the operand is cast to vary over them.
+    /// Applies a collective over these axes. If types are checked, the operand is first cast to vary over the axes.
     #[track_caller]
     pub fn bind(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
         let x = if self.checked { x.varying_over(&self.set()) } else { x.clone() };
         bind1(collective, &[x])
     }
 
-    /// Applies a sum over these axes. An operand that is unreduced over some of them holds addends along these and is not
-    /// cast.
+    /// Applies a sum over these axes. The operand is not cast along its unreduced axes, because it already holds
+    /// addends there.
     #[track_caller]
     pub fn bind_sum(&self, collective: impl Primitive + 'static, x: &Array) -> Array {
         let x = if self.checked { x.varying_over(&self.set().minus(&unreduced(x))) } else { x.clone() };
         bind1(collective, &[x])
     }
 
-    /// The cotangent of an operand of a sum over these axes: that of the sum, varying, or reduced where the operand is
-    /// unreduced.
+    /// Converts the cotangent of a sum over these axes to the cotangent of the operand: reduced over the axes along
+    /// which the operand is unreduced, varying over the others.
     #[track_caller]
     pub fn spread(&self, ct: &Array, operand: &Aval) -> Array {
         let addends = operand.sharding().map_or_else(AxisSet::default, |typed| typed.unreduced().clone());
@@ -134,24 +135,24 @@ impl Axes {
         if reduced.is_empty() { ct } else { Pcast { axes: reduced, to: CastTo::Reduced }.apply(&ct) }
     }
 
-    /// The axes over which the participants' values may differ from device to device.
+    /// Returns the axes over which values may differ between devices.
     pub fn set(&self) -> AxisSet {
         self.manual.clone()
     }
 
-    /// The axes mapped by `vmap`, which types do not track.
+    /// Returns the axes that `vmap` maps, which types do not track.
     pub(super) fn mapped(&self) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| !self.manual.contains(*n)).collect();
         (!names.is_empty()).then(|| Axes { names, checked: false, manual: AxisSet::default(), ..self.clone() })
     }
 
-    /// The axes without one, which is handled separately; `None` if none is left.
+    /// Removes an axis that the caller handles separately. Returns `None` if no axis remains.
     pub fn without(&self, axis: &BatchAxis) -> Option<Axes> {
         let names: Names = self.names.iter().copied().filter(|n| Some(*n) != axis.name).collect();
         (!names.is_empty()).then(|| Axes { names, size: self.size / axis.size, ..self.clone() })
     }
 
-    /// The axes one by one; the mapped one is no longer bound.
+    /// Splits the axes into single axes. The mapped axis is no longer bound, so its size comes from `mapped`.
     pub fn each(&self, mapped: &BatchAxis) -> Result<Vec<Axes>> {
         let one = |&name: &AxisName| {
             let manual: AxisSet = self.manual.iter().filter(|n| *n == name).collect();
@@ -170,7 +171,7 @@ impl Axes {
         name.is_some_and(|n| self.names.contains(&n))
     }
 
-    /// The groups of participants and a channel, as attributes.
+    /// Formats the groups of participants and a new channel as attributes.
     pub(super) fn attrs(&self, cx: &mut Lowering, group_attr: &str) -> Result<String> {
         let groups = self.mesh_groups(&mesh(cx)?);
         Ok(format!("{}, {}", channel(cx), groups_text(group_attr, &groups)))
@@ -183,7 +184,7 @@ impl Axes {
     }
 }
 
-/// The unreduced axes in the type of a value.
+/// Returns the unreduced axes of a value's type.
 pub(super) fn unreduced(x: &Array) -> AxisSet {
     x.aval_ref().and_then(Aval::sharding).map_or_else(AxisSet::default, |typed| typed.unreduced().clone())
 }
@@ -196,9 +197,9 @@ pub(crate) fn channel(cx: &mut Lowering) -> String {
     format!("channel_handle = #stablehlo.channel_handle<handle = {}, type = 1>", cx.channel())
 }
 
-/// `replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`
+/// Formats groups as an attribute: `replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`.
 pub(crate) fn groups_text(attr: &str, groups: &[Vec<usize>]) -> String {
-    // Rows of equal length: shorter groups are padded with -1.
+    // Rows must have equal length, so shorter groups are padded with -1.
     let width = groups.iter().map(Vec::len).max().unwrap_or(0);
     let rows: Vec<String> = groups
         .iter()

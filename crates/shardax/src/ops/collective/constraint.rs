@@ -1,4 +1,4 @@
-//! `with_sharding_constraint`: the sharding of a value inside a program.
+//! `with_sharding_constraint`, which constrains the sharding of a value inside a program.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -20,18 +20,18 @@ use crate::sharding::typed::entry;
 use crate::sharding::{AxisType, DimSpec, NamedSharding, PartitionSpec, Sharding, Typed};
 use crate::source;
 
-/// Constrains a value to its sharding.
+/// Constrains a value to a sharding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ShardingConstraint {
     pub sharding: Sharding,
 }
 
 impl ShardingConstraint {
-    /// The sharding of an array of `shape`, unless part of it is left to the compiler.
+    /// Returns the sharding of an array of `shape`, unless the compiler chooses a part of it.
     pub fn decided(&self, shape: &[usize]) -> Option<Sharding> {
         let open = |named: &NamedSharding| named.spec().dims().contains(&DimSpec::Unconstrained);
         let decided = self.sharding.as_named().is_none_or(|named| !open(named));
-        // An array that is not divisible is padded during the computation, but cannot be returned that way.
+        // An array that the mesh does not divide is padded during the computation, but cannot be returned padded.
         (decided && self.sharding.shard_shape(shape).is_ok()).then(|| self.sharding.clone())
     }
 
@@ -99,7 +99,7 @@ impl Primitive for ShardingConstraint {
         let (Sharding::Named(named), Some(d)) = (&self.sharding, dims[0]) else {
             return Ok((smallvec![self.apply(&args[0])], dims.to_vec()));
         };
-        // The compiler chooses the sharding of the batch, unless `spmd_axis_name` gives it.
+        // The compiler chooses how the batch dimension is sharded, unless `spmd_axis_name` names its axes.
         let names = &axis.spmd_names;
         if let Some(name) = named.spec().all_axes().find(|n| names.contains(n)) {
             return Err(err!(
@@ -121,15 +121,16 @@ impl Primitive for ShardingConstraint {
     }
 }
 
-/// Constrains the arrays of a tree to `shardings`: one sharding, or a tree of them; `None` leaves a part to the
-/// compiler, and so does `DimSpec::Unconstrained` for a dimension.
+/// Constrains the arrays of a tree to `shardings`, which is one sharding or a tree of shardings. With `None`, the
+/// compiler chooses the sharding of a subtree; with `DimSpec::Unconstrained`, the sharding of a dimension.
 ///
-/// A [`PartitionSpec`] alone is over the context mesh ([`set_mesh`](crate::set_mesh)); a [`Format`](crate::Format) also
-/// gives the layout in memory, as [`with_layout_constraint`](crate::with_layout_constraint) does. Outside of `jit` the
-/// arrays are moved. Arrays with an unevenly split dimension can be used in a computation, but not returned.
+/// A [`PartitionSpec`] without a mesh refers to the context mesh ([`set_mesh`](crate::set_mesh)). A
+/// [`Format`](crate::Format) also sets the layout in memory, like
+/// [`with_layout_constraint`](crate::with_layout_constraint). Outside of `jit`, the arrays are moved. You can use an
+/// array with an unevenly split dimension inside a computation, but you cannot return it.
 ///
-/// A sharding of more dimensions than the array has, or that names an axis its mesh lacks, gives arrays that carry the
-/// error.
+/// If a sharding has more dimensions than the array or names an axis that its mesh lacks, the resulting arrays carry
+/// the error.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -151,7 +152,7 @@ pub fn with_sharding_constraint<T: Tree>(x: T, shardings: impl IntoPrefix<Option
 
 const CONSTRAINT: &str = "with_sharding_constraint";
 
-/// Constrains the leaves of a tree to their shardings.
+/// Constrains the leaves of a tree to shardings.
 pub(crate) fn constrain(
     flat: &Flat,
     shardings: &Prefix<Option<ShardingLike>>,
@@ -165,7 +166,8 @@ pub(crate) fn constrain(
     Ok(flat.leaves.iter().zip(&all).map(constrained).collect())
 }
 
-/// Constrains an array to the sharding of `like`; a `jit` inside another ignores layouts.
+/// Constrains an array to the sharding of `like`. Only `with_sharding_constraint` applies the layout; a nested `jit`
+/// ignores it.
 fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     let RequestedSharding { sharding, layout } = like.asked(what)?;
     let x = match sharding {
@@ -181,13 +183,13 @@ fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
     }
 }
 
-/// The type of an array without one where the context mesh has axes of type `Explicit`.
+/// Returns a replicated type for an array whose type has no sharding, if the context mesh has `Explicit` axes.
 fn explicit_type(x: &Array) -> Option<Typed> {
     Some(Typed::replicated(&explicit_mesh()?, x.ndim()))
 }
 
-/// A constraint on a value whose type has a sharding: over axes of type `Explicit` it is an assertion, over those of type
-/// `Auto` it adds to the sharding.
+/// Constrains a value whose type has a sharding. Over `Explicit` axes the constraint is an assertion; over `Auto` axes
+/// it adds to the sharding.
 fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Array> {
     let mesh = typed.mesh();
     let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
@@ -242,8 +244,8 @@ fn constrain_typed(x: &Array, typed: &Typed, sharding: &Sharding) -> Result<Arra
     Ok(ShardingConstraint { sharding: Sharding::Named(sharding) }.apply(x))
 }
 
-/// A sharding of a `jit` inside another, of a value whose type has one: it is resharded over the axes of type `Explicit`, and
-/// constrained over those of type `Auto`.
+/// Applies the sharding of a nested `jit` to a value whose type has one: reshards it over the `Explicit` axes and
+/// constrains it over the `Auto` axes.
 fn resharded(x: &Array, typed: &Typed, sharding: &Sharding, what: &str) -> Result<Array> {
     let mesh = typed.mesh();
     let Some(named) = sharding.as_named().filter(|named| named.mesh().abstract_mesh().axes() == mesh.axes()) else {
@@ -294,6 +296,6 @@ fn constrain_leaf(x: &Array, sharding: Sharding, what: &str) -> Result<Array> {
         // The result is a concrete array, which cannot be padded.
         sharding.shard_shape(x.shape())?;
     }
-    // The constraint only splits the value: the memory kind is for `device_put`.
+    // The constraint only shards the value, because `device_put` handles memory kinds.
     Ok(ShardingConstraint { sharding: sharding.in_memory(None) }.apply(x))
 }

@@ -1,5 +1,5 @@
-//! Collectives over one axis name or several, on arrays and on whole trees. They fail for a name that no enclosing
-//! `pmap`, `vmap` or `shard_map` binds.
+//! Collectives over one or more named axes, on arrays and trees. They fail if no enclosing `pmap`, `vmap` or
+//! `shard_map` binds the name.
 
 use super::axes::Axes;
 use super::gather::{AllGather, PsumScatter};
@@ -16,7 +16,7 @@ use crate::shape::{AxisNumber, AxisSet, IntoAxisNames, normalize_axis};
 use crate::sharding::{AxisType, Typed, axis_env};
 use crate::source;
 
-/// Applies a collective to every leaf; on failure the leaves carry the error.
+/// Applies a collective to every leaf. If it fails, the leaves carry the error.
 #[track_caller]
 fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Array, &Axes) -> Result<Array>) -> T {
     let location = std::panic::Location::caller();
@@ -24,7 +24,7 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)
         .and_then(|axes| axes.with_groups(groups))
-        // A cast moves no data.
+        // A cast moves no data, so `no_collectives` allows it.
         .and_then(|axes| if name == "pcast" { Ok(axes) } else { axes.allowed(name) })
         .map_err(|e| e.at(location));
     // A tree without arrays has no leaf to carry the error.
@@ -40,7 +40,7 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
     tree::map(apply, x).unwrap_or(kept)
 }
 
-/// The axes of these names, without groups.
+/// Looks up axes that must not be split into groups.
 fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     let groups = axis.groups();
     let axes = Axes::bound(&axis.into_axis_names(), name)?.with_groups(groups)?;
@@ -48,12 +48,12 @@ fn whole(axis: impl IntoAxisNames, name: &str) -> Result<Axes> {
     Ok(axes)
 }
 
-/// Returns `true` if every participant has the same value, known while tracing.
+/// Returns `true` if tracing knows the value, so that every participant has the same one.
 fn is_constant(x: &Array) -> bool {
     matches!(x.0, Repr::Literal(_) | Repr::Concrete(_))
 }
 
-/// The sum over all participants of the axis, on all of them. Booleans are counted as int32.
+/// Sums over all participants of the axis; every participant receives the sum. Booleans are counted as int32.
 ///
 /// ```text
 /// device   0  1  2  3  4  5  6  7
@@ -84,7 +84,8 @@ fn sum(x: &Array, axes: &Axes) -> Array {
     AllReduce { reducer: Reducer::Sum, axes: axes.clone() }.apply(&x)
 }
 
-/// The mean over all participants of the axis, on all of them. Integers and booleans become float32.
+/// Averages over all participants of the axis; every participant receives the mean. Integers and booleans become
+/// float32.
 ///
 /// ```text
 /// device    0    1    2    3
@@ -112,7 +113,7 @@ pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     })
 }
 
-/// The largest value among all participants of the axis, elementwise.
+/// Computes the elementwise maximum over all participants of the axis.
 ///
 /// ```text
 /// device       0       1
@@ -133,7 +134,7 @@ pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
 }
 
-/// The smallest value among all participants of the axis, elementwise.
+/// Computes the elementwise minimum over all participants of the axis.
 ///
 /// ```text
 /// device       0       1
@@ -214,8 +215,8 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisN
     })
 }
 
-/// Like [`all_gather_tiled`], but typed as equal on all participants (JAX's `to='invarying'`): a `shard_map`
-/// that checks varying axes can return it as replicated.
+/// Like [`all_gather_tiled`], but the result is typed as equal on all participants (JAX's `to='invarying'`), so that a
+/// `shard_map` that checks varying axes can return it as replicated.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -237,8 +238,8 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl A
     })
 }
 
-/// The sum over all participants, scattered: participant `i` gets slice `i` along `dim`, whose size must be their
-/// number. The result lacks `dim`.
+/// Sums over all participants and scatters the sum: participant `i` receives slice `i` along `dim`. The size of `dim`
+/// must equal the number of participants, and the result lacks `dim`.
 ///
 /// ```text
 /// device              0       1
@@ -272,7 +273,8 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumbe
     })
 }
 
-/// The sum over all participants, scattered: each gets its part along `dim`, which their number must divide.
+/// Sums over all participants and scatters the sum: each participant receives its part along `dim`. The number of
+/// participants must divide the size of `dim`.
 ///
 /// ```text
 /// device                           0             1
@@ -300,8 +302,8 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl Axi
     })
 }
 
-/// Sends slice `i` along `split` to participant `i`, which stacks the slices it receives at `concat`. `split` must have
-/// as many entries as there are participants; the result lacks it.
+/// Sends slice `i` along `split` to participant `i`, which stacks the slices it receives at `concat`. The size of
+/// `split` must equal the number of participants, and the result lacks `split`.
 ///
 /// ```text
 /// device            0       1
@@ -331,14 +333,14 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumbe
                 x.shape()[split]
             ).help("use all_to_all_tiled for dimensions that are a multiple of it"));
         }
-        // The split dimension, now of size 1, becomes the one along which parts are joined.
+        // The split dimension now has size 1 and becomes the dimension along which the parts are joined.
         let x = x.moveaxis(split as i32, concat as i32);
         Ok(AllToAll { axes: axes.clone(), split: concat, concat }.apply(&x))
     })
 }
 
-/// Sends part `i` along `split` to participant `i`, which concatenates the parts it receives along `concat`. The number of
-/// participants must divide `split`.
+/// Sends part `i` along `split` to participant `i`, which concatenates the parts it receives along `concat`. The number
+/// of participants must divide the size of `split`.
 ///
 /// ```text
 /// device                         0             1
@@ -366,9 +368,9 @@ pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl Axi
     })
 }
 
-/// A source and a target: a pair of indices, or a reference to one.
+/// A source and a target: a pair of indices or a reference to a pair.
 pub trait SourceTarget {
-    /// The pair of source and target.
+    /// Returns the pair of source and target.
     fn source_target(self) -> (usize, usize);
 }
 
@@ -384,7 +386,8 @@ impl SourceTarget for &(usize, usize) {
     }
 }
 
-/// Sends each participant's value from the first to the second index of a pair; those that receive none get zeros.
+/// Sends each participant's value from the first index of a pair to the second. Participants that receive no value get
+/// zeros.
 ///
 /// ```text
 /// device      0   1   2   3   4   5   6   7
@@ -427,7 +430,7 @@ pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator
     })
 }
 
-/// Sends each participant's value to the one `shift` positions further, in a ring. Negative shifts go back.
+/// Sends each participant's value `shift` positions ahead in a ring. Negative shifts send it back.
 ///
 /// ```text
 /// device           0  1  2  3  4  5  6  7
@@ -456,8 +459,8 @@ pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
     })
 }
 
-/// Permutes values: participant `i` receives the value of participant `perm[i]`; `perm` is a permutation of all
-/// indices.
+/// Permutes values: participant `i` receives the value of participant `perm[i]`, where `perm` must be a permutation of
+/// all indices.
 ///
 /// ```text
 /// device                     0   1   2
@@ -489,7 +492,8 @@ pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize
     })
 }
 
-/// Exchanges the mapped axis with dimension `dim`, which must be as long: [`all_to_all`] with one dimension.
+/// Exchanges the mapped axis with dimension `dim`, which must have the same size: [`all_to_all`] that splits and stacks
+/// at the same dimension.
 ///
 /// ```text
 /// device            0       1
@@ -511,7 +515,7 @@ pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) 
     all_to_all(x, axis, dim, dim)
 }
 
-/// Broadcasts the value of participant `source` to all.
+/// Broadcasts the value of participant `source` to all participants.
 ///
 /// ```text
 /// device               0   1   2
@@ -545,7 +549,8 @@ pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
     })
 }
 
-/// The index of this participant along the axis, int32; over several axes the first is major, and over none it is 0.
+/// Returns this participant's index along the axis, as int32. Over several axes the first is the major one; over none
+/// the index is 0.
 ///
 /// ```text
 /// device        0   1   2
@@ -572,7 +577,7 @@ pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     Array::from_result(index, &zero)
 }
 
-/// The number of participants of the axis.
+/// Returns the number of participants of the axis.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -586,9 +591,10 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     whole(axis, "axis_size").map(|axes| axes.size).at_caller()
 }
 
-/// Casts a value that is equal on all participants to one that may vary over these axes. Needs no communication.
+/// Casts a value that is equal on all participants to one that may vary over these axes. The cast needs no
+/// communication.
 ///
-/// Fails for a value that already varies over one of them.
+/// Fails if the value already varies over one of the axes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -606,13 +612,14 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
     pcast_to(x, axis, CastTo::Varying)
 }
 
-/// Casts to a state over these axes: a value that is equal on all participants to a varying or a reduced one, a reduced value
-/// to a varying one, and a varying value to the addends of a sum (unreduced). Needs no communication.
+/// Casts a value to a state over these axes: a value that is equal on all participants to varying or reduced, a reduced
+/// value to varying, and a varying value to unreduced (the addends of a sum). The cast needs no communication.
 ///
-/// Unreduced and reduced axes are of type [`Explicit`](crate::AxisType::Explicit) outside of the `shard_map`, which is over all
-/// axes of its mesh. The cotangent of a reduced value is unreduced, and the other way round.
+/// To cast to unreduced or reduced, the axes must be of type [`Explicit`](crate::AxisType::Explicit) outside of the
+/// `shard_map`, and the `shard_map` must be over all axes of its mesh. The cotangent of a reduced value is unreduced,
+/// and the cotangent of an unreduced value is reduced.
 ///
-/// Fails for other casts.
+/// Other casts fail.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -673,7 +680,7 @@ pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
     })
 }
 
-/// Fails where the mesh around has no types for unreduced and reduced axes.
+/// Returns an error if the types outside of the `shard_map` cannot record unreduced and reduced axes.
 fn explicit_outside(axes: &Axes) -> Result<()> {
     let Some((mesh, manual)) = axis_env::manual() else { return Ok(()) };
     let explicit = axes.names.iter().all(|name| mesh.abstract_mesh().axis_type(*name) == Some(AxisType::Explicit));

@@ -1,4 +1,4 @@
-//! Collectives that move shards along named axes: all-gather, and its transpose reduce-scatter.
+//! Collectives that move shards along named axes: all-gather and its transpose, reduce-scatter.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -22,7 +22,7 @@ pub(crate) struct AllGather {
     pub axes: Axes,
     /// The existing dimension along which values are concatenated (`tiled`).
     pub dim: usize,
-    /// `true` if the result is typed as equal on all participants.
+    /// `true` if the type of the result says that it is equal on all participants.
     pub invariant: bool,
 }
 
@@ -59,8 +59,8 @@ impl Primitive for AllGather {
         Ok(smallvec![out])
     }
 
-    /// If types are checked, the result is typed as varying unless requested otherwise, as in JAX: its transpose is
-    /// then a reduce-scatter.
+    /// If types are checked, the result varies unless `invariant` is set, as in JAX, so that its transpose is a
+    /// reduce-scatter.
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
         let same = self.axes.groups.is_none() && (self.invariant || !self.axes.checked);
         Ok(smallvec![if same { args[0].minus(&self.axes.set()) } else { args[0].clone() }])
@@ -93,7 +93,7 @@ impl Primitive for AllGather {
         let scatter = PsumScatter { axes: self.axes.clone(), dim: self.dim };
         Ok(vec![cts[0].as_ref().map(|ct| {
             let sum = scatter.apply(ct);
-            // The cotangent of a shared result counts once.
+            // All participants share an invariant result, so its cotangent counts once.
             if self.invariant && self.axes.checked { sum / self.axes.size } else { sum }
         })])
     }
@@ -111,7 +111,7 @@ impl Primitive for AllGather {
             });
         }
         if self.axes.names.len() > 1 {
-            // The innermost first, so that the first axis ends up outermost.
+            // The innermost axis is gathered first, so that the first axis ends up outermost.
             return mapped::rewritten(axis, args, dims, |x| {
                 let one = |x: Array, axes: Axes| AllGather { axes, ..self.clone() }.apply(&x);
                 Ok(self.axes.each(axis)?.into_iter().rev().fold(x.clone(), one))
@@ -127,11 +127,11 @@ impl Primitive for AllGather {
     }
 }
 
-/// The sum over all participants, scattered along a dimension: `psum_scatter`.
+/// Sums over all participants and scatters the sum along a dimension: `psum_scatter`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PsumScatter {
     pub axes: Axes,
-    /// The scattered dimension, which the result keeps (`tiled`).
+    /// The scattered dimension, which stays in the result (`tiled`).
     pub dim: usize,
 }
 
@@ -208,7 +208,7 @@ impl Primitive for PsumScatter {
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        // Of addends, whose cotangents are equal.
+        // If the operand holds addends, their cotangents are equal on all participants.
         let operand = args[0].aval();
         let invariant = operand.sharding().is_some_and(|typed| !typed.unreduced().is_empty());
         let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant };

@@ -1,4 +1,4 @@
-//! Collectives over an axis mapped by `vmap`, together with other axes or with groups.
+//! Collectives over an axis mapped by `vmap`, combined with other axes or with groups.
 
 use smallvec::smallvec;
 
@@ -31,7 +31,7 @@ pub(crate) fn rewritten(
     Ok((outs.into(), dims))
 }
 
-/// A collective within groups of the mapped axis: the members of each group form an axis.
+/// Batches a collective within groups of the mapped axis, by treating the members of each group as an axis.
 pub(crate) fn groups<P: Primitive>(
     axes: &Axes,
     operation: &str,
@@ -69,7 +69,7 @@ fn rows(x: &Array, places: impl IntoIterator<Item = usize>) -> Array {
     x.take(array(places), 0)
 }
 
-/// `ppermute` over several axes, one of them mapped: what each row sends to each other row.
+/// Batches `ppermute` over several axes, one of which is mapped, by computing what each row sends to every other row.
 pub(crate) fn permute(
     axes: &Axes,
     perm: &[(usize, usize)],
@@ -81,7 +81,7 @@ pub(crate) fn permute(
     let Some(rest) = axes.without(axis) else {
         return Err(err!(Runtime, "ppermute over several axes has lost all but one"));
     };
-    // Splits an index into that along the mapped axis and that along the others.
+    // Splits an index into the index along the mapped axis and the index along the other axes.
     let after = axes.names.iter().skip_while(|n| Some(**n) != axis.name).skip(1);
     let stride: usize = after.map(|&n| Ok(axis_env::lookup(n, "ppermute")?.size)).product::<Result<_>>()?;
     let place = |i: usize| (i / stride % axis.size, i / stride / axis.size * stride + i % stride);

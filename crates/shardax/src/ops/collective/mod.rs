@@ -1,4 +1,4 @@
-//! Collectives: the primitives that communicate over named axes, and the functions that apply them.
+//! Collectives: primitives that communicate over named axes, and the functions that apply them.
 
 pub(crate) mod axes;
 pub(crate) mod constraint;

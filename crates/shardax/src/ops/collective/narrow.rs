@@ -1,14 +1,14 @@
-//! Elements of 8 bits and fewer between devices: exchanged in a type that every platform exchanges.
+//! Exchange of elements of 8 bits or fewer, in a type that every platform can exchange.
 //!
-//! Sums are made in 32 bits and rounded once. Elements that share bytes are moved in bytes of their own, and float8 as its
-//! bits where the plugin exchanges no float8.
+//! Sums are computed in 32 bits and rounded once. Elements smaller than a byte are widened to one byte each, and float8
+//! is exchanged as its bits if the plugin cannot exchange float8.
 
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 
-/// Writes a collective, which `write` does for an operand and a result of another dtype if that must be.
+/// Lowers a collective with `write`, in another dtype if the platform cannot exchange the operand's.
 pub(super) fn exchanged(
     cx: &mut Lowering,
     x: Value,

@@ -1,4 +1,4 @@
-//! Collectives that exchange values between participants: `ppermute`, `all_to_all`; and `axis_index`.
+//! Collectives that exchange values between participants (`ppermute`, `all_to_all`), and `axis_index`.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,11 +18,11 @@ use crate::ops::lax;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::Mesh;
 
-/// Sends each participant's value to another; those that receive none get zeros.
+/// Sends each participant's value to another one. Participants that receive no value get zeros.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ppermute {
     pub axes: Axes,
-    /// Pairs of source and destination, as indices along the axes.
+    /// Pairs of source and target, as indices along the axes.
     pub perm: Vec<(usize, usize)>,
 }
 
@@ -97,7 +97,7 @@ impl Primitive for Ppermute {
         if self.axes.names.len() > 1 {
             return mapped::permute(&self.axes, &self.perm, axis, args, dims);
         }
-        // Row d of the result is row s of the operand, or zeros.
+        // Row d of the result is row s of the operand for a pair (s, d), otherwise zeros.
         let x = axis.moved(&args[0], dims[0], 0);
         let zeros = Array::zeros_of(&lax::slice_in_dim(&x, 0, 1, 0).aval());
         let rows: Vec<Array> = (0..axis.size)
@@ -127,9 +127,9 @@ impl AllToAll {
 }
 
 impl AllToAll {
-    /// Exchanges over one axis after the other.
+    /// Exchanges over one axis after another.
     fn one_by_one(&self, axis: &BatchAxis, x: &Array) -> Result<Array> {
-        // One dimension for each axis, split off the split dimension.
+        // Splits the split dimension into one dimension for each axis.
         let axes = self.axes.each(axis)?;
         let mut cut = x.shape_owned();
         cut[self.split] /= self.axes.size;
@@ -240,14 +240,14 @@ impl Primitive for AllToAll {
         if self.axes.names.len() > 1 {
             return mapped::rewritten(axis, args, dims, |x| self.one_by_one(axis, x));
         }
-        // Entry s, part d becomes entry d, part s: split, exchange, concatenate.
+        // Part d of entry s becomes part s of entry d: split, exchange, concatenate.
         let n = axis.size;
         let x = move_batch(&args[0], dims[0], 0, n);
         let mut cut = x.shape_owned();
         cut[self.split + 1] /= n;
         cut.insert(self.split + 1, n);
         let x = x.reshape(&cut).swapaxes(0, self.split as i32 + 1);
-        // The source index is now where the split dimension was: move it before the concat dimension.
+        // The source index is now at the position of the split dimension and moves before the concat dimension.
         let x = x.moveaxis(self.split as i32 + 1, self.concat as i32 + 1);
         let mut joined = x.shape_owned();
         let sources = joined.remove(self.concat + 1);
@@ -327,8 +327,8 @@ impl Primitive for AxisIndex {
     }
 }
 
-/// The device's position in the mesh. `partition_id` is only defined if every axis is manual, so the other axes are
-/// made manual around it.
+/// Returns the device's position in the mesh. `partition_id` is defined only if every axis is manual, so the other axes
+/// are made manual around it.
 fn partition_id(cx: &mut Lowering, mesh: &Mesh) -> Result<Value> {
     let aval = Aval::scalar(DType::U32);
     let rest: Vec<String> =

@@ -1,4 +1,4 @@
-//! `ragged_all_to_all`: slices of unlike sizes to all devices of an axis.
+//! `ragged_all_to_all`, which sends slices of different sizes to all devices of an axis.
 
 use super::functions::{all_gather, axis_index, axis_size};
 use crate::core::array::Array;
@@ -9,25 +9,25 @@ use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::select::where_;
 use crate::shape::IntoAxisNames;
 
-/// The slices of the operand that [`ragged_all_to_all`] sends to each device: arrays of integers, one for each.
+/// The slices of the operand that [`ragged_all_to_all`] sends: integer arrays with one entry for each device.
 #[derive(Clone, Debug)]
 pub struct RaggedSlices<'a> {
     /// The first row of each slice in the operand.
     pub input_offsets: &'a Array,
     /// The number of rows of each slice.
     pub send_sizes: &'a Array,
-    /// The first row of each slice in the output of the device that receives it.
+    /// The first row of each slice in the output of the receiving device.
     pub output_offsets: &'a Array,
-    /// The number of rows that are received from each device.
+    /// The number of rows received from each device.
     pub recv_sizes: &'a Array,
 }
 
-/// Sends a slice of the rows of `operand` to each device of an axis, and returns `output` with the rows received in their
-/// places; other rows of it are unchanged.
+/// Sends a slice of the rows of `operand` to each device of an axis. Returns `output` with the received rows written at
+/// their offsets; its other rows are unchanged.
 ///
-/// Every device gathers the operands of all: XLA's CPU plugin has no such collective.
+/// Every device gathers the operands of all devices, because XLA's CPU plugin lacks this collective.
 ///
-/// Fails for arrays of unlike types, or indices that are not one for each device.
+/// Fails if the arrays differ in type, or if an index array does not have one entry for each device.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -93,7 +93,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
     }
     let own = axis_index(&names[..]);
     let all = all_gather(operand.clone(), &names[..], 0);
-    // What each device sends to this one.
+    // Selects what each device sends to this one.
     let of = |index: &Array| all_gather(index.astype(DType::I32), &names[..], 0).take(&own, 1);
     let (from, sizes, to) = (of(from), of(sizes), of(to));
     let row = lax::iota(DType::I32, &[rows(output)], 0);

@@ -20,13 +20,14 @@ use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
 /// Methods that tracing and the interpreters need to keep varying axes consistent.
 impl Array {
-    /// Casts the array to also vary over `axes`.
+    /// Casts the array so that it also varies over `axes`.
     pub(crate) fn varying_over(&self, axes: &AxisSet) -> Array {
         let missing: Names = axes.minus(&self.vma()).iter().collect();
         if missing.is_empty() { self.clone() } else { Pcast { axes: missing, to: CastTo::Varying }.apply(self) }
     }
 
-    /// Makes the array vary over exactly `axes`: cast if it varies over fewer, summed if over more. For cotangents.
+    /// Makes a cotangent vary over exactly `axes`: casts it if it varies over fewer axes, and sums it over the surplus
+    /// axes otherwise.
     pub(crate) fn varying_as(&self, axes: &AxisSet) -> Array {
         let vma = self.vma();
         if vma == *axes {
@@ -40,9 +41,9 @@ impl Array {
         x.varying_over(axes)
     }
 
-    /// Casts to the varying, unreduced and reduced axes of this type, where all axes are manual: unreduced axes that are not
-    /// wanted are summed over, and a value that is equal on devices which each should hold an addend is divided among them.
-    /// For cotangents.
+    /// Casts a cotangent to the varying, unreduced and reduced axes of the type `want`, where all axes are manual. It
+    /// is summed over unreduced axes that `want` lacks. If it is equal on devices that should each hold an addend, it
+    /// is divided among them.
     pub(crate) fn partial_as(&self, want: &Aval) -> Array {
         let Some(typed) = want.sharding() else { return self.varying_as(&want.vma) };
         let sets = |x: &Array| {
@@ -72,18 +73,18 @@ impl Array {
     }
 }
 
-/// A state of a value over an axis, to which [`pcast_to`](super::pcast_to) casts.
+/// The state of a value over an axis; [`pcast_to`](super::pcast_to) casts to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CastTo {
     /// The value may differ between participants.
     Varying,
-    /// Participants hold the addends of a sum that is yet to be taken.
+    /// Participants hold the addends of a sum that has not been computed yet.
     Unreduced,
-    /// The value is equal on all participants, and its cotangent unreduced.
+    /// The value is equal on all participants, and its cotangent is unreduced.
     Reduced,
 }
 
-/// Casts between values that are equal on all devices, that vary, and that are unreduced. No communication.
+/// Casts between equal, varying, reduced and unreduced values without communication.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pcast {
     pub axes: Names,
@@ -174,7 +175,7 @@ impl Primitive for Pcast {
                 AllReduce { reducer: Reducer::Sum, axes }.apply(ct)
             }
         };
-        // The cotangent of what is reduced is unreduced, and the other way round.
+        // The cotangent of a reduced value is unreduced, and the cotangent of an unreduced value is reduced.
         let back = |ct: &Array| match self.to {
             CastTo::Varying => {
                 // Axes that the operand already varied over were not cast.
@@ -195,7 +196,7 @@ impl Primitive for Pcast {
     }
 }
 
-/// The elementwise reduction over all participants, on all of them: `psum`, `pmax`, `pmin`.
+/// Reduces elementwise over all participants, each of which receives the result: `psum`, `pmax`, `pmin`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AllReduce {
     pub reducer: Reducer,
@@ -203,7 +204,7 @@ pub(crate) struct AllReduce {
 }
 
 impl AllReduce {
-    /// Lowers the reduction; `write` writes that of an operand with the attributes of its groups.
+    /// Lowers the reduction. `write` receives the operand and the attributes of the groups.
     pub(crate) fn lower_by(
         &self,
         cx: &mut Lowering,
@@ -253,7 +254,7 @@ impl Primitive for AllReduce {
     }
 
     fn vary(&self, args: &[AxisSet]) -> Result<SmallVec<[AxisSet; 1]>> {
-        // Groups have different results; equal operands give equal results only if the groups have one size.
+        // Groups have different results. Equal operands give equal results only if all groups have the same size.
         Ok(smallvec![match (&self.axes.groups, self.axes.size) {
             (None, _) => args[0].minus(&self.axes.set()),
             (Some(_), 0) => args[0].union(&self.axes.set()),
@@ -286,7 +287,7 @@ impl Primitive for AllReduce {
         let out = self.apply(x);
         let tangent = tangents[0].as_ref().map(|t| match self.reducer {
             Reducer::Max | Reducer::Min => {
-                // Shared equally by the participants that have the maximum or minimum.
+                // Participants that tie for the maximum or minimum share the tangent equally.
                 let chosen = x.equal(&out).astype(x.dtype());
                 self.sum().apply(&(t * &chosen)) / self.sum().apply(&chosen)
             }
@@ -299,8 +300,8 @@ impl Primitive for AllReduce {
         if self.reducer != Reducer::Sum {
             return Err(err!(NotImplemented, "'{}' is not linear and has no transpose", self.name()));
         }
-        // Each participant's operand contributes to the shared sum. If types are checked, a cotangent that is equal
-        // everywhere is that of the sum; otherwise each participant has a part of it.
+        // Each participant's operand contributes to the shared sum. If types are checked, a cotangent that is equal on
+        // all participants is the cotangent of the sum; otherwise each participant holds a part of it.
         let checked = self.axes.checked && self.axes.groups.is_none();
         Ok(vec![cts[0].as_ref().map(|ct| match (checked, self.axes.mapped()) {
             (false, _) => self.apply(ct),

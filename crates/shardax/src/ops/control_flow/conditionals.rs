@@ -1,4 +1,4 @@
-//! `cond` and `switch`: conditional execution.
+//! `cond` and `switch`, which execute one of several functions.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::ops::primitive::cond::Cond;
 use crate::ops::promotion::convert;
 use crate::source;
 
-/// Returns `true_fun(operands)` if `pred`, a scalar, is true (or not 0), else `false_fun(operands)`. Only one of them
-/// runs.
+/// Returns `true_fun(operands)` if the scalar `pred` is true (or not 0), otherwise `false_fun(operands)`. Only one of
+/// the functions runs.
 ///
-/// Under `vmap` with a predicate for each example both run, and each example selects its result.
+/// Under `vmap` with a predicate for each example, both functions run and each example selects its result.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,7 +35,7 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when `pred` is not a scalar, or when the functions' results differ in structure, dtypes or shapes.
+/// Fails if `pred` is not a scalar, or if the functions' results differ in structure, dtypes or shapes.
 #[track_caller]
 pub fn cond<T, O, A, B>(
     pred: impl ArrayLike,
@@ -69,16 +69,16 @@ where
     run().map_err(|e| e.at(at))?.build()
 }
 
-/// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands that all
-/// return the same type, or a `Result` of it.
+/// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands. All functions must return the
+/// same type, or a `Result` of it.
 pub trait Branches<T> {
     /// The return type of every branch, without the `Result`.
     type Output: Tree;
 
-    /// The number of branches.
+    /// Returns the number of branches.
     fn count(&self) -> usize;
 
-    /// Applies one of them.
+    /// Applies the branch at `index`.
     fn apply(&self, index: usize, operands: T) -> Result<Self::Output>;
 }
 
@@ -142,7 +142,7 @@ tuples_of_branches! {
     (8 F0 R0 0, F1 R1 1, F2 R2 2, F3 R3 3, F4 R4 4, F5 R5 5, F6 R6 6, F7 R7 7)
 }
 
-/// Applies the branch of this index, an integer scalar, to the operands; an index out of range is clamped.
+/// Applies the branch at `index`, an integer scalar, to the operands. An index out of range is clamped.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -153,7 +153,7 @@ tuples_of_branches! {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the index is not an integer scalar, when there are no branches, or when the branches' results differ in
+/// Fails if the index is not an integer scalar, if there are no branches, or if the branches' results differ in
 /// structure, dtypes or shapes.
 #[track_caller]
 pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
@@ -187,7 +187,7 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, opera
             [only] => only(&flat),
             _ => {
                 let index = with_source(at, || {
-                    // Clamps in a wider type: the last index may not fit a narrow one.
+                    // Clamps in a wider type, because the last index may not fit a narrow one.
                     let wide = if index.dtype().bits() < 32 { index.astype(DType::I32) } else { index };
                     convert(&wide.clip(0, count - 1), DType::I32, false)
                 });
@@ -203,7 +203,7 @@ pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, opera
 
 pub(crate) type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
 
-/// Selects among functions of the operands by an int32 index within range.
+/// Selects among functions of the operands by an int32 index that is already in range.
 pub(crate) fn choose(
     index: Array,
     branches: &[FlatFn<'_>],
@@ -244,7 +244,7 @@ pub(crate) fn choose(
     Ok(Flat { leaves: outs.into_iter().collect(), def })
 }
 
-/// Compares the results of two branches.
+/// Returns an error if the results of two branches differ.
 fn same_results(
     name: &str,
     def: &TreeDef,

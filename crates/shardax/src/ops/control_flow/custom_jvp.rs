@@ -1,4 +1,4 @@
-//! `custom_jvp`: functions with a custom derivative rule for both modes.
+//! `custom_jvp`, which defines a function with a custom derivative rule for both modes.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -25,10 +25,10 @@ pub struct CustomJvp<F, Args, R = ()> {
     pub(super) args: PhantomData<fn(Args)>,
 }
 
-/// Defines a custom derivative for both modes: set the rule with [`defjvp`](CustomJvp::defjvp).
+/// Defines a custom derivative for both modes. Set the rule with [`defjvp`](CustomJvp::defjvp).
 ///
-/// The rule takes the tuple of arguments and the tuple of their tangents, and returns the result and its tangent, in
-/// which it must be linear. Tangents of integers are arrays of dtype `float0`.
+/// The rule receives the tuple of arguments and the tuple of their tangents. It returns the result and the result's
+/// tangent, which must be linear in the tangents. Tangents of integers are arrays of dtype `float0`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -42,8 +42,8 @@ pub struct CustomJvp<F, Args, R = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The rule runs when the function is differentiated, possibly after the function that called it has returned: it
-/// may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
+/// The rule runs when the function is differentiated, possibly after the calling function has returned. It may capture
+/// concrete arrays, but you must pass values of the differentiated function as arguments.
 pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
     CustomJvp { f, rule: Arc::new(()), args: PhantomData }
 }
@@ -68,9 +68,9 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
         NondiffJvp { f: self.f, argnums, args: PhantomData }
     }
 
-    /// Gives the rule an `Option` of each tangent, which is `None` where it is zero whatever the values are, so that it can
-    /// leave out what it would multiply by zero (JAX's `symbolic_zeros=True`). In a struct of tangents they are found by
-    /// key path: see [`Composed`](crate::tree::Composed).
+    /// Passes an `Option` of each tangent to the rule. It is `None` if the tangent is zero for all values of the
+    /// arguments, so that the rule can skip terms that it would multiply by zero (JAX's `symbolic_zeros=True`). If the
+    /// tangents are a struct, you look them up by key path; see [`Composed`](crate::tree::Composed).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -98,7 +98,7 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
     }
 }
 
-/// A function some of whose arguments are not differentiated; see [`CustomJvp::nondiff_argnums`].
+/// A function with non-differentiable arguments; see [`CustomJvp::nondiff_argnums`].
 #[must_use = "the rule is set with `defjvp`"]
 pub struct NondiffJvp<F, Args, N> {
     f: F,
@@ -106,7 +106,7 @@ pub struct NondiffJvp<F, Args, N> {
     args: PhantomData<fn(Args)>,
 }
 
-/// The rule of a function some of whose arguments are not differentiated.
+/// The rule of a function with non-differentiable arguments.
 pub struct NondiffRule<Rule, Args, N> {
     rule: Rule,
     argnums: N,
@@ -114,7 +114,7 @@ pub struct NondiffRule<Rule, Args, N> {
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffJvp<F, Args, N> {
-    /// Sets the rule: of the non-differentiated arguments, all arguments, and all tangents.
+    /// Sets the rule, which receives the non-differentiable arguments, all arguments, and all tangents.
     pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, NondiffRule<R, Args, N>>
     where
         R: Function<(N::Gradient, Args, Args), Output = (F::Output, F::Output)> + Send + Sync + 'static,
@@ -138,7 +138,7 @@ where
     fn apply(&self, (args, tangents): (Args, Args)) -> Result<(Out, Out)> {
         let positions = self.argnums.positions()?;
         let own = self.argnums.of(&args)?;
-        // Their tangents, which the function must not use, are zero.
+        // The function must not use the tangents of non-differentiable arguments, so they become zero.
         let flat = Flat::of(&tangents);
         let children = flat.def.root_children().unwrap_or_default();
         let mut leaves = flat.leaves.clone();

@@ -1,4 +1,4 @@
-//! `custom_vjp`: functions with custom rules for reverse-mode differentiation.
+//! `custom_vjp`, which defines a function with custom rules for reverse-mode differentiation.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -25,11 +25,11 @@ pub struct CustomVjp<F, Args, Rules = ()> {
     pub(super) args: PhantomData<fn(Args)>,
 }
 
-/// Defines a custom reverse-mode derivative: set its two rules with [`defvjp`](CustomVjp::defvjp).
+/// Defines a custom reverse-mode derivative. Set its two rules with [`defvjp`](CustomVjp::defvjp).
 ///
-/// `fwd` takes the arguments and returns the result and residuals, any tree; `bwd` takes the residuals and the
-/// cotangent of the result, and returns a cotangent for each argument (ignored for integers). Forward mode
-/// through such a function is an error.
+/// `fwd` receives the arguments and returns the result and residuals (any tree). `bwd` receives the residuals and the
+/// cotangent of the result, and returns a cotangent for each argument (ignored for integers). Forward mode fails for
+/// such a function.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,15 +41,15 @@ pub struct CustomVjp<F, Args, Rules = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The rules run when the function is differentiated, possibly after the function that called it has returned:
-/// they may capture concrete arrays, but values of the function being differentiated must be passed as arguments.
+/// The rules run when the function is differentiated, possibly after the calling function has returned. They may
+/// capture concrete arrays, but you must pass values of the differentiated function as arguments.
 pub fn custom_vjp<Args: Tree, F: Function<Args>>(f: F) -> CustomVjp<F, Args> {
     CustomVjp { f, rules: Arc::new(()), args: PhantomData }
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
-    /// The arguments that are not differentiated: `bwd` receives them first, and returns a cotangent for each of the
-    /// others. Their gradients are zero.
+    /// Marks arguments as non-differentiable. `bwd` receives them first, and returns a cotangent for each of the other
+    /// arguments. The gradients of the marked arguments are zero.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -65,10 +65,10 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
         NondiffVjp { f: self.f, argnums, args: PhantomData }
     }
 
-    /// Reports symbolic zeros to the rules (JAX's `symbolic_zeros=True`): `fwd` takes a
-    /// [`CustomVjpPrimal`](crate::control_flow::CustomVjpPrimal) in place of each array, which says whether it is
-    /// differentiated, and `bwd` an `Option` in place of each cotangent, which is `None` for a result that does not count.
-    /// In a struct they are found by key path: see [`Composed`](crate::tree::Composed).
+    /// Reports symbolic zeros to the rules (JAX's `symbolic_zeros=True`). `fwd` receives a
+    /// [`CustomVjpPrimal`](crate::control_flow::CustomVjpPrimal) instead of each array, which says if the array is
+    /// differentiated. `bwd` receives an `Option` instead of each cotangent, which is `None` if nothing depends on that
+    /// result. If the arguments are a struct, you look them up by key path; see [`Composed`](crate::tree::Composed).
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -133,7 +133,7 @@ where
     Args: Tree,
     R: VjpRules<Args, F::Output>,
 {
-    /// The rules on flattened trees, for arguments and a result of these structures.
+    /// Returns the rules on flattened trees, for arguments and a result of these structures.
     fn erased(&self, args: &Flat, out_def: TreeDef) -> vjp::VjpRules {
         let (rules, def, result) = (self.rules.clone(), args.def.clone(), out_def.clone());
         let fwd = move |args: &[Array], perturbed: &[bool]| {
@@ -165,7 +165,7 @@ where
     }
 }
 
-/// A function some of whose arguments are not differentiated; see [`CustomVjp::nondiff_argnums`].
+/// A function with non-differentiable arguments; see [`CustomVjp::nondiff_argnums`].
 #[must_use = "the rules are set with `defvjp`"]
 pub struct NondiffVjp<F, Args, N> {
     f: F,
@@ -173,14 +173,14 @@ pub struct NondiffVjp<F, Args, N> {
     args: PhantomData<fn(Args)>,
 }
 
-/// The forward rule of a function some of whose arguments are not differentiated.
+/// The forward rule of a function with non-differentiable arguments.
 pub struct NondiffFwd<Rule, Args, N> {
     rule: Rule,
     argnums: N,
     args: PhantomData<fn(Args)>,
 }
 
-/// The backward rule of a function some of whose arguments are not differentiated.
+/// The backward rule of a function with non-differentiable arguments.
 pub struct NondiffBwd<Rule, Args, N> {
     rule: Rule,
     argnums: N,
@@ -188,8 +188,8 @@ pub struct NondiffBwd<Rule, Args, N> {
 }
 
 impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
-    /// Sets the rules: `fwd` of all arguments, and `bwd` of the non-differentiated ones (one, or a tuple of them), the
-    /// residuals and the cotangent.
+    /// Sets the rules. `fwd` receives all arguments. `bwd` receives the non-differentiable arguments (one value or a
+    /// tuple), the residuals and the cotangent.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(
         self,
         fwd: Fwd,
@@ -210,7 +210,7 @@ impl<F: Function<Args>, Args: Tree, N: Argnums<Args>> NondiffVjp<F, Args, N> {
     }
 }
 
-/// The forward rule, which saves these arguments together with its residuals.
+/// Runs the forward rule and saves the non-differentiable arguments together with its residuals.
 impl<Fwd, Args, N, Out, Res> Function<Args> for NondiffFwd<Fwd, Args, N>
 where
     Fwd: Function<Args, Output = (Out, Res)>,
@@ -227,7 +227,7 @@ where
     }
 }
 
-/// The backward rule, with zeros for the non-differentiated arguments.
+/// Runs the backward rule and adds zeros for the non-differentiable arguments.
 impl<Bwd, Args, N, Res, Ct, Cts> Function<((N::Gradient, Res), Ct)> for NondiffBwd<Bwd, Args, N>
 where
     Bwd: Function<(N::Gradient, Res, Ct), Output = Cts>,

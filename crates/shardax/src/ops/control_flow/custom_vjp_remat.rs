@@ -24,7 +24,8 @@ pub struct RematVjp<F, Fwd, Args, Res, Rules> {
     types: PhantomData<fn(Args) -> Res>,
 }
 
-/// The rules after the forward pass: the recomputation, and the backward pass. `Res` and `Again` are their residuals.
+/// The rules that run after the forward pass: the recomputation and the backward pass. `Res` is the type of the
+/// residuals that `rem` receives, `Again` of the residuals that `bwd` receives.
 pub struct RematRules<Rem, Bwd, Res, Again> {
     rem: Rem,
     bwd: Bwd,
@@ -32,12 +33,13 @@ pub struct RematRules<Rem, Bwd, Res, Again> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
-    /// Sets the rules, with one for rematerialization (JAX's `defremat`): under [`checkpoint`](crate::checkpoint), only the
-    /// residuals of `fwd` are saved, whatever the policy is.
+    /// Sets the rules, including one for rematerialization (JAX's `defremat`). Under [`checkpoint`](crate::checkpoint),
+    /// only the residuals of `fwd` are saved, whatever the policy is.
     ///
-    /// `fwd` takes the arguments and returns the result and these residuals; `rem` takes the residuals and the tuple of arguments, and
-    /// returns the result again and the residuals of `bwd`, which takes them and the cotangent of the result. Outside of
-    /// `checkpoint`, `rem` runs after `fwd` in the forward pass. A function that is traced but not differentiated runs `fwd`.
+    /// `fwd` receives the arguments and returns the result and these residuals. `rem` receives the residuals and the
+    /// tuple of arguments, and returns the result again and the residuals of `bwd`. `bwd` receives these residuals and
+    /// the cotangent of the result. Outside of `checkpoint`, `rem` runs after `fwd` in the forward pass. A function
+    /// that is traced but not differentiated runs `fwd`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -97,8 +99,9 @@ where
 {
     type Output = F::Output;
 
-    /// The forward pass is not differentiated: its results are operands of a function whose rules recompute the result from
-    /// the saved residuals. `checkpoint` then finds that the recomputation needs no other value of the forward pass.
+    /// The forward pass is not differentiated: its results are operands of a function whose rules recompute the result
+    /// from the saved residuals. Therefore `checkpoint` finds that the recomputation needs no other value of the
+    /// forward pass.
     #[track_caller]
     fn apply(&self, args: Args) -> Result<F::Output> {
         if !is_tracing() {
@@ -111,7 +114,7 @@ where
     }
 }
 
-/// The types of the first two operands, whose cotangents are zero, and the number of arrays in the arguments.
+/// The types of the first two operands, which have zero cotangents, and the number of arrays in the arguments.
 type Operands = (Vec<Aval>, usize);
 
 impl<Rem, Bwd, Out, Res, Again, Args, Cts> VjpRules<(Out, Res, Args), Out> for RematRules<Rem, Bwd, Res, Again>

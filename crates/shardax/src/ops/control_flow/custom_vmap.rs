@@ -1,4 +1,4 @@
-//! `custom_vmap` and `sequential_vmap`: functions with custom batching.
+//! `custom_vmap` and `sequential_vmap`, which define functions with custom batching.
 
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -22,11 +22,11 @@ pub struct CustomVmap<F, Args, R = ()> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Defines a custom batching rule for `vmap`: set it with [`def_vmap`](CustomVmap::def_vmap).
+/// Defines a custom batching rule for `vmap`. Set it with [`def_vmap`](CustomVmap::def_vmap).
 ///
-/// The rule takes the size of the batch, a flag for each array of the arguments (`true` if it is batched, in its first
-/// dimension), and the arguments. It returns the result, and which of its arrays are batched, in the first dimension: a
-/// `bool` for all of them, or a list with one for each.
+/// The rule receives the size of the batch, a flag for each array of the arguments (`true` if the array is batched
+/// along its first dimension), and the arguments. It returns the result and flags for the arrays of the result that are
+/// batched along their first dimension: one `bool` for all of them, or a list with one for each.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,14 +41,13 @@ pub struct CustomVmap<F, Args, R = ()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Forward mode differentiates the function, and under `vmap` the rule; reverse mode is an error unless the function is
-/// mapped first. The rule may capture concrete arrays, but values of the function being mapped must be passed as
-/// arguments.
+/// Forward mode differentiates the function, or the rule under `vmap`. Reverse mode fails unless the function is mapped
+/// first. The rule may capture concrete arrays, but you must pass values of the mapped function as arguments.
 pub fn custom_vmap<Args: Tree, F: Function<Args>>(f: F) -> CustomVmap<F, Args> {
     CustomVmap { f, rule: Arc::new(()), args: PhantomData }
 }
 
-/// The batched arrays of a result: one `bool`, or a list.
+/// Flags for the batched arrays of a result: one `bool` or a list.
 pub trait IntoBatched {
     /// Returns a flag for each of `count` arrays.
     fn into_batched(self, count: usize) -> Vec<bool>;
@@ -127,14 +126,14 @@ where
     }
 }
 
-/// A function that `vmap` calls entry by entry; see [`sequential_vmap`].
+/// A function that `vmap` calls for one entry at a time; see [`sequential_vmap`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct SequentialVmap<F, Args> {
     f: F,
     args: PhantomData<fn(Args)>,
 }
 
-/// Makes `vmap` loop over the batch, for functions that cannot be batched, or would take too much memory at once.
+/// Makes `vmap` loop over the batch, for a function that cannot be batched or that would need too much memory at once.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,4 +1,5 @@
-//! `custom_linear_solve` and `custom_root`: solutions that are differentiated implicitly, by the equations that they satisfy.
+//! `custom_linear_solve` and `custom_root`, whose solutions are differentiated implicitly through the equations that
+//! they satisfy.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -17,20 +18,20 @@ use crate::ops::primitive::custom_jvp::{CustomJvp, RuleId};
 use crate::ops::primitive::linear_solve::{LinearSolve, Part, transposed};
 use crate::source;
 
-/// A linear function, as solvers are given it.
+/// A linear function, in the form that solvers receive it.
 pub type MatVec<'a, T> = &'a dyn Fn(T) -> Result<T>;
 
-/// The solver of the transposed equations in [`custom_linear_solve`], which reverse mode needs.
+/// The solver of the transposed equations in [`custom_linear_solve`]. Reverse mode needs it.
 pub enum TransposeSolve<'a, T> {
-    /// There is none: the solution cannot be differentiated in reverse mode.
+    /// No solver, so the solution cannot be differentiated in reverse mode.
     None,
-    /// The function is its own transpose, so the solver is its own too.
+    /// The linear function is its own transpose, so `solve` also solves the transposed equations.
     Symmetric,
-    /// This function of the transposed function and the right side.
+    /// A solver that receives the transposed function and the right side.
     With(&'a dyn Fn(MatVec<'_, T>, T) -> Result<T>),
 }
 
-/// Solves `matvec(x) = b` for a linear function by `solve(matvec, b)`, which may be any program: the solution is
+/// Solves `matvec(x) = b` for a linear function with `solve(matvec, b)`, which may be any program. The solution is
 /// differentiated implicitly, with the same solver. `matvec` may capture values that are differentiated.
 ///
 /// ```
@@ -46,8 +47,8 @@ pub enum TransposeSolve<'a, T> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails unless `matvec` and the solvers return what they are given: the structure, shapes and dtypes of `b`. Reverse
-/// mode fails without a transposed solver.
+/// Fails unless `matvec` and the solvers return the structure, shapes and dtypes of `b`. Reverse mode fails without a
+/// transposed solver.
 #[track_caller]
 pub fn custom_linear_solve<T: Tree, R: IntoOutput<Output = T>>(
     matvec: impl Fn(T) -> R,
@@ -112,15 +113,15 @@ fn solved<T: Tree>(
     Flat { leaves: outs.into_iter().collect(), def: flat.def }.build()
 }
 
-/// A traced function as a part of the primitive, and the values that it captured.
+/// Splits a traced function into a part of the primitive and the values that the function captured.
 fn split(traced: Traced) -> (Part, Vec<Array>) {
     (Part { program: traced.program, captures: traced.captures.len() }, traced.captures)
 }
 
-/// The root of `f` that `solve(f, initial_guess)` finds, which may be any program: it is differentiated by the implicit
-/// function theorem with respect to what `f` captures. `tangent_solve` solves `g(x) = y` for the derivative `g` of `f` at
-/// the root; for reverse mode it must be one that can be transposed, as division and
-/// [`custom_linear_solve`] are. The initial guess has no derivative.
+/// Returns the root of `f` that `solve(f, initial_guess)` finds. `solve` may be any program, because the root is
+/// differentiated by the implicit function theorem with respect to the values that `f` captures. `tangent_solve` solves
+/// `g(x) = y` for the derivative `g` of `f` at the root. For reverse mode, it must be transposable, for example a
+/// division or [`custom_linear_solve`]. The initial guess has no derivative.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -171,7 +172,8 @@ fn root<T: Tree>(
         Ok(drop_unused_captures(traced))
     };
     let (function, solver) = (traced(f, "f")?, traced(&|x| solve(f, x), "solve")?);
-    // From what f captures, the root, and the right side, to the solution of the linearized equation.
+    // Traces a function that computes the solution of the linearized equation from the values that f captures, the
+    // root, and the right side.
     let captured: Vec<Aval> = function.captures.iter().map(Array::aval).collect();
     let of_all = [captured, avals.clone(), avals.clone()].concat();
     let own = function.captures.len();
@@ -189,7 +191,8 @@ fn root<T: Tree>(
     })?;
     let tangent = drop_unused_captures(tangent);
 
-    // The operands: what the tangent's solver captured, what the solver did, what f did, and the guess.
+    // The operands are the values that the tangent's solver captured, the values that the solver captured, the values
+    // that f captured, and the guess.
     let (a, b) = (tangent.captures.len(), tangent.captures.len() + solver.captures.len());
     let program = {
         let operands = [&tangent.captures[..], &solver.captures, &function.captures, &flat.leaves].concat();

@@ -18,10 +18,10 @@ use crate::ops::primitive::while_loop::While;
 use crate::ops::promotion::convert;
 use crate::source;
 
-/// Applies `body_fun` to the carry while `cond_fun` of it, a boolean scalar, is true.
+/// Applies `body_fun` to the carry while `cond_fun(carry)`, a boolean scalar, is true.
 ///
-/// The number of steps may depend on the data, so only forward-mode differentiation works: for reverse
-/// mode use [`scan`](super::scan()) or [`fori_loop`] with plain numbers as bounds.
+/// The number of steps may depend on the data, so only forward-mode differentiation works. For reverse mode, use
+/// [`scan`](super::scan()), or [`fori_loop`] with plain numbers as bounds.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,8 +31,7 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the condition is not one boolean, or when the body changes the structure, a dtype or a shape of the
-/// carry.
+/// Fails if the condition is not one boolean, or if the body changes the structure, a dtype or a shape of the carry.
 #[track_caller]
 pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: C) -> Result<C>
 where
@@ -89,10 +88,10 @@ fn run_while(
     Ok(Flat { leaves: outs.into_iter().collect(), def: init.def.clone() })
 }
 
-/// Applies `body_fun` to the index, an integer scalar, and the carry, for each index in `lower..upper`.
+/// Applies `body_fun` to the index (an integer scalar) and the carry, for each index in `lower..upper`.
 ///
-/// With plain numbers as bounds it is a [`scan`](super::scan()), which is differentiable in both modes; with
-/// arrays it is a [`while_loop`], which is differentiable in forward mode only.
+/// With plain numbers as bounds, the loop is a [`scan`](super::scan()), which is differentiable in both modes. With
+/// arrays as bounds, it is a [`while_loop`], which is differentiable in forward mode only.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -102,8 +101,7 @@ fn run_while(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when a bound is not an integer scalar, or when the body changes the structure, a dtype or a shape of the
-/// carry.
+/// Fails if a bound is not an integer scalar, or if the body changes the structure, a dtype or a shape of the carry.
 #[track_caller]
 pub fn fori_loop<C, R>(
     lower: impl ArrayLike,
@@ -119,8 +117,8 @@ where
 }
 
 impl ScanOptions {
-    /// Like [`fori_loop`], with several steps per iteration ([`unroll`](Self::unroll)) if both bounds
-    /// are plain numbers; other options have no effect.
+    /// Like [`fori_loop`], with several steps per iteration ([`unroll`](Self::unroll)) if both bounds are plain
+    /// numbers. The other options have no effect.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -1,7 +1,7 @@
 //! Control flow inside traced functions: loops, conditionals, and custom derivatives.
 //!
-//! A Rust `for` or `if` runs while a function is traced: it repeats, or leaves out, recorded operations. The functions
-//! here record the loop or the conditional itself. Their closures may capture arrays, concrete or traced.
+//! A Rust `for` or `if` runs while a function is traced, so it repeats or omits recorded operations. The functions in
+//! this module record the loop or the conditional itself. Their closures may capture arrays, concrete or traced.
 
 mod conditionals;
 mod custom_jvp;
@@ -35,9 +35,9 @@ use crate::error::{Result, err};
 use crate::interpret::higher_order::cast_up;
 use crate::shape::AxisSet;
 
-/// The description of a loop's carry in errors.
+/// Describes a loop's carry in errors.
 struct Carry<'a> {
-    /// `scan`, `while_loop`, …
+    /// The name of the loop function: `scan`, `while_loop`, …
     function: &'a str,
     def: &'a TreeDef,
     /// The key path of each leaf.
@@ -50,7 +50,8 @@ impl<'a> Carry<'a> {
         Carry { function, def, paths }
     }
 
-    /// Checks the structure of the body's result, and makes each leaf vary over the axes of the leaf it replaces.
+    /// Checks the structure of the body's result, and casts each leaf to vary over the axes of the leaf that it
+    /// replaces.
     fn returned(&self, before: &[Array], after: &mut Flat) -> Result<()> {
         same_structure(self.def, &after.def).map_err(|e| {
             let what = self.function;
@@ -70,7 +71,8 @@ impl<'a> Carry<'a> {
 
     /// Compares the types of the carry before and after a step.
     ///
-    /// If a plain number starts a carry of another dtype, returns the types to start from instead.
+    /// If the carry starts from a plain number and the body returns another dtype, returns the types to start from
+    /// instead.
     fn check(&self, before: &[Aval], after: &[Aval]) -> Result<Option<Vec<Aval>>> {
         let mut start = before.to_vec();
         let mut changed = false;
@@ -80,7 +82,7 @@ impl<'a> Carry<'a> {
                 changed |= dtype != old.dtype;
                 *old = Aval { weak, ..old.with_dtype(dtype) };
             }
-            // A carry that starts from host data has the sharding that the body gives it.
+            // A carry that starts from host data adopts the sharding that the body returns.
             if old.sharding.is_none() && old.shape == new.shape && new.sharding().is_some_and(|t| !t.is_replicated()) {
                 old.sharding = new.sharding.clone();
                 changed = true;
@@ -116,12 +118,12 @@ impl<'a> Carry<'a> {
     }
 }
 
-/// The spec of a type as it is written.
+/// Formats the spec of a type.
 fn spec_text(aval: &Aval) -> String {
     aval.sharding().map_or_else(|| "P![]".to_owned(), |typed| typed.spec().to_string())
 }
 
-/// Advice on how to make a value vary over these axes.
+/// Formats a help that says how to make a value vary over these axes.
 fn cast_hint(missing: &AxisSet, what: &str) -> String {
     let list = |quote: char| missing.iter().map(|n| format!("{quote}{}{quote}", n.as_str())).collect::<Vec<_>>();
     let jax = format!("({},)", list('\'').join(", "));
@@ -130,7 +132,7 @@ fn cast_hint(missing: &AxisSet, what: &str) -> String {
     format!("apply `pcast(.., {axes})` to {what} (in JAX `pcast(..., {jax}, to='varying')`)")
 }
 
-/// Arrays converted to these types where their dtypes differ.
+/// Converts arrays to these types if their dtypes differ.
 fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
     let convert = |(array, aval): (&Array, &Aval)| match array.dtype() == aval.dtype {
         true => array.sharded_as(aval),

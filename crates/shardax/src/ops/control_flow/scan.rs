@@ -1,4 +1,4 @@
-//! `scan`, and functions based on it: `map`, `associative_scan`.
+//! `scan` and the functions based on it: `map` and `associative_scan`.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::shape::{AxisNumber, normalize_axis};
 use crate::sharding::DimSpec;
 use crate::source;
 
-/// A loop over the leading axis of `xs` that carries a state.
+/// Loops over the leading axis of `xs` and carries a state.
 ///
-/// `f` takes the carry and one slice of `xs`, and returns the next carry and an output; the result is the last carry
-/// and the outputs stacked along a new leading axis. It is traced once, whatever the number of steps, and is
+/// `f` receives the carry and one slice of `xs`, and returns the next carry and an output. The result is the last carry
+/// and the outputs, stacked along a new leading axis. `f` is traced once, whatever the number of steps, and the loop is
 /// differentiable in both modes.
 ///
 /// ```
@@ -35,8 +35,8 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the leaves of `xs` differ in the size of their leading axis, or when a step changes the structure, a
-/// dtype or a shape of the carry.
+/// Fails if the leaves of `xs` differ in the size of their leading axis, or if a step changes the structure, a dtype or
+/// a shape of the carry.
 #[track_caller]
 pub fn scan<C, X, Y, R>(f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
 where
@@ -48,7 +48,7 @@ where
     ScanOptions::default().scan(f, init, xs)
 }
 
-/// Like [`scan`] without `xs`: `length` steps of `f`, which only takes the carry.
+/// Like [`scan`] without `xs`: runs `length` steps of `f`, which receives only the carry.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -68,9 +68,9 @@ where
     ScanOptions::default().length(length).scan(|carry, ()| f(carry), init, ())
 }
 
-/// Applies `f` to each slice of `xs` along the leading axis, one after the other, and stacks the results.
+/// Applies `f` to each slice of `xs` along the leading axis, one after another, and stacks the results.
 ///
-/// Like `vmap` it gives every slice its own result, but it needs the memory of one step only.
+/// Unlike `vmap`, it needs the memory of only one step at a time.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -116,19 +116,19 @@ impl Default for ScanOptions {
 }
 
 impl ScanOptions {
-    /// The number of steps, if there is nothing to scan over.
+    /// Sets the number of steps, for a scan without arrays.
     pub fn length(mut self, length: usize) -> Self {
         self.length = Some(length);
         self
     }
 
-    /// Runs from the last slice to the first; outputs stay where their slices are.
+    /// Runs from the last slice to the first. Each output is stored at the position of its slice.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
     }
 
-    /// Runs this many steps in each iteration of the compiled loop: larger code, less overhead.
+    /// Runs this many steps in each iteration of the compiled loop, which enlarges the code and reduces overhead.
     pub fn unroll(mut self, steps: usize) -> Self {
         self.unroll = steps;
         self
@@ -155,7 +155,7 @@ impl ScanOptions {
         self.run("scan", &args, None, &body, Location::caller())?.build()
     }
 
-    /// The scan on the flattened pair of carry and arrays. `paths` names the leaves of the carry in errors.
+    /// Runs the scan on the flattened pair of carry and arrays. `paths` names the leaves of the carry in errors.
     pub(crate) fn run(
         self,
         function: &str,
@@ -233,7 +233,7 @@ impl ScanOptions {
         Ok(Flat { leaves: outs.into_iter().collect(), def })
     }
 
-    /// The number of steps, on which the arrays and the `length` option must agree.
+    /// Returns the number of steps. The arrays and the `length` option must agree on it.
     fn steps(self, xs: &Flat) -> Result<usize> {
         let mut sizes = Vec::new();
         for (leaf, path) in xs.leaves.iter().zip(xs.def.paths()) {
@@ -268,10 +268,10 @@ impl ScanOptions {
     }
 }
 
-/// All partial results of an associative operation along an axis, with a logarithmic number of applications.
+/// Computes all partial results of an associative operation along an axis, with a logarithmic number of applications.
 ///
 /// `f` combines two trees of arrays elementwise along the axis (it receives several elements at once), as `a + b` does.
-/// The axis is 0, and results run from the beginning; see [`AssociativeScanOptions`].
+/// The axis is 0 and results accumulate from the start; see [`AssociativeScanOptions`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -306,13 +306,13 @@ pub struct AssociativeScanOptions {
 }
 
 impl AssociativeScanOptions {
-    /// Sets whether results run from the end. Default false.
+    /// Accumulates from the end if true. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
         self
     }
 
-    /// The scanned axis of every array; negative from the last. Default 0.
+    /// Sets the scanned axis of every array; negative axes count from the last. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
         self
@@ -380,7 +380,7 @@ where
     run().map_err(|e| e.at(at))
 }
 
-/// Combines neighbouring pairs, scans those, and fills in the elements between.
+/// Combines neighbouring pairs, scans the combined pairs, and fills in the elements between them.
 fn prefixes(
     combine: &dyn Fn(Vec<Array>, Vec<Array>) -> Result<Vec<Array>>,
     elems: Vec<Array>,
@@ -420,10 +420,10 @@ fn part(x: &Array, dim: usize, start: usize, limit: usize, stride: usize) -> Arr
     lax::slice(x, &from, &to, Some(&strides))
 }
 
-/// `even[0], odd[0], even[1], …`: `size` elements in all.
+/// Interleaves `even[0], odd[0], even[1], …` into `size` elements.
 fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     let pairs = size.div_ceil(2);
-    // A last element without a partner gets one, which is cut off again.
+    // If the last element has no partner, it gets a copy of itself, which is cut off again.
     let odd = if size.is_multiple_of(2) {
         odd.clone()
     } else {
@@ -436,7 +436,7 @@ fn interleave(even: &Array, odd: &Array, dim: usize, size: usize) -> Array {
     part(&both.reshape(shape.as_slice()), dim, 0, size, 1)
 }
 
-/// Applies a primitive to the entries of a batch one after the other; operands may be batched or not.
+/// Applies a primitive to the entries of a batch one after another. Operands may be batched or not.
 pub(crate) fn each<P: Primitive + Clone + 'static>(
     primitive: P,
     args: &[Array],

@@ -1,4 +1,4 @@
-//! Rules of custom derivatives, and those that receive which tangents and cotangents are zero whatever the values are.
+//! Traits for the rules of custom derivatives, and rules that receive symbolic zeros.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::core::function::Function;
 use crate::core::tree::{Compose, Flat, Tree};
 use crate::error::{Result, err};
 
-/// The rule of a [`custom_jvp`](super::custom_jvp): a function of the arguments and their tangents, those that are
-/// zero as `None` or as arrays.
+/// The rule of a [`custom_jvp`](super::custom_jvp): a function of the arguments and their tangents. Symbolic zero
+/// tangents are passed as `None` or as arrays of zeros.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the rule of a custom_jvp function of the arguments `{Args}`",
     note = "set one with `defjvp`: it takes the tuple of arguments and that of their tangents, and returns the result and its tangent"
 )]
 pub trait JvpRule<Args: Tree, Out: Tree>: Send + Sync + 'static {
-    /// Runs the rule; `zeros` marks the leaves of `tangents` that are zero whatever the values are.
+    /// Runs the rule. `zeros` marks the leaves of `tangents` that are symbolic zeros.
     fn run(&self, args: Args, tangents: Args, zeros: &[bool]) -> Result<(Out, Out)>;
 }
 
@@ -29,15 +29,15 @@ where
     }
 }
 
-/// The rules of a [`custom_vjp`](super::custom_vjp): the pair of functions, with symbolic zeros or without.
+/// The rules of a [`custom_vjp`](super::custom_vjp): a pair of functions, with or without symbolic zeros.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` are not the rules of a custom_vjp function of the arguments `{Args}`",
     note = "set them with `defvjp(fwd, bwd)`"
 )]
 pub trait VjpRules<Args: Tree, Out: Tree>: Send + Sync + 'static {
-    /// The result and the residuals; `perturbed` marks the leaves of `args` that are differentiated.
+    /// Returns the result and the residuals. `perturbed` marks the leaves of `args` that are differentiated.
     fn fwd(&self, args: Args, perturbed: &[bool]) -> Result<(Out, Flat)>;
-    /// The cotangents of the arguments; `zeros` marks the leaves of `ct` that are zero whatever the values are.
+    /// Returns the cotangents of the arguments. `zeros` marks the leaves of `ct` that are symbolic zeros.
     fn bwd(&self, residuals: Flat, ct: Out, zeros: &[bool]) -> Result<Flat>;
 }
 
@@ -60,10 +60,10 @@ where
     }
 }
 
-/// Rules that receive which tangents and cotangents are zero.
+/// Rules that receive symbolic zeros.
 pub struct WithZeros<R>(R);
 
-/// A function whose rule takes tangents that are zero as `None`; see [`CustomJvp::symbolic_zeros`].
+/// A function whose rule receives symbolic zero tangents as `None`; see [`CustomJvp::symbolic_zeros`].
 #[must_use = "the rule is set with `defjvp`"]
 pub struct SymbolicJvp<F, Args> {
     pub(super) f: F,
@@ -71,7 +71,7 @@ pub struct SymbolicJvp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Compose<Option<Array>>> SymbolicJvp<F, Args> {
-    /// Sets the rule: of the arguments, and an `Option` for each array of their tangents.
+    /// Sets the rule, which receives the arguments and an `Option` for each array of their tangents.
     pub fn defjvp<R>(self, rule: R) -> CustomJvp<F, Args, WithZeros<R>>
     where
         R: Function<(Args, Args::Composed), Output = (F::Output, F::Output)> + Send + Sync + 'static,
@@ -91,16 +91,16 @@ where
     }
 }
 
-/// An argument of a forward rule, with a flag whether it is differentiated; see [`CustomVjp::symbolic_zeros`].
+/// An argument of a forward rule, with a flag that says if it is differentiated; see [`CustomVjp::symbolic_zeros`].
 #[derive(Clone, Debug, shardax_macros::Tree)]
 pub struct CustomVjpPrimal {
     /// The argument.
     pub value: Array,
-    /// True if it is differentiated; otherwise its cotangent is not used.
+    /// `true` if the argument is differentiated; otherwise its cotangent is not used.
     pub perturbed: bool,
 }
 
-/// A function whose rules receive which cotangents are zero; see [`CustomVjp::symbolic_zeros`].
+/// A function whose rules receive symbolic zeros; see [`CustomVjp::symbolic_zeros`].
 #[must_use = "the rules are set with `defvjp`"]
 pub struct SymbolicVjp<F, Args> {
     pub(super) f: F,
@@ -108,8 +108,8 @@ pub struct SymbolicVjp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Compose<CustomVjpPrimal>> SymbolicVjp<F, Args> {
-    /// Sets the rules: `fwd` of a [`CustomVjpPrimal`] for each array of the arguments, and `bwd` of the residuals and an
-    /// `Option` for each array of the cotangent.
+    /// Sets the rules. `fwd` receives a [`CustomVjpPrimal`] for each array of the arguments. `bwd` receives the
+    /// residuals and an `Option` for each array of the cotangent.
     pub fn defvjp<Fwd, Bwd, Res, Cts>(self, fwd: Fwd, bwd: Bwd) -> CustomVjp<F, Args, WithZeros<(Fwd, Bwd)>>
     where
         F::Output: Compose<Option<Array>>,
@@ -142,7 +142,7 @@ where
     }
 }
 
-/// The tree with `None` at the marked leaves.
+/// Replaces the marked leaves of a tree by `None`.
 fn options<T: Compose<Option<Array>>>(tree: T, zeros: &[bool]) -> Result<T::Composed> {
     composed(tree, zeros, |value, zero: bool| (!zero).then_some(value))
 }

@@ -1,4 +1,4 @@
-//! Updates at a place of an array: `x.at(index).set(v)`, `add`, `multiply`, `min`, `max`.
+//! Updates of a part of an array: `x.at(index).set(v)`, `add`, `multiply`, `min`, `max`.
 
 use super::IndexItem;
 use super::index_plan::{self, Options};
@@ -48,15 +48,15 @@ impl At {
         At { array: array.clone(), items, options: Options::default(), fill: None, out_sharding: None }
     }
 
-    /// Sets the treatment of integer-array indices that are out of bounds: by default [`get`](Self::get) clamps them,
-    /// and updates drop them.
+    /// Sets the mode for integer-array indices that are out of bounds. By default, [`get`](Self::get) clamps them and
+    /// updates drop them.
     pub fn mode(mut self, mode: GatherScatterMode) -> Self {
         self.options.mode = Some(mode);
         self
     }
 
-    /// Sets the value that [`get`](Self::get) reads out of bounds: a number or a concrete scalar (and sets the mode
-    /// [`GatherScatterMode::FillOrDrop`]). It is converted to the array's dtype as by [`Array::astype`].
+    /// Sets the value that [`get`](Self::get) reads out of bounds, a number or a concrete scalar, and sets the mode to
+    /// [`GatherScatterMode::FillOrDrop`]. The value is converted to the array's dtype like by [`Array::astype`].
     ///
     /// [`get`](Self::get) fails for other arrays, and for a plain integer that does not fit the dtype.
     ///
@@ -72,7 +72,7 @@ impl At {
         self
     }
 
-    /// Promises that no element is indexed twice: updates may then be made in any order, and
+    /// Promises that no element is indexed twice. Updates can then happen in any order, and
     /// [`multiply`](Self::multiply) is differentiable with respect to them.
     pub fn unique_indices(mut self) -> Self {
         self.options.unique = true;
@@ -85,14 +85,14 @@ impl At {
         self
     }
 
-    /// The sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). Default:
-    /// it follows from the array's, if each device reads and updates its own shard alone.
+    /// Sets the sharding in the type of the result, over mesh axes of type [`Explicit`](crate::AxisType::Explicit). By
+    /// default, it follows from the array's sharding if each device can read and update its shard without the others.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
         self
     }
 
-    /// The array and the arrays of the index, which [`with_arrays`](Self::with_arrays) takes.
+    /// Returns the array and the arrays of the index, in the order that [`with_arrays`](Self::with_arrays) expects.
     fn arrays(&self) -> Vec<Array> {
         let of_items = self.items.iter().filter_map(|item| match item {
             IndexItem::Array(a) => Some(a.clone()),
@@ -101,7 +101,7 @@ impl At {
         std::iter::once(self.array.clone()).chain(of_items).collect()
     }
 
-    /// This index into other arrays, without the requested sharding.
+    /// Returns this index into other arrays, without the requested sharding.
     fn with_arrays(&self, arrays: &[Array]) -> At {
         let mut rest = arrays[1..].iter();
         let items = self.items.iter().map(|item| match item {
@@ -111,7 +111,7 @@ impl At {
         At { array: arrays[0].clone(), items: items.collect(), out_sharding: None, ..self.clone() }
     }
 
-    /// The part at the place, as [`Array::get`] with the options that were set.
+    /// Returns the indexed part, like [`Array::get`] with these options.
     #[track_caller]
     pub fn get(&self) -> Array {
         let get = || {
@@ -126,8 +126,8 @@ impl At {
         Array::from_result(at_caller(get), &self.array)
     }
 
-    /// Returns the array with the indexed elements set to `value`, broadcast. Its dtype must not be wider than the
-    /// array's.
+    /// Returns the array with the indexed elements set to `value`, which is broadcast. Its dtype must not be wider than
+    /// the array's dtype.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -140,7 +140,8 @@ impl At {
         Array::from_result(self.update(ScatterKind::Set, value.into_array()), &self.array)
     }
 
-    /// Returns the array with `value` added to the indexed elements; an element indexed twice receives both.
+    /// Returns the array with `value` added to the indexed elements. An element that is indexed twice receives both
+    /// values.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -170,13 +171,13 @@ impl At {
         Array::from_result(self.update(ScatterKind::Mul, value.into_array()), &self.array)
     }
 
-    /// Returns the array with the minimum of the indexed elements and `value` in their place.
+    /// Returns the array with the indexed elements replaced by the minimum of the element and `value`.
     #[track_caller]
     pub fn min(&self, value: impl ArrayLike) -> Array {
         Array::from_result(self.update(ScatterKind::Min, value.into_array()), &self.array)
     }
 
-    /// Returns the array with the maximum of the indexed elements and `value` in their place.
+    /// Returns the array with the indexed elements replaced by the maximum of the element and `value`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -188,20 +189,21 @@ impl At {
         Array::from_result(self.update(ScatterKind::Max, value.into_array()), &self.array)
     }
 
-    /// Returns the array with the indexed elements divided by `value`, floating point; an element indexed twice, by
-    /// both.
+    /// Returns the array with the indexed elements divided by `value`, in floating point. An element that is indexed
+    /// twice is divided by both values.
     #[track_caller]
     pub fn divide(&self, value: impl ArrayLike) -> Array {
         &self.array / self.ones().multiply(value)
     }
 
-    /// Returns the array with the indexed elements raised to the power `value`; an element indexed twice, to both.
+    /// Returns the array with the indexed elements raised to the power `value`. An element that is indexed twice is
+    /// raised to both powers.
     #[track_caller]
     pub fn power(&self, value: impl ArrayLike) -> Array {
         self.array.pow(self.ones().multiply(value))
     }
 
-    /// Returns the array with `f` applied to the indexed elements; to an element indexed twice, once.
+    /// Returns the array with `f` applied to the indexed elements, once even if an element is indexed twice.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -214,7 +216,7 @@ impl At {
         self.set(f(self.get()))
     }
 
-    /// This index into an array of ones.
+    /// Returns this index into an array of ones.
     fn ones(&self) -> At {
         At { array: crate::ops::constants::ones_like(&self.array), ..self.clone() }
     }
@@ -239,8 +241,8 @@ impl At {
         at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))
     }
 
-    /// The array with values added, as addends over the axes that split the positions: each device adds its own, and nothing
-    /// is communicated. `None` if more is split than that.
+    /// Adds values without communication: the result is unreduced over the axes that split the positions, and each
+    /// device adds its values to its addend. Returns `None` if other axes split the array or the result.
     fn added_apart(&self, arrays: &[Array], out: &Typed) -> Result<Option<Array>> {
         let specs: Vec<PartitionSpec> = arrays
             .iter()

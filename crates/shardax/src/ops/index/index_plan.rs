@@ -1,7 +1,7 @@
 //! Lowering of an index to primitives: slices for constants, gathers and scatters for integer arrays.
 //!
-//! In a trace, numbers and ranges are constants of the program. Outside of one, on a single device, the start of a
-//! block is an operand, so that a loop over batches or rows compiles once.
+//! In a trace, numbers and ranges are constants of the program. Outside of a trace, on a single device, the start of a
+//! block is an operand, so that a loop over batches or rows compiles only once.
 
 mod update;
 
@@ -31,7 +31,7 @@ pub(crate) struct Options {
     pub sorted: bool,
 }
 
-/// The effect of an entry of an index, with ellipses expanded. Entries are in the order of the axes.
+/// The effect of one entry of an index. Ellipses are expanded, and entries are in the order of the axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Entry {
     Part {
@@ -43,7 +43,7 @@ enum Entry {
         axis: usize,
         at: usize,
     },
-    /// Indexed by the next of the index's arrays.
+    /// An axis indexed by the next integer array of the index.
     Places {
         axis: usize,
     },
@@ -130,7 +130,7 @@ fn entries(shape: &[usize], items: &[IndexItem]) -> Result<(Vec<Entry>, Vec<Arra
     Ok((out, places))
 }
 
-/// The places where a mask over the axes from `axis` on is true: numbers for each of its axes.
+/// Returns the places where a mask over the axes from `axis` on is true, as one array of positions for each axis.
 fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>> {
     mask.check()?;
     if mask.ndim() == 0 {
@@ -174,13 +174,13 @@ fn check_places(a: &Array) -> Result<()> {
     Ok(())
 }
 
-/// Makes indices non-negative: negative ones count from the end of a dimension of size `n`.
+/// Makes indices non-negative. Negative indices count from the end of a dimension of size `n`.
 pub(crate) fn from_front(places: &Array, n: usize) -> Array {
     let wide = matches!(places.dtype(), DType::U32 | DType::U64 | DType::I64);
     let dtype = if wide { DType::I64 } else { DType::of_indices(&[n]) };
     let unsigned = !places.dtype().is_signed();
     let places = match places.dtype() {
-        // An index too large to be signed is beyond the end.
+        // An index too large for a signed type is beyond the end in any case.
         DType::U64 => MIN.apply(places, &Array::literal(Scalar::Int(i64::MAX as i128), DType::U64, false)),
         _ => places.clone(),
     };
@@ -208,7 +208,7 @@ impl Plan {
             )
             .help("arrays pair up elementwise; for all combinations give one of them a new axis with `expand_dims`"));
         };
-        // Numbers count as arrays if there are arrays.
+        // Numbers count as arrays if the index contains arrays.
         let advanced: Vec<usize> = (0..entries.len())
             .filter(|&i| !places.is_empty() && matches!(entries[i], Entry::Fixed { .. } | Entry::Places { .. }))
             .collect();
@@ -221,7 +221,7 @@ impl Plan {
         self.entries.iter().any(|e| matches!(e, Entry::Places { .. }))
     }
 
-    /// The start and sizes of the block that contains everything numbers and plain ranges select.
+    /// Returns the start and sizes of the block that contains all elements that numbers and plain ranges select.
     fn bounds(&self, shape: &[usize]) -> (Vec<usize>, Vec<usize>) {
         let mut start = vec![0; shape.len()];
         let mut sizes = shape.to_vec();
@@ -235,7 +235,7 @@ impl Plan {
         (start, sizes)
     }
 
-    /// This index, relative to that block.
+    /// Returns this index relative to the block of [`bounds`](Self::bounds).
     fn within_bounds(mut self) -> Self {
         for entry in &mut self.entries {
             match entry {
@@ -247,7 +247,7 @@ impl Plan {
         self
     }
 
-    /// Builds the result's dimensions from each kept part and new axis, with the block in its place.
+    /// Builds the result's dimensions: one for each kept part and new axis, with the block at its position.
     fn layout<T>(&self, block: impl Fn() -> Vec<T>, each: impl Fn(&Entry) -> Option<T>) -> Vec<T> {
         let mut out = Vec::new();
         for (i, entry) in self.entries.iter().enumerate() {
@@ -273,13 +273,14 @@ impl Plan {
         )
     }
 
-    /// Marks the dimensions of the result, new axes left out, that are kept parts (the others are the block's).
+    /// Returns the dimensions of the result, without new axes, that are kept parts. The other dimensions belong to the
+    /// block.
     fn kept_dims(&self) -> Vec<usize> {
         let kept = self.layout(|| vec![false; self.block.len()], |e| matches!(e, Entry::Part { .. }).then_some(true));
         (0..kept.len()).filter(|&i| kept[i]).collect()
     }
 
-    /// Returns an indexed axis of size 0, from which only an empty result can be taken.
+    /// Returns an indexed axis of size 0, which has no entries to take.
     fn empty_axis(&self, shape: &[usize]) -> Option<usize> {
         self.entries.iter().find_map(|e| match e {
             Entry::Places { axis } if shape[*axis] == 0 => Some(*axis),
@@ -287,7 +288,7 @@ impl Plan {
         })
     }
 
-    /// The indices of each integer array, non-negative and of one dtype.
+    /// Returns the indices of each integer array, non-negative and in one dtype.
     fn places(&self, shape: &[usize], raw: &[Array]) -> Vec<Array> {
         let axes = self.entries.iter().filter_map(|e| match e {
             Entry::Places { axis } => Some(*axis),
@@ -300,7 +301,8 @@ impl Plan {
         places
     }
 
-    /// `x` cut to the parts and numbers; axes of numbers are removed, those of integer arrays are whole.
+    /// Cuts `x` to the parts and numbers. Axes indexed by numbers are removed; axes indexed by integer arrays stay
+    /// entire.
     fn cut(&self, x: &Array) -> Array {
         let rank = x.ndim();
         let mut start: SmallVec<[usize; 4]> = smallvec![0; rank];
@@ -342,14 +344,14 @@ fn number(v: i64, dtype: DType) -> Array {
     Array::literal(Scalar::Int(v.into()), dtype, false)
 }
 
-/// Start scalars for the axes that are cut to a block.
+/// Returns start scalars for the axes that are cut to a block.
 fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
     let cut = (0..shape.len()).filter(|&d| sizes[d] < shape[d]);
     let dtype = DType::of_indices(shape);
     cut.map(|d| number(start[d] as i64, dtype)).collect()
 }
 
-/// A start for every axis, from those of the axes that are cut, and the remaining operands.
+/// Returns a start for every axis, from the starts of the axes that are cut, and the remaining operands.
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
     let mut given = args.iter();
     let zero = number(0, DType::of_indices(shape));
@@ -360,7 +362,8 @@ fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Ar
     (starts.collect(), given.as_slice())
 }
 
-/// Returns `true` if a block's start may be an operand: in eager execution, where partitioning does not depend on it.
+/// Returns `true` if a block's start may be an operand: in eager execution on one device, because partitioning does not
+/// depend on it there.
 fn is_movable(x: &Array, args: &[Array]) -> bool {
     let single = matches!(&x.0, Repr::Concrete(c) if matches!(c.sharding, Sharding::Single(_)));
     single && runs_now(args)
@@ -379,7 +382,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
         .help("an empty axis has no entries to take"));
     }
     if plan.has_places() && shape.contains(&0) {
-        // Nothing is selected, so nothing gets a gradient.
+        // Nothing is selected, so no element gets a gradient.
         return Ok(crate::ops::constants::filled(&shape, Scalar::Int(0), x.dtype()));
     }
     let unchanged =
@@ -402,7 +405,7 @@ pub(crate) fn get(x: &Array, items: &[IndexItem], options: &Options) -> Result<A
     })
 }
 
-/// Reads the block of these sizes that begins at `starts`.
+/// Reads a block of these sizes that begins at `starts`.
 fn read_block(x: &Array, starts: &[Array], sizes: &[usize]) -> Array {
     if sizes == x.shape() {
         return x.clone();
@@ -425,7 +428,7 @@ impl Plan {
             return Ok(lax::with_dims(&cut, &dims));
         }
         let places = self.places(x.shape(), raw);
-        // Out of bounds the nearest entry is read, but gets no gradient.
+        // Out of bounds, the nearest entry is read but gets no gradient.
         let mode = options.mode.unwrap_or(GatherScatterMode::PromiseInBounds);
         // The axes of `cut` in the order of the entries: kept parts, and indexed axes.
         let indexed: Vec<bool> = self
@@ -446,7 +449,7 @@ impl Plan {
                 .iter()
                 .map(|i| if *i { given.next().cloned() } else { None }.unwrap_or_else(|| number(0, places[0].dtype())))
                 .collect();
-            // Also of an axis of size 1, so that `checkify` sees the position.
+            // This includes axes of size 1, so that `checkify` sees the position.
             let operands: Vec<Array> = std::iter::once(cut).chain(starts).collect();
             bind1(DynamicSlice { sizes: sizes.as_slice().into() }, &operands)
         } else {
@@ -467,7 +470,7 @@ impl Plan {
             };
             gather.apply(&cut, &lax::concatenate(&columns, self.block.len()))
         };
-        // The block that begins at a single index still has the indexed axes.
+        // If the index is a single position, its block still has the indexed axes.
         let is_indexed = |d: usize| out.ndim() == indexed.len() && self.block.is_empty() && indexed[d];
         let mut kept = (0..out.ndim()).filter(|&d| !is_indexed(d));
         let is_new = self.layout(
@@ -483,7 +486,7 @@ impl Plan {
     }
 }
 
-/// One column of an index matrix whose rows have shape `rows`; the last dimensions of `places` are `dims`.
+/// Returns one column of an index matrix whose rows have shape `rows`. `dims` ends with the dimensions of `places`.
 fn column(places: &Array, rows: &[usize], dims: &[usize]) -> Array {
     let mut shape: Shape = rows.into();
     shape.push(1);
@@ -502,7 +505,7 @@ mod tests {
         traced.expect("a program").program.to_string()
     }
 
-    /// In a program, constant indices lower to slices, also in loops over rows.
+    /// Constant indices lower to slices in a program, also in loops over rows.
     #[test]
     fn constant_indices_need_no_gather() {
         let text = program(|x| vec![x.get((0, 1..3)), x.get(s![.., -1, ..;-2])]);

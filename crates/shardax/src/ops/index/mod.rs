@@ -1,6 +1,6 @@
-//! Indexing by NumPy's rules: numbers, ranges with steps, new axes and integer arrays.
+//! Indexing by NumPy's rules, with numbers, ranges with steps, new axes and integer arrays.
 //!
-//! Numbers and ranges are constants: they lower to a slice and a reshape, never to a gather. A number out of range
+//! Numbers and ranges are constants, so they lower to a slice and a reshape, never to a gather. A number out of range
 //! is an error; ranges are clamped, as in NumPy. Integer arrays lower to gathers, with indices clamped to the bounds.
 
 mod at;
@@ -19,21 +19,22 @@ use crate::dtype::{Element, Scalar};
 use crate::error::{Result, err};
 use crate::sharding::DimSpec;
 
-/// A new axis of size 1, in an index: `x.get((.., NewAxis))`.
+/// A new axis of size 1 in an index: `x.get((.., NewAxis))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NewAxis;
 
-/// Expands to full ranges for all remaining dimensions, in an index: `x.get((Ellipsis, 0))`.
+/// Full ranges for all remaining dimensions in an index: `x.get((Ellipsis, 0))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ellipsis;
 
-/// `start..stop` by `step`, like Python's `start:stop:step`: negative bounds count from the end, bounds out of range
-/// are clamped, and a negative step goes backwards. `None` is the end that the step comes from or goes to.
+/// `start..stop` by `step`, like Python's `start:stop:step`. Negative bounds count from the end, bounds out of range
+/// are clamped, and a negative step goes backwards. A bound of `None` is the end of the dimension at which the step
+/// starts or stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
-    /// The first index; negative ones count from the end.
+    /// The first index; negative numbers count from the end.
     pub start: Option<i64>,
-    /// The index after the last.
+    /// The index after the last one.
     pub stop: Option<i64>,
     /// The step; not 0.
     pub step: i64,
@@ -54,26 +55,27 @@ impl Slice {
     /// All elements of a dimension.
     pub const FULL: Slice = Slice { start: None, stop: None, step: 1 };
 
-    /// The first index, the number of elements and the step in a dimension of size `n`; `None` for step 0.
+    /// Returns the first index, the number of elements and the step in a dimension of size `n`, or `None` if the step
+    /// is 0.
     pub(crate) fn resolve(self, n: usize) -> Option<Strided> {
         let (n, step) = (n as i64, self.step);
         if step == 0 {
             return None;
         }
-        // Backwards, the bounds are one lower: the last element, and the position before the first.
+        // For negative steps the bounds are lower by one: the last element, and the position before the first.
         let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
         let bound = |b: i64| (if b < 0 { b.saturating_add(n) } else { b }).clamp(low, high);
         let start = self.start.map_or(if step > 0 { low } else { high }, bound);
         let stop = self.stop.map_or(if step > 0 { high } else { low }, bound);
         let distance = if step > 0 { stop - start } else { start - stop };
         let len = if distance <= 0 { 0 } else { (distance as u64).div_ceil(step.unsigned_abs()) as usize };
-        // A step beyond the dimension selects one element.
+        // A step beyond the dimension selects only one element.
         let step = if len > 1 { step } else { 1 };
         Some(Strided { start: if len == 0 { 0 } else { start as usize }, len, step })
     }
 }
 
-/// Elements `start`, `start + step`, … of a dimension, `len` of them.
+/// The `len` elements `start`, `start + step`, … of a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Strided {
     pub start: usize,
@@ -84,13 +86,13 @@ pub(crate) struct Strided {
 /// One entry of an index.
 #[derive(Clone, Debug)]
 pub enum IndexItem {
-    /// One element: the dimension is removed. Negative numbers count from the end.
+    /// One element, which removes the dimension. Negative numbers count from the end.
     At(i64),
     /// A part of the dimension.
     Slice(Slice),
     /// A new dimension of size 1.
     NewAxis,
-    /// The remaining dimensions.
+    /// Full ranges for the remaining dimensions.
     Ellipsis,
     /// The elements at these indices.
     Array(Array),
@@ -103,11 +105,12 @@ pub enum IndexItem {
     note = "an index is an integer, a range such as `1..3`, `..`, an array of integers or booleans, a list of integers, `NewAxis` or `Ellipsis`; with steps `s![1..10; 2]`"
 )]
 pub trait IntoIndexItem {
-    /// The entry.
+    /// Returns the entry.
     fn into_index_item(self) -> IndexItem;
 }
 
-/// An index: one entry, or a tuple of up to sixteen; `Vec<IndexItem>` for one made at run time.
+/// An index: one entry or a tuple of up to sixteen entries. Use `Vec<IndexItem>` for an index that is built at run
+/// time.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an index of an array",
     label = "not an index",
@@ -153,7 +156,7 @@ fn slice(start: Option<i64>, stop: Option<i64>) -> IndexItem {
     IndexItem::Slice(Slice { start, stop, step: 1 })
 }
 
-/// The bound after an inclusive last element; -1 becomes the end.
+/// Returns the bound after an inclusive last element; -1 becomes the end.
 fn after(last: i64) -> Option<i64> {
     if last == -1 { None } else { Some(last.saturating_add(1)) }
 }
@@ -195,7 +198,7 @@ macro_rules! number_items {
 
 number_items!(i32, i64, isize, u8, u32, u64, usize);
 
-/// A number that does not fit is out of range in any case.
+/// Converts a number. A number that does not fit is out of range in any case.
 fn number<T: TryInto<i64>>(n: T) -> i64 {
     n.try_into().unwrap_or(i64::MAX)
 }
@@ -268,7 +271,7 @@ macro_rules! list_items {
 
 list_items!(i32, i64, bool);
 
-/// Positions that the host counted; one that does not fit is out of bounds for any dimension.
+/// Positions counted by the host. A position that does not fit is out of bounds for any dimension.
 impl IntoIndexItem for &[usize] {
     #[track_caller]
     fn into_index_item(self) -> IndexItem {
@@ -301,8 +304,8 @@ where
     }
 }
 
-/// An index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step follow
-/// [`Array::get`].
+/// Builds an index with steps: `s![1..10; 2, .., ..; -1]` is Python's `[1:10:2, :, ::-1]`. Entries without a step
+/// follow [`Array::get`].
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -326,7 +329,7 @@ macro_rules! s {
 }
 
 impl IndexItem {
-    /// A range with a step; other entries are unchanged.
+    /// Sets the step of a range. Other entries are unchanged.
     pub fn with_step(range: impl IntoIndexItem, step: i64) -> IndexItem {
         match range.into_index_item() {
             IndexItem::Slice(s) => IndexItem::Slice(Slice { step, ..s }),
@@ -338,16 +341,16 @@ impl IndexItem {
 impl Array {
     /// Returns the indexed part of the array, by NumPy's rules.
     ///
-    /// An index is one entry or a tuple of entries, one for each dimension from the first: a number (the dimension
-    /// is removed; negative counts from the end), a range (clamped; see [`s!`](crate::s) for steps), `..` for a whole
-    /// dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose indices are clamped to the bounds. Several
-    /// arrays are broadcast together; their dimensions come first if another entry is between them.
+    /// An index is one entry or a tuple of entries, one for each dimension from the first. An entry is a number (the
+    /// dimension is removed; negative numbers count from the end), a range (clamped; see [`s!`](crate::s) for steps),
+    /// `..` for an entire dimension, [`NewAxis`], [`Ellipsis`], or an integer array, whose indices are clamped to the
+    /// bounds. Several arrays are broadcast together; their dimensions come first if another entry is between them.
     ///
-    /// A boolean array stands for as many dimensions as it has, and selects the places where it is true. It must be
-    /// concrete: inside of `jit` the shape of the result would depend on values; use [`where_`](crate::numpy::where_)
-    /// there.
+    /// A boolean array selects the places where it is true, and indexes as many dimensions as it has. It must be
+    /// concrete, because inside of `jit` the shape of the result would depend on values; use
+    /// [`where_`](crate::numpy::where_) there instead.
     ///
-    /// Fails for a number out of range, too many entries, or a mask of other sizes.
+    /// Fails for a number out of range, too many entries, or a mask whose sizes do not match.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -368,7 +371,7 @@ impl Array {
 
     /// Selects a part of the array for an update: `x.at((0, ..)).set(1.0)` is `x` with its first row replaced.
     ///
-    /// The index is as in [`get`](Self::get). Updates with integer-array indices out of bounds are dropped.
+    /// The index follows [`get`](Self::get). Updates with integer-array indices out of bounds are dropped.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -383,9 +386,10 @@ impl Array {
         At::new(self, index.into_index())
     }
 
-    /// The entries along the first dimension, in order. A scalar has none: it yields one entry that carries the error.
+    /// Iterates over the entries along the first dimension. A scalar has no entries, so it yields one entry that
+    /// carries the error.
     ///
-    /// Each is a constant slice, so a loop over rows needs no gather.
+    /// Each entry is a constant slice, so a loop over rows needs no gather.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -401,7 +405,7 @@ impl Array {
 
     /// Destructures the entries along the first dimension.
     ///
-    /// Fails unless there are exactly `N` of them.
+    /// Fails unless there are exactly `N` entries.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -435,7 +439,7 @@ impl Array {
     }
 }
 
-/// The entries of an array along its first dimension; see [`Array::iter`].
+/// An iterator over the entries of an array along its first dimension; see [`Array::iter`].
 #[derive(Clone, Debug)]
 pub struct Rows {
     array: Array,

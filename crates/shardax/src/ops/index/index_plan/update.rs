@@ -55,9 +55,9 @@ pub(crate) fn update(
     })
 }
 
-/// Converts the value to the array's dtype; it must broadcast to the shape.
+/// Converts the value to the array's dtype. The value must broadcast to the shape.
 fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
-    // The array keeps its type, even a plain number's.
+    // The array keeps its type, even if it is weak.
     value.check()?;
     let common = promote((x.dtype(), false), (value.dtype(), value.weak_type()));
     value.check_fits(x.dtype())?;
@@ -106,14 +106,14 @@ fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind,
     bind1(DynamicUpdateSlice, &operands)
 }
 
-/// A dimension of an update, new axes left out.
+/// A dimension of an update, without new axes.
 #[derive(Clone, Copy)]
 enum UpdateDim {
-    /// One of the block's dimensions, of this size.
+    /// A dimension of the block, with this size.
     Block(usize),
     /// A window along a block of the operand.
     Window(usize),
-    /// Strided elements of an axis: each has its own position.
+    /// Strided elements of an axis. Each element has a separate position.
     Strided(Strided),
 }
 
@@ -136,7 +136,7 @@ impl Plan {
                 UpdateDim::Strided(part) => part.len,
             })
             .collect();
-        // The rows of the index matrix cover all dimensions but windows.
+        // The rows of the index matrix cover all dimensions except windows.
         let is_window = |d: &UpdateDim| matches!(d, UpdateDim::Window(_));
         let rows: Vec<usize> = (0..dims.len()).filter(|&i| !is_window(&dims[i])).map(|i| shape[i]).collect();
         let mut row_dims = dims.iter().filter(|d| !is_window(d)).enumerate();
