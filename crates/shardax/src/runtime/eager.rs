@@ -28,18 +28,18 @@ use crate::sharding::context;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
 use crate::sharding::{AbstractMesh, Mesh, Sharding, get_abstract_mesh};
 
-/// Below this number of elements, an operation runs in microseconds however it is compiled, and compilation dominates.
+/// For fewer elements than this, an operation runs in microseconds however it is compiled, and compilation dominates.
 const SMALL: usize = 4096;
 
 /// A primitive compiled for the types and shardings of its operands.
 struct Single {
     primitive: Arc<dyn Primitive>,
     args: SmallVec<[(Aval, Sharding, bool); 3]>,
-    /// The defaults that its rules may read while they are traced.
+    /// The defaults that the primitive's rules may read while they are traced.
     defaults: Defaults,
     /// The default device of uncommitted operands.
     device: Option<Device>,
-    /// The context mesh, where types have shardings.
+    /// The context mesh, if types have shardings.
     mesh: Option<ContextMesh>,
     loaded: Arc<LoadedProgram>,
 }
@@ -60,7 +60,7 @@ impl Single {
 
 type ContextMesh = (Option<AbstractMesh>, Option<Mesh>);
 
-/// The context mesh, where types have shardings.
+/// The context mesh, if types have shardings.
 fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
     let typed = || context::is_explicit() || args.iter().any(|a| a.aval.sharding.is_some());
     (any_explicit() && typed()).then(|| (get_abstract_mesh(), context::mesh_with_devices()))
@@ -81,7 +81,8 @@ impl CachedProgram for Arc<Single> {
     }
 }
 
-/// Sharded by hash, with read locks unless something is inserted: threads do not wait for each other here.
+/// The table is sharded by hash, and lookups take read locks, so that threads do not wait for each other unless one
+/// inserts.
 fn singles() -> &'static Table<Arc<Single>> {
     static TABLE: OnceLock<Arc<Table<Arc<Single>>>> = OnceLock::new();
     TABLE.get_or_init(|| register(Table::new(64)))
@@ -129,8 +130,8 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     loaded.run(&args, committed || matches!(loaded.place, Place::Mesh(_)))
 }
 
-/// The form of the primitive that calls with other parameters share, and its operand with the parameters, on the device
-/// of the operand. `None` if there is no such form, or several devices hold the operand.
+/// The form of the primitive that is shared by calls with other parameters, and an operand with the parameters on the
+/// device of the operand. `None` if there is no such form, or if several devices hold the operand.
 fn eager_form(
     primitive: &dyn Primitive,
     args: &[Arc<Concrete>],
@@ -141,7 +142,7 @@ fn eager_form(
         return Ok(None);
     }
     let Some(EagerForm { primitive: form, parameters }) = primitive.eager_form(&operand.aval) else { return Ok(None) };
-    // The form does not check the parameters, which are values to it.
+    // The form cannot check the parameters, because it receives them as values.
     infer(primitive, std::slice::from_ref(&operand.aval))?;
     let aval = Aval::new(DType::I32, [parameters.len()].as_slice());
     let bytes: Vec<u8> = parameters.iter().flat_map(|parameter| parameter.to_ne_bytes()).collect();
@@ -149,7 +150,7 @@ fn eager_form(
     Ok(Some((form, parameters.concrete()?)))
 }
 
-/// Applies a primitive whose sub-programs use refs from outside. `None` if they use none.
+/// Applies a primitive whose sub-programs use refs from outside. Returns `None` if they use no refs.
 fn run_with_refs(primitive: &Arc<dyn Primitive>, args: &[Array]) -> Result<Option<Outputs>> {
     let types: Vec<Aval> = args.iter().map(Array::aval).collect();
     let traced = trace(&types, |args| Ok(bind(primitive.clone(), args).into_vec()))?;
@@ -184,12 +185,12 @@ fn single(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<Progr
     Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
 }
 
-/// The placement of an argument; a plain number has none.
+/// The placement of an argument; `None` is a plain number, which has no placement.
 fn input(arg: Option<&Concrete>) -> Input {
     Input { committed: arg.filter(|arg| arg.committed).map(|arg| arg.sharding.clone()), given: None }
 }
 
-/// The compilation request of a program on these arguments, without requested shardings.
+/// Creates the compilation request of a program on these arguments, without requested shardings.
 fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn(usize) -> String) -> Result<Request> {
     let placed = Placing {
         program: &program,
@@ -218,8 +219,8 @@ fn request(name: String, program: Program, inputs: &[Input], input_name: &dyn Fn
     })
 }
 
-/// The compilation request of a traced function on its captures and arguments, and whether its results are committed;
-/// `paths` gives the arguments' key paths.
+/// Creates the compilation request of a traced function on its captures and arguments; the flag is `true` if the
+/// results are committed. `paths` returns the key paths of the arguments.
 pub(crate) fn request_traced(
     name: &str,
     traced: &Traced,

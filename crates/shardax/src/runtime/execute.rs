@@ -31,40 +31,42 @@ use crate::warning;
 pub(crate) struct LoadedProgram {
     pub name: String,
     pub executable: pjrt::Executable,
-    /// The partitioned program before its collectives were replaced, if it has devices of other processes.
+    /// The partitioned program before its collectives were replaced, if some of its devices belong to other processes.
     pub partitioned: Option<pjrt::Partitioned>,
-    /// The processes that run it, if it has devices of others.
+    /// The processes that run the program, if some of its devices belong to other processes.
     pub shared: Option<Arc<Shared>>,
     pub place: Place,
     pub in_shardings: Vec<Sharding>,
     pub out_avals: Vec<Aval>,
     pub out_shardings: Vec<Sharding>,
     pub donated: Vec<bool>,
-    /// `true` if it has ordered host calls: a token follows its results.
+    /// `true` if the program has ordered host calls. Its results are then followed by a token.
     pub ordered: bool,
-    /// Objects that must outlive its execution: the host functions that it calls.
+    /// Objects that must outlive the execution: the host functions that the program calls.
     pub retained: Vec<Arc<dyn Any + Send + Sync>>,
-    /// The results that are moved to the memory of their shardings after the execution, because the program cannot.
+    /// The results that are moved to the memory of their shardings after the execution, because the program cannot
+    /// place them there.
     pub moved: Vec<usize>,
-    /// `true` if it is launched on each device separately, which is faster for little work.
+    /// `true` if the program is launched on each device separately, which is faster if there is little work.
     pub per_device: bool,
-    /// `true` once the warning about a moved donated argument was given.
+    /// `true` after the warning about a moved donated argument was issued.
     pub warned: AtomicBool,
-    /// Its compilation request; `None` if it was compiled with options of the user's.
+    /// The compilation request; `None` if the user compiled the program with options.
     pub request: Option<Request>,
-    /// An estimate of its memory.
+    /// An estimate of the program's memory.
     pub bytes: usize,
     pub last_use: LastUse,
 }
 
-/// Below this number of floating-point operations the CPU plugin (xla-cpu-pjrt 0.0.1) runs a program for one device on
-/// the calling thread; a launch on several devices goes through other threads, which costs more than the work.
+/// If a program has fewer floating-point operations than this, the CPU plugin (xla-cpu-pjrt 0.0.1) runs it on the
+/// calling thread when it is for one device. A launch on several devices uses other threads, which costs more than the
+/// work.
 const LITTLE_WORK: f64 = 1000.0;
 
 impl LoadedProgram {
-    /// Returns `true` if the executable is best launched device by device: it has little to do, and no device waits for
-    /// another. Programs with donation are excluded, so a launch never consumes some devices' shards of an argument and
-    /// fails on others.
+    /// Returns `true` if the executable should be launched device by device, because it has little work and no device
+    /// waits for another. Programs with donation are excluded; otherwise a launch could consume an argument's shards on
+    /// some devices and fail on others.
     pub fn runs_per_device(executable: &pjrt::Executable) -> bool {
         let work = || executable.cost_analysis().ok()?.into_iter().find(|(name, _)| name == "flops").map(|(_, v)| v);
         executable.device_ids().len() > 1
@@ -75,7 +77,8 @@ impl LoadedProgram {
             && matches!(work(), Some(pjrt::Value::Float(flops)) if f64::from(flops) < LITTLE_WORK)
     }
 
-    /// The optimized instructions of each device; for a program of several processes those before optimization.
+    /// The optimized instructions of each device. For a program of several processes, returns the instructions before
+    /// optimization.
     pub fn instructions(&self) -> Result<Vec<pjrt::HloInstruction>> {
         Ok(match &self.partitioned {
             Some(partitioned) => partitioned.instructions()?,
@@ -107,7 +110,7 @@ impl LoadedProgram {
         let mut moved: SmallVec<[(usize, Buffers); 2]> = SmallVec::new();
         for (i, (arg, want)) in args.iter().zip(&self.in_shardings).enumerate() {
             let arg = arg.borrow();
-            // An array whose memory was reused is rejected here, because XLA would not.
+            // XLA would accept an array whose memory was reused, so such an array is rejected here.
             if arg.is_taken() {
                 arg.check_alive()?;
             }
@@ -138,7 +141,7 @@ impl LoadedProgram {
             _ => launch(),
         };
         launched.or_else(|error| {
-            // XLA's error for a deleted argument would not name the user's.
+            // XLA's error for a deleted argument would not contain the name that the user knows.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
             Err(match self.executable.client().is_broken() {
                 true => error.help(GO_ON),
@@ -170,7 +173,7 @@ impl LoadedProgram {
             arg.borrow().mark_taken(&self.name);
         }
         for (i, _) in moved.iter().filter(|(i, _)| self.donated[*i]) {
-            // A copy was donated: the rest of the original is freed too.
+            // The program donated a copy, so the rest of the original must be freed too.
             args[*i].borrow().free_own_memory()?;
         }
         let wrap = |((buffers, aval), sharding): ((Buffers, &Aval), &Sharding)| {
@@ -179,8 +182,8 @@ impl LoadedProgram {
         Ok(outs.into_iter().zip(&self.out_avals).zip(&self.out_shardings).map(wrap).collect())
     }
 
-    /// Fails, on all processes, if a value that each of them passes itself, as a plain number or an array of its own,
-    /// is not equal on each.
+    /// Fails on all processes if a value that each process passes separately, as a plain number or a local array, is
+    /// not equal on all of them.
     fn check_same_values<A: Borrow<Concrete>>(&self, args: &[A], moved: &[(usize, Buffers)]) -> Result<()> {
         let (Some(shared), Some(processes)) = (&self.shared, processes()) else { return Ok(()) };
         let own = |(i, _): &&(usize, Buffers)| reshard::spans(args[*i].borrow(), &self.in_shardings[*i]);
@@ -192,7 +195,7 @@ impl LoadedProgram {
             .iter()
             .map(|&i| transfer::to_host(args[i].borrow()))
             .collect::<Result<_>>()
-            // The others wait for this process, which goes no further.
+            // The other processes wait for this process, so they must learn that it failed.
             .inspect_err(|error| processes.report(error))?;
         let values: Vec<&[u8]> = bytes.iter().map(Vec::as_slice).collect();
         processes.agree(&shared.processes, &format!("the call of {}", shared.what), &values, &|rank, at| {
@@ -209,8 +212,8 @@ impl LoadedProgram {
         })
     }
 
-    /// Keeps the host functions alive until the execution is done, even if the program is dropped. A program without
-    /// results does not report its end: its functions are kept forever.
+    /// Keeps the host functions alive until the execution ends, even if the program is dropped. A program without
+    /// results does not report when it ends, so its functions are never freed.
     fn keep_until_done(&self, outs: &[Buffers]) -> Result<()> {
         if outs.is_empty() {
             std::mem::forget(self.retained.clone());
@@ -262,10 +265,10 @@ impl LoadedProgram {
     }
 }
 
-/// Waits until all programs that call host functions are done: callbacks and debug prints, ordered or not, also of
-/// programs without results.
+/// Waits until all programs that call host functions have ended. This includes callbacks and debug prints, ordered or
+/// not, and programs without results.
 ///
-/// Fails with the first error of a host function since the last call, and inside of a host function.
+/// Fails with the first error of a host function since the last call. Always fails inside of a host function.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -37,8 +37,8 @@ impl Drop for DisableJit {
     }
 }
 
-/// Makes `jit` execute its function operation by operation on this thread until the guard is dropped, and gives `pmap`
-/// the values of each device, so that values can be read and printed inside.
+/// Makes `jit` execute its function operation by operation on this thread until the guard is dropped, and makes `pmap`
+/// pass the values of each device, so that you can read and print values inside.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -60,7 +60,7 @@ pub(crate) fn is_jit_disabled() -> bool {
     JIT_DISABLED.get() > 0
 }
 
-/// Runs `f`, which applies operations to arrays: in the trace in effect, or, if there is none, traced whole and
+/// Runs `f`, which applies operations to arrays. If a trace is in effect, `f` runs in it; otherwise `f` is traced and
 /// compiled as one program.
 pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() {
@@ -70,8 +70,9 @@ pub(crate) fn run(name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     Ok(Flat { leaves: callable.call(flat)?, def: callable.convention.out_def })
 }
 
-/// Like [`run`], for `f` based on a function of this identity with these options. The program of a function that
-/// captures nothing is cached, and found again by the arguments' types, unless their values were read during tracing.
+/// Like [`run`], for an `f` that is derived from a function of this identity with these options. If the function
+/// captures nothing, its program is cached and found again by the types of the arguments, unless tracing read their
+/// values.
 pub(crate) fn run_shared(
     name: &str,
     (identity, options): (Option<u64>, impl Hash),
@@ -86,8 +87,8 @@ pub(crate) fn run_shared(
     Ok(Flat { leaves: entry.callable.call(flat)?, def: entry.callable.convention.out_def.clone() })
 }
 
-/// Like [`run`], with this cache, which may be dropped with the next call: the programs are cached like those of
-/// [`run`].
+/// Like [`run`], with this cache, which may be dropped with the next call: the programs are cached in the same way as
+/// by [`run`].
 pub(crate) fn run_in(cache: &Cache, name: &str, flat: &Flat, f: FlatFn<'_>) -> Result<Flat> {
     if is_tracing() || is_jit_disabled() {
         return run(name, flat, f);

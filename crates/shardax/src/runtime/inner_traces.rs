@@ -1,4 +1,4 @@
-//! Traces of a compiled function that other traced functions call: one for equal arguments, as in JAX.
+//! Traces of a compiled function that other traced functions call. As in JAX, equal arguments share one trace.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::sharding::context::{get_abstract_mesh, get_mesh};
 use crate::sharding::device::{Device, chosen_device};
 use crate::sharding::{AbstractMesh, Mesh};
 
-/// The last traces of a function inside others.
+/// The last traces of a function that were made inside other functions.
 #[derive(Default)]
 pub(crate) struct InnerTraces(Mutex<VecDeque<Arc<InnerTrace>>>);
 
@@ -28,7 +28,7 @@ pub(crate) struct InnerTrace {
     pub out_def: TreeDef,
 }
 
-/// Everything that tracing may read: the types of the arguments and the context.
+/// Everything that tracing can read: the types of the arguments, and the context.
 #[derive(PartialEq)]
 pub(crate) struct InnerKey {
     def: TreeDef,
@@ -73,7 +73,7 @@ impl InnerTraces {
         let length = all.len();
         let rest = all.split_off(length.min(MAX_TRACES - 1));
         all.push_front(trace);
-        // A program may hold arrays, which are freed outside of the lock.
+        // A program may hold arrays, so programs are freed outside of the lock.
         drop(all);
         drop(rest);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::core::tree::TreeDef;
 
-/// Names that are formatted on demand. They do not take part in the equality of programs.
+/// Names that are formatted on demand. Equality of programs ignores them.
 #[derive(Clone, Default)]
 pub(crate) struct InputNames(Option<Arc<Inputs>>);
 

@@ -1,5 +1,5 @@
-//! Layouts in memory of a program's arguments and results: those of the passed arrays, requested ones, or the
-//! compiler's choice.
+//! The layouts in memory of a program's arguments and results: the layouts of the passed arrays, requested layouts, or
+//! the compiler's choice.
 
 use shardax_pjrt as pjrt;
 
@@ -16,17 +16,18 @@ use crate::sharding::layout::{KnownLayout, Layout, RequestedLayout};
 use crate::sharding::memory::MemoryKind;
 
 /// Returns `true` if this is the default layout of the platform. On platforms other than CPU only the compiler knows
-/// it.
+/// the default.
 pub(crate) fn is_default(layout: &Layout, platform: Platform) -> bool {
     platform != Platform::Tpu && layout.is_row_major()
 }
 
-/// Returns `true` if the order and tiles are equal. The size of elements follows from the dtype.
+/// Returns `true` if the order and the tiles are equal. The dtype determines the size of elements, so it is not
+/// compared.
 fn same_layout(a: &Layout, b: &Layout) -> bool {
     a.major_to_minor() == b.major_to_minor() && a.tiling() == b.tiling()
 }
 
-/// The sharding without its layout, if that is the default.
+/// Returns the sharding without its layout, if the layout is the default.
 pub(crate) fn canonical(sharding: &Sharding) -> Sharding {
     let platform = sharding.devices().first().map_or(Platform::Other, |device| Platform::named(device.platform()));
     match sharding.layout() {
@@ -76,8 +77,8 @@ fn over_processes(what: &dyn std::fmt::Display) -> Error {
         .help("leave the layout out: pass the sharding alone")
 }
 
-/// The sharding of an argument as its program takes it: the requested one, or its own if it must stay. `name` is its
-/// name in errors.
+/// The sharding that the program requires for an argument: the requested sharding, or the argument's current one if it
+/// must stay. `name` is the argument's name in errors.
 pub(super) fn input_sharding(
     leaf: &Array,
     asked: Option<RequestedLayout>,
@@ -164,7 +165,7 @@ impl Request {
         list((0..self.in_shardings.len()).map(asked))
     }
 
-    /// The requested layout of each result, empty if there are none. If a constraint gives it, it is left to the
+    /// The requested layout of each result, empty if there are none. A layout that a constraint requests is left to the
     /// compiler, which follows the constraint.
     fn requested_outputs(&self) -> Vec<Option<RequestedLayout>> {
         let constrained = constrained_results(&self.program);
@@ -210,15 +211,15 @@ impl Request {
         Ok(())
     }
 
-    /// Returns a predicate whether an argument and a result have the same layout, so that the result can reuse the
-    /// argument's memory.
+    /// Returns a predicate that is `true` if an argument and a result have the same layout, so that the result can
+    /// reuse the argument's memory.
     pub fn same_layouts(&self) -> impl Fn(usize, usize) -> bool + use<> {
         let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         move |input, output| inputs.get(input).copied().flatten() == outputs.get(output).copied().flatten()
     }
 
-    /// Fails if a donated argument's layout is the compiler's choice and that of the result which would reuse its
-    /// memory is not, or vice versa.
+    /// Fails if the compiler chooses the layout of a donated argument but not of the result that would reuse its
+    /// memory, or vice versa.
     pub fn check_donated_layouts(&self) -> Result<()> {
         let (inputs, outputs) = (self.requested_inputs(), self.requested_outputs());
         if inputs.is_empty() && outputs.is_empty() {
@@ -231,11 +232,11 @@ impl Request {
             let candidates =
                 || (0..outs.len()).filter(|&o| (outs[o].dtype, &outs[o].shape) == (aval.dtype, &aval.shape));
             let is_auto = |asked| asked == Some(RequestedLayout::Auto);
-            // A result that reuses memory of a fixed layout.
+            // A result with an equal layout can reuse the memory.
             if candidates().any(|o| of(&outputs, o) == own) {
                 continue;
             }
-            // A constraint inside the program is not the user's choice.
+            // The user did not request the layout of a constraint inside the program.
             let asked = |o: usize| self.out_layouts.get(o).copied().flatten();
             if let Some(o) = candidates().find(|&o| is_auto(own) != is_auto(asked(o))) {
                 let text = |asked: Option<RequestedLayout>| match asked {

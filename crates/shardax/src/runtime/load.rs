@@ -42,11 +42,11 @@ pub(crate) struct Request {
     pub in_shardings: Vec<Sharding>,
     /// The sharding of each output; `None` leaves it to the compiler.
     pub out_shardings: Vec<Option<NamedSharding>>,
-    /// The memory kind that the user asked for each output; empty if there are none.
+    /// The memory kind that the user requested for each output; empty if there are none.
     pub out_kinds: Vec<Option<MemoryKind>>,
     /// The inputs whose layout the compiler chooses, in order.
     pub auto_inputs: Vec<usize>,
-    /// The layout that the user asked for each output; empty if there are none.
+    /// The layout that the user requested for each output; empty if there are none.
     pub out_layouts: Vec<Option<RequestedLayout>>,
     /// Marks the donated inputs.
     pub donated: Vec<bool>,
@@ -56,7 +56,7 @@ pub(crate) struct Request {
 }
 
 /// Every loaded program, by the hash of its request, so that an equal request does not compile again. The references
-/// are weak.
+/// are weak, so that the table keeps no program alive.
 static ALIVE: Mutex<BTreeMap<u64, SmallVec<[Weak<LoadedProgram>; 1]>>> = Mutex::new(BTreeMap::new());
 
 /// The programs of transformations called outside of `jit`, which no function owns.
@@ -95,11 +95,11 @@ fn keep_alive(hash: u64, program: &Arc<LoadedProgram>) {
 
 /// The hashes of the programs being compiled, each with the lock that other threads wait on.
 ///
-/// Lock order: a thread that holds a program's lock may take this map's lock, [`ALIVE`] and the tables' locks. A thread
-/// that holds one of those never waits for a program's lock.
+/// Lock order: a thread that holds a program's lock may take the lock of this map, of [`ALIVE`] and of the tables. A
+/// thread that holds one of these locks must never wait for a program's lock.
 static COMPILING: Mutex<BTreeMap<u64, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
-/// A thread's entry among those that request the same program.
+/// The lock of a thread that requests a program; threads that request the same program share it.
 struct CompileLock {
     hash: u64,
     lock: Arc<Mutex<()>>,
@@ -115,7 +115,7 @@ impl CompileLock {
 impl Drop for CompileLock {
     fn drop(&mut self) {
         let mut all = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the map and this entry refer to the lock: no thread waits.
+        // Only the map and this entry refer to the lock, so no thread waits.
         if Arc::strong_count(&self.lock) == 2 {
             all.remove(&self.hash);
         }
@@ -186,8 +186,8 @@ impl Request {
         .text()
     }
 
-    /// The request with its ordered calls threaded by a token, which becomes the last result; `None` if it has no such
-    /// calls.
+    /// Returns the request with a token threaded through its ordered calls; the token becomes the last result. `None`
+    /// if there are no such calls.
     pub fn in_order(&self) -> Result<Option<Request>> {
         let Some(program) = in_order(&self.program)? else { return Ok(None) };
         let mut out_shardings = self.out_shardings.clone();
@@ -195,7 +195,8 @@ impl Request {
         Ok(Some(Request { program, out_shardings, ..self.clone() }))
     }
 
-    /// The donation of each input's memory: the first free output of the same type and sharding reuses it.
+    /// The donation of each input's memory: the first output of the same type and sharding that is still free reuses
+    /// it.
     pub fn donations(&self) -> Vec<Donation> {
         let outs = self.program.out_avals();
         let kinds = self.result_kinds();
@@ -208,13 +209,13 @@ impl Request {
                     .any(|device| device.is_same_memory(kind, self.in_shardings[i].kind()))
         };
         let same_layout = self.same_layouts();
-        // The outputs of each type that no input was donated to yet.
+        // The outputs of each type that no input has been donated to yet.
         let mut free: HashMap<(DType, Shape), BTreeSet<usize>> = HashMap::new();
         for (o, out) in outs.iter().enumerate() {
             free.entry((out.dtype, out.shape.clone())).or_default().insert(o);
         }
         let mut donations = vec![Donation::None; self.program.inputs.len()];
-        // The layouts must be equal, if they are known before compilation.
+        // The layouts must be equal if they are known before compilation.
         let alike = |i: usize, o: usize, rank: usize| match (&self.place, &self.out_shardings[o]) {
             (Place::Single(_), _) => Some(true),
             (_, Some(s)) => {
@@ -238,17 +239,19 @@ impl Request {
         donations
     }
 
-    /// Loads the program: an equal one that is already loaded, or a new one.
+    /// Loads the program. Returns an equal one that is already loaded, if there is one.
     pub fn load(self) -> Result<Arc<LoadedProgram>> {
         let hash = hash_of(&self);
-        // Debug errors contain source lines: those of this program, not of an equal one.
+        // Errors for debugging contain the source lines of this program, so an equal program with other lines cannot
+        // replace it.
         if config::debugs_values().is_some() {
             return self.compile_new(hash);
         }
         alive(hash, &self).map_or_else(|| self.load_new(hash), Ok)
     }
 
-    /// Compiles the program. If several threads request it, the first compiles it, and the others wait.
+    /// Compiles the program. If several threads request the same program, the first thread compiles it and the others
+    /// wait.
     fn load_new(self, hash: u64) -> Result<Arc<LoadedProgram>> {
         let turn = CompileLock::of(hash);
         let _mine = turn.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -298,14 +301,14 @@ impl Request {
         let donations = self.donations();
         let options = self.options_here(xla_options)?;
         let signature = self.signature(&donations)?;
-        // Host functions have numbers of this process.
+        // Host functions have numbers that are valid in this process only.
         let own = !self.retained().is_empty();
         let mut shared = None;
         let compiled = match multi_process::processes_of(devices) {
             Some(processes) => {
                 let types: Vec<String> = self.program.in_avals().map(Aval::to_string).collect();
                 let (types, client) = (types.join(", "), &client.pjrt);
-                // Partitioning works on the text alone, which must end with the function.
+                // Partitioning reads only the text, which must end with the function.
                 let (name, text, options) = (&self.name, &plain, &options);
                 let signature = &signature;
                 let job = multi_process::Job { client, name, types: &types, text, options, signature, own };
@@ -322,7 +325,7 @@ impl Request {
         let (executable, partitioned) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
-                // The plugin is another version, unless the option is one of the user's.
+                // If the option is not the user's, the plugin is of another version and does not know it.
                 let ours = compiler_options(self.place.platform(), &self.program, self.effort);
                 let is_users = |name: &str| {
                     xla_options
@@ -377,8 +380,8 @@ impl Request {
         })
     }
 
-    /// The types of its results, which lie so. Of a mesh with axes of type `Auto` the program knows the sharding in a type
-    /// better than the compiler.
+    /// The types of the results with these shardings. If a type's mesh has axes of type `Auto`, the type is kept,
+    /// because the program knows the sharding better than the compiler.
     fn result_types(&self, lies: &[Option<Sharding>]) -> Vec<Aval> {
         let of = |(aval, lies): (Aval, &Option<Sharding>)| {
             let aval = Aval { vma: Default::default(), ..aval };
@@ -418,8 +421,8 @@ impl Request {
         Ok(pjrt::CompileOptions { overrides, ..self.options(self.place.devices().iter().map(|d| d.id()).collect()) })
     }
 
-    /// The XLA options: the library's, then the process's and the function's, then those of this compilation. Later
-    /// ones win.
+    /// The XLA options: first the library's, then the process's, the function's, and the options of this compilation.
+    /// Later options override earlier ones.
     pub fn overrides(&self, platform: &str, xla_options: &[(&str, pjrt::Value)]) -> Vec<(String, pjrt::Value)> {
         let ours = compiler_options(Platform::named(platform), &self.program, self.effort);
         let mut all: BTreeMap<&str, &pjrt::Value> = ours.iter().map(|(name, value)| (*name, value)).collect();
@@ -444,8 +447,8 @@ impl Request {
         }
     }
 
-    /// The sharding of each result. `None` if the compiler chose to split it in a way that no spec expresses, or into
-    /// shards some of which are padded.
+    /// The sharding of each result. `None` if the compiler split the result in a way that no spec expresses, or if some
+    /// shards are padded.
     pub fn result_shardings(
         &self,
         executable: &pjrt::CompiledProgram,
@@ -466,10 +469,10 @@ impl Request {
             if let Some(given) = &self.out_shardings[i] {
                 return Some(Self::with_kind(Sharding::Named(given.clone()), &kinds, i));
             }
-            // Of the mesh that its type is over.
+            // The mesh of the result's type.
             let of_type = match (aval.sharding(), &self.program.outputs[i]) {
                 (Some(typed), _) => mesh.with_shape(typed.mesh()),
-                // Computed where the axes are of type Auto.
+                // The value was computed where all axes are of type Auto.
                 (None, Atom::Var(_)) => mesh.with_shape(&mesh.abstract_mesh().without_explicit()),
                 (None, Atom::Literal { .. }) => mesh.clone(),
             };

@@ -15,8 +15,8 @@ use crate::shape::Shape;
 use crate::sharding::device::client;
 use crate::sharding::{Index, Sharding};
 
-/// Creates an array of which `local` is this process's part, and whose shape is inferred: the sizes of `local`, times
-/// the number of processes that a dimension is split over. With one process that is the whole array.
+/// Creates a global array from `local`, the part of this process, and infers the global shape: each size of `local`,
+/// times the number of processes that split this dimension. With one process, `local` is the entire array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -27,17 +27,17 @@ use crate::sharding::{Index, Sharding};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Nothing is communicated: a mistake is an error on the process that makes it. Fails when the sharding does not divide
-/// the shape, and when processes hold parts of a dimension that overlap without being equal.
+/// Nothing is communicated, so a mistake is an error only on the process that makes it. Fails if the sharding does not
+/// divide the shape, and if processes hold parts of a dimension that overlap without being equal.
 #[track_caller]
 pub fn make_array_from_process_local_data(sharding: impl Into<Sharding>, local: &Array) -> Result<Array> {
     from_local(&sharding.into(), local, &vec![None; local.ndim()]).at_caller()
 }
 
-/// Like [`make_array_from_process_local_data`], with the shape of the whole array; a size of `None` is inferred.
+/// Like [`make_array_from_process_local_data`], with the global shape; a size of `None` is inferred.
 ///
-/// A size may also be that of `local`, which then has all of that dimension, on every process. Also fails when a size
-/// is neither that nor the inferred one.
+/// A size may also be equal to the size of `local`; then every process has all of this dimension. Also fails if a size
+/// equals neither the size of `local` nor the inferred size.
 #[track_caller]
 pub fn make_array_from_process_local_data_of_shape(
     sharding: impl Into<Sharding>,
@@ -94,7 +94,7 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
         return Err(err!(Value, "none of the devices of {sharding} belong to this process")
             .help("call it on the processes whose devices are in the mesh"));
     }
-    // The start of each shard of a dimension that this process holds.
+    // The start of each shard that this process holds, for each dimension.
     let starts: Vec<Vec<usize>> = (0..whole.len())
         .map(|dim| held.iter().map(|(_, index)| index[dim].start).collect::<BTreeSet<_>>().into_iter().collect())
         .collect();
@@ -122,7 +122,7 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
         };
         let within: Index = index.iter().enumerate().map(place).collect();
         let mut data = transfer::extract(&bytes, have, &within, dtype.byte_size());
-        // Of addends the first has the values.
+        // Only the first addend has the values; the others are zeros.
         if sharding.addend_at(*position) > 0 {
             data.fill(0);
         }
@@ -137,8 +137,8 @@ fn from_local(sharding: &Sharding, local: &Array, asked: &[Option<usize>]) -> Re
     Ok(Array::from_concrete(Concrete::new(Aval::new(dtype, whole), sharding.clone(), true, buffers)))
 }
 
-/// The shape of an array of which every process has a part of this shape. `None` for a dimension in which processes
-/// hold parts that overlap without being equal.
+/// Computes the shape of an array if every process has a part of this shape. `None` for a dimension in which the parts
+/// of processes overlap without being equal.
 fn global_shape(sharding: &Sharding, local: &[usize]) -> Result<Vec<Option<usize>>> {
     let devices = sharding.devices();
     // Every product of axis sizes divides it.

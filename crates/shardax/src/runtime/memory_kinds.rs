@@ -17,7 +17,7 @@ use crate::sharding::memory::MemoryKind;
 use crate::stack::grow;
 
 impl Request {
-    /// The memory kind that the user asked for this result.
+    /// The memory kind that the user requested for this result.
     pub fn requested_kind(&self, output: usize) -> Option<MemoryKind> {
         self.out_kinds.get(output).copied().flatten()
     }
@@ -47,8 +47,8 @@ impl Request {
         }
     }
 
-    /// The results that the program leaves in device memory although another memory was requested: on platforms
-    /// whose programs only know one memory.
+    /// The results that the program leaves in device memory although another memory was requested. This happens on
+    /// platforms whose programs know only one memory.
     pub fn results_to_move(&self, found: &[Option<Sharding>]) -> Vec<usize> {
         let other = |(_, sharding): &(usize, &Option<Sharding>)| {
             !self.place.platform().has_memories()
@@ -77,8 +77,8 @@ impl Request {
         found
     }
 
-    /// The memory kinds of the results: as requested, or where the program puts them. Empty if all are in
-    /// the devices' own.
+    /// The memory kinds of the results: the requested ones, or the ones that the program chooses. Empty if all results
+    /// are in device memory.
     pub fn result_kinds(&self) -> Vec<Option<MemoryKind>> {
         if !self.uses_other_memory() {
             return Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn moved_to_memory(buffers: &Buffers, kind: Option<MemoryKind>) -> Re
     buffers.iter().map(|buffer| Ok(Arc::new(buffer.copy_to_memory(&device(buffer)?)?))).collect()
 }
 
-/// Operations that do not compute: their results are in the memory of their operands.
+/// Operations that do not compute, so that their results stay in the memory of their operands.
 const IN_PLACE: [&str; 6] = ["optimization_barrier", "name", "slice", "dynamic_slice", "reshape", "squeeze"];
 
 /// The first operation on a value outside of the devices' own memory.
@@ -139,7 +139,7 @@ fn walk(
             known.extend(eqn.outputs.iter().map(|var| (*var, kind)));
             continue;
         }
-        // Of sub-programs, those that take and return the same values as the equation.
+        // Only sub-programs that take and return the same values as the equation.
         let programs = eqn.primitive.programs();
         let alike = |p: &&&Program| p.inputs.len() == eqn.inputs.len() && p.outputs.len() == eqn.outputs.len();
         let inputs: Vec<_> = eqn.inputs.iter().map(|atom| of(&known, atom)).collect();
@@ -169,7 +169,7 @@ mod tests {
         x.concrete()?.buffers.iter().map(memory).collect()
     }
 
-    /// The memory kind of a sharding is the actual one, whether `device_put` or a program put it there.
+    /// A sharding always has the actual memory kind, whether `device_put` or a program placed the array.
     #[test]
     fn arrays_lie_where_their_shardings_say() -> Result<()> {
         let device = &local_devices()?[0];

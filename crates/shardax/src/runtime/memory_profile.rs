@@ -1,4 +1,4 @@
-//! The memory of this process by the lines that made its arrays: a profile in the format of `pprof`.
+//! The memory of this process by the source lines that created its arrays: a profile in the format of `pprof`.
 //!
 //! The format is the protocol buffer of github.com/google/pprof, proto/profile.proto; only the fields in use are declared.
 
@@ -25,7 +25,7 @@ struct Profile {
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
     function: Vec<Function>,
-    /// The text that the other messages name by number; the first is empty.
+    /// The strings, which the other messages refer to by number. The first string is empty.
     #[prost(string, repeated, tag = "6")]
     string_table: Vec<String>,
 }
@@ -87,7 +87,7 @@ struct Function {
     start_line: i64,
 }
 
-/// An array or a program that holds memory, and the place that made it. Equal ones are one sample.
+/// An array or a program that holds memory, and the place that created it. Equal sources are one sample.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     name: String,
@@ -96,7 +96,7 @@ struct Source {
     labels: Vec<(&'static str, String)>,
 }
 
-/// The numbers of all sources: allocations and bytes.
+/// The number of allocations and bytes of every source.
 fn sources() -> BTreeMap<Source, [i64; 2]> {
     let mut all: BTreeMap<Source, [i64; 2]> = BTreeMap::new();
     let mut add = |source: Source, bytes: i64| {
@@ -104,7 +104,7 @@ fn sources() -> BTreeMap<Source, [i64; 2]> {
         sum[0] += 1;
         sum[1] = sum[1].saturating_add(bytes);
     };
-    // Arrays may share their buffers.
+    // Arrays may share buffers, so each buffer is counted once.
     let mut seen = BTreeSet::new();
     for array in live::all() {
         for buffer in array.buffers.iter().filter(|buffer| seen.insert(Arc::as_ptr(buffer))) {
@@ -170,13 +170,13 @@ fn profile() -> Profile {
 /// Returns the memory that this process holds on its devices now, as a gzipped profile for `pprof` (JAX's function of
 /// this name): `pprof -top`, `pprof -web` and <https://pprof.me> read it, and `-diff_base` shows what was added between two.
 ///
-/// Each sample counts the allocations and bytes of one line of the program: the line that called the compiled function or
-/// the operation whose result lives ([`live_arrays`](crate::live_arrays)). Its labels are `kind` (`buffer` or
+/// Each sample counts the allocations and bytes of one line of the program: the line that called the compiled function
+/// or the operation whose result is alive ([`live_arrays`](crate::live_arrays)). Its labels are `kind` (`buffer` or
 /// `executable`), `device` (`cpu:0`) and, if the sharding names one, `memory` (`pinned_host`). Compiled programs count
-/// under their names, with the size of their machine code where the platform reports it. Buffers count with the size of
-/// their elements, without a device's padding; memory that running programs use for temporaries is not included
-/// ([`Device::memory_stats`](crate::Device::memory_stats) counts all). Where JAX has the stack of Python's calls, there is
-/// one line.
+/// under their names, with the size of their machine code if the platform reports it. Buffers count with the size of
+/// their elements, without a device's padding. Memory that running programs use for temporaries is not included
+/// ([`Device::memory_stats`](crate::Device::memory_stats) counts everything). A sample has one line, while JAX's has
+/// the stack of Python's calls.
 ///
 /// ```
 /// # use shardax::prelude::*;

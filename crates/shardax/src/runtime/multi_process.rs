@@ -1,8 +1,8 @@
-//! Programs for devices of several processes, on a plugin that only supports one: partitioned over all devices, made
-//! local, and compiled for this process's devices.
+//! Programs for devices of several processes, on a plugin that supports only one process. Such a program is partitioned
+//! over all devices, made local, and compiled for this process's devices.
 //!
-//! The processes first agree that all of them compile the same program. Then one process on each host compiles it, or
-//! loads it from disk, and sends it to the others there.
+//! The processes first agree that they all compile the same program. Then one process on each host compiles it, or
+//! loads it from disk, and sends it to the other processes on this host.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::error::{Result, err};
 use crate::sharding::Device;
 use crate::sharding::distributed::{Processes, processes};
 
-/// A compiled program and the partitioned one it was made from.
+/// A compiled program, and the partitioned program that it was compiled from.
 pub(super) struct MultiProcessExecutable {
     pub executable: pjrt::Executable,
     /// The program of one device, with its collectives.
@@ -35,19 +35,20 @@ pub(super) struct Job<'a> {
     /// The options for all devices.
     pub options: &'a pjrt::CompileOptions,
     pub signature: &'a pjrt::Signature,
-    /// `true` if it calls functions numbered by this process, so no other can use its executable.
+    /// `true` if the program calls functions numbered by this process, so that no other process can use the executable.
     pub own: bool,
 }
 
-/// The processes, if some of these devices belong to others and the plugin does not support several.
+/// Returns the processes, if some of these devices belong to other processes and the plugin does not support several.
 pub(crate) fn processes_of(devices: &[Device]) -> Option<&'static Processes> {
     processes().filter(|p| p.exchanges() && devices.iter().any(|device| !device.is_addressable()))
 }
 
 impl Job<'_> {
-    /// Compiles it. The outer error is one between processes, the inner one the compiler's.
+    /// Compiles the program. The outer error is an error between processes, the inner error comes from the compiler.
     pub fn compile(&self, processes: &Processes, devices: &[Device]) -> Result<pjrt::Result<MultiProcessExecutable>> {
-        // Compilations exchange messages, which must be in the same order on all processes.
+        // Compilations exchange messages. All processes must exchange them in the same order, so only one compilation
+        // runs at a time.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let ranks = processes.of(devices);
@@ -109,7 +110,7 @@ impl Job<'_> {
         }
     }
 
-    /// Loads it from disk, or compiles it; with the bytes that others can load.
+    /// Loads the program from disk, or compiles it. Also returns the bytes that other processes can load.
     fn load_or_compile(&self, shared: &Arc<Shared>) -> pjrt::Result<(MultiProcessExecutable, Vec<u8>)> {
         let local = self.local();
         let exact = processes().is_none_or(Processes::sums_exactly);

@@ -11,14 +11,14 @@ use crate::dtype::Scalar;
 use crate::error::{Result, err};
 use crate::ops::checkify::{Checks, discharge};
 
-/// Runs a program; fails if a result has a NaN or an infinity, if these are checked for.
+/// Runs a program. Fails if a result contains a NaN or an infinity and the checks for them are enabled.
 pub(super) fn run<A: Borrow<Concrete>>(
     program: &LoadedProgram,
     args: &[A],
     committed: bool,
     (nans, infs): (bool, bool),
 ) -> Result<Vec<Array>> {
-    // A donated argument is gone afterwards.
+    // The program consumes donated arguments, so they are copied before.
     let copy = |(i, arg): (usize, &A)| -> Result<Arc<Concrete>> {
         let Concrete { aval, sharding, committed, buffers, .. } = arg.borrow();
         let (sharding, buffers) = match program.donated.get(i) {
@@ -40,7 +40,7 @@ pub(super) fn run<A: Borrow<Concrete>>(
     Ok(outs)
 }
 
-/// The first invalid value of the array, among those checked for.
+/// Returns the first invalid value of the array, among the kinds that are checked.
 fn find(array: &Array, nans: bool, infs: bool) -> Result<Option<&'static str>> {
     let dtype = array.dtype();
     let bytes = array.to_bytes()?;
@@ -50,7 +50,7 @@ fn find(array: &Array, nans: bool, infs: bool) -> Result<Option<&'static str>> {
     Ok(bad.find(|value| if *value == "nan" { nans } else { infs }))
 }
 
-/// Runs the program again with each operation checked; the error names the first that produced such a value.
+/// Runs the program again and checks each operation. The error names the first operation that produced such a value.
 fn explain(
     program: &LoadedProgram,
     args: &[Arc<Concrete>],

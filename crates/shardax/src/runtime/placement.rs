@@ -142,7 +142,8 @@ impl Placing<'_> {
         Ok(Placed { place, in_shardings, out_shardings, committed: asked })
     }
 
-    /// Finds the devices that equations need where nothing names others; fails unless they are as many.
+    /// Uses the default devices of equations if nothing names other devices. Fails if another place has a different
+    /// number of devices.
     fn place_by_default(&self, found: &mut Option<(Place, String)>) -> Result<()> {
         let mut result = Ok(());
         self.program.for_each_distinct_eqn(&mut |eqn| {
@@ -156,7 +157,8 @@ impl Placing<'_> {
         result
     }
 
-    /// The mesh of a program whose types have shardings: the context mesh, or, of a mesh without devices, the first ones.
+    /// The mesh of a program whose types have shardings: the context mesh if it has devices, otherwise the types' mesh
+    /// on the first devices.
     fn mesh_of_types(&self) -> Result<Option<Mesh>> {
         let mut types = self.program.avals.iter().filter_map(Aval::sharding);
         let Some(first) = types.next() else { return Ok(None) };
@@ -214,7 +216,7 @@ impl Placing<'_> {
                 .map_err(|e| e.context(format!("{} of {} with shape {aval}", (self.output_name)(i), self.function)))?;
             out[i] = Some(match given {
                 Sharding::Named(named) => named.clone(),
-                // A device stands for a mesh of that one device.
+                // A single device is equivalent to a mesh of this one device.
                 Sharding::Single(_) => NamedSharding::new(mesh, PartitionSpec::default()).in_memory(given.kind()),
             });
         }
@@ -222,7 +224,7 @@ impl Placing<'_> {
     }
 }
 
-/// Adds a place, which must agree with those before it; `what` describes it for errors.
+/// Adds a place, which must agree with the earlier places; `what` describes it for errors.
 fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (String, String)) -> Result<()> {
     let describe = |place: &Place| {
         let devices = place.devices();
@@ -243,15 +245,15 @@ fn agree(found: &mut Option<(Place, String)>, place: Place, what: &dyn Fn() -> (
                 "move one of them with `device_put(x, sharding)`, so that all are on the same devices in the same order",
             ));
         }
-        // Of a device and a mesh of that one device, the mesh has more information.
+        // A mesh of one device has more information than the device, so the mesh replaces it.
         Some((first @ Place::Single(_), _)) => *first = place,
         Some(_) => {}
     }
     Ok(())
 }
 
-/// Fails if a committed array is split differently than requested: it is not moved silently. Arrays with an equal split
-/// on other devices, or in another order, are copied.
+/// Fails if a committed array is split differently than requested, because it must not be moved silently. Arrays with
+/// an equal split on other devices, or in another order, are copied.
 pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &dyn Fn() -> String) -> Result<()> {
     if !have.is_same_memory(want) {
         let kind = |sharding: &Sharding| sharding.memory_kind().unwrap_or("the default");
@@ -275,7 +277,8 @@ pub(crate) fn check_split(have: &Sharding, want: &Sharding, aval: &Aval, name: &
     .help("committed arrays are not moved silently: move it with `device_put(x, sharding)`, or pass host data"))
 }
 
-/// Returns `true` if both split an array of this rank into the same shards in the same order, on whatever devices.
+/// Returns `true` if both shardings split an array of this rank into the same shards in the same order. The devices may
+/// differ.
 pub(crate) fn splits_alike(a: &Sharding, b: &Sharding, rank: usize) -> bool {
     if a.is_fully_replicated() && b.is_fully_replicated() {
         return true;

@@ -36,8 +36,8 @@ const MAX_CLIENTS: usize = 64;
 /// The bytes of a request.
 const MAX_REQUEST: usize = 16 << 10;
 
-/// Starts a thread that records profiles of this process on request, until [`stop_server`] (JAX's function of this name).
-/// Returns the port, which the system chooses if it is given as 0.
+/// Starts a thread that records profiles of this process on request, until you call [`stop_server`] (JAX's function of
+/// this name). Returns the port; pass 0 to let the system choose one.
 ///
 /// JAX's server speaks gRPC with TensorBoard's "Capture profile" button; this one answers HTTP requests from this host:
 ///
@@ -51,9 +51,10 @@ const MAX_REQUEST: usize = 16 << 10;
 /// curl -o step.trace.json.gz 'localhost:9012/trace?ms=500'
 /// ```
 ///
-/// `ms` is from 1 to 600,000, by default 1,000. It listens on the loopback interface only, because a profile shows names of the program;
-/// `ssh -L 9012:localhost:9012 host` reaches it from elsewhere. A request whose `Host` is not this one gets status 403. One
-/// profile is recorded at a time; a request for another one meanwhile gets status 409.
+/// `ms` is from 1 to 600,000, by default 1,000. The server listens on the loopback interface only, because a profile
+/// contains names of the program; use `ssh -L 9012:localhost:9012 host` to reach it from elsewhere. A request whose
+/// `Host` is not this host gets status 403. Only one profile is recorded at a time, so a request during a recording
+/// gets status 409.
 ///
 /// ```
 /// # use std::io::{Read, Write};
@@ -97,9 +98,10 @@ fn start(port: u16) -> Result<u16> {
     Ok(address.port())
 }
 
-/// Stops the server that [`start_server`] started, without waiting for its clients. A profile under way ends early.
+/// Stops the server that [`start_server`] started, without waiting for its clients. A profile that is being recorded
+/// ends early.
 ///
-/// Fails if none runs.
+/// Fails if no server runs.
 #[track_caller]
 pub fn stop_server() -> Result<()> {
     let stopped = server()
@@ -107,18 +109,18 @@ pub fn stop_server() -> Result<()> {
         .ok_or_else(|| err!(Runtime, "No active profiler server.").help("call `start_server` before `stop_server`"));
     let Server { address, ends, thread } = stopped.at_caller()?;
     ends.store(true, Ordering::Release);
-    // Wakes the thread, which waits for a connection.
+    // Wakes the thread, because it waits for a connection.
     drop(TcpStream::connect_timeout(&address, PATIENCE));
-    // Its panic is no concern of the caller's.
+    // A panic of the thread must not reach the caller.
     drop(thread.join());
     Ok(())
 }
 
 fn serve(listener: &TcpListener, ends: &Arc<AtomicBool>) {
-    // The number of clients is that of the other references to this.
+    // Every client holds a reference, so the number of clients is the number of other references.
     let clients = Arc::new(());
     while !ends.load(Ordering::Acquire) {
-        // A client that is gone is not an error of the program's.
+        // If a client has disconnected, the program continues.
         match listener.accept() {
             Ok((client, _)) if !ends.load(Ordering::Acquire) && Arc::strong_count(&clients) <= MAX_CLIENTS => {
                 let (here, ends) = (clients.clone(), ends.clone());
@@ -128,9 +130,9 @@ fn serve(listener: &TcpListener, ends: &Arc<AtomicBool>) {
                 };
                 drop(std::thread::Builder::new().name("profiler client".to_owned()).spawn(answer));
             }
-            // Too many clients at once: their connection is closed.
+            // There are too many clients, so the connection is closed.
             Ok(_) => {}
-            // Such as too many open files: not to be tried without a pause.
+            // An error such as too many open files persists for a while, so the loop pauses before it tries again.
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -150,12 +152,12 @@ fn answer(client: &TcpStream, ends: &AtomicBool) -> std::io::Result<()> {
     write_within(client, &content, LONGEST_ANSWER)
 }
 
-/// Reads the first line and the headers of a request, all of them within [`PATIENCE`]: a client that sends a byte now and
-/// then would stay for ever otherwise. `None` for a client that sends no whole request.
+/// Reads the first line and the headers of a request within [`PATIENCE`]; otherwise a client that sends a byte now and
+/// then could stay forever. Returns `None` if the client sends no complete request.
 fn request(mut client: &TcpStream) -> std::io::Result<Option<String>> {
     let until = Instant::now() + PATIENCE;
     let (mut request, mut bytes) = (Vec::new(), [0; 1024]);
-    // The headers are read, because a connection that is closed with unread data may lose the answer.
+    // The headers must be read, because closing a connection with unread data may lose the answer.
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() || request.len() > MAX_REQUEST {
@@ -187,8 +189,8 @@ fn write_within(mut client: &TcpStream, mut bytes: &[u8], time: Duration) -> std
     Ok(())
 }
 
-/// Returns true for requests to this host by its own name. A page of the web that has given its own name this host's
-/// address has another one.
+/// Returns `true` if the request names this host. A web page that makes its own domain point to this host's address
+/// sends another name, so it is rejected.
 fn is_for_this_host(request: &str) -> bool {
     let host = request.lines().skip(1).find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -228,7 +230,7 @@ fn answer_to(request: &str, ends: &AtomicBool) -> Answer {
     }
 }
 
-/// Records this process for so many milliseconds.
+/// Records a profile of this process for `ms` milliseconds.
 fn record(ms: u64, ends: &AtomicBool) -> Result<timeline::Encoded> {
     let profile = timeline::trace("")?;
     let until = Instant::now() + Duration::from_millis(ms);

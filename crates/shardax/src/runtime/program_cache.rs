@@ -1,10 +1,10 @@
-//! In-memory caches of compiled programs: tables with lookup by a hash and one comparison, with common limits.
+//! In-memory caches of compiled programs: tables with a lookup by hash and one comparison, and with common limits.
 //!
-//! Tables belong to the users of the programs: to a `jit`, or to eager operations. If all together exceed
+//! Each table belongs to the user of its programs: to a `jit`, or to eager operations. If all tables together exceed
 //! the limits, the least recently used programs are evicted first, from any table.
 //!
-//! Lock order: the list of tables is released before a part of a table is locked, and only one part is locked at a
-//! time. No lock is held while programs are compared, compiled or freed.
+//! Lock order: release the list of tables before you lock a part of a table, and lock only one part at a time. No lock
+//! is held while programs are compared, compiled or freed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -94,7 +94,7 @@ impl Drop for Share {
     }
 }
 
-/// The programs with one hash: more than one only on a collision.
+/// The programs with one hash. There is more than one only if hashes collide.
 type Bucket<V> = SmallVec<[(V, Share); 1]>;
 type Part<V> = RwLock<HashMap<u64, Bucket<V>, BuildHasherDefault<Identity>>>;
 
@@ -210,7 +210,8 @@ fn make_room() {
     let mut all = Vec::new();
     tables.iter().for_each(|table| table.visit(&mut |program| all.push((program.last_use.get(), program.bytes))));
     all.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
-    // Evicts an eighth more than necessary, so that not every new program triggers an eviction; never the newest.
+    // Evicts an eighth more than necessary, so that not every new program triggers an eviction. The newest program is
+    // never evicted.
     let (count, mut bytes) = (max_count - max_count / 8, max_bytes - max_bytes / 8);
     let fit = |(at, (_, size)): &(usize, &(u64, usize))| {
         bytes = bytes.saturating_sub(*size);
@@ -218,7 +219,7 @@ fn make_room() {
     };
     let kept = all.iter().enumerate().take_while(fit).count();
     if let Some(&(oldest, _)) = all.get(kept) {
-        // Of programs with equal times some remain.
+        // Some programs may have equal times, so only as many of them as necessary are evicted.
         let mut ties = all[..kept].iter().filter(|(used, _)| *used == oldest).count();
         let mut keep = |program: &LoadedProgram| {
             let used = program.last_use.get();
@@ -231,12 +232,12 @@ fn make_room() {
     BUSY.store(false, Ordering::Release);
 }
 
-/// Drops all cached programs: those of functions, of eager operations, and of
-/// transformations called outside of `jit`. Later calls compile again.
+/// Drops all cached programs of functions, of eager operations, and of transformations called outside of `jit`. Later
+/// calls compile again.
 ///
-/// The caches are limited in number and bytes anyway
-/// ([`config::set_max_compiled_programs`](crate::config::set_max_compiled_programs)); those of a function that captures
-/// something are dropped with its last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap).
+/// You rarely need this, because the caches are limited in number and bytes
+/// ([`config::set_max_compiled_programs`](crate::config::set_max_compiled_programs)), and the programs of a function
+/// that captures something are dropped with its last [`Jit`](crate::Jit) or [`Pmap`](crate::Pmap).
 pub fn clear_caches() {
     evictable().iter().for_each(|table| table.retain(&mut |_| false));
 }

@@ -15,9 +15,10 @@ use crate::sharding::device::check_current;
 use crate::sharding::distributed::processes;
 use crate::sharding::layout::RequestedLayout;
 
-/// The buffers of an array laid out by `want`; those already in place are shared.
+/// Returns the buffers of the array with sharding `want`; buffers already in place are shared.
 ///
-/// An array moves to devices of several processes if every process has it whole, or by a program that all of them run.
+/// An array moves to devices of several processes if every process has the entire array. Otherwise a program that all
+/// processes run moves it.
 pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     array.check_alive()?;
     let have = &array.sharding;
@@ -56,7 +57,8 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     relocated(array, want, Place::Mesh(named.mesh().clone()))
 }
 
-/// Begins the copies to the host that [`reshard`] waits for, if it needs any: of several arrays all run at once.
+/// Begins the copies to the host that [`reshard`] waits for, if any, so that the copies of several arrays run
+/// concurrently.
 pub(crate) fn begin(array: &Concrete, want: &Sharding) -> Result<()> {
     let have = &array.sharding;
     let is_plain = have.layout().is_none() && want.layout().is_none() && have.unreduced() == want.unreduced();
@@ -66,7 +68,7 @@ pub(crate) fn begin(array: &Concrete, want: &Sharding) -> Result<()> {
     }
 }
 
-/// Like [`reshard`], if one of the two has a layout other than the default.
+/// Like [`reshard`], if one of the two shardings has a layout other than the default.
 fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
     let have = &array.sharding;
     let rank = array.aval.rank();
@@ -78,13 +80,13 @@ fn relaid(array: &Concrete, want: &Sharding) -> Result<Buffers> {
         Sharding::Single(single) => Place::Single(single.device().clone()),
         Sharding::Named(named) => Place::Mesh(named.mesh().clone()),
     };
-    // First to the default layout, then to the target's devices, then to its layout.
+    // The array moves to the default layout first, then to the target's devices, then to the target's layout.
     let made = |sharding: &Sharding, buffers| Concrete::new(array.aval.clone(), sharding.clone(), true, buffers);
     let default = have.in_layout(None);
     let there = want.in_layout(None);
     let is_gone = have.devices().first().is_some_and(|device| check_current(device).is_err());
     let moved = match have.layout() {
-        // No program runs on the devices of a client that failed.
+        // The client of these devices failed, so no program can run on them.
         Some(_) if is_gone && transfer::is_here(array) => {
             transfer::buffers_from_host(&transfer::to_host(array)?, &array.aval, &there)?
         }
@@ -131,13 +133,13 @@ fn relocated(array: &Concrete, want: &Sharding, place: Place) -> Result<Buffers>
     moved.ok_or_else(|| err!(Runtime, "a reshard gave no result"))
 }
 
-/// Returns `true` if an array of this process alone moves to devices of several.
+/// Returns `true` if an array of this process only moves to devices of several processes.
 pub(crate) fn spans(array: &Concrete, want: &Sharding) -> bool {
     !want.is_fully_addressable() && array.sharding.is_fully_addressable()
 }
 
-/// Fails for an argument of a compiled function that cannot move to the function's sharding. An array of this process
-/// alone moves to devices of several processes only if all of them receive the whole.
+/// Fails if an argument of a compiled function cannot move to the function's sharding. An array of this process only
+/// can move to devices of several processes only if each of them receives the entire array.
 pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
     if spans(array, want) && !want.is_fully_replicated() {
         return Err(err!(
@@ -151,8 +153,8 @@ pub(crate) fn check_argument(array: &Concrete, want: &Sharding) -> Result<()> {
     Ok(())
 }
 
-/// Fails, on all processes, if a value for devices of several processes is not equal on each; and for one
-/// that was put on devices of this process.
+/// Fails on all processes if a value for devices of several processes is not equal on each process. Also fails if the
+/// user put the value on devices of this process.
 pub(crate) fn check_same(array: &Concrete, want: &Sharding) -> Result<()> {
     if processes().is_none() || want.is_fully_addressable() || !array.sharding.is_fully_addressable() {
         return Ok(());

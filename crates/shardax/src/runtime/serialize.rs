@@ -1,7 +1,7 @@
 //! Serialization of compiled programs.
 //!
-//! The plugin's bytes do not identify their program; those of another one with the same types would be loaded and
-//! compute something else. So they are preceded by a header line and the SHA-256 of the program's text.
+//! The plugin's bytes do not identify their program, so the bytes of another program with the same types would load and
+//! compute something else. Therefore a header line and the SHA-256 of the program's text precede them.
 
 use sha2::{Digest, Sha256};
 use shardax_pjrt as pjrt;
@@ -17,8 +17,8 @@ const FIRST_LINE: &[u8] = b"shardax program 1\n";
 const DIGEST: usize = 32;
 
 impl Request {
-    /// The digest that identifies the program: of its portable text, which is the same in builds with and without CPU
-    /// kernels.
+    /// The digest that identifies the program. It is computed from the portable text, because this text is the same in
+    /// builds with and without CPU kernels.
     fn digest(&self) -> Result<[u8; DIGEST]> {
         Ok(Sha256::digest(self.portable_text(self.place.platform(), false)?).into())
     }
@@ -82,7 +82,7 @@ impl Request {
 }
 
 impl CrossCompiledProgram {
-    /// Its bytes, for a process with such devices.
+    /// Serializes the program for a process with such devices.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let request = &self.request;
         if !request.retained().is_empty() {

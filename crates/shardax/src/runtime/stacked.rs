@@ -13,8 +13,8 @@ use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 
 /// Stacks one tree per device on a new leading axis that is split over the devices.
 ///
-/// Each entry goes to its device; no device ever has the whole stack, and the total memory is `devices.len()` times
-/// that of one tree. Data on other devices goes through the host.
+/// Each entry moves to its device. No device ever holds the entire stack, and the total memory is `devices.len()` times
+/// the memory of one tree. Data on other devices is copied through the host.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -25,7 +25,7 @@ use crate::sharding::{Mesh, NamedSharding, PartitionSpec};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for trees of different structures, shapes or dtypes, and unless there are as many trees as devices.
+/// Fails if the trees have different structures, shapes or dtypes, and unless there are as many trees as devices.
 #[track_caller]
 pub fn device_put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     put_sharded(shards, devices).at_caller()
@@ -63,12 +63,11 @@ fn put_sharded<T: Tree>(shards: &[T], devices: &[Device]) -> Result<T> {
     })
 }
 
-/// Copies the tree to each device, stacked on a new leading axis that is split over them: `devices.len()` times the
-/// memory in total, one copy on each device.
+/// Copies the tree to each device, stacked on a new leading axis that is split over the devices. The total memory is
+/// `devices.len()` times the memory of one tree, one copy on each device.
 ///
-/// The result is *sharded*, not replicated: nothing knows that its entries are equal, and `x.get(0)`
-/// communicates. For replicated arrays without such an axis, use
-/// `device_put(x, &NamedSharding::new(&mesh, P![]))`.
+/// The result is *sharded*, not replicated: nothing knows that the entries are equal, so `x.get(0)` communicates. If
+/// you want replicated arrays without such an axis, use `device_put(x, &NamedSharding::new(&mesh, P![]))`.
 ///
 /// Fails when no device is given.
 #[track_caller]
@@ -122,10 +121,10 @@ pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
     local_devices().and_then(|devices| put_replicated(tree, &devices)).at_caller()
 }
 
-/// Takes the first entry along the leading axis of each array: the inverse of [`replicate`].
+/// Returns the first entry along the leading axis of each array: the inverse of [`replicate`].
 ///
-/// No communication: the first device's shard is used directly, if it is that entry. `x.get(0)`, which takes a
-/// slice of the logical array for all devices, must send it to them.
+/// Nothing is communicated if the first device's shard is this entry, because the shard is used directly. In contrast,
+/// `x.get(0)` takes a slice of the logical array for all devices, so it must send the entry to them.
 ///
 /// ```
 /// # use shardax::prelude::*;

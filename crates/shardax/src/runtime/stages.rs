@@ -1,9 +1,9 @@
 //! Programs of very many equations, compiled in stages.
 //!
-//! XLA's compile time grows with the square of the length of a differentiated chain (`docs/plugin.md`). The program of a
-//! transformation outside of `jit` is compiled for one call, perhaps, so it is cut into stages of limited length, which
-//! are compiled and run one after the other. What is fused less saves more time than it costs. Within `jit` a program is
-//! compiled as a whole, as the user asked.
+//! XLA's compile time grows with the square of the length of a differentiated chain (`docs/plugin.md`). A
+//! transformation outside of `jit` may compile a program for only one call, so the program is cut into stages of
+//! limited length, which are compiled and run sequentially. The shorter compile time saves more than the missing fusion
+//! costs. Within `jit`, a program is compiled as one, because the user asked for this.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::core::array::{Array, Concrete};
 use crate::core::program::{Atom, Eqn, Program, Var};
 use crate::error::{Result, err};
 
-/// The number of equations of a stage, those of inner programs included.
+/// The number of equations of a stage, including the equations of inner programs.
 const STAGE_LENGTH: usize = 1000;
 
 /// A program that runs in stages.
@@ -27,7 +27,7 @@ pub(crate) struct Stages {
     stages: Vec<Stage<Arc<LoadedProgram>>>,
     /// The slot of each result.
     outputs: Vec<usize>,
-    /// The number of slots: one for each variable, and one for each result that is none.
+    /// The number of slots: one for each variable, and one for each result that needs a copy.
     slots: usize,
 }
 
@@ -123,7 +123,7 @@ fn length(eqn: &Eqn) -> usize {
     1 + inner
 }
 
-/// Consecutive equations of at least [`STAGE_LENGTH`] together.
+/// Splits equations into ranges; each range except the last has at least [`STAGE_LENGTH`] equations.
 fn ranges(lengths: &[usize]) -> Vec<Range<usize>> {
     let (mut ranges, mut start, mut length) = (Vec::new(), 0, 0);
     for (i, eqn) in lengths.iter().enumerate() {
@@ -153,7 +153,8 @@ fn cut(program: &Program, ranges: Vec<Range<usize>>) -> (Vec<Stage<Program>>, Ve
         }
     }
     let variables = stage_of_slot.len();
-    // The last stage also returns literals, arguments, and a value a second time, so that results share no memory.
+    // The last stage also copies results that are literals, arguments, or duplicates of another result, so that no two
+    // results share memory.
     let (mut outputs, mut copied, mut is_output) = (Vec::new(), Vec::new(), HashSet::new());
     for output in &program.outputs {
         let computed = match output {

@@ -35,8 +35,8 @@ impl Values<'_> {
     }
 }
 
-/// Warns if a training step lacks its reduction: the body takes gradients, and an argument that is equal on
-/// all devices is returned with a different value on each. The last inputs of `body` are the arguments.
+/// Warns if a training step has no reduction: the body computes gradients, and an argument that is equal on all devices
+/// is returned with a different value on each device. The last inputs of `body` are the arguments.
 pub(crate) fn unreduced_gradients(
     axis: AxisName,
     is_named: bool,
@@ -50,7 +50,7 @@ pub(crate) fn unreduced_gradients(
     results.push((outs.def.clone(), all));
     let captured = body.inputs.len() - args.avals.len();
     for (i, (def, leaves)) in args.parts().into_iter().enumerate() {
-        // A result is the new value of the first argument with the same structure and types.
+        // A result counts as the new value of the first argument with the same structure and types.
         let like = |(d, r): &(TreeDef, Range<usize>)| *d == def && outs.types(r) == args.types(&leaves);
         let Some(at) = results.iter().position(like) else { continue };
         let (_, back) = results.swap_remove(at);
@@ -58,11 +58,12 @@ pub(crate) fn unreduced_gradients(
         let inputs: Vec<AxisSet> =
             (0..body.inputs.len()).map(|input| varies(input).then_some(axis).into_iter().collect()).collect();
         let sets = vary::outputs(body, &inputs)?;
-        // Values that differ on purpose, such as statistics of a device's own batches, come along with values that do
-        // not.
+        // Some values differ on purpose, such as statistics of a device's batches. They are returned together with
+        // values that do not differ, so only an argument that differs entirely is reported.
         let mut changed = back.clone().filter(|&o| outs.avals[o].dtype.is_inexact()).peekable();
         let drifts = changed.peek().is_some() && changed.all(|o| !sets[o].is_empty());
-        // Over an axis without a name, gradients of each device may be what is wanted; a step from the argument is not.
+        // Without an axis name, the result may be the gradients of each device, which the user may want. A step from the
+        // argument is never wanted.
         let is_step = || {
             let inputs = leaves.clone().map(|leaf| body.inputs[captured + leaf]);
             inputs.zip(back).any(|(input, output)| is_moved(body, input, &body.outputs[output]))
@@ -82,7 +83,8 @@ pub(crate) fn unreduced_gradients(
     Ok(())
 }
 
-/// Warns if the stream of random keys of a layer is used and is the same on all devices: all draw the same numbers.
+/// Warns if a layer's stream of random keys is used and is equal on all devices, because then all devices draw the same
+/// numbers.
 pub(super) fn same_draws(args: &TreeDef, is_used_by_all: impl Fn(usize) -> bool) {
     let infos = args.leaf_infos();
     let Some((_, leaf)) =
@@ -115,7 +117,7 @@ fn is_moved(body: &Program, input: Var, output: &Atom) -> bool {
     matches!(eqn.primitive.name(), "add" | "sub") && eqn.inputs.iter().any(|atom| origin(atom) == Some(input))
 }
 
-/// Fails if a result without a mapped axis may differ from device to device.
+/// Fails if a result without a mapped axis may differ between devices.
 pub(super) fn unreduced_results(axis: AxisName, mapped: &Mapped, out_dims: &[Option<usize>]) -> Result<()> {
     if out_dims.iter().all(Option::is_some) {
         return Ok(());

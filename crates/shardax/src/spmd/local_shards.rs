@@ -14,17 +14,17 @@ use crate::runtime::concrete_inputs::LocalShards;
 use crate::shape::AxisName;
 use crate::sharding::{Mesh, PartitionSpec};
 
-/// Gives a spec for each result, from the structure and the ranks of the results.
+/// Returns a spec for each result, from the structure and the ranks of the results.
 pub(crate) type OutSpecs<'a> = &'a dyn Fn(&TreeDef, &[usize]) -> Result<Vec<PartitionSpec>>;
 
-/// A function traced on local shards, and the operands it is applied to.
+/// A function traced on local shards, and the operands to apply it to.
 pub(crate) struct Mapped {
     pub map: ShardMap,
     captures: Vec<Array>,
     pub out_def: TreeDef,
 }
 
-/// The mesh, its manual axes, and whether types track the axes that values vary over.
+/// The mesh and its manual axes. `true` if types track the axes that values vary over.
 pub(crate) struct Manual<'a> {
     pub mesh: &'a Mesh,
     pub axes: &'a [AxisName],
@@ -53,7 +53,7 @@ pub(crate) fn trace_local_shards(
         ShardMap::bind_axes(mesh, axes, checked, || trace_concrete(known, &flat.def, blocks, f))?;
     let ranks: Vec<usize> = program.out_avals().iter().map(Aval::rank).collect();
     map.out_specs = out_specs(&out_def, &ranks)?;
-    // Every device receives captured values whole.
+    // Captured values are replicated on every device.
     map.in_specs = std::iter::repeat_n(PartitionSpec::default(), captures.len()).chain(in_specs).collect();
     map.body = program;
     Ok(Mapped { map, captures, out_def })

@@ -1,6 +1,6 @@
-//! Exchange of values between processes, and barriers. The names are those of JAX's `multihost_utils`.
+//! Exchange of values between processes, and barriers. The names are the same as in JAX's `multihost_utils`.
 //!
-//! All processes must call these functions, in the same order. They also work with one process.
+//! All processes must call these functions, in the same order. You can also call them with one process.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::sharding::{Device, Mesh, NamedSharding, PartitionSpec, Sharding, devi
 /// The axis over processes.
 const AXIS: &str = "processes";
 
-/// Stacks the arrays of all processes on a new leading axis with one entry for each process, on all of them. Shapes
-/// must be equal on all processes.
+/// Stacks the arrays of all processes on a new leading axis with one entry for each process, and returns the stack on
+/// every process. Shapes must be equal on all processes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -36,8 +36,8 @@ pub fn process_allgather<T: Tree>(tree: &T) -> Result<T> {
     map(tree, &|leaf| gather(leaf, false)).at_caller()
 }
 
-/// Concatenates the arrays of all processes along the first axis; scalars are stacked. An array over devices of
-/// several processes is gathered whole.
+/// Concatenates the arrays of all processes along the first axis; scalars are stacked. An array over devices of several
+/// processes is gathered entirely.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -66,7 +66,7 @@ pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
 
 /// Returns the tree of the process that passes `is_source = true`, on all processes.
 ///
-/// Fails on all processes unless exactly one does.
+/// Fails on all processes unless exactly one process passes `true`.
 #[track_caller]
 pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T> {
     broadcast(tree, is_source).at_caller()
@@ -74,8 +74,8 @@ pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T
 
 /// Waits until all processes have called this with the same name and their devices have finished earlier work.
 ///
-/// Fails, on all processes, where the names differ, and when another does not arrive within the
-/// [collective timeout](crate::distributed::set_collective_timeout).
+/// Fails on all processes if the names differ, and if another process does not arrive within the [collective
+/// timeout](crate::distributed::set_collective_timeout).
 #[track_caller]
 pub fn sync_global_devices(name: &str) -> Result<()> {
     let mut crc = flate2::Crc::new();
@@ -86,11 +86,11 @@ pub fn sync_global_devices(name: &str) -> Result<()> {
 
 /// Waits until all processes have reached the barrier of this name equally often. Returns immediately with one process.
 ///
-/// Processes that [joined](crate::distributed::initialize) wait in their store, without the devices. Hosts of a TPU slice
-/// that started without a launcher have none: they wait in a sum over their devices, as
-/// [`sync_global_devices`] does, which has no timeout and must be called in the order of the other computations.
+/// Processes that [joined](crate::distributed::initialize) wait in their store, without the devices. Hosts of a TPU
+/// slice that started without a launcher have no store, so they wait in a sum over their devices, as
+/// [`sync_global_devices`] does. This wait has no timeout, and you must call it in order with the other computations.
 ///
-/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind) and the processes that have not arrived in time.
+/// Fails with [`ErrorKind::DeadlineExceeded`](crate::ErrorKind), and lists the processes that did not arrive in time.
 #[track_caller]
 pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     let _span = tracing::debug_span!("barrier", name).entered();
@@ -100,13 +100,14 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
     }
 }
 
-/// Returns `true` if the program must save its state and end after this step, because a process has a
-/// [notice of preemption](preemption). Call it after each step on all processes, equally often: it returns `true` at the
-/// same step on all of them, even if they are at different steps when the notice arrives, and at every step after that.
-/// `step` is for logs, as in JAX.
+/// Returns `true` if the program must save its state and end after this step, because a process has a [notice of
+/// preemption](preemption). Call it after each step on all processes, equally often: it returns `true` at the same step
+/// on all of them, even if they are at different steps when the notice arrives, and at every later step. `step` is for
+/// logs, as in JAX.
 ///
-/// Unless something [listens](preemption::listen) already, the first call makes signals notices for the rest of the
-/// program; before it, they end the process. Call `preemption::listen` first in `main` if the first step takes long.
+/// The first call turns signals into notices for the rest of the program, unless something
+/// [listens](preemption::listen) already. Before this call, signals end the process, so call `preemption::listen` first
+/// in `main` if the first step takes long.
 ///
 /// ```
 /// use shardax::distributed::preemption;
@@ -128,11 +129,11 @@ pub fn wait_at_barrier(name: &str, timeout: Duration) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// A call takes less than a microsecond. On the hosts of a TPU slice that have not joined it adds a small collective to
+/// A call takes less than a microsecond. On hosts of a TPU slice that have not joined, it adds a small collective to
 /// each step, and the notice takes effect one step later.
 ///
-/// Fails if another process does not answer the notice within the
-/// [collective timeout](crate::distributed::set_collective_timeout).
+/// Fails if another process does not respond to the notice within the [collective
+/// timeout](crate::distributed::set_collective_timeout).
 #[track_caller]
 pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
     static LISTENING: OnceLock<Option<preemption::Listening>> = OnceLock::new();
@@ -150,7 +151,7 @@ pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
     Ok(reached)
 }
 
-/// Gathers the notices of all processes, and reads them at the next call so that the host need not wait for the devices.
+/// Gathers the notices of all processes. The next call reads them, so that the host need not wait for the devices.
 fn reached_over_devices() -> Result<bool> {
     static GATHERED: Mutex<Option<Array>> = Mutex::new(None);
     let own = Array::from_slice(&[preemption::notice().is_some()], &[1])?;
@@ -160,7 +161,7 @@ fn reached_over_devices() -> Result<bool> {
     previous.map_or(Ok(false), |previous| Ok(previous.to_vec::<bool>()?.contains(&true)))
 }
 
-/// Fails on all processes, with `message`, unless the tree is the same on each. Of an array over devices of several
+/// Fails on all processes, with `message`, unless the tree is equal on each. For an array over devices of several
 /// processes, each process compares its first shard.
 ///
 /// ```
@@ -173,9 +174,9 @@ pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
     equal(tree, message).at_caller()
 }
 
-/// Joins each process's arrays into one global array over `mesh`: dimensions that `specs` splits over axes between
-/// processes grow by their number. Data already in place is shared; arrays over devices of several processes are
-/// returned unchanged.
+/// Joins each process's arrays into one global array over `mesh`. If `specs` splits a dimension over axes between
+/// processes, the dimension grows by the number of processes. Data already in place is shared; arrays over devices of
+/// several processes are returned unchanged.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -190,7 +191,7 @@ pub fn assert_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for a spec of `None`, and unless this process's devices are a contiguous part of the mesh.
+/// Fails if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn host_local_array_to_global_array<T: Tree>(
     tree: &T,
@@ -209,10 +210,10 @@ pub fn host_local_array_to_global_array<T: Tree>(
     convert().at_caller()
 }
 
-/// Splits global arrays into each process's own part, on its devices of `mesh`: the inverse of
-/// [`host_local_array_to_global_array`]. Arrays on devices of this process alone are returned unchanged.
+/// Returns this process's part of each global array, on the process's devices of `mesh`: the inverse of
+/// [`host_local_array_to_global_array`]. Arrays on devices of this process only are returned unchanged.
 ///
-/// Fails for a spec of `None`, and unless this process's devices are a contiguous part of the mesh.
+/// Fails if a spec is `None`, and unless this process's devices are a contiguous part of the mesh.
 #[track_caller]
 pub fn global_array_to_host_local_array<T: Tree>(
     tree: &T,
@@ -231,7 +232,7 @@ pub fn global_array_to_host_local_array<T: Tree>(
     convert().at_caller()
 }
 
-/// A sharding as all processes see it, and as this process sees its part.
+/// A sharding for all processes, and the sharding of this process's part.
 pub(crate) struct View {
     global: Sharding,
     local: Sharding,
@@ -252,7 +253,7 @@ impl View {
         Ok(View { global: sharding(mesh)?, local: sharding(local)?, spec })
     }
 
-    /// The ratio of a dimension of the global array to that of this process's part.
+    /// The ratio of the size of a dimension in the global array to its size in this process's part.
     fn factor(&self, dim: usize) -> Result<usize> {
         let size = |sharding: &Sharding| match sharding.as_named() {
             Some(named) => named.mesh().axes_size(self.spec.axes(dim)),
@@ -262,7 +263,7 @@ impl View {
     }
 }
 
-/// Makes this process's array its part of a global one.
+/// Makes this process's array a part of a global array.
 pub(crate) fn to_global(array: &Array, view: &View) -> Result<Array> {
     check_usable(array)?;
     let c = array.concrete()?;
@@ -328,13 +329,13 @@ fn gather(array: &Array, tiled: bool) -> Result<Array> {
     host_array(&c)
 }
 
-/// An array over all processes, to which each contributes these bytes of this type.
+/// Creates an array over all processes; each process contributes these bytes of this type.
 fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     static MESH: OnceLock<Mesh> = OnceLock::new();
     let mesh = match MESH.get() {
         Some(mesh) => mesh,
         None => {
-            // The first device of each process.
+            // Take the first device of each process.
             let mut firsts: Vec<Device> = devices()?;
             firsts.dedup_by_key(|device| device.process_index());
             let count = firsts.len();
@@ -349,7 +350,7 @@ fn stacked(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     Ok(Concrete::new(aval, sharding.into(), true, buffers))
 }
 
-/// The whole of an array over several processes, on this process.
+/// Copies the entire array, which is over several processes, to this process.
 fn host_array(c: &Concrete) -> Result<Array> {
     let aval = &c.aval;
     let bytes = match transfer::is_here(c) {
@@ -359,7 +360,7 @@ fn host_array(c: &Concrete) -> Result<Array> {
     Array::from_bytes(&bytes, aval.dtype, &aval.shape)
 }
 
-/// The array with all of its values on each device of its mesh.
+/// Replicates the array on the devices of its mesh.
 fn replicated(c: &Concrete) -> Result<Concrete> {
     let mesh = c.sharding.as_named().map(NamedSharding::mesh);
     let mesh = mesh.ok_or_else(|| err!(Value, "{} is on a device of another process", c.aval))?;
@@ -394,7 +395,8 @@ fn equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
             false => leaf.addressable_data(0)?,
         };
         let (all, bytes) = (gather(&own, false)?, own.to_bytes()?);
-        // All leaves are gathered, even if the first ones differ, so that every process takes part in the same gathers.
+        // All leaves are gathered even if the first ones differ, because every process must take part in the same
+        // gathers.
         if all.to_bytes()?.chunks(bytes.len().max(1)).any(|theirs| theirs != bytes) {
             differ.get_or_insert((all, own));
         }

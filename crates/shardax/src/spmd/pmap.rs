@@ -38,7 +38,7 @@ pub struct Pmap<F, Args> {
     f: F,
     options: Options,
     cache: OnceLock<Arc<Cache>>,
-    /// The processes, if several take part; found at the first call.
+    /// The processes, if several take part; the first call finds them.
     hosts: OnceLock<Option<Hosts>>,
     args: PhantomData<fn(Args)>,
 }
@@ -59,8 +59,8 @@ struct Options {
 
 /// Runs `f` on many devices at once, each on one slice of the arguments: slice `i` along axis 0 goes to device `i`.
 ///
-/// The mapped axis is as long as the number of devices used. Inside, [`psum`](crate::psum) and the other collectives
-/// work over the axis that [`axis_name`](Pmap::axis_name) names.
+/// The mapped axis is as long as the number of devices used. Inside, you can use [`psum`](crate::psum) and the other
+/// collectives over the axis that [`axis_name`](Pmap::axis_name) names.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -109,7 +109,7 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_name = name.into())
     }
 
-    /// The mapped axis of each argument, or of parts of it; `None` gives the whole value to every device.
+    /// The mapped axis of each argument, or of parts of it; `None` passes the entire value to every device.
     pub fn in_axes(self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.with(|o| o.in_axes = axes.into_prefix())
     }
@@ -126,9 +126,9 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.devices = Some(devices))
     }
 
-    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, chosen
-    /// by `SHARDAX_PLATFORM`, so this only checks that the platform is the one the program was written for; calls on
-    /// another are errors.
+    /// The platform whose devices to use: `cpu`, `cuda` (or `gpu`) or `tpu`. A process works with one platform, which
+    /// you choose by `SHARDAX_PLATFORM`, so this method only checks that it is the platform that the program was
+    /// written for. Calls on another platform are errors.
     pub fn backend(self, platform: &str) -> Self {
         self.with(|o| o.backend = Some(platform.to_lowercase()))
     }
@@ -138,7 +138,7 @@ impl<F, Args> Pmap<F, Args> {
         self.with(|o| o.axis_size = Some(size))
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may reuse. They cannot be used
+    /// The arguments, by position (negative from the last), whose memory the result may reuse. You cannot use them
     /// afterwards. Warns as [`Jit::donate_argnums`](crate::Jit::donate_argnums) does.
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
@@ -148,23 +148,23 @@ impl<F, Args> Pmap<F, Args> {
     /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
     /// again for each of their values.
     ///
-    /// Types decide what is static: plain numbers and [`Static`](crate::Static) values are. This checks that these
-    /// arguments hold nothing else.
+    /// Types decide which arguments are static: plain numbers and [`Static`](crate::Static) values are. This method
+    /// checks that the arguments contain nothing else.
     pub fn static_broadcasted_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.static_argnums = argnums)
     }
 
-    /// Sets whether `out_axes(None)` requires a result that is provably equal on all devices (the default).
-    /// Without the check the first device's value is returned.
+    /// Sets whether `out_axes(None)` requires a result that is provably equal on all devices (the default). Without the
+    /// check, the value of the first device is returned.
     pub fn check_replication(self, check: bool) -> Self {
         self.with(|o| o.check_replication = check)
     }
 }
 
 impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
-    /// Traces and lowers the function for arguments of these types, which
-    /// [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for.
+    /// Traces and lowers the function for arguments of these types. You can pass
+    /// [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
@@ -214,7 +214,7 @@ impl Options {
         }
     }
 
-    /// Returns which leaves are donated.
+    /// Marks the donated leaves.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_broadcasted_argnums"), &self.donate_argnums)
     }
@@ -223,7 +223,7 @@ impl Options {
         cache.get_or_init(|| dispatch::shared(identity, ("pmap", self)))
     }
 
-    /// The processes, if several take part, found at the first call.
+    /// Returns the processes, if several take part. The first call finds them.
     fn hosts<'a>(&self, hosts: &'a OnceLock<Option<Hosts>>) -> Result<Option<&'a Hosts>> {
         if let Some(found) = hosts.get() {
             return Ok(found.as_ref());
@@ -236,7 +236,7 @@ impl Options {
         Ok(hosts.get_or_init(|| found).as_ref())
     }
 
-    /// Calls it on the slices of all processes' devices; this process passes its own.
+    /// Calls the function on the slices of all processes' devices. This process passes only the slices of its devices.
     fn call_on_hosts<T: Tree>(&self, hosts: &Hosts, cache: &Cache, flat: &Flat, f: FlatFn<'_>) -> Result<T> {
         let donated = self.check_argnums(&flat.def)?;
         let avals = types_of(flat)?;
@@ -267,7 +267,7 @@ impl Options {
         Ok(Mapping { mesh, dims, in_specs })
     }
 
-    /// Compiles it as `jit` does, with shardings derived from the axes.
+    /// Compiles the function as `jit` does, with shardings derived from the axes.
     fn lower(&self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let donated = self.check_argnums(&flat.def)?;
         let mapping = self.mapping(flat, &types_of(flat)?)?;
@@ -289,7 +289,7 @@ impl Options {
             compiler_options: CompilerOptions::default(),
             in_shardings: mapping.in_specs.iter().map(|spec| place(spec).into()).collect(),
             captured: place(&PartitionSpec::default()),
-            // A result of the body without a mapped axis is the same on all devices.
+            // A result of the body without a mapped axis is equal on all devices, so it is replicated.
             out_shardings: &|_, program| {
                 let whole = || place(&PartitionSpec::default());
                 let placed = |s: Option<NamedSharding>| s.map(Into::into).or_else(whole).into();
@@ -318,14 +318,14 @@ impl Options {
                 .help("map over a mesh of several axes with one shard_map, or use vmap for the inner one"));
         }
         let manual = [self.axis_name];
-        // An argument may be of any mesh: here its slices are on this one.
+        // An argument can be on any mesh, but the body sees its slices on this mesh.
         let block = |(leaf, spec): (&Array, &PartitionSpec)| {
             ShardMap::shard_aval(mesh, &manual, spec, &leaf.aval().with_sharding(None), false)
         };
         let blocks: Vec<Aval> = flat.leaves.iter().zip(in_specs).map(block).collect::<Result<_>>()?;
         let gradients = gradients_taken();
 
-        // In the body the mapped dimensions, now of size 1, are squeezed out; results get theirs back.
+        // In the body the mapped dimensions have size 1, so they are squeezed out; results get them back.
         let (in_blocks, out_blocks, out_dims) = (RefCell::default(), RefCell::default(), RefCell::default());
         let body = |args: &Flat| {
             let squeeze = |(x, d): (&Array, &Option<usize>)| d.map_or_else(|| x.clone(), |d| x.squeeze(d as i32));
@@ -345,7 +345,7 @@ impl Options {
         };
         let on = Manual { mesh, axes: &[self.axis_name], checked: false };
         let out_specs = |_: &TreeDef, _: &[usize]| Ok(out_dims.borrow().iter().map(|d| self.spec(*d)).collect());
-        // What the body captures may be of any mesh too: every device has it whole.
+        // Values that the body captures can be on any mesh too; they are replicated on every device.
         let mapped = adopting(|| trace_local_shards(on, flat, &blocks, in_specs.clone(), &body, &out_specs))?;
         if self.check_replication {
             unreduced_results(self.axis_name, &mapped, &out_dims.borrow())?;
@@ -356,7 +356,7 @@ impl Options {
                 unreduced_gradients(self.axis_name, is_named, &args, &outs, &mapped.map.body)?;
             }
         }
-        // Results of untyped arguments have no type of the context mesh either.
+        // If no argument has a typed sharding, results must not have a type over the context mesh either.
         match flat.leaves.iter().any(|leaf| leaf.aval().sharding().is_some()) {
             true => mapped.apply(flat),
             false => with_abstract_mesh(None, || mapped.apply(flat)),

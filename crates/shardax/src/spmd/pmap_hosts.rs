@@ -1,4 +1,4 @@
-//! `pmap` over processes: each passes the slices of its own devices, and receives their results.
+//! `pmap` over processes: each process passes the slices of its devices, and receives the results of its devices.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,16 +12,16 @@ use crate::sharding::distributed::processes;
 use crate::sharding::{Device, Mesh, PartitionSpec, devices};
 use crate::warning;
 
-/// The devices of a `pmap` over several processes: the global view, and this process's own.
+/// The devices of a `pmap` over several processes: all of them, and the devices of this process.
 pub(crate) struct Hosts {
     mesh: Mesh,
     local: Mesh,
-    /// `true` once the warning about a moved donated argument was given.
+    /// `true` after the warning about a moved donated argument was issued.
     warned: AtomicBool,
 }
 
 impl Hosts {
-    /// Returns `None` if this process alone takes part. `mesh` makes the mesh of that many devices.
+    /// Returns `None` if only this process takes part. `mesh` creates a mesh of that many devices.
     pub fn of(asked: Option<&[Device]>, mesh: &dyn Fn(usize) -> Result<Mesh>) -> Result<Option<Hosts>> {
         if processes().is_none() {
             return Ok(None);
@@ -52,7 +52,7 @@ impl Hosts {
         Ok(Some(Hosts { mesh, local, warned: AtomicBool::new(false) }))
     }
 
-    /// Fails inside another transformation, where this process's values cannot be mapped.
+    /// Fails inside another transformation, because this process's values cannot be mapped there.
     pub fn check_outermost(&self) -> Result<()> {
         Err(err!(
             NotImplemented,
@@ -67,7 +67,7 @@ impl Hosts {
         View::of(&self.mesh, &self.local, spec)
     }
 
-    /// Makes the arguments parts of global arrays; global ones are unchanged.
+    /// Makes the arguments parts of global arrays; arguments that are global already stay unchanged.
     pub fn enter(&self, axis: AxisName, flat: &Flat, avals: &[Aval], dims: &[Option<usize>]) -> Result<Flat> {
         let mut out = flat.clone();
         for (i, leaf) in out.leaves.iter_mut().enumerate() {
@@ -93,7 +93,7 @@ impl Hosts {
         Ok(out)
     }
 
-    /// Marks donated arrays as taken, and frees the copies that were made of them.
+    /// Marks donated arrays as consumed, and frees the copies of them.
     pub fn donate(&self, name: &str, donated: &[bool], given: &Flat, entered: &Flat) -> Result<()> {
         let pairs = given.leaves.iter().zip(&entered.leaves).zip(donated).filter(|(_, donated)| **donated);
         for ((given, entered), _) in pairs {

@@ -1,14 +1,14 @@
-//! `set_mesh`: the mesh that functions use when none is given.
+//! `set_mesh`: the mesh that functions use if you pass none.
 
 use crate::core::program::trace::is_tracing;
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::context::{self, IntoMesh, MeshArg, MeshGuard};
 use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
-/// Runs `f` with this mesh, without devices, as the context mesh: of other axis names or types than the mesh that was set,
-/// and of the same size. Values enter and leave with [`reshard`](crate::reshard).
+/// Runs `f` with this mesh, without devices, as the context mesh. It can have other axis names and types than the mesh
+/// that was set, but must have the same size. Use [`reshard`](crate::reshard) to move values in and out.
 ///
-/// Fails for a mesh of another size.
+/// Fails if the sizes of the meshes differ.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -35,9 +35,10 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
     }
 }
 
-/// Makes `mesh` the context mesh of this thread until the guard is dropped; with `None` there is none until then.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped. Pass `None` to have no context mesh until
+/// then.
 ///
-/// Fails while a function is traced, because its mesh would change, and for a mesh without devices.
+/// Fails while a function is traced, because the function's mesh would change, and for a mesh without devices.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -36,12 +36,12 @@ struct Options {
     check_vma: bool,
 }
 
-/// Runs `f` on every device of `mesh`, each on its shard of the arguments. `None` for the mesh takes the context mesh,
-/// an [`AbstractMesh`](crate::AbstractMesh) that of the arguments.
+/// Runs `f` on every device of `mesh`, each on its shard of the arguments. Pass `None` to use the context mesh, or an
+/// [`AbstractMesh`](crate::AbstractMesh) to use the mesh of the arguments.
 ///
-/// A dimension that a spec names is divided by the size of its axes; shards keep the rank. Results are joined as
-/// `out_specs` say. Where a spec does not name an axis, all devices along it must return the same, which is
-/// checked while tracing unless [`check_vma(false)`](ShardMapped::check_vma) says otherwise.
+/// A dimension that a spec names is divided by the size of its axes; shards keep the rank. Results are joined according
+/// to `out_specs`. If a spec does not name an axis, all devices along this axis must return the same value. This is
+/// checked during tracing, unless you disable it with [`check_vma(false)`](ShardMapped::check_vma).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -58,27 +58,27 @@ pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> Sh
 }
 
 impl<F, Args> ShardMapped<F, Args> {
-    /// The spec of each argument, or of parts of one: how it is split over the mesh.
+    /// The spec of each argument, or of parts of one; it splits the argument over the mesh.
     pub fn in_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.options.in_specs = Some(specs.into_prefix());
         self
     }
 
-    /// The spec of each result, or of parts of one: how the local results are joined.
+    /// The spec of each result, or of parts of one; it joins the local results.
     pub fn out_specs(mut self, specs: impl IntoPrefix<PartitionSpec>) -> Self {
         self.options.out_specs = Some(specs.into_prefix());
         self
     }
 
-    /// The manual axes: over the others the compiler partitions the body. By default all that are not
-    /// manual already.
+    /// The manual axes, by default all that are not manual already. The compiler partitions the body over the other
+    /// axes.
     pub fn axis_names(mut self, names: impl IntoAxisNames) -> Self {
         self.options.axis_names = Some(names.into_axis_names().to_vec());
         self
     }
 
-    /// Sets whether types track the axes that values vary over (the default). With it, results that `out_specs` declare
-    /// replicated are an error if they may differ, and gradients of replicated arguments are sums over the devices.
+    /// Sets whether types track the axes that values vary over (the default). Then a result that `out_specs` declares
+    /// replicated is an error if it may differ, and gradients of replicated arguments are sums over the devices.
     pub fn check_vma(mut self, check: bool) -> Self {
         self.options.check_vma = check;
         self
@@ -124,7 +124,7 @@ impl Options {
         self.map_with(flat, f, in_specs, &|def, _| out_specs.resolve(def, "shard_map out_specs"))
     }
 
-    /// The specs of the arguments that their types say; `None` where a manual axis is not of type `Explicit`.
+    /// The specs that the types of the arguments contain; `None` if a manual axis is not of type `Explicit`.
     fn specs_of_types(&self, flat: &Flat) -> Result<Option<Vec<PartitionSpec>>> {
         let (mesh, manual) = self.resolve_mesh()?;
         let context = get_abstract_mesh().filter(|context| context.axes() == mesh.axes());
@@ -142,7 +142,7 @@ impl Options {
         avals_of(flat)?.iter().enumerate().map(spec).collect::<Result<_>>().map(Some)
     }
 
-    /// Applies the mapped function in the trace in effect; `out_specs` gives a spec for each result, from the
+    /// Applies the mapped function in the trace in effect; `out_specs` returns a spec for each result, from the
     /// structure and ranks of the results.
     fn map_with(
         &self,
@@ -248,7 +248,7 @@ struct SmapAxes {
 
 /// Runs `f` over one axis of the context mesh, each device on its shard: [`shard_map`] with axes instead of specs.
 ///
-/// Shards keep the rank. Nested, each maps over one axis of the mesh.
+/// Shards keep the rank. You can nest calls; each maps over one axis of the mesh.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -264,7 +264,7 @@ pub fn smap<Args: Tree, F: Function<Args>>(f: F, axis_name: impl Into<AxisName>)
 }
 
 impl<F, Args> Smapped<F, Args> {
-    /// The split dimension of each argument, or of parts of one; `None` passes it whole to every device.
+    /// The split dimension of each argument, or of parts of one; `None` passes the entire argument to every device.
     pub fn in_axes(mut self, axes: impl IntoPrefix<Option<i32>>) -> Self {
         self.axes.in_axes = Some(axes.into_prefix());
         self
@@ -335,7 +335,7 @@ fn manual_part(typed: &Typed, manual: &[AxisName]) -> PartitionSpec {
     spec.unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter())
 }
 
-/// Fails for addends, and reduced values, where some axes are not manual.
+/// Fails for unreduced or reduced values unless all axes of the mesh are manual.
 fn check_partial(manual: &[AxisName], typed: &Typed, aval: &Aval, path: &dyn Fn() -> String) -> Result<()> {
     if typed.is_partial() && !typed.mesh().axis_names().all(|name| manual.contains(&name)) {
         return Err(err!(
@@ -348,14 +348,14 @@ fn check_partial(manual: &[AxisName], typed: &Typed, aval: &Aval, path: &dyn Fn(
     Ok(())
 }
 
-/// Fails where the spec of an argument is not what its type says.
+/// Fails if the spec of an argument differs from the spec in its type.
 fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Result<()> {
     let Some(typed) = aval.sharding() else {
         let partial = !spec.unreduced_axes().is_empty() || !spec.reduced_axes().is_empty();
         return if partial { Err(differs(spec, &PartitionSpec::default(), aval, path)) } else { Ok(()) };
     };
     check_partial(manual, typed, aval, path)?;
-    // The devices of manual axes divide a dimension first.
+    // Manual axes must divide a dimension before all other axes.
     let order = |e: &DimSpec| e.axes().iter().skip_while(|n| manual.contains(n)).any(|n| manual.contains(n));
     if typed.dims().iter().any(order) {
         return Err(err!(
@@ -378,7 +378,7 @@ fn check_type(manual: &[AxisName], spec: &PartitionSpec, aval: &Aval, path: &dyn
     Ok(())
 }
 
-/// An error of an argument whose type says another spec than was given.
+/// The error for an argument whose type contains another spec than the user passed.
 fn differs(spec: &PartitionSpec, own: &PartitionSpec, aval: &Aval, path: &dyn Fn() -> String) -> Error {
     err!(
         Value,
@@ -388,7 +388,7 @@ fn differs(spec: &PartitionSpec, own: &PartitionSpec, aval: &Aval, path: &dyn Fn
     .help("leave in_specs out, or use `reshard(x, spec)` on the argument first")
 }
 
-/// The block of an argument, or what is wrong with its spec.
+/// Returns the block of an argument, or the error in its spec.
 fn check_in_spec(
     mesh: &Mesh,
     manual: &[AxisName],
@@ -423,8 +423,8 @@ fn check_in_spec(
     ShardMap::shard_aval(mesh, manual, spec, aval, checked)
 }
 
-/// Fails if the unreduced and reduced axes of a result are not those of its spec. A result that varies is unreduced where the
-/// spec says so.
+/// Fails if the unreduced and reduced axes of a result differ from its spec. The spec may declare a varying result
+/// unreduced.
 fn check_out_sets(block: &Aval, spec: &PartitionSpec, path: &dyn Fn() -> String) -> Result<()> {
     let none = AxisSet::default();
     let (unreduced, reduced) = block.sharding().map_or((&none, &none), |typed| (typed.unreduced(), typed.reduced()));

@@ -8,7 +8,7 @@ use crate::error::{Result, err};
 use crate::ops::numpy::conj;
 use crate::transform::{jvp, vjp};
 
-/// The step of the differences, JAX's.
+/// The step of the differences, as in JAX.
 const STEP: f64 = 1.0 / 2048.0;
 
 /// Options of [`check_grads`].
@@ -27,8 +27,8 @@ impl Default for CheckGrads {
     }
 }
 
-/// Fails unless the first derivatives of `f` at `args`, in forward and in reverse mode, agree with finite differences.
-/// Arguments of integers are constants. [`CheckGrads`] has options, for example higher derivatives.
+/// Fails unless the first derivatives of `f` at `args` agree with finite differences, in forward and in reverse mode.
+/// Integer arguments are constants. Use [`CheckGrads`] for options such as higher derivatives.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -47,7 +47,7 @@ pub fn check_grads<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args
 type Leaves<'a> = &'a dyn Fn(Vec<Array>) -> Result<Vec<Array>>;
 
 impl CheckGrads {
-    /// The number of derivatives: with 2, those of the derivatives are checked too. Default 1.
+    /// The number of derivatives to check: with 2, second derivatives are checked too. Default 1.
     pub fn order(mut self, order: usize) -> Self {
         self.order = order;
         self
@@ -113,7 +113,7 @@ impl CheckGrads {
         Ok(())
     }
 
-    /// The derivative of `f` in a direction, by differences on both sides.
+    /// Approximates the derivative of `f` in a direction by central differences.
     fn difference(&self, f: Leaves<'_>, xs: &[Array], tangents: &[Array]) -> Result<Vec<Array>> {
         let moved = |step: f64| f(xs.iter().zip(tangents).map(|(x, t)| x + t * step).collect());
         let (above, below) = (moved(self.eps / 2.0)?, moved(-self.eps / 2.0)?);
@@ -143,7 +143,7 @@ impl CheckGrads {
     }
 }
 
-/// Random directions of length 1, the same in each run.
+/// Returns random directions of length 1, which are equal in every run.
 fn directions(like: &[Array], seed: u32) -> Vec<Array> {
     let key = crate::random::key(seed);
     let draw = |(i, x): (usize, &Array)| {

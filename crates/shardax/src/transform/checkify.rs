@@ -13,7 +13,7 @@ use crate::ops::checkify::{CheckError, Checks, Errors, discharge};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
-/// A function that returns its error beside its result; see [`checkify`].
+/// A function that returns an error next to its result; see [`checkify`].
 #[must_use = "a transformed function does nothing until it is called"]
 pub struct Checkify<F, Args> {
     f: F,
@@ -21,12 +21,12 @@ pub struct Checkify<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Returns the error of the checks in `f` as a value: the result is `(error, out)`, the [error](CheckError) first. If
-/// several checks fail, it is the first.
+/// Returns the error of the checks in `f` as a value: the result is `(error, out)`, with the [error](CheckError) first.
+/// If several checks fail, it is the error of the first.
 ///
-/// Checks are those of [`check!`](crate::check!), and with [`errors`](Checkify::errors) automatic ones. They work with
-/// `jit`, `vmap`, `grad`, `scan`, `while_loop`, `cond`, `shard_map` and `pmap`, inside and outside. Code after a failed
-/// check still runs.
+/// You add checks with [`check!`](crate::check!), and automatic checks with [`errors`](Checkify::errors). Checks work
+/// inside and outside of `jit`, `vmap`, `grad`, `scan`, `while_loop`, `cond`, `shard_map` and `pmap`. Code after a
+/// failed check still runs.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,7 +41,7 @@ pub fn checkify<Args: Tree, F: Function<Args>>(f: F) -> Checkify<F, Args> {
 }
 
 impl<F, Args> Checkify<F, Args> {
-    /// The kinds of checks: [`Checks::USER`] by default. Checks of other kinds are left out.
+    /// The kinds of checks to keep, by default [`Checks::USER`]. Checks of other kinds are left out.
     pub fn errors(mut self, checks: Checks) -> Self {
         self.checks = checks;
         self

@@ -21,14 +21,15 @@ pub struct Checkpoint<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Makes a function whose gradient saves fewer residuals: intermediate values are computed a second time,
-/// when they are needed (rematerialization; JAX's `checkpoint` and `remat`).
+/// Creates a function whose gradient saves fewer residuals, because it computes intermediate values again when they are
+/// needed (rematerialization; JAX's `checkpoint` and `remat`).
 ///
-/// Values and gradients are those of `f`. Use it for the layers of a deep network: memory then grows with the values
-/// passed between the layers, not with those inside them, for about a third more time. Around the body of a
-/// [`scan`](crate::control_flow::scan()), only the carries are saved.
+/// Values and gradients are the same as for `f`. Use it for the layers of a deep network: then memory grows only with
+/// the values passed between the layers, not with the values inside them, at the cost of about a third more time.
+/// Around the body of a [`scan`](crate::control_flow::scan()), only the carries are saved.
 ///
-/// XLA's CPU compiler merges both computations again, except in loops: only there is memory saved on every platform.
+/// XLA's CPU compiler merges the two computations again except in loops, so only in loops does `checkpoint` save memory
+/// on every platform.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -49,13 +50,13 @@ pub fn checkpoint<Args: Tree, F: Function<Args>>(f: F) -> Checkpoint<F, Args> {
 }
 
 impl<F, Args> Checkpoint<F, Args> {
-    /// The intermediate values that are saved; by default none.
+    /// The intermediate values to save; by default none.
     pub fn policy(self, policy: CheckpointPolicy) -> Self {
         Checkpoint { policy, ..self }
     }
 
-    /// Sets whether the compiler is prevented from merging the second computation with the first (the default). In the
-    /// body of a `scan` it cannot merge them anyway, and `false` leaves it more freedom.
+    /// Sets whether the compiler must not merge the second computation with the first (the default). In the body of a
+    /// `scan` it cannot merge them anyway, so you can pass `false` there to leave the compiler more freedom.
     pub fn prevent_cse(self, prevent_cse: bool) -> Self {
         Checkpoint { prevent_cse, ..self }
     }

@@ -41,7 +41,7 @@ pub fn jvp<Args: Tree, F: Function<Args>>(
     push(&pair, f.identity(), &flat_fn(&f)).and_then(|out| out.build()).at_caller()
 }
 
-/// Maps the flattened pair of the arguments and their tangents to that of the result and its tangent.
+/// Maps the flattened pair of arguments and tangents to the flattened pair of result and result tangent.
 fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
     implicit_jit::run_shared("jvp", (identity, ()), pair, &|pair| {
         let (primals, tangents) = pair.halves()?;
@@ -63,7 +63,7 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
     })
 }
 
-/// The tangent of a value that depends on nothing differentiable; of integers it has the dtype `float0`.
+/// The tangent of a value that depends on nothing differentiable. Integers have a tangent of dtype `float0`.
 fn zero(aval: &Aval) -> Array {
     let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
     Array::zeros_of(&aval.with_dtype(dtype).strip_weak_type())
@@ -95,8 +95,8 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     Ok(Some(crate::ops::numpy::convert(t, aval.dtype, aval.clone().strip_weak_type().weak)))
 }
 
-/// As [`check_tangent`], of a map that was made for values of this type: one that varies over more axes than they do is no
-/// tangent (or cotangent) of theirs.
+/// Like [`check_tangent`], for a map that was linearized for values of this type. A tangent or cotangent that varies
+/// over more axes than the values is rejected.
 fn check_same_axes(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     let extra = t.vma().minus(&aval.vma);
     if aval.dtype.is_inexact() && extra.iter().next().is_some() {
@@ -111,7 +111,7 @@ fn check_same_axes(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     check_tangent(aval, t)
 }
 
-/// A linearized function, for [`vjp`] and [`linearize`]. The values at the point are beside it.
+/// A linearized function, for [`vjp`] and [`linearize`]. The values at the point are stored next to it.
 #[derive(Clone)]
 struct LinearMap {
     program: Program,
@@ -120,24 +120,24 @@ struct LinearMap {
     in_avals: Vec<Aval>,
     out_def: TreeDef,
     out_avals: Vec<Aval>,
-    /// Its compiled programs, if functions of one identity share them.
+    /// The compiled programs, if functions of one identity share them.
     programs: Option<Arc<Cache>>,
 }
 
-/// The linear map of cotangents of the result to those of the arguments; see [`vjp`].
+/// The linear map from cotangents of the result to cotangents of the arguments; see [`vjp`].
 pub struct VjpFn<Args, Out> {
     at: AtPoint,
     types: PhantomData<fn(Out) -> Args>,
 }
 
-/// The linear map of tangents of the arguments to that of the result; see [`linearize`].
+/// The linear map from tangents of the arguments to the tangent of the result; see [`linearize`].
 pub struct LinearFn<Args, Out> {
     at: AtPoint,
     types: PhantomData<fn(Args) -> Out>,
 }
 
-/// Returns the result of `f` at `args`, and the function from cotangents of the result to the tuple of cotangents of the
-/// arguments.
+/// Returns the result of `f` at `args`, and the function that maps a cotangent of the result to the tuple of cotangents
+/// of the arguments.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -157,7 +157,7 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
     Ok((out.build()?, VjpFn { at, types: PhantomData }))
 }
 
-/// Like [`vjp`], for a function that returns a pair: its result, and auxiliary data that is not differentiated (JAX's
+/// Like [`vjp`], for a function that returns a pair: the result, and auxiliary data that is not differentiated (JAX's
 /// `has_aux`).
 ///
 /// ```
@@ -180,7 +180,8 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
     Ok((out.build()?, VjpFn { at, types: PhantomData }, aux.build()?))
 }
 
-/// Returns the result of `f` at `args`, and the function from tangents of the arguments to the tangent of the result.
+/// Returns the result of `f` at `args`, and the function that maps tangents of the arguments to the tangent of the
+/// result.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -199,8 +200,8 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
     Ok((out.build()?, LinearFn { at, types: PhantomData }))
 }
 
-/// Transposes a linear function: the result maps cotangents of its result to cotangents of its arguments, of which
-/// only the types matter ([`shape_dtype_struct`](crate::shape_dtype_struct) works).
+/// Transposes a linear function: the returned function maps cotangents of the result to cotangents of the arguments.
+/// Only the types of the arguments matter, so you can pass [`shape_dtype_struct`](crate::shape_dtype_struct)s.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -210,7 +211,8 @@ pub fn linearize<Args: Tree, F: Function<Args>>(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when an argument or a result is not floating point; applying it fails where the function is not linear.
+/// Fails if an argument or a result is not floating point. Calling the transposed function fails if the function is not
+/// linear.
 #[track_caller]
 pub fn linear_transpose<Args: Tree, F: Function<Args>>(
     f: F,
@@ -244,8 +246,8 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
     Ok(AtPoint { map: Arc::new(map), residuals: traced.captures })
 }
 
-/// Returns the function's result and the linear map. With `has_aux` the result is a pair, and the map is that of the
-/// first.
+/// Returns the function's result and the linear map. With `has_aux` the function returns a pair, and the map is for the
+/// first of them.
 fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) -> Result<(Flat, AtPoint)> {
     let in_avals = avals_of(flat)?;
     let linearized = |flat: &Flat| {
@@ -255,7 +257,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
             .collect();
         let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
-        // The residuals leave the trace together with the results.
+        // The residuals must leave the trace together with the results, so they are additional outputs.
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));
         out.append(&Flat { leaves: outs.into(), def: out_def.clone() });
@@ -280,7 +282,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
 }
 
 impl LinearMap {
-    /// Drops all results but the first, of a function that returns a pair.
+    /// Drops all results but the first of a function that returns a pair.
     fn keep_first(&mut self) {
         let children = self.out_def.root_children().unwrap_or_default();
         let Some((_, first)) = children.into_iter().next() else { return };
@@ -335,7 +337,7 @@ struct AtPoint {
 }
 
 impl AtPoint {
-    /// Applies the map, forward or transposed, to a tree outside of a trace, or in the trace in effect.
+    /// Applies the map or the transposed map to a tree: in the trace in effect, or outside of a trace.
     fn apply(
         &self,
         name: &str,

@@ -206,7 +206,8 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The number of gradients taken on this thread; comparing it tells whether a traced function takes any.
+/// The number of gradients computed on this thread. Compare it before and after a trace to find whether the traced
+/// function computes any.
 pub(crate) fn gradients_taken() -> u64 {
     TAKEN.get()
 }
@@ -237,7 +238,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     cts[0] = Some(one.varying_as(&out.vma));
     let mut gradients = linear.transpose(&cts)?.into_iter();
 
-    // In the order of the leaves of the arguments, then regrouped by position.
+    // The gradients in the order of the arguments' leaves; they are regrouped by position afterwards.
     let mut by_leaf: Vec<Option<Array>> = Vec::new();
     for (aval, wanted) in avals.iter().zip(&wanted) {
         by_leaf.push(wanted.then(|| {
@@ -256,8 +257,8 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     Ok(pair)
 }
 
-/// The leaves of the arguments at these positions, in their order, and their structure: that of the only one,
-/// or a tuple of them.
+/// The leaves of the arguments at these positions, in order, and their structure: the structure of the argument if
+/// there is only one, otherwise a tuple.
 pub(super) fn at_positions(def: &TreeDef, positions: &[usize]) -> (Vec<usize>, TreeDef) {
     let children = def.root_children().unwrap_or_default();
     let (mut order, mut all) = (Vec::new(), Flat::default());
@@ -295,7 +296,8 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
     .help("convert it with `astype(DType::F32)`, or move it out of the differentiated argument"))
 }
 
-/// Fails unless the differentiated value, the first of a pair with an auxiliary result, is one floating point scalar.
+/// Fails unless the differentiated value is one floating point scalar. With auxiliary data, this value is the first of
+/// the pair.
 fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
     let count = match options.has_aux {
         true => def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0),

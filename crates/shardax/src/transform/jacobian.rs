@@ -20,12 +20,12 @@ use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 
-/// The Jacobian of a function by forward mode, one column per input element: faster if there are more outputs than
-/// inputs.
+/// The Jacobian of a function by forward mode, one column per input element. It is faster than reverse mode if there
+/// are more outputs than inputs.
 ///
-/// For a function from an array to an array it has the shape `f(x).shape + x.shape`. Otherwise it is the tree of the
-/// results with the tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums) chooses the
-/// arguments, [`has_aux`](Jacobian::has_aux) is for a function that returns `(result, more)`.
+/// For a function from an array to an array, the Jacobian has the shape `f(x).shape + x.shape`. Otherwise it is the
+/// tree of the results with a tree of the argument at each leaf; see [`Compose`]. [`argnums`](Jacobian::argnums)
+/// chooses the arguments; [`has_aux`](Jacobian::has_aux) is for a function that returns `(result, more)`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,18 +41,18 @@ pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward>
     Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
-/// The Jacobian of a function by reverse mode, one row per output element: faster if there are more inputs than
-/// outputs. Options as for [`jacfwd`].
+/// The Jacobian of a function by reverse mode, one row per output element. It is faster than forward mode if there are
+/// more inputs than outputs. It has the options of [`jacfwd`].
 ///
 /// Also fails for results that are not floating point.
 pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {
     Jacobian { f, argnums: Arg, types: PhantomData }
 }
 
-/// All second derivatives of a function: the forward Jacobian of its reverse one.
+/// All second derivatives of a function: the forward Jacobian of the reverse Jacobian.
 ///
-/// For a scalar function of one array it has the shape `x.shape + x.shape`; for a tree it is that tree with the tree at
-/// each leaf.
+/// For a scalar function of one array, the Hessian has the shape `x.shape + x.shape`. For a tree, it is this tree with
+/// another such tree at each leaf.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -285,7 +285,7 @@ impl Mode for Reverse {
         let nonzero: Vec<bool> =
             (0..at.primals.len()).map(|i| at.wanted.iter().any(|&leaf| at.operand(leaf) == i)).collect();
         let linear = ad::linearize(&at.traced.program, &at.primals, &nonzero)?.1;
-        // Cotangents are in the order of the operands.
+        // `transpose` returns the cotangents in the order of the operands.
         let place = |leaf: usize| at.wanted.iter().filter(|&&other| other < leaf).count();
         let mut blocks = Vec::new();
         for (i, out) in at.outs.iter().enumerate().take(at.rows) {

@@ -27,7 +27,7 @@ use crate::source;
 
 /// A compiled function; see [`jit`].
 ///
-/// Its type names the function and the tuple of its arguments, by default one array. A struct holds one as
+/// The type names the function and the tuple of its arguments, by default one array. You can store one in a struct as
 /// `Jit<fn(Array) -> Array>`:
 ///
 /// ```
@@ -52,10 +52,10 @@ pub struct Jit<F, Args = (Array,)> {
 /// Shardings of arguments or results; `None` leaves a part open.
 type Shardings = Prefix<Option<ShardingLike>>;
 
-/// When a call of a compiled function inside another one is replaced by its operations.
+/// The stage at which a call of a compiled function inside another one is replaced by the function's operations.
 ///
-/// Only [`Inline::JaxEarly`] is observable: with every other one the caller's program has a call, and lowering writes the
-/// function once or in place, whichever is shorter.
+/// Only [`Inline::JaxEarly`] is observable. With every other variant the caller's program contains a call, and lowering
+/// writes the function once or in place, whichever is shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Inline {
     /// While the caller is traced.
@@ -66,7 +66,7 @@ pub enum Inline {
     XlaEarly,
     /// Late in XLA's compilation.
     XlaLate,
-    /// As the libraries choose.
+    /// The libraries choose.
     #[default]
     Auto,
 }
@@ -91,8 +91,8 @@ pub(crate) struct Options {
 
 /// Compiles `f` as one program. It is traced once for each structure, type and sharding of its arguments.
 ///
-/// It runs on the devices of its committed arguments, which must all be on the same devices; others are moved there.
-/// Over several devices the compiler decides how values are split, and inserts the communication.
+/// The program runs on the devices of the committed arguments, which must all be on the same devices; other arguments
+/// are moved there. Over several devices the compiler decides how values are split, and inserts the communication.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -101,9 +101,9 @@ pub(crate) struct Options {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// As an attribute, `jit` compiles a function of its own name, which you call like any other function. Options are
-/// methods of [`Jit`]; `donate` and `static_args` name arguments. Other transformations take the function by its name, or
-/// as `train_step {}` where its argument types cannot be inferred.
+/// As an attribute, `jit` compiles the function that it annotates, and you call this function like any other. Options
+/// are methods of [`Jit`]; `donate` and `static_args` name arguments. You pass the function to other transformations by
+/// its name, or as `train_step {}` if its argument types cannot be inferred.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -130,11 +130,11 @@ impl<F, Args> Jit<F, Args> {
         self
     }
 
-    /// The arguments, by position (negative from the last), whose memory the result may reuse. They cannot be used
+    /// The arguments, by position (negative from the last), whose memory the result may reuse. You cannot use them
     /// afterwards.
     ///
-    /// Memory can be reused by a result of the same type and sharding. Without one nothing is donated, and a warning
-    /// says so; another warns when an argument had to be moved before it could be donated
+    /// A result of the same type and sharding can reuse the memory. If there is no such result, nothing is donated and
+    /// a warning is issued. Another warning is issued when an argument had to be moved before it could be donated
     /// ([`config::set_warning_hook`](crate::config::set_warning_hook)).
     pub fn donate_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
@@ -144,8 +144,8 @@ impl<F, Args> Jit<F, Args> {
     /// The arguments, by position (negative from the last), that are part of the compiled program, which is traced
     /// again for each of their values.
     ///
-    /// Types decide what is static: plain numbers and [`Static`](crate::Static) values are. This checks that these
-    /// arguments hold nothing else.
+    /// Types decide which arguments are static: plain numbers and [`Static`](crate::Static) values are. This method
+    /// checks that the arguments contain nothing else.
     pub fn static_argnums(self, argnums: impl IntoArgnums) -> Self {
         let argnums = argnums.into_argnums();
         self.with(|o| o.static_argnums = argnums)
@@ -153,16 +153,16 @@ impl<F, Args> Jit<F, Args> {
 
     /// The sharding of each argument, or of parts of one: a sharding, a tree of them, or `None` to leave it open.
     ///
-    /// Uncommitted arrays are placed accordingly; a committed one with another sharding is an error. A
-    /// [`Format`](crate::Format) also gives the layout in memory, or leaves that to the compiler
-    /// ([`Layout::AUTO`](crate::Layout::AUTO)). Layouts apply to whole programs: inside another compiled function they
-    /// are ignored.
+    /// Uncommitted arrays are placed accordingly; a committed array with another sharding is an error. A
+    /// [`Format`](crate::Format) also sets the layout in memory, or leaves it to the compiler
+    /// ([`Layout::AUTO`](crate::Layout::AUTO)). Layouts apply to entire programs, so they are ignored inside another
+    /// compiled function.
     pub fn in_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.in_shardings = shardings.into_prefix())
     }
 
     /// The sharding of each result, or of parts of one; `None` leaves it to the compiler. A [`Format`](crate::Format)
-    /// also gives the layout in memory, which is the device's default otherwise.
+    /// also sets the layout in memory, which is the device's default otherwise.
     pub fn out_shardings(self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.with(|o| o.out_shardings = shardings.into_prefix())
     }
@@ -224,8 +224,8 @@ pub trait IntoJit<Args: Tree>: Function<Args> + Sized {
 impl<Args: Tree, F: Function<Args>> IntoJit<Args> for F {}
 
 impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
-    /// Traces and lowers the function for arguments of these types, which
-    /// [`shape_dtype_struct`](crate::shape_dtype_struct) can stand for.
+    /// Traces and lowers the function for arguments of these types. You can pass
+    /// [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();
@@ -266,7 +266,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Jit<F, Args> {
     }
 }
 
-/// A compiled function can be transformed and stay in use.
+/// You can transform a compiled function by reference, and continue to use it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -305,7 +305,7 @@ impl Options {
         cache.get_or_init(|| dispatch::shared(identity, ("jit", self)))
     }
 
-    /// Returns which leaves are donated.
+    /// Marks the donated leaves.
     fn check_argnums(&self, def: &TreeDef) -> Result<Vec<bool>> {
         check_argnums(def, (&self.static_argnums, "static_argnums"), &self.donate_argnums)
     }
@@ -345,7 +345,7 @@ impl Options {
             let leaves = constrain(&out, &self.out_shardings, "jit out_shardings")?;
             Ok(Flat { leaves, def: out.def })
         };
-        // A call that mixes values that depend on tangents with others could not be transposed, so it is inlined.
+        // A call with operands of which only some depend on tangents could not be transposed, so it is inlined.
         if self.inline == Inline::JaxEarly || !is_recording() {
             return scoped(|| constrained(flat));
         }
@@ -360,7 +360,7 @@ impl Options {
                 let program = Program { inputs: marked(&program.inputs, &used), ..program };
                 let call = Arc::new(Call { name: self.name.to_owned(), program: program.into() });
                 let trace = Arc::new(InnerTrace { key, call, used, out_def });
-                // What a function captures may belong to the trace that calls it, which ends.
+                // A captured value may belong to the calling trace, which ends, so a trace with captures is not cached.
                 if traced.captures.is_empty() && asked == argument_meshes_asked() {
                     traces.insert(trace.clone());
                 }
@@ -386,7 +386,7 @@ fn resolve(shardings: &Shardings, def: &TreeDef, what: &str) -> Result<Vec<Reque
     all.iter().map(placed).collect()
 }
 
-/// Checks the static and donated arguments; returns which leaves are donated.
+/// Checks the static and donated arguments, and marks the donated leaves.
 pub(crate) fn check_argnums(def: &TreeDef, (fixed, what): (&[i32], &str), donated: &[i32]) -> Result<Vec<bool>> {
     let count = def.root_children().map_or(0, |c| c.len());
     let fixed = positions(fixed, count, what)?;

@@ -25,8 +25,8 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
-    /// The number of slices computed at once, as by [`vmap`](crate::vmap()), which needs the memory of that many steps.
-    /// The remainder is computed at the end. Default 1.
+    /// The number of slices computed at once, as by [`vmap`](crate::vmap()). More slices need proportionally more
+    /// memory. The remainder is computed last. Default 1.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = Some(batch_size);
         self

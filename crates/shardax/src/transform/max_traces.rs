@@ -17,7 +17,7 @@ pub struct MaxTraces<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// Makes a function that fails when it is traced more than `max` times (Chex's `assert_max_traces`), to detect
+/// Creates a function that fails when it is traced more than `max` times (Chex's `assert_max_traces`). Use it to detect
 /// unintended recompilation.
 ///
 /// ```

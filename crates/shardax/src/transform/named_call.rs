@@ -15,8 +15,8 @@ pub struct NamedCall<F, Args> {
     args: PhantomData<fn(Args)>,
 }
 
-/// A function like `f` whose operations have `name` in their names, in programs, profiles and errors, as in a
-/// [`named_scope`](crate::named_scope()).
+/// Returns a function like `f` that adds `name` to the names of its operations in programs, profiles and errors, as a
+/// [`named_scope`](crate::named_scope()) does.
 ///
 /// ```
 /// # use shardax::prelude::*;

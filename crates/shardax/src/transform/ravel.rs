@@ -21,8 +21,8 @@ pub struct Unravel<T> {
     tree: PhantomData<fn() -> T>,
 }
 
-/// Concatenates the elements of a tree's arrays into one vector, of the dtype that they promote to, and returns the
-/// inverse too (JAX's `jax.flatten_util.ravel_pytree`).
+/// Concatenates the elements of a tree's arrays into one vector, and also returns the inverse (JAX's
+/// `jax.flatten_util.ravel_pytree`). The vector has the dtype that the arrays promote to.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -47,8 +47,8 @@ pub fn ravel_pytree<T: Tree>(tree: &T) -> Result<(Array, Unravel<T>)> {
 }
 
 impl<T: Tree> Unravel<T> {
-    /// Returns the tree of these elements: each array in its own shape and dtype. A vector of another floating point
-    /// dtype than the tree's gives arrays of that dtype.
+    /// Returns the tree of these elements; each array has its original shape and dtype. If the vector has another
+    /// floating point dtype than the tree's vector, the arrays have that dtype instead.
     ///
     /// Fails for a vector of another length.
     #[track_caller]

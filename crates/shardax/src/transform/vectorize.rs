@@ -23,10 +23,11 @@ pub struct Vectorize<F, Args> {
 /// The names of the core dimensions of each argument and result.
 type Signature = (Vec<Vec<String>>, Vec<Vec<String>>);
 
-/// Turns a function of small arrays into one whose arguments have leading dimensions, which broadcast together. Without a
-/// [`signature`](Vectorize::signature) it is a function of scalars.
+/// Turns a function of small arrays into a function whose arguments have additional leading dimensions, which broadcast
+/// together. Without a [`signature`](Vectorize::signature) the small arrays are scalars.
 ///
-/// Fails, when called, for arguments that do not fit the signature, and for leading dimensions that do not broadcast.
+/// The returned function fails for arguments that do not fit the signature, and for leading dimensions that do not
+/// broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -41,7 +42,7 @@ pub fn vectorize<Args: Tree, F: Function<Args>>(f: F) -> Vectorize<F, Args> {
 }
 
 impl<F, Args> Vectorize<F, Args> {
-    /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions of one name have one size.
+    /// The names of the core dimensions: `(n,m),(m)->(n)`. Dimensions with the same name must have the same size.
     ///
     /// Fails for text that is not a signature.
     #[track_caller]
@@ -97,7 +98,7 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Vectorize<F, Args> {
         if shape.is_empty() {
             return self.f.apply(args);
         }
-        // All leading dimensions as one.
+        // Merges all leading dimensions into one.
         let count: usize = shape.iter().product();
         let merged = |(x, core): (&Array, &usize)| {
             let own = &x.shape()[x.ndim() - core..];
@@ -129,7 +130,7 @@ impl<Args: Tree, Out: Tree, F: Fn(Args) -> Result<Out>> Function<Args> for Appli
     }
 }
 
-/// Fails for arguments of too few dimensions, or a name of two sizes.
+/// Fails if an argument has too few dimensions, or if a name has two sizes.
 fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
     let mut sizes: Vec<(&str, usize)> = Vec::new();
     for (names, x) in inputs.iter().zip(args) {
@@ -156,8 +157,8 @@ fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
     Ok(())
 }
 
-/// Applies `f` to every vector along `axis` (`..`: to the flat array). The dimensions of its result take the place of
-/// the axis.
+/// Applies `f` to every vector along `axis` (with `..`, to the flat array). The dimensions of the result replace the
+/// axis.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -175,7 +176,7 @@ pub fn apply_along_axis(f: impl Fn(Array) -> Array, x: impl ArrayLike, axis: imp
         let last = lines.ndim() - 1;
         let applied = vectorize(|v: Array| f(v)).signature("(n)->()")?;
         let out = applied.apply((lines,))?;
-        // The dimensions of the result, which are last, to the place of the axis.
+        // The dimensions of the result are last; move them to the position of the axis.
         let own: Vec<i32> = (last as i32..out.ndim() as i32).collect();
         let to: Vec<i32> = (0..own.len() as i32).map(|d| axis as i32 + d).collect();
         Ok(out.moveaxis(own.as_slice(), to.as_slice()))

@@ -38,7 +38,7 @@ struct Options {
     spmd_axis_name: SmallVec<[AxisName; 2]>,
 }
 
-/// Maps `f` over an axis of its arguments: axis 0 of every one, unless [`in_axes`](Vmap::in_axes) says otherwise.
+/// Maps `f` over an axis of its arguments: over axis 0 of each, unless [`in_axes`](Vmap::in_axes) specifies another.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -62,7 +62,7 @@ pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
 }
 
 impl<F, Args> Vmap<F, Args> {
-    /// The mapped axis of each argument, or of parts of it; `None` where it is not mapped.
+    /// The mapped axis of each argument, or of parts of it; `None` means not mapped.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -114,7 +114,7 @@ impl<F, Args> Vmap<F, Args> {
     }
 }
 
-/// Fails where a value that is not mapped is split over axes that the mapped dimensions are split over.
+/// Fails if a value that is not mapped is split over mesh axes that the mapped dimensions are split over.
 fn check_free(aval: &Aval, entry: &DimSpec) -> Result<()> {
     match aval.sharding().and_then(|typed| typed.split_axes().find(|name| entry.axes().contains(name))) {
         None => Ok(()),
