@@ -1,5 +1,5 @@
-//! Attention in programs that the compiler splits over devices: the compiler cannot look into a fused kernel, and would
-//! gather its operands. So each device runs the kernel on its part of the batch and of the heads.
+//! Attention in programs that the compiler splits over devices. The compiler cannot look into a fused kernel, so it
+//! would gather the operands. Instead, each device runs the kernel on its part of the batch and of the heads.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,20 +18,22 @@ use crate::shape::{AxisName, AxisSet};
 use crate::sharding::{DimSpec, Mesh, NamedSharding, PartitionSpec};
 use crate::warning::warn;
 
-/// Returns `true` for a single query, as of a decoder that makes one token at a time. Kernels for many gain nothing.
+/// Returns `true` for a single query, as in a decoder that computes one token at a time. Kernels for many queries are
+/// not faster then.
 pub(super) fn is_of_one_query(cx: &Lowering, args: &[Value]) -> bool {
     cx.shape(args[0]).iter().nth_back(2) == Some(&1)
 }
 
 /// An implementation by fused kernels.
 pub(super) struct Fused {
-    /// The kernels, in messages.
+    /// The name of the kernels in messages.
     pub name: &'static str,
     pub implementation: Implementation,
 }
 
 impl Fused {
-    /// Says why these kernels do not compute it, once for each reason; an error where they were asked for.
+    /// Reports, once for each reason, why these kernels cannot compute this attention. Returns an error if the user
+    /// requested them.
     pub fn lacks(&self, of: &Attention, cx: &Lowering, args: &[Value], reason: &str) -> Result<Option<Vec<Value>>> {
         let types: Vec<String> = args[..3].iter().map(|&x| cx.aval(x).to_string()).collect();
         let message = format!("{} does not compute attention of {}: {reason}", self.name, types.join(", "));
@@ -102,7 +104,7 @@ impl Fused {
     }
 }
 
-/// An operand's or a result's relation to batch and heads.
+/// The relation of an operand or a result to batch and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// `[..., positions, heads, depth]`.
@@ -129,7 +131,7 @@ fn forms(of: &Attention) -> Vec<Form> {
     operands.flat()
 }
 
-/// The sharding of the queries of an attention whose operands are these, if it is known.
+/// Returns the sharding of the queries, if it is known.
 fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
     let typed = || {
         let typed = cx.typed(q)?;
@@ -139,7 +141,8 @@ fn known(of: &Attention, cx: &Lowering, q: Value) -> Option<NamedSharding> {
     of.sharding.clone().or_else(typed)
 }
 
-/// Lowers `primitive` as a manual computation over batch and heads. `Err` has the reason why that cannot be, for people.
+/// Lowers `primitive` as a manual computation over batch and heads. `Err` contains the reason why this is impossible,
+/// for people.
 fn lower(
     primitive: impl Primitive + Clone + 'static,
     sharding: &NamedSharding,
@@ -182,7 +185,8 @@ fn lower(
         Ok(blocks) => blocks,
         Err(error) => return Ok(Err(error.to_string().lines().next().unwrap_or_default().to_owned())),
     };
-    // What is the same for all entries of a batch, or for all heads, has a cotangent that is a sum over their devices.
+    // A value that is shared by all entries of a batch, or by all heads, has a cotangent that is summed over their
+    // devices.
     let split: AxisSet = in_specs[0].all_axes().collect();
     let sums: Vec<Vec<AxisName>> = out_specs
         .iter()

@@ -1,9 +1,9 @@
-//! Platforms: rules for primitives where a platform's compiler needs another form than the portable one of
+//! Platforms: rules for primitives that a platform's compiler needs in another form than the portable
 //! [`Primitive::lower`], and passes over programs.
 //!
-//! A rule is a function for one primitive and one platform. [`Lowering::program`] asks for it first; a rule that
-//! returns `None` leaves the operation to the portable form. `quirks` lists the defects of plugins that programs are
-//! written around; portable forms ask for them by name ([`Lowering::has_quirk`]).
+//! A rule is a function for one primitive and one platform. [`Lowering::program`] calls it first; if the rule returns
+//! `None`, the operation is lowered in the portable form. `quirks` lists the plugin defects that programs avoid;
+//! portable forms query a defect by name ([`Lowering::has_quirk`]).
 
 mod cpu;
 mod fused_attention;

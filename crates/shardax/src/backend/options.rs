@@ -18,11 +18,11 @@ pub(crate) enum Effort {
     Quick,
 }
 
-/// Options that must be off on CPU because numbers may be wrong otherwise, each with its quirk.
+/// Options that must be off on CPU, because numbers may be wrong otherwise; each has its quirk.
 const CPU_WORKAROUNDS: [(&str, &str); 2] =
     [("xla_cpu_enable_fast_min_max", "fast-extremes-drop-nan"), ("xla_cpu_use_xnnpack", "stale-packed-operands")];
 
-/// Returns the options for a program on a platform. An option of the user with the same name replaces one of these.
+/// Returns the options for a program on a platform. A user's option with the same name replaces the option here.
 pub(crate) fn compiler_options(platform: Platform, program: &Program, effort: Effort) -> Vec<(&'static str, Value)> {
     let mut options = match platform {
         Platform::Cpu => cpu_options(effort),
@@ -47,8 +47,8 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, Value)> {
 }
 
 fn accelerator_options(platform: Platform, program: &Program) -> Vec<(&'static str, Value)> {
-    // Excess precision is wanted for bfloat16 and float16, where it saves time and only adds digits. A conversion to a
-    // narrower type and back is a quantization that the user wrote.
+    // Excess precision is good for bfloat16 and float16, because it saves time and only adds digits. But a conversion
+    // to a narrower type and back is a quantization that the user wrote.
     let is_narrow =
         |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
     let mut quantizes = is_narrow(program);
@@ -69,7 +69,7 @@ fn unknown_options() -> MutexGuard<'static, Vec<&'static str>> {
 /// Continues without an option that the plugin does not know. Warns if numbers may be wrong now.
 pub(crate) fn forget_option(option: &'static str) {
     unknown_options().push(option);
-    // A plugin without the option of YNNPACK has no YNNPACK.
+    // A plugin that does not know the option of YNNPACK has no YNNPACK, so its numbers are not wrong.
     if let Some((_, quirk)) = CPU_WORKAROUNDS.iter().find(|(name, _)| *name == option) {
         let problem = quirks::problem(quirk);
         warn(

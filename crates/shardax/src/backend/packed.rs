@@ -1,7 +1,7 @@
 //! Elements of fewer than 8 bits on CPU and GPU, computed in bytes and in float32.
 //!
-//! Their kernels in the CPU plugin (xla-cpu-pjrt 0.0.1) abort the process, or give other numbers: elements that share a
-//! byte are loaded as if each had one. Conversions are right. Noticed by `narrow::packed_elements`.
+//! The CPU plugin's kernels for them (xla-cpu-pjrt 0.0.1) abort the process, or return wrong numbers, because elements
+//! that share a byte are loaded as if each had a byte. Conversions are right. Checked by `narrow::packed_elements`.
 //!
 //! The CUDA plugin (jax-cuda13-plugin 0.11.2) does not compile sorts and reductions of int4, and on an H100 several
 //! conversions of one array of int2 in a program lost its upper bits.
@@ -13,7 +13,7 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 
-/// The type that has all numbers of a packed one.
+/// The type that can represent all numbers of a packed type.
 fn wide(aval: &Aval) -> Option<Aval> {
     let packed = aval.dtype.bits() < 8;
     let dtype = match aval.dtype.is_float() {
@@ -24,10 +24,10 @@ fn wide(aval: &Aval) -> Option<Aval> {
     packed.then(|| aval.with_dtype(dtype))
 }
 
-/// Functions of the bits, which have other ones in a byte.
+/// Functions of the bits; a byte has other bits than a packed element.
 const OF_BITS: [&str; 2] = ["shift_right_logical", "nextafter"];
 
-/// Conversions, calls of text that has types of its own, and functions that widen their operands themselves.
+/// Conversions, calls of text with its types, and functions that widen their operands themselves.
 const AS_IS: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
 
 /// Writes an operation; on CPU and GPU, if elements are packed, between conversions.
@@ -67,7 +67,7 @@ pub(super) fn lower(
     let values = by_rule(cx, primitive, &inputs, &widened)?;
     let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
         true => {
-            // Keeps the compiler from moving the conversion above.
+            // Prevents the compiler from moving the conversion above this value.
             let aval = cx.aval(v);
             let v = cx.op("stablehlo.optimization_barrier", &[v], "", &aval);
             cx.op("stablehlo.convert", &[v], "", out)

@@ -1,7 +1,7 @@
-//! The quirks of plugins: defects that programs are written around, by name.
+//! The quirks of plugins, by name: defects that programs are written to avoid.
 //!
-//! `SHARDAX_QUIRKS=none`, or `-name,-name`, writes programs as if the plugin did not have them. A test that still passes
-//! without the workaround says that its row, and what asks for it, can go.
+//! `SHARDAX_QUIRKS=none`, or `-name,-name`, writes programs as if the plugin did not have these defects. If a test
+//! still passes without the workaround, you can remove the row and the code that queries it.
 
 use std::sync::LazyLock;
 
@@ -12,15 +12,15 @@ use crate::warning::warn;
 /// A defect of plugins.
 struct Quirk {
     name: &'static str,
-    /// The platforms whose programs are written around it.
+    /// The platforms whose programs avoid the defect.
     platforms: &'static [Platform],
-    /// The plugin and the version that it was seen in.
+    /// The plugin and the version in which the defect was seen.
     plugin: &'static str,
     /// The wrong behaviour.
     problem: &'static str,
     /// The file that works around it.
     file: &'static str,
-    /// The test that notices when it is gone.
+    /// The test that fails when the defect is gone.
     test: &'static str,
 }
 
@@ -31,7 +31,7 @@ const CPU: &[Platform] = &[Platform::Cpu];
 const GPU: &[Platform] = &[Platform::Gpu];
 const GPU_AND_TPU: &[Platform] = &[Platform::Gpu, Platform::Tpu, Platform::Other];
 const CPU_AND_GPU: &[Platform] = &[Platform::Cpu, Platform::Gpu];
-/// Portable forms are written around what XLA's partitioner and passes do everywhere.
+/// Portable forms avoid defects of XLA's partitioner and passes, which are the same everywhere.
 const ALL: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Tpu, Platform::Other];
 
 /// All quirks, by name.
@@ -238,7 +238,8 @@ const TABLE: &[Quirk] = &[
     },
 ];
 
-/// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs may have now, and of names that are not in the table.
+/// The names in `SHARDAX_QUIRKS`. Warns of the defects that programs may have because of it, and of names that are not
+/// in the table.
 static LEFT_OUT: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let names = QUIRKS.get().unwrap_or_default();
     let all: Vec<&str> = TABLE.iter().map(|quirk| quirk.name).collect();
@@ -256,7 +257,7 @@ static LEFT_OUT: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     left_out.into_iter().map(|quirk| quirk.name).collect()
 });
 
-/// Returns `true` if programs of a platform are written around this quirk.
+/// Returns `true` if programs of a platform avoid this quirk.
 pub(super) fn has(platform: Platform, name: &str) -> bool {
     let quirk = TABLE.iter().find(|quirk| quirk.name == name);
     quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !LEFT_OUT.contains(&name)
@@ -273,7 +274,7 @@ mod tests {
 
     use super::TABLE;
 
-    /// Each row is asked for by its file, and nothing asks for another name.
+    /// Each row is queried by its file, and no file queries another name.
     #[test]
     fn quirks_are_those_that_sources_ask_for() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -37,13 +37,13 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
     Ok(None)
 }
 
-/// Returns `true` if the kernel computes this attention, given the chance.
+/// Returns `true` if the kernel can compute this attention.
 #[cfg(feature = "cpu-kernels")]
 fn is_known(of: &Attention) -> bool {
     !of.given.bias && of.cap().is_none() && matches!(of.implementation, None | Some(Implementation::Cudnn))
 }
 
-/// The results of the kernel, which takes scaled queries in float32, and one mask.
+/// Lowers attention to the kernel, which takes scaled queries in float32 and one mask.
 #[cfg(feature = "cpu-kernels")]
 fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_known(of) || !kernel::is_worthwhile(cx, args) {

@@ -14,8 +14,8 @@ use crate::shape::{Shape, size};
 /// The loop has one product per element of the window.
 const MAX_WINDOW: usize = 64;
 
-/// Lowers the convolution `conv` to such a sum: f32, features last, one filter each. (Infinities and NaN in
-/// a kernel meet padding as zeros here, like in the plugin's convolution of f32, but not in that of other dtypes.)
+/// Lowers the convolution `conv` to such a sum: f32, features last, one filter each. Infinities and NaN in a kernel
+/// meet padding as zeros here. The plugin's convolution does so for f32, but not for other dtypes.
 pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let (lhs, rhs) = (cx.aval(args[0]), cx.aval(args[1]));
     let last = lhs.rank() - 1;
@@ -27,7 +27,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         && features > 1;
     let plain = [&lhs, &rhs, out].iter().all(|a| a.dtype == DType::F32 && size(&a.shape) > 0);
     let window: Vec<usize> = conv.rhs[2..].iter().map(|&d| rhs.shape[d]).collect();
-    // The compiler partitions a convolution better.
+    // The compiler partitions a convolution better, so this form is for local programs only.
     if !(is_depthwise && plain && size(&window) <= MAX_WINDOW && cx.is_local()) {
         return None;
     }
@@ -47,7 +47,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     sum
 }
 
-/// The position in the window of its element number `at`.
+/// Computes the position in the window of element number `at`.
 fn places(window: &[usize], mut at: usize) -> Vec<usize> {
     let mut place = vec![0; window.len()];
     for (place, size) in place.iter_mut().zip(window).rev() {

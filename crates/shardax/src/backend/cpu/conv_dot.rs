@@ -22,8 +22,8 @@ const FEW: usize = 8;
 /// Larger windows would need too many slices.
 const MAX_WINDOW: usize = 64;
 
-/// Lowers the convolution `conv` to a matmul if it is faster: f32, channels last, few
-/// features, and patches that are no larger than the result.
+/// Lowers the convolution `conv` to a matmul if this is faster: for f32, channels last, few features, and patches that
+/// are no larger than the result.
 pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
     let (lhs, rhs) = (cx.aval(args[0]), cx.aval(args[1]));
     let last = lhs.rank() - 1;
@@ -39,7 +39,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     let (features, window) = (out.shape[last], rhs.shape[..last - 1].iter().product::<usize>());
     let depth = window * lhs.shape[last];
     let worth_it = lhs.shape[last] < FEW && window <= MAX_WINDOW && depth <= features;
-    // The compiler partitions a convolution better.
+    // The compiler partitions a convolution better, so this form is for local programs only.
     if !(plain && channels_last && worth_it && cx.is_local()) {
         return Ok(None);
     }
@@ -68,7 +68,8 @@ fn patches(conv: &ConvGeneralDilated, cx: &mut Lowering, x: Value, kernel: &[usi
     let mut joined = if padded { window::pad(cx, x, (1..).zip(conv.window.iter().copied())) } else { x };
     let mut shape = cx.shape(joined).clone();
     let (rank, last) = (shape.len(), shape.len() - 1);
-    // One dimension after the other, the last one's elements innermost: fewer slices than one per element.
+    // Slices one dimension after the other, with the last dimension's elements innermost. This needs fewer slices than
+    // one per element.
     for (i, w) in conv.window.iter().enumerate().rev() {
         let (mut starts, mut limits, mut strides) = (vec![0; rank], shape.to_vec(), vec![1; rank]);
         strides[i + 1] = w.stride;

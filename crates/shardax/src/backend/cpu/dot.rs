@@ -20,7 +20,7 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     if let Some(Precision::Algorithm(preset)) = dot.precision {
         return Ok(Some(vec![by_algorithm(dot, preset, cx, args, out)?]));
     }
-    // It computes in 32 bits, which have the numbers of two kinds of float8.
+    // The product is computed in 32 bits, which can represent the numbers of two different kinds of float8.
     if out.dtype.is_narrow() {
         let dtype = if out.dtype.is_float() { DType::F32 } else { DType::I32 };
         let wide = DotGeneral { preferred: Some(dtype), ..dot.clone() };
@@ -50,8 +50,8 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     }
 }
 
-/// CPUs compute with operands of these types as they do without an algorithm. Fails for an algorithm that they do not
-/// have.
+/// Lowers a dot with an algorithm. CPUs compute operands of these types in the same way as without an algorithm. Fails
+/// for an algorithm that CPUs do not have.
 fn by_algorithm(
     dot: &DotGeneral,
     preset: DotAlgorithmPreset,
@@ -74,7 +74,7 @@ fn by_algorithm(
     Ok(dot_algorithm::result(cx, product, out))
 }
 
-/// Converts all operands, also those of this type.
+/// Converts all operands, even if they have this type already.
 fn convert_all(cx: &mut Lowering, args: &[Value], dtype: DType) -> Vec<Value> {
     args.iter().map(|&v| cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(dtype))).collect()
 }

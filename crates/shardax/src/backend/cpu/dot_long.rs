@@ -1,8 +1,8 @@
-//! Products of a vector with a vector or a matrix on CPU, where each result adds many products.
+//! Products of a vector with a vector or a matrix on CPU, if each result adds many products.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) adds the products of a result as one chain for each lane of a SIMD vector, and those of two
-//! vectors as one chain: the product of two float32 vectors of 2^24 elements between 0 and 1 is off by 2 %. A product
-//! of all elements and its sum (`sums`) read the matrix once too.
+//! XLA (xla-cpu-pjrt 0.0.1) adds the products of a result as one chain for each lane of a SIMD vector, and the products
+//! of two vectors as one chain. Therefore the product of two float32 vectors of 2^24 elements between 0 and 1 is off by
+//! 2 %. An elementwise product and its sum (`sums`) read the matrix only once too.
 
 use super::sums;
 use crate::core::lower::{Lowering, Value, ints};
@@ -44,7 +44,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     if !cx.has_quirk("long-chains-of-additions") || !is_inexact || sizes_are_open() || addends < MIN_ADDENDS {
         return Ok(None);
     }
-    // The compiler would partition the products of a matrix in its own way.
+    // The compiler would partition the products of a matrix differently.
     let (vector, matrix) = match (lhs.is_vector(cx), rhs.is_vector(cx)) {
         (true, true) => (lhs, rhs),
         (true, false) if cx.is_local() => (lhs, rhs),

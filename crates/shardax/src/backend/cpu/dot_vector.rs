@@ -49,14 +49,14 @@ fn converted(cx: &mut Lowering, v: Value, dtype: DType) -> Value {
     if cx.dtype(v) == dtype { v } else { cx.op("stablehlo.convert", &[v], "", &to) }
 }
 
-/// Materializes the matrix in two dimensions. XLA (xla-cpu-pjrt 0.0.1) fuses the computation of the matrix, even a
-/// reshape, into the product's loop, which then traverses the matrix in column order: 20 times as slow as a product
-/// with a matrix in memory. Checked by `a_matrix_that_is_computed_is_kept_for_a_vector`.
+/// Materializes the matrix in two dimensions; otherwise XLA (xla-cpu-pjrt 0.0.1) fuses the computation of the matrix,
+/// even a reshape, into the product's loop. This loop traverses the matrix in column order, and is 20 times as slow as
+/// a product with a matrix in memory. Checked by `a_matrix_that_is_computed_is_kept_for_a_vector`.
 fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: Side, out: &Aval) -> Option<Value> {
     let shape = cx.shape(matrix.0).clone();
     let (rank, depth) = (shape.len(), matrix.1.len());
-    // The contracted dimensions of the matrix are adjacent, and the vector's are in the same order: both are only
-    // reshaped.
+    // The contracted dimensions of the matrix are adjacent, and the vector has them in the same order, so a reshape of
+    // both is enough.
     let first = matrix.1.first() == Some(&0);
     let together = matrix.1.iter().copied().eq(if first { 0..depth } else { rank - depth..rank });
     let is_in_memory = rank <= 2 && matches!(out.dtype, DType::F32 | DType::F64);
@@ -76,8 +76,8 @@ fn flat(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     Some(cx.op("stablehlo.reshape", &[product], "", out))
 }
 
-/// An elementwise product of each row with the vector, then a product of these rows with ones, if the batch does not
-/// come first in the matrix, as for the keys of attention, and would have to be transposed.
+/// Multiplies each row with the vector elementwise, then multiplies these rows with ones. Used if the batch does not
+/// come first in the matrix, as for the keys of attention, because the matrix would have to be transposed otherwise.
 fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: Side, out: &Aval) -> Option<Value> {
     let aval = cx.aval(matrix.0);
     let last = aval.rank() - 1;
@@ -108,11 +108,11 @@ fn rows(precision: Option<Precision>, cx: &mut Lowering, vector: Side, matrix: S
     Some(cx.op("stablehlo.reshape", &[sums], "", out))
 }
 
-/// The elementwise product of `matrix` and `vector`, whose dimensions are these of the matrix, in as few dimensions as
-/// possible: XLA's loops over few dimensions are several times as fast.
+/// Computes the elementwise product of `matrix` and `vector`, whose dimensions are these dimensions of the matrix, in
+/// as few dimensions as possible, because XLA's loops over few dimensions are several times as fast.
 fn scaled(cx: &mut Lowering, matrix: Value, vector: Value, places: &[usize]) -> Value {
     let aval = cx.aval(matrix);
-    // Merges neighbouring dimensions that the vector both has, or both lacks.
+    // Merges neighbouring dimensions if the vector has both of them, or neither.
     let mut sizes: Vec<(bool, usize)> = Vec::new();
     for (d, &size) in aval.shape.iter().enumerate().filter(|(_, size)| **size != 1) {
         match (places.contains(&d), sizes.last_mut()) {

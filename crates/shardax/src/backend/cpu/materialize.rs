@@ -1,17 +1,18 @@
-//! Materialization on CPU: the values to compute once, where fusion would recompute them in each loop that uses them.
+//! Materialization on CPU: finds the values to compute once, because fusion would otherwise recompute them in each loop
+//! that uses them.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) computes elementwise operations inside of the loops of their users, again in each of them.
-//! That saves memory traffic if there are few users, or little to read. But a sum that grows from layer to layer, such
-//! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop: traffic,
-//! instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is materialized:
-//! computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
+//! XLA (xla-cpu-pjrt 0.0.1) computes elementwise operations inside the loops of their users, again in each of them.
+//! This saves memory traffic if there are few users, or little to read. But a sum that grows from layer to layer, such
+//! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop, so
+//! traffic, instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is
+//! materialized: computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
 
 use crate::core::program::{Atom, Eqn, Program, Var};
 
 /// Smaller values cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
 
-/// The limit of loops and operands that are counted for a value.
+/// The maximum number of loops and operands that are counted for a value.
 const MANY: usize = 16;
 
 /// A small ordered set of the program's values or equations.
@@ -45,7 +46,8 @@ pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
     }
     let mut uses = vec![0u32; program.avals.len()];
     program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
-    // A materialized value reduces the loops of the values before it, and the operands of those after it.
+    // A materialized value reduces the loops of earlier values and the operands of later ones, so a second pass uses
+    // the result of the first.
     for _ in 0..2 {
         let users = Users::of(program, &kept);
         kept = keep(program, &users, &uses);
@@ -60,7 +62,7 @@ fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
     })
 }
 
-/// The result of an equation that is fused into the loops of its users.
+/// Returns the result of an equation that is fused into the loops of its users.
 fn fused(eqn: &Eqn) -> Option<usize> {
     match eqn.outputs.as_slice() {
         [out] if eqn.primitive.is_fused() => Some(out.index()),
@@ -81,11 +83,12 @@ fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
 
 /// The users of each value.
 struct Users {
-    /// The loops that it is computed in: those of equations and of the program's results.
+    /// The loops that compute the value: loops of equations, and of the program's results.
     loops: Vec<VarSet>,
     /// `true` if it is an operand of a matmul, which needs it in memory.
     multiplied: Vec<bool>,
-    /// `true` if that is a matmul with a vector, which otherwise computes the operand in its own loop.
+    /// `true` if the matmul is with a vector. XLA then computes the operand in the matmul's loop, unless it is
+    /// materialized.
     by_vector: Vec<bool>,
 }
 
@@ -134,8 +137,8 @@ fn keep(program: &Program, users: &Users, uses: &[u32]) -> Vec<bool> {
             reads[v.index()].0.iter().filter(large).for_each(|&read| all.insert(read));
         }
         let (loops, operands) = (users.loops[out].len(), all.len());
-        // Fused, each loop reads each operand. Materialized, the operands are read once, and the value is written once
-        // and read by each loop, or, if it must be in memory anyway, by each loop but the matmul's.
+        // Without materialization, each loop reads each operand. With it, the operands are read once, and the value is
+        // written once and read by each loop. If the value must be in memory anyway, the matmul's loop does not count.
         let spares = match users.multiplied[out] {
             true => loops >= 2 && operands >= 2,
             false => loops * operands > operands + 1 + loops,

@@ -1,6 +1,7 @@
-//! Maxima and minima of floating point numbers over devices, as those of integers in the same order.
+//! Maxima and minima of floating point numbers over devices, computed as maxima and minima of integers in the same
+//! order.
 //!
-//! The plugin's all-reduce does not propagate NaN. As integers, NaN is ordered last.
+//! The plugin's all-reduce does not propagate NaN. As an integer, NaN is ordered last.
 
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
@@ -41,8 +42,8 @@ fn all_reduce(reducer: Reducer, cx: &mut Lowering, x: Value, attrs: &str, out: &
     Ok(cx.op("stablehlo.bitcast_convert", &[bits], "", out))
 }
 
-/// Reorders the bits of floating point numbers as integers, by flipping those of negative ones below the sign;
-/// self-inverse.
+/// Reorders the bits of floating point numbers as integers: flips the bits below the sign of negative numbers. The
+/// function is self-inverse.
 fn flipped(cx: &mut Lowering, bits: Value, ints: &Aval) -> Value {
     let mask = cx.constant(highest(ints.dtype), ints);
     let zero = cx.constant(Scalar::Int(0), ints);

@@ -6,8 +6,8 @@ use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::ops::primitive::scatter::{Scatter, ScatterKind};
 
-/// The average number of float32 updates of an element from which on they are added in float64. XLA adds them as one
-/// chain; converting so many updates takes less time than adding them.
+/// The average number of float32 updates per element from which on they are added in float64. XLA adds the updates as
+/// one chain, and converting so many updates takes less time than adding them.
 const MIN_UPDATES: usize = 1024;
 
 /// Adds many updates of few elements in float64.

@@ -1,12 +1,12 @@
 //! Sums of many elements on CPU, as a few steps with short chains of additions.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) computes each element of a reduction as one chain of additions, whose rounding errors grow with
-//! its length and whose latency bounds its speed. Its own remedy divides every dimension into windows of 32, so that a sum
-//! over five dimensions still is a chain of millions.
+//! XLA (xla-cpu-pjrt 0.0.1) computes each element of a reduction as one chain of additions. Its rounding errors grow
+//! with the length of the chain, and the latency of additions bounds its speed. XLA's remedy divides every dimension
+//! into windows of 32, so a sum over five dimensions still is a chain of millions.
 //!
-//! A step divides one dimension into [`PARTS`] parts and adds these. The compiler unrolls so few additions and vectorizes
-//! the loop over the elements of a part, and fuses the computation of the operand into the first step. Between steps the
-//! partial sums are materialized, because XLA would otherwise fuse the steps and compute the first ones again for every
+//! A step divides one dimension into [`PARTS`] parts and adds them. The compiler unrolls so few additions, vectorizes
+//! the loop over the elements of a part, and fuses the computation of the operand into the first step. Between steps
+//! the partial sums are materialized; otherwise XLA would fuse the steps and compute the first ones again for every
 //! addition of the last.
 
 use smallvec::SmallVec;
@@ -100,7 +100,7 @@ impl PartialSums<'_> {
         self.axes.iter().map(|&d| self.shape()[d]).product()
     }
 
-    /// Returns `true` if the addends of each result are neighbours in memory, and a product with ones adds them.
+    /// Returns `true` if the addends of each result are neighbours in memory, so that a product with ones can add them.
     fn are_rows(&self) -> bool {
         let kept_end = (0..self.shape().len()).rev().find(|d| !self.axes.contains(d) && self.shape()[*d] > 1);
         self.reducer == Reducer::Sum
@@ -108,8 +108,8 @@ impl PartialSums<'_> {
             && kept_end.is_none_or(|kept| self.axes.iter().all(|&d| d > kept || self.shape()[d] == 1))
     }
 
-    /// Adds the last dimensions first, as many at once as are short chains. This is for operands that the compiler
-    /// partitions, because parts of a dimension may be on several devices.
+    /// Adds the last dimensions first, and as many at once as form short chains. Operands that the compiler partitions
+    /// need this form, because parts of a dimension may be on several devices.
     fn add_dimensions(mut self, out: &Aval) -> Result<Value> {
         while let Some(count) = self.dimensions_of_short_chains() {
             let axes: SmallVec<[usize; 4]> = self.axes.drain(self.axes.len() - count..).collect();
@@ -165,14 +165,14 @@ impl PartialSums<'_> {
         }
     }
 
-    /// The first dimension that has this number of equal parts, if they are long enough for vectors.
+    /// The first dimension that this number of equal parts divides, if the parts are long enough for vectors.
     fn axis_of(&self, parts: usize) -> Option<usize> {
         let shape = self.shape();
         let is_long = |d: usize| size(&shape[d..]) >= parts * MIN_PART;
         self.axes.iter().copied().find(|&d| shape[d].is_multiple_of(parts) && is_long(d))
     }
 
-    /// Adds parts of a dimension that they divide.
+    /// Adds `parts` equal parts of a dimension; `parts` must divide it.
     fn add_equal_parts(&mut self, axis: usize, parts: usize) -> Result<()> {
         let mut result = self.cx.aval(self.value);
         result.shape[axis] /= parts;
@@ -183,8 +183,9 @@ impl PartialSums<'_> {
         Ok(())
     }
 
-    /// Adds parts of a dimension that they do not divide. The last part begins early enough to be as long as the others,
-    /// and the elements that it shares with the part before are left out. (Padding would prevent vectorization.)
+    /// Adds parts of a dimension that they do not divide. The last part begins early enough to be as long as the
+    /// others, and the elements that it shares with the part before are left out, because padding would prevent
+    /// vectorization.
     fn add_uneven_parts(&mut self, axis: usize) {
         let shape = self.shape().clone();
         let (n, len) = (shape[axis], shape[axis].div_ceil(PARTS));

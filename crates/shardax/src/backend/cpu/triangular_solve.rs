@@ -1,5 +1,5 @@
-//! Triangular systems on CPU, by substitution as in LAPACK. The plugin's own operation (xla-cpu-pjrt 0.0.1) multiplies by
-//! inverted blocks: a NaN in the last row of `b` or a zero on the diagonal makes the whole solution NaN. Noticed by
+//! Triangular systems on CPU, by substitution as in LAPACK. The plugin's operation (xla-cpu-pjrt 0.0.1) multiplies by
+//! inverted blocks, so a NaN in the last row of `b` or a zero on the diagonal makes the entire solution NaN. Checked by
 //! `triangular_solves_keep_nan_in_its_place`.
 
 use crate::backend::rules::Lowered;
@@ -37,7 +37,7 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
 fn substitute(of: &TriangularSolve, a: &Array, b: &Array) -> Result<Array> {
     let (a, b) = match of.left_side {
         true => (of.op.of(a), b.clone()),
-        // Transposed, `a` is on the left.
+        // After the transposition, `a` is on the left.
         false => (of.op.of(a).mt(), b.mt()),
     };
     let lower = of.lower ^ (of.op != Op::Plain) ^ !of.left_side;

@@ -9,8 +9,8 @@ use crate::ops::primitive::unary::Unary;
 /// Operations that are computed via an integer exponent.
 const BY_EXPONENT: [&str; 5] = ["exp", "logistic", "sinh", "cosh", "erfc"];
 
-/// The operation, or NaN where the operand is NaN: for a constant NaN the plugin computes an undefined integer, and may
-/// then read uninitialized memory, as in `exp(where(p, NaN, x))`.
+/// Lowers the operation, and selects NaN if the operand is NaN. For a constant NaN the plugin computes an undefined
+/// integer, and may then read uninitialized memory, as in `exp(where(p, NaN, x))`.
 pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if outs[0].dtype.is_complex()
         || !BY_EXPONENT.contains(&unary.name())

@@ -16,10 +16,10 @@ use crate::ops::select::where_;
 
 const CUDNN: Fused = Fused { name: "cuDNN", implementation: Implementation::Cudnn };
 
-/// The largest depth of a head that cuDNN takes on all GPUs with fused attention; from Hopper on it is 256.
+/// The largest depth of a head that cuDNN supports on all GPUs with fused attention. From Hopper on it is 256.
 const MAX_DEPTH: usize = 128;
 
-/// Lowers attention to cuDNN's kernel, where that applies.
+/// Lowers attention to cuDNN's kernel, if it is applicable.
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_wanted(of, cx, args) {
         return Ok(None);
@@ -45,7 +45,7 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
         }
         let mut lse = made[1].reshape(rows.as_slice());
         if let Some(lengths) = made.get(2) {
-            // cuDNN leaves those of padding open, and a tangent must be finite there.
+            // cuDNN does not write the logsumexp of padding, but a tangent must be finite there.
             let queries = rows[rows.len() - 1];
             let valid = iota(DType::I32, &[queries], 0).less(lengths.expand_dims(-1)).expand_dims(-2);
             lse = where_(valid, lse, HIDDEN);
@@ -56,7 +56,7 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     cx.expand(&results, after).map(Some)
 }
 
-/// Lowers the gradient of attention to cuDNN's kernel, where that applies.
+/// Lowers the gradient of attention to cuDNN's kernel, if it is applicable.
 pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let of = &gradient.of;
     if !is_wanted(of, cx, args) {
@@ -90,7 +90,8 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
         let first = made[..3].iter().zip(&outs).map(|(x, out)| x.transpose([0, 2, 1, 3]).reshape(&out.shape[..]));
         let dbias = made.get(3).zip(outs.get(3)).map(|(dbias, out)| {
             let rank = out.rank();
-            // From the dimensions of the call to those of the bias, with the batch in one.
+            // Reshapes from the dimensions of the call, which has the batch in one dimension, to the dimensions of the
+            // bias.
             let mut shape = vec![out.shape[..rank - 3].iter().product::<usize>()];
             shape.extend(&out.shape[rank - 3..]);
             reduced(&dbias.astype(DType::F32), &shape).astype(out.dtype).reshape(&out.shape[..])
@@ -104,14 +105,14 @@ pub(super) fn backward(gradient: &AttentionGradient, cx: &mut Lowering, args: &[
 fn is_wanted(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     let is_chosen = match of.implementation {
         Some(Implementation::Cudnn) => true,
-        // A text for others may be run without cuDNN.
+        // A portable text may run without cuDNN.
         None | Some(Implementation::Flash) => !cx.portable,
         Some(Implementation::Xla | Implementation::Blockwise) => false,
     };
     is_chosen && !is_of_one_query(cx, args)
 }
 
-/// A call of cuDNN: sizes with the batch in one dimension.
+/// A call of cuDNN: the sizes, with the batch in one dimension.
 struct Call {
     batch: usize,
     queries: usize,
@@ -123,7 +124,7 @@ struct Call {
     scale: f64,
     is_causal: bool,
     is_padded: bool,
-    /// The number of keys up to a query's position that it attends to, if it is not all.
+    /// The number of keys up to a query's position that the query attends to, if it does not attend to all.
     window: usize,
     /// The dimensions of the bias, which contains the mask.
     bias: Option<[usize; 4]>,
@@ -184,7 +185,7 @@ impl Call {
         }
     }
 
-    /// The operands in cuDNN's order. For a gradient these are the logsumexp, the output's cotangent and the output too.
+    /// The operands in cuDNN's order. A gradient also has the logsumexp, the output's cotangent and the output.
     fn operands(&self, x: &Operands, gradient: Option<[&Array; 3]>) -> Vec<Array> {
         let of_positions = |x: &Array| {
             let last = &x.shape()[x.ndim() - 3..];
@@ -208,10 +209,11 @@ impl Call {
         all
     }
 
-    /// The bias, and the mask as one.
+    /// The bias and the mask, combined to one bias.
     fn bias(&self, x: &Operands) -> Option<Array> {
         let shape = self.bias?;
-        // Large enough to hide a key, and small enough for a difference of two such: JAX's numbers.
+        // The number must be large enough to hide a key, and small enough for a difference of two of them. These are
+        // JAX's numbers.
         let masked = if self.dtype == DType::Bf16 { -(2f64.powi(41)) } else { -(2f64.powi(15)) };
         let mask =
             x.of_mask().map(|mask| where_(mask, zeros_dtype((), self.dtype), full_dtype((), masked, self.dtype)));
@@ -223,7 +225,7 @@ impl Call {
         Some(bias.broadcast_to([batch.as_slice(), &shape[1..]].concat()).reshape(shape))
     }
 
-    /// The output, or the gradient of the queries: cuDNN's have the heads first.
+    /// The output, or the gradient of the queries; cuDNN has the heads first.
     fn output(&self) -> Aval {
         Aval::new(self.dtype, [self.batch, self.heads, self.queries, self.depth])
     }
@@ -248,7 +250,7 @@ impl Call {
         };
         let row_major = |rank: usize| layout(rank, &(0..rank).rev().collect::<Vec<_>>());
         let of_operands: Vec<String> = operands.iter().map(|&x| row_major(cx.shape(x).len())).collect();
-        // Outputs and gradients are in memory as the queries are; a bias is not.
+        // Outputs and gradients have the memory layout of the queries; a bias does not.
         let of_results: Vec<String> = outs
             .iter()
             .enumerate()

@@ -13,7 +13,7 @@ fn is_byte(dtype: DType) -> bool {
     dtype.is_integer() && dtype.bits() == 8
 }
 
-/// Computes operands of 8 bits in int32: Triton's kernels for them give twice the sums.
+/// Computes operands of 8 bits in int32, because Triton's kernels for such operands return twice the sums.
 pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let is_by_algorithm = matches!(dot.precision, Some(Precision::Algorithm(_)));
     if is_by_algorithm || !cx.has_quirk("products-of-bytes") || !args.iter().any(|&v| is_byte(cx.dtype(v))) {

@@ -1,4 +1,4 @@
-//! GPUs: cuDNN's kernels, and what they and Triton's lack.
+//! GPUs: cuDNN's kernels, and workarounds for operations that cuDNN and Triton lack.
 
 mod cudnn;
 mod dot;
@@ -23,8 +23,8 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(GPU, host_call);
 }
 
-/// Calls the implementation on the device, or that of the host, whose arguments are copied there: elements of less than a
-/// byte have a byte each on the host.
+/// Calls the implementation on the device, or the implementation on the host after its arguments are copied there. On
+/// the host, an element of less than a byte has a full byte.
 fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let function = match &call.cuda {
         Some(function) => function,
@@ -41,7 +41,7 @@ fn host_call(call: &HostCall, cx: &mut Lowering, args: &[Value], outs: &[Aval]) 
     call.call(function, cx, args, outs).map(Some)
 }
 
-/// cuDNN has no convolutions of complex numbers, and of integers int8 only.
+/// cuDNN has no convolutions of complex numbers, and convolutions of integers only for int8.
 fn conv(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Lowered {
     let dtype = cx.dtype(args[0]);
     if dtype.is_complex() {

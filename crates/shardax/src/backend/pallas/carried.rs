@@ -1,5 +1,5 @@
-//! Kernels for GPUs whose last grid axes are a loop: positions of a grid run at the same time there, and have no memory
-//! in common. Along these axes scratch memory, and results that a kernel also reads, are values that the loop carries.
+//! Kernels for GPUs whose last grid axes are a loop. Positions of a grid run concurrently on a GPU, and share no
+//! memory. Along these axes, the loop carries scratch memory and results that a kernel also reads.
 
 use crate::core::array::Array;
 use crate::core::primitive::{Outputs, Primitive, ThreadState};
@@ -10,7 +10,7 @@ use crate::interpret::thread_state::thread_eval;
 use crate::ops::pallas::primitive::Kernel;
 use crate::ops::state::{Access, Entries, Get, Swap};
 
-/// The parts of a kernel that run one after the other.
+/// The parts of a kernel that run sequentially.
 pub(super) struct Carried {
     /// The first grid axis that is a loop.
     pub axis: usize,
@@ -23,13 +23,13 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Fails where a carried ref is not read and written as a whole.
+    /// Fails if a carried ref is not read and written as a whole.
     pub fn of(kernel: &Kernel) -> Result<Carried> {
         let (written, read) = (kernel.written(), read(&kernel.program, kernel.written().len()));
         let first = kernel.prefetch();
         let block = |number: usize| first + number;
         let results = kernel.num_inputs()..kernel.blocks.len();
-        // The last axes along which no result has another block.
+        // The last axes along which the block of every result stays the same.
         let moves = |axis: usize| {
             let uses = |number: usize| written[block(number)] && kernel.blocks[number].index.used_inputs()[axis];
             results.clone().any(uses)
@@ -50,13 +50,13 @@ impl Carried {
             thread_eval(&kernel.program, &values, &[], &mut state)?;
             Ok(state)
         })?;
-        // Without carried refs nothing changes, and locations stay as they are.
+        // Without carried refs the program does not change, so that locations stay as they are.
         let program = if refs.is_empty() { kernel.program.clone() } else { traced.program };
         Ok(Carried { axis, refs, types, program })
     }
 }
 
-/// Marks the refs that a kernel reads, or replaces and uses what they were.
+/// Marks the refs that a kernel reads, or replaces while it uses the previous value.
 fn read(program: &Program, count: usize) -> Vec<bool> {
     let mut found = vec![false; count];
     mark(program, &mut found);
@@ -86,7 +86,7 @@ struct Values<'a> {
 }
 
 impl Values<'_> {
-    /// The position in the state of the ref of an access, if it is one of these.
+    /// The position in the state of the ref that an operation accesses, if the ref is in the state.
     fn position(&self, primitive: &dyn Primitive) -> Option<(usize, Access)> {
         let any = primitive.as_any();
         let access = any.downcast_ref::<Get>().map(|get| &get.access);

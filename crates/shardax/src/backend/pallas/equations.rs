@@ -21,14 +21,15 @@ use crate::stack::grow;
 
 /// The memory of a ref.
 pub(super) trait Memory {
-    /// The part of this access. `place` are the operands of its place; `other` and the mask follow where it is masked.
+    /// Loads the part of this access. `place` contains the operands of the place, `masked` the mask and the value to
+    /// use elsewhere.
     fn load(&self, text: &mut Text, access: &Access, place: &[Val], masked: Option<(&Val, &Val)>) -> Result<Val>;
 
     /// Writes `value` to the part of this access.
     fn store(&self, text: &mut Text, access: &Access, value: &Val, place: &[Val], mask: Option<&Val>) -> Result<()>;
 }
 
-/// Where programs are written.
+/// The text that programs are written to.
 pub(super) struct Body<'a> {
     pub text: &'a mut Text,
     pub refs: &'a [Box<dyn Memory>],
@@ -79,7 +80,7 @@ impl Body<'_> {
             let (place, mask) = args[1..].split_at(access.place.operand_count());
             self.memory(access)?;
             let memory = &refs[access.number];
-            // What it was may not be used: then the compiler drops the load.
+            // The previous value may be unused; then the compiler drops the load.
             let zero = Scalar::Int(0);
             let old = match mask.first() {
                 Some(mask) => {
@@ -154,7 +155,7 @@ impl Body<'_> {
         Ok(self.text.write("scf.if", &[&which], &[yes?, no?], "", &outs))
     }
 
-    /// A region of these arguments that returns the outputs of a program.
+    /// Writes a region with these arguments that returns the outputs of a program.
     fn region(&mut self, program: &Program, inner: &[Val], args: &[Val]) -> Result<String> {
         let (refs, ids) = (self.refs, self.ids);
         self.text.region(inner, |text| {
@@ -218,7 +219,7 @@ fn operation(text: &mut Text, primitive: &dyn Primitive, args: &[Val], shape: &[
     }
 }
 
-/// The operation of two values of a kind: of floats, signed integers, unsigned ones, booleans.
+/// The operation on two values of a kind: floats, signed integers, unsigned integers, booleans.
 fn binary(primitive: &dyn Primitive, dtype: DType) -> Option<&'static str> {
     let [float, signed, unsigned, bool] = match primitive.name() {
         "add" | "reduce_sum" | "cumsum" => ["arith.addf", "arith.addi", "arith.addi", "arith.ori"],
@@ -265,7 +266,7 @@ fn unary(text: &mut Text, primitive: &dyn Primitive, x: &Val) -> Result<Val> {
         ("logistic", true) => "logistic",
         _ => return Err(unsupported(primitive)),
     };
-    // Functions of narrow floats are those of float32.
+    // Functions of narrow floats are computed in float32.
     let wide = if x.dtype.byte_size() < 4 { text.convert(x, DType::F32)? } else { x.clone() };
     let out = match (op, text.dialect) {
         ("logistic", _) => {
@@ -354,7 +355,7 @@ fn reduced(text: &mut Text, reduce: &Reduce, x: &Val) -> Result<Val> {
 fn cumulated(text: &mut Text, cumulative: &Cumulative, x: &Val) -> Result<Val> {
     let op = binary(cumulative, x.dtype).filter(|_| text.dialect == Dialect::Triton);
     let op = op.ok_or_else(|| unsupported(cumulative).help("loop over the axis with `fori_loop`"))?;
-    // Half-precision sums are those of float32, as on CPU.
+    // Sums of half precision are computed in float32, as on CPU.
     let (dtype, is_narrow) = (x.dtype, x.dtype.is_float() && x.dtype.byte_size() < 4);
     let x = &text.convert(x, if is_narrow { DType::F32 } else { dtype })?;
     let two = [text.fresh(x.dtype, &[])?, text.fresh(x.dtype, &[])?];
@@ -373,8 +374,9 @@ fn product(text: &mut Text, dot: &DotGeneral, x: &Val, y: &Val) -> Result<Val> {
         return Err(err!(NotImplemented, "only products of two matrices are supported in kernels for this platform"));
     }
     let (l, r) = (dot.lhs_contract[0], dot.rhs_contract[0]);
-    // For fewer contracted elements than this Triton computes wrong sums on a GPU's matrix units (8 of bfloat16 on an H100). They
-    // are computed in float32 without these units, which is exact for 8-bit integers too.
+    // For fewer contracted elements than this, Triton computes wrong sums on a GPU's matrix units (8 elements of
+    // bfloat16 on an H100). Such sums are computed in float32 without these units, which is exact for 8-bit integers
+    // too.
     let size = x.dtype.byte_size();
     let fits = text.dialect == Dialect::Mosaic || x.shape[l] >= if size == 1 { 32 } else { 16 };
     if !fits && (size == 1 || x.dtype.is_float() && size == 2) {

@@ -1,5 +1,5 @@
-//! Kernels as functions of the dialects that XLA compiles for GPUs (Triton's) and TPUs (Mosaic's): custom calls with
-//! their text.
+//! Kernels as functions of the dialects that XLA compiles for GPUs (Triton's) and TPUs (Mosaic's). A program contains
+//! them as custom calls with text.
 
 mod carried;
 mod equations;
@@ -80,7 +80,7 @@ fn row_major(rank: usize) -> String {
     }
 }
 
-/// The text inside a string of MLIR.
+/// Escapes a text for a string of MLIR.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\5C").replace('"', "\\22").replace('\n', "\\0A")
 }
@@ -91,7 +91,7 @@ fn symbol(kernel: &Kernel) -> String {
     "kernel_".chars().chain(plain).collect()
 }
 
-/// Fails for blocks that these platforms do not have.
+/// Fails for blocks that these platforms do not support.
 fn check_block(block: &Block) -> Result<()> {
     if block.dims.iter().any(|dim| matches!(dim, BlockDim::Element { .. })) {
         return Err(err!(NotImplemented, "Element blocks are not supported: {:?}", block.dims));

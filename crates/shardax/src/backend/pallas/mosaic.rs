@@ -1,5 +1,5 @@
-//! Kernels for TPUs: refs are memory on the chip, which the compiler fills with the blocks of the next position of the
-//! grid while the kernel runs at this one.
+//! Kernels for TPUs. Refs are memory on the chip; while the kernel runs at one position of the grid, the compiler fills
+//! this memory with the blocks of the next position.
 
 use std::fmt::Write as _;
 
@@ -72,7 +72,7 @@ fn function(text: &mut Text, name: &str, arguments: &[Val], region: String, resu
     text.write("func.func", &[], &[region], &attrs, &[]);
 }
 
-/// Fails for blocks that cannot be cut out of an array, whose last two dimensions lie in tiles.
+/// Fails for blocks that cannot be cut out of an array, because its last two dimensions are tiled.
 fn check_window(block: &Block) -> Result<()> {
     check_block(block)?;
     let dtype = block.array.dtype;
@@ -178,7 +178,7 @@ fn index(text: &mut Text, operand: &Val) -> Val {
     text.write("arith.index_cast", &[operand], &[], "", &[Val::other("", "index")]).swap_remove(0)
 }
 
-/// A ref of a prefetched operand, which is read element by element.
+/// A ref of a prefetched operand. It is read element by element.
 struct Scalars(Val);
 
 impl Memory for Scalars {
@@ -199,7 +199,7 @@ impl Memory for Scalars {
 /// A ref of a block, or of scratch memory.
 struct OnChip {
     memref: Val,
-    /// With squeezed dimensions.
+    /// Includes squeezed dimensions.
     shape: Vec<usize>,
     squeezed: Vec<bool>,
 }

@@ -1,4 +1,4 @@
-//! Text of MLIR for a dialect of kernels, in its generic form: values, types, and operations that both dialects have.
+//! MLIR text for a dialect of kernels, in the generic form: values, types, and operations that both dialects have.
 
 use std::fmt::Write as _;
 
@@ -29,7 +29,7 @@ pub(super) struct Val {
 }
 
 impl Val {
-    /// A value of another type than arrays have: a pointer, an index.
+    /// A value whose type arrays do not have: a pointer, an index.
     pub fn other(name: impl Into<String>, ty: impl Into<String>) -> Val {
         Val { name: name.into(), ty: ty.into(), dtype: DType::I32, shape: Shape::new() }
     }
@@ -104,12 +104,12 @@ impl Text {
         Val::other(format!("%v{}", self.next), ty)
     }
 
-    /// Values with new names, of the types of these.
+    /// Values with new names and the same types as these.
     pub fn fresh_like(&mut self, values: &[Val]) -> Vec<Val> {
         values.iter().map(|value| Val { name: self.fresh_as("").name, ..value.clone() }).collect()
     }
 
-    /// Writes an operation with results of the types of `outs`.
+    /// Writes an operation; its results have the types of `outs`.
     pub fn write(&mut self, name: &str, args: &[&Val], regions: &[String], attrs: &str, outs: &[Val]) -> Vec<Val> {
         let prefix = if self.dialect == Dialect::Mosaic { "stable_mosaic." } else { "" };
         let all = self.fresh_as("").name;
@@ -139,14 +139,14 @@ impl Text {
         Ok(self.write(name, args, &[], attrs, &[out]).swap_remove(0))
     }
 
-    /// An operation on values of one type, with a result of that type.
+    /// An operation on values of one type; the result has the same type.
     pub fn same(&mut self, name: &str, args: &[&Val]) -> Val {
         let is_float = args[0].dtype.is_float();
         let attrs = if is_float && name != "arith.select" { "fastmath = #arith.fastmath<none>" } else { "" };
         self.write(name, args, &[], attrs, &[args[0].clone()]).swap_remove(0)
     }
 
-    /// A region with one block of these arguments; `f` writes its inside, and its terminator.
+    /// A region with one block of these arguments; `f` writes its operations and its terminator.
     pub fn region(&mut self, args: &[Val], f: impl FnOnce(&mut Text) -> Result<()>) -> Result<String> {
         let outer = std::mem::take(&mut self.lines);
         let result = f(self);
@@ -169,7 +169,7 @@ impl Text {
         self.constant(Scalar::Int(n as i128), DType::I32)
     }
 
-    /// A constant of the type of `x`.
+    /// A constant with the type of `x`.
     pub fn full_like(&mut self, x: &Val, value: Scalar) -> Result<Val> {
         let value = self.constant(value.converted(x.dtype), x.dtype)?;
         self.broadcast(&value, &[], &x.shape)
@@ -241,7 +241,7 @@ impl Text {
         let op = match (from.category(), to.category()) {
             (Float, Float) if wide => "arith.extf",
             (Float, Float) if narrow => "arith.truncf",
-            // Between two kinds of half, and from booleans, by way of 32 bits.
+            // Converts through 32 bits between two kinds of half precision, and from booleans.
             (Float, Float) => return self.convert_by(x, DType::F32, to),
             (Bool, Float) => return self.convert_by(x, DType::I32, to),
             (Float, Signed) => "arith.fptosi",
@@ -269,7 +269,8 @@ impl Text {
 
     /// `x` and `y` compared: `eq`, `ne`, `lt`, `le`, `gt` or `ge`.
     pub fn compare(&mut self, how: &str, x: &Val, y: &Val) -> Result<Val> {
-        // MLIR's numbers of ordered comparisons of floats (`ne` is unordered), of signed and of unsigned integers.
+        // MLIR's numbers of comparisons: ordered comparisons of floats (`ne` is unordered), then of signed and unsigned
+        // integers.
         let [float, signed, unsigned] = match how {
             "eq" => [1, 0, 0],
             "ne" => [13, 1, 1],

@@ -1,4 +1,4 @@
-//! Kernels for GPUs: refs are pointers, and positions of the grid run at the same time.
+//! Kernels for GPUs: refs are pointers, and positions of the grid run concurrently.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(super) fn call(kernel: &Kernel) -> Result<String> {
     Ok(attrs)
 }
 
-/// Fails for what positions that run at the same time, without common memory, cannot do.
+/// Fails for operations that positions cannot do, because they run concurrently without common memory.
 fn check(kernel: &Kernel, carried: &Carried) -> Result<()> {
     let written = kernel.written();
     let steps = kernel.grid[carried.axis..].iter().fold(1usize, |a, b| a.saturating_mul(*b));
@@ -102,7 +102,7 @@ fn position(axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
     Ok(all)
 }
 
-/// The position on these axes of a number that counts along all of them.
+/// The position on these axes for a number that counts along all of them.
 fn unraveled(number: &Val, axes: &[usize], text: &mut Text) -> Result<Vec<Val>> {
     let (mut rest, mut all) = (number.clone(), Vec::new());
     for &size in axes[axes.len().min(1)..].iter().rev() {
@@ -153,7 +153,7 @@ fn module(kernel: &Kernel, carried: &Carried, name: &str) -> Result<String> {
         Body { text, refs: &refs, ids: &position[kernel.vmapped..] }.program(&carried.program, state)
     };
 
-    // The values before the first position: an alias of an operand has those of the operand.
+    // The values before the first position. An alias of an operand has the values of this operand.
     let of_first = [position.clone(), vec![zero.clone(); last.len()]].concat();
     let first = refs(&mut text, &of_first)?;
     // The block of a carried ref, unless it is scratch memory.
@@ -202,7 +202,7 @@ fn whole(aval: &Aval) -> Result<Block> {
     Ok(Block { dims, array: aval.clone(), index: trace(&[], |_| Ok(Vec::new()))?.program })
 }
 
-/// The first entry of a block in each dimension.
+/// The index of the first entry of a block in each dimension.
 fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
     let start = |(dim, index): (&BlockDim, &Val)| {
         let index = text.convert(index, DType::I32)?;
@@ -217,7 +217,7 @@ fn starts(block: &Block, index: &[Val], text: &mut Text) -> Result<Vec<Val>> {
     block.dims.iter().zip(index).map(start).collect()
 }
 
-/// The value of memory that nothing was written to.
+/// The value of memory before the first write.
 fn uninitialized(text: &mut Text, aval: &Aval) -> Result<Val> {
     let value = match aval.dtype.category() {
         Category::Float => Scalar::float(f64::NAN),
@@ -236,7 +236,8 @@ struct Pointer {
 }
 
 impl Pointer {
-    /// The addresses of a part, and which of them lie in the array and are not masked; `None` if all do.
+    /// The addresses of a part, and a mask of the addresses that are inside the array and not masked; `None` if all
+    /// are.
     fn addresses(
         &self,
         text: &mut Text,
@@ -262,7 +263,7 @@ impl Pointer {
                 };
                 let mut first = text.convert(&first, DType::I32)?;
                 if computed && !access.padded {
-                    // A computed range is moved to lie inside of the block.
+                    // A computed range is moved so that it is inside the block.
                     let last = text.number(dim.size().saturating_sub(count.unwrap_or(1)))?;
                     let zero = text.number(0)?;
                     first = text.same("arith.minsi", &[&first, &last]);

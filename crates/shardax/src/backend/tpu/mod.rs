@@ -24,7 +24,7 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(TPU, pallas::on_tpu);
 }
 
-/// There are no Fourier transforms in 64 bits.
+/// TPUs have no Fourier transforms in 64 bits.
 fn fft(fft: &Fft, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let dtype = cx.dtype(args[0]);
     if outs[0].size() == 0 || !matches!(dtype, DType::F64 | DType::Complex128) {
@@ -35,7 +35,8 @@ fn fft(fft: &Fft, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     Err(cx.platform.lacks(&format!("{} of {dtype}", fft.name()), &way_round))
 }
 
-/// The compiler aborts the process for groups of different sizes, and has no maxima and products in 64 bits.
+/// The compiler aborts the process for groups of different sizes, and has no maxima and products in 64 bits, so both
+/// are errors.
 fn all_reduce(of: &AllReduce, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Lowered {
     if of.axes.groups.is_some() && of.axes.size == 0 {
         let operation = format!("{} over groups of different sizes", of.name());
@@ -48,7 +49,7 @@ fn all_reduce(of: &AllReduce, cx: &mut Lowering, _args: &[Value], outs: &[Aval])
     Ok(None)
 }
 
-/// There are no scattered sums in 64 bits.
+/// TPUs have no scattered sums in 64 bits.
 fn psum_scatter(_: &PsumScatter, cx: &mut Lowering, _args: &[Value], outs: &[Aval]) -> Lowered {
     if !matches!(outs[0].dtype, DType::F64 | DType::Complex64) {
         return Ok(None);
@@ -57,7 +58,7 @@ fn psum_scatter(_: &PsumScatter, cx: &mut Lowering, _args: &[Value], outs: &[Ava
     Err(cx.platform.lacks(&format!("psum_scatter of {}", outs[0].dtype), way_round))
 }
 
-/// The compiler aborts the process for partitioned complex128.
+/// The compiler aborts the process for partitioned complex128, so it is an error.
 pub(super) fn check_text(cx: &Lowering, text: &str, num_partitions: usize) -> Result<()> {
     if num_partitions <= 1 || !text.contains("complex<f64>") {
         return Ok(());

@@ -14,10 +14,11 @@ use crate::shape::Shape;
 pub(super) const TARGET: &str = "shardax_attention";
 pub(super) const GRADIENT: &str = "shardax_attention_gradient";
 
-// Masked keys have the same score wherever it is computed.
+// A masked key must have the same score in the kernel and in the portable form.
 const _: () = assert!(HIDDEN as f32 == kernels::MASKED_SCORE);
 
-/// The number of queries from which the kernel's matmuls are ahead of XLA's; of `FEW_QUERIES` it reads keys and values once.
+/// From this number of queries on, the kernel's matmuls are faster than XLA's. For at most `FEW_QUERIES` queries the
+/// kernel reads keys and values only once, so it is faster too.
 const MIN_QUERIES: usize = 8;
 
 /// Returns `true` if the kernel may be called, and is worthwhile, for these queries, keys and values.
@@ -39,7 +40,7 @@ fn queries(cx: &Lowering, args: &[Value]) -> usize {
 fn is_large(cx: &Lowering, args: &[Value]) -> bool {
     let (q, k) = (cx.aval(args[0]), cx.aval(args[1]));
     let work = k.shape[k.rank() - 3].saturating_mul(q.size());
-    // Each thread takes whole key heads.
+    // Each thread computes entire key heads.
     let heads = k.size() / (k.shape[k.rank() - 3] * k.shape[k.rank() - 1]).max(1);
     let limit = if queries(cx, args) <= kernels::FEW_QUERIES { limits::ATTENTION_OF_FEW } else { limits::ATTENTION };
     let is_large = work >= limit && heads >= super::threads(cx);

@@ -1,7 +1,7 @@
 //! Chooses the kernel of a convolution of f32, or of half precision in f32.
 //!
-//! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window, and
-//! each position of the window gives an element of the filter.
+//! The gradient with respect to a filter is a convolution too: the image is the operand, the cotangent is the window,
+//! and each position of the window computes one element of the filter.
 
 use shardax_cpu_kernels::{MIN_PATCHES, SPATIAL, is_winograd};
 
@@ -25,7 +25,7 @@ pub(super) struct Conv<'a> {
     pub out: &'a Aval,
 }
 
-/// Lowers the convolution to a kernel, if that is worthwhile.
+/// Lowers the convolution to a kernel, if it is worthwhile.
 pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
     let wide = out.with_dtype(widened(out.dtype));
     let of = Conv { conv, lhs: cx.aval(args[0]), rhs: cx.aval(args[1]), out: &wide };
@@ -50,7 +50,7 @@ pub(crate) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
 }
 
 impl Conv<'_> {
-    /// The kernel that computes it, if one is worthwhile.
+    /// The target of the kernel that computes the convolution, if one is worthwhile.
     fn target(&self) -> Option<&'static str> {
         let Conv { conv, lhs, rhs, out } = self;
         let apart = conv.window.iter().fold(1usize, |n, w| n.saturating_mul(w.base_dilation));
@@ -75,9 +75,10 @@ impl Conv<'_> {
         }
         let [features, outputs] = [lhs.shape[conv.lhs[1]], rhs.shape[conv.rhs[0]]];
         let is_wide = is_always_used() || features.min(outputs) >= limits::CONVOLUTION_FEATURES;
-        // With a base dilation one in `apart` elements is multiplied, in as many convolutions.
+        // With a base dilation there are `apart` convolutions, and each multiplies one in `apart` elements.
         let work = self.work() / apart.saturating_mul(apart);
-        // XLA widens half precision as fast, so that the kernel pays only where it leaves out the zeros of a base dilation.
+        // XLA widens half precision as fast as the kernel, so the kernel is worthwhile only if it skips the zeros of a
+        // base dilation.
         let is_ahead = lhs.dtype == DType::F32 || apart > 1 || is_always_used();
         let spatial = [spatial(&rhs.shape, &conv.rhs), spatial(&out.shape, &conv.out)];
         let is_winograd = self.is_winograd(spatial, lhs.shape[conv.lhs[0]], [features, outputs]);
@@ -85,8 +86,8 @@ impl Conv<'_> {
         (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(target)
     }
 
-    /// Returns `true` if Winograd's algorithm takes less time, for a filter and outputs of these spatial dimensions. A
-    /// requested precision gets sums of products.
+    /// Returns `true` if Winograd's algorithm takes less time, for a filter and outputs of these spatial dimensions. If
+    /// the user requested a precision, sums of products are used instead.
     fn is_winograd(
         &self,
         [filter, size]: [[usize; SPATIAL]; 2],
@@ -120,13 +121,13 @@ impl Conv<'_> {
         size(&self.out.shape).saturating_mul(self.rhs.size() / self.rhs.shape[self.conv.rhs[0]])
     }
 
-    /// Returns `true` if it is the gradient of one filter for each feature: a batch group each.
+    /// Returns `true` if the convolution is the gradient of one filter for each feature, with one batch group each.
     fn is_depthwise_gradient(&self) -> bool {
         let features = self.lhs.shape[self.conv.lhs[0]];
         features > 1 && [self.conv.batch_group_count, self.rhs.shape[self.conv.rhs[0]]] == [features; 2]
     }
 
-    /// Returns `true` if the window is a single element, or all of the operand, and never padding.
+    /// Returns `true` if the window is a single element, or the entire operand, and never covers padding.
     fn is_matmul(&self) -> bool {
         let is_plain = self.conv.window.iter().all(|w| *w == WindowDim::new(1));
         is_plain && (self.window() == 1 || self.positions() == 1)
@@ -136,7 +137,7 @@ impl Conv<'_> {
     fn matmul(&self, cx: &mut Lowering, args: &[Value]) -> Result<Value> {
         let (lhs, rhs, out) = (&self.conv.lhs, &self.conv.rhs, &self.conv.out);
         let mut kernel = args[1];
-        // The contracted dimensions, and where the operand's others are in the result.
+        // The contracted dimensions, and the positions of the operand's other dimensions in the result.
         let (mut contract, mut places) = (vec![(lhs[1], rhs[1])], vec![(lhs[0], out[0])]);
         let spatial = lhs[2..].iter().zip(&rhs[2..]).zip(&out[2..]);
         if self.window() == 1 {
@@ -147,7 +148,7 @@ impl Conv<'_> {
         } else {
             contract.extend(spatial.map(|((&l, &r), _)| (l, r)));
         }
-        // In the order of memory, so that nothing is transposed where both operands agree on it.
+        // Contracts in the order of memory, so that nothing is transposed if both operands have the same order.
         contract.sort_unstable();
         places.sort_unstable();
         let dot = DotGeneral {
@@ -162,13 +163,14 @@ impl Conv<'_> {
         let product = dot.infer(&[self.lhs.clone(), cx.aval(kernel)])?;
         let product = cx.apply(&dot, &[args[0], kernel], &product)?[0];
         let mut places: Vec<usize> = places.into_iter().map(|p| p.1).chain([out[1]]).collect();
-        // With all of the operand as the window there is one position.
+        // If the window is the entire operand, there is one position.
         let single: Vec<usize> = (0..out.len()).filter(|d| !places.contains(d)).collect();
         places.extend(single);
         Ok(self.result(cx, product, &places))
     }
 
-    /// Reshapes and transposes `v` to the result; `places` has the dimension of the result that each of its dimensions is.
+    /// Reshapes and transposes `v` to the result. `places` contains, for each dimension of `v`, the corresponding
+    /// dimension of the result.
     pub(super) fn result(&self, cx: &mut Lowering, v: Value, places: &[usize]) -> Value {
         let shape: Vec<usize> = places.iter().map(|&d| self.out.shape[d]).collect();
         let v = reshape(cx, v, &shape);
@@ -177,7 +179,7 @@ impl Conv<'_> {
     }
 }
 
-/// The spatial dimensions, of which missing ones have size 1.
+/// The spatial dimensions; missing dimensions have size 1.
 fn spatial(shape: &[usize], spec: &Spec) -> [usize; SPATIAL] {
     let mut sizes = [1; SPATIAL];
     let missing = SPATIAL - spec[2..].len();

@@ -1,5 +1,5 @@
-//! Cumulative sums, products, maxima and minima. XLA (xla-cpu-pjrt 0.0.1) makes a tree of blocks of the window that grows along the
-//! axis, whose loops are not vectorized (`docs/plugin.md`).
+//! Cumulative sums, products, maxima and minima. XLA (xla-cpu-pjrt 0.0.1) rewrites the window that grows along the axis
+//! to a tree of blocks, whose loops are not vectorized (`docs/plugin.md`).
 
 use shardax_cpu_kernels::{self as kernels, Accumulate, Cumulative};
 use shardax_pjrt::ElementType;
@@ -15,10 +15,10 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_cumulative";
 
-/// The operations, by their number in a call.
+/// The operations; a call contains the index of one.
 const OPERATIONS: [Cumulative; 4] = [Cumulative::Sum, Cumulative::Product, Cumulative::Max, Cumulative::Min];
 
-/// Lowers the reduction to a kernel, if that is worthwhile.
+/// Lowers the reduction to a kernel, if it is worthwhile.
 pub(crate) fn lower(
     kind: CumulativeKind,
     axis: usize,

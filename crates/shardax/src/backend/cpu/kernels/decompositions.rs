@@ -1,7 +1,7 @@
-//! Decompositions of real matrices: of batches of small ones with a matrix in each lane of the processor's vectors, of others by the crate
-//! `faer`. XLA's (xla-cpu-pjrt 0.0.1) iterate over pairs of columns, or
-//! compute one column at a time: the eigenvectors of f32[512,512] take 2.7 s instead of 0.03, its singular values 5.3 s
-//! instead of 0.06, and its Cholesky decomposition 75 ms instead of 1 (`docs/plugin.md`).
+//! Decompositions of real matrices. Batches of small matrices are decomposed with one matrix in each lane of the
+//! processor's vectors, other matrices by the crate `faer`. XLA (xla-cpu-pjrt 0.0.1) iterates over pairs of columns, or
+//! computes one column at a time: the eigenvectors of f32[512,512] take 2.7 s instead of 0.03, its singular values 5.3
+//! s instead of 0.06, and its Cholesky decomposition 75 ms instead of 1 (`docs/plugin.md`).
 
 use shardax_cpu_kernels::{self as kernels, Real, Triangle};
 use shardax_pjrt::ElementType;
@@ -24,8 +24,8 @@ pub(crate) const SVD: &str = "shardax_svd";
 pub(crate) const LU: &str = "shardax_lu";
 pub(super) const TRIANGULAR_SOLVE: &str = "shardax_triangular_solve";
 
-/// Lowers a decomposition to a kernel, if that is worthwhile. `full` is that of [`Qr`](crate::ops::primitive::qr::Qr) and
-/// [`Svd`](crate::ops::primitive::svd::Svd).
+/// Lowers a decomposition to a kernel, if it is worthwhile. `full` is the parameter of
+/// [`Qr`](crate::ops::primitive::qr::Qr) and [`Svd`](crate::ops::primitive::svd::Svd).
 pub(crate) fn lower(
     target: &str,
     full: bool,
@@ -60,7 +60,7 @@ pub(crate) fn lower_triangular_solve(
     applies(cx, args[0]).then(|| call_of_matrices(cx, TRIANGULAR_SOLVE, args, &flags, outs))
 }
 
-/// Returns `true` for real matrices, if a program may call a function of them.
+/// Returns `true` for real matrices, if the program may call functions of this process.
 fn applies(cx: &Lowering, v: Value) -> bool {
     let aval = cx.aval(v);
     let is_known = matches!(aval.dtype, DType::F32 | DType::F64) || is_half(aval.dtype);

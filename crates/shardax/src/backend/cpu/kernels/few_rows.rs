@@ -1,5 +1,5 @@
-//! Products of few rows and a matrix of 16 or 8 bits, as of a few tokens and a decoder's weights: in bfloat16 or float16, or in int8 and
-//! converted. XLA (xla-cpu-pjrt 0.0.1) writes the matrix in f32 first.
+//! Products of few rows and a matrix of 16 or 8 bits, such as a few tokens and a decoder's weights: in bfloat16 or
+//! float16, or in int8 and converted. XLA (xla-cpu-pjrt 0.0.1) writes the matrix in f32 first.
 
 use half::{bf16, f16};
 use shardax_cpu_kernels::{self as kernels, MAX_ROWS, Weight};
@@ -17,18 +17,19 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_few_rows";
 
-/// Lowers the product to a kernel, if that is worthwhile.
+/// Lowers the product to a kernel, if it is worthwhile.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     if !dot.lhs_batch.is_empty() || ![&args[0], &args[1]].into_iter().all(|&v| cx.dtype(v).is_float()) {
         return None;
     }
     let sides = [(args[0], &*dot.lhs_contract), (args[1], &*dot.rhs_contract)];
     let made = product(cx, sides, MAX_ROWS, out);
-    // The other way round the result is transposed, which a single row can be without moving elements.
+    // With exchanged operands the result is transposed. A single row can be transposed without moving elements.
     made.or_else(|| product(cx, [sides[1], sides[0]], 1, out))
 }
 
-/// Multiplies the rows of an operand with another that is a matrix of fewer bits. Each has its contracted dimensions.
+/// Multiplies the rows of an operand with a matrix of fewer bits. Each side is an operand and its contracted
+/// dimensions.
 fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, out: &Aval) -> Option<Value> {
     let [(x, x_contract), (w, w_contract)] = sides;
     let w = stored(cx, w);
@@ -56,7 +57,7 @@ fn product(cx: &mut Lowering, sides: [(Value, &[usize]); 2], max_rows: usize, ou
     Some(reshape(cx, product, &out.shape))
 }
 
-/// The numbers that `v` was converted from, if the conversion changed none.
+/// Returns the value that `v` was converted from, if the conversion changed no number.
 pub(super) fn stored(cx: &Lowering, v: Value) -> Value {
     let Some(from) = cx.converted_from(v) else { return v };
     let is_exact = match cx.dtype(from) {

@@ -1,9 +1,9 @@
-//! The calls that compute convolutions and gradients with respect to a filter: how their operands lie, and what the window
-//! meets.
+//! The calls that compute convolutions and gradients with respect to a filter: the order of their operands, and the
+//! window.
 //!
-//! Images are `[images, depth, height, width, features]`, filters `[depth, height, width, features, outputs]`. Operands of a
-//! gradient are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`; missing
-//! spatial dimensions have size 1.
+//! Images are `[images, depth, height, width, features]`, filters `[depth, height, width, features, outputs]`. Operands
+//! of a gradient are `[images, depth, height, width, features]`, results `[depth, height, width, features, outputs]`.
+//! Missing spatial dimensions have size 1.
 
 use shardax_cpu_kernels::{self as kernels, FilterWindow, SPATIAL, ShapeError, View};
 use shardax_pjrt::ffi::CallFrame;
@@ -15,12 +15,12 @@ use crate::core::program::Aval;
 use crate::ops::primitive::window::WindowDim;
 use crate::shape::Shape;
 
-/// The target of gradients by matmuls. XLA (xla-cpu-pjrt 0.0.1) computes them as convolutions with a window as large as
-/// the image, which takes up to five times as long.
+/// The target of gradients by matmuls. XLA (xla-cpu-pjrt 0.0.1) computes such gradients as convolutions with a window
+/// as large as the image, which takes up to five times as long.
 pub(super) const TARGET: &str = "shardax_filter_gradient";
 
-/// The target of gradients of one filter for each feature. XLA computes them element by element, which takes fourteen
-/// times as long.
+/// The target of gradients of one filter for each feature. XLA computes such gradients element by element, which takes
+/// fourteen times as long.
 pub(super) const DEPTHWISE: &str = "shardax_depthwise_filter_gradient";
 
 /// The target of convolutions.
@@ -50,7 +50,7 @@ pub(super) fn lower_convolution(target: &str, of: &Conv<'_>, cx: &mut Lowering, 
     called(target, of, cx, &operands, &numbers, (&order(&conv.out, 0), 1))
 }
 
-/// The window as attributes of a call: those of its stride and of its dilation have these names.
+/// The window as attributes of a call; the parameters name the attributes for stride and dilation.
 fn numbers(of: &Conv<'_>, [stride, dilation]: [[&'static str; SPATIAL]; 2]) -> Vec<(&'static str, i64)> {
     let along = |d: usize| {
         let w = window(of, d);
@@ -63,7 +63,7 @@ fn numbers(of: &Conv<'_>, [stride, dilation]: [[&'static str; SPATIAL]; 2]) -> V
     (0..SPATIAL).flat_map(along).collect()
 }
 
-/// The window of a convolution whose strides and dilations are equal, at these positions.
+/// The window at these positions, for a convolution whose strides and dilations are equal.
 pub(super) fn window_of(of: &Conv<'_>, positions: [usize; SPATIAL]) -> FilterWindow {
     let along = |d: usize| window(of, d).unwrap_or(WindowDim::new(1));
     let [a, b, c] = [0, 1, 2].map(along);
@@ -75,7 +75,7 @@ pub(super) fn window_of(of: &Conv<'_>, positions: [usize; SPATIAL]) -> FilterWin
     }
 }
 
-/// The window along a dimension of the call, if it is not a missing one.
+/// The window along a dimension of the call; `None` for a missing dimension.
 fn window(of: &Conv<'_>, d: usize) -> Option<WindowDim> {
     d.checked_sub(SPATIAL - of.conv.window.len()).map(|d| of.conv.window[d])
 }
@@ -88,8 +88,8 @@ fn with_all_dims(cx: &mut Lowering, v: Value, order: &[usize], first: usize) -> 
     reshape(cx, v, &shape)
 }
 
-/// Writes the call; `places` are the dimensions of the result in the order of the call, whose missing ones are inserted at
-/// `first`.
+/// Writes the call. `places` are the dimensions of the result in the order of the call; missing dimensions are inserted
+/// at `first`.
 fn called(
     target: &str,
     of: &Conv<'_>,
@@ -112,7 +112,7 @@ const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
 /// The base dilation of a convolution.
 const BASE: [&str; SPATIAL] = ["base_0", "base_1", "base_2"];
 
-/// A kernel: the window, its operand and itself, the result, and the number of threads.
+/// A kernel: it takes the window, the operand, the filter or cotangent, the result, and the number of threads.
 type Kernel = fn(&FilterWindow, View<'_, f32>, View<'_, f32>, &mut [f32], usize) -> Result<(), ShapeError>;
 
 /// Handles a call of [`TARGET`].
@@ -154,7 +154,8 @@ pub(super) fn handle_winograd(frame: &mut CallFrame<'_>) -> Result<(), String> {
     convolve(frame, kernels::winograd_convolution)
 }
 
-/// Calls a kernel with the window, the image, the filter, the spatial dimensions of the result, it, and the number of threads.
+/// Calls a kernel with the window, the image, the filter, the spatial dimensions of the result, the result, and the
+/// number of threads.
 fn convolve(
     frame: &mut CallFrame<'_>,
     kernel: impl FnOnce(
@@ -189,7 +190,7 @@ fn read(frame: &CallFrame<'_>) -> Result<FilterWindow, String> {
     Ok(of)
 }
 
-/// The spatial dimensions from `at` on.
+/// The spatial dimensions, starting at dimension `at`.
 fn spatial(shape: &[usize], at: usize) -> Result<[usize; SPATIAL], String> {
     let dims = shape.get(at..).and_then(|shape| shape.first_chunk());
     dims.copied().ok_or_else(|| format!("too few dimensions: {shape:?}"))

@@ -1,7 +1,8 @@
-//! The sizes from which the kernels are used, in multiply-adds unless stated otherwise. `shardax-bench --cpu-kernels`
-//! prints the times of XLA and of the kernels for shapes around these.
+//! The minimum sizes for which the kernels are used, in multiply-adds unless stated otherwise. `shardax-bench
+//! --cpu-kernels` prints the times of XLA and of the kernels for similar shapes.
 
-/// Matmuls of f32 and f64, and with a transposed operand of bf16 and f16. Below, the call costs more than it saves.
+/// Matmuls of f32 and f64, and matmuls of bf16 and f16 with a transposed operand. For smaller ones the call costs more
+/// than it saves.
 pub(super) const MATMUL: usize = 1 << 20;
 
 /// Matmuls of bf16 on processors with instructions for them, and of int8.
@@ -12,10 +13,10 @@ pub(super) const MATMUL_INT8: usize = 1 << 6;
 pub(super) const SMALL_PRODUCTS_BATCH: usize = 8;
 pub(super) const SMALL_PRODUCTS: usize = 1 << 14;
 
-/// The minimum number of rows, of columns and of contracted elements: below, reading the other operand dominates.
+/// The minimum number of rows, of columns and of contracted elements: with fewer, reading the other operand dominates.
 pub(super) const MATMUL_SIDE: usize = 8;
 
-/// The number of rows up to which, and of elements from which on, a matrix in row order is left to XLA.
+/// A matrix in row order with at least `LARGE_MATRIX` elements is left to XLA if there are at most `FEW_ROWS` rows.
 pub(super) const FEW_ROWS: usize = 8;
 pub(super) const LARGE_MATRIX: usize = 1 << 22;
 
@@ -33,20 +34,20 @@ pub(super) const ATTENTION: usize = 1 << 20;
 /// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.
 pub(super) const ATTENTION_OF_FEW: usize = 1 << 14;
 
-/// Filter gradients as products of patches, of which there must be `shardax_cpu_kernels::MIN_PATCHES`.
+/// Filter gradients as products of patches. There must be at least `shardax_cpu_kernels::MIN_PATCHES` patches.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
-/// Convolutions, and gradients with respect to the image; of bf16 and f16 those of strided convolutions.
+/// Convolutions, and gradients with respect to the image. For bf16 and f16, only gradients of strided convolutions.
 pub(super) const CONVOLUTION: usize = 1 << 20;
 
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.
 pub(super) const CONVOLUTION_FEATURES: usize = 8;
 
-/// The minimum numbers of features of convolutions by Winograd's algorithm, the smaller and the larger of inputs and outputs:
-/// with fewer, transforming images and products dominates.
+/// The minimum numbers of features of convolutions by Winograd's algorithm: the smaller and the larger of input and
+/// output features. With fewer, the transformations of images and products dominate.
 pub(super) const WINOGRAD_FEATURES: [usize; 2] = [32, 64];
 
-/// The minimum number of tiles of 2 × 2 outputs: with fewer, transforming filters dominates.
+/// The minimum number of tiles of 2 × 2 outputs: with fewer, the transformation of filters dominates.
 pub(super) const WINOGRAD_TILES: usize = 32;
 
 /// Filter gradients of depthwise convolutions.

@@ -1,5 +1,5 @@
-//! Matmuls of bf16 with sums in f32, and of int8 with sums in int32, by instructions of the processor for these. XLA (xla-cpu-pjrt 0.0.1)
-//! widens the operands in memory first, which takes twice the time for bf16 and 30 times for int8.
+//! Matmuls of bf16 with sums in f32, and of int8 with sums in int32, by the processor's instructions for such sums. XLA
+//! (xla-cpu-pjrt 0.0.1) widens the operands in memory first, which takes twice the time for bf16 and 30 times for int8.
 
 use half::bf16;
 use shardax_cpu_kernels::{self as kernels, Bf16Sum, has_bf16_instructions};
@@ -18,7 +18,7 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot_low_precision";
 
-/// Lowers the matmul to a kernel, if that is worthwhile.
+/// Lowers the matmul to a kernel, if it is worthwhile.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let operands = [args[0], args[1]].map(|v| stored(cx, v));
     let dtypes = operands.map(|v| cx.dtype(v));
@@ -50,7 +50,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     Some(reshape(cx, product, &out.shape))
 }
 
-/// Handles a call: `lhs` and `rhs` are the contracted dimensions of the operands.
+/// Handles a call. `lhs` and `rhs` are the contracted dimensions of the operands.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let dims = [number(frame, "lhs")?, number(frame, "rhs")?];
     let threads = number(frame, "threads")?;

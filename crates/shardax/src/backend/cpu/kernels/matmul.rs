@@ -1,5 +1,6 @@
-//! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`, and of bf16 and f16 in f32. XLA's (xla-cpu-pjrt 0.0.1) take up
-//! to three times as long: of f64, with a transposed operand, as gradients have, with few rows, and in batches (`docs/plugin.md`).
+//! Matmuls of f32 and f64 by the crates `gemm-f32` and `gemm-f64`, and matmuls of bf16 and f16 in f32. XLA's matmuls
+//! (xla-cpu-pjrt 0.0.1) take up to three times as long for f64, with a transposed operand (as in gradients), with few
+//! rows, and in batches (`docs/plugin.md`).
 
 use shardax_cpu_kernels::{self as kernels, Float, MAX_SMALL_SIDE};
 use shardax_pjrt::ElementType;
@@ -18,7 +19,7 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
 
-/// Lowers the matmul to a kernel, if that is worthwhile.
+/// Lowers the matmul to a kernel, if it is worthwhile.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
     if [&lhs, &rhs].iter().any(|aval| aval.dtype != out.dtype) {
@@ -43,8 +44,8 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
         return None;
     }
     let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];
-    // XLA is as fast elsewhere in half precision, which it widens as well, and for few rows reads a matrix that fits no cache faster,
-    // because it does not pack it (`docs/benchmarks.md`).
+    // In other cases XLA is as fast in half precision, because it widens too. For few rows XLA reads a matrix that does
+    // not fit into a cache faster, because it does not pack the matrix (`docs/benchmarks.md`).
     let is_transposed = matches!(parts.map(contracted_dim), [Some(1), Some(_)] | [Some(_), Some(2)]);
     let is_streamed = rows <= limits::FEW_ROWS && columns.saturating_mul(depth) >= limits::LARGE_MATRIX;
     if (dtype != out.dtype || is_streamed) && !is_transposed && !is_always_used() {
@@ -60,8 +61,8 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     Some(reshape(cx, product, &out.shape))
 }
 
-/// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are its batch, free and
-/// contracted dimensions. `None` if they are in another order.
+/// The contracted dimension, 1 or 2, of an operand that is a batch of matrices in memory. `parts` are the batch, free
+/// and contracted dimensions. `None` if they are in another order.
 pub(super) fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
     let is_order = |order: [&[usize]; 3]| order.concat().into_iter().enumerate().all(|(i, d)| i == d);
     if is_order([b, c, f]) {
@@ -73,8 +74,8 @@ pub(super) fn contracted_dim([b, f, c]: [&[usize]; 3]) -> Option<usize> {
     }
 }
 
-/// Views `v` as a batch of matrices, and returns their contracted dimension: whichever needs no transposition,
-/// or else the last.
+/// Views `v` as a batch of matrices, and returns the contracted dimension: the one that needs no transposition if there
+/// is one, otherwise the last.
 pub(super) fn matrices(
     cx: &mut Lowering,
     v: Value,
@@ -87,7 +88,7 @@ pub(super) fn matrices(
     (reshape(cx, v, &dims), dim)
 }
 
-/// Handles a call: `lhs` and `rhs` are the contracted dimensions of the operands.
+/// Handles a call. `lhs` and `rhs` are the contracted dimensions of the operands.
 pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let dims = [number(frame, "lhs")?, number(frame, "rhs")?];
     let threads = number(frame, "threads")?;

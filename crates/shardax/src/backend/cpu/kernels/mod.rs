@@ -1,11 +1,12 @@
-//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices that
-//! the crate `shardax-cpu-kernels` computes instead of XLA's compiled code. They are as accurate as XLA's, and deterministic: how sums are divided follows from
-//! shapes, never from the number of threads or devices. One file for each family has its lowering and its handler; this
-//! one decides whether programs may call them, and has what they share. `limits` says from which size on they are used.
+//! Calls of CPU kernels: matmuls, convolutions and gradients of their filters, attention and decompositions of matrices
+//! that the crate `shardax-cpu-kernels` computes instead of XLA's compiled code. They are as accurate as XLA's code,
+//! and deterministic, because the shapes determine how sums are divided, never the number of threads or devices. Each
+//! family has one file with its lowering and its handler. This file decides whether programs may call the kernels, and
+//! contains the code that they share. `limits` contains the minimum sizes for which kernels are used.
 //!
 //! A build without optimization leaves everything to XLA, because the crate would be compiled without optimization too.
-//! The environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`) overrides this; with `all` the kernels compute
-//! everything they can, even where XLA is faster, to test them with the small reference values.
+//! You can override this with the environment variable `SHARDAX_CPU_KERNELS` (`xla` or `auto`). With `all`, the kernels
+//! compute everything that they can, even if XLA is faster, so that tests can use small reference values.
 
 pub(super) mod attention;
 pub(super) mod conv;
@@ -55,7 +56,7 @@ fn is_worth(work: usize, limit: usize) -> bool {
     work > 0 && (work >= limit || is_always_used())
 }
 
-/// Registers the handlers with XLA, once: before a program that calls one is compiled or loaded.
+/// Registers the handlers with XLA, once. This must happen before a program that calls one is compiled or loaded.
 pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
     let registered = REGISTERED.get_or_init(|| {
@@ -87,12 +88,12 @@ pub(crate) fn register() -> Result<()> {
     registered.clone()
 }
 
-/// The number of threads of a call: devices that compute concurrently share the cores.
+/// The number of threads of a call. Devices that compute concurrently share the cores.
 fn threads(cx: &Lowering) -> usize {
     if cx.many_devices { 1 } else { std::thread::available_parallelism().map_or(1, |n| n.get()) }
 }
 
-/// Writes a call of a handler on row-major arrays, with these numbers as attributes beside the number of threads.
+/// Writes a call of a handler on row-major arrays, with these numbers and the number of threads as attributes.
 fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)], outs: &[Aval]) -> Vec<Value> {
     let threads = threads(cx);
     let numbers: String = numbers.iter().map(|(name, n)| format!("{name} = {n} : i64, ")).collect();
@@ -140,7 +141,7 @@ fn reshape(cx: &mut Lowering, v: Value, shape: &[usize]) -> Value {
     cx.op("stablehlo.reshape", &[v], "", &aval)
 }
 
-/// A number among the attributes of a call.
+/// Returns a number from the attributes of a call.
 fn number(frame: &CallFrame<'_>, name: &str) -> std::result::Result<usize, String> {
     let number = frame.attr(name).and_then(|a| a.as_i64()).ok_or_else(|| format!("the call has no {name}"))?;
     usize::try_from(number).map_err(|e| format!("{name} is {number}: {e}"))

@@ -1,5 +1,5 @@
-//! Sorts. XLA (xla-cpu-pjrt 0.0.1) sorts several operands as tuples, through a comparator that it compiles, and integers several times
-//! as fast, but slower than the standard library.
+//! Sorts. XLA (xla-cpu-pjrt 0.0.1) sorts several operands as tuples, through a comparator that it compiles. It sorts
+//! integers several times as fast, but still slower than the standard library.
 
 use shardax_cpu_kernels::{self as kernels, KeyOrder, MAX_KEY_BITS, SortKey, SortOperand};
 use shardax_pjrt::ElementType;
@@ -18,13 +18,13 @@ pub(super) const TARGET: &str = "shardax_sort";
 /// Sorts one operand of integers.
 pub(super) const INTEGERS: &str = "shardax_sort_integers";
 
-/// Lowers the sort to a kernel, if that is worthwhile.
+/// Lowers the sort to a kernel, if it is worthwhile.
 pub(crate) fn lower(sort: &Sort, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Option<Vec<Value>> {
     let shape = outs[0].shape.clone();
     let (n, size) = (shape[sort.dimension], shape.iter().product());
     let keys = &outs[..sort.num_keys];
     let is_supported = match outs {
-        // Other single operands are sorted as integers of the same order.
+        // Single operands of other types are sorted as integers with the same order.
         [out] => out.dtype.is_integer() && out.dtype.bits() >= 8,
         _ => {
             keys.iter().all(|key| key_order(key.dtype.element_type()).is_some())

@@ -13,13 +13,13 @@ use crate::ops::primitive::attention::{Attention, Given};
 /// Files of exported functions.
 pub struct ExportedFile;
 
-/// Calling the function in a file, which the layer of exports implements.
+/// Calls the function in a file. The layer of exports implements this trait.
 pub trait CallFile {
     /// Lowers a call with these arguments. Fails if the file cannot be read, or is for other types.
     fn call(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value>>;
 }
 
-/// The sizes of an attention that there are files for.
+/// The sizes of an attention for which files exist.
 struct Sizes {
     batch: usize,
     queries: usize,
@@ -29,7 +29,7 @@ struct Sizes {
     depth: usize,
 }
 
-/// The file of attention of these operands, if there is one, and their sizes.
+/// Finds the file for attention of these operands, and returns it with their sizes.
 fn find(of: &Attention, cx: &Lowering, args: &[Value], suffix: &str) -> Option<(PathBuf, Sizes)> {
     let folder = config::attention_kernels().filter(|_| cx.platform == Platform::Tpu)?;
     let [q, k, v] = [0, 1, 2].map(|i| cx.aval(args[i]));
@@ -70,7 +70,7 @@ impl Sizes {
     }
 }
 
-/// Lowers attention to the kernel in a file, where there is one.
+/// Lowers attention to the kernel in a file, if there is one.
 pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Option<Vec<Value>>> {
     let Some((path, sizes)) = find(of, cx, args, "") else { return Ok(None) };
     let [q, k, _] = sizes.shapes();
@@ -85,7 +85,8 @@ pub(super) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &
     after.map(Some)
 }
 
-/// Lowers the gradient of attention to the kernel in a file, where there is one. `n` is the number of attention's operands.
+/// Lowers the gradient of attention to the kernel in a file, if there is one. `n` is the number of attention's
+/// operands.
 pub(super) fn backward(
     of: &Attention,
     n: usize,

@@ -1,11 +1,12 @@
-//! The kernels: the output with the logsumexp of each query, the gradient of the queries, and that of keys and values.
+//! The kernels: one computes the output and the logsumexp of each query, one the gradient of the queries, one the
+//! gradients of keys and values.
 //!
-//! The grid has the batch, the heads, and blocks of queries and keys. A kernel sums over its last dimensions in scratch
-//! memory. Blocks without a visible key are neither computed nor loaded: their index map repeats that of the nearest
-//! block with one.
+//! The axes of the grid are the batch, the heads, and blocks of queries and of keys. A kernel sums over the last axes
+//! in scratch memory. Blocks without a visible key are neither computed nor loaded: their index map repeats the index
+//! of the nearest block with one.
 //!
-//! Per-query values are rows, `[1, queries]`, because the memory of a column is that of 128. So the kernels of the
-//! gradient compute transposed scores, `[keys, queries]`.
+//! Per-query values are rows, `[1, queries]`, because a column would need the memory of 128 columns. Therefore the
+//! kernels of the gradient compute transposed scores, `[keys, queries]`.
 
 use crate::core::array::Array;
 use crate::core::program::Aval;
@@ -18,10 +19,10 @@ use crate::ops::select::where_;
 use crate::ops::state::number;
 use crate::precision::Precision;
 
-/// The running maximum before the first block. Masked scores lie so far below it that their weights are zero.
+/// The running maximum before the first block. Masked scores are so far below it that their weights are zero.
 const START: f64 = 0.5 * HIDDEN;
 
-/// A call: its sizes, with the batch in one dimension, and what the kernels compute.
+/// The parameters of a call: the sizes, with the batch in one dimension, and the variant that the kernels compute.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     pub batch: usize,
@@ -29,23 +30,23 @@ pub(super) struct Call {
     pub key_heads: usize,
     /// The depths of keys and of values.
     pub depths: [usize; 2],
-    /// The numbers of queries and keys, multiples of those in a block.
+    /// The numbers of queries and keys, which are multiples of the block sizes.
     pub sizes: [usize; 2],
     pub blocks: [usize; 2],
-    /// The number of keys without padding, if there is some.
+    /// The number of keys without padding, if there is padding.
     pub end: Option<usize>,
-    /// The largest numbers of positions that a key may lie before and after a query.
+    /// The largest numbers of positions that a key may be before and after a query.
     pub window: [Option<i32>; 2],
     pub scale: f64,
     pub cap: Option<f64>,
     pub precision: Precision,
     pub dtype: DType,
-    /// Which of the numbers of valid queries and of valid keys are given.
+    /// Marks whether the numbers of valid queries and of valid keys are operands.
     pub lengths: [bool; 2],
     pub segments: bool,
 }
 
-/// A kernel's operands that say which keys a query sees.
+/// The operands of a kernel that determine the keys that a query sees.
 struct Masks<'a> {
     lengths: [Option<&'a Ref>; 2],
     segments: Option<[&'a Ref; 2]>,
@@ -76,8 +77,8 @@ impl Call {
         self.heads / self.key_heads
     }
 
-    /// Returns `true` if positions are in memory before heads, `[batch, positions, heads * depth]`: then operands need no
-    /// transposition. Only blocks of 128 features can be cut out of those.
+    /// Returns `true` if positions are before heads in memory, `[batch, positions, heads * depth]`, so that operands
+    /// need no transposition. Only blocks of 128 features can be cut out of such arrays.
     pub fn is_packed(depth: usize) -> bool {
         depth.is_multiple_of(128)
     }
@@ -121,20 +122,20 @@ impl Call {
         })
     }
 
-    /// The first and the last block of keys of which a block of queries may see one, without regard to lengths; or, for
-    /// `of_keys`, the blocks of queries that may see one of a block of keys.
+    /// The first and the last block of keys that a block of queries may see, without regard to lengths. With `of_keys`,
+    /// the blocks of queries that may see a block of keys.
     fn range(&self, block: &Array, of_keys: bool) -> [Array; 2] {
         let (own, other) = if of_keys { (1, 0) } else { (0, 1) };
         let [back, forth] = if of_keys { [self.window[1], self.window[0]] } else { self.window };
         let (size, last) = (self.blocks[other], number(self.counts()[other] - 1));
         let start = block * self.blocks[own] as i32;
-        // A block that sees nothing has the last one: an index beyond the array must not be loaded.
+        // A block that sees nothing uses the last block, because an index beyond the array must not be loaded.
         let low = back.map(|n| lax::div(&(&start - n).maximum(0), &number(size)).minimum(&last));
         let high = forth.map(|n| lax::div(&(start + (self.blocks[own] as i32 - 1 + n)), &number(size)).minimum(&last));
         [low.unwrap_or_else(|| number(0)), high.unwrap_or(last)]
     }
 
-    /// The block, or the nearest one of which something is visible from `block` of the other side.
+    /// The block, or the nearest block that is at least partly visible from `block` of the other side.
     fn visible(&self, at: &Array, block: &Array, of_keys: bool) -> Array {
         let [low, high] = self.range(block, of_keys);
         at.minimum(high).maximum(low)
@@ -151,7 +152,7 @@ impl Call {
         of_lengths.fold(seen, |a, b| a & b)
     }
 
-    /// The visible scores, of which queries are dimension `dim`.
+    /// A mask of the visible scores; queries are dimension `dim`.
     fn seen(&self, masks: &Masks<'_>, i: &Array, j: &Array, dim: usize) -> Option<Array> {
         let mut shape = self.blocks;
         if dim == 1 {
@@ -208,7 +209,7 @@ impl Call {
         }
     }
 
-    /// The specs of segments, if they are given. Queries are dimension `dim` of the scores.
+    /// The specs of segments, if they are operands. Queries are dimension `dim` of the scores.
     fn mask_specs<const N: usize>(
         self,
         dim: usize,
@@ -233,7 +234,7 @@ impl Call {
         Aval::new(DType::F32, [self.batch, self.heads, 1, self.sizes[0]])
     }
 
-    /// The cost of matmuls with these depths of each block of queries and each of keys that it may see.
+    /// The cost of matmuls with these depths, for each block of queries and each block of keys that it may see.
     fn cost(&self, depths: usize, arrays: usize) -> CostEstimate {
         let [queries, keys] = self.counts();
         let [before, after] = self.window.map(|n| n.map(|n| n as usize));
@@ -259,8 +260,8 @@ impl Call {
         PallasCall::new(masks + refs, kernel, (), name).num_scalar_prefetch(lengths)
     }
 
-    /// The output, and the logsumexp of each query's scores, which is [`HIDDEN`] for one that sees no key. Operands: those
-    /// of masks, queries, keys and values.
+    /// The output, and the logsumexp of each query's scores, which is [`HIDDEN`] for a query that sees no key. The
+    /// operands are the masks, queries, keys and values.
     pub fn forward(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let last = self.counts()[1] - 1;
@@ -289,7 +290,7 @@ impl Call {
                 let sum = where_(&sees, sum, 1.0);
                 o.set((acc.get() / &sum).astype(o.dtype()))?;
                 let all = where_(sees, m.get() + sum.log(), HIDDEN);
-                // A column as a row.
+                // Converts a column to a row.
                 lse.set(all.broadcast_to([queries, 128]).t().max_keepdims(0))
             })
         };
@@ -328,8 +329,8 @@ impl Call {
         [weights.astype(self.dtype), (of_dots * self.scale).astype(self.dtype)]
     }
 
-    /// The cotangent of the queries. Operands: those of masks, queries, keys, values, the output's cotangent, the logsumexp of
-    /// each query, and the mean of its weights' cotangents.
+    /// The cotangent of the queries. The operands are the masks, queries, keys, values, the output's cotangent, the
+    /// logsumexp of each query, and the mean of its weights' cotangents.
     pub fn of_queries(self, operands: &[Array]) -> Result<Array> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let last = self.counts()[1] - 1;
@@ -370,8 +371,8 @@ impl Call {
         Ok(made[0].clone())
     }
 
-    /// The cotangents of keys and values, of the operands of [`of_queries`](Self::of_queries). The grid has the heads of
-    /// queries that share a key head after the blocks of keys.
+    /// The cotangents of keys and values, from the operands of [`of_queries`](Self::of_queries). After the blocks of
+    /// keys, the grid has the heads of queries that share a key head.
     pub fn of_keys(self, operands: &[Array]) -> Result<[Array; 2]> {
         let ([queries, keys], [depth, value_depth]) = (self.blocks, self.depths);
         let ([rows, columns], group) = (self.counts(), self.group());

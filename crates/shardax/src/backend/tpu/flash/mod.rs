@@ -1,5 +1,5 @@
-//! Flash attention on TPUs ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)): scores and weights stay on the chip. A
-//! kernel that JAX exported for the shapes computes it, or else kernels in Rust.
+//! Flash attention on TPUs ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)): scores and weights stay on the chip.
+//! If JAX exported a kernel for the shapes, this kernel computes it; otherwise kernels in Rust do.
 
 mod files;
 mod kernels;
@@ -25,17 +25,17 @@ use crate::ops::select::where_;
 
 const FLASH: Fused = Fused { name: "flash attention", implementation: Implementation::Flash };
 
-/// The numbers of queries and of keys in a block, of which the first is taken that adds little padding.
+/// The possible numbers of queries and of keys in a block. The first that adds little padding is used.
 const BLOCKS: [usize; 3] = [512, 256, 128];
 
 /// The largest depth of a head.
 const MAX_DEPTH: usize = 256;
 
-/// The number of queries, and of keys, from which on it is the default: scores then are many times larger than what the
-/// kernels read and write.
+/// The number of queries and of keys from which on the kernels are the default, because the scores are then many times
+/// larger than the operands and results.
 const LONG: usize = 1024;
 
-/// Lowers attention to the kernel, where that applies.
+/// Lowers attention to the kernel, if it is applicable.
 pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if !is_wanted(of, cx, args) {
         return Ok(None);
@@ -58,7 +58,7 @@ pub(in crate::backend) fn forward(of: &Attention, cx: &mut Lowering, args: &[Val
     made.map(Some)
 }
 
-/// Lowers the gradient of attention to the kernels, where that applies.
+/// Lowers the gradient of attention to the kernels, if they are applicable.
 pub(in crate::backend) fn backward(
     gradient: &AttentionGradient,
     cx: &mut Lowering,
@@ -164,7 +164,7 @@ impl<'a> Sized<'a> {
         self.call.segments || self.call.lengths != [false; 2] || self.sizes[0] > reach
     }
 
-    /// `[..., positions, heads, depth]` as the kernels take it; `side` is 0 for queries, and 1 for keys.
+    /// Reshapes `[..., positions, heads, depth]` for the kernels; `side` is 0 for queries, and 1 for keys.
     fn positions(&self, x: &Array, side: usize) -> Array {
         let last = &x.shape()[x.ndim() - 3..];
         let x = x.reshape([&[self.call.batch], last].concat());
@@ -185,13 +185,13 @@ impl<'a> Sized<'a> {
         lax::slice_in_dim(&x, 0, self.sizes[side], 1).reshape(like)
     }
 
-    /// A per-query array, `[..., heads, queries]`, as the kernels take it.
+    /// Reshapes a per-query array, `[..., heads, queries]`, for the kernels.
     fn per_query(&self, x: &Array) -> Array {
         let x = x.astype(DType::F32).reshape([self.call.batch, self.call.heads, 1, self.sizes[0]]);
         padded(&x, -1, 0.0, [self.sizes[0], self.call.sizes[0]])
     }
 
-    /// The operands of masks. Queries are dimension `dim` of the scores.
+    /// The operands of the masks. Queries are dimension `dim` of the scores.
     fn masks(&self, dim: usize) -> Vec<Array> {
         let given = [&self.x.query_lengths, &self.x.key_lengths];
         let lengths = given.into_iter().flatten().map(|x| x.astype(DType::I32).reshape([self.call.batch]));
@@ -219,7 +219,7 @@ impl<'a> Sized<'a> {
         let lse = lax::slice_in_dim(&lse, 0, self.sizes[0], -1).reshape(rows.as_slice());
         let mut sum = full_dtype(rows.as_slice(), 1.0, DType::F32);
         if self.may_be_blind() {
-            // A query that sees no key attends to all equally.
+            // A query that sees no key attends to all keys equally.
             let is_blind = lse.less_equal(HIDDEN);
             let mean = self.x.v.astype(DType::F32).mean_keepdims(-3).astype(y.dtype());
             y = where_(of_output(&is_blind), repeated(&mean, &y), &y);
