@@ -1,4 +1,4 @@
-//! Meshes without their devices: names, sizes and types of axes.
+//! Meshes without devices: names, sizes and types of axes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::shape::AxisName;
 
 /// The shape of a mesh without its devices: names, sizes and types of its axes.
 ///
-/// Types of values hold one where an axis is [`Explicit`](AxisType::Explicit).
+/// The type of a value contains an abstract mesh if one of its axes is [`Explicit`](AxisType::Explicit).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -23,11 +23,11 @@ use crate::shape::AxisName;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AbstractMesh(Arc<Inner>);
 
-/// Set when the first mesh with an axis of type `Explicit` is made. Until then no type has a sharding, and the operations
-/// of a program need not ask for one.
+/// Set when the first mesh with an axis of type `Explicit` is created. Until then no type has a sharding, so operations
+/// do not have to look for one.
 static EXPLICIT: AtomicBool = AtomicBool::new(false);
 
-/// Returns true if this process has made a mesh with an axis of type `Explicit`.
+/// Returns `true` if this process has created a mesh with an axis of type `Explicit`.
 pub(crate) fn any_explicit() -> bool {
     EXPLICIT.load(Ordering::Relaxed)
 }
@@ -40,7 +40,7 @@ struct Inner {
 }
 
 impl AbstractMesh {
-    /// A mesh of these axes, major first, all of type `Auto`.
+    /// Creates a mesh with these axes, major first, all of type `Auto`.
     pub fn new<N: Into<AxisName>>(axes: impl IntoIterator<Item = (N, usize)>) -> Self {
         let axes: Vec<_> = axes.into_iter().map(|(n, s)| (n.into(), s)).collect();
         let types = vec![AxisType::Auto; axes.len()];
@@ -91,7 +91,7 @@ impl AbstractMesh {
         Ok(AbstractMesh::of(self.0.axes.clone(), all))
     }
 
-    /// An error for an axis that the mesh lacks.
+    /// Creates the error for an axis that is not in the mesh.
     pub(crate) fn unknown(&self, name: AxisName) -> crate::error::Error {
         err!(Value, "Resource axis: {name} is not found in mesh: {self}")
             .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
@@ -116,12 +116,12 @@ impl AbstractMesh {
         self.0.axes.iter().position(|(n, _)| *n == name)
     }
 
-    /// The type of the axis of this name.
+    /// The type of the axis with this name.
     pub fn axis_type(&self, name: impl Into<AxisName>) -> Option<AxisType> {
         self.position(name.into()).map(|at| self.0.types[at])
     }
 
-    /// The size of the axis of this name.
+    /// The size of the axis with this name.
     pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
         self.position(name.into()).map(|at| self.0.axes[at].1)
     }
@@ -131,17 +131,17 @@ impl AbstractMesh {
         self.0.axes.iter().map(|(_, size)| size).product()
     }
 
-    /// The names of the axes of this type, in order.
+    /// The names of the axes with this type, in order.
     pub fn axes_of_type(&self, ty: AxisType) -> impl Iterator<Item = AxisName> + '_ {
         self.0.axes.iter().zip(&self.0.types).filter(move |(_, t)| **t == ty).map(|((n, _), _)| *n)
     }
 
-    /// Returns true if an axis is of type `Explicit`.
+    /// Returns `true` if an axis is of type `Explicit`.
     pub(crate) fn has_explicit(&self) -> bool {
         self.0.has_explicit
     }
 
-    /// The mesh with its axes of type `Explicit` made `Auto`.
+    /// The mesh with axes of type `Auto` instead of `Explicit`.
     pub(crate) fn without_explicit(&self) -> Self {
         if !self.has_explicit() {
             return self.clone();
@@ -150,7 +150,7 @@ impl AbstractMesh {
         AbstractMesh::of(self.0.axes.clone(), self.0.types.iter().map(auto).collect())
     }
 
-    /// Returns true if all axes are of this type.
+    /// Returns `true` if all axes have this type.
     pub(crate) fn is_all(&self, ty: AxisType) -> bool {
         self.0.types.iter().all(|t| *t == ty)
     }

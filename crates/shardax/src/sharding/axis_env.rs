@@ -1,4 +1,5 @@
-//! The axis environment: names bound while a function is traced, mapped by `vmap` or manual axes of a mesh.
+//! The axis environment: axis names that are bound while a function is traced. They are mapped by `vmap` or are manual
+//! axes of a mesh.
 
 use super::{AbstractMesh, Mesh, context};
 use crate::error::{Result, err};
@@ -15,19 +16,19 @@ pub(crate) struct BoundAxis {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AxisKind {
-    /// Mapped by `vmap`: collectives over it become ordinary operations.
+    /// An axis mapped by `vmap`. Collectives over it become ordinary operations.
     Mapped,
-    /// A manual axis of a mesh; `checked` if types track which values vary over it.
+    /// A manual axis of a mesh. It is `checked` if types track the values that vary over it.
     Manual { checked: bool, mesh: Mesh },
 }
 
 thread_local! {
     static BOUND: Stack<BoundAxis> = const { Stack::new() };
-    /// The mesh axes that the enclosing `vmap`s shard their entries over.
+    /// The mesh axes over which the enclosing `vmap`s shard their batch entries.
     static SPMD: Stack<AxisName> = const { Stack::new() };
 }
 
-/// The bound axes, as a value that can be compared.
+/// The bound axes, as a value that you can compare.
 #[derive(PartialEq)]
 pub(crate) struct Environment {
     bound: Vec<BoundAxis>,
@@ -61,7 +62,7 @@ pub(crate) fn is_spmd(name: AxisName) -> bool {
     SPMD.with_borrow(|s| s.contains(&name))
 }
 
-/// Runs `f` with `axes` bound in addition to those already bound.
+/// Runs `f` with `axes` bound in addition to the axes that are already bound.
 pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
@@ -80,14 +81,14 @@ pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// The mesh of the manual axes in effect, where types know meshes, with these axes of type `Manual`.
+/// The mesh of the current manual axes, with these axes of type `Manual`. `None` if types contain no meshes.
 fn manual_mesh() -> Option<AbstractMesh> {
     let (mesh, axes) = manual()?;
     let outer = context::get_abstract_mesh().filter(|outer| outer.axes() == mesh.axes());
     Some(context::with_manual(outer.as_ref().unwrap_or(mesh.abstract_mesh()), &axes))
 }
 
-/// The innermost axis of this name.
+/// The innermost axis with this name.
 pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
     BOUND.with_borrow(|bound| bound.iter().rev().find(|a| a.name == name).cloned()).ok_or_else(|| {
         let known: Vec<_> = BOUND.with_borrow(|b| b.iter().map(|a| a.name.to_string()).collect());
@@ -110,7 +111,7 @@ pub(crate) fn any_checked() -> bool {
     BOUND.with_borrow(|b| b.iter().any(|a| matches!(a.kind, AxisKind::Manual { checked: true, .. })))
 }
 
-/// The manual axes in effect and the mesh they belong to.
+/// The current manual axes and their mesh.
 pub(crate) fn manual() -> Option<(Mesh, AxisSet)> {
     BOUND.with_borrow(|b| {
         let mesh = b.iter().rev().find_map(|a| match &a.kind {

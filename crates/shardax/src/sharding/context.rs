@@ -11,22 +11,23 @@ use crate::local::{Stack, StackKey};
 use crate::shape::{AxisName, AxisSet};
 
 thread_local! {
-    /// The meshes whose guards exist, or `None` where one was removed, with the number of each guard.
+    /// The meshes of the live guards with the number of each guard. `None` hides the meshes before it.
     static CONTEXT: Stack<(u64, Option<Mesh>)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
     static DEVICES_ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The number of queries for the context mesh with its devices on this thread: a trace that asked depends on them.
+/// The number of times this thread has queried the context mesh with its devices. If it changes during a trace, the
+/// trace depends on the devices.
 pub(crate) fn devices_asked() -> u64 {
     DEVICES_ASKED.get()
 }
 
-/// Removes its mesh when dropped: the context mesh is the one set last among those whose guards exist.
+/// Removes its mesh from the context when dropped. The context mesh is the mesh of the latest guard that still exists.
 #[must_use = "the mesh is the context mesh only while the guard lives"]
 pub struct MeshGuard {
     number: u64,
-    // Guards belong to the thread that made them.
+    // Guards belong to the thread that created them.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -36,26 +37,27 @@ impl Drop for MeshGuard {
     }
 }
 
-/// Makes `mesh` the context mesh of this thread until the guard is dropped; with `None` there is none.
+/// Makes `mesh` the context mesh of this thread until the guard is dropped. `None` means that there is no context mesh.
 pub(crate) fn enter(mesh: Option<Mesh>) -> MeshGuard {
     let number = NEXT.replace(NEXT.get() + 1);
     CONTEXT.with_borrow_mut(|c| c.push((number, mesh)));
     MeshGuard { number, not_send: std::marker::PhantomData }
 }
 
-/// The context mesh: that of the enclosing `shard_map`, else the mesh set last.
+/// The context mesh: the mesh of the enclosing `shard_map`, otherwise the mesh that was set last.
 pub fn get_mesh() -> Option<Mesh> {
     DEVICES_ASKED.set(DEVICES_ASKED.get() + 1);
     axis_env::manual().map(|(mesh, _)| mesh).or_else(mesh_with_devices)
 }
 
 thread_local! {
-    /// The abstract meshes that stand for the context mesh while functions are traced.
+    /// The abstract meshes that replace the context mesh while functions are traced.
     static ABSTRACT: Stack<Option<AbstractMesh>> = const { Stack::new() };
 }
 
-/// The context mesh without its devices: that of the enclosing `shard_map` with its axes of type `Manual`, that of
-/// [`use_abstract_mesh`](crate::use_abstract_mesh), else the one that was set last.
+/// The context mesh without its devices. Inside a `shard_map` it is the mesh of the `shard_map` with its axes of type
+/// `Manual`, and under [`use_abstract_mesh`](crate::use_abstract_mesh) the mesh set there; otherwise it is the mesh
+/// that was set last.
 pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     if let Some(mesh) = ABSTRACT.with_borrow(|all| all.last().cloned()) {
         return mesh;
@@ -63,7 +65,8 @@ pub fn get_abstract_mesh() -> Option<AbstractMesh> {
     CONTEXT.with_borrow(|c| Some(c.last()?.1.as_ref()?.abstract_mesh().clone()))
 }
 
-/// Returns true if an axis of the context mesh is of type `Explicit`. Called for every operation, so it must be fast.
+/// Returns `true` if an axis of the context mesh is of type `Explicit`. It must be fast, because it is called for every
+/// operation.
 pub(crate) fn is_explicit() -> bool {
     any_explicit() && is_explicit_here()
 }
@@ -77,14 +80,14 @@ fn is_explicit_here() -> bool {
     }
 }
 
-/// The mesh with these axes of type `Manual`.
+/// Returns the mesh with these axes of type `Manual`.
 pub(crate) fn with_manual(mesh: &AbstractMesh, manual: &AxisSet) -> AbstractMesh {
     let types = mesh.axis_names().zip(mesh.axis_types());
     let types = types.map(|(name, ty)| if manual.contains(name) { AxisType::Manual } else { *ty }).collect();
     AbstractMesh::of(mesh.axes().to_vec(), types)
 }
 
-/// The context mesh where an axis of it is of type `Explicit`: types have shardings there.
+/// The context mesh if one of its axes is of type `Explicit`, so that types have shardings.
 pub(crate) fn explicit_mesh() -> Option<AbstractMesh> {
     is_explicit().then(get_abstract_mesh).flatten()
 }
@@ -109,8 +112,8 @@ thread_local! {
     static ADOPTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`: it may use arrays of types that do, and
-/// what it captures has no sharding in its type there.
+/// Runs `f`, which traces a function whose context mesh has no axes of type `Explicit`. Inside, the function may use
+/// arrays whose types have such axes, and captured arrays have no sharding in their types.
 pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -122,17 +125,17 @@ pub(crate) fn adopting<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns true if operands may be of another mesh than the context's: see [`adopting`].
+/// Returns `true` if operands may be on another mesh than the context mesh; see [`adopting`].
 pub(crate) fn adopts() -> bool {
     ADOPTS.get()
 }
 
-/// The context mesh with its devices, whatever is traced.
+/// The context mesh with its devices, even while a function is traced.
 pub(crate) fn mesh_with_devices() -> Option<Mesh> {
     CONTEXT.with_borrow(|c| c.last()?.1.clone())
 }
 
-/// Runs `f`, which traces a function, with this mesh as the context mesh; with `None` there is none.
+/// Runs `f`, which traces a function, with this mesh as the context mesh. `None` means that there is no context mesh.
 pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
@@ -148,7 +151,7 @@ pub(crate) fn with_abstract_mesh<R>(mesh: Option<AbstractMesh>, f: impl FnOnce()
     f()
 }
 
-/// The axes of [`get_mesh`] that are manual here: each device has its own shard along them, and collectives may name
+/// The axes of [`get_mesh`] that are manual here. Each device has a separate shard along them, and collectives may name
 /// them. Empty outside of `shard_map` and `pmap`.
 ///
 /// ```
@@ -175,7 +178,7 @@ pub(crate) fn is_current(mesh: Option<&Mesh>) -> bool {
 }
 
 impl AbstractMesh {
-    /// The mesh of this shape that an argument of the function being traced lies on.
+    /// Finds the mesh with this shape among the meshes of the arguments of the function being traced.
     fn resolve(&self) -> Result<Mesh> {
         ASKED.set(ASKED.get() + 1);
         let found = ARGUMENTS.with_borrow(|all| all.iter().rev().find(|m| m.axes() == self.axes()).cloned());
@@ -196,7 +199,8 @@ thread_local! {
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The number of queries for the arguments' mesh on this thread: a trace that asked depends on the answer.
+/// The number of times this thread has queried the arguments' mesh. If it changes during a trace, the trace depends on
+/// the mesh.
 pub(crate) fn argument_meshes_asked() -> u64 {
     ASKED.get()
 }
@@ -222,7 +226,7 @@ pub(crate) fn with_argument_meshes<R>(meshes: impl Iterator<Item = Mesh>, f: imp
 pub enum MeshArg {
     /// This mesh.
     Mesh(Mesh),
-    /// The mesh of the arguments, which must have this shape.
+    /// The mesh of the arguments. It must have this shape.
     Abstract(AbstractMesh),
     /// The context mesh.
     Context,
@@ -241,7 +245,7 @@ impl MeshArg {
     }
 }
 
-/// A mesh, the shape of one, or `None` for the context mesh.
+/// A mesh, an abstract mesh, or `None` for the context mesh.
 pub trait IntoMesh {
     /// Returns the mesh argument.
     fn into_mesh(self) -> MeshArg;

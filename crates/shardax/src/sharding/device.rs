@@ -1,4 +1,4 @@
-//! The devices, and the PJRT client that owns them.
+//! Devices, and the PJRT client that owns them.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock};
@@ -13,8 +13,8 @@ use crate::local::{Guard, Guarded, GuardedKey};
 use crate::settings;
 use crate::timeline;
 
-/// A device: a CPU (real or simulated), a GPU or a TPU core; or the description of a device of a
-/// [`Topology`](crate::Topology), which programs can be compiled for without having it.
+/// A device: a CPU (real or simulated), a GPU or a TPU core. It can also be the description of a device in a
+/// [`Topology`](crate::Topology). You can compile programs for described devices without having them.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Device(Kind);
 
@@ -24,7 +24,7 @@ enum Kind {
     Described(pjrt::TopologyDevice),
 }
 
-/// Calls `$device.method()` on either kind.
+/// Calls `$device.method()` on a device of either kind.
 macro_rules! either {
     ($device:expr, $method:ident) => {
         match &$device.0 {
@@ -44,17 +44,17 @@ impl Device {
         either!(self, id)
     }
 
-    /// The kind of hardware, as the plugin names it.
+    /// The kind of hardware, as named by the plugin.
     pub fn kind(&self) -> &str {
         either!(self, kind)
     }
 
-    /// The process that owns it.
+    /// The process that owns the device.
     pub fn process_index(&self) -> usize {
         either!(self, process_index)
     }
 
-    /// Returns `true` if this process owns it.
+    /// Returns `true` if this process owns the device.
     pub fn is_addressable(&self) -> bool {
         match &self.0 {
             Kind::Attached(device) => device.is_addressable(),
@@ -78,8 +78,8 @@ impl Device {
         }
     }
 
-    /// The coordinates of a TPU chip in its slice. Of a GPU in a topology: its group of hosts, host, and number. `None`
-    /// where the platform has none.
+    /// The coordinates of a TPU chip in its slice. For a GPU in a topology these are its group of hosts, its host, and
+    /// its number. `None` if the platform has no coordinates.
     pub fn coords(&self) -> Option<[usize; 3]> {
         match self.attribute("coords")? {
             pjrt::Value::Ints(at) => {
@@ -91,18 +91,18 @@ impl Device {
         }
     }
 
-    /// The index of a TPU core on its chip. `None` where the platform has none.
+    /// The index of a TPU core on its chip. `None` if the platform has no such index.
     pub fn core_on_chip(&self) -> Option<usize> {
         self.number("core_on_chip")
     }
 
-    /// The slice of the device: devices of different slices are connected by the data centre's network. `None` where
-    /// the platform has no slices, or there is only one.
+    /// The slice of the device. Devices of different slices are connected by the data centre's network. `None` if the
+    /// platform has no slices, or if there is only one.
     pub fn slice_index(&self) -> Option<usize> {
         self.number("slice_index")
     }
 
-    /// The bytes of memory available to programs. `None` where the platform does not report it.
+    /// The bytes of memory available to programs. `None` if the platform does not report them.
     pub fn memory_limit(&self) -> Option<usize> {
         let reported = || match &self.0 {
             Kind::Attached(device) => usize::try_from(device.memory_stats().ok()?.bytes_limit?).ok(),
@@ -122,7 +122,7 @@ impl Device {
         }
     }
 
-    /// Returns the device itself. Fails for a described device.
+    /// Returns the PJRT device. Fails for a described device.
     pub(crate) fn attached(&self) -> Result<&pjrt::Device> {
         match &self.0 {
             Kind::Attached(device) => Ok(device),
@@ -151,12 +151,12 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The client of this process, created at first use, and again after a failure that XLA does not survive.
+/// The client of this process. It is created at first use, and replaced after a failure that XLA does not survive.
 pub(crate) struct Client {
     pub pjrt: pjrt::Client,
     pub devices: Vec<Device>,
     pub local_devices: Vec<Device>,
-    /// In lower case: `cpu`, `cuda`, `tpu`.
+    /// The name in lower case: `cpu`, `cuda`, `tpu`.
     pub platform_name: String,
     next: OnceLock<Box<Client>>,
 }
@@ -164,7 +164,7 @@ pub(crate) struct Client {
 static CLIENT: OnceLock<Client> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Returns the client; a failed start is retried at the next use.
+/// Returns the client. If it failed to start, the next call tries again.
 pub(crate) fn client() -> Result<&'static Client> {
     if let Some(client) = latest().filter(|client| !client.pjrt.is_broken()) {
         return Ok(client);
@@ -175,7 +175,7 @@ pub(crate) fn client() -> Result<&'static Client> {
             let client = start()?;
             config::freeze(client.local_devices.len());
             let client = CLIENT.get_or_init(|| client);
-            // The hook that the warning calls may ask for the client.
+            // The lock is released first, because the hook for warnings may ask for the client.
             drop(starting);
             if client.platform_name == "cpu" && distributed::processes().is_none() {
                 distributed::warn_if_alone();
@@ -194,7 +194,7 @@ pub(crate) fn client() -> Result<&'static Client> {
 /// The advice after a failure that XLA does not survive.
 pub(crate) const GO_ON: &str = "there is a new client: create meshes and arrays again, from what `devices()` returns now. Earlier arrays can be read, and moved with `device_put`";
 
-/// Fails for a device of a client that failed.
+/// Fails for a device of a failed client.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
     let attached = device.attached()?;
     match client()?.pjrt.devices().iter().any(|current| current.shares_client_with(attached)) {
@@ -217,7 +217,7 @@ pub(crate) fn client_number() -> usize {
     number + usize::from(client.pjrt.is_broken())
 }
 
-/// The client in use, if one was started.
+/// The current client, if one was started.
 pub(crate) fn latest() -> Option<&'static Client> {
     let mut latest = CLIENT.get()?;
     while let Some(next) = latest.next.get() {
@@ -251,7 +251,7 @@ fn start() -> Result<Client> {
     Ok(Client { pjrt, devices, local_devices, platform_name, next: OnceLock::new() })
 }
 
-/// All devices, those of other processes included, in the order of their ids.
+/// All devices, including devices of other processes, in the order of their ids.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -310,12 +310,12 @@ thread_local! {
     static CHOSEN: Guarded<Device> = const { Guarded::new() };
 }
 
-/// The device of [`default_device`], which programs without other placement depend on.
+/// The device set by [`default_device`]. Programs without other placement depend on it.
 pub(crate) fn chosen_device() -> Option<Device> {
     CHOSEN.with_last(|device| device.cloned())
 }
 
-/// Returns `true` if this is the device of [`default_device`].
+/// Returns `true` if [`default_device`] has set this device.
 pub(crate) fn is_chosen(device: Option<&Device>) -> bool {
     CHOSEN.with_last(|chosen| chosen == device)
 }
@@ -326,11 +326,11 @@ pub struct DeviceGuard {
     _guard: Guard<Device>,
 }
 
-/// Makes this the default device of the thread until the guard is dropped: of new arrays, and of programs whose
-/// arguments are uncommitted (JAX's context manager of that name). Arrays are not committed to it: they move
-/// to the devices of committed ones.
+/// Makes this the default device of the thread until the guard is dropped (JAX's context manager of that name). New
+/// arrays are placed there, and programs run there if their arguments are uncommitted. Arrays are not committed to it,
+/// so they still move to the devices of committed arrays.
 ///
-/// Fails for a device of another process, or of a client that failed.
+/// Fails for a device of another process or of a failed client.
 ///
 /// ```
 /// # use shardax::prelude::*;

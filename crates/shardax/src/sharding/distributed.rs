@@ -1,4 +1,4 @@
-//! Several processes: joining those of a launcher, and agreement between them.
+//! Programs of several processes: joining the processes of a launcher, and agreement between processes.
 
 mod options;
 pub mod preemption;
@@ -26,40 +26,40 @@ use crate::{config, settings, warning};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Advice for processes that diverged.
+/// The advice for processes that diverged.
 const SAME_ORDER: &str = "look for a branch that depends on the process, such as `if process_index() == 0`, around a computation on arrays of several processes";
 
 /// The error after `shutdown`.
 const LEFT: &str = "this process has left the others: `distributed::shutdown` was called";
 
 static JOINED: OnceLock<Processes> = OnceLock::new();
-/// In milliseconds; 0 if not set.
+/// The timeouts in milliseconds; 0 if not set.
 static LIMITS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The processes that run this program.
+/// The processes that run this program together.
 pub(crate) struct Processes {
     world: mpi::World,
     exchange: Arc<Exchange>,
-    /// The process of each device, by id; `None` where the plugin itself supports several processes.
+    /// The process of each device, by id. Empty if the plugin itself supports several processes.
     owners: Vec<usize>,
     registered: AtomicBool,
     left: AtomicBool,
     watch: watch::Watch,
 }
 
-/// The processes that this one has joined; `None` if it runs alone.
+/// The processes that this process has joined; `None` if it runs alone.
 pub(crate) fn processes() -> Option<&'static Processes> {
     JOINED.get()
 }
 
-/// Joins the other processes started by `mpirun` or `srun`, or those that share the store of
-/// `SHARDAX_COORDINATOR_ADDRESS` ([`Options::coordinator_address`]); returns `true` if there are any. Call it first in
-/// `main`, because it determines the devices. In a program started by hand it does nothing, so one program runs
-/// both ways.
+/// Joins the other processes started by `mpirun` or `srun`, or the processes that share the store of
+/// `SHARDAX_COORDINATOR_ADDRESS` ([`Options::coordinator_address`]). Returns `true` if there are any. You must call it
+/// first in `main`, because it determines the devices. In a program started by hand it does nothing, so one program can
+/// run both ways.
 ///
-/// Afterwards [`devices`](crate::devices) gives the devices of all processes, process by process, and
-/// [`local_devices`](crate::local_devices) those of this one. All processes must then run the same computations in the
-/// same order; one that does not is an error on all of them.
+/// Afterwards [`devices`](crate::devices) returns the devices of all processes, process by process, and
+/// [`local_devices`](crate::local_devices) returns this process's devices. All processes must then run the same
+/// computations in the same order; if one does not, all of them fail.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -72,9 +72,9 @@ pub(crate) fn processes() -> Option<&'static Processes> {
 /// }
 /// ```
 ///
-/// Fails on platforms other than CPU and GPUs (hosts of a TPU slice need no launcher), when devices are in
-/// use already, when called twice, when no MPI library is found or it is not the launcher's, when the processes differ
-/// in platform, plugin or version, and when another process does not join in time.
+/// Fails on platforms other than CPU and GPUs (hosts of a TPU slice need no launcher), if devices are already in use,
+/// if it is called twice, if no MPI library is found or the library is not the launcher's, if the processes differ in
+/// platform, plugin or version, and if another process does not join in time.
 #[track_caller]
 pub fn initialize() -> Result<bool> {
     Options::default().initialize().at_caller()
@@ -85,10 +85,10 @@ pub fn is_initialized() -> bool {
     processes().is_some()
 }
 
-/// Leaves the other processes, once all do so. A process that ends successfully does so automatically; after this
-/// call nothing can be computed with others.
+/// Leaves the other processes when all of them leave. A process that ends successfully does so automatically. After
+/// this call you cannot compute with other processes.
 ///
-/// Fails when the others do not arrive within the [collective timeout](set_collective_timeout).
+/// Fails if the other processes do not arrive within the [collective timeout](set_collective_timeout).
 #[track_caller]
 pub fn shutdown() -> Result<()> {
     let leave = |p: &Processes| {
@@ -102,16 +102,16 @@ pub fn shutdown() -> Result<()> {
     processes().map_or(Ok(()), leave).at_caller()
 }
 
-/// Sets the timeout of processes in a collective, a compilation or at the end (the
-/// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds); 600 s by default. It may be set at any time.
+/// Sets the time that processes may wait for each other in a collective, in a compilation or at the end (the
+/// environment variable `SHARDAX_COLLECTIVE_TIMEOUT`, in seconds). The default is 600 s. You can set it at any time.
 ///
-/// It includes compilation: one process of each host compiles a program, and the others wait for it.
+/// It includes compilation, because one process of each host compiles a program while the others wait for it.
 pub fn set_collective_timeout(timeout: Duration) {
     set_limit(0, timeout);
 }
 
-/// Sets the wait in a collective after which a warning names the late processes (the environment
-/// variable `SHARDAX_COLLECTIVE_PATIENCE`, in seconds); 10 s by default. It may be set at any time.
+/// Sets the wait in a collective after which a warning names the late processes (the environment variable
+/// `SHARDAX_COLLECTIVE_PATIENCE`, in seconds). The default is 10 s. You can set it at any time.
 pub fn set_collective_patience(patience: Duration) {
     set_limit(1, patience);
 }
@@ -139,11 +139,11 @@ fn patience() -> Duration {
     limit(1, &settings::COLLECTIVE_PATIENCE, PATIENCE)
 }
 
-/// Advice for an operation that one process asks for alone.
+/// The advice for an operation that only one process requests.
 const ALONE: &str = "One process alone computes with its own arrays: `device_get(&x)` of one that is replicated, `process_allgather(&x)` on all of them of one that is split";
 
 impl Processes {
-    /// Exchanges this process's configuration with that of the others.
+    /// Exchanges this process's configuration with the other processes.
     fn of_world(
         world: mpi::World,
         platform: &str,
@@ -213,7 +213,7 @@ impl Processes {
         }
     }
 
-    /// Returns `true` if collectives between processes are host functions. Otherwise the plugin communicates itself.
+    /// Returns `true` if collectives between processes are host functions. Otherwise the plugin communicates.
     pub fn exchanges(&self) -> bool {
         !self.owners.is_empty()
     }
@@ -229,9 +229,9 @@ impl Processes {
         })
     }
 
-    /// A client of a plugin that supports several processes itself: each process starts one, and they find each other
-    /// in the store. Unless devices are named, a process that shares its host uses the device of its local rank, as in
-    /// JAX.
+    /// Creates a client of a plugin that supports several processes. Each process starts one, and they find each other
+    /// in the store. Unless devices are named, a process that shares its host uses the device with its local rank, as
+    /// in JAX.
     pub fn client_with_store(
         &self,
         plugin: &pjrt::Plugin,
@@ -249,7 +249,7 @@ impl Processes {
         Ok(pjrt::Client::with_store(plugin, &options, Arc::new(store::Store(self.world.clone())))?)
     }
 
-    /// A client with the devices of all processes, which runs programs on this process's.
+    /// Creates a client with the devices of all processes that runs programs on this process's devices.
     pub fn client(&self, plugin: &pjrt::Plugin) -> Result<pjrt::Client> {
         let count = [("cpu_device_count", pjrt::Value::Int(self.owners.len() as i64))];
         let client = pjrt::Client::with_owners(plugin, &count, self.rank(), |id| self.owners[id])?;
@@ -259,7 +259,7 @@ impl Processes {
         Ok(client)
     }
 
-    /// Fails if a program on devices of several processes cannot run, because they joined without MPI.
+    /// Fails if a program on devices of several processes cannot run, because the processes joined without MPI.
     pub fn check_exchange(&self, name: &str) -> Result<()> {
         self.world.data().map(drop).map_err(|_| {
             err!(
@@ -279,7 +279,7 @@ impl Processes {
         self.exchange.sum_order() == SumOrder::Exact
     }
 
-    /// The processes of these devices, ascending.
+    /// The processes of these devices, in ascending order.
     pub fn of(&self, devices: &[super::Device]) -> Vec<usize> {
         let mut ranks: Vec<usize> = devices.iter().map(super::Device::process_index).collect();
         ranks.sort_unstable();
@@ -287,8 +287,8 @@ impl Processes {
         ranks
     }
 
-    /// Checks that these processes are about to do the same: the operation `what` with `values`; both must be equal on
-    /// all. `differ` makes the error for values that differ, from the process and the index of the value.
+    /// Checks that these processes are about to do the same: both the operation `what` and the `values` must be equal
+    /// on all. If values differ, `differ` creates the error from the process and the index of the value.
     pub fn agree(
         &self,
         ranks: &[usize],
@@ -322,7 +322,7 @@ impl Processes {
                 mpi::Kind::DeadlineExceeded => {
                     let missing = error.message.rsplit_once("missing: ").map_or("others", |(_, who)| who);
                     let error = err!(DeadlineExceeded, "{missing} have not reached {what} within {:?}", timeout());
-                    // Late processes may still arrive after this one has continued.
+                    // The exchange is closed, because late processes may still arrive after this one has continued.
                     self.exchange.close(error.message());
                     error.help(format!(
                         "all processes must run the same computations in the same order; look at what the late do. {ALONE}"
@@ -349,7 +349,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Sends the value that the first of some processes computes to the others, errors included.
+    /// Sends the value that the first of some processes computes to the other processes. Errors are sent too.
     pub fn share(
         &self,
         (first, ranks): (usize, &[usize]),
@@ -386,7 +386,7 @@ impl Processes {
         Ok(made)
     }
 
-    /// The processes among these that share this one's host and have as many devices.
+    /// Those of the processes `ranks` that share this process's host and have as many devices.
     pub fn like(&self, ranks: &[usize]) -> Vec<usize> {
         let own = self.rank();
         let hosts = self.world.hosts();
@@ -399,12 +399,12 @@ impl Processes {
         self.exchange.launch(shared, launch)
     }
 
-    /// Gives all processes this process's error, and ends their exchange.
+    /// Sends this process's error to all processes, and ends their exchange.
     pub fn report(&self, error: &Error) {
         self.exchange.report(error.message());
     }
 
-    /// Names the program whose calls of the exchange have this number.
+    /// Sets the name of the program whose calls of the exchange have this number.
     pub fn name_program(&self, number: u64, name: &str) {
         self.exchange.name_program(number, name);
     }
@@ -421,7 +421,8 @@ impl Processes {
             );
             return;
         }
-        // Waits as long as the others work alone; processes that wait for this one have a timeout of their own.
+        // This process waits as long as the others continue to work. Processes that wait for this one have their own
+        // timeout.
         let mut said = false;
         while let Err(error) = self.world.leave(patience()) {
             if error.kind != mpi::Kind::DeadlineExceeded {
@@ -437,7 +438,7 @@ impl Processes {
 
 /// The number of compared bytes of a value's digest.
 const DIGEST: usize = 16;
-/// The maximum number of digests that are sent; with more values, one covers several.
+/// The maximum number of digests to send. If there are more values, one digest covers several.
 const MANY_DIGESTS: usize = 32;
 
 /// The digests of values, and the number of values that each covers.
@@ -463,12 +464,12 @@ fn shortened(what: &str) -> String {
     }
 }
 
-/// A launcher treats a process that ends without leaving as failed and kills the others, which is right if this
-/// process failed. A preempted one has not.
+/// Leaves the other processes if this process ends successfully or was preempted. A launcher treats a process that ends
+/// without leaving as failed and kills the others, which is right only if this process failed.
 fn leave_at_end(status: i32) {
     match processes() {
         Some(p) if matches!(status, 0 | preemption::EXIT_STATUS) => p.leave(),
-        // MPI must not be called while its library ends.
+        // A failed process does not call `leave`, because MPI must not be called while its library ends.
         Some(p) => {
             p.close_watch();
             p.end_others(status);
@@ -477,7 +478,7 @@ fn leave_at_end(status: i32) {
     }
 }
 
-/// Warns, once, that the process was started with others and has not joined them.
+/// Warns once if the process was started with others and has not joined them.
 pub(crate) fn warn_if_alone() {
     let launcher = mpi::Launcher::detect().filter(|launcher| launcher.size > 1);
     let what = match (launcher, options::address_of_setting()) {

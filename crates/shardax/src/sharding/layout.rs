@@ -11,10 +11,10 @@ use super::device::Device;
 use super::named::{NamedSharding, Sharding, SingleDeviceSharding};
 use crate::error::{Result, err};
 
-/// The layout of an array's elements in the memory of a device: the order of the dimensions, and the tiles
-/// on devices that have them.
+/// The layout of an array's elements in the memory of a device: the order of the dimensions, and the tiles if the
+/// device has them.
 ///
-/// It is given as a part of a [`Format`], and for a value inside a program by
+/// You can pass it as a part of a [`Format`], or set it for a value inside a program with
 /// [`with_layout_constraint`](crate::with_layout_constraint).
 ///
 /// ```
@@ -35,7 +35,7 @@ pub struct Layout {
     sub_byte_element_size_in_bits: usize,
 }
 
-/// The compiler's choice of a layout: [`Layout::AUTO`].
+/// A layout that the compiler chooses: [`Layout::AUTO`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AutoLayout;
 
@@ -43,14 +43,14 @@ impl Layout {
     /// The layout that the compiler chooses for an argument or a result.
     pub const AUTO: AutoLayout = AutoLayout;
 
-    /// A layout with the dimensions in this order: elements along the last one are adjacent in memory. `[0, 1, 2]` is
-    /// row-major. An invalid order is reported where the layout is used.
+    /// Creates a layout with the dimensions in this order. Elements along the last one are adjacent in memory, so `[0,
+    /// 1, 2]` is row-major. An invalid order is reported when the layout is used.
     pub fn new(major_to_minor: impl Into<Vec<usize>>) -> Layout {
         Layout { major_to_minor: major_to_minor.into(), tiling: Vec::new(), sub_byte_element_size_in_bits: 0 }
     }
 
-    /// Splits the layout into tiles, and those into the next tiles: sizes of the last dimensions, in the order of
-    /// memory. A TPU has them: `[vec![8, 128], vec![2, 1]]`.
+    /// Splits the layout into tiles, and these into smaller tiles. Each list has the sizes of the last dimensions, in
+    /// the order of memory. TPUs use tiles, for example `[vec![8, 128], vec![2, 1]]`.
     pub fn with_tiling(mut self, tiling: impl IntoIterator<Item = impl Into<Vec<usize>>>) -> Layout {
         self.tiling = tiling.into_iter().map(Into::into).collect();
         self
@@ -62,7 +62,7 @@ impl Layout {
         self
     }
 
-    /// The order of the dimensions; elements along the last one are adjacent in memory.
+    /// The order of the dimensions. Elements along the last one are adjacent in memory.
     pub fn major_to_minor(&self) -> &[usize] {
         &self.major_to_minor
     }
@@ -72,7 +72,7 @@ impl Layout {
         &self.tiling
     }
 
-    /// The bits of an element that is smaller than a byte; else 0.
+    /// The number of bits of an element that is smaller than a byte; otherwise 0.
     pub fn sub_byte_element_size_in_bits(&self) -> usize {
         self.sub_byte_element_size_in_bits
     }
@@ -101,7 +101,7 @@ impl Layout {
         order.join(", ")
     }
 
-    /// The compiler's notation: `{1,0:T(8,128)(2,1)}`.
+    /// The layout in the compiler's notation: `{1,0:T(8,128)(2,1)}`.
     pub(crate) fn mode(&self) -> String {
         let order: Vec<String> = self.major_to_minor.iter().rev().map(usize::to_string).collect();
         let mut text = format!("{{{}", order.join(","));
@@ -119,7 +119,7 @@ impl Layout {
         text
     }
 
-    /// Fails unless it orders the dimensions of an array of this shape.
+    /// Fails unless the layout orders the dimensions of an array of this shape.
     pub(crate) fn check(&self, shape: &[usize]) -> Result<()> {
         if self.major_to_minor.len() != shape.len() {
             return Err(err!(
@@ -156,7 +156,7 @@ impl Layout {
     }
 }
 
-/// A Python tuple, as JAX prints it.
+/// The items as a Python tuple, as JAX prints it.
 fn tuple<T: fmt::Display>(items: &[T]) -> String {
     let texts: Vec<String> = items.iter().map(T::to_string).collect();
     match &texts[..] {
@@ -188,12 +188,12 @@ impl fmt::Debug for Layout {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LayoutOptions {
-    /// The default of the device, or that of the array which is passed.
+    /// The device's default, or the layout of the array that is passed.
     #[default]
     Unspecified,
-    /// The compiler's choice.
+    /// A layout that the compiler chooses.
     Auto,
-    /// The given layout.
+    /// This layout.
     Layout(Layout),
 }
 
@@ -221,10 +221,10 @@ impl From<Option<Layout>> for LayoutOptions {
     }
 }
 
-/// A [`Layout`] and a [`Sharding`] of an array. It is accepted wherever a sharding is: by
-/// [`device_put`](crate::device_put), and by [`in_shardings`](crate::Jit::in_shardings) and
-/// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit), which also take the compiler's choice,
-/// [`Layout::AUTO`], with a sharding or without.
+/// A [`Layout`] and a [`Sharding`] of an array. You can pass it wherever a sharding is accepted: to
+/// [`device_put`](crate::device_put), and to [`in_shardings`](crate::Jit::in_shardings) and
+/// [`out_shardings`](crate::Jit::out_shardings) of [`jit`](crate::jit). These two also accept [`Layout::AUTO`], with or
+/// without a sharding, so that the compiler chooses the layout.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -244,13 +244,13 @@ pub struct Format {
 }
 
 impl Format {
-    /// Creates a format of a layout, or [`Layout::AUTO`], and a sharding or a device. A layout needs a sharding: a
-    /// missing one is reported where the format is used.
+    /// Creates a format from a layout, or [`Layout::AUTO`], and a sharding or a device. A layout needs a sharding; if
+    /// it is missing, the error is reported when the format is used.
     pub fn new(layout: impl Into<LayoutOptions>, sharding: impl Into<Option<Sharding>>) -> Format {
         Format { layout: layout.into(), sharding: sharding.into() }
     }
 
-    /// The layout; `None` if it is left open, or to the compiler.
+    /// The layout; `None` if it is unspecified or chosen by the compiler.
     pub fn layout(&self) -> Option<&Layout> {
         match &self.layout {
             LayoutOptions::Layout(layout) => Some(layout),
@@ -258,12 +258,12 @@ impl Format {
         }
     }
 
-    /// Returns `true` if the layout is the compiler's choice.
+    /// Returns `true` if the compiler chooses the layout.
     pub fn is_auto(&self) -> bool {
         self.layout == LayoutOptions::Auto
     }
 
-    /// The sharding; `None` if it is left open.
+    /// The sharding; `None` if it is unspecified.
     pub fn sharding(&self) -> Option<&Sharding> {
         self.sharding.as_ref()
     }
@@ -294,7 +294,7 @@ impl Format {
 
     /// The sharding with this layout.
     ///
-    /// Fails for the compiler's choice: `what` needs a concrete layout.
+    /// Fails if the compiler chooses the layout, because `what` needs a concrete one.
     pub(crate) fn placed(&self, what: &str) -> Result<Option<Sharding>> {
         self.check()?;
         match self.asked() {
@@ -329,7 +329,7 @@ impl fmt::Debug for Format {
     }
 }
 
-/// The compiler's choice, with any sharding.
+/// A layout that the compiler chooses, with any sharding.
 impl From<AutoLayout> for Format {
     fn from(layout: AutoLayout) -> Self {
         Format::new(layout, None)
@@ -355,12 +355,12 @@ impl From<&SingleDeviceSharding> for Option<Sharding> {
     }
 }
 
-/// An interned layout: copying, comparing and hashing one costs a pointer.
+/// An interned layout. Copying, comparing and hashing one costs as much as for a pointer.
 #[derive(Clone, Copy, Eq)]
 pub struct KnownLayout(&'static Layout);
 
 impl KnownLayout {
-    /// Interns a layout for the life of the process: programs use few.
+    /// Interns a layout for the life of the process. This is affordable because programs use only a few layouts.
     pub fn new(layout: &Layout) -> KnownLayout {
         static KNOWN: OnceLock<Mutex<HashSet<&'static Layout>>> = OnceLock::new();
         let mut known = KNOWN.get_or_init(Default::default).lock().unwrap_or_else(|e| e.into_inner());
@@ -403,7 +403,7 @@ pub(crate) enum RequestedLayout {
 }
 
 impl RequestedLayout {
-    /// The layout, unless it is the compiler's choice.
+    /// The layout, unless the compiler chooses it.
     pub fn known(self) -> Option<KnownLayout> {
         match self {
             RequestedLayout::As(known) => Some(known),

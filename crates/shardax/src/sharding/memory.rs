@@ -9,7 +9,7 @@ use super::device::Device;
 use crate::error::{AtCaller, Result, err};
 use crate::shape::interned;
 
-/// The name of a kind of memory: `device`, `pinned_host`, `unpinned_host`, or another of the platform.
+/// The name of a kind of memory: `device`, `pinned_host`, `unpinned_host`, or another kind of the platform.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryKind(&'static str);
 
@@ -45,8 +45,8 @@ impl fmt::Debug for MemoryKind {
     }
 }
 
-/// A memory space of a value, whatever its sharding: an alternative to a sharding in [`device_put`](crate::device_put)
-/// (JAX's `jax.memory.Space`).
+/// A memory space of a value, whatever its sharding. You can pass it to [`device_put`](crate::device_put) instead of a
+/// sharding (JAX's `jax.memory.Space`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Space {
@@ -65,7 +65,7 @@ impl Space {
     }
 }
 
-/// A memory that a device can address: its own, or a part of the host's.
+/// A memory that a device can address: the device's own memory, or a part of the host's.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Memory {
     device: Device,
@@ -102,9 +102,9 @@ impl Device {
         Memory { device: self.clone(), kind }
     }
 
-    /// The memories that it can address. Those of a described device are the platform's usual ones.
+    /// The memories that the device can address. A described device has the usual memories of its platform.
     ///
-    /// Fails for a device of another process, and where the plugin does not report them.
+    /// Fails for a device of another process, and if the plugin does not report them.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -127,7 +127,7 @@ impl Device {
 
     /// The default memory of arrays.
     ///
-    /// Fails for a device of another process, and where the plugin does not report it.
+    /// Fails for a device of another process, and if the plugin does not report it.
     #[track_caller]
     pub fn default_memory(&self) -> Result<Memory> {
         let kind = match self.topology() {
@@ -142,7 +142,7 @@ impl Device {
 
     /// The memory of this kind.
     ///
-    /// Fails, with the memories there are, if the device has none of this kind.
+    /// Fails if the device has no memory of this kind. The error lists its memories.
     #[track_caller]
     pub fn memory(&self, kind: &str) -> Result<Memory> {
         let all = self.addressable_memories()?;
@@ -153,7 +153,7 @@ impl Device {
 
     /// Memory statistics in bytes, with JAX's names. Statistics that a platform does not report are `None`.
     ///
-    /// Fails where there are no statistics: on the CPU, and for a described device.
+    /// Fails if there are no statistics, as on the CPU and for a described device.
     ///
     /// ```
     /// # use shardax::prelude::*;

@@ -11,15 +11,15 @@ use super::mesh_utils::{MeshOptions, create_device_mesh};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
 
-/// The partitioner of arrays over a mesh axis.
+/// The way arrays are partitioned over a mesh axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AxisType {
-    /// The compiler.
+    /// The compiler partitions arrays.
     #[default]
     Auto,
-    /// The types: shardings are part of every value's type.
+    /// Types determine the partitioning: shardings are part of every value's type.
     Explicit,
-    /// The program: inside `shard_map`, each device sees its own shard.
+    /// The program partitions arrays: inside `shard_map`, each device sees its own shard.
     Manual,
 }
 
@@ -42,9 +42,9 @@ struct Inner {
 }
 
 impl AbstractMesh {
-    /// The mesh of this shape on the first devices.
+    /// Creates the mesh of this shape on the first devices.
     ///
-    /// Fails if there are fewer.
+    /// Fails if there are too few devices.
     pub(crate) fn on_first_devices(&self) -> Result<Mesh> {
         let mut all = devices()?;
         if all.len() < self.size() {
@@ -59,7 +59,7 @@ impl AbstractMesh {
 impl Mesh {
     /// Creates a mesh of these devices in row-major order.
     ///
-    /// Fails when an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of
+    /// Fails if an axis name occurs twice, a device occurs twice, or the sizes do not multiply to the number of
     /// devices.
     #[track_caller]
     pub fn new<N: Into<AxisName>>(devices: Vec<Device>, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Self> {
@@ -96,7 +96,8 @@ impl Mesh {
         Ok(Mesh(Arc::new(Inner { devices, shape: AbstractMesh::new(axes) })))
     }
 
-    /// Returns the mesh with all axes of type [`Explicit`](AxisType::Explicit): the types of values over it have shardings.
+    /// Returns the mesh with all axes of type [`Explicit`](AxisType::Explicit), so that the types of values over it
+    /// have shardings.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -110,7 +111,7 @@ impl Mesh {
         Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: self.0.shape.explicit() }))
     }
 
-    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto): types contain no shardings, and the compiler
+    /// Returns the mesh with all axes of type [`Auto`](AxisType::Auto). Types contain no shardings, and the compiler
     /// chooses them.
     ///
     /// ```
@@ -148,7 +149,7 @@ impl Mesh {
         &self.0.shape
     }
 
-    /// A mesh of the same devices in the same order with these axes, as many in all.
+    /// Returns a mesh with these axes and the same devices in the same order. The product of the sizes must be equal.
     pub(crate) fn with_shape(&self, shape: &AbstractMesh) -> Mesh {
         match self.0.shape == *shape {
             true => self.clone(),
@@ -168,7 +169,7 @@ impl Mesh {
 
     /// The mesh of this process's devices, with the same axes.
     ///
-    /// Fails unless they are a contiguous part of the mesh, and if there are none.
+    /// Fails unless they are a contiguous part of the mesh. Also fails if there are none.
     #[track_caller]
     pub fn local_mesh(&self) -> Result<Mesh> {
         self.local().at_caller()
@@ -179,7 +180,7 @@ impl Mesh {
             return Ok(self.clone());
         }
         let own: Vec<usize> = (0..self.size()).filter(|&i| self.0.devices[i].is_addressable()).collect();
-        // The smallest box around them must hold nothing else.
+        // The smallest box around this process's devices must not contain other devices.
         let extent = |name: AxisName| {
             let at = || own.iter().map(|&i| self.coordinate(i, name));
             at().max().zip(at().min()).map_or(0, |(last, first)| last + 1 - first)
@@ -195,7 +196,7 @@ impl Mesh {
         Mesh::of(own.iter().map(|&i| self.0.devices[i].clone()).collect(), axes)?.typed(self.axis_types().to_vec())
     }
 
-    /// Returns `true` if it has devices of other processes.
+    /// Returns `true` if the mesh has devices of other processes.
     pub fn is_multi_process(&self) -> bool {
         !self.0.devices.iter().all(Device::is_addressable)
     }
@@ -220,7 +221,7 @@ impl Mesh {
         self.0.devices.len()
     }
 
-    /// The size of the axis of this name.
+    /// The size of the axis with this name.
     pub fn axis_size(&self, name: impl Into<AxisName>) -> Option<usize> {
         self.0.shape.axis_size(name)
     }
@@ -255,12 +256,13 @@ impl Mesh {
         0
     }
 
-    /// The index of a device among the product of `names` (major first).
+    /// The index of a device in the product of the axes `names`, major first.
     pub(crate) fn linear_index(&self, position: usize, names: &[AxisName]) -> usize {
         names.iter().fold(0, |index, &n| index * self.axis_size(n).unwrap_or(1) + self.coordinate(position, n))
     }
 
-    /// The groups of positions that differ only along `names`; within a group, ordered with the first name major.
+    /// The groups of positions that differ only along `names`. Within a group, positions are ordered with the first
+    /// name major.
     pub(crate) fn groups(&self, names: &[AxisName]) -> Vec<Vec<usize>> {
         let others: Vec<AxisName> = self.axis_names().filter(|n| !names.contains(n)).collect();
         let group_count: usize = others.iter().map(|n| self.axis_size(*n).unwrap_or(1)).product();
@@ -274,7 +276,7 @@ impl Mesh {
         groups
     }
 
-    /// Returns `true` if both are the same devices in the same grid.
+    /// Returns `true` if both meshes have the same devices in the same grid.
     fn same(&self, other: &Mesh) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || (self.0.shape == other.0.shape && self.0.devices == other.0.devices)
     }
@@ -290,7 +292,8 @@ impl Eq for Mesh {}
 
 impl Hash for Mesh {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Of thousands of devices the ends: it is asked for with every operation that names the mesh.
+        // Only the first and the last device are hashed, because there may be thousands of devices and every operation
+        // that names the mesh computes the hash.
         self.axes().hash(state);
         self.0.devices.first().hash(state);
         self.0.devices.last().hash(state);
@@ -310,8 +313,9 @@ impl fmt::Debug for Mesh {
     }
 }
 
-/// The quoted name of an axis in a program's text: its own name if it consists of letters, digits and `_`, otherwise an
-/// alias with its position. Other characters abort the plugin's parser (xla-cpu-pjrt 0.0.1).
+/// The quoted name of an axis in a program's text. It is the axis name if that consists of letters, digits and `_`.
+/// Otherwise it is an alias with the axis's position, because other characters abort the plugin's parser (xla-cpu-pjrt
+/// 0.0.1).
 pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: AxisName) -> String {
     let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if plain(axis.as_str()) {
@@ -325,10 +329,11 @@ pub(crate) fn axis_text(axes: impl Iterator<Item = AxisName> + Clone, axis: Axis
     format!("\"{alias}\"")
 }
 
-/// A mesh of the first devices, as many as the axes need. All TPUs of a slice are put in an order that suits their network
-/// ([`mesh_utils`](crate::mesh_utils)). Its axes are of type [`Explicit`](AxisType::Explicit); [`Mesh::auto`] changes that.
+/// Creates a mesh of the first devices, as many as the axes need. If it uses all TPUs of a slice, they are put in an
+/// order that suits their network ([`mesh_utils`](crate::mesh_utils)). Its axes are of type
+/// [`Explicit`](AxisType::Explicit); use [`Mesh::auto`] to change that.
 ///
-/// Fails when there are fewer devices than the product of the sizes.
+/// Fails if there are fewer devices than the product of the sizes.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -358,7 +363,7 @@ fn of_first_devices(axes: Vec<(AxisName, usize)>) -> Result<Mesh> {
             "on CPU, call `shardax::config::set_num_cpu_devices({count})` before anything uses a device, or set SHARDAX_NUM_CPU_DEVICES={count}"
         )));
     }
-    // All TPUs, so that neighbours in the mesh are neighbours in the network.
+    // If the mesh uses all TPUs, they are ordered so that neighbours in the mesh are neighbours in the network.
     if count == all.len() && all.first().is_some_and(|device| device.platform() == "tpu") {
         let sizes: Vec<usize> = axes.iter().map(|(_, size)| *size).collect();
         let options = MeshOptions { allow_split_physical_axes: true };

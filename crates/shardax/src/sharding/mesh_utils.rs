@@ -9,17 +9,17 @@ use crate::error::{AtCaller, Result, err};
 /// Options of [`create_device_mesh`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeshOptions {
-    /// Allows several axes of the mesh to split a dimension of the torus, and share its links. By
-    /// default axes that would need it are an error.
+    /// Allows several axes of the mesh to split a dimension of the torus and share its links. By default axes that
+    /// would have to do so are an error.
     pub allow_split_physical_axes: bool,
 }
 
-/// The devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in the
-/// network: the input of [`Mesh::new`](crate::Mesh::new).
+/// Returns the devices in row-major order of a mesh of this shape, so that axes that are near in the mesh are near in
+/// the network. Pass the result to [`Mesh::new`](crate::Mesh::new).
 ///
-/// The shape is ordered by increasing communication, as in `[replica, data, model]`: the last axis gets whole
-/// dimensions of a TPU's torus first, as many as fit. Small TPU slices are arranged in rings. GPUs are ordered by id,
-/// other devices stay in order.
+/// Order the shape by increasing communication, as in `[replica, data, model]`, because the last axis gets entire
+/// dimensions of a TPU's torus first, as many as fit. Small TPU slices are arranged in rings. GPUs are ordered by id;
+/// other devices keep their order.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -31,8 +31,8 @@ pub struct MeshOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when the product of the sizes is not the number of devices, when TPUs do not fill a box, and when a dimension
-/// of the torus would have to be split and that is not allowed.
+/// Fails if the product of the sizes is not the number of devices, if TPUs do not fill a box, and if a dimension of the
+/// torus would have to be split and `options` do not allow that.
 #[track_caller]
 pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOptions) -> Result<Vec<Device>> {
     let nodes: Vec<Node> = devices.iter().map(Node::of).collect();
@@ -40,11 +40,12 @@ pub fn create_device_mesh(shape: &[usize], devices: &[Device], options: MeshOpti
     Ok(order.into_iter().map(|at| devices[at].clone()).collect())
 }
 
-/// Like [`create_device_mesh`] for several slices with a slower network between them: `dcn_shape` is the shape of the
-/// mesh of slices, `shape` that of the mesh in each slice, and the result is ordered for a mesh whose axes are their
-/// products, the slice major.
+/// Like [`create_device_mesh`] for several slices with a slower network between them. `dcn_shape` is the shape of the
+/// mesh of slices, and `shape` is the shape of the mesh in each slice. The result is ordered for a mesh whose axis
+/// sizes are the products of both shapes, with the slice major.
 ///
-/// Fails unless there are as many slices as `dcn_shape` says, and where [`create_device_mesh`] fails for a slice.
+/// Fails unless the number of slices is the product of `dcn_shape`. Also fails if [`create_device_mesh`] fails for a
+/// slice.
 #[track_caller]
 pub fn create_hybrid_device_mesh(
     shape: &[usize],
@@ -79,7 +80,7 @@ impl Node {
     }
 }
 
-/// The positions of the devices of each slice. For GPUs of a topology, the first coordinate is the slice.
+/// The positions of the devices of each slice. For GPUs of a topology, the slice is the first coordinate.
 pub(crate) fn slices(devices: &[Device]) -> Vec<Vec<usize>> {
     let mut slices = BTreeMap::<usize, Vec<usize>>::new();
     for (at, device) in devices.iter().enumerate() {
@@ -137,7 +138,8 @@ fn coordinates(mut position: usize, shape: &[usize]) -> Vec<usize> {
     at
 }
 
-/// Small slices are rings: the devices in the order of their ids, or of their coordinates with the first one minor.
+/// Orders that arrange small slices in rings. They list the devices in the order of their ids, or of their coordinates
+/// with the first one minor.
 const RING_OF_8_CORES: [usize; 8] = [0, 1, 2, 3, 6, 7, 4, 5];
 const RING_2X2: [usize; 4] = [0, 1, 3, 2];
 const RING_4X2: [usize; 8] = [0, 1, 2, 3, 7, 6, 5, 4];
@@ -172,7 +174,7 @@ fn order(shape: &[usize], nodes: &[Node], options: MeshOptions) -> Result<Vec<us
     Ok(torus.read(shape, &assignment))
 }
 
-/// The order of slices that are small enough for one ring through all of their devices.
+/// The order of devices in a slice that is small enough for one ring through all of them.
 fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
     let bounds = [0, 1, 2].map(|d| nodes.iter().map(|node| node.coords[d]).max().unwrap_or(0) + 1);
     let by_coords = |order: &[usize]| {
@@ -192,7 +194,7 @@ fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
         ("TPU v5 lite" | "TPU v6 lite", 8) => by_coords(&RING_4X2),
         ("TPU v5 lite" | "TPU v6 lite", 16) if bounds == [4, 4, 1] && shape.contains(&16) => by_coords(&RING_4X4),
         ("TPU v5p", 8) if bounds == [2, 2, 2] => by_coords(&RING_2X2X2),
-        // With two cores per chip: a ring through each layer of four chips.
+        // Chips have two cores, so the ring goes through each layer of four chips.
         ("TPU7x", 8 | 16 | 24 | 32) if bounds[0] <= 2 && bounds[1] <= 2 => {
             Some((0..nodes.len()).map(|at| at / 8 * 8 + RING_OF_8_CORES[at % 8]).collect())
         }
@@ -200,14 +202,14 @@ fn ring(shape: &[usize], nodes: &[Node]) -> Option<Vec<usize>> {
     }
 }
 
-/// TPUs in the shape of their network.
+/// TPUs in a grid with the shape of their network.
 struct Torus {
     shape: Vec<usize>,
     /// The positions of the devices, row-major.
     devices: Vec<usize>,
 }
 
-/// For each dimension of the torus, the size that each axis of the mesh takes.
+/// For each dimension of the torus, the part of its size that each axis of the mesh uses.
 type Assignment = Vec<Vec<usize>>;
 
 impl Torus {
@@ -219,7 +221,7 @@ impl Torus {
         let mut extents: Vec<(usize, usize)> = (0..3).map(|d| extent(&|node| node.coords[d])).collect();
         let cores = extent(&|node| node.core);
         let old = matches!(nodes[0].kind.as_str(), "TPU v2" | "TPU v3");
-        // The oldest TPUs have two dimensions of chips, and cores.
+        // The oldest TPUs have two dimensions of chips, and one dimension of cores.
         if old {
             extents.truncate(2);
         }
@@ -248,7 +250,7 @@ impl Torus {
         }
     }
 
-    /// Assigns whole dimensions to each axis of the mesh, the last axis first, and as many as possible.
+    /// Assigns entire dimensions to each axis of the mesh, as many as possible, starting with the last axis.
     fn whole_axes(&self, shape: &[usize]) -> Result<Assignment> {
         let rank = self.shape.len();
         let mut assignment = vec![vec![1; shape.len()]; rank];
@@ -298,20 +300,19 @@ impl Torus {
         Ok(assignment)
     }
 
-    /// The sort key of divisions: prefers whole dimensions, more of them, and, in JAX's order, dimensions
-    /// that earlier axes have parts of; then the first dimensions.
+    /// The sort key of divisions. It prefers entire dimensions, then more of them, then, in JAX's order, dimensions
+    /// that other axes already use, and finally the first dimensions.
     fn preference(&self, parts: &[usize], taken: &[usize]) -> (usize, usize, usize, Vec<usize>) {
         let whole = || parts.iter().zip(&self.shape).filter(|(part, size)| part == size).map(|(part, _)| *part);
         let shared = parts.iter().zip(taken).filter(|(_, taken)| **taken > 1).map(|(part, _)| part).product();
         (whole().product(), whole().filter(|part| *part > 1).count(), shared, parts.to_vec())
     }
 
-    /// The devices in row-major order of the mesh. Of a split dimension, the last axes take the innermost
-    /// part.
+    /// The devices in row-major order of the mesh. If a dimension is split, the last axes use its innermost part.
     fn read(&self, shape: &[usize], assignment: &Assignment) -> Vec<usize> {
         let place = |position: usize| {
             let at = coordinates(position, shape);
-            // Each axis' coordinate as coordinates along the dimensions.
+            // Convert each axis's coordinate to coordinates along the dimensions.
             let mut along = vec![vec![0; shape.len()]; self.shape.len()];
             for (axis, &coordinate) in at.iter().enumerate() {
                 let parts: Vec<usize> = assignment.iter().map(|parts| parts[axis]).collect();
@@ -345,7 +346,7 @@ fn combinations(n: usize, count: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// All factorizations of `size` into divisors of these numbers, one of each.
+/// All factorizations of `size` into one divisor of each of these numbers.
 fn divisions(size: usize, of: &[usize]) -> Vec<Vec<usize>> {
     let Some((first, rest)) = of.split_first() else { return if size == 1 { vec![Vec::new()] } else { Vec::new() } };
     let divisors = (1..=*first).filter(|n| first.is_multiple_of(*n) && size.is_multiple_of(*n));

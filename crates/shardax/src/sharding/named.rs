@@ -15,7 +15,7 @@ use super::{AxisType, Index, Mesh, Typed};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::{AxisName, AxisSet, Shape};
 
-/// An array split over a mesh by a [`PartitionSpec`].
+/// The sharding of an array that is split over a mesh by a [`PartitionSpec`].
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct NamedSharding(Arc<Named>);
 
@@ -24,12 +24,12 @@ struct Named {
     mesh: Mesh,
     spec: PartitionSpec,
     memory_kind: Option<MemoryKind>,
-    /// The layout in memory of the array that has this sharding; `None` for the device's default. The
-    /// shardings that users create and receive have none: a `Format` gives it.
+    /// The layout in memory of an array with this sharding; `None` for the device's default. Shardings that users
+    /// create and receive have no layout; only a `Format` sets it.
     layout: Option<KnownLayout>,
 }
 
-/// A whole array on one device.
+/// The sharding of an entire array on one device.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SingleDeviceSharding {
     device: Device,
@@ -53,7 +53,7 @@ impl SingleDeviceSharding {
         SingleDeviceSharding { memory_kind: Some(MemoryKind::new(kind)), ..self.clone() }
     }
 
-    /// The memory kind; `None` if it is left open, for the device's
+    /// The memory kind; `None` if it is unspecified, which means the device's
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.memory_kind.map(MemoryKind::as_str)
@@ -63,15 +63,15 @@ impl SingleDeviceSharding {
 /// The distribution of an array over devices.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Sharding {
-    /// The whole array on one device.
+    /// The entire array is on one device.
     Single(SingleDeviceSharding),
-    /// Split over a mesh.
+    /// The array is split over a mesh.
     Named(NamedSharding),
 }
 
 impl NamedSharding {
-    /// Creates a sharding over `mesh`. A spec that names an axis the mesh lacks, or one axis twice, is reported
-    /// where the sharding is first used; [`try_new`](Self::try_new) reports it at once.
+    /// Creates a sharding over `mesh`. If the spec names an axis that the mesh does not have, or one axis twice, the
+    /// error is reported when the sharding is first used; [`try_new`](Self::try_new) reports it immediately.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -104,9 +104,9 @@ impl NamedSharding {
         &self.0.spec
     }
 
-    /// Returns the sharding with another memory kind: `pinned_host` is host memory, which devices read and write
-    /// directly. [`Device::addressable_memories`] lists the kinds; one that the devices lack is reported
-    /// when data moves there.
+    /// Returns the sharding with another memory kind. For example, `pinned_host` is host memory that devices read and
+    /// write directly. [`Device::addressable_memories`] lists the kinds. A kind that the devices do not have is
+    /// reported when data moves there.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -121,13 +121,13 @@ impl NamedSharding {
         self.in_memory(Some(MemoryKind::new(kind)))
     }
 
-    /// The memory kind; `None` if it is left open, for the devices'
+    /// The memory kind; `None` if it is unspecified, which means the devices'
     /// [`default_memory`](Device::default_memory).
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.0.memory_kind.map(MemoryKind::as_str)
     }
 
-    /// This sharding over the devices of `mesh`, in their order.
+    /// Returns this sharding over the devices of `mesh`, in their order.
     pub(crate) fn on_devices_of(&self, mesh: &Mesh) -> Self {
         if self.0.mesh.devices() == mesh.devices() {
             return self.clone();
@@ -157,7 +157,7 @@ impl NamedSharding {
         NamedSharding(Arc::new(Named { mesh: mesh.clone(), spec: spec.clone(), memory_kind: *memory_kind, layout }))
     }
 
-    /// The part of this sharding in the type of an array; `None` if no axis of the mesh is of type `Explicit`.
+    /// The part of this sharding that is in the type of an array; `None` if no axis of the mesh is of type `Explicit`.
     pub(crate) fn typed(&self, rank: usize) -> Option<Typed> {
         let mesh = self.0.mesh.abstract_mesh();
         mesh.has_explicit().then(|| Typed::of_spec(mesh, &self.0.spec, rank))
@@ -185,8 +185,8 @@ impl NamedSharding {
         self.check_sets(&seen)
     }
 
-    /// Fails where the spec has unreduced or reduced axes that the mesh lacks, that are not of type `Explicit`, or that it
-    /// names twice.
+    /// Fails if the spec has unreduced or reduced axes that the mesh does not have, that are not of type `Explicit`, or
+    /// that occur twice.
     fn check_sets(&self, split: &[AxisName]) -> Result<()> {
         let (spec, mesh) = (&self.0.spec, self.0.mesh.abstract_mesh());
         let both = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
@@ -214,7 +214,7 @@ impl NamedSharding {
         Ok(())
     }
 
-    /// Fails when the spec is longer than `rank`, or names an axis that the mesh lacks or one axis twice.
+    /// Fails if the spec is longer than `rank`, names an axis that the mesh does not have, or names one axis twice.
     pub(crate) fn check_rank(&self, rank: usize) -> Result<()> {
         self.check_axes()?;
         let len = self.0.spec.len();
@@ -233,7 +233,7 @@ impl NamedSharding {
 
     /// The shape of each device's shard of an array of `shape`.
     ///
-    /// Fails when the spec is longer than the shape, names unknown axes, or does not divide a dimension.
+    /// Fails if the spec is longer than the shape, names unknown axes, or does not divide a dimension.
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         self.divided(shape).at_caller()
@@ -260,12 +260,12 @@ impl NamedSharding {
         Ok(out)
     }
 
-    /// Returns `true` if every device has the whole array.
+    /// Returns `true` if every device has the entire array.
     pub fn is_fully_replicated(&self) -> bool {
         self.0.spec.unreduced_axes().is_empty() && self.0.spec.all_axes().all(|n| self.0.mesh.axis_size(n) == Some(1))
     }
 
-    /// The index of the shard on the device at `position` of the mesh; the shape must be divisible.
+    /// The index of the shard on the device at `position` of the mesh. The shape must be divisible.
     pub(crate) fn index_at(&self, position: usize, shape: &[usize]) -> Index {
         shape
             .iter()
@@ -326,7 +326,7 @@ impl Sharding {
         }
     }
 
-    /// The memory kind; `None` if it is left open.
+    /// The memory kind; `None` if it is unspecified.
     pub fn memory_kind(&self) -> Option<&'static str> {
         self.kind().map(MemoryKind::as_str)
     }
@@ -366,7 +366,7 @@ impl Sharding {
         }
     }
 
-    /// Fails if the devices have no memory of its kind.
+    /// Fails if the devices have no memory of the sharding's kind.
     pub(crate) fn check_memory(&self) -> Result<()> {
         let (Some(kind), Some(device)) = (self.memory_kind(), self.devices().first()) else { return Ok(()) };
         match device.is_addressable() || device.topology().is_some() {
@@ -381,7 +381,7 @@ impl Sharding {
         a == b || self.devices().iter().find(|d| d.is_addressable()).is_some_and(|device| device.is_same_memory(a, b))
     }
 
-    /// The number of devices, those of other processes included.
+    /// The number of devices, including devices of other processes.
     pub fn num_devices(&self) -> usize {
         self.devices().len()
     }
@@ -396,7 +396,7 @@ impl Sharding {
         self.devices().iter().all(Device::is_addressable)
     }
 
-    /// Fails if a dimension is left to the compiler: `what` needs the place of every shard.
+    /// Fails if the compiler chooses how a dimension is split, because `what` needs the position of every shard.
     pub(crate) fn check_constrained(&self, what: &str) -> Result<()> {
         match self {
             Sharding::Named(s) if s.spec().dims().contains(&DimSpec::Unconstrained) => Err(err!(
@@ -410,7 +410,7 @@ impl Sharding {
         }
     }
 
-    /// Fails if the devices are those of a topology, which cannot hold data.
+    /// Fails if the devices belong to a topology, because they cannot hold data.
     pub(crate) fn check_attached(&self) -> Result<()> {
         self.devices().first().map_or(Ok(()), |device| device.attached().map(drop))
     }
@@ -424,7 +424,7 @@ impl Sharding {
         }
     }
 
-    /// Returns `true` if every device holds the whole array.
+    /// Returns `true` if every device holds the entire array.
     pub fn is_fully_replicated(&self) -> bool {
         match self {
             Sharding::Single(_) => true,
@@ -446,7 +446,8 @@ impl Sharding {
         }
     }
 
-    /// Returns `true` if both put the same shards of an array of this rank into the same memory of the same devices.
+    /// Returns `true` if both shardings put the same shards of an array of this rank into the same memory of the same
+    /// devices.
     pub fn is_equivalent_to(&self, other: &Sharding, rank: usize) -> bool {
         if self == other {
             return true;
@@ -459,7 +460,8 @@ impl Sharding {
         {
             return true;
         }
-        // Shards are equal for every shape if they are for one whose dimensions every product of axes divides.
+        // If the shards are equal for a shape whose dimensions are divisible by every product of axes, they are equal
+        // for every shape.
         let count = self.devices().len();
         let shape: Shape = smallvec::smallvec![count * count; rank];
         match (self.shard_shape(&shape), other.shard_shape(&shape)) {
@@ -472,7 +474,8 @@ impl Sharding {
         }
     }
 
-    /// The number of the addend on the device at `position`: devices that differ along unreduced axes have different ones.
+    /// The number of the addend on the device at `position`. Devices that differ along unreduced axes have different
+    /// addends.
     pub(crate) fn addend_at(&self, position: usize) -> usize {
         let Some(named) = self.as_named().filter(|_| self.unreduced().is_some()) else { return 0 };
         let mesh = named.mesh();
@@ -480,12 +483,12 @@ impl Sharding {
         mesh.linear_index(position, &axes)
     }
 
-    /// The axes over which the array is yet to be summed.
+    /// The axes over which the array still has to be summed.
     pub(crate) fn unreduced(&self) -> Option<&AxisSet> {
         self.as_named().map(|named| named.spec().unreduced_axes()).filter(|axes| !axes.is_empty())
     }
 
-    /// The named form, where it has one.
+    /// The named sharding, if it is one.
     pub fn as_named(&self) -> Option<&NamedSharding> {
         match self {
             Sharding::Named(s) => Some(s),
@@ -493,7 +496,7 @@ impl Sharding {
         }
     }
 
-    /// The spec. Fails for a whole array on one device, which has none.
+    /// The spec. Fails for an entire array on one device, which has no spec.
     #[track_caller]
     pub fn spec(&self) -> Result<&PartitionSpec> {
         match self {
@@ -586,10 +589,10 @@ impl fmt::Debug for Sharding {
     }
 }
 
-/// Returns `true` if two meshes of the same devices have the same axes, whatever their names and types, and each dimension
-/// is split over the same ones. Needs no look at the devices; `false` means only that they are to be compared.
+/// Returns `true` if two meshes of the same devices have equal axes, apart from names and types, and each dimension is
+/// split over the same axes. It does not look at the devices. If it returns `false`, you must compare the shards.
 fn splits_by_the_same_axes(a: &NamedSharding, b: &NamedSharding, rank: usize) -> bool {
-    // Axes of one device split nothing.
+    // Axes of size 1 split nothing.
     let axes = |sharding: &NamedSharding| -> SmallVec<[(AxisName, usize); 4]> {
         sharding.mesh().axes().iter().copied().filter(|(_, size)| *size > 1).collect()
     };

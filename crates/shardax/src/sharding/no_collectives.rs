@@ -1,4 +1,4 @@
-//! Mesh axes that a part of a program must not communicate over.
+//! Mesh axes over which a part of a program must not communicate.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,8 @@ use crate::error::{Result, err};
 use crate::local::{Guard, Guarded, GuardedKey};
 use crate::shape::{AxisName, IntoAxisNames};
 
-/// Forbidden axes, sorted. A set is stored once, so that it can be copied into the defaults that traces are compared by.
+/// Forbidden axes, sorted. Each set is interned, so that it can be copied into the defaults by which traces are
+/// compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Forbidden(&'static [AxisName]);
 
@@ -18,7 +19,7 @@ thread_local! {
 }
 
 impl Forbidden {
-    /// The stored set of these axes. It stays for the life of the process.
+    /// Interns the set of these axes for the life of the process.
     fn stored(mut axes: Vec<AxisName>) -> Forbidden {
         static STORED: Mutex<Vec<&'static [AxisName]>> = Mutex::new(Vec::new());
         axes.sort_unstable();
@@ -46,7 +47,7 @@ impl fmt::Display for Forbidden {
     }
 }
 
-/// Allows the collectives again when dropped; see [`no_collectives`].
+/// Allows the collectives again when it is dropped; see [`no_collectives`].
 #[must_use = "collectives are forbidden only while the guard lives"]
 pub struct NoCollectivesGuard {
     _guard: Guard<Forbidden>,
@@ -54,10 +55,10 @@ pub struct NoCollectivesGuard {
 
 /// Forbids communication over these mesh axes on this thread until the guard is dropped (JAX's context manager of this name).
 ///
-/// Over axes of type [`Explicit`](crate::AxisType::Explicit), operations that lose an axis from the type of their operands are
-/// errors, because the compiler would communicate; with [`unreduced`](crate::PartitionSpec::unreduced) axes the addends stay
-/// where they are. In a [`shard_map`](crate::shard_map), collectives over these axes are errors. Axes of type `Auto` are not
-/// checked. An inner guard replaces the axes of the outer one.
+/// Over axes of type [`Explicit`](crate::AxisType::Explicit), operations that lose an axis from the type of their
+/// operands are errors, because the compiler would communicate. With [`unreduced`](crate::PartitionSpec::unreduced)
+/// axes the addends stay on their devices instead. In a [`shard_map`](crate::shard_map), collectives over these axes
+/// are errors. Axes of type `Auto` are not checked. An inner guard replaces the axes of the outer one.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -94,13 +95,13 @@ pub(crate) fn check_names(names: &[AxisName], operation: &str) -> Result<()> {
     Ok(())
 }
 
-/// The dimensions of a type that an axis splits.
+/// The dimensions that an axis splits in a type.
 fn dimensions(typed: &Typed, axis: AxisName) -> Vec<usize> {
     (0..typed.rank()).filter(|&d| DimSpec::axes(&typed.dims()[d]).contains(&axis)).collect()
 }
 
-/// Fails for an operation whose types say that the compiler communicates over a forbidden axis: results lose it, or
-/// `resharded` values have it in another dimension.
+/// Fails for an operation if its types show that the compiler would communicate over a forbidden axis, because results
+/// lose the axis, or because `resharded` values have it in another dimension.
 pub(crate) fn check_types<'t>(
     operation: &str,
     operands: impl Iterator<Item = &'t Typed> + Clone,

@@ -1,4 +1,4 @@
-//! Partition specs: the mesh axes that each dimension of an array is split over.
+//! Partition specs: the mesh axes over which each dimension of an array is split.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use smallvec::SmallVec;
 
 use crate::shape::{AxisName, AxisSet};
 
-/// The split of one dimension.
+/// The way one dimension is split.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DimSpec {
-    /// Not split: every device along it has it whole.
+    /// The dimension is not split: every device has all of it.
     #[default]
     None,
-    /// Split over these axes, major first.
+    /// The dimension is split over these axes, major first.
     Axes(SmallVec<[AxisName; 1]>),
-    /// Left to the compiler (in constraints).
+    /// The compiler chooses how the dimension is split (in constraints).
     Unconstrained,
 }
 
 impl DimSpec {
-    /// The axes that it is split over; empty if it is not split, or left to the compiler.
+    /// The axes over which the dimension is split. Empty if it is not split, or if the compiler chooses.
     pub fn axes(&self) -> &[AxisName] {
         match self {
             DimSpec::Axes(names) => names,
@@ -28,7 +28,7 @@ impl DimSpec {
     }
 }
 
-/// The split over several axes, major first; over none, not split.
+/// Collects the axes over which a dimension is split, major first. Without axes it is not split.
 ///
 /// ```
 /// use shardax::sharding::DimSpec;
@@ -42,9 +42,9 @@ impl<N: Into<AxisName>> FromIterator<N> for DimSpec {
     }
 }
 
-/// The mesh axes that each dimension is split over; dimensions beyond the end are not split.
+/// The mesh axes over which each dimension is split. Dimensions beyond the end are not split.
 ///
-/// Written with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`; `P![]` is replicated.
+/// You can write it with the macro [`P!`](crate::P): `P!["i", None, ("j", "k")]`. `P![]` is replicated.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct PartitionSpec {
     dims: SmallVec<[DimSpec; 4]>,
@@ -59,7 +59,7 @@ impl PartialEq<DimSpec> for &DimSpec {
 }
 
 impl PartitionSpec {
-    /// Creates a spec of these dimensions; [`P!`](crate::P) is shorter.
+    /// Creates a spec with these dimensions; [`P!`](crate::P) is shorter.
     pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
         let dims = dims.into_iter().map(|d| match d {
             DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
@@ -68,29 +68,31 @@ impl PartitionSpec {
         PartitionSpec { dims: dims.collect(), ..PartitionSpec::default() }
     }
 
-    /// The spec of an unreduced value: it is the sum of the addends on the devices along these axes, which must be of type `Explicit`.
+    /// Returns the spec of an unreduced value. Such a value is the sum of the addends on the devices along these axes,
+    /// which must be of type `Explicit`.
     pub fn unreduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
         self.unreduced = axes.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The spec of a reduced value: all devices along these axes have it whole, and its cotangent is unreduced over them.
+    /// Returns the spec of a reduced value. All devices along these axes have the entire value, and its cotangent is
+    /// unreduced over them.
     pub fn reduced<N: Into<AxisName>>(mut self, axes: impl IntoIterator<Item = N>) -> Self {
         self.reduced = axes.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The axes over which the value is yet to be summed.
+    /// The axes over which the value still has to be summed.
     pub fn unreduced_axes(&self) -> &AxisSet {
         &self.unreduced
     }
 
-    /// The axes over which the cotangent is yet to be summed.
+    /// The axes over which the cotangent still has to be summed.
     pub fn reduced_axes(&self) -> &AxisSet {
         &self.reduced
     }
 
-    /// The entries, one per dimension; dimensions beyond the last are not split.
+    /// The entries, one per dimension. Dimensions beyond the last entry are not split.
     pub fn dims(&self) -> &[DimSpec] {
         &self.dims
     }
@@ -100,7 +102,7 @@ impl PartitionSpec {
         self.dims.len()
     }
 
-    /// Returns `true` if there are no entries: nothing is split.
+    /// Returns `true` if there are no entries, so that nothing is split.
     pub fn is_empty(&self) -> bool {
         self.dims.is_empty() && self.unreduced.is_empty() && self.reduced.is_empty()
     }
@@ -110,17 +112,18 @@ impl PartitionSpec {
         self.dims.get(dim).map(DimSpec::axes).unwrap_or(&[])
     }
 
-    /// Every axis that it names, in order.
+    /// Every axis that splits a dimension, in order.
     pub fn all_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.dims.iter().flat_map(|d| d.axes().iter().copied())
     }
 
-    /// The axes over which devices hold different parts: of a dimension, or of a sum, also that of the cotangent.
+    /// The axes over which devices hold different parts of a dimension, different addends, or different addends of the
+    /// cotangent.
     pub(crate) fn varying(&self) -> AxisSet {
         self.all_axes().chain(self.unreduced.iter()).chain(self.reduced.iter()).collect()
     }
 
-    /// The spec of a cotangent: reduced axes become unreduced, and the other way round.
+    /// The spec of a cotangent: reduced axes become unreduced, and unreduced axes become reduced.
     pub(crate) fn cotangent(&self) -> PartitionSpec {
         PartitionSpec { dims: self.dims.clone(), unreduced: self.reduced.clone(), reduced: self.unreduced.clone() }
     }
@@ -134,7 +137,7 @@ impl PartitionSpec {
         PartitionSpec { dims, ..self.clone() }
     }
 
-    /// The spec of an array of one more dimension, inserted at `at` and split over `axes`.
+    /// The spec of an array with one more dimension, inserted at `at` and split over `axes`.
     pub fn insert(&self, at: usize, axes: &[AxisName]) -> PartitionSpec {
         let mut dims = self.dims.clone();
         if at > dims.len() {
@@ -226,7 +229,7 @@ impl fmt::Display for PartitionSpec {
         if !sets.is_empty() {
             return write!(f, "{}{})", if self.dims.is_empty() { "" } else { ", " }, sets.join(", "));
         }
-        // A tuple of one, as Python writes it.
+        // A tuple with one element ends with a comma, as in Python.
         f.write_str(if self.dims.len() == 1 { ",)" } else { ")" })
     }
 }

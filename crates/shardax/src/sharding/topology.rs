@@ -1,4 +1,4 @@
-//! Topologies: TPUs and GPUs to compile programs for, on hardware you do not have.
+//! Topologies: TPUs and GPUs that you can compile programs for without having the hardware.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use super::mesh_utils::{self, MeshOptions};
 use crate::error::{AtCaller, Result, err};
 use crate::shape::AxisName;
 
-/// A description of TPUs or GPUs: programs are compiled for them on a machine that has none
-/// ([`Lowered::compile_for`](crate::Lowered::compile_for)), by the platform's own compiler.
+/// A description of TPUs or GPUs. On a machine without them you can compile programs for them
+/// ([`Lowered::compile_for`](crate::Lowered::compile_for)) with the platform's own compiler.
 ///
-/// The compiler is the platform's PJRT plugin, installed by pip: `libtpu`, or `jax-cuda12-pjrt` and
+/// The compiler is part of the platform's PJRT plugin, which you install with pip: `libtpu`, or `jax-cuda12-pjrt` and
 /// `nvidia-cuda-nvcc-cu12`. No client is started, and nothing runs.
 ///
 /// ```no_run
@@ -34,17 +34,17 @@ impl Topology {
     /// Creates a TPU topology: `Topology::tpu("v5p:8x8x16")`, or with options, as in
     /// `Topology::tpu(TpuTopology { num_slices: 2, ..TpuTopology::new("v5p:2x2x2") })`.
     ///
-    /// Fails if the TPU plugin is not found, or does not know the name.
+    /// Fails if the TPU plugin is not found, or if it does not know the name.
     #[track_caller]
     pub fn tpu(slices: impl Into<TpuTopology>) -> Result<Self> {
         let made = |slices: TpuTopology| Ok(Topology(slices.topology(&plugin("tpu")?)?));
         made(slices.into()).at_caller()
     }
 
-    /// Creates an NVIDIA GPU topology: `Topology::gpu(GpuSpec::H100)` is one host of eight;
-    /// `Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })` is 1,024 of them.
+    /// Creates an NVIDIA GPU topology. `Topology::gpu(GpuSpec::H100)` is one host with eight GPUs;
+    /// `Topology::gpu(GpuTopology { hosts: 128, ..GpuTopology::new(GpuSpec::H100) })` has 1,024 GPUs.
     ///
-    /// Fails if the CUDA plugin is not found, or cannot read the description.
+    /// Fails if the CUDA plugin is not found, or if it cannot read the description.
     #[track_caller]
     pub fn gpu(gpus: impl Into<GpuTopology>) -> Result<Self> {
         let made = |gpus: GpuTopology| Ok(Topology(gpus.topology(&plugin("cuda")?)?));
@@ -61,7 +61,7 @@ impl Topology {
         self.0.num_devices()
     }
 
-    /// The name given: `v5e:2x4`, `h100:1x1x8`.
+    /// The name of the topology: `v5e:2x4`, `h100:1x1x8`.
     pub fn name(&self) -> &str {
         self.0.name()
     }
@@ -71,11 +71,12 @@ impl Topology {
         self.0.platform_name()
     }
 
-    /// Creates a mesh of all devices, in an order for their network: name the axes that communicate most last
-    /// ([`create_device_mesh`](mesh_utils::create_device_mesh)). With several slices, the first axis that the number of
-    /// slices divides spans them ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
+    /// Creates a mesh of all devices, in an order that suits their network. You should name the axes that communicate
+    /// most last ([`create_device_mesh`](mesh_utils::create_device_mesh)). If there are several slices, they are spread
+    /// over the first axis whose size their number divides
+    /// ([`create_hybrid_device_mesh`](mesh_utils::create_hybrid_device_mesh)).
     ///
-    /// Fails when the product of the sizes is not the number of devices.
+    /// Fails if the product of the sizes is not the number of devices.
     #[track_caller]
     pub fn mesh<N: Into<AxisName>>(&self, axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(AxisName, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();

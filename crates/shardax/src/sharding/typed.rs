@@ -1,4 +1,4 @@
-//! Shardings in types: how a value is split over the `Explicit` axes of a mesh without its devices.
+//! Shardings in types. They say how a value is split over the `Explicit` axes of a mesh without its devices.
 
 use std::fmt;
 
@@ -10,9 +10,10 @@ use super::spec::{DimSpec, PartitionSpec};
 use crate::error::{Result, err};
 use crate::shape::{AxisName, AxisSet};
 
-/// The sharding in a value's type: one entry a dimension, with the axes of type [`Explicit`](AxisType::Explicit) alone.
+/// The sharding in a value's type. It has one entry per dimension, and only axes of type
+/// [`Explicit`](AxisType::Explicit).
 ///
-/// Values that lie on a mesh without such axes, or on one device, have none.
+/// Values on a mesh without such axes, or on one device, have no sharding in their types.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Typed {
     mesh: AbstractMesh,
@@ -22,7 +23,7 @@ pub struct Typed {
 }
 
 impl Typed {
-    /// The sharding of a value of this rank that every device has whole.
+    /// The sharding of a replicated value of this rank.
     pub fn replicated(mesh: &AbstractMesh, rank: usize) -> Self {
         Typed::of_dims(mesh, SmallVec::from_elem(DimSpec::None, rank))
     }
@@ -31,7 +32,8 @@ impl Typed {
         Typed { mesh: mesh.clone(), dims, unreduced: AxisSet::default(), reduced: AxisSet::default() }
     }
 
-    /// The part of `spec` that the type of a value of this rank has: padded to the rank, over axes of type `Explicit` alone.
+    /// The part of `spec` that is in the type of a value of this rank. It is padded to the rank, and contains only axes
+    /// of type `Explicit`.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -51,7 +53,7 @@ impl Typed {
         }
     }
 
-    /// The sharding that is asked for as `what` of a value of this shape: its axes must be of type `Explicit`.
+    /// The sharding that `what` requests for a value of this shape. Its axes must be of type `Explicit`.
     pub(crate) fn asked(mesh: &AbstractMesh, spec: &PartitionSpec, shape: &[usize], what: &str) -> Result<Self> {
         let sets = spec.unreduced_axes().iter().chain(spec.reduced_axes().iter());
         for name in spec.all_axes().chain(sets) {
@@ -104,32 +106,32 @@ impl Typed {
         self.dims.len()
     }
 
-    /// The axes over which the value is unreduced: the sum of the devices' addends.
+    /// The axes over which the value is unreduced, so that it is the sum of the devices' addends.
     pub fn unreduced(&self) -> &AxisSet {
         &self.unreduced
     }
 
-    /// The axes along which the value is replicated and its cotangent unreduced.
+    /// The axes along which the value is replicated and its cotangent is unreduced.
     pub fn reduced(&self) -> &AxisSet {
         &self.reduced
     }
 
-    /// The spec, with one entry a dimension.
+    /// The spec, with one entry per dimension.
     pub fn spec(&self) -> PartitionSpec {
         PartitionSpec::new(self.dims.iter().cloned()).unreduced(self.unreduced.iter()).reduced(self.reduced.iter())
     }
 
-    /// Returns true if every device has the whole value.
+    /// Returns `true` if every device has the entire value.
     pub fn is_replicated(&self) -> bool {
         self.unreduced.is_empty() && self.dims.iter().all(|d| *d == DimSpec::None)
     }
 
-    /// Returns true if axes are unreduced or reduced.
+    /// Returns `true` if axes are unreduced or reduced.
     pub(crate) fn is_partial(&self) -> bool {
         !self.unreduced.is_empty() || !self.reduced.is_empty()
     }
 
-    /// The axes of all dimensions.
+    /// The axes that split a dimension.
     pub(crate) fn split_axes(&self) -> impl Iterator<Item = AxisName> + '_ {
         self.dims.iter().flat_map(|d| d.axes().iter().copied())
     }
@@ -147,12 +149,13 @@ impl Typed {
         self.with_partial(AxisSet::default(), AxisSet::default())
     }
 
-    /// The sharding of a cotangent of a value of this one: reduced axes become unreduced, and the other way round.
+    /// The sharding of the cotangent of a value with this sharding: reduced axes become unreduced, and unreduced axes
+    /// become reduced.
     pub(crate) fn cotangent(&self) -> Self {
         Typed { unreduced: self.reduced.clone(), reduced: self.unreduced.clone(), ..self.clone() }
     }
 
-    /// The sharding of values of one more dimension at `at`, split as `new` says.
+    /// The sharding of values with one more dimension at `at`, split as in `new`.
     pub(crate) fn inserted(&self, at: usize, new: DimSpec) -> Self {
         let explicit = |name: &AxisName| self.mesh.axis_type(*name) == Some(AxisType::Explicit);
         let new = entry(new.axes().iter().copied().filter(explicit));
@@ -167,7 +170,7 @@ impl Typed {
         Typed { dims: dims.collect(), ..self.clone() }
     }
 
-    /// The number of parts of a dimension.
+    /// The number of parts into which a dimension is split.
     pub(crate) fn parts(&self, dim: usize) -> usize {
         self.parts_of(&self.dims[dim])
     }
@@ -201,7 +204,7 @@ impl Typed {
         }
     }
 
-    /// Fails where a dimension is not a multiple of its parts.
+    /// Fails if a dimension is not a multiple of its number of parts.
     pub(crate) fn check_divides(&self, shape: &[usize]) -> Result<()> {
         for (dim, (entry, size)) in self.dims.iter().zip(shape).enumerate() {
             let parts = self.parts_of(entry);
@@ -218,7 +221,7 @@ impl Typed {
         Ok(())
     }
 
-    /// The sets as in a printed type: `U:x, R:(y,z)`, in the order of the mesh.
+    /// The unreduced and reduced axes in a printed type: `U:x, R:(y,z)`, in the order of the mesh.
     pub(crate) fn sets_text(&self) -> Vec<String> {
         let text = |name: &str, set: &AxisSet| {
             let names: Vec<&str> = self.mesh.axis_names().filter(|n| set.contains(*n)).map(|n| n.as_str()).collect();
@@ -243,7 +246,8 @@ impl Typed {
         }
         text.push(']');
         let list = |names: &mut dyn Iterator<Item = AxisName>| names.map(axis_text).collect::<Vec<_>>().join(", ");
-        // With Auto axes the compiler may split dimensions further, but not over an axis that the types know.
+        // If there are `Auto` axes, the compiler may split dimensions further, but not over an axis that belongs to the
+        // types.
         let used: AxisSet = self.split_axes().chain(self.unreduced.iter()).collect();
         let unused = list(&mut self.mesh.axes_of_type(AxisType::Explicit).filter(|n| open && !used.contains(*n)));
         if !unused.is_empty() {
@@ -258,12 +262,12 @@ impl Typed {
     }
 }
 
-/// The entry of these axes.
+/// The entry with these axes.
 pub(crate) fn entry(axes: impl IntoIterator<Item = AxisName>) -> DimSpec {
     axes.into_iter().collect()
 }
 
-/// `x`, `(x,y)`, or nothing, as behind the size in a printed type.
+/// The axes as printed after the size in a type: `x`, `(x,y)`, or nothing.
 pub(crate) fn entry_text(entry: &DimSpec) -> String {
     match entry.axes() {
         [] => String::new(),

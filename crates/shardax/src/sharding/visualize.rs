@@ -14,7 +14,7 @@ struct Cell {
     devices: Vec<usize>,
 }
 
-/// The distinct shards of an array of one or two dimensions, row by row; a vector is one row.
+/// The distinct shards of an array of one or two dimensions, row by row. A vector is one row.
 struct Grid {
     /// The height of the array.
     height: usize,
@@ -57,11 +57,11 @@ impl Grid {
         format!("{} {}", self.platform, ids.join(","))
     }
 
-    /// Boxes of about the array's proportions, at most 80 columns wide if that is enough for the names.
+    /// Draws boxes with about the array's proportions, at most 80 columns wide if the names fit.
     fn boxes(&self, color: bool) -> String {
         const HEIGHT: f64 = 10.0;
         const WIDEST: usize = 80;
-        // The height of a character in units of its width.
+        // The height of a character divided by its width.
         const CHARACTER: f64 = 2.5;
         let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
         let columns = rows.first().map_or(0, |row| row.len());
@@ -104,7 +104,7 @@ impl Grid {
         out
     }
 
-    /// A label as short as it is legible: `CPU 0–7` and `CPU 0, 4 … 28` where many devices hold a part.
+    /// A label that is as short as possible but legible: `CPU 0–7`, and `CPU 0, 4 … 28` if many devices hold a part.
     fn short_label(&self, cell: &Cell) -> String {
         match cell.devices.as_slice() {
             [first, second, .., last] if cell.devices.len() > 4 => {
@@ -119,13 +119,14 @@ impl Grid {
         }
     }
 
-    /// Of about the array's proportions, and as large as its labels need: it is not meant to be scaled down.
+    /// Draws an SVG picture with about the array's proportions. It is as large as its labels need, because it is not
+    /// meant to be scaled down.
     fn svg(&self) -> String {
         const FONT: f64 = 14.0;
         let rows = self.cells.chunk_by(|a, b| a.rows == b.rows).count();
         let columns = self.cells.len() / rows.max(1);
         let widest = self.cells.iter().map(|cell| self.short_label(cell).chars().count()).max().unwrap_or(0);
-        // Of a sans-serif face's capitals and digits.
+        // The proportions of capitals and digits in a sans-serif typeface.
         let (least_width, least_height) = ((widest as f64 + 2.0) * FONT * 0.62, 2.0 * FONT);
         let aspect = self.height as f64 / self.width.max(1) as f64;
         let (w, h) = (400.0, if self.is_vector { 48.0 } else { (400.0 * aspect).clamp(80.0, 400.0) });
@@ -137,7 +138,7 @@ impl Grid {
         for cell in &self.cells {
             let (x, y) = (cell.columns.start as f64 * sx, cell.rows.start as f64 * sy);
             let (cw, ch) = (cell.columns.len() as f64 * sx, cell.rows.len() as f64 * sy);
-            // Hues a golden angle apart tell neighbouring devices apart.
+            // Hues that differ by the golden angle distinguish neighbouring devices.
             let hue = (cell.devices[0] as f64 * 137.5) % 360.0;
             let _ = writeln!(
                 out,
@@ -153,13 +154,14 @@ impl Grid {
     }
 }
 
-/// A light colour of the terminal's 256; neighbouring devices have different ones.
+/// A light colour of the terminal's 256. Neighbouring devices have different colours.
 fn terminal_color(device: usize) -> u8 {
     const LIGHT: [u8; 12] = [117, 215, 150, 211, 183, 222, 115, 180, 153, 174, 193, 146];
     LIGHT[device % LIGHT.len()]
 }
 
-/// Draws the sharding of an array of this shape as text boxes: one for each shard, with the devices that hold it.
+/// Draws the sharding of an array of this shape as text boxes, one for each shard, labelled with the devices that hold
+/// it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -182,31 +184,31 @@ fn terminal_color(device: usize) -> u8 {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails for arrays of other than one or two dimensions, and where the sharding does not divide the shape.
+/// Fails for arrays that do not have one or two dimensions, and if the sharding does not divide the shape.
 #[track_caller]
 pub fn visualize_sharding(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(false))
 }
 
-/// Like [`visualize_sharding`] with terminal colours: each box in the colour of the first device that holds it.
+/// Like [`visualize_sharding`] with terminal colours. Each box has the colour of the first device that holds it.
 #[track_caller]
 pub fn visualize_sharding_color(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(true))
 }
 
-/// Like [`visualize_sharding`] as an SVG picture: shards in proportion, in the colour of the first device that holds
-/// them.
+/// Like [`visualize_sharding`] as an SVG picture. Shards are drawn in proportion, in the colour of the first device
+/// that holds them.
 #[track_caller]
 pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.svg())
 }
 
-/// Prints the sharding of an array of this shape: in colour if standard output is a terminal and the environment
+/// Prints the sharding of an array of this shape, in colour if standard output is a terminal and the environment
 /// variable `NO_COLOR` is not set.
 pub(crate) fn print(shape: &[usize], sharding: &Sharding) -> Result<()> {
     let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let picture = Grid::of(shape, sharding)?.boxes(color);
-    // A closed standard output is not an error of the program.
+    // Writing to a closed standard output is not an error of the program.
     let _ = io::stdout().write_all(picture.as_bytes());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Joining other processes: by MPI, or by a store that all of them reach.
+//! Options to join other processes, by MPI or by a store that all of them can reach.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::{config, settings, warning};
 /// The default timeout for all processes to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The largest number of processes.
+/// The maximum number of processes.
 const MOST: usize = 1 << 20;
 
 /// Options of [`initialize`](super::initialize()).
@@ -38,7 +38,7 @@ pub struct Options {
     sum_order: Option<SumOrder>,
 }
 
-/// A store of the user's.
+/// A store that the user passed.
 #[derive(Clone)]
 struct OwnStore(Arc<dyn KeyValue>);
 
@@ -48,26 +48,26 @@ impl fmt::Debug for OwnStore {
     }
 }
 
-/// `SHARDAX_COORDINATOR_ADDRESS`, unless it is not set or empty.
+/// The value of `SHARDAX_COORDINATOR_ADDRESS`, if it is set and not empty.
 pub(super) fn address_of_setting() -> Option<String> {
     settings::COORDINATOR_ADDRESS.get()
 }
 
 impl Options {
-    /// The MPI library to load; by default that of `SHARDAX_MPI_LIBRARY`, the launcher's, or one that the
-    /// system finds.
+    /// Sets the MPI library to load. The default is `SHARDAX_MPI_LIBRARY`, otherwise the launcher's library, otherwise
+    /// one that the system finds.
     pub fn mpi_library(mut self, path: impl Into<PathBuf>) -> Self {
         self.mpi_library = Some(path.into());
         self
     }
 
-    /// The store by which the processes find each other without MPI: `file:/shared/job`, a folder that all hosts see; by
-    /// default that of `SHARDAX_COORDINATOR_ADDRESS`. Jobs that run at the same time need folders of their own; a job that
-    /// is restarted may use its folder again.
+    /// Sets the store by which the processes find each other without MPI: `file:/shared/job`, a folder that all hosts
+    /// can see. The default is `SHARDAX_COORDINATOR_ADDRESS`. Jobs that run at the same time must use different
+    /// folders; a restarted job can use its folder again.
     ///
-    /// GPUs exchange data over their own network, and need only a store. On CPU the processes have barriers,
-    /// checkpoints and notices of preemption, and each computes on its own devices: programs on devices of several
-    /// processes need MPI, and are errors without it.
+    /// GPUs exchange data over their own network, so a store is enough for them. On CPU a store provides barriers,
+    /// checkpoints and notices of preemption, but each process computes only on its own devices: programs on devices of
+    /// several processes need MPI, and otherwise fail.
     ///
     /// ```no_run
     /// let joined = shardax::distributed::Options::default()
@@ -82,8 +82,9 @@ impl Options {
         self
     }
 
-    /// A store of your own in place of [`coordinator_address`](Self::coordinator_address), such as a client of etcd or
-    /// Redis, whose errors become [`StoreError`](super::StoreError)s. This one is a map, which one process alone has:
+    /// Sets a store of your own instead of [`coordinator_address`](Self::coordinator_address), for example a client of
+    /// etcd or Redis. Its errors become [`StoreError`](super::StoreError)s. The store in this example is a map, so it
+    /// works for one process only:
     ///
     /// ```
     /// use std::collections::HashMap;
@@ -125,27 +126,29 @@ impl Options {
         self
     }
 
-    /// The number of processes that share the store; by default that of `SHARDAX_NUM_PROCESSES`, or the launcher's.
+    /// Sets the number of processes that share the store. The default is `SHARDAX_NUM_PROCESSES`, otherwise the
+    /// launcher's number.
     pub fn num_processes(mut self, count: usize) -> Self {
         self.num_processes = Some(count);
         self
     }
 
-    /// The number of this process, from 0; by default that of `SHARDAX_PROCESS_ID`, the launcher's, or the index of a pod
-    /// in an indexed Kubernetes job (`JOB_COMPLETION_INDEX`).
+    /// Sets the number of this process, counted from 0. The default is `SHARDAX_PROCESS_ID`, otherwise the launcher's
+    /// number, otherwise the index of a pod in an indexed Kubernetes job (`JOB_COMPLETION_INDEX`).
     pub fn process_id(mut self, id: usize) -> Self {
         self.process_id = Some(id);
         self
     }
 
-    /// The timeout for the other processes to join (300 s).
+    /// Sets the timeout for the other processes to join (300 s by default).
     pub fn initialization_timeout(mut self, timeout: Duration) -> Self {
         self.initialization_timeout = Some(timeout);
         self
     }
 
-    /// The order of sums over the devices of several processes: by default [`SumOrder::Exact`], or the value of the
-    /// environment variable `SHARDAX_SUM_ORDER`, `exact` or `fast`. It must be the same on all processes.
+    /// Sets the order of sums over the devices of several processes. The default is the value of the environment
+    /// variable `SHARDAX_SUM_ORDER`, `exact` or `fast`, otherwise [`SumOrder::Exact`]. It must be the same on all
+    /// processes.
     pub fn sum_order(mut self, order: SumOrder) -> Self {
         self.sum_order = Some(order);
         self
@@ -153,8 +156,8 @@ impl Options {
 
     /// See [`initialize`](super::initialize()).
     ///
-    /// With a store also fails if the address is invalid, the folder cannot be written to, the number of processes or
-    /// the index of this one is missing, or two processes have the same index.
+    /// With a store it also fails if the address is invalid, if the folder cannot be written to, if the number of
+    /// processes or the index of this one is missing, or if two processes have the same index.
     #[track_caller]
     pub fn initialize(self) -> Result<bool> {
         self.join().at_caller()
@@ -219,7 +222,7 @@ impl Options {
         self.coordinator_address.clone().or_else(address_of_setting)
     }
 
-    /// The number of this process and of all; `None` if it is alone.
+    /// The index of this process and the number of processes; `None` if the process is alone.
     fn place(&self, launcher: Option<&mpi::Launcher>) -> Result<Option<(usize, usize)>> {
         let count = self.num_processes.or_else(|| settings::NUM_PROCESSES.get());
         let id = self.process_id.or_else(|| settings::PROCESS_ID.get());

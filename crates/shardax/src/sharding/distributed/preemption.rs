@@ -1,7 +1,8 @@
-//! Notices that this job is about to be ended: signals of schedulers, Ctrl-C, and others that a program looks for.
+//! Notices that this job is about to end: signals of schedulers, Ctrl-C, and other events that a program looks for.
 //!
-//! A training loop asks [`multihost::reached_preemption_sync_point`](crate::multihost::reached_preemption_sync_point)
-//! after each step; `shardax_train::Trainer` does so by itself.
+//! A training loop should call
+//! [`multihost::reached_preemption_sync_point`](crate::multihost::reached_preemption_sync_point) after each step;
+//! `shardax_train::Trainer` does so automatically.
 //!
 //! | signal | sent by |
 //! |---|---|
@@ -24,16 +25,16 @@ use signal_hook::low_level;
 use crate::error::{Result, err};
 
 /// The exit status of a process that saved its state and ended because of a notice: `EX_TEMPFAIL` of `sysexits.h`, a
-/// failure that goes away when the program is run again.
+/// failure that disappears if you run the program again.
 pub const EXIT_STATUS: i32 = 75;
 
 const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 
-/// Signals that arrive within this time of the first are the same notice.
+/// Signals that arrive within this time of the first one are the same notice.
 const SAME_NOTICE: Duration = Duration::from_secs(1);
 
 static NOTICE: Mutex<Option<Notice>> = Mutex::new(None);
-/// The number of [`Listening`]s.
+/// The number of live [`Listening`] values.
 static LISTENERS: AtomicUsize = AtomicUsize::new(0);
 
 struct Notice {
@@ -45,8 +46,8 @@ fn notice_of_process() -> MutexGuard<'static, Option<Notice>> {
     NOTICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Handles the signals of a preemption as notices until the returned value is dropped; afterwards they end the process
-/// again. Signals that the process ignored before, as `SIGINT` under `nohup`-like shells, stay ignored.
+/// Treats the signals of a preemption as notices until the returned value is dropped. Afterwards they end the process
+/// again. Signals that the process ignored before, for example `SIGINT` under `nohup`-like shells, stay ignored.
 ///
 /// ```
 /// let listening = shardax::distributed::preemption::listen()?;
@@ -67,7 +68,7 @@ pub fn listen() -> Result<Listening> {
     Ok(Listening(()))
 }
 
-/// The signals of a preemption are notices while this value lives.
+/// While this value exists, the signals of a preemption are notices.
 #[must_use = "signals are handled only while it lives"]
 pub struct Listening(());
 
@@ -83,7 +84,7 @@ impl fmt::Debug for Listening {
     }
 }
 
-/// Gives notice as a signal would, for example when a cloud announces that a spot instance is taken back. The first
+/// Gives notice like a signal, for example when a cloud announces that it takes back a spot instance. Only the first
 /// reason is kept.
 ///
 /// ```no_run
@@ -99,7 +100,7 @@ pub fn notify(reason: &str) {
     notice_of_process().get_or_insert_with(|| Notice { reason: reason.to_owned(), at: Instant::now() });
 }
 
-/// Calls a function at this interval, on a thread of its own, until it returns the reason of a preemption, and
+/// Calls a function at this interval on a separate thread until it returns the reason of a preemption, and then
 /// [notifies](notify).
 ///
 /// Fails if no thread can be started.
@@ -116,12 +117,12 @@ pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send 
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to look for notices: {error}"))
 }
 
-/// The reason of the first notice that this process has, such as `SIGTERM`.
+/// The reason of the first notice that this process received, such as `SIGTERM`.
 pub fn notice() -> Option<String> {
     notice_of_process().as_ref().map(|notice| notice.reason.clone())
 }
 
-/// Returns `true` if signals are notices now.
+/// Returns `true` if signals are currently treated as notices.
 pub fn is_listening() -> bool {
     LISTENERS.load(Ordering::SeqCst) > 0
 }
@@ -141,7 +142,7 @@ fn start() -> std::io::Result<()> {
 fn heard(signal: i32, before: &Dispositions) {
     let name = low_level::signal_name(signal).unwrap_or("a signal");
     if LISTENERS.load(Ordering::SeqCst) == 0 {
-        // A handler of the program has been called too; without one, the signal does what it did before.
+        // If the program has a handler, it has been called too. Otherwise the signal must have its previous effect.
         if !before.handles(signal) {
             drop(low_level::emulate_default_handler(signal));
         }
@@ -155,7 +156,7 @@ fn heard(signal: i32, before: &Dispositions) {
     notify(name);
 }
 
-/// The dispositions of signals before this module handled them: bit `n - 1` of each mask is signal `n`.
+/// The dispositions of signals before this module handled them. Bit `n - 1` of each mask stands for signal `n`.
 struct Dispositions {
     ignored: u64,
     handled: u64,

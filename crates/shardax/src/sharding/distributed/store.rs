@@ -5,7 +5,7 @@ use std::time::Duration;
 use shardax_mpi as mpi;
 use shardax_pjrt as pjrt;
 
-/// The processes' key-value store, in the form plugins use.
+/// The processes' key-value store, with the interface that plugins use.
 pub struct Store(pub mpi::World);
 
 impl pjrt::KeyValueStore for Store {
@@ -22,7 +22,7 @@ impl pjrt::KeyValueStore for Store {
     }
 }
 
-/// Converts the error, with the codes that plugins expect.
+/// Converts the error to the codes that plugins expect.
 fn of_store(error: mpi::Error) -> pjrt::Error {
     let code = match error.kind {
         mpi::Kind::DeadlineExceeded => pjrt::Code::DeadlineExceeded,

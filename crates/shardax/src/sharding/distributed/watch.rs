@@ -1,9 +1,10 @@
-//! A thread of each process that looks at the others: it agrees on the step at which all of them save after a notice of
-//! preemption, names processes that are silent, and without a launcher ends this process if another has ended.
+//! A thread of each process that watches the other processes. After a notice of preemption it agrees with them on the
+//! step at which all save. It names silent processes. Without a launcher it ends this process if another one has ended.
 //!
-//! The agreement does not involve the program's thread, which may be inside a computation that waits for another
-//! process. Each process that hears of a notice publishes how many steps it has passed, and lets no further one pass. When
-//! all have published, all stop at the step after the most of these: nobody is past it.
+//! The program's thread does not take part in the agreement, because it may be inside a computation that waits for
+//! another process. Each process that learns of a notice publishes the number of steps that it has passed, and passes
+//! no further step. When all have published, all stop at the step after the largest of these numbers, so that no
+//! process is beyond it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,17 +14,17 @@ use crate::error::{Result, err};
 use crate::warning;
 
 const TICK: Duration = Duration::from_millis(100);
-/// The interval where looking asks another machine.
+/// The interval of looks at a store on another machine.
 const SHARED_TICK: Duration = Duration::from_millis(500);
-/// The interval of signs of life.
+/// The interval of heartbeats.
 const BEAT: Duration = Duration::from_secs(1);
 /// The shortest silence that is reported.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The value that a process publishes when it leaves.
 const LEFT: &str = "left";
-/// The key of the notice of a process.
+/// The key under which a process publishes a notice.
 const NOTICE: &str = "shardax.notice";
-/// The key of the reason why all processes end, without a launcher that ends them.
+/// The key of the reason why all processes end, if there is no launcher to end them.
 const ENDED: &str = "shardax.ended";
 
 #[derive(Default)]
@@ -35,18 +36,18 @@ pub(super) struct Watch {
 #[derive(Default)]
 struct State {
     closed: bool,
-    /// The steps that the program has passed, by calls of [`reached`].
+    /// The number of steps that the program has passed, counted by calls of [`reached`].
     passed: u64,
-    /// The notice was sent to all, and the number of steps with it.
+    /// `true` if the notice was sent to all processes, together with the number of steps.
     published: bool,
-    /// The steps after which all stop.
+    /// The number of steps after which all processes stop.
     sync: Option<u64>,
     beats: u64,
     beaten: Option<Instant>,
     previous: Previous,
 }
 
-/// The process before this one, in a ring: each is watched by the next.
+/// The previous process in a ring. Each process is watched by the next one.
 #[derive(Default)]
 struct Previous {
     beat: Vec<u8>,
@@ -65,7 +66,7 @@ pub(super) fn start(own: &'static Processes) -> Result<()> {
     let shared = own.world.store().is_shared();
     let work = move || {
         while own.tick() {
-            // Not while the state is locked, which the end of the process locks.
+            // The state must not be locked here, because the end of the process locks it.
             if shared && let Ok(Some(why)) = own.world.store().try_get(ENDED) {
                 eprintln!("shardax: process {} ends, because {}", own.rank(), String::from_utf8_lossy(&why));
                 std::process::exit(1);
@@ -77,8 +78,8 @@ pub(super) fn start(own: &'static Processes) -> Result<()> {
     thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to watch the other processes: {error}"))
 }
 
-/// Returns `true` if all processes stop after this step, because one of them has a notice. They must call it equally
-/// often.
+/// Returns `true` if all processes must stop after this step, because one of them has a notice. All processes must call
+/// it equally often.
 pub(crate) fn reached() -> Result<bool> {
     match processes() {
         Some(joined) => joined.reached(),
@@ -91,13 +92,13 @@ fn key(what: &str, process: usize) -> String {
 }
 
 impl Processes {
-    /// Looks once; `false` when this process has left.
+    /// Looks at the other processes once. Returns `false` if this process has left.
     fn tick(&self) -> bool {
         let mut state = self.watch.state();
         if state.closed {
             return false;
         }
-        // Errors of the store show where the program itself needs the others.
+        // Errors of the store are ignored here, because they appear where the program itself needs the other processes.
         let _ = self.agree_on_step(&mut state);
         let _ = self.beat(&mut state);
         true
@@ -131,7 +132,7 @@ impl Processes {
         let mut most = state.passed;
         for process in self.others() {
             match store.try_get(&key("passed", process))? {
-                // One that has left does not stop anywhere.
+                // A process that has left publishes no number, so it does not affect the step.
                 Some(passed) => most = most.max(String::from_utf8_lossy(&passed).parse().unwrap_or(0)),
                 None => return Ok(()),
             }
@@ -151,7 +152,7 @@ impl Processes {
             self.world.store().publish(&key("beat", rank), beat.as_bytes(), &[(rank + 1) % size])?;
         }
         let before = (rank + size - 1) % size;
-        // One that ended before its first sign of life is silent from the beginning.
+        // A process that ended before its first heartbeat counts as silent from the beginning.
         let beat = self.world.store().try_get(&key("beat", before))?.unwrap_or_default();
         let previous = &mut state.previous;
         let silent = now.duration_since(*previous.changed.get_or_insert(now));
@@ -226,7 +227,8 @@ impl Processes {
         Ok(reached)
     }
 
-    /// Stops the thread: nothing is sent or received any more. The others expect no sign of this process.
+    /// Stops the thread, so that nothing is sent or received any more. The other processes expect no further heartbeat
+    /// from this one.
     pub(super) fn close_watch(&self) {
         let mut state = self.watch.state();
         if std::mem::replace(&mut state.closed, true) {

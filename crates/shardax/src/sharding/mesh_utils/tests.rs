@@ -1,4 +1,4 @@
-//! The device orders of JAX 0.10.2 (`tools/golden/mesh_utils.py`).
+//! Tests against the device orders of JAX 0.10.2 (`tools/golden/mesh_utils.py`).
 
 use super::*;
 
