@@ -1,4 +1,4 @@
-//! Elementwise primitives of two operands. Each is an entry of the table below, with all its rules.
+//! Elementwise primitives of two operands. Each primitive is an entry of the table below, with all its rules.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -22,18 +22,18 @@ use crate::sharding::Typed;
 
 /// A partial derivative.
 enum Partial {
-    /// Piecewise constant: no tangent.
+    /// Piecewise constant, without a tangent.
     Zero,
-    /// A factor of the tangent, from both operands and the result.
+    /// A factor of the tangent, computed from both operands and the result.
     Factor(fn(&Array, &Array, &Array) -> Array),
-    /// The result's tangent from both operands and the tangent: the operation is linear in this operand, and this
-    /// function is linear in the tangent.
+    /// The result's tangent, computed from both operands and the tangent. The operation is linear in this operand, and
+    /// the function must be linear in the tangent.
     Tangent(fn(&Array, &Array, &Array) -> Array),
 }
 
 use Partial::{Factor, Tangent, Zero};
 
-/// The cotangents of linear operands, from the cotangent and the operands.
+/// Computes the cotangents of linear operands from the cotangent of the result and the operands.
 type Transpose = fn(&Array, &[Operand]) -> Result<[Option<Array>; 2]>;
 
 pub(crate) struct Def {
@@ -119,8 +119,9 @@ impl Primitive for Binary {
         if *self != POW {
             return Ok(made);
         }
-        // XLA rewrites log(power(x, y)) as y log(|x|), which is a number where the power is NaN (in JAX too). A selection
-        // between them, which changes no value, prevents it. Noticed by `logarithms_of_powers_keep_nan`.
+        // XLA rewrites log(power(x, y)) as y log(|x|), which is a number even if the power is NaN (in JAX too). A
+        // selection between the two operations, which changes no value, prevents the rewrite. Tested by
+        // `logarithms_of_powers_keep_nan`.
         let (out, power) = (&outs[0], made[0]);
         let is_nan = cx.compare("NE", power, power);
         let nan = cx.op("stablehlo.add", &[power, power], "", out);
@@ -143,7 +144,7 @@ impl Primitive for Binary {
                 None => term,
             });
         }
-        // A scalar operand's tangent is a scalar: it is broadcast to the result's shape.
+        // A scalar operand's tangent is a scalar, so it is broadcast to the result's shape.
         let sum = sum.map(|t| if t.shape() == out.shape() { t } else { t.broadcast_to(out.shape()) });
         Ok((smallvec![out], vec![sum]))
     }
@@ -184,7 +185,7 @@ fn for_linear(args: &[Operand], i: usize, ct: impl FnOnce() -> Array) -> Option<
     args[i].is_linear().then(ct)
 }
 
-/// A number that was made reduced beside a reduced operand, as a factor of the cotangent's addends.
+/// Casts a number to reduced over the cotangent's unreduced axes, so that it can multiply the addends.
 fn beside(ct: &Array, x: &Array) -> Array {
     match ct.aval_ref().and_then(Aval::sharding).filter(|typed| !typed.unreduced().is_empty()) {
         Some(typed) if x.ndim() == 0 && !x.aval().sharding().is_some_and(Typed::is_partial) => {
@@ -195,7 +196,7 @@ fn beside(ct: &Array, x: &Array) -> Array {
     }
 }
 
-/// The weight of an operand of `max` or `min`: 1 if it is the result, half if both are.
+/// Returns the weight of an operand of `max` or `min`: 1 if it is the result, 1/2 if both operands are.
 fn chosen(operand: &Array, other: &Array, out: &Array) -> Array {
     let share = where_(other.equal(out), 0.5, 1.0);
     where_(operand.equal(out), share, 0.0).astype(out.dtype())
@@ -257,7 +258,7 @@ binary! {
         ]));
 }
 
-/// `x` to a constant integer power.
+/// Raises `x` to a constant integer power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IntegerPow(pub i32);
 
@@ -307,7 +308,7 @@ impl Primitive for IntegerPow {
     }
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        // Repeated squaring, as for any integer power.
+        // Repeated squaring, which works for any integer power.
         let out = &outs[0];
         let mut n = self.0.unsigned_abs();
         let mut base = args[0];
@@ -350,7 +351,7 @@ impl Primitive for IntegerPow {
     }
 }
 
-/// A comparison; the result is boolean.
+/// A comparison with a boolean result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Compare {
     Eq,
@@ -416,7 +417,7 @@ impl Primitive for Compare {
     }
 }
 
-/// `select(which, on_false, on_true)`; `which` is boolean.
+/// Selects elementwise: `select(which, on_false, on_true)`, where `which` is boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Select;
 
@@ -452,7 +453,8 @@ impl Primitive for Select {
 
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         rule.alike(1..3, "select cases")?;
-        // Where it is split and the cases are not, each device has what it selects among.
+        // If the predicate is sharded and the cases are not, each device already holds all the elements that it selects
+        // from.
         if let Ok(joined) = rule.join() {
             return Ok(joined);
         }
@@ -474,7 +476,7 @@ impl Primitive for Select {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0], &args[1], &args[2]);
-        // A zero of the operand's own type keeps scalars scalars.
+        // A zero of the operand's type keeps scalars scalars.
         let zero = |i: usize| tangents[i].clone().unwrap_or_else(|| Array::zeros_of(&args[i].aval().strip_weak_type()));
         let tangent = match (&tangents[1], &tangents[2]) {
             (None, None) => None,
@@ -487,7 +489,7 @@ impl Primitive for Select {
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
         let which = args[0].value()?;
-        // Beside addends a zero is one of them.
+        // If the cotangent holds addends, the zero must be an addend too.
         let zero = match ct.aval_ref().and_then(Aval::sharding).is_some_and(Typed::is_partial) {
             true => Array::zeros_of(&ct.aval()),
             false => Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false),
@@ -502,7 +504,7 @@ impl Primitive for Select {
     }
 }
 
-/// Conversion to a dtype.
+/// Converts elements to a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Convert {
     pub dtype: DType,
@@ -531,7 +533,7 @@ impl Primitive for Convert {
     }
 
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
-        // The sum of rounded addends is not the rounded sum.
+        // The sum of rounded addends is not the rounded sum, so the operand must be reduced before it is rounded.
         let rounds = self.dtype == DType::Bool || rule.args()[0].dtype.is_inexact() && !self.dtype.is_inexact();
         if rounds { rule.keep_reduced() } else { rule.keep_partial() }
     }

@@ -1,4 +1,4 @@
-//! Reinterpreting the bits of elements as another dtype.
+//! Reinterpretation of the bits of elements as another dtype.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -11,8 +11,8 @@ use crate::dtype::{Category, DType};
 use crate::error::{Result, err};
 use crate::sharding::DimSpec;
 
-/// Reinterprets the bits as elements of `dtype`; a narrower one adds a last dimension, a wider one removes it. It has
-/// no derivative.
+/// Reinterprets the bits as elements of `dtype`. A narrower dtype adds a last dimension, a wider dtype removes it. It
+/// has no derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BitcastConvert {
     pub dtype: DType,
@@ -77,7 +77,7 @@ impl Primitive for BitcastConvert {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        // In front, where the width of the elements does not matter.
+        // The batch moves to the front, where the width of the elements does not matter.
         Ok((smallvec![self.apply(&axis.moved(&args[0], dims[0], 0))], vec![Some(0)]))
     }
 }

@@ -1,4 +1,4 @@
-//! `call`: a named program applied as a whole, recorded for a `jit` inside a traced function.
+//! `call`, which applies a named program. A `jit` inside a traced function records it.
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -15,7 +15,7 @@ use crate::interpret::{ad, batching};
 use crate::scope::{self, Part};
 use crate::sharding::{NamedSharding, Sharding};
 
-/// Fails unless operands of these types fit the program's inputs.
+/// Returns an error unless operands of these types match the program's inputs.
 pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Result<()> {
     if args.len() != program.inputs.len() {
         bail!(Type, "{name} takes {} operands, got {}", program.inputs.len(), args.len());
@@ -28,8 +28,8 @@ pub(crate) fn check_operands(name: &str, program: &Program, args: &[Aval]) -> Re
     Ok(())
 }
 
-/// The rules of a primitive that is equivalent to its `program`, with the same operands and results; the operations
-/// inside get an additional name part.
+/// The rules of a primitive that is equivalent to its `program`, with the same operands and results. The names of the
+/// operations inside get an additional part.
 macro_rules! in_place {
     ($this:ident => $part:expr) => {
         super::call::in_place!();
@@ -70,7 +70,7 @@ macro_rules! in_place {
 }
 pub(crate) use in_place;
 
-/// Threads a state through a primitive that is equivalent to its program, whose first `before` operands are captured:
+/// Threads a state through a primitive that is equivalent to its program. The first `before` operands are captured.
 /// `bind` applies the primitive to the new program and its number of captures.
 pub(crate) fn in_place_thread_state(
     program: &Program,
@@ -88,8 +88,8 @@ pub(crate) fn in_place_thread_state(
     Ok(without_state(outs, state))
 }
 
-/// Threads a state through a call of a program, whose rules are those of its equations: `bind` applies the primitive to
-/// the new program.
+/// Threads a state through a call of a program whose rules are the rules of its equations. `bind` applies the primitive
+/// to the new program.
 pub(crate) fn call_thread_state(
     program: &Program,
     thread: &dyn ThreadState,
@@ -102,14 +102,14 @@ pub(crate) fn call_thread_state(
     Ok(without_state(outs, state))
 }
 
-/// Takes the new state, which comes first, out of a program's results.
+/// Removes the new state, which comes first, from a program's results.
 fn without_state(mut outs: Outputs, state: &mut [Array]) -> Outputs {
     let rest = outs.drain(state.len()..).collect();
     state.clone_from_slice(&outs);
     rest
 }
 
-/// Operands and results are those of the program.
+/// A call of a program, with the program's operands and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub name: String,
@@ -117,7 +117,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The name part of the operations inside: JAX's `jit(f)`.
+    /// Returns the part that the names of the operations inside get: JAX's `jit(f)`.
     fn part(&self) -> Part {
         Part::Name(format!("jit({})", self.name).into())
     }
@@ -127,7 +127,7 @@ impl Call {
     }
 }
 
-// Each rule interprets the program in place, which leaves only its equations.
+// Each rule interprets the program in place, so that only its equations remain.
 impl Primitive for Call {
     fn name(&self) -> &'static str {
         "jit"

@@ -1,4 +1,4 @@
-//! `checkpoint`: a program whose intermediate values are recomputed for its gradient instead of being saved.
+//! `checkpoint`, which runs a program whose intermediate values are recomputed for its gradient instead of being saved.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::interpret::higher_order::{
 use crate::ops::state::check_unwritten;
 use crate::scope::{self, Part, RECOMPUTED};
 
-/// Operands and results are those of the program.
+/// A checkpointed program, with the program's operands and results.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Checkpoint {
     pub program: Program,
@@ -34,13 +34,13 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Runs another program, applied to its captures, then the operands.
+    /// Runs another program on its captures followed by the operands.
     fn run(&self, Traced { program, captures }: Traced, args: &[Array]) -> Result<Outputs> {
         let program = program.simplified();
         bind_checked(Checkpoint { program, ..self.clone() }, &[&captures, args].concat())
     }
 
-    /// The program for operands that vary over the same axes as these.
+    /// Returns the program for operands that vary over the axes of `args`.
     fn fit(&self, args: &[Array]) -> Result<Program> {
         let avals: Vec<&Aval> = self.program.in_avals().collect();
         match operand_sets(avals.into_iter(), &sets_of(args)) {
@@ -50,15 +50,15 @@ impl Checkpoint {
     }
 }
 
-/// A program that also returns the residuals of its gradient, split in two: one that returns its outputs and the saved
-/// values, and one that recomputes the residuals from the inputs and the saved values.
+/// A program that also returns the residuals of its gradient, split in two. The first program returns its outputs and
+/// the saved values; the second recomputes the residuals from the inputs and the saved values.
 struct Recomputed {
     saving: Program,
     again: Program,
 }
 
 impl Recomputed {
-    /// The first `count` outputs of `program` are its own.
+    /// Splits a program. Its first `count` outputs are the outputs of the checkpointed function.
     fn of(program: &Program, count: usize, policy: &CheckpointPolicy) -> Recomputed {
         // A saved value, or its offloaded copy, which adds one equation to each part.
         let (mut avals, mut saved) = (program.avals.clone(), Vec::new());
@@ -140,7 +140,7 @@ impl Primitive for Checkpoint {
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let count = self.output_count();
-        // The backward pass would write again.
+        // The backward pass would repeat writes to references, so the program must not contain any.
         check_unwritten(&self.program, "checkpoint and its derivative")?;
         let Split { known, linear, residuals, .. } = Split::of(&self.fit(args)?, &nonzero, |_| true)?;
         let parts = Recomputed::of(&known.program, count, &self.policy);
@@ -149,7 +149,7 @@ impl Primitive for Checkpoint {
         let mut outs = eval(&parts.saving, &inputs)?;
         let kept = [inputs, outs.split_off(count)].concat();
 
-        // The linear part takes the operands of the program, and the saved values.
+        // The linear part receives the operands of the program and the saved values.
         let operands = [&kept[..], &marked_tangents(tangents, args, &nonzero)].concat();
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
         let derived = trace(&types, |inputs| {
@@ -175,7 +175,8 @@ impl Primitive for Checkpoint {
         let count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         if self.prevent_cse {
-            // Recomputation must not be merged with the first computation, nor scheduled before it is needed.
+            // XLA must not merge the recomputation with the first computation, and must not schedule it before it is
+            // needed.
             operands = OptimizationBarrier::apply(&operands).into_vec();
         }
         let cts = spread_marked(operands.split_off(count), &given);
@@ -198,7 +199,7 @@ impl Primitive for Checkpoint {
     }
 }
 
-/// A value with a name for policies.
+/// Names a value for checkpoint policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub name: String,

@@ -1,4 +1,4 @@
-//! Policies of `checkpoint`: JAX's, and user-defined ones.
+//! Policies of `checkpoint`: JAX's policies and user-defined ones.
 
 use std::any::TypeId;
 use std::fmt;
@@ -13,29 +13,30 @@ use crate::core::program::{Aval, Eqn, Program};
 use crate::error::{AtCaller, Result, err};
 use crate::sharding::memory::MemoryKind;
 
-/// The intermediate values of a [`checkpoint`](crate::checkpoint) that are saved for its gradient (JAX's
+/// Selects the intermediate values of a [`checkpoint`](crate::checkpoint) that are saved for its gradient (JAX's
 /// `checkpoint_policies`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CheckpointPolicy {
-    /// None: everything is recomputed from the arguments.
+    /// Saves nothing, so that everything is recomputed from the arguments.
     #[default]
     NothingSaveable,
-    /// Everything the gradient needs, as without `checkpoint`.
+    /// Saves everything that the gradient needs, as without `checkpoint`.
     EverythingSaveable,
-    /// Results of matrix multiplications, convolutions and attention; cheap operations are recomputed.
+    /// Saves results of matrix multiplications, convolutions and attention, so that only cheap operations are
+    /// recomputed.
     DotsSaveable,
-    /// Results of matrix multiplications without batch dimensions.
+    /// Saves results of matrix multiplications without batch dimensions.
     DotsWithNoBatchDimsSaveable,
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     SaveOnlyTheseNames(Vec<String>),
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
+    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave any other name.
     SaveAnyNamesButThese(Vec<String>),
-    /// All values except those that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
+    /// Saves all values except values that [`checkpoint_name`](crate::checkpoint_name) gave one of these names.
     SaveAnythingExceptTheseNames(Vec<String>),
-    /// Values that either policy saves.
+    /// Saves values that at least one of the two policies saves.
     SaveFromBothPolicies(Box<CheckpointPolicy>, Box<CheckpointPolicy>),
-    /// Values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, some of them offloaded; see
+    /// Saves values that [`checkpoint_name`](crate::checkpoint_name) gave certain names, and offloads some of them; see
     /// [`save_and_offload_only_these_names`](CheckpointPolicy::save_and_offload_only_these_names).
     SaveAndOffloadOnlyTheseNames {
         /// Names of values that are saved in place.
@@ -45,14 +46,14 @@ pub enum CheckpointPolicy {
         /// The memory kinds.
         offload: Offload,
     },
-    /// Results of matrix multiplications without batch dimensions, offloaded; see
+    /// Offloads results of matrix multiplications without batch dimensions; see
     /// [`offload_dot_with_no_batch_dims`](CheckpointPolicy::offload_dot_with_no_batch_dims).
     OffloadDotWithNoBatchDims(Offload),
     /// A user-defined policy; see [`CheckpointPolicy::save_if`].
     SaveIf(SaveIf),
 }
 
-/// The name of values that every policy saves: residuals of the rules that a function has for rematerialization.
+/// The name of values that every policy saves: the residuals of a function's `defremat` rules.
 pub(crate) const ALWAYS_SAVED: &str = "residuals of defremat";
 
 fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! `stop_gradient`: the identity, with zero derivative.
+//! `stop_gradient`, the identity with a zero derivative.
 
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -9,7 +9,7 @@ use crate::core::tree::{self, Tree};
 use crate::error::Result;
 use smallvec::{SmallVec, smallvec};
 
-/// The identity, with zero derivative.
+/// The identity with a zero derivative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct StopGradient;
 
@@ -47,7 +47,7 @@ impl Primitive for StopGradient {
     }
 }
 
-/// Returns the tree, and stops gradients through it.
+/// Returns the tree and stops gradients from flowing through it.
 #[track_caller]
 pub fn stop_gradient<T: Tree>(x: T) -> T {
     let _line = crate::source::enter();

@@ -1,9 +1,9 @@
 //! The singular value decomposition, by column rotations.
 //!
-//! XLA lacks this operation on some platforms, so it is a program of others: a QR decomposition makes the matrix
-//! square, then pairs of columns are rotated until all are orthogonal (one-sided Jacobi), half of all pairs at once.
-//! Small singular values are as accurate as large ones ([Demmel and Veselić, Jacobi's method is more accurate than
-//! QR](https://doi.org/10.1137/0613074)).
+//! XLA lacks this operation on some platforms, so it is a program of other operations. A QR decomposition makes the
+//! matrix square, then pairs of columns are rotated until all columns are orthogonal (one-sided Jacobi), half of all
+//! pairs at once. Small singular values are as accurate as large ones ([Demmel and Veselić, Jacobi's method is more
+//! accurate than QR](https://doi.org/10.1137/0613074)).
 
 use smallvec::{SmallVec, smallvec};
 
@@ -22,8 +22,8 @@ use crate::ops::control_flow::{fori_loop, while_loop};
 use crate::ops::lax;
 use crate::ops::select::where_;
 
-/// The decomposition `a = u diag(s) vᴴ`, with the singular values `s` in descending order. With `full`, all columns of
-/// `u` and `v`.
+/// The decomposition `a = u diag(s) vᴴ`, with the singular values `s` in descending order. With `full`, `u` and `v`
+/// have all columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Svd {
     pub full: bool,
@@ -40,18 +40,18 @@ impl Svd {
     }
 }
 
-/// The dot products of corresponding columns.
+/// Computes the dot products of corresponding columns.
 fn columns_dot(x: &Array, y: &Array) -> Array {
     (conj(x) * y).sum_keepdims(-2)
 }
 
-/// Columns `from..to`.
+/// Returns the columns `from..to`.
 fn columns(x: &Array, from: usize, to: usize) -> Array {
     part(x, 0..x.shape()[x.ndim() - 2], from..to)
 }
 
-/// Rotates column `i` and column `n - 1 - i` of `w` so that they are orthogonal, and those of `v` likewise. Also
-/// returns the deviation of the worst pair.
+/// Rotates column `i` and column `n - 1 - i` of `w` so that they are orthogonal, and applies the same rotation to `v`.
+/// Also returns the deviation of the worst pair from orthogonality.
 fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
     let (n, last) = (w.shape()[w.ndim() - 1], w.ndim() - 1);
     let halves = |x: &Array| (columns(x, 0, n / 2), columns(x, n / 2, n).flip(-1));
@@ -70,7 +70,7 @@ fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
     let cos = 1 / SQRT.apply(&(&tangent * &tangent + 1));
     let sin = (&cos * tangent).astype(w.dtype());
     let cos = cos.astype(w.dtype());
-    // The phases of complex columns are first changed so that their product is real.
+    // The phases of complex columns are changed first, so that their product is real.
     let phase = where_(&needed, &c / where_(&needed, &size, 1).astype(w.dtype()), 1).astype(w.dtype());
     let phase = if w.dtype().is_complex() { CONJ.apply(&phase) } else { phase };
     let turn = |x: &Array| {
@@ -78,17 +78,17 @@ fn rotated(w: &Array, v: &Array) -> (Array, Array, Array) {
         let q = q * &phase;
         let (first, second) = (&p * &cos - &q * &sin, p * &sin + q * &cos);
         let all = lax::concatenate(&[first, second.flip(-1)], last);
-        // Round-robin: the first column stays, the others rotate, so that every two meet.
+        // Round-robin: the first column stays and the others rotate, so that every two columns meet.
         lax::concatenate(&[columns(&all, 0, 1), columns(&all, n - 1, n), columns(&all, 1, n - 1)], last)
     };
     let off = if off.size() == 0 { real(&columns_dot(w, w)).sum(..) * 0 } else { off.max(..) };
     (turn(w), turn(v), off)
 }
 
-/// The decomposition of square matrices: `[u, s, v]`, with unsorted singular values.
+/// Decomposes square matrices: returns `[u, s, v]` with unsorted singular values.
 fn by_rotations(a: &Array) -> Result<[Array; 3]> {
     let n = a.shape()[a.ndim() - 1];
-    // An even number of columns: an additional one of zeros is orthogonal to all others.
+    // The number of columns must be even. An additional column of zeros is orthogonal to all others.
     let even = n + n % 2;
     let zero = Array::literal(Scalar::Int(0), a.dtype(), false);
     let mut config = vec![(0, 0, 0); a.ndim()];
@@ -111,16 +111,16 @@ fn by_rotations(a: &Array) -> Result<[Array; 3]> {
     let going = |(count, off, ..): (Array, Array, Array, Array)| off.greater(tolerance) & count.less(MOST_SWEEPS);
     let (_, _, w, v) = while_loop(going, sweep, (Array::from(0), open, padded, eye))?;
     let s = SQRT.apply(&real(&columns_dot(&w, &w)));
-    // After a sweep the columns are at their original positions: that of zeros is the last.
+    // After a sweep, the columns are at their original positions, and the column of zeros is the last.
     Ok([part(&w, 0..n, 0..n), columns(&s, 0, n), part(&v, 0..n, 0..n)])
 }
 
-/// The decomposition of matrices with no more columns than rows.
+/// Decomposes matrices with no more columns than rows.
 fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
     let (rank, n) = (a.ndim(), a.shape()[a.ndim() - 1]);
     let finite = a.isfinite().all([-2, -1]);
     let a = where_(finite.expand_dims([-2, -1]), a, 0).astype(a.dtype());
-    // Scales very large or very small numbers, whose squares would overflow or underflow.
+    // Scales very large or very small numbers, because their squares would overflow or underflow.
     let largest = ABS.apply(&a).max_keepdims([-2, -1]);
     let scale = where_(largest.greater(0), &largest, 1).astype(largest.dtype());
     let a = &(&a / scale.astype(a.dtype()));
@@ -133,7 +133,7 @@ fn tall(a: &Array, full: bool) -> Result<[Array; 3]> {
         take_along(x, &places, rank - 1, GatherScatterMode::PromiseInBounds, true)
     };
     let (w, s, v) = (sorted(&w), sorted(&s) * scale, sorted(&v));
-    // Columns of length 0 have no direction: a QR decomposition gives them one.
+    // Columns of length 0 have no direction, so a QR decomposition chooses one.
     let factors = Qr { full: false }.apply(&w);
     let diagonal = factors[1].last_diagonal(0).expand_dims(-2);
     let length = ABS.apply(&diagonal);
@@ -170,7 +170,7 @@ impl Primitive for Svd {
         Ok(smallvec![with_last(a, &[m, rows]), values, with_last(a, &[columns, n])])
     }
 
-    /// The reduction to a bidiagonal matrix, and its vectors; approximate, for each matrix.
+    /// Approximates the reduction of each matrix to a bidiagonal matrix, with its vectors.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |m, n| {
             let k = m.min(n);
@@ -211,7 +211,7 @@ impl Primitive for Svd {
         })
     }
 
-    /// [Giles, An extended collection of matrix derivative
+    /// Differentiates by [Giles, An extended collection of matrix derivative
     /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 3.2, with the terms outside of the column
     /// spaces of `u` and `v` for matrices that are not square.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -239,7 +239,7 @@ impl Primitive for Svd {
         let (left, right) = (&inner * &row, &column * &inner);
         let zero = row.equal(0);
         let inverse = where_(&zero, 0, 1 / where_(&zero, 1, &row)).astype(u.dtype());
-        // The phases of complex columns may change: `u` gets that part.
+        // The phases of complex columns may change; `u` receives this part.
         let turn = where_(&is_diagonal, (&inner - adjoint(&inner)) * &inverse * 0.5, 0).astype(u.dtype());
         let mut du = product(u, &(&f * (&left + adjoint(&left)) + turn));
         let mut dv = product(&v, &(f * (&right + adjoint(&right))));

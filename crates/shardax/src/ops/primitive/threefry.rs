@@ -1,4 +1,4 @@
-//! The Threefry-2x32 block cipher, the source of all random bits.
+//! The Threefry-2x32 block cipher, from which all random bits are generated.
 //!
 //! Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011: 20 rounds, as in JAX.
 
@@ -14,12 +14,12 @@ use crate::core::program::trace::bind;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 
-/// `threefry2x32(k0, k1, x0, x1)`: the block `(x0, x1)` encrypted with the key `(k0, k1)`, element by element. All are
-/// uint32 of one shape, or scalars.
+/// `threefry2x32(k0, k1, x0, x1)` encrypts the block `(x0, x1)` with the key `(k0, k1)`, element by element. All
+/// operands are uint32 and have the same shape or are scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Threefry2x32;
 
-/// The rotation distances: the two rows alternate, four rounds each.
+/// The rotation distances. The two rows alternate, with four rounds each.
 const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
 const PARITY: u32 = 0x1BD1_1BDA;
 
@@ -38,7 +38,7 @@ fn rotate_left(x: &Array, by: u32) -> Array {
     OR.apply(&SHIFT_LEFT.apply(x, &number(by)), &SHIFT_RIGHT_LOGICAL.apply(x, &number(32 - by)))
 }
 
-/// The cipher in terms of simpler operations.
+/// Expresses the cipher in simpler operations.
 fn encrypt(k0: &Array, k1: &Array, x0: &Array, x1: &Array) -> [Array; 2] {
     let keys = [k0.clone(), k1.clone(), XOR.apply(&XOR.apply(k0, k1), &number(PARITY))];
     let mut x0 = ADD.apply(x0, &keys[0]);

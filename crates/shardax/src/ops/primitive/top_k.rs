@@ -12,7 +12,8 @@ use crate::core::program::trace::bind;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 
-/// The `k` largest elements along the last dimension, in descending order, and their indices; of equals the first.
+/// The `k` largest elements along the last dimension, in descending order, and their indices. Of equal elements, the
+/// first comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TopK {
     pub k: usize,

@@ -1,4 +1,4 @@
-//! Solution of triangular linear systems.
+//! The solution of triangular linear systems.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,7 +12,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::error::{Result, err};
 
-/// The transformation of a matrix before it is used.
+/// The transformation of a matrix before the solve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     Plain,
@@ -30,13 +30,13 @@ impl Op {
     }
 }
 
-/// Solves `op(a) x = b`, or `x op(a) = b` if `a` is not on the left. Only one triangle of `a` is read.
+/// Solves `op(a) x = b`, or `x op(a) = b` if `left_side` is false. Only one triangle of `a` is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TriangularSolve {
     pub left_side: bool,
     pub lower: bool,
     pub op: Op,
-    /// Assumes a diagonal of ones, which is not read.
+    /// Assumes a diagonal of ones, and does not read the diagonal.
     pub unit_diagonal: bool,
 }
 
@@ -58,14 +58,14 @@ impl TriangularSolve {
         )
     }
 
-    /// The triangle that is read.
+    /// Returns the triangle that is read.
     fn triangle(self, a: &Array) -> Array {
         let k = self.unit_diagonal as i32;
         if self.lower { a.tril(-k) } else { a.triu(k) }
     }
 
-    /// The operands in programs that the compiler splits. The rows depend on each other: only right-hand sides and whole
-    /// matrices may be split.
+    /// Returns the operands in a program that the compiler partitions. The rows depend on each other, so only
+    /// right-hand sides and entire matrices may be sharded.
     pub(crate) fn with_whole_rows(self, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
         let rank = cx.shape(args[0]).len();
         let of_b = if self.left_side { rank - 2 } else { rank - 1 };
@@ -101,7 +101,7 @@ impl Primitive for TriangularSolve {
         Ok(smallvec![Aval { weak: a.weak && b.weak, ..b.clone() }])
     }
 
-    /// A multiply-add for each element of the right-hand side and half of the matrix's rows.
+    /// Counts a multiply-add for each element of the right-hand side and half of the matrix's rows.
     fn flops(&self, args: &[Aval], outs: &[Aval]) -> Flops {
         let rows = args[0].shape.last().copied().unwrap_or(0) as f64;
         Flops::of_matmuls(rows * outs[0].size() as f64)
@@ -110,7 +110,8 @@ impl Primitive for TriangularSolve {
     fn sharding_rule(&self, rule: &ShardingRule<'_>) -> Result<TypedOuts> {
         let rank = rule.args()[0].rank();
         let (rows, columns) = (rank - 2, rank - 1);
-        // Of `a`, the dimension that is summed over; of `b`, the one that is solved for and the other.
+        // `summed` is the dimension of `a` that is summed over. `solved` is the dimension of `b` that is solved for,
+        // and `free` the other one.
         let is_transposed = self.op != Op::Plain;
         let summed = if self.left_side != is_transposed { columns } else { rows };
         let (solved, free) = if self.left_side { (rows, columns) } else { (columns, rows) };
@@ -137,8 +138,7 @@ impl Primitive for TriangularSolve {
         })
     }
 
-    /// From `op(a) x = b`: `op(a) dx = db - op(da) x`
-    /// ([Giles, An extended collection of matrix derivative
+    /// Differentiates `op(a) x = b` as `op(a) dx = db - op(da) x` ([Giles, An extended collection of matrix derivative
     /// results](https://people.maths.ox.ac.uk/gilesm/files/NA-08-01.pdf), 2.3.1).
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let x = self.apply(&args[0], &args[1]);
@@ -152,7 +152,7 @@ impl Primitive for TriangularSolve {
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let a = args[0].value()?;
-        // The transpose without conjugation.
+        // The transpose has no conjugation.
         let (a, op) = match self.op {
             Op::Plain => (a.clone(), Op::Transpose),
             Op::Transpose => (a.clone(), Op::Plain),
@@ -172,8 +172,8 @@ impl Primitive for TriangularSolve {
     }
 }
 
-/// Solves for batched right-hand sides of one matrix by putting them side by side (if the matrix is on the left, or
-/// one below the other). Also returns the position of the batch.
+/// Solves for batched right-hand sides of one matrix by placing them next to each other (below each other if the matrix
+/// is on the right). Also returns the position of the batch.
 pub(crate) fn solve_together(
     b: &Array,
     dim: usize,

@@ -1,4 +1,4 @@
-//! Elementwise primitives of one operand. Each is an entry of the table below, with all its rules.
+//! Elementwise primitives of one operand. Each primitive is an entry of the table below, with all its rules.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -19,21 +19,22 @@ use crate::ops::select::where_;
 
 /// The derivative of an operation.
 enum Derivative {
-    /// Piecewise constant: no tangent.
+    /// Piecewise constant, without a tangent.
     Zero,
-    /// A factor of the tangent, from the operand and the result.
+    /// A factor of the tangent, computed from the operand and the result.
     Factor(fn(&Array, &Array) -> Array),
-    /// The operation is linear; its transpose.
+    /// The transpose of a linear operation.
     Linear(fn(&Array) -> Array),
-    /// The result's tangent from the operand, the result and the operand's tangent.
+    /// The result's tangent, computed from the operand, the result and the operand's tangent.
     Tangent(fn(&Array, &Array, &Array) -> Array),
-    /// Piecewise constant for real numbers; the tangent of complex ones.
+    /// The tangent for complex numbers; for real numbers the operation is piecewise constant.
     ComplexTangent(fn(&Array, &Array, &Array) -> Array),
 }
 
 use Derivative::{ComplexTangent, Factor, Linear, Tangent, Zero};
 
-/// An operation: its name, its StableHLO or CHLO operation, the accepted and returned dtypes, its derivative.
+/// The definition of an operation: its name, its StableHLO or CHLO operation, the accepted and returned dtypes, and its
+/// derivative.
 pub(crate) struct Def {
     name: &'static str,
     op: &'static str,
@@ -72,7 +73,7 @@ impl Unary {
         bind1(self, std::slice::from_ref(x))
     }
 
-    /// The operation of StableHLO or CHLO.
+    /// Returns the StableHLO or CHLO operation.
     pub(crate) fn operation(self) -> &'static str {
         self.0.op
     }
@@ -110,7 +111,7 @@ impl Primitive for Unary {
         match (self.0.name, is_written_out) {
             ("sin", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[0].clone()])),
             ("cos", true) => cx.expand(args, |x| Ok(vec![complex_sin_cos(&x[0])[1].clone()])),
-            // A number with an infinite part is infinite: XLA loses those whose other part is NaN.
+            // A number with an infinite part is infinite, but XLA returns NaN if the other part is NaN.
             ("abs", _) if cx.dtype(args[0]).is_complex() => {
                 let size = cx.op(self.0.op, args, "", &outs[0]);
                 cx.expand(&[args[0], size], |x| {
@@ -128,7 +129,7 @@ impl Primitive for Unary {
                     Ok(vec![counted.astype(outs[0].dtype)])
                 })
             }
-            // XLA loses digits: of `expm1` next to 0, of the others next to their roots.
+            // XLA loses digits of `expm1` close to 0, and of the other functions close to their roots.
             ("expm1", _) if !outs[0].dtype.is_complex() => {
                 cx.expand(args, |x| Ok(vec![widened_unary(&x[0], special::expm1)]))
             }
@@ -181,7 +182,8 @@ macro_rules! unary {
 unary! {
     NEG "neg" "stablehlo.negate" Number same, Linear(|ct| -ct);
     SIGN "sign" "stablehlo.sign" Signed same, ComplexTangent(|x, y, t| {
-        // The sign is a point of the unit circle: only the part of t across it turns it. It has no slope at 0.
+        // The sign is a point on the unit circle, so only the part of t perpendicular to it matters. The sign has no
+        // slope at 0.
         let size = ABS.apply(x);
         let size = where_(size.equal(0), 1, size);
         let turn = IMAG.apply(&(CONJ.apply(y) * t)) / size;
@@ -212,7 +214,7 @@ unary! {
     SINH "sinh" "chlo.sinh" Inexact same, Factor(|x, _| COSH.apply(x));
     COSH "cosh" "chlo.cosh" Inexact same, Factor(|x, _| SINH.apply(x));
     ASINH "asinh" "chlo.asinh" Inexact same, Factor(|x, _| ASINH_SLOPE.apply(std::slice::from_ref(x)));
-    // The root of the product is on another branch for complex numbers of a negative real part.
+    // For complex numbers with a negative real part, the root of the product is on another branch.
     ACOSH "acosh" "chlo.acosh" Inexact same, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
     ATANH "atanh" "chlo.atanh" Inexact same, Tangent(|x, _, t| match x.dtype().is_complex() {
         true => t / ((1 - x) * (1 + x)),
@@ -232,7 +234,8 @@ unary! {
             // The slope at 0 is +1, as in JAX.
             return where_(x.greater_equal(0), t, -t);
         }
-        // The real part of t in the direction of x; 0 if that is undefined. Products of large numbers overflow.
+        // The part of t in the direction of x, or 0 at 0. Divides before multiplying, because products of large numbers
+        // overflow.
         let size = where_(y.equal(0), 1, y);
         let direction = crate::ops::lax::complex(&(REAL.apply(x) / &size), &(-IMAG.apply(x) / &size));
         REAL.apply(&(t * direction))
@@ -246,7 +249,7 @@ unary! {
     CONJ "conj" "chlo.conj" Complex same, Linear(|ct| CONJ.apply(ct));
 }
 
-/// The sine and the cosine of complex numbers.
+/// Returns the sine and the cosine of complex numbers.
 fn complex_sin_cos(x: &Array) -> [Array; 2] {
     let (a, b) = (REAL.apply(x), IMAG.apply(x));
     let (sin, cos) = (SIN.apply(&a), COS.apply(&a));
@@ -263,13 +266,13 @@ fn zeros_like(x: &Array) -> Array {
     Array::zeros_of(&x.aval())
 }
 
-/// The real part; of real numbers, themselves.
+/// Returns the real part. Real numbers are returned unchanged.
 #[track_caller]
 pub(crate) fn real(x: &Array) -> Array {
     if x.dtype().is_complex() { REAL.apply(x) } else { x.clone() }
 }
 
-/// The complex conjugate; of real numbers, themselves.
+/// Returns the complex conjugate. Real numbers are returned unchanged.
 #[track_caller]
 pub(crate) fn conj(x: &Array) -> Array {
     if x.dtype().is_complex() { CONJ.apply(x) } else { x.clone() }

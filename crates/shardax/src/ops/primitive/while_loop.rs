@@ -1,4 +1,4 @@
-//! `while`: a loop that runs while a condition on its carry holds.
+//! `while`, a loop that runs while a condition on its carry holds.
 
 use smallvec::SmallVec;
 
@@ -26,12 +26,13 @@ use crate::ops::checkify::counting;
 use crate::scope::Part;
 use crate::shape::AxisSet;
 
-/// Operands are the constants of the condition, those of the body, and the initial carry; results are the final carry.
+/// A loop. Operands are the constants of the condition, the constants of the body, and the initial carry; results are
+/// the final carry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct While {
-    /// Maps its constants and the carry to one boolean.
+    /// Maps the condition's constants and the carry to one boolean.
     pub cond: Program,
-    /// Maps its constants and the carry to the carry.
+    /// Maps the body's constants and the carry to the next carry.
     pub body: Program,
     pub cond_consts: usize,
     pub body_consts: usize,
@@ -46,20 +47,20 @@ impl While {
         self.body.outputs.len()
     }
 
-    /// The types of the operands.
+    /// Returns the types of the operands.
     fn in_avals(&self) -> impl Iterator<Item = &Aval> + Clone {
         let cond = self.cond.inputs.iter().take(self.cond_consts).map(|v| self.cond.aval_of(*v));
         cond.chain(self.body.inputs.iter().map(|v| self.body.aval_of(*v)))
     }
 
-    /// Splits a list into the constants of the condition, those of the body, and the carry.
+    /// Splits a list into the constants of the condition, the constants of the body, and the carry.
     fn parts<'a, T>(&self, list: &'a [T]) -> (&'a [T], &'a [T], &'a [T]) {
         let (cond, rest) = list.split_at(self.cond_consts);
         let (body, carry) = rest.split_at(self.body_consts);
         (cond, body, carry)
     }
 
-    /// The axes that the carry varies over; those of the carry's operands in `sets` are extended to them.
+    /// Returns the axes that the carry varies over, and extends the axes of the carry's operands in `sets` to them.
     fn carry_sets(&self, sets: &mut [AxisSet]) -> Result<Vec<AxisSet>> {
         loop {
             let outs = vary::outputs(&self.body, &sets[self.cond_consts..])?;
@@ -74,7 +75,7 @@ impl While {
         }
     }
 
-    /// The loop and its operands, cast to agree on the manual axes that each operand varies over.
+    /// Returns the loop and its operands, cast to agree on the manual axes that each operand varies over.
     pub(crate) fn fit(&self, args: &[Array]) -> Result<(While, Vec<Array>)> {
         let Some(mut sets) = operand_sets(self.in_avals(), &sets_of(args)) else {
             return Ok((self.clone(), args.to_vec()));
@@ -188,8 +189,8 @@ impl Primitive for While {
         Ok(results.split_off(results.len() - outs.len()))
     }
 
-    /// The condition is evaluated before the loop and at the end of each step, so that it updates the state as often as
-    /// it is evaluated.
+    /// The condition is evaluated before the loop and at the end of each step, so that it updates the state exactly
+    /// once per evaluation.
     fn thread_state(&self, thread: &dyn ThreadState, args: &[Array], state: &mut Vec<Array>) -> Result<Outputs> {
         thread.cast_state(state)?;
         let (cond_args, body_args, carry) = self.parts(args);
@@ -215,7 +216,7 @@ impl Primitive for While {
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (this, args) = self.fit(args)?;
         let (cond_args, body_args, carry) = this.parts(&args);
-        // The condition has no derivative, and neither have its constants.
+        // The condition and its constants have no derivative.
         let tangents = &tangents[this.cond_consts..];
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let at_carry = this.body_consts;
@@ -228,8 +229,8 @@ impl Primitive for While {
             nonzero[at_carry..].copy_from_slice(&has);
         };
         drop(search);
-        // From (captures, constants, carry, their tangents) to (captures, constants, their tangents, carry, its
-        // tangents).
+        // Reorders the inputs from (captures, constants, carry, constants' tangents, carry's tangents) to (captures,
+        // constants, constants' tangents, carry, carry's tangents).
         let const_tangents = nonzero[..at_carry].iter().filter(|nz| **nz).count();
         let from = body.captures.len() + at_carry;
         body.program.inputs[from..from + carry.len() + const_tangents].rotate_left(carry.len());
@@ -253,8 +254,8 @@ impl Primitive for While {
     }
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        // The number of steps is unknown, so residuals cannot be stacked: the linear part repeats the non-linear one.
-        // This suffices for forward mode; reverse mode needs a transpose, which is an error.
+        // The number of steps is unknown, so residuals cannot be stacked. Instead, the linear part repeats the
+        // non-linear one. This suffices for forward mode; reverse mode needs a transpose, which is an error.
         let (this, args) = self.fit(args)?;
         let count = this.num_carry();
         let known = bind_checked(this, &args)?;
@@ -289,7 +290,7 @@ impl Primitive for While {
             }
             let (cond, each) = batch_program(&this.cond, axis, &[cond_dims, &inner].concat(), &[false])?;
             if each == [true] && !batched.iter().all(|b| *b) {
-                // Each entry stops at its own step: the whole carry differs between entries.
+                // Each entry stops at a different step, so the entire carry differs between entries.
                 batched.fill(true);
                 continue;
             }

@@ -11,7 +11,7 @@ use crate::error::{Result, bail, err};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WindowDim {
     pub stride: usize,
-    /// The padding before the dimension; negative to cut.
+    /// The padding before the dimension. A negative number cuts elements.
     pub low: i64,
     pub high: i64,
     /// The distance between the operand's elements.
@@ -33,7 +33,7 @@ pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize
 /// The maximum size.
 const MAX: usize = u32::MAX as usize;
 
-/// The extent of `n` elements with distance `by`, in a type that no size can overflow.
+/// Returns the extent of `n` elements with distance `by`, in a type that no size can overflow.
 fn dilate(n: usize, by: usize) -> i128 {
     if n == 0 { 0 } else { (n as i128 - 1).saturating_mul(by as i128).saturating_add(1) }
 }
@@ -43,7 +43,7 @@ impl WindowDim {
         WindowDim { stride, low: 0, high: 0, base_dilation: 1, window_dilation: 1 }
     }
 
-    /// The number of positions of a window of `window` elements over `n` elements.
+    /// Returns the number of positions of a window of `window` elements over `n` elements.
     pub fn positions(&self, name: &str, n: usize, window: usize) -> Result<usize> {
         if self.stride == 0 || self.base_dilation == 0 || self.window_dilation == 0 || window == 0 {
             return Err(err!(
@@ -78,11 +78,11 @@ impl WindowDim {
         Ok(count as usize)
     }
 
-    /// The window that maps the result's cotangent back to the operand: it moves over the result, whose
+    /// Returns the window that maps the result's cotangent back to the operand. It moves over the result, whose
     /// elements are a stride apart, with one position per element of the operand. `count` is the result's size.
     pub fn to_operand(self, n: usize, window: usize, count: usize) -> WindowDim {
-        // Element `p` of the dilated operand met the window's element `k` at position `o` where
-        // p + low = o * stride + k * window_dilation; with the window reversed, `o` begins span - 1 - low before `p`.
+        // Element `p` of the dilated operand was at the window's element `k` for position `o` if p + low = o * stride +
+        // k * window_dilation. With the window reversed, `o` begins span - 1 - low before `p`.
         let span = dilate(window, self.window_dilation);
         let high = dilate(n, self.base_dilation) - dilate(count, self.stride) + self.low as i128;
         WindowDim {
@@ -94,8 +94,8 @@ impl WindowDim {
         }
     }
 
-    /// The window that maps the result's cotangent to the window's elements: the cotangent, its elements a stride
-    /// apart, is the window, with one position per element of the old one.
+    /// Returns the window that maps the result's cotangent to the window's elements. The cotangent, whose elements are
+    /// a stride apart, becomes the window, with one position per element of the old window.
     pub fn to_window(self, n: usize, window: usize, count: usize) -> WindowDim {
         let span = dilate(window, self.window_dilation) + dilate(count, self.stride) - 1;
         WindowDim {
@@ -108,7 +108,7 @@ impl WindowDim {
     }
 }
 
-/// `dense<[[1, 1], [0, 2]]> : tensor<2x2xi64>`: the padding of all dimensions as an attribute.
+/// Formats the padding of all dimensions as an attribute: `dense<[[1, 1], [0, 2]]> : tensor<2x2xi64>`.
 pub(crate) fn padding_attr(dims: &[WindowDim]) -> String {
     let mut text = String::from("dense<");
     if !dims.is_empty() {
@@ -119,7 +119,7 @@ pub(crate) fn padding_attr(dims: &[WindowDim]) -> String {
     text
 }
 
-/// The window in a printed program, without defaults.
+/// Formats the window for a printed program, without defaults.
 pub(crate) fn print(dims: &[WindowDim], window_name: &str, base_name: &str) -> String {
     let list = |f: &dyn Fn(&WindowDim) -> String| dims.iter().map(f).collect::<Vec<_>>().join(",");
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! Attention in blocks of queries and keys, one after the other, with a running maximum and sum: no more than one block
+//! Attention in blocks of queries and keys, one after another, with a running maximum and sum, so that only one block
 //! of scores is in memory ([Rabe and Staats 2021](https://arxiv.org/abs/2112.05682)). Blocks outside of the window are
 //! skipped.
 
@@ -16,11 +16,11 @@ use crate::ops::lax::{self, dynamic_slice_in_dim, dynamic_update_slice_in_dim, i
 use crate::ops::operators::ArrayLike;
 use crate::ops::select::where_;
 
-/// The number of queries, and of keys, in a block.
+/// The number of queries in a block, and the number of keys.
 const BLOCK: usize = 512;
 
-/// The bytes of all scores in float32 on a device above which they are not stored. A gradient has several tensors of
-/// this size at once.
+/// The size of all float32 scores on a device, in bytes, above which they are not stored. A gradient needs several
+/// tensors of this size at once.
 const LIMIT: f64 = (4u64 << 30) as f64;
 
 /// Returns `true` if attention of these operands is computed in blocks.
@@ -36,10 +36,10 @@ pub(crate) fn applies(of: &Attention, cx: &Lowering, args: &[Value]) -> bool {
     }
 }
 
-/// The blocks of some operands.
+/// Splits operands into blocks.
 struct Blocks<'a> {
     of: &'a Attention,
-    /// The operands, with queries and keys padded to whole blocks.
+    /// The operands, with queries and keys padded to a multiple of the block.
     x: Operands,
     /// The numbers of queries and keys without padding.
     sizes: [usize; 2],
@@ -47,7 +47,7 @@ struct Blocks<'a> {
     block: [usize; 2],
 }
 
-/// `x` with `value` after dimension `axis`, so that its size, if it is `size`, becomes `to`.
+/// Appends `value` to dimension `axis` of `x` to enlarge it to `to`, if its size is `size`.
 pub(crate) fn padded(x: &Array, axis: i32, value: f64, [size, to]: [usize; 2]) -> Array {
     let dim = (x.ndim() as i32 + axis) as usize;
     if x.shape()[dim] != size || size == to {
@@ -78,17 +78,17 @@ impl<'a> Blocks<'a> {
         Blocks { of, x, sizes, block }
     }
 
-    /// A per-query array, with `value` for queries that are padding.
+    /// Pads a per-query array, with `value` for the queries that are padding.
     fn rows(&self, x: &Array, axis: i32, value: f64) -> Array {
         padded(x, axis, value, [self.sizes[0], self.x.queries()])
     }
 
-    /// The slice of a padded per-query array that belongs to a block of queries.
+    /// Returns the slice of a padded per-query array for a block of queries.
     fn row_block(&self, x: &Array, at: &Array, axis: i32) -> Array {
         dynamic_slice_in_dim(x, at * self.block[0] as i32, self.block[0], axis)
     }
 
-    /// The blocks of keys that a block of queries may attend to.
+    /// Returns the range of key blocks that a block of queries may attend to.
     fn range(&self, at: &Array) -> (Array, Array) {
         let [queries, keys] = self.block.map(|n| n as i32);
         let count = (self.x.keys() as i32) / keys;
@@ -100,7 +100,7 @@ impl<'a> Blocks<'a> {
         (start, end)
     }
 
-    /// A block of queries with a block of keys.
+    /// Returns a block of queries with a block of keys.
     fn block(&self, rows: &Operands, at: &Array, key: &Array) -> Block<'a> {
         let [queries, keys] = self.block;
         let first_key = key * keys as i32;
@@ -110,17 +110,17 @@ impl<'a> Blocks<'a> {
         Block::new(self.of, rows.of_keys(&first_key, keys), [query, keys_at], end)
     }
 
-    /// The queries of a block, with all keys.
+    /// Returns the queries of a block, with all keys.
     fn queries(&self, at: &Array) -> Operands {
         self.x.of_queries(&(at * self.block[0] as i32), self.block[0])
     }
 
-    /// The number of blocks of queries, as a range.
+    /// Returns the indices of all blocks of queries.
     fn each(&self) -> Array {
         iota(DType::I32, &[self.x.queries() / self.block[0]], 0)
     }
 
-    /// Results of the blocks of queries, stacked, as one array with the queries in dimension `axis`.
+    /// Joins the stacked results of the blocks to one array with the queries in dimension `axis`.
     fn joined(&self, stacked: &Array, axis: i32) -> Array {
         let dim = stacked.ndim() as i32 + axis;
         let moved = stacked.moveaxis(0, dim - 1);
@@ -131,12 +131,12 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// `[..., heads, queries]` as `[..., queries, heads, 1]`.
+/// Rearranges `[..., heads, queries]` to `[..., queries, heads, 1]`.
 pub(crate) fn of_output(x: &Array) -> Array {
     x.swapaxes(-1, -2).expand_dims(-1)
 }
 
-/// The output, a reference score of each query, and the sum of exponentials relative to it.
+/// Returns the output, a reference score for each query, and the sum of exponentials relative to the reference score.
 pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
     let blocks = Blocks::new(of, x.clone());
     let mean = x.v.astype(DType::F32).mean_keepdims(-3);
@@ -159,7 +159,7 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
             let weights = (scores - new.expand_dims(-1)).exp();
             let kept = sum * (max - &new).exp();
             let sum = &kept + weights.sum(-1);
-            // The output so far is normalized: sums of weights times values may be too large.
+            // The running output is normalized, because sums of weights times values may be too large.
             let part = 1.0 / where_(sum.greater(0.0), &sum, 1.0);
             let y = y * of_output(&(kept * &part)) + block.of_queries(&(weights * part.expand_dims(-1)), &block.x.v);
             (new, sum, y)
@@ -169,38 +169,38 @@ pub(crate) fn forward(of: &Attention, x: &Operands) -> Result<Vec<Array>> {
     };
     let ((), (max, sum, y)) = scan(step, (), blocks.each())?;
     let (max, sum, y) = (blocks.joined(&max, -1), blocks.joined(&sum, -1), blocks.joined(&y, -3));
-    // A query that saw no key attends to all equally.
+    // A query without visible keys attends to all keys equally.
     let blind = sum.equal(0.0);
     let sum = where_(&blind, blocks.sizes[1] as f64, sum);
     let y = where_(of_output(&blind), repeated(&mean, &y), y);
     Ok(vec![y.astype(x.q.dtype()), max, sum])
 }
 
-/// An array of the key heads, `[..., n, key heads, depth]`, for the heads of queries in `like`.
+/// Repeats an array over key heads, `[..., n, key heads, depth]`, for the query heads of `like`.
 pub(crate) fn repeated(x: &Array, like: &Array) -> Array {
     let heads = like.shape()[like.ndim() - 2] / x.shape()[x.ndim() - 2].max(1);
     if heads == 1 { x.clone() } else { lax::repeat_each(x, heads, x.ndim() - 2) }
 }
 
-/// The queries that saw no key: 1 for these, and 0 for others.
+/// Returns 1 for queries without visible keys, and 0 for others.
 pub(crate) fn blind(max: &Array) -> Array {
     max.less_equal(HIDDEN).astype(DType::F32)
 }
 
-/// The weights of a block, zero for masked keys.
+/// Returns the weights of a block, which are zero for masked keys, and the slope of the scores.
 fn weights(block: &Block<'_>, max: &Array, sum: &Array) -> (Array, Option<Array>) {
     let (scores, slope) = block.scores(f64::NEG_INFINITY);
     ((scores - max.expand_dims(-1)).exp() / sum.expand_dims(-1), slope)
 }
 
-/// The tangents of the output and of the sums, of the operands of
+/// Returns the tangents of the output and of the sums, from the operands of
 /// [`AttentionTangent`](super::derivative::AttentionTangent).
 pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
     let n = of.given.count();
     let x = Operands::of(of.given, args);
     let [y, max, sum, dq, dk, dv] = [0, 1, 2, 3, 4, 5].map(|i| &args[n + i]);
     let blocks = Blocks::new(of, x.clone());
-    // The tangents are sliced as their operands are.
+    // The tangents are sliced like their operands.
     let moving = Operands { q: dq.clone(), k: dk.clone(), v: dv.clone(), bias: args.get(n + 6).cloned(), ..x.clone() };
     let moving = Blocks::new(of, moving).x;
     let softmax = [blocks.rows(max, -1, 0.0), blocks.rows(sum, -1, 1.0)];
@@ -231,7 +231,7 @@ pub(crate) fn tangent(of: &Attention, args: &[Array]) -> Result<Vec<Array>> {
     Ok(vec![dy.astype(y.dtype()), sum * mean])
 }
 
-/// Adds to a slice, which starts at these indices of these dimensions.
+/// Adds `part` to the slice of `total` that starts at these indices of these dimensions.
 fn add_at(total: &Array, part: Array, starts: &[(i32, Array)]) -> Array {
     let (mut old, mut size) = (total.clone(), Vec::new());
     for (axis, start) in starts {
@@ -244,7 +244,7 @@ fn add_at(total: &Array, part: Array, starts: &[(i32, Array)]) -> Array {
         .fold(old + part, |part, (whole, start, axis)| dynamic_update_slice_in_dim(&whole, &part, start, axis))
 }
 
-/// The cotangents of queries, keys, values and bias.
+/// Returns the cotangents of queries, keys, values and bias.
 pub(crate) fn gradient(primitive: &AttentionGradient, args: &[Array]) -> Result<Vec<Array>> {
     let of = &primitive.of;
     let n = of.given.count();

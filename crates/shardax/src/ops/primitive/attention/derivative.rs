@@ -1,4 +1,4 @@
-//! The derivatives of attention: the tangent of its results, and its transpose.
+//! The derivatives of attention: the tangent of its results, and the transpose of the tangent.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::interpret::ad::{backward, jvp_eval};
 
-/// The derivative of the unfused implementation.
+/// Differentiates the unfused implementation.
 fn jvp_of(
     args: &[Array],
     tangents: &[Option<Array>],
@@ -63,7 +63,7 @@ impl Primitive for AttentionTangent {
         Ok(smallvec![args[n].clone(), args[n + 2].clone()])
     }
 
-    /// The recomputed scores, and the term of each tangent.
+    /// Counts the recomputed scores and one term for each tangent.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
@@ -100,7 +100,7 @@ impl Primitive for AttentionTangent {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut repeated = self.of.given.broadcast();
         if self.bias {
-            // A bias and its tangent have one shape.
+            // The bias and its tangent must have the same shape.
             let last = args.len() - 1;
             match (dims[Given::BIAS], dims[last]) {
                 (None, None) => repeated.push(last),
@@ -115,19 +115,20 @@ impl Primitive for AttentionTangent {
     }
 }
 
-/// The cotangents of queries, keys, values and bias. Operands: those of attention, its three results, the cotangent of
-/// the output, and that of the sums.
+/// The cotangents of queries, keys, values and bias. Operands: the attention operands, its three results, the cotangent
+/// of the output, and the cotangent of the sums.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AttentionGradient {
     pub of: Attention,
     /// `true` if the sums have a cotangent.
     pub of_sum: bool,
-    /// `true` if that of the bias is wanted.
+    /// `true` if the cotangent of the bias is requested.
     pub bias: bool,
 }
 
 impl AttentionGradient {
-    /// The output's cotangent, and the softmax's correction of the weights' cotangents, one per query.
+    /// Returns the cotangent of the output, and the softmax's correction of the weights' cotangents (one number per
+    /// query).
     pub fn cotangent<'a>(&self, args: &'a [Array]) -> (&'a Array, Array) {
         let n = self.of.given.count();
         let wide = |x: &Array| x.astype(DType::F32);
@@ -163,7 +164,7 @@ impl Primitive for AttentionGradient {
         Ok(args[..self.output_count()].iter().cloned().collect())
     }
 
-    /// The recomputed scores, and two matmuls for each of the first two.
+    /// Counts the recomputed scores, and two matmuls for each of queries and keys.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let (keys, values) = (depth(&args[0]), depth(&args[2]));
         let recomputed = products(args, keys);
@@ -182,7 +183,7 @@ impl Primitive for AttentionGradient {
         jvp_of(args, tangents, |args| self.unfused(args))
     }
 
-    /// It is linear in the cotangents.
+    /// Transposes the gradient, which is linear in the cotangents.
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let avals: Vec<Aval> = args.iter().map(Operand::aval).collect();
         let traced = trace(&avals, |args| self.unfused(args))?;
@@ -191,7 +192,7 @@ impl Primitive for AttentionGradient {
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         let mut repeated = self.of.given.broadcast();
-        // The gradient of a bias that all entries share is one of each entry.
+        // If the entries share a bias, each entry still has its gradient, so the bias is repeated.
         if self.bias {
             repeated.retain(|at| *at != Given::BIAS);
         }

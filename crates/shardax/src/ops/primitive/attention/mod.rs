@@ -1,11 +1,11 @@
-//! Fused attention, which does not store the scores of all queries and keys: the gradient recomputes them from each
+//! Fused attention, which does not store the scores of all queries and keys. The gradient recomputes them from each
 //! query's logsumexp ([Dao et al. 2022](https://arxiv.org/abs/2205.14135)).
 //!
-//! Its portable form is a loop over blocks where the scores would not fit ([`blockwise`]), or else plain operations
-//! ([`unfused`]). `backend` has kernels for platforms.
+//! Its portable form is a loop over blocks if the scores would not fit in memory ([`blockwise`]), otherwise plain
+//! operations ([`unfused`]). `backend` has kernels for platforms.
 //!
 //! Queries are `[..., queries, heads, depth]`, keys and values `[..., keys, key heads, depth]`, where each key head
-//! serves several query heads; per-query values of the softmax are `[..., heads, queries]`, in float32.
+//! serves several query heads. Per-query values of the softmax are `[..., heads, queries]`, in float32.
 
 pub(crate) mod blockwise;
 pub(crate) mod derivative;
@@ -26,30 +26,32 @@ use crate::precision::{self, Precision};
 use crate::shape::Shape;
 use crate::sharding::{DimSpec, NamedSharding, PartitionSpec, Typed};
 
-/// The score of a masked key: JAX's, finite so that its softmax and gradient are.
+/// The score of a masked key: JAX's value, which is finite so that the softmax and its gradient are finite.
 pub const HIDDEN: f64 = -0.7 * f32::MAX as f64;
 
 /// The implementation of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Implementation {
-    /// Operations of XLA, with the scores of all queries and keys in memory.
+    /// XLA operations, with the scores of all queries and keys in memory.
     Xla,
-    /// cuDNN's kernels on NVIDIA GPUs, an error where these do not apply. Other platforms choose for themselves.
+    /// cuDNN's kernels on NVIDIA GPUs; fails if they do not support the operands. Other platforms choose automatically.
     Cudnn,
-    /// Flash attention on TPUs, an error where it does not apply: a kernel that JAX exported for these shapes, or else one
-    /// in Rust. On CPU it is a loop over the blocks of the kernel, for tests; GPUs choose for themselves.
+    /// Flash attention on TPUs: a kernel that JAX exported for these shapes, otherwise a kernel in Rust; fails if
+    /// neither supports the operands. On CPU, it is a loop over the blocks of the kernel, for tests. GPUs choose
+    /// automatically.
     Flash,
-    /// A loop over blocks of keys, with a running maximum and sum: the memory of one block of scores, and more time.
+    /// A loop over blocks of keys, with a running maximum and sum. It needs the memory of only one block of scores, but
+    /// more time.
     Blockwise,
 }
 
-/// The keys around its own position that a query attends to.
+/// The range of keys around a query's position that the query attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
-    /// The number of keys before it.
+    /// The number of keys before the query's position.
     pub before: usize,
-    /// The number of keys after it.
+    /// The number of keys after the query's position.
     pub after: usize,
 }
 
@@ -60,26 +62,26 @@ impl Window {
     /// Every key.
     pub const ALL: Window = Window { before: usize::MAX, after: usize::MAX };
 
-    /// The limits of the differences of positions; `None` where a side has no limit.
+    /// Returns the limits of the differences of positions, or `None` for a side without limit.
     pub(crate) fn limits(self) -> [Option<i32>; 2] {
         [self.before, self.after].map(|n| (n < FAR).then_some(n as i32))
     }
 }
 
-/// Attention, apart from its operands.
+/// The options of attention.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
     /// The factor of the dot products, as bits of an f64.
     scale: u64,
-    /// The limit of the scores (`cap * tanh(scores / cap)`), likewise.
+    /// The limit of the scores (`cap * tanh(scores / cap)`), as bits of an f64.
     soft_cap: Option<u64>,
     pub(crate) window: Window,
     pub(crate) given: Given,
     pub(crate) precision: Precision,
     pub(crate) implementation: Option<Implementation>,
-    /// The sharding of the queries and of the result, as far as it is known.
+    /// The sharding of the queries and of the result, if it is known.
     pub(crate) sharding: Option<NamedSharding>,
-    /// `true` if the numbers from which a gradient recomputes the weights are results too.
+    /// `true` if the results include the numbers from which a gradient recomputes the weights.
     pub(crate) residual: bool,
 }
 
@@ -114,7 +116,7 @@ impl Attention {
         Attention { window, ..self }
     }
 
-    /// Sets the precision of matmuls on accelerators; `None` is that of
+    /// Sets the precision of matmuls on accelerators. `None` selects
     /// [`default_matmul_precision`](crate::default_matmul_precision).
     pub fn precision(self, precision: Option<Precision>) -> Self {
         Attention { precision: precision.or_else(precision::current).unwrap_or_default(), ..self }
@@ -130,15 +132,15 @@ impl Attention {
         Attention { sharding, ..self }
     }
 
-    /// Returns the output. A query without any key attends to all equally.
+    /// Returns the output. A query without any visible key attends to all keys equally.
     #[track_caller]
     pub fn apply(&self, operands: &Operands) -> Array {
         let args = operands.flat();
         bind(Attention { given: operands.given(), residual: false, ..self.clone() }, &args)[0].clone()
     }
 
-    /// Returns the output; a number of each query, through which no gradient flows; and the sum of the exponentials of
-    /// its scores relative to that number, which usually is the largest score.
+    /// Returns the output, a reference score for each query (usually its largest score), and the sum of the
+    /// exponentials of the query's scores relative to the reference. No gradient flows through the reference.
     #[track_caller]
     pub fn with_residual(&self, operands: &Operands) -> [Array; 3] {
         let args = operands.flat();
@@ -172,7 +174,7 @@ impl Attention {
         text + &self.given.print()
     }
 
-    /// This attention of a batch: a mapped dimension is the first one of all operands.
+    /// Returns this attention for a batch, whose mapped dimension is the first one of all operands.
     fn batched(&self, axis: &BatchAxis) -> Self {
         let inserted = |sharding: &NamedSharding| {
             let first = match axis.spmd_names.as_slice() {
@@ -185,7 +187,7 @@ impl Attention {
         Attention { sharding: self.sharding.as_ref().map(inserted), ..self.clone() }
     }
 
-    /// The types of the results for operands of these types, which must fit each other.
+    /// Returns the types of the results, or an error if the types of the operands do not match.
     fn outputs(&self, args: &[Aval]) -> Result<Avals> {
         if args.len() < self.given.count() {
             return Err(err!(Type, "attention takes {} operands, got {}", self.given.count(), args.len()));
@@ -221,13 +223,13 @@ fn shape_of(batch: &[usize], last: [usize; 2]) -> Shape {
     batch.iter().copied().chain(last).collect()
 }
 
-/// The type of a per-query value of the softmax.
+/// Returns the type of a per-query value of the softmax.
 pub(crate) fn of_each_query(q: &Aval) -> Aval {
     let (batch, last) = q.shape.split_at(q.rank() - 3);
     Aval::new(DType::F32, shape_of(batch, [last[1], last[0]]))
 }
 
-/// The multiply-adds of every query with every key, for `depths` numbers per key.
+/// Counts the operations that multiply every query with every key, for `depths` numbers per key.
 fn products(args: &[Aval], depths: usize) -> f64 {
     let (q, k) = (&args[0], &args[1]);
     let [queries, keys] = [q, k].map(|x| x.shape[x.rank() - 3] as f64);
@@ -239,7 +241,7 @@ fn depth(aval: &Aval) -> usize {
     aval.shape.last().copied().unwrap_or(0)
 }
 
-/// Adds a batch dimension as the first one of every operand. An unbatched mask or bias is broadcast over it.
+/// Adds a batch dimension as the first one of every operand. An unbatched mask or bias is broadcast over the batch.
 fn with_batch(
     primitive: impl Primitive + 'static,
     repeated: &[usize],
@@ -256,8 +258,8 @@ fn with_batch(
     Ok((outs, dims))
 }
 
-/// The sharding rule of attention and of its derivatives, whose results are like the queries (`-1`, per query) or like
-/// the operand of this index: keys and depths must be whole.
+/// The sharding rule of attention and its derivatives. Each result is sharded like the operand of the given index, or,
+/// for `None`, like a per-query value. Keys and depths must not be sharded.
 fn sharding_of(rule: &ShardingRule<'_>, like: impl IntoIterator<Item = Option<usize>>) -> Result<TypedOuts> {
     let rank = rule.args()[0].rank();
     rule.check_whole(0, [rank - 1])?;
@@ -303,7 +305,7 @@ impl Primitive for Attention {
         self.outputs(args)
     }
 
-    /// Those of the unfused implementation: a maximum, a difference, an exponential, a sum and a quotient per score.
+    /// Counts the unfused implementation: a maximum, a difference, an exponential, a sum and a quotient per score.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         let elements = 5.0 * products(args, 1) / 2.0;
         Flops { elementwise: elements, ..Flops::of_matmuls(products(args, depth(&args[0]) + depth(&args[2]))) }

@@ -6,11 +6,11 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax::dynamic_slice_in_dim;
 
-/// The fix for a bias or a mask of another shape.
+/// The help for a bias or a mask of a wrong shape.
 const BROADCASTS: &str =
     "give [..., heads, queries, keys], floating point for a bias and booleans for a mask; sizes may be 1";
 
-/// The operands that are given besides queries, keys and values, in this order.
+/// Flags for the optional operands, in the order in which they follow queries, keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Given {
     pub bias: bool,
@@ -24,13 +24,13 @@ impl Given {
     /// The index of the bias.
     pub(crate) const BIAS: usize = 3;
 
-    /// The number of all operands.
+    /// Returns the number of all operands.
     pub(crate) fn count(self) -> usize {
         let of_one = [self.bias, self.mask, self.query_lengths, self.key_lengths];
         3 + of_one.into_iter().filter(|given| *given).count() + 2 * usize::from(self.segments)
     }
 
-    /// The indices of bias and mask, of which dimensions may be 1.
+    /// Returns the indices of bias and mask, whose dimensions may be 1.
     pub(crate) fn broadcast(self) -> Vec<usize> {
         (Given::BIAS..Given::BIAS + usize::from(self.bias) + usize::from(self.mask)).collect()
     }
@@ -46,7 +46,7 @@ impl Given {
         names.into_iter().filter(|(given, _)| *given).map(|(_, name)| name).collect()
     }
 
-    /// Fails where an operand does not fit queries and keys, which fit each other.
+    /// Returns an error if an operand does not match the queries and keys, which must already match each other.
     pub(crate) fn check(self, args: &[Aval]) -> Result<()> {
         let (q, k) = (&args[0].shape, &args[1].shape);
         let rank = q.len();
@@ -86,7 +86,7 @@ impl Given {
     }
 }
 
-/// The operands of attention: arrays, or their types, values of a program and the like.
+/// The operands of attention: arrays, their types, or values of a program.
 #[derive(Clone, Debug)]
 pub struct Operands<T = Array> {
     /// `[..., queries, heads, depth]`.
@@ -95,9 +95,9 @@ pub struct Operands<T = Array> {
     pub k: T,
     /// `[..., keys, key heads, depth of values]`.
     pub v: T,
-    /// Added to the scores, `[..., heads, queries, keys]`; dimensions may be 1, as those of `mask`.
+    /// A bias that is added to the scores, `[..., heads, queries, keys]`. Its dimensions may be 1.
     pub bias: Option<T>,
-    /// The visible keys, booleans.
+    /// A boolean mask of the visible keys, `[..., heads, queries, keys]`. Its dimensions may be 1.
     pub mask: Option<T>,
     /// The number of valid queries of each example.
     pub query_lengths: Option<T>,
@@ -108,7 +108,7 @@ pub struct Operands<T = Array> {
 }
 
 impl<T: Clone> Operands<T> {
-    /// Queries, keys and values alone.
+    /// Creates operands from queries, keys and values.
     pub fn new(q: &T, k: &T, v: &T) -> Self {
         let [q, k, v] = [q, k, v].map(T::clone);
         Operands { q, k, v, bias: None, mask: None, query_lengths: None, key_lengths: None, segments: None }
@@ -124,14 +124,14 @@ impl<T: Clone> Operands<T> {
         }
     }
 
-    /// The operands in their order.
+    /// Returns the operands in their order.
     pub(crate) fn flat(&self) -> Vec<T> {
         let optional = [&self.bias, &self.mask, &self.query_lengths, &self.key_lengths];
         let segments = self.segments.iter().flatten();
         [&self.q, &self.k, &self.v].into_iter().chain(optional.into_iter().flatten()).chain(segments).cloned().collect()
     }
 
-    /// The operands at the start of a primitive's, which has checked their number.
+    /// Reads the operands from the start of a primitive's arguments, whose number the primitive has checked.
     pub(crate) fn of(given: Given, args: &[T]) -> Self {
         let mut rest = args[Given::BIAS..].iter().cloned();
         let mut take = |given: bool| if given { rest.next() } else { None };
@@ -159,7 +159,7 @@ impl Operands {
         self.k.shape()[self.k.ndim() - 2]
     }
 
-    /// The operands of these queries.
+    /// Slices the operands to these queries.
     pub(crate) fn of_queries(&self, start: &Array, size: usize) -> Self {
         let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
@@ -171,7 +171,7 @@ impl Operands {
         }
     }
 
-    /// The operands of these keys.
+    /// Slices the operands to these keys.
     pub(crate) fn of_keys(&self, start: &Array, size: usize) -> Self {
         let cut = |x: &Array, axis: i32| cut(x, start, size, axis);
         Operands {
@@ -184,7 +184,7 @@ impl Operands {
         }
     }
 
-    /// The mask of lengths, given the positions `[queries, 1]` and `[1, keys]`.
+    /// Returns the mask of the lengths, for positions `[queries, 1]` and `[1, keys]`.
     pub(crate) fn of_lengths(&self, query: &Array, key: &Array) -> Option<Array> {
         let per_score = |lengths: &Array| lengths.reshape([lengths.shape(), &[1, 1, 1]].concat());
         let queries = self.query_lengths.iter().map(|lengths| query.less(per_score(lengths)));
@@ -192,14 +192,14 @@ impl Operands {
         queries.chain(keys).reduce(|a, b| a & b)
     }
 
-    /// The mask that is given, and that of segments.
+    /// Combines the explicit mask and the mask of segments.
     pub(crate) fn of_mask(&self) -> Option<Array> {
         let same = |[queries, keys]: &[Array; 2]| queries.expand_dims(-1).equal(keys.expand_dims(-2)).expand_dims(-3);
         self.mask.iter().cloned().chain(self.segments.iter().map(same)).reduce(|a, b| a & b)
     }
 }
 
-/// A slice of this dimension, unless it is 1 to be broadcast.
+/// Slices this dimension, unless its size is 1 so that it broadcasts.
 fn cut(x: &Array, start: &Array, size: usize, axis: i32) -> Array {
     match x.shape()[(x.ndim() as i32 + axis) as usize] {
         1 => x.clone(),

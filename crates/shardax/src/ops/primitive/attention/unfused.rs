@@ -1,4 +1,4 @@
-//! Attention in plain operations: of all queries and keys, or of a block of them.
+//! Attention in plain operations, for all queries and keys or for a block of them.
 
 use super::{Attention, HIDDEN, Operands};
 use crate::core::array::Array;
@@ -6,27 +6,28 @@ use crate::dtype::DType;
 use crate::ops::lax::{DotOptions, iota};
 use crate::ops::select::where_;
 
-/// The positions of queries, `[queries, 1]`, and of keys, `[1, keys]`.
+/// Returns the positions of queries, `[queries, 1]`, and of keys, `[1, keys]`.
 pub(crate) fn positions(queries: usize, keys: usize) -> [Array; 2] {
     [iota(DType::I32, &[queries, 1], 0), iota(DType::I32, &[1, keys], 1)]
 }
 
-/// Some queries with some keys.
+/// A block of queries with a block of keys.
 pub(crate) struct Block<'a> {
     of: &'a Attention,
     pub x: Operands,
-    /// The visible keys, `[..., heads, queries, keys]`, or broadcastable to that.
+    /// The visible keys, in a shape that broadcasts to `[..., heads, queries, keys]`.
     pub seen: Option<Array>,
 }
 
 impl<'a> Block<'a> {
-    /// All queries and keys.
+    /// Creates a block of all queries and keys.
     pub fn whole(of: &'a Attention, x: Operands) -> Self {
         let [query, key] = positions(x.queries(), x.keys());
         Block::new(of, x, [query, key], None)
     }
 
-    /// The queries and keys at these positions, `[queries, 1]` and `[1, keys]`; keys from `end` on are padding.
+    /// Creates a block of the queries and keys at these positions, `[queries, 1]` and `[1, keys]`. Keys from `end` on
+    /// are padding.
     pub fn new(of: &'a Attention, x: Operands, [query, key]: [Array; 2], end: Option<usize>) -> Self {
         let [before, after] = of.window.limits();
         let before = before.map(|n| query.less_equal(&key + n));
@@ -37,7 +38,7 @@ impl<'a> Block<'a> {
         Block { of, x, seen }
     }
 
-    /// Splits query heads, in dimension `heads` from the end, into key heads and groups; and back.
+    /// Splits query heads, in dimension `heads` from the end, into key heads and groups.
     fn grouped(&self, x: &Array, heads: usize) -> Array {
         let (batch, last) = x.shape().split_at(x.ndim() - heads);
         let key_heads = self.x.key_heads();
@@ -50,7 +51,7 @@ impl<'a> Block<'a> {
         x.reshape(shape)
     }
 
-    /// A product in float32.
+    /// Computes a product in float32.
     fn product(&self, spec: &str, a: &Array, b: &Array) -> Array {
         let dot = DotOptions::new().precision(self.of.precision);
         match a.dtype() {
@@ -59,18 +60,19 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The dot products of queries and keys: `[..., heads, queries, keys]`.
+    /// Computes the dot products of queries and keys: `[..., heads, queries, keys]`.
     pub fn dots(&self, q: &Array, k: &Array) -> Array {
         Self::together(self.product("...qhgd,...khd->...hgqk", &self.grouped(q, 2), k), 3)
     }
 
-    /// Sums over keys, weighted, for each query.
+    /// Computes a weighted sum over keys for each query.
     pub fn of_queries(&self, weights: &Array, x: &Array) -> Array {
         let weights = self.grouped(&weights.astype(x.dtype()), 3);
         Self::together(self.product("...hgqk,...khd->...qhgd", &weights, x), 2)
     }
 
-    /// Sums over queries, weighted, for each key. The smaller operand is first, because that one is transposed.
+    /// Computes a weighted sum over queries for each key. The smaller operand comes first, because the first operand is
+    /// transposed.
     pub fn of_keys(&self, weights: &Array, x: &Array) -> Array {
         let weights = self.grouped(&weights.astype(x.dtype()), 3);
         self.product("...qhgd,...hgqk->...khd", &self.grouped(x, 2), &weights)
@@ -84,7 +86,7 @@ impl<'a> Block<'a> {
         if self.of.factor() == 1.0 { x } else { x * self.of.factor() }
     }
 
-    /// The scaled dot products of queries and keys, capped, before the bias.
+    /// Computes the scaled and capped dot products of queries and keys, before the bias.
     fn capped(&self) -> Array {
         let scores = self.scaled(self.dots(&self.x.q, &self.x.k));
         match self.of.cap() {
@@ -93,8 +95,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The scores, of which those of masked keys are `value`; and the derivative of scores before the bias with respect
-    /// to dot products, without the scale, if that is not one.
+    /// Returns the scores, with `value` for masked keys, and the derivative of scores before the bias with respect to
+    /// dot products, without the scale. The derivative is `None` if it is 1.
     pub fn scores(&self, value: f64) -> (Array, Option<Array>) {
         let capped = self.capped();
         let slope = self.of.cap().map(|cap| 1.0 - (&capped / cap).square());
@@ -102,12 +104,12 @@ impl<'a> Block<'a> {
         (self.hidden(scores, value), slope)
     }
 
-    /// The derivative of the dot products, of that of the scores.
+    /// Converts a derivative of the scores to a derivative of the dot products.
     pub fn of_dots(&self, scores: &Array, slope: &Option<Array>) -> Array {
         self.scaled(slope.as_ref().map_or(scores.clone(), |slope| scores * slope))
     }
 
-    /// The weights, and the slope of [`scores`](Self::scores).
+    /// Returns the weights and the slope of [`scores`](Self::scores).
     fn weights(&self, max: &Array, sum: &Array) -> (Array, Option<Array>) {
         let (scores, slope) = self.scores(HIDDEN);
         ((scores - max.expand_dims(-1)).exp() / sum.expand_dims(-1), slope)
@@ -122,14 +124,14 @@ impl<'a> Block<'a> {
         vec![y, max.squeeze(-1), sum.squeeze(-1)]
     }
 
-    /// The tangent of the scores, by those of queries, keys and bias.
+    /// Returns the tangent of the scores from the tangents of queries, keys and bias.
     pub fn scores_tangent(&self, [dq, dk]: [&Array; 2], dbias: Option<&Array>, slope: &Option<Array>) -> Array {
         let dots = self.dots(dq, &self.x.k) + self.dots(&self.x.q, dk);
         let scores = self.of_dots(&dots, slope);
         self.hidden(dbias.map_or(scores.clone(), |dbias| scores + dbias.astype(DType::F32)), 0.0)
     }
 
-    /// The tangents of the output and of the sums.
+    /// Returns the tangents of the output and of the sums.
     pub fn tangent(&self, [max, sum]: [&Array; 2], [dq, dk, dv]: [&Array; 3], dbias: Option<&Array>) -> Vec<Array> {
         let (weights, slope) = self.weights(max, sum);
         let scores = self.scores_tangent([dq, dk], dbias, &slope);
@@ -138,7 +140,7 @@ impl<'a> Block<'a> {
         vec![dy.astype(self.x.q.dtype()), sum * mean.squeeze(-1)]
     }
 
-    /// The cotangents of queries, keys, values and the scores, in float32, by the weights.
+    /// Returns the cotangents of queries, keys, values and scores, in float32, from the weights.
     pub fn cotangents(&self, weights: &Array, slope: &Option<Array>, ct: &Array, mean: &Array) -> [Array; 4] {
         let scores = self.hidden(weights * (self.dots(ct, &self.x.v) - mean.expand_dims(-1)), 0.0);
         let dots = self.of_dots(&scores, slope);
@@ -146,7 +148,7 @@ impl<'a> Block<'a> {
         [self.of_queries(&dots, k), self.of_keys(&dots, q), self.of_keys(weights, ct), scores]
     }
 
-    /// The cotangents of queries, keys, values and bias.
+    /// Returns the cotangents of queries, keys, values and bias.
     pub fn gradient(&self, [max, sum]: [&Array; 2], ct: &Array, mean: &Array) -> Vec<Array> {
         let (weights, slope) = self.weights(max, sum);
         let [dq, dk, dv, scores] = self.cotangents(&weights, &slope, ct, mean);
@@ -156,7 +158,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The sum over the dimensions that are 1 in `shape`.
+/// Sums over the dimensions that are 1 in `shape`.
 pub(crate) fn reduced(x: &Array, shape: &[usize]) -> Array {
     let axes: Vec<i32> = (0..x.ndim()).filter(|&d| shape[d] == 1 && x.shape()[d] != 1).map(|d| d as i32).collect();
     if axes.is_empty() { x.clone() } else { x.sum_keepdims(&axes[..]) }

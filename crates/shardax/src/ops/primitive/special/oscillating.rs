@@ -31,19 +31,19 @@ fn laplace(power: f64, z: &Array) -> Array {
     terms.reduce(|a, b| a + b).unwrap_or_else(|| constant(0.0, z))
 }
 
-/// `Σ (-square)ᵏ cₖ`, for coefficients that are quotients of the previous ones.
+/// Sums `Σ (-square)ᵏ cₖ`, where `ratio` is the quotient of each coefficient and the previous one.
 fn alternating(square: &Array, ratio: impl Fn(f64) -> f64) -> Array {
     let terms = if square.dtype() == DType::F64 { 20 } else { 13 };
     (1..terms).rev().fold(constant(1.0, square), |sum, k| 1 - sum * square * ratio(f64::from(k)))
 }
 
-/// `x` where a mask is false, and a safe number elsewhere.
+/// Replaces `x` by a safe number where a mask is true.
 fn unless(mask: &Array, x: &Array, safe: f64) -> Array {
     where_(mask, safe, x)
 }
 
-/// The auxiliary functions `f` and `g` of `Si` and `Ci` ([DLMF 6.7.13](https://dlmf.nist.gov/6.7.E13)), at least
-/// [`NEAR`].
+/// The auxiliary functions `f` and `g` of `Si` and `Ci` ([DLMF 6.7.13](https://dlmf.nist.gov/6.7.E13)), for `x` of at
+/// least [`NEAR`].
 fn trigonometric(x: &Array) -> [Array; 2] {
     let inverse = 1 / x;
     let z = &inverse * &inverse;
@@ -101,7 +101,7 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
         }
         false => alternating(&square, |k| (4.0 * k - 3.0) / ((4.0 * k + 1.0) * 2.0 * k * (2.0 * k - 1.0))),
     };
-    // Beyond it the integrals are 1/2 to the last digit.
+    // Beyond this size, the integrals are 1/2 to the last digit.
     let infinite = size.greater(1e18);
     let large = unless(&(&near | &infinite), &size, 2.0);
     let a = phase(&large);
@@ -115,8 +115,8 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     SIGN.apply(x) * where_(infinite, 0.5, where_(near, series * small, far))
 }
 
-/// `x² / 2` without a multiple of 2, which keeps the digits of the phase: the parts of a number with half of its digits have
-/// exact products. From a size on all squares are multiples of 4.
+/// `x² / 2` modulo 2, which keeps the digits of the phase. `x` is split into parts with half of its digits, because
+/// their products are exact. Above a limit, all squares are multiples of 4.
 pub(super) fn half_square(x: &Array) -> Array {
     let (exponent, mantissa, limit) =
         if x.dtype() == DType::F64 { (11, 26, 2f64.powi(54)) } else { (8, 11, 2f64.powi(25)) };
@@ -127,7 +127,7 @@ pub(super) fn half_square(x: &Array) -> Array {
     without_turns(&high * &high * 0.5) + without_turns(&high * &low) + without_turns(&low * &low * 0.5)
 }
 
-/// `sin(x) / x`, close to 0 by its series, because the terms of the quotient's derivative cancel.
+/// `sin(x) / x`, computed by its series close to 0 because the terms of the quotient's derivative cancel there.
 pub(super) fn sine_ratio(x: &Array) -> Array {
     let is_near = ABS.apply(x).less(1);
     let near = unless(&!&is_near, x, 0.0);

@@ -10,8 +10,8 @@ use crate::ops::select::where_;
 /// The number of points of the quadrature.
 const POINTS: usize = 32;
 
-/// The points and weights of the quadrature of Gauss and Legendre on -1 to 1: the zeros of the Legendre polynomial, by
-/// Newton's method.
+/// The points and weights of Gauss-Legendre quadrature on -1 to 1. The points are the zeros of the Legendre polynomial,
+/// computed by Newton's method.
 fn gauss_legendre() -> impl Iterator<Item = (f64, f64)> {
     (0..POINTS).map(|i| {
         let n = POINTS as f64;
@@ -35,16 +35,16 @@ fn tail(x: &Array) -> Array {
     ERFC.apply(&(x * FRAC_1_SQRT_2)) * 0.5
 }
 
-/// `∫ exp(-h² (1 + t²) / 2) / (2π (1 + t²))` over t from 0 to `a`; by
-/// [Owen's reflection](https://en.wikipedia.org/wiki/Owen%27s_T_function) for `a` above 1.
+/// `∫ exp(-h² (1 + t²) / 2) / (2π (1 + t²))` over t from 0 to `a`. For `a` above 1, it uses [Owen's
+/// reflection](https://en.wikipedia.org/wiki/Owen%27s_T_function).
 pub(super) fn owens_t(h: &Array, a: &Array) -> Array {
     let (size, slope) = (ABS.apply(h), ABS.apply(a));
     let reflected = slope.greater(1);
-    // A product of 0 and infinity: all of it is below the diagonal.
+    // The product of 0 and infinity counts as 0, because all of it is below the diagonal.
     let product = where_(size.equal(0), 0, &size * &slope);
     let from = where_(&reflected, &product, &size);
     let to = where_(&reflected, 1 / &slope, &slope);
-    // Beyond it, the integrand is 0.
+    // Beyond this size, the integrand is 0.
     let from = where_(from.greater(1e3), 1e3, from);
     let half = &from * &from * -0.5;
     let sum = gauss_legendre().map(|(x, weight)| {

@@ -1,4 +1,4 @@
-//! Derivatives of the digamma function, which StableHLO's `chlo.polygamma` loses below 0.
+//! Derivatives of the digamma function. StableHLO's `chlo.polygamma` loses them below 0.
 
 use super::{constant, widened, zeta::BERNOULLI};
 use crate::core::array::Array;
@@ -21,31 +21,32 @@ pub(in crate::ops::primitive) fn polygamma(n: &Array, x: &Array) -> Array {
     })
 }
 
-/// With the sign `odd`, 1 for odd orders and -1 for even ones, `ψₙ(x)` is `odd · n! Σ (x + k)⁻ⁿ⁻¹` over k from 0. Below 0 the
-/// sum is the one over all integers, which has a period, without the terms of negative k, which are a sum of positive
-/// numbers again.
+/// `ψₙ(x)` is `odd · n! Σ (x + k)⁻ⁿ⁻¹` over k from 0, where `odd` is 1 for odd orders and -1 for even ones. Below 0,
+/// the sum is computed as the sum over all integers, which is periodic, without the terms of negative k. These terms
+/// are again a sum of positive numbers.
 fn derivative(n: &Array, odd: &Array, x: &Array) -> Array {
     let is_negative = x.less_equal(0);
-    // All numbers of a large size are integers.
+    // All numbers of such a size are integers.
     let bounded = x.maximum(-1e30);
     let offset = &bounded - ROUND.apply(&bounded);
     let near = ABS.apply(&offset);
     let first = where_(&is_negative, &near, x);
     let direct = positive(n, &first);
-    // The two sides of the nearest integer: the sum upwards from `x` has the sign 1, the other the sign `odd`.
+    // The two sides of the nearest integer: the sum upwards from `x` has the sign 1, the other sum the sign `odd`.
     let other = positive(n, &(1 - &near));
     let above = offset.greater_equal(0);
     let (upwards, downwards) = (where_(&above, &direct, &other), where_(above, &other, &direct));
-    // At halves the two sides of an even order cancel exactly.
+    // At halves, the two sides of an even order cancel exactly.
     let reflected = (upwards + odd * downwards) - odd * positive(n, &(1 - where_(&is_negative, &bounded, 0)));
-    // A pole has one sign on both sides if the order is odd; otherwise only 0 has a side, which is its sign.
+    // For odd orders, a pole has the same sign on both sides. For even orders, only a pole at 0 has a side, which is
+    // the sign of the zero.
     let pole = where_(odd.greater(0), f64::INFINITY, where_(x.equal(0), 1 / x, f64::NAN));
     let reflected = where_(near.equal(0), pole, reflected);
     odd * where_(is_negative, reflected, direct)
 }
 
-/// `n! Σ (x + k)⁻ⁿ⁻¹`, by the sum of Euler and Maclaurin ([DLMF 25.11.5](https://dlmf.nist.gov/25.11.E5)). The factor
-/// `n! x⁻ⁿ` is applied in two halves, because `x⁻ⁿ` alone may be too small for the dtype.
+/// `n! Σ (x + k)⁻ⁿ⁻¹`, by the Euler-Maclaurin formula ([DLMF 25.11.5](https://dlmf.nist.gov/25.11.E5)). The factor `n!
+/// x⁻ⁿ` is applied in two halves, because `x⁻ⁿ` alone may be too small for the dtype.
 fn positive(n: &Array, x: &Array) -> Array {
     let (count, terms) = if x.dtype() == DType::F64 { (16, BERNOULLI.len()) } else { (8, 5) };
     let ratio = |base: &Array| POW.apply(&(x / base), n);

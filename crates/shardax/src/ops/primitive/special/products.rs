@@ -80,15 +80,15 @@ expanded! {
         };
 }
 
-/// `(exp(l log) - 1) / l`; the logarithm where the product is too small to matter.
+/// `(exp(l log) - 1) / l`, or the logarithm if the product is too small to matter.
 fn power_of_log(log: &Array, l: &Array) -> Array {
     let product = log * l;
     let none = product.equal(0);
     where_(&none, log, EXPM1.apply(&product) / where_(&none, 1, l))
 }
 
-/// The derivative of [`power_of_log`] with respect to `l`: `log² (exp(u) (u - 1) + 1) / u²` of `u = l log`, close to 0 by the
-/// series `Σ uᵏ / (k! (k + 2))`.
+/// The derivative of [`power_of_log`] with respect to `l`: `log² (exp(u) (u - 1) + 1) / u²` for `u = l log`. Close to 0
+/// it is computed by the series `Σ uᵏ / (k! (k + 2))`.
 fn power_of_log_slope(log: &Array, l: &Array) -> Array {
     let product = log * l;
     let is_near = ABS.apply(&product).less(1);
@@ -102,8 +102,8 @@ fn power_of_log_slope(log: &Array, l: &Array) -> Array {
     where_(is_near, series, direct) * log * log
 }
 
-/// `ψₙ(a + b) - ψₙ(a)`. The difference cancels for a small `b`, where it is a central difference of the derivatives in the
-/// middle.
+/// `ψₙ(a + b) - ψₙ(a)`. For a small `b` the difference would cancel, so it is computed from the derivatives at the
+/// midpoint instead.
 fn polygamma_rise(n: i32, a: &Array, b: &Array) -> Array {
     let small = if a.dtype() == DType::F64 { 1e-3 } else { 1.0 / 16.0 };
     let is_small = ABS.apply(b).less(ABS.apply(a) * small);
@@ -114,8 +114,8 @@ fn polygamma_rise(n: i32, a: &Array, b: &Array) -> Array {
     where_(is_small, near, polygamma(n, &(a + b)) - polygamma(n, a))
 }
 
-/// For large numbers, the logarithms of the gamma functions cancel. This uses Stirling's series
-/// ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)) with the large terms cancelled symbolically.
+/// The logarithm of the beta function. For large numbers the logarithms of the gamma functions cancel, so it uses
+/// Stirling's series ([DLMF 5.11.1](https://dlmf.nist.gov/5.11.E1)), with the large terms cancelled symbolically.
 fn log_beta(a: &Array, b: &Array) -> Array {
     let (small, large) = (a.minimum(b), a.maximum(b));
     let direct = LGAMMA.apply(&small) + (LGAMMA.apply(&large) - LGAMMA.apply(&(&small + &large)));

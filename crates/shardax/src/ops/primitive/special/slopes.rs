@@ -1,5 +1,6 @@
-//! Derivatives of elementary functions. A derivative that is computed from the function's value loses its digits where the
-//! value is next to a limit, and its own derivative loses them next to 0, so each is a function with a derivative.
+//! Derivatives of elementary functions. A derivative that is computed from the function's value loses digits if the
+//! value is close to a limit, and the second derivative loses them close to 0. Therefore each derivative is a function
+//! with a separate derivative.
 
 use super::super::expanded::expanded;
 use super::{constant, widened};
@@ -78,7 +79,7 @@ expanded! {
     };
 }
 
-/// `√(x² + y²)`, whose squares do not overflow.
+/// `√(x² + y²)`, computed so that squares do not overflow.
 fn hypotenuse(x: &Array, y: &Array) -> Array {
     let (x, y) = (ABS.apply(x), ABS.apply(y));
     let (large, small) = (x.maximum(&y), x.minimum(&y));
@@ -89,14 +90,14 @@ fn hypotenuse(x: &Array, y: &Array) -> Array {
     where_(is_infinite, constant(f64::INFINITY, &length), length)
 }
 
-/// `1 / √(x² + 1)`: without an overflow of the square, and on the side of a branch cut that the sign of a zero says.
+/// `1 / √(x² + 1)`, computed so that the square does not overflow. The sign of a zero selects the side of a branch cut.
 fn asinh_slope(x: &Array) -> Array {
     if x.dtype().is_complex() {
-        // The product of the roots of 1 + ix and 1 - ix, whose parts keep their zeros' signs.
+        // The product of the roots of 1 + ix and 1 - ix, whose parts keep the signs of zeros.
         let (re, im) = (REAL.apply(x), IMAG.apply(x));
         return RSQRT.apply(&complex(&(1 - &im), &re)) * RSQRT.apply(&complex(&(1 + im), &-&re));
     }
-    // From here on the 1 is lost in a rounding.
+    // From this size on, rounding loses the 1.
     let large = match x.dtype().bits() {
         64 => 1e9,
         32 => 1e4,

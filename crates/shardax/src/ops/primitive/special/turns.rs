@@ -1,4 +1,4 @@
-//! `sin(π x)` and `cos(π x)`, which are exact at integers and halves of large size, because only the distance of `x` from an
+//! `sin(π x)` and `cos(π x)`, which are exact at large integers and halves, because only the distance of `x` from an
 //! integer is multiplied by π.
 
 use std::f64::consts::PI;
@@ -14,7 +14,7 @@ expanded! {
     COS_PI "cos_pi" Float, |x| of_half_turns(x, cosine), |x, _, _, t| t * (SIN_PI.apply(x) * -PI);
 }
 
-/// `f` of the distance to the nearest integer, and its sign there.
+/// Applies `f` to the distance from the nearest integer, with the sign of the function at that integer.
 fn of_half_turns(x: &[Array], f: fn(&Array) -> Array) -> Array {
     widened(x, |x| {
         let nearest = ROUND.apply(&x[0]);
@@ -28,7 +28,7 @@ fn sine(offset: &Array) -> Array {
     SIN.apply(&(offset * PI))
 }
 
-/// As a sine, since halves are its zeros.
+/// `cos(π offset)`, computed as a sine because its zeros are at halves.
 fn cosine(offset: &Array) -> Array {
     SIN.apply(&((0.5 - ABS.apply(offset)) * PI))
 }

@@ -16,9 +16,9 @@ pub(super) const BERNOULLI: [f64; 8] = [
     -3617.0 / 10_670_622_842_880_000.0,
 ];
 
-/// The derivative of `Σ (q + k)⁻ˢ` with respect to `s`: that of the Euler-Maclaurin sum
+/// The derivative of `Σ (q + k)⁻ˢ` with respect to `s`. It differentiates the Euler-Maclaurin sum term by term
 /// ([Johansson, Rigorous high-precision computation of the Hurwitz zeta function](https://arxiv.org/abs/1309.2877),
-/// formula 5), term by term.
+/// formula 5).
 pub(crate) fn zeta_slope(s: &Array, q: &Array) -> Array {
     let wide = if s.dtype().bits() < 32 { DType::F32 } else { s.dtype() };
     let (dtype, s, q) = (s.dtype(), s.astype(wide), q.astype(wide));
