@@ -10,11 +10,11 @@ use crate::error::{Result, err};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Allocator {
-    /// The plugin's choice.
+    /// The plugin chooses.
     Default,
     /// Allocates every array with the driver: slow, but no memory is reserved.
     Platform,
-    /// One large block, subdivided by XLA (best fit with coalescing).
+    /// One large block that XLA subdivides (best fit with coalescing).
     Bfc,
     /// The driver's own pool (`cudaMallocAsync`).
     CudaAsync,
@@ -40,8 +40,8 @@ impl Allocator {
     }
 }
 
-/// Options of a GPU client. Options that are not set are read from the environment variables that JAX
-/// uses, and else are the plugin's defaults: it allocates three quarters of each GPU's memory at the start.
+/// Options of a GPU client. Options that are not set are read from the environment variables that JAX uses. Otherwise
+/// the plugin's defaults apply: it allocates three quarters of each GPU's memory at the start.
 ///
 /// ```
 /// # use shardax::config::{self, Allocator, ClientOptions};
@@ -51,8 +51,7 @@ impl Allocator {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientOptions {
-    /// The fraction of a GPU's memory to use (`XLA_CLIENT_MEM_FRACTION`, and before
-    /// `XLA_PYTHON_CLIENT_MEM_FRACTION`).
+    /// The fraction of a GPU's memory to use (`XLA_CLIENT_MEM_FRACTION`, formerly `XLA_PYTHON_CLIENT_MEM_FRACTION`).
     pub memory_fraction: Option<f32>,
     /// Allocates that memory at the start (`XLA_PYTHON_CLIENT_PREALLOCATE`).
     pub preallocate: Option<bool>,
@@ -126,7 +125,7 @@ impl ClientOptions {
         })
     }
 
-    /// The values as the CUDA plugin's options.
+    /// Converts the values to the CUDA plugin's options.
     fn values(self) -> Vec<(&'static str, pjrt::Value)> {
         let mut values = vec![("platform_name", "cuda".into())];
         values.extend(self.allocator.map(|a| ("allocator", a.name().into())));

@@ -1,4 +1,4 @@
-//! XLA options by name: those of all programs of the process, and those of one function.
+//! XLA options by name, for all programs of the process or for one function.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ pub use shardax_pjrt::Value as CompilerOption;
 
 use crate::error::{Result, err};
 
-/// The prefixes of XLA's option names, and the platforms that know them; other names are for all platforms.
+/// The prefixes of XLA's option names, and the platforms that support them. Other names are for all platforms.
 const OF_PLATFORMS: [(&str, &[&str]); 4] = [
     ("xla_cpu_", &["cpu"]),
     ("xla_gpu_", &["cuda", "rocm", "gpu"]),
@@ -18,11 +18,12 @@ const OF_PLATFORMS: [(&str, &[&str]); 4] = [
 /// The size up to which collectives of one kind are combined, in bytes.
 const COMBINED: i64 = 512 << 20;
 
-/// Options of training on many GPUs, as public training programs set them: collectives are scheduled early, combined up to
-/// 512 MiB, moved to the iteration of a loop before the one that needs them, and loops are unrolled twice for that.
+/// Options for training on many GPUs, as set by public training programs. Collectives are scheduled early, combined up
+/// to 512 MiB, and moved to the loop iteration before the one that needs them. Loops are unrolled twice for that.
 ///
-/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
-/// is compiled for H100. Nobody has measured their time here.
+/// The documentation describes [their
+/// effects](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that is
+/// compiled for H100. Nobody has measured their time here.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -49,11 +50,12 @@ pub fn gpu_training() -> Vec<(&'static str, CompilerOption)> {
     flags.into_iter().chain(thresholds.map(|name| (name, COMBINED.into()))).collect()
 }
 
-/// Options of training on many TPUs of any kind, as public training programs set them: asynchronous gathers and reductions
-/// beside matmuls, and reductions of gradients over several iterations.
+/// Options for training on many TPUs of any kind, as set by public training programs: asynchronous gathers and
+/// reductions next to matmuls, and reductions of gradients over several iterations.
 ///
-/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
-/// is compiled for v5p. Nobody has measured their time here.
+/// The documentation describes [their
+/// effects](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that is
+/// compiled for v5p. Nobody has measured their time here.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -72,12 +74,12 @@ pub fn tpu_training() -> Vec<(&'static str, CompilerOption)> {
     flags.map(|name| (name, true.into())).into()
 }
 
-/// Options of training on many TPUs v5e: those of [`tpu_training`], and collectives that run inside of fusions with other
-/// work, in several steps.
+/// Options for training on many TPUs v5e: the options of [`tpu_training`], and collectives that run inside of fusions
+/// with other work, in several steps.
 ///
-/// The compilers of other TPUs reject them with an error that says so.
-/// [What they change](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that
-/// is compiled for v5e. Nobody has measured their time here.
+/// The compilers of other TPUs reject them with an error that says so. The documentation describes [their
+/// effects](https://github.com/shardax/shardax/blob/main/docs/platforms.md#options-for-training) in a decoder that is
+/// compiled for v5e. Nobody has measured their time here.
 ///
 /// ```
 /// use shardax::prelude::*;
@@ -111,7 +113,7 @@ impl CompilerOptions {
         self
     }
 
-    /// The options that a platform knows: a function may set options for several.
+    /// The options that a platform supports, because a function may set options for several platforms.
     pub fn on<'a>(&'a self, platform: &'a str) -> impl Iterator<Item = (&'a str, &'a CompilerOption)> {
         let known = move |name: &str| {
             let of = OF_PLATFORMS.iter().find(|(prefix, _)| name.starts_with(prefix));
@@ -139,7 +141,7 @@ pub(crate) fn set_of_process(options: CompilerOptions) {
     OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner).extend(options.0);
 }
 
-/// Parses an option value: a boolean, a number, or else a string.
+/// Parses an option value: a boolean, a number, or otherwise a string.
 pub(crate) fn parsed(name: &str, text: &str) -> Result<CompilerOption> {
     if text.is_empty() {
         return Err(err!(Value, "{name} has no value").help("write `true`, `false`, a number or a name"));

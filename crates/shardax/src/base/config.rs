@@ -31,10 +31,10 @@ static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);
 static LOG_COMPILES: AtomicBool = AtomicBool::new(false);
 static DEBUG_NANS: AtomicBool = AtomicBool::new(false);
 static DEBUG_INFS: AtomicBool = AtomicBool::new(false);
-/// `true` if either of the two is.
+/// `true` if either of the two is set.
 static DEBUG_VALUES: AtomicBool = AtomicBool::new(false);
 
-/// The number of devices, once they are in use: the options that determine it are fixed then.
+/// The number of devices, once they are in use. From then on the options that determine it are fixed.
 static IN_USE: OnceLock<usize> = OnceLock::new();
 
 /// Records that the devices were created.
@@ -53,7 +53,7 @@ struct Config {
     /// An empty path disables the cache.
     cache_dir: Option<PathBuf>,
     cache_max_size: Option<u64>,
-    /// An empty path is none.
+    /// An empty path disables it.
     attention_kernels: Option<PathBuf>,
 }
 
@@ -64,7 +64,7 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
 /// Sets the number of simulated CPU devices (JAX's `jax_num_cpu_devices`; the environment
 /// variable `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
 ///
-/// Fails when `n` is 0 or more than 2,048, or when devices are already in use and their number differs.
+/// Fails if `n` is 0 or more than 2,048, or if devices are already in use and their number differs.
 #[track_caller]
 pub fn set_num_cpu_devices(n: usize) -> Result<()> {
     use_cpu_devices(n).at_caller()
@@ -112,7 +112,7 @@ pub fn set_platform(name: &str) -> Result<()> {
 /// Sets the options of GPU clients: memory allocation and visible devices. Options that are not set are read from
 /// the environment variables that JAX uses (`XLA_PYTHON_CLIENT_PREALLOCATE` and others; see [`ClientOptions`]).
 ///
-/// Fails when devices are already in use, or `memory_fraction` is not positive.
+/// Fails if devices are already in use, or if `memory_fraction` is not positive.
 #[track_caller]
 pub fn set_client_options(options: ClientOptions) -> Result<()> {
     if IN_USE.get().is_some() {
@@ -127,12 +127,12 @@ pub fn set_client_options(options: ClientOptions) -> Result<()> {
 /// `jax_compilation_cache_dir`; the environment variable `SHARDAX_COMPILATION_CACHE_DIR`). By default it is
 /// `shardax/programs` in the user's cache (`$XDG_CACHE_HOME` or `~/.cache`); an empty path turns it off.
 ///
-/// It may be set at any time and applies to later compilations. Any number of processes may share a
-/// directory; see [`set_compilation_cache_max_size`] for its size limit. Programs are found again by the same plugin
-/// with the same options on a processor of the same kind. A damaged file causes a warning and a compilation.
+/// You can set it at any time; it applies to later compilations. Any number of processes may share a directory; see
+/// [`set_compilation_cache_max_size`] for its size limit. A program is found again by the same plugin with the same
+/// options on a processor of the same kind. A damaged file causes a warning and a compilation.
 ///
-/// Fails when the directory cannot be created, belongs to another user, or is writable by others: its contents are
-/// executed.
+/// Fails if the directory cannot be created, belongs to another user, or is writable by others, because its contents
+/// are executed.
 #[track_caller]
 pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     let dir = dir.into();
@@ -148,21 +148,21 @@ pub fn set_compilation_cache_dir(dir: impl Into<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the folder with kernels of attention that JAX exported for TPUs (the environment variable
-/// `SHARDAX_ATTENTION_KERNELS`). `tools/export/attention.py` writes them for the shapes of a model, and names them so that
-/// attention of these shapes, on each device, finds them. An empty path turns this off.
+/// Sets the folder with attention kernels that JAX exported for TPUs (the environment variable
+/// `SHARDAX_ATTENTION_KERNELS`). `tools/export/attention.py` writes them for the shapes of a model, and names them so
+/// that attention of these shapes, on each device, finds them. An empty path turns this off.
 ///
-/// Set it before the programs are traced: compiled ones are not affected.
+/// You must set it before the programs are traced, because compiled programs are not affected.
 pub fn set_attention_kernels(folder: impl Into<PathBuf>) {
     let folder = folder.into();
     with(|c| c.attention_kernels = Some(folder));
 }
 
-/// Sets a hook for warnings, which are lines on standard error otherwise: `hook` receives the text of each, with the
-/// user's line and advice. It may be set at any time, and again.
+/// Sets a hook for warnings, which otherwise are lines on standard error. `hook` receives the text of each warning,
+/// with the user's line and advice. You can set it at any time, and more than once.
 ///
-/// There are few warnings: for donated arguments whose memory no result can reuse, for those that must be moved first,
-/// and for files of the compilation cache that cannot be read or written.
+/// There are only a few warnings, for example for donated arguments whose memory no result can reuse, for donated
+/// arguments that must be moved first, and for files of the compilation cache that cannot be read or written.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -186,17 +186,17 @@ pub fn warn(message: &str, help: &str) {
 }
 
 /// Limits the size of the compilation cache on disk, in bytes (JAX's `jax_compilation_cache_max_size`; the environment
-/// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. The least recently used programs are evicted,
-/// when a process writes its first and then after each sixteenth of the size.
+/// variable `SHARDAX_COMPILATION_CACHE_MAX_SIZE`); 512 MiB by default. A process evicts the least recently used
+/// programs when it writes its first program, and then after each sixteenth of the size.
 pub fn set_compilation_cache_max_size(bytes: u64) {
     with(|c| c.cache_max_size = Some(bytes));
 }
 
-/// Limits the number of compiled programs in memory, of all functions and operations together: beyond
-/// `count` (4096), the least recently used are evicted. They are compiled again when they are needed.
+/// Limits the number of compiled programs in memory, for all functions and operations together. Beyond `count` (4096 by
+/// default), the least recently used programs are evicted, and compiled again when they are needed.
 ///
-/// It may be set at any time, and applies from the next compilation. Fails when `count` is 0.
-/// [`clear_caches`](crate::clear_caches) drops all at once.
+/// You can set it at any time; it applies from the next compilation. Fails if `count` is 0.
+/// [`clear_caches`](crate::clear_caches) drops all programs at once.
 #[track_caller]
 pub fn set_max_compiled_programs(count: usize) -> Result<()> {
     if count == 0 {
@@ -208,14 +208,14 @@ pub fn set_max_compiled_programs(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Limits the estimated memory of the cached compiled programs, in bytes (2 GiB). The
-/// newest is never evicted.
+/// Limits the estimated memory of the cached compiled programs, in bytes (2 GiB by default). The newest program is
+/// never evicted.
 pub fn set_max_compiled_bytes(bytes: usize) {
     MAX_BYTES.store(bytes, Relaxed);
 }
 
-/// Logs why a function is traced and compiled again (JAX's `jax_explain_cache_misses`), like a warning:
-/// the argument that changed, and its change.
+/// Logs the reason if a function is traced and compiled again (JAX's `jax_explain_cache_misses`), like a warning. It
+/// names the argument that changed, and its change.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -240,11 +240,11 @@ pub fn set_log_compiles(log: bool) {
     LOG_COMPILES.store(log, Relaxed);
 }
 
-/// Sets the default precision of matrix multiplications and convolutions (JAX's `jax_default_matmul_precision`);
-/// `None` for the platform's own. [`default_matmul_precision`](crate::default_matmul_precision) sets it on one thread,
-/// until its guard is dropped.
+/// Sets the default precision of matrix multiplications and convolutions (JAX's `jax_default_matmul_precision`); `None`
+/// uses the platform's default. To set it on one thread, until a guard is dropped, use
+/// [`default_matmul_precision`](crate::default_matmul_precision).
 ///
-/// It may be set at any time. A function compiled with another precision is compiled again.
+/// You can set it at any time. A function compiled with another precision is compiled again.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -259,11 +259,11 @@ pub fn set_default_matmul_precision(precision: Option<Precision>) {
     precision::set_of_process(precision);
 }
 
-/// Sets the algorithm of keys whose algorithm is not named (JAX's `jax_default_prng_impl`): those of
-/// [`random::key`](crate::random::key()), [`random::PRNGKey`](crate::random::PRNGKey) and of models' streams.
+/// Sets the algorithm of keys that do not name one (JAX's `jax_default_prng_impl`): keys of
+/// [`random::key`](crate::random::key()), of [`random::PRNGKey`](crate::random::PRNGKey) and of models' streams.
 ///
-/// Keys that exist keep theirs. Set it at the start: functions that are compiled are traced again after a change, and compiled
-/// programs that were lowered ahead of time keep the algorithm of their trace.
+/// Existing keys keep their algorithm. You should set it at the start, because compiled functions are traced again
+/// after a change, and programs that were lowered ahead of time keep the algorithm of their trace.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -280,11 +280,11 @@ pub fn set_default_prng_impl(prng: PrngImpl) {
     prng.set_default();
 }
 
-/// Makes a NaN in any result an error (JAX's `jax_debug_nans`), which names the operation that produced it, and
-/// its source line: inside `jit`, loops, branches and `pmap` too.
+/// Makes a NaN in any result an error (JAX's `jax_debug_nans`) that names the operation and its source line, also
+/// inside `jit`, loops, branches and `pmap`.
 ///
-/// Every result is read, so each call waits, and a program that produced a NaN is run again with each operation
-/// checked. Donated arguments are copied for this.
+/// Because every result is read, each call waits. A program that produced a NaN is run again with each operation
+/// checked, and donated arguments are copied for this.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -307,13 +307,14 @@ pub fn set_debug_infs(debug: bool) {
 }
 
 /// Makes 64 bits the default of floating point numbers (JAX's `jax_enable_x64`), for a program that computes in double
-/// precision: `zeros`, `ones`, `eye`, `linspace`, `fftfreq`, the distributions of [`random`](crate::random), and plain
-/// numbers that meet no floating point array, are float64 where the program calls them without a dtype.
+/// precision. If the program calls them without a dtype, `zeros`, `ones`, `eye`, `linspace`, `fftfreq` and the
+/// distributions of [`random`](crate::random) return float64, and plain numbers that meet no floating point array are
+/// float64.
 ///
-/// Unlike in JAX, this is not needed to have 64-bit arrays, and turning it off narrows none: a dtype that is stated is kept
-/// either way. What states its dtype is not changed: Rust's integers (`array([1, 2])` is int32), indices such as `argmax`'s
-/// (int32), counts (`random::poisson`), and the parameters of layers, which have a `param_dtype`. A function that was
-/// traced before a change is traced again.
+/// Unlike in JAX, you do not need this for 64-bit arrays, and turning it off narrows none, because a stated dtype is
+/// always kept. Everything that states its dtype is unchanged: Rust's integers (`array([1, 2])` is int32), indices such
+/// as `argmax`'s (int32), counts (`random::poisson`), and the parameters of layers, which have a `param_dtype`. A
+/// function that was traced before a change is traced again.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -333,9 +334,10 @@ pub fn enable_x64(on: bool) {
     default_dtype::set_x64(on);
 }
 
-/// Sets the rule for operands of different ranks (JAX's `jax_numpy_rank_promotion`): whether `float32[3]` beside
-/// `float32[2,3]` is broadcast, warned of or an error. [`numpy_rank_promotion`](crate::numpy_rank_promotion) is the rule of
-/// a thread, and explains what it is about.
+/// Sets the rule for operands of different ranks (JAX's `jax_numpy_rank_promotion`). For example, `float32[3]` next to
+/// `float32[2,3]` is broadcast, broadcast with a warning, or an error.
+/// [`numpy_rank_promotion`](crate::numpy_rank_promotion) sets the rule of a thread, and explains which operations it
+/// affects.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -351,13 +353,13 @@ pub fn set_numpy_rank_promotion(rule: RankPromotion) {
     rule.set_of_process();
 }
 
-/// Sets XLA options, by name, for all later compilations: a GPU's collectives, command buffers
-/// and autotuning, a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) are those of one
-/// function. Options set earlier remain, unless they are named again.
+/// Sets XLA options by name for all later compilations, for example for a GPU's collectives, command buffers and
+/// autotuning, or a TPU's schedulers. [`Jit::compiler_options`](crate::Jit::compiler_options) sets options of one
+/// function. Options that were set earlier remain, unless you name them again.
 ///
-/// Names that begin with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` are left out on other platforms, so one program can set
-/// options for all platforms; [`gpu_training`], [`tpu_training`] and [`v5e_training`] are the ones that training programs set. A name unknown to XLA is an error of the compilation. Compiled functions are not
-/// affected.
+/// Names that begin with `xla_cpu_`, `xla_gpu_` or `xla_tpu_` are ignored on other platforms, so one program can set
+/// options for all platforms. [`gpu_training`], [`tpu_training`] and [`v5e_training`] are the options that training
+/// programs set. A name unknown to XLA is an error of the compilation. Compiled functions are not affected.
 ///
 /// ```
 /// # use shardax::config;
@@ -412,7 +414,8 @@ pub fn update(name: &str, value: &str) -> Result<()> {
             transfer_guard::set_of_process(name.strip_prefix("jax_").unwrap_or(name), level);
             Ok(())
         }
-        // These have one value here: Threefry's bits do not depend on the split, and Shardy partitions.
+        // These options have only one value here, because Threefry's bits do not depend on the split, and Shardy
+        // partitions.
         "threefry_partitionable" | "use_shardy_partitioner" if flag(name, value).is_ok_and(|on| on) => Ok(()),
         "numpy_rank_promotion" => {
             set_numpy_rank_promotion(RankPromotion::from_name(value).at_caller()?);

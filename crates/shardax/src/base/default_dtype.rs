@@ -1,4 +1,4 @@
-//! The floating point dtype of functions that are given none.
+//! The floating point dtype of functions that are called without one.
 
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,8 +18,8 @@ pub(crate) fn is_x64() -> bool {
     X64.load(Relaxed)
 }
 
-/// The dtype of a function that a program calls without one. Shardax's own functions and layers get float32: they state
-/// the dtype of what they return.
+/// The dtype of a function that a program calls without one. Calls by shardax's own functions and layers get float32,
+/// because these state the dtype of their results.
 #[track_caller]
 pub(crate) fn float() -> DType {
     if is_x64() && !source::is_own(Location::caller()) { DType::F64 } else { DType::F32 }
@@ -30,7 +30,7 @@ pub(crate) fn index() -> DType {
     if is_x64() { DType::I64 } else { DType::I32 }
 }
 
-/// The dtype of a plain number: it takes that of other operands, so it may be wide anywhere.
+/// The dtype of a plain number. It adopts the dtype of other operands, so it may be wide anywhere.
 pub(crate) fn of_number(narrow: DType) -> DType {
     match narrow {
         DType::F32 if is_x64() => DType::F64,

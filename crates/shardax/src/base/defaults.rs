@@ -1,4 +1,4 @@
-//! The defaults that a trace depends on: a function traced under others is traced again.
+//! The defaults on which a trace depends. A function that was traced under other defaults is traced again.
 
 use crate::default_dtype;
 use crate::precision::{self, Precision};
@@ -6,7 +6,7 @@ use crate::prng::PrngImpl;
 use crate::rank_promotion::RankPromotion;
 use crate::sharding::no_collectives::Forbidden;
 
-/// The defaults in force on a thread.
+/// The current defaults of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Defaults {
     /// The precision of matmuls.
@@ -17,7 +17,7 @@ pub(crate) struct Defaults {
     rank_promotion: RankPromotion,
     /// `true` if floating point numbers without a dtype have 64 bits.
     x64: bool,
-    /// The mesh axes that must not communicate.
+    /// The mesh axes over which communication is forbidden.
     forbidden: Forbidden,
 }
 
@@ -32,7 +32,7 @@ impl Defaults {
         }
     }
 
-    /// The first difference between the defaults now and those `before`, in words.
+    /// Describes the first difference between the current defaults and the defaults `before`.
     pub fn difference(self, before: Defaults) -> Option<String> {
         let told = |what: &str, now: String, before: String| Some(format!("{what}, now {now} and before {before}"));
         let precision = |p: Option<Precision>| p.map_or_else(|| "none".to_owned(), |p| format!("{p:?}"));

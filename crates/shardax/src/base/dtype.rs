@@ -23,7 +23,7 @@ use crate::error::Result;
 pub enum Category {
     /// `bool`.
     Bool,
-    /// Integers from 0.
+    /// Integers without a sign.
     Unsigned,
     /// Integers with a sign.
     Signed,
@@ -31,7 +31,7 @@ pub enum Category {
     Float,
     /// Complex floating point.
     Complex,
-    /// Random keys, which are no numbers.
+    /// Random keys, which are not numbers.
     Key,
 }
 
@@ -47,22 +47,22 @@ impl DType {
         self.element_type().bits()
     }
 
-    /// The dtype of positions in dimensions of these sizes: int32, and int64 where that does not hold each size.
+    /// The dtype of positions in dimensions of these sizes: int32, or int64 if int32 does not hold every size.
     pub(crate) fn of_indices(sizes: &[usize]) -> DType {
         if sizes.iter().any(|size| *size > i32::MAX as usize) { DType::I64 } else { DType::I32 }
     }
 
-    /// Returns `true` if it is real floating point.
+    /// Returns `true` if the dtype is real floating point.
     pub fn is_float(self) -> bool {
         self.category() == Category::Float
     }
 
-    /// Returns `true` if it is complex.
+    /// Returns `true` if the dtype is complex.
     pub fn is_complex(self) -> bool {
         self.category() == Category::Complex
     }
 
-    /// Returns `true` if it is real or complex floating point, and so differentiable.
+    /// Returns `true` if the dtype is real or complex floating point, and therefore differentiable.
     pub fn is_inexact(self) -> bool {
         matches!(self.category(), Category::Float | Category::Complex)
     }
@@ -79,29 +79,29 @@ impl DType {
         self.category() == Category::Key
     }
 
-    /// Returns `true` for floating point of 64 bits per part. Rust's literals have this type, JAX's do not: host data
-    /// of this type is weakly typed, until its dtype is stated.
+    /// Returns `true` for floating point of 64 bits per part. Rust's literals have this type, but JAX's do not.
+    /// Therefore host data of this type are weakly typed until their dtype is stated.
     pub(crate) fn is_wide(self) -> bool {
         matches!(self, DType::F64 | DType::Complex128)
     }
 
-    /// Returns `true` if it is a signed or unsigned integer; `bool` is not.
+    /// Returns `true` if the dtype is a signed or unsigned integer; `bool` is not.
     pub fn is_integer(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Unsigned)
     }
 
-    /// Returns `true` if it is a signed integer, or real floating point.
+    /// Returns `true` if the dtype is a signed integer or real floating point.
     pub fn is_signed(self) -> bool {
         matches!(self.category(), Category::Signed | Category::Float)
     }
 
-    /// Returns `true` for integers of fewer than 8 bits and floating point of 8 and fewer: they take part in no
+    /// Returns `true` for integers of fewer than 8 bits and for floating point of at most 8 bits. They take part in no
     /// implicit promotion.
     pub(crate) fn is_narrow(self) -> bool {
         self.bits() < 8 || Format::of(self).is_some()
     }
 
-    /// Returns `true` for floating point of 8 bits, of whose kinds any two may be multiplied.
+    /// Returns `true` for floating point of 8 bits. You can multiply any two of these dtypes.
     pub(crate) fn is_float8(self) -> bool {
         self.bits() == 8 && self.is_float()
     }
@@ -115,7 +115,7 @@ impl DType {
         }
     }
 
-    /// The real type of a complex type's parts; any other type itself.
+    /// The real type of a complex type's parts. Other types are returned unchanged.
     pub fn real(self) -> DType {
         match self {
             DType::Complex64 => DType::F32,
@@ -148,7 +148,7 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
         None
     }
 
-    /// `len` elements of the bytes that `fill` writes.
+    /// Creates `len` elements from the bytes that `fill` writes.
     #[doc(hidden)]
     fn filled(len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Vec<Self>> {
         let mut bytes = vec![0; len * size_of::<Self>()];
@@ -156,7 +156,7 @@ pub trait Element: Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'stat
         Ok(bytes.chunks_exact(size_of::<Self>()).map(Self::read).collect())
     }
 
-    /// The elements in place of bytes of the right number and alignment.
+    /// The elements in place, if the bytes have the right number and alignment.
     #[doc(hidden)]
     fn from_bytes(_bytes: &[u8]) -> Option<&[Self]> {
         None
@@ -254,7 +254,7 @@ macro_rules! complex_element {
 
 complex_element! { f32 => Complex64; f64 => Complex128; }
 
-/// A host number of any dtype; floats are stored as bits, so that scalars compare and hash.
+/// A host number of any dtype. Floats are stored as bits, so that scalars can be compared and hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scalar {
     /// A boolean.
@@ -280,7 +280,7 @@ impl Scalar {
         Scalar::Float(v.to_bits())
     }
 
-    /// The value as a float; a complex number's real part.
+    /// The value as a float. For a complex number it is the real part.
     pub fn to_f64(self) -> f64 {
         match self {
             Scalar::Bool(b) => b as u8 as f64,
@@ -297,7 +297,7 @@ impl Scalar {
         }
     }
 
-    /// Returns `true` if it is 0, false or -0.
+    /// Returns `true` if the value is 0, false or -0.
     pub fn is_zero(self) -> bool {
         self.to_f64() == 0.0 && self.imag() == 0.0
     }

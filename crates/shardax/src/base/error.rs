@@ -1,4 +1,4 @@
-//! The error type: message with the values involved, the user's source line, and advice.
+//! The error type: a message with the values involved, the user's source line, and advice.
 
 use std::fmt;
 use std::panic::Location;
@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Indivisible,
     /// An array that was deleted or donated.
     Deleted,
-    /// A traced array used after, or outside, the transformation that made it.
+    /// A traced array was used after, or outside of, the transformation that created it.
     Leak,
     /// Something that has no rule or is not supported (`NotImplementedError`).
     NotImplemented,
@@ -46,7 +46,7 @@ pub enum ErrorKind {
 
 /// An error, cheap to clone.
 ///
-/// Its `Display` form reads `kind: message`, then the user's source line, then the fix:
+/// Its `Display` form has `kind: message`, then the user's source line, then the fix:
 ///
 /// ```text
 /// value error: add got incompatible shapes for broadcasting: float32[3] and float32[4]
@@ -66,7 +66,8 @@ struct Inner {
     unread: Option<Arc<Unread>>,
 }
 
-/// Warns where it is dropped if nothing returned the error of a failed array: the program continued without its result.
+/// Emits a warning when it is dropped if nothing returned the error of a failed array, because the program then
+/// continued without its result.
 struct Unread {
     text: String,
     is_read: AtomicBool,
@@ -96,8 +97,8 @@ impl Error {
         Error(Arc::new(inner))
     }
 
-    /// Records the user's source line, unless one is recorded already. For a line inside the library, the
-    /// user's line that led there is recorded.
+    /// Records the user's source line, unless one is recorded already. If the line is inside the library, it records
+    /// the user's line that led there.
     pub fn at(self, location: &'static Location<'static>) -> Self {
         if self.0.location.is_some() {
             return self;
@@ -107,7 +108,7 @@ impl Error {
         Error(Arc::new(inner))
     }
 
-    /// Removes the source line: it is that of a primitive's rule, and the user's is to be recorded.
+    /// Removes the source line of a primitive's rule, so that the user's line can be recorded.
     pub(crate) fn anywhere(self) -> Self {
         let mut inner = Arc::unwrap_or_clone(self.0);
         inner.location = None;
@@ -161,7 +162,7 @@ impl Error {
     }
 }
 
-/// Records the caller's line in an error: the last step of a public function that returns a `Result`.
+/// Records the caller's line in an error. It is the last step of a public function that returns a `Result`.
 pub(crate) trait AtCaller {
     #[track_caller]
     fn at_caller(self) -> Self;

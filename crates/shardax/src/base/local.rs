@@ -1,8 +1,8 @@
 //! Thread locals that last to the very end of their thread.
 //!
-//! A thread local with a destructor is gone while the thread's later destructors run; accessing it then is a panic at a
-//! point where a panic aborts the process. A user's own thread local may compute when it is dropped, so these have no
-//! destructor: instead their memory is freed whenever they are empty.
+//! A thread local with a destructor is gone while the thread's later destructors run. Accessing it then panics at a
+//! point where a panic aborts the process. A user's own thread local may compute when it is dropped, so the thread
+//! locals here have no destructor; instead their memory is freed whenever they are empty.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -43,9 +43,10 @@ impl<T: 'static> StackKey<T> for LocalKey<Stack<T>> {
     }
 }
 
-/// Values that guards set for their thread: that of the last guard holds, whatever the order in which guards are dropped.
+/// Values that guards set for their thread. The value of the last guard applies, whatever the order in which guards are
+/// dropped.
 pub(crate) struct Guarded<T> {
-    /// The values of the guards that exist, with the number of each.
+    /// The values of the existing guards, with the number of each guard.
     values: Stack<(u64, T)>,
     next: Cell<u64>,
 }
@@ -60,7 +61,7 @@ impl<T> Guarded<T> {
 pub(crate) struct Guard<T: 'static> {
     of: &'static LocalKey<Guarded<T>>,
     number: u64,
-    // Guards belong to the thread that made them.
+    // Guards belong to the thread that created them.
     not_send: PhantomData<*const ()>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) trait GuardedKey<T: 'static> {
     /// Sets the value until the guard is dropped.
     fn guard(&'static self, value: T) -> Guard<T>;
 
-    /// Calls `f` with the value that holds.
+    /// Calls `f` with the current value.
     fn with_last<R>(&'static self, f: impl FnOnce(Option<&T>) -> R) -> R;
 }
 

@@ -1,6 +1,6 @@
 //! The vocabulary of all layers: element types, shapes, errors and warnings, settings of the process and of threads.
 //!
-//! The crate's root re-exports these modules, so that other files write `crate::error`, not `crate::base::error`.
+//! The crate's root re-exports these modules, so that other files write `crate::error` instead of `crate::base::error`.
 
 pub(crate) mod client_options;
 pub(crate) mod compiler_options;

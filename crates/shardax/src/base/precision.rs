@@ -7,8 +7,8 @@ use crate::local::{Guard, Guarded, GuardedKey};
 
 /// The precision of matrix multiplications and convolutions (JAX's `jax.lax.Precision`).
 ///
-/// It trades speed for accuracy on accelerators, whose fast units round float32 operands to fewer bits. On a CPU
-/// all are equal.
+/// It trades speed for accuracy on accelerators, because their fast units round float32 operands to fewer bits. On a
+/// CPU all precisions are equal.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -28,18 +28,18 @@ pub enum Precision {
     High,
     /// Float32: six bfloat16 products on TPU.
     Highest,
-    /// An algorithm of matrix multiplications; convolutions have none.
+    /// An algorithm for matrix multiplications. Convolutions do not support it.
     Algorithm(DotAlgorithmPreset),
 }
 
 macro_rules! presets {
     ($($(#[$doc:meta])* $variant:ident $name:literal;)*) => {
-        /// The algorithm of a matrix multiplication: the types of the operands' parts and of the sums, and the number of
-        /// products (JAX's `DotAlgorithmPreset`).
+        /// The algorithm of a matrix multiplication (JAX's `DotAlgorithmPreset`). It consists of the types of the
+        /// operands' parts and of the sums, and the number of products.
         ///
-        /// Operands of other types are converted. Which algorithms there are depends on the device; another is an error when
-        /// a program is lowered for CPU, and when it is compiled elsewhere. On CPU those of bfloat16 parts compute with
-        /// whole float32 operands, as in JAX.
+        /// Operands of other types are converted. The device determines the supported algorithms. An unsupported one is
+        /// an error when a program is lowered for CPU, and when it is compiled for other platforms. On CPU the
+        /// algorithms with bfloat16 parts compute with unrounded float32 operands, as in JAX.
         ///
         /// ```
         /// # use shardax::prelude::*;
@@ -78,15 +78,15 @@ presets! {
     Bf16Bf16Bf16 "BF16_BF16_BF16";
     /// Bfloat16 products, summed in float32.
     Bf16Bf16F32 "BF16_BF16_F32";
-    /// Three bfloat16 products for each of float32.
+    /// Three bfloat16 products for each float32 product.
     Bf16Bf16F32X3 "BF16_BF16_F32_X3";
-    /// Six bfloat16 products for each of float32.
+    /// Six bfloat16 products for each float32 product.
     Bf16Bf16F32X6 "BF16_BF16_F32_X6";
-    /// Nine bfloat16 products for each of float32.
+    /// Nine bfloat16 products for each float32 product.
     Bf16Bf16F32X9 "BF16_BF16_F32_X9";
     /// TensorFloat-32 products, summed in float32.
     Tf32Tf32F32 "TF32_TF32_F32";
-    /// Three TensorFloat-32 products for each of float32.
+    /// Three TensorFloat-32 products for each float32 product.
     Tf32Tf32F32X3 "TF32_TF32_F32_X3";
     /// Float32.
     F32F32F32 "F32_F32_F32";
@@ -95,10 +95,10 @@ presets! {
 }
 
 impl Precision {
-    /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or
-    /// `tensorfloat32`; `highest` or `float32`; or that of an algorithm, such as `BF16_BF16_F32_X3`.
+    /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or `tensorfloat32`;
+    /// `highest` or `float32`; or the name of an algorithm, such as `BF16_BF16_F32_X3`.
     ///
-    /// Fails for any other.
+    /// Fails for any other name.
     pub fn from_name(name: &str) -> Result<Precision> {
         match name.to_lowercase().as_str() {
             "default" | "bfloat16" | "fastest" => Ok(Precision::Default),

@@ -21,25 +21,25 @@ use crate::error::{Result, err};
 pub enum PrngImpl {
     /// Threefry-2x32, the default: equal bits on all platforms, however arrays are sharded.
     Threefry2x32,
-    /// The device's own generator (JAX's `rbg`). Keys are split as those of Threefry are. Bits differ between platforms, and may
-    /// differ between versions of XLA; on CPU they do not depend on how arrays are sharded. `vmap` over keys draws for one key
-    /// after the other; JAX draws for all with the first key.
+    /// The device's own generator (JAX's `rbg`). Keys are split like Threefry keys. Bits differ between platforms, and
+    /// may differ between versions of XLA; on CPU they do not depend on how arrays are sharded. `vmap` over keys draws
+    /// for one key after the other, while JAX draws for all keys with the first one.
     Rbg,
 }
 
-/// `true` if keys are `rbg` unless their algorithm is named.
+/// `true` if keys that do not name an algorithm are `rbg`.
 static RBG: AtomicBool = AtomicBool::new(false);
 
 impl PrngImpl {
     const ALL: [PrngImpl; 2] = [PrngImpl::Threefry2x32, PrngImpl::Rbg];
 
-    /// The algorithm of [`random::key`](crate::random::key()): the one that
-    /// [`config::set_default_prng_impl`](crate::config::set_default_prng_impl) set.
+    /// The algorithm of [`random::key`](crate::random::key()), as set by
+    /// [`config::set_default_prng_impl`](crate::config::set_default_prng_impl).
     pub fn default_of_process() -> PrngImpl {
         if RBG.load(Relaxed) { PrngImpl::Rbg } else { PrngImpl::Threefry2x32 }
     }
 
-    /// Sets the algorithm of keys whose algorithm is not named.
+    /// Sets the algorithm of keys that do not name one.
     pub(crate) fn set_default(self) {
         RBG.store(self == PrngImpl::Rbg, Relaxed);
     }
@@ -52,9 +52,9 @@ impl PrngImpl {
         }
     }
 
-    /// The algorithm of this name.
+    /// The algorithm with this name.
     ///
-    /// Fails for any other.
+    /// Fails for any other name.
     pub fn from_name(name: &str) -> Result<PrngImpl> {
         PrngImpl::ALL.into_iter().find(|prng| prng.name() == name).ok_or_else(|| {
             err!(Value, "the PRNG implementation must be threefry2x32 or rbg, got {name:?}")
@@ -62,7 +62,7 @@ impl PrngImpl {
         })
     }
 
-    /// The dtype of keys.
+    /// The dtype of keys of this algorithm.
     pub fn dtype(self) -> DType {
         match self {
             PrngImpl::Threefry2x32 => DType::Key,

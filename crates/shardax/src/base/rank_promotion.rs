@@ -1,4 +1,4 @@
-//! Broadcasting of operands of different ranks: allowed, warned of, or an error.
+//! Broadcasting of operands of different ranks: allowed, with a warning, or an error.
 
 use std::fmt;
 use std::panic::Location;
@@ -9,8 +9,8 @@ use crate::local::{Guard, Guarded, GuardedKey};
 use crate::source;
 use crate::warning;
 
-/// The rule for operands of different ranks, neither of them a scalar, such as `float32[3]` beside `float32[2,3]` (JAX's
-/// `jax_numpy_rank_promotion`).
+/// The rule for operands of different ranks if none of them is a scalar, such as `float32[3]` next to `float32[2,3]`
+/// (JAX's `jax_numpy_rank_promotion`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RankPromotion {
@@ -42,9 +42,9 @@ impl RankPromotion {
         }
     }
 
-    /// The rule of this name.
+    /// The rule with this name.
     ///
-    /// Fails for any other.
+    /// Fails for any other name.
     pub fn from_name(name: &str) -> Result<RankPromotion> {
         RankPromotion::ALL.into_iter().find(|rule| rule.name() == name).ok_or_else(|| {
             err!(Value, "numpy_rank_promotion must be allow, warn or raise, got {name:?}")
@@ -52,7 +52,7 @@ impl RankPromotion {
         })
     }
 
-    /// The rule in force on this thread.
+    /// The current rule of this thread.
     pub(crate) fn current() -> RankPromotion {
         let process = || RankPromotion::ALL.get(usize::from(PROCESS.load(Relaxed))).copied().unwrap_or_default();
         THREAD.with_last(|rule| rule.copied()).unwrap_or_else(process)
@@ -76,12 +76,13 @@ pub struct RankPromotionGuard {
     _guard: Guard<RankPromotion>,
 }
 
-/// Sets the rule for operands of different ranks on this thread until the guard is dropped (JAX's context manager of that
-/// name); [`config::set_numpy_rank_promotion`](crate::config::set_numpy_rank_promotion) sets that of the process. A function
-/// that was traced under another rule is traced again.
+/// Sets the rule for operands of different ranks on this thread until the guard is dropped (JAX's context manager of
+/// that name). To set the rule of the process, use
+/// [`config::set_numpy_rank_promotion`](crate::config::set_numpy_rank_promotion). A function that was traced under
+/// another rule is traced again.
 ///
-/// The rule is about operators, elementwise functions such as `maximum`, and `where_`, that the program calls itself. Other functions,
-/// and layers, broadcast as they must.
+/// The rule applies to operators, elementwise functions such as `maximum`, and `where_` that the program calls itself.
+/// Other functions and layers always broadcast as they need.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -98,7 +99,8 @@ pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
     RankPromotionGuard { _guard: THREAD.guard(rule) }
 }
 
-/// Applies the rule to an operation that a user wrote: fails, or warns, if operands that are not scalars differ in rank.
+/// Applies the rule to an operation that the user wrote. If operands that are not scalars differ in rank, it fails or
+/// warns.
 #[track_caller]
 pub(crate) fn check(name: &str, shapes: &[&[usize]]) -> Result<()> {
     let mut ranks = shapes.iter().map(|shape| shape.len()).filter(|rank| *rank > 0);

@@ -1,7 +1,7 @@
 //! Named scopes: names of operations in lowered texts, optimized programs and profiles.
 //!
-//! The current names are a stack on each thread; a trace sees the names entered since it began. Interpreters enter the
-//! names of equations again, under the name of the transformation.
+//! Each thread has a stack of the current names. A trace uses the names that were entered after it began. Interpreters
+//! enter the names of equations again, under the name of the transformation.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use crate::local::{Stack, StackKey};
 pub(crate) enum Part {
     /// A user's scope, or a higher-order primitive.
     Name(Arc<str>),
-    /// A transformation, written around the name that follows.
+    /// A transformation. It is written around the following name.
     Transform(&'static str),
 }
 
-/// The names of an equation, from the outermost.
+/// The names of an equation, outermost first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope(Option<Arc<[Part]>>);
 
@@ -37,14 +37,14 @@ pub(crate) fn depth() -> usize {
     PARTS.with_borrow(|parts| parts.len())
 }
 
-/// Removes the names entered since.
+/// Removes the names that were entered beyond this depth.
 pub(crate) fn truncate(depth: usize) {
     PARTS.with_borrow_mut(|parts| parts.truncate(depth));
     forget();
 }
 
 fn forget() {
-    // At the end of a thread there is nothing to reset.
+    // At the end of a thread the local may be gone, and then there is nothing to reset.
     let _ = LAST.try_with(|last| last.borrow_mut().take());
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn path<'a>(parts: impl Iterator<Item = &'a Part>, last: &str) -> Str
 #[must_use = "the scope lasts as long as this lives: `let _scope = named_scope(…)`"]
 pub struct NamedScope {
     _entered: Entered,
-    /// The names belong to a thread.
+    /// Makes the guard stay on its thread, because the names belong to it.
     _thread: PhantomData<*const ()>,
 }
 
@@ -149,7 +149,7 @@ pub struct NamedScope {
 ///
 /// The names do not affect the computation or the compiled code. They precede the operation's own name in the locations
 /// of a lowered program ([`as_text_with_debug_info`](crate::Lowered::as_text_with_debug_info)), in the metadata of the
-/// compiled one ([`Compiled::as_text`](crate::Compiled::as_text)) and so in profiles:
+/// compiled program ([`Compiled::as_text`](crate::Compiled::as_text)), and therefore in profiles:
 /// `jit(step)/attention/softmax/exp`. Transformations are written around the outermost name, as in JAX:
 /// `jit(step)/transpose(jvp(attention))/softmax/mul`.
 ///

@@ -11,7 +11,7 @@ use shardax_pjrt::{PluginSpec, Setting, check_settings};
 use crate::error::{Result, err};
 use crate::warning;
 
-/// The beginning of all names of settings.
+/// The prefix of all names of settings.
 const PREFIX: &str = "SHARDAX_";
 
 /// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
@@ -39,13 +39,13 @@ const NAMES: [&str; 21] = [
     "TPU_PLUGIN",
 ];
 
-/// Beginnings of other names: `shardax-run` tells a program about its restarts, and this repository's tests and tools have
-/// variables of their own.
+/// Prefixes of other names. `shardax-run` tells a program about its restarts with them, and this repository's tests and
+/// tools use them for their own variables.
 const OTHERS: [&str; 2] = ["RESTART", "TEST_"];
 
 /// The timeout between processes.
 pub(crate) const COLLECTIVE_TIMEOUT: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_TIMEOUT");
-/// The wait for other processes after which a warning is given.
+/// The wait for other processes after which a warning is emitted.
 pub(crate) const COLLECTIVE_PATIENCE: Setting<Duration> = Setting::seconds("SHARDAX_COLLECTIVE_PATIENCE");
 /// The store by which processes join without MPI.
 pub(crate) const COORDINATOR_ADDRESS: Setting<String> =
@@ -81,7 +81,7 @@ pub(crate) const NUM_CPU_DEVICES: Setting<usize> =
 pub(crate) const PLATFORM: Setting<String> = Setting::new("SHARDAX_PLATFORM", "`cpu`, `cuda` or `tpu`", |text| {
     PluginSpec::for_platform(text.trim()).is_ok().then(|| text.trim().to_lowercase())
 });
-/// The quirks of plugins that programs are not written around.
+/// The quirks of plugins for which programs must not use workarounds.
 pub(crate) const QUIRKS: Setting<Vec<String>> = Setting::new(
     "SHARDAX_QUIRKS",
     "`none`, or names of quirks that each begin with `-`, separated by commas",
@@ -95,7 +95,7 @@ pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
     Setting::new("SHARDAX_CPU_KERNELS", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`", |text| match text {
         "auto" => Some(CpuKernels::Auto),
         "xla" => Some(CpuKernels::Xla),
-        // Without the feature there are none, and tests that ask for them would compare XLA with itself.
+        // Without the feature there are no kernels, and tests that request them would compare XLA with itself.
         "all" if cfg!(feature = "cpu-kernels") => Some(CpuKernels::All),
         _ => None,
     });
@@ -103,16 +103,16 @@ pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
 /// The operations that run on the CPU kernels instead of XLA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CpuKernels {
-    /// Those that are large enough to be faster.
+    /// Operations that are large enough to be faster on the kernels.
     Auto,
-    /// None.
+    /// No operations.
     Xla,
-    /// All that the kernels can compute.
+    /// All operations that the kernels can compute.
     All,
 }
 
-/// Fails for an invalid value of a setting that is read later, where the error cannot be reported. Warns once of
-/// variables that are not settings.
+/// Fails for an invalid value of a setting that is read later, at a point where the error could not be reported. Warns
+/// once about variables that are not settings.
 pub(crate) fn check() -> Result<()> {
     static UNKNOWN: Once = Once::new();
     UNKNOWN.call_once(warn_of_unknown);
@@ -131,7 +131,7 @@ pub(crate) fn check() -> Result<()> {
     valid(&CPU_KERNELS)
 }
 
-/// Warns of variables that are named as settings are, and are none.
+/// Warns about variables that are named like settings but are none.
 fn warn_of_unknown() {
     let given = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let mut unknown: Vec<String> = given.filter(|name| is_unknown(name)).collect();
@@ -149,8 +149,8 @@ fn is_unknown(variable: &str) -> bool {
     variable.strip_prefix(PREFIX).is_some_and(|name| !NAMES.contains(&name) && !begins(name))
 }
 
-/// The setting whose name is most like this one. A letter too much counts as two missing ones, because names are
-/// shortened more often than extended.
+/// The setting with the most similar name. An additional letter counts as two missing ones, because names are shortened
+/// more often than extended.
 fn nearest(variable: &str) -> &'static str {
     let given = variable.strip_prefix(PREFIX).unwrap_or(variable).as_bytes();
     let distance = |name: &&str| {
@@ -205,7 +205,8 @@ mod tests {
         assert!(is_unknown("SHARDAX_") && is_unknown("SHARDAX_Ä"));
     }
 
-    /// The page of settings has these names, and every name in the sources is one of them or of the others.
+    /// The page of settings must list these names, and every name in the sources must be one of them or one of the
+    /// others.
     #[test]
     fn the_list_of_names_is_complete() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

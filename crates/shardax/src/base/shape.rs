@@ -31,19 +31,19 @@ pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     }
 }
 
-/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, `()` for a scalar, or a tuple, whose sizes may be of
-/// several types: `(n, -1)` with `n: usize`.
+/// Types accepted as a shape: `[2, 3]`, a slice, a `Vec`, a number, `()` for a scalar, or a tuple. The sizes in a tuple
+/// may have different types: `(n, -1)` with `n: usize`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a shape",
     label = "not a shape",
     note = "sizes are integers: `[2, 3]`, `(n, -1)`, `n`, `x.shape()`, or `()` for a scalar"
 )]
 pub trait IntoShape {
-    /// Returns the dimensions; -1 stands for one that follows from the others.
+    /// Returns the dimensions. The size -1 is computed from the other sizes.
     fn into_dims(self) -> SmallVec<[i64; 4]>;
 }
 
-/// Converts a size; one that does not fit is larger than any array.
+/// Converts a size. A size that does not fit becomes larger than any array.
 fn number<T: TryInto<i64>>(size: T) -> i64 {
     size.try_into().unwrap_or(i64::MAX)
 }
@@ -91,7 +91,7 @@ into_shape!(usize, i32, i64, isize);
     note = "sizes are integers: `usize`, `i32`, `i64` or `isize`"
 )]
 pub trait IntoSize {
-    /// Returns the size; -1 stands for one that follows from the others.
+    /// Returns the size. The size -1 is computed from the other sizes.
     fn into_size(self) -> i64;
 }
 
@@ -163,7 +163,7 @@ pub(crate) fn shape_of(shape: impl IntoShape) -> Result<Shape> {
     note = "an axis is an integer; negative ones count from the end: `-1` is the last"
 )]
 pub trait AxisNumber: Copy {
-    /// Returns the axis; one that does not fit is out of bounds for any array.
+    /// Returns the axis. A number that does not fit becomes out of bounds for any array.
     fn axis_number(self) -> i32;
 }
 
@@ -297,7 +297,8 @@ thread_local! {
     static OPEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Traces and lowers a function whose sizes stand for others: no algorithm is chosen by size.
+/// Runs `f`, which traces and lowers a function whose sizes are placeholders for others, so that no algorithm is chosen
+/// by size.
 pub(crate) fn with_open_sizes<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -309,7 +310,7 @@ pub(crate) fn with_open_sizes<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// True within [`with_open_sizes`].
+/// Returns `true` within [`with_open_sizes`].
 pub(crate) fn sizes_are_open() -> bool {
     OPEN.get()
 }
@@ -326,7 +327,7 @@ pub(crate) fn interned(name: &str) -> &'static str {
     leaked
 }
 
-/// The name of a mapped axis. Names are interned: copying and comparing one costs a pointer.
+/// The name of a mapped axis. Names are interned, so copying and comparing one costs as much as for a pointer.
 #[derive(Clone, Copy, Eq)]
 pub struct AxisName(&'static str);
 
@@ -401,7 +402,7 @@ pub trait IntoAxisNames {
     /// Returns the names, in order.
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;
 
-    /// The groups of participants that a collective stays within; see [`axis_index_groups`].
+    /// The groups of participants within which a collective works; see [`axis_index_groups`].
     fn groups(&self) -> Option<Vec<Vec<usize>>> {
         None
     }
@@ -414,7 +415,7 @@ pub struct Grouped {
     groups: Vec<Vec<usize>>,
 }
 
-/// An axis, or several, with their participants in groups: a collective over it works within each group.
+/// Splits the participants along an axis, or several, into groups, so that a collective works within each group.
 ///
 /// The groups must contain every index exactly once. `psum(x, axis_index_groups("i", [[0, 2], [1, 3]]))` sums the even
 /// and the odd participants separately.
@@ -480,7 +481,7 @@ impl<A: Into<AxisName>, B: Into<AxisName>, C: Into<AxisName>> IntoAxisNames for 
     }
 }
 
-/// A set of axis names, kept sorted: the manual axes that a value varies over (`vma`).
+/// A set of axis names, kept sorted. For example, the manual axes over which a value varies (`vma`) are such a set.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct AxisSet(SmallVec<[AxisName; 2]>);
 
@@ -516,17 +517,17 @@ impl AxisSet {
         self.0.iter().copied()
     }
 
-    /// The names of both.
+    /// The names in either set.
     pub fn union(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().chain(other.iter()))
     }
 
-    /// The names that `other` lacks.
+    /// The names that are not in `other`.
     pub fn minus(&self, other: &AxisSet) -> AxisSet {
         AxisSet::new(self.iter().filter(|n| !other.contains(*n)))
     }
 
-    /// Returns `true` if `other` has all of them.
+    /// Returns `true` if `other` contains all names of this set.
     pub fn is_subset(&self, other: &AxisSet) -> bool {
         self.iter().all(|n| other.contains(n))
     }

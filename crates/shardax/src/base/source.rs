@@ -1,7 +1,7 @@
-//! The user's source line of an operation, also when the library itself requested it.
+//! The user's source line of an operation, even if the library requested the operation.
 //!
-//! `#[track_caller]` carries a line through functions, but not into closures. So the innermost line outside of the
-//! library is recorded here, and replaces every location inside the library.
+//! `#[track_caller]` carries a line through functions, but not into closures. Therefore the innermost line outside of
+//! the library is recorded here, and replaces every location inside the library.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -13,7 +13,8 @@ thread_local! {
     static LINE: Cell<Option<Line>> = const { Cell::new(None) };
 }
 
-/// The path of this crate, a prefix of its siblings' paths: `crates/shardax`, of `crates/shardax/src/base/source.rs`.
+/// The path of this crate, which is a prefix of its siblings' paths: `crates/shardax` in
+/// `crates/shardax/src/base/source.rs`.
 fn stem() -> &'static str {
     let end = file!().len() - "/src/base/source.rs".len();
     let root = &file!()[..end];
@@ -31,7 +32,8 @@ pub(crate) fn is_own(location: Line) -> bool {
     rest.split_once(['/', '\\']).is_some_and(|(_, inner)| inner.starts_with("src"))
 }
 
-/// The location, or if it is the library's own the user's innermost line; `None` if that is unknown.
+/// The location, if it is in user code. If it is inside the library, the user's innermost line; `None` if that is
+/// unknown.
 pub(crate) fn user_line(location: Line) -> Option<Line> {
     if is_own(location) { LINE.get() } else { Some(location) }
 }
@@ -50,7 +52,7 @@ impl Drop for Guard {
     }
 }
 
-/// Records `location` as the user's innermost line, if it is the user's, until the guard is dropped.
+/// Records `location` as the user's innermost line until the guard is dropped, if it is in user code.
 pub(crate) fn enter_at(location: Line) -> Guard {
     let before = LINE.get();
     if !is_own(location) {
@@ -59,7 +61,7 @@ pub(crate) fn enter_at(location: Line) -> Guard {
     Guard(before)
 }
 
-/// Records the caller's line: the first step of a function that passes closures on.
+/// Records the caller's line. It is the first step of a function that passes closures on.
 #[track_caller]
 pub(crate) fn enter() -> Guard {
     enter_at(Location::caller())

@@ -34,13 +34,13 @@ enum Track {
     Device(usize, String),
 }
 
-/// An event with a duration; times are nanoseconds after the start of the recording.
+/// An event with a duration. Times are in nanoseconds since the start of the recording.
 struct Event {
     track: Track,
     name: Cow<'static, str>,
     begin: u64,
     end: u64,
-    /// The number of the training step that this event is.
+    /// The number of the training step, if the event is one.
     step: Option<i64>,
 }
 
@@ -82,8 +82,8 @@ const ANNOTATIONS: u8 = 1;
 /// Host events of the library: calls, compilations and transfers.
 const LIBRARY: u8 = 2;
 
-/// Options of a profile: the events that it records (JAX's `ProfileOptions`). JAX's `python_tracer_level` has no counterpart, because there are no
-/// calls of Python.
+/// Options of a profile, which set the recorded events (JAX's `ProfileOptions`). JAX's `python_tracer_level` has no
+/// counterpart, because there are no calls of Python.
 ///
 /// ```
 /// # use shardax::profiler::ProfileOptions;
@@ -107,15 +107,15 @@ impl Default for ProfileOptions {
 }
 
 impl ProfileOptions {
-    /// Sets the events of host threads: 0 for none, 1 for annotations ([`annotate`], [`step_trace_annotation`]), 2 for calls,
-    /// compilations and transfers too. More is the same as 2, the default.
+    /// Sets the events of host threads: 0 for none, 1 for annotations ([`annotate`], [`step_trace_annotation`]), and 2
+    /// for calls, compilations and transfers too. Higher levels are equal to 2, the default.
     pub fn host_tracer_level(mut self, level: u8) -> Self {
         self.host = level;
         self
     }
 
-    /// Sets the events of devices: 0 for none, 1 for each program, and those of the plugin's own profiler. More is the
-    /// same as 1, the default.
+    /// Sets the events of devices: 0 for none, and 1 for each program and the events of the plugin's own profiler.
+    /// Higher levels are equal to 1, the default.
     pub fn device_tracer_level(mut self, level: u8) -> Self {
         self.device = level;
         self
@@ -137,16 +137,16 @@ pub struct Profile {
     number: u64,
 }
 
-/// Starts recording a profile, until it is stopped or dropped, and then writes it below `folder`.
+/// Starts recording a profile. When it is stopped or dropped, it is written below `folder`.
 ///
 /// It shows, for each thread, calls of compiled functions by name, compilations, transfers and annotations
 /// ([`annotate`]), and for each device the start and end of each program. `tensorboard --logdir folder` finds
 /// it under `plugins/profile`; the file `….trace.json.gz` opens in Perfetto or chrome://tracing.
 ///
-/// Plugins for GPUs and TPUs have a profiler of their own, for events inside a program: its output is in both files
-/// too. The CPU plugin has none.
+/// Plugins for GPUs and TPUs have their own profiler for events inside a program, and both files contain its output.
+/// The CPU plugin has none.
 ///
-/// Fails when a profile is already being recorded.
+/// Fails if a profile is already being recorded.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
     ProfileOptions::default().trace(folder)
@@ -194,7 +194,7 @@ fn recorder() -> pjrt::Result<Option<pjrt::Profiler>> {
 
 const IN_USE: &str = "end other profilers (CUPTI serves one), and see that this user may read the GPU's counters";
 
-/// Warns that a profile lacks the devices' own part, instead of failing.
+/// Warns, instead of failing, that a profile does not contain the devices' own part.
 fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
     let message = format!("the plugin cannot {what} its own profile, so this one shows whole programs alone: {error}");
     crate::warning::warn(&message, IN_USE);
@@ -204,7 +204,7 @@ fn warn_without_devices<T: Default>(what: &str, error: &pjrt::Error) -> T {
 impl Profile {
     /// Stops the profile, waits for its programs, and writes it. Returns the files.
     ///
-    /// Fails when they cannot be written.
+    /// Fails if they cannot be written.
     #[track_caller]
     pub fn stop(self) -> Result<Vec<PathBuf>> {
         self.finish().at_caller()
@@ -217,7 +217,7 @@ impl Profile {
         }
     }
 
-    /// Ends the profile; `None` if it has ended.
+    /// Ends the profile. Returns `None` if it has already ended.
     pub(crate) fn encode(&self) -> Result<Option<Encoded>> {
         let mut current = recording();
         if current.as_ref().is_none_or(|r| r.number != self.number) {
@@ -227,7 +227,7 @@ impl Profile {
         while current.as_ref().is_some_and(|r| r.under_way > 0) {
             current = FINISHED.wait(current).unwrap_or_else(PoisonError::into_inner);
         }
-        // The plugin records one profile at a time: the next one starts after this one has ended.
+        // The plugin records only one profile at a time, so the next one must start after this one has ended.
         let devices = current.as_mut().and_then(|r| r.devices.take());
         drop(current);
         let recorded = devices.map_or(Ok(Vec::new()), pjrt::Profiler::stop);
@@ -251,7 +251,7 @@ impl Drop for Profile {
     }
 }
 
-/// Separates overlapping events: a device starts a program when it has finished the earlier ones.
+/// Separates overlapping events, because a device starts a program only after it has finished the earlier ones.
 fn one_after_the_other(events: &mut [Event]) {
     for i in 1..events.len() {
         let (before, this) = events.split_at_mut(i);
@@ -272,7 +272,7 @@ pub fn annotate(name: impl Into<Cow<'static, str>>) -> Annotation {
     if is_active_at(ANNOTATIONS) { begin(name.into(), None) } else { Annotation(None, None) }
 }
 
-/// Like [`annotate`], for the library's own work, with a name that is only made when it is recorded.
+/// Like [`annotate`], for the library's own work. The name is only computed if it is recorded.
 #[inline]
 pub(crate) fn span(name: impl FnOnce() -> Cow<'static, str>) -> Annotation {
     if is_active_at(LIBRARY) { begin(name(), None) } else { Annotation(None, None) }
@@ -301,7 +301,8 @@ pub fn step_trace_annotation(name: impl Into<Cow<'static, str>>, step_num: i64) 
 /// The profile between [`start_trace`] and [`stop_trace`].
 static STARTED: Mutex<Option<Profile>> = Mutex::new(None);
 
-/// Starts recording a profile that [`stop_trace`] writes below `folder`; [`trace`] ends it by a value's scope instead.
+/// Starts recording a profile that [`stop_trace`] writes below `folder`. With [`trace`], the profile ends with the
+/// scope of a value instead.
 ///
 /// ```
 /// # use shardax::profiler;
@@ -313,7 +314,7 @@ static STARTED: Mutex<Option<Profile>> = Mutex::new(None);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Fails when a profile is already being recorded.
+/// Fails if a profile is already being recorded.
 #[track_caller]
 pub fn start_trace(folder: impl AsRef<Path>) -> Result<()> {
     let profile = trace(folder)?;
@@ -323,7 +324,7 @@ pub fn start_trace(folder: impl AsRef<Path>) -> Result<()> {
 
 /// Stops the profile that [`start_trace`] started, waits for its programs, and writes it. Returns the files.
 ///
-/// Fails when none was started, and when the files cannot be written.
+/// Fails if none was started, or if the files cannot be written.
 #[track_caller]
 pub fn stop_trace() -> Result<Vec<PathBuf>> {
     let started = STARTED.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -358,7 +359,7 @@ fn this_thread() -> Track {
     Track::Thread(NUMBER.try_with(|n| *n).unwrap_or(0), name)
 }
 
-/// A moment of the current profile: the number of the profile, and the time.
+/// A time in a profile: the number of the profile, and the time.
 #[derive(Clone, Copy)]
 pub(crate) struct Timestamp(u64, u64);
 
@@ -371,7 +372,8 @@ pub(crate) fn now() -> Option<Timestamp> {
     }
 }
 
-/// Records when each device finishes a program launched at that moment: its id, its name, and the event.
+/// Records when each device finishes a program that was launched at this time. Each of `devices` has an id, a name, and
+/// an event.
 #[cold]
 pub(crate) fn launched(
     Timestamp(number, begin): Timestamp,

@@ -9,7 +9,7 @@ use crate::error::{Result, err};
 use crate::local::{Stack, StackKey};
 use crate::warning;
 
-/// The treatment of transfers: see [`transfer_guard`].
+/// The treatment of transfers; see [`transfer_guard`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransferGuardLevel {
     /// Transfers run.
@@ -32,7 +32,7 @@ const LEVELS: [TransferGuardLevel; 5] = [Allow, Log, Disallow, LogExplicit, Disa
 impl TransferGuardLevel {
     /// Parses one of JAX's names: `allow`, `log`, `disallow`, `log_explicit` or `disallow_explicit`.
     ///
-    /// Fails for any other.
+    /// Fails for any other name.
     pub fn from_name(name: &str) -> Result<Self> {
         let named = |level: &TransferGuardLevel| level.name() == name;
         LEVELS.into_iter().find(named).ok_or_else(|| {
@@ -65,14 +65,14 @@ pub(crate) enum Direction {
 
 use Direction::{DeviceToDevice, DeviceToHost, HostToDevice};
 
-/// The number of guards of all threads, and of directions that the process restricts: without any, a transfer costs one
-/// load.
+/// The number of guards of all threads plus the number of directions that the process restricts. If it is 0, the check
+/// of a transfer costs only one load.
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
 /// The levels of the process, by direction.
 static PROCESS: [AtomicU8; 3] = [const { AtomicU8::new(0) }; 3];
 
 thread_local! {
-    /// The guards that exist, with the number of each.
+    /// The existing guards, with the number of each.
     static THREAD: Stack<(u64, Option<Direction>, TransferGuardLevel)> = const { Stack::new() };
     static NEXT: Cell<u64> = const { Cell::new(0) };
 }
@@ -82,7 +82,7 @@ thread_local! {
 #[derive(Debug)]
 pub struct TransferGuard {
     number: u64,
-    // Guards belong to the thread that made them.
+    // Guards belong to the thread that created them.
     not_send: PhantomData<*const ()>,
 }
 
@@ -100,14 +100,14 @@ fn guard(direction: Option<Direction>, level: TransferGuardLevel) -> TransferGua
     TransferGuard { number, not_send: PhantomData }
 }
 
-/// Sets what happens at transfers on this thread until the guard is dropped (JAX's context manager of that name):
-/// transfers from the host to a device, between devices, and from a device to the host.
+/// Sets the treatment of transfers on this thread until the guard is dropped (JAX's context manager of that name). It
+/// applies to transfers from the host to a device, between devices, and from a device to the host.
 ///
-/// Explicit transfers are those of [`device_put`](crate::device_put), [`device_get`](crate::device_get),
-/// [`array`](crate::array()) and `Array`'s constructors. Implicit ones are plain numbers that become operands, arguments
-/// of a compiled function that lie on other devices than it, and reading values: [`Array::item`](crate::Array::item),
-/// [`Array::to_vec`](crate::Array::to_vec), printing. They are checked on every platform, so a program tested on CPU has
-/// no hidden transfer on an accelerator.
+/// Transfers by [`device_put`](crate::device_put), [`device_get`](crate::device_get), [`array`](crate::array()) and
+/// `Array`'s constructors are explicit. Transfers are implicit if a plain number becomes an operand, if an argument of
+/// a compiled function is on other devices than the function, or if values are read:
+/// [`Array::item`](crate::Array::item), [`Array::to_vec`](crate::Array::to_vec), printing. They are checked on every
+/// platform, so that a program tested on CPU has no hidden transfer on an accelerator.
 ///
 /// ```
 /// # use shardax::prelude::*;

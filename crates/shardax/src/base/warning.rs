@@ -1,6 +1,6 @@
-//! Warnings: problems that are not errors. Each is one or more lines on standard error, unless the program
-//! sets a hook with [`config::set_warning_hook`](crate::config::set_warning_hook), or has a subscriber of `tracing`, which
-//! gets them as events.
+//! Warnings: problems that are not errors. Each warning is one or more lines on standard error. If the program sets a
+//! hook with [`config::set_warning_hook`](crate::config::set_warning_hook), the hook receives it instead. Otherwise, if
+//! the program has a subscriber of `tracing`, the warning is an event.
 
 use std::io::Write;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,7 +15,7 @@ pub(crate) fn set_hook(hook: Hook) {
     *HOOK.write().unwrap_or_else(PoisonError::into_inner) = Some(hook);
 }
 
-/// Warns, with the user's line if known, and with advice.
+/// Emits a warning with advice, and with the user's line if it is known.
 pub(crate) fn warn(message: &str, help: &str) {
     let mut text = message.to_owned();
     if let Some(at) = source::line() {
@@ -25,12 +25,12 @@ pub(crate) fn warn(message: &str, help: &str) {
     say("warning: ", &text);
 }
 
-/// Warns about a line that the message names itself.
+/// Emits a warning whose message names the line.
 pub(crate) fn warn_anywhere(message: &str, help: &str) {
     say("warning: ", &format!("{message}\n  help: {help}"));
 }
 
-/// Logs output that the user asked for.
+/// Logs output that the user requested.
 pub(crate) fn log(text: &str) {
     say("", text);
 }
@@ -43,7 +43,7 @@ fn say(kind: &str, text: &str) {
             "" => tracing::info!("{text}"),
             _ => tracing::warn!("{text}"),
         },
-        // A closed stream is not an error.
+        // Writing to a closed stream is not an error.
         None => drop(writeln!(std::io::stderr(), "shardax: {kind}{text}")),
     }
 }

@@ -1,7 +1,7 @@
 //! Differentiation of programs: forward mode, linearization, and the transpose of linear programs.
 //!
-//! Reverse mode is linearize followed by transpose. Each function here interprets a program with the rules
-//! of its primitives; the operations are recorded in the trace in effect.
+//! Reverse mode is linearize followed by transpose. Each function here interprets a program with the rules of its
+//! primitives, and the current trace records the operations.
 
 use super::eval::at_eqn;
 use super::memo;
@@ -13,14 +13,15 @@ use crate::error::{Result, err};
 use crate::scope;
 use crate::sharding::AxisType;
 
-/// The type of a tangent of a value: its own type, strongly typed; `None` if it is not differentiable.
+/// The type of the tangent of a value: the type of the value, but strongly typed. `None` if the value is not
+/// differentiable.
 pub(crate) fn tangent_aval(aval: &Aval) -> Option<Aval> {
     aval.dtype.is_inexact().then(|| aval.clone().strip_weak_type())
 }
 
-/// The outputs of `program` and their tangents.
+/// Computes the outputs of `program` and their tangents.
 ///
-/// With `linear`, tangents are inputs of a linear trace and rules separate them from non-linear values.
+/// With `linear`, tangents are inputs of a linear trace, and the rules separate them from non-linear values.
 pub(crate) fn jvp_eval(
     program: &Program,
     primals: &[Array],
@@ -50,7 +51,7 @@ pub(crate) fn jvp_eval(
             let (outs, out_ts) = rule.map_err(|e| e.at(eqn.source))?;
             for ((var, out), t) in eqn.outputs.iter().zip(outs).zip(out_ts) {
                 env.set(*var, out);
-                // A linear map has no constant part: a tangent that does not depend on the input tangents is zero.
+                // A linear map has no constant part, so a tangent that does not depend on the input tangents is zero.
                 if let Some(t) = t
                     && program.aval_of(*var).dtype.is_inexact()
                     && (!linear || is_linear(&t))
@@ -75,14 +76,14 @@ pub(crate) struct Linearized {
     pub nonzero_out: Vec<bool>,
 }
 
-/// The outputs of `program` at `primals`, and the linear map of tangents at that point.
+/// Computes the outputs of `program` at `primals`, and the linear map of tangents at that point.
 ///
 /// `nonzero` marks the inputs that have a tangent.
 pub(crate) fn linearize(program: &Program, primals: &[Array], nonzero: &[bool]) -> Result<(Vec<Array>, Linearized)> {
     linear_map(program, primals, nonzero, [scope::Part::Transform("jvp")])
 }
 
-/// Like [`linearize`], for a program inside a higher-order primitive, whose equation already has the scope of the
+/// Like [`linearize`], for a program inside a higher-order primitive. Its equation already has the scope of the
 /// derivative.
 pub(crate) fn linearize_nested(
     program: &Program,
@@ -118,14 +119,14 @@ fn linear_map(
 }
 
 impl Linearized {
-    /// The output tangents for these input tangents (one for each nonzero input).
+    /// Computes the output tangents for these input tangents, one for each nonzero input.
     pub fn apply(&self, tangents: &[Array]) -> Result<Tangents> {
         let args: Vec<Array> = self.residuals.iter().chain(tangents).cloned().collect();
         let mut outs = super::eval::eval(&self.program, &args)?.into_iter();
         Ok(self.nonzero_out.iter().map(|nz| if *nz { outs.next() } else { None }).collect())
     }
 
-    /// The cotangents of the nonzero inputs, from those of all outputs.
+    /// Computes the cotangents of the nonzero inputs from the cotangents of all outputs.
     pub fn transpose(&self, cts: &[Option<Array>]) -> Result<Tangents> {
         let cts: Vec<_> = cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
         let count = self.program.inputs.len() - self.residuals.len();
@@ -140,7 +141,7 @@ impl Linearized {
     }
 }
 
-/// The last `count` types of an iterator as linear operands.
+/// Converts the last `count` types of an iterator to linear operands.
 trait RevSkip {
     fn rev_skip(self, count: usize) -> impl Iterator<Item = Operand>;
 }
@@ -152,9 +153,9 @@ impl<'a, I: ExactSizeIterator<Item = &'a Aval>> RevSkip for I {
     }
 }
 
-/// The cotangents of the linear operands of a program that is linear in them.
+/// Computes the cotangents of the linear operands of a program that is linear in them.
 ///
-/// Equations that depend on non-linear operands alone are evaluated first; the others are transposed in reverse.
+/// Equations that depend only on non-linear operands are evaluated first; the others are transposed in reverse order.
 pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>]) -> Result<Tangents> {
     let mut env = Env::new(program);
     let mut linear = vec![false; program.avals.len()];
@@ -229,10 +230,11 @@ pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>
         .collect())
 }
 
-/// Traces the forward-mode derivative of a program: from its inputs, then the nonzero tangents, to its outputs,
-/// then the tangents of the outputs in `want` (zeros where there is none) and of any other that has one.
+/// Traces the forward-mode derivative of a program. Its inputs are the program's inputs and the nonzero tangents. It
+/// returns the outputs, then the tangents of the outputs marked in `want` (zeros if an output has none) and of any
+/// other output that has one.
 ///
-/// Returns the program and which outputs have a tangent in it.
+/// Returns the derivative, and marks the outputs that have a tangent in it.
 pub(crate) fn jvp_program(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Traced, Vec<bool>)> {
     let is_closed = |(traced, _): &(Traced, Vec<bool>)| traced.captures.is_empty();
     memo::derived("jvp", program, &(nonzero, want), is_closed, || derive_jvp(program, nonzero, want))

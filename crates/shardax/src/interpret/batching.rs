@@ -1,4 +1,4 @@
-//! Batching programs: interpreting one with a batch axis on some of its inputs.
+//! Batching of programs: interprets a program with a batch axis on some of its inputs.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use crate::sharding::axis_env::{AxisKind, BoundAxis};
 use crate::sharding::context::explicit_mesh;
 use crate::sharding::{DimSpec, Typed};
 
-/// The outputs of `program` on batched inputs, and their batch axes.
+/// Computes the outputs of `program` on batched inputs, and their batch axes.
 pub(crate) fn batch_eval(
     program: &Program,
     axis: &BatchAxis,
@@ -35,7 +35,8 @@ pub(crate) fn batch_eval(
     for eqn in &program.eqns {
         at_eqn(eqn, || {
             let dims: Dims = eqn.inputs.iter().map(|a| dim_of(&dim_env, a)).collect();
-            // A collective over the batched axis changes even values that are not batched.
+            // A collective over the batched axis changes even values that are not batched, so its batching rule must
+            // run.
             let names_axis = axis.name.is_some_and(|name| eqn.primitive.uses_axis(name));
             if dims.iter().all(Option::is_none) && !names_axis {
                 return env.apply(eqn);
@@ -56,8 +57,8 @@ pub(crate) fn batch_eval(
     Ok((env.arrays(&program.outputs)?, out_dims))
 }
 
-/// Traces the batched form of a program. Outputs marked in `force` get a batch axis, at 0, even if they have none;
-/// outputs that have one get it at 0.
+/// Traces the batched form of a program. Its batched outputs have the batch axis at 0. Outputs marked in `force` get a
+/// batch axis even if they do not depend on the batch.
 ///
 /// Returns the program and marks the batched outputs.
 pub(crate) fn batch_program(
@@ -113,7 +114,8 @@ pub fn move_batch(array: &Array, dim: Option<usize>, to: usize, size: usize) -> 
 }
 
 impl BatchAxis {
-    /// `array` with its batch axis at `to`; where it has none one is made by repetition, split as those of others are.
+    /// Returns `array` with its batch axis at `to`. If it has none, the array is repeated along a new axis that is
+    /// split like the batch axes of other arrays.
     #[track_caller]
     pub fn moved(&self, array: &Array, dim: Option<usize>, to: usize) -> Array {
         let aval = array.aval();

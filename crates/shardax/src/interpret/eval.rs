@@ -1,4 +1,4 @@
-//! Evaluation of a program on arrays: its equations are applied one by one in the trace in effect.
+//! Evaluation of a program on arrays. Its equations are applied one by one in the current trace.
 
 use crate::core::array::Array;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
@@ -32,7 +32,7 @@ impl Env<Array> {
     }
 }
 
-/// Runs `f` at the line and under the names of an equation, with enough stack for its sub-programs.
+/// Runs `f` at the source line and under the names of an equation, with enough stack for its sub-programs.
 pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
     let f = || match &eqn.mesh {
         Some(mesh) => with_abstract_mesh(Some(mesh.clone()), f),
@@ -41,7 +41,7 @@ pub(crate) fn at_eqn<R>(eqn: &Eqn, f: impl FnOnce() -> R) -> R {
     grow(|| with_source(eqn.source, || eqn.scope.within(f)))
 }
 
-/// The outputs of `program` on `args`.
+/// Computes the outputs of `program` on `args`.
 pub(crate) fn eval(program: &Program, args: &[Array]) -> Result<Vec<Array>> {
     let mut env = Env::new(program);
     for (var, arg) in program.inputs.iter().zip(args) {

@@ -17,17 +17,17 @@ use crate::sharding::context::with_argument_meshes;
 /// A function on flattened trees.
 pub(crate) type FlatFn<'a> = &'a dyn Fn(&Flat) -> Result<Flat>;
 
-/// `f` on the flattened tuple of its arguments.
+/// Converts `f` to a function on the flattened tuple of its arguments.
 pub(crate) fn flat_fn<Args: Tree, F: Function<Args>>(f: &F) -> impl Fn(&Flat) -> Result<Flat> + '_ {
     move |flat| Ok(Flat::of(&f.apply(flat.build::<Args>()?)?))
 }
 
-/// Traces `f` on inputs of these types; also returns the structure of its result.
+/// Traces `f` on inputs of these types. Also returns the structure of its result.
 pub(crate) fn trace_flat(def: &TreeDef, avals: &[Aval], f: FlatFn<'_>) -> Result<(Traced, TreeDef)> {
     trace_with(None, def, avals, f)
 }
 
-/// Like [`trace_flat`], with concrete arguments, whose values can be read during tracing.
+/// Like [`trace_flat`], with concrete arguments whose values can be read during tracing.
 pub(crate) fn trace_concrete(
     concrete: Rc<dyn ConcreteInputs>,
     def: &TreeDef,
@@ -52,8 +52,8 @@ fn trace_with(
     Ok((traced, out_def))
 }
 
-/// Traces `f` on arguments like these and returns the program (JAX's `make_jaxpr`). Arrays that `f` captures are the
-/// first inputs.
+/// Traces `f` on arguments like these and returns the program (JAX's `make_jaxpr`). The first inputs are the arrays
+/// that `f` captures.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,12 +67,12 @@ pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Arg
     Ok(trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f))?.0.program)
 }
 
-/// The types of the leaves, each checked to be usable.
+/// The types of the leaves. Fails if a leaf cannot be used.
 pub(crate) fn avals_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, Array::check)
 }
 
-/// The types of the leaves, which may be arrays without values.
+/// The types of the leaves. Leaves may be arrays without values.
 pub(crate) fn types_of(flat: &Flat) -> Result<Vec<Aval>> {
     avals_if(flat, |leaf| if leaf.is_only_type() { Ok(()) } else { leaf.check() })
 }
@@ -89,8 +89,8 @@ fn avals_if(flat: &Flat, check: impl Fn(&Array) -> Result<()>) -> Result<Vec<Ava
         .collect()
 }
 
-/// Traces `f` into a program, and records the primitive made by `primitive` from the program, the number of captured
-/// inputs (they come first), and the structure of the result.
+/// Traces `f` into a program, and records the primitive that `primitive` creates from the program, the number of
+/// captured inputs (they come first), and the structure of the result.
 pub(crate) fn record(
     flat: &Flat,
     f: FlatFn<'_>,
@@ -106,7 +106,7 @@ pub(crate) fn record(
     Ok(Flat { leaves: outs.into_iter().collect(), def })
 }
 
-/// Runs `f`, which traces a function on these arguments: an abstract mesh is resolved to theirs.
+/// Runs `f`, which traces a function on these arguments. Abstract meshes are resolved to the meshes of the arguments.
 pub(crate) fn with_arguments<R>(arguments: &[Array], f: impl FnOnce() -> R) -> R {
     let lies = |a: &Array| match a.concrete_ref() {
         Some(c) => c.sharding.as_named().cloned(),

@@ -1,4 +1,4 @@
-//! Helpers of higher-order primitives: varying axes of operands, and joining captures.
+//! Helpers for higher-order primitives: varying axes of operands, and joining captures.
 
 use super::ad::{Linearized, linearize_nested, tangent_aval};
 use super::eval::eval;
@@ -10,7 +10,7 @@ use crate::core::program::{Aval, Program, Var};
 use crate::error::{Result, err};
 use crate::shape::AxisSet;
 
-/// Applies a primitive; `Err` if it failed.
+/// Applies a primitive. Returns `Err` if it failed.
 #[track_caller]
 pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) -> Result<Outputs> {
     let outs = bind(std::sync::Arc::new(primitive), args);
@@ -18,8 +18,8 @@ pub(crate) fn bind_checked(primitive: impl Primitive + 'static, args: &[Array]) 
     Ok(outs)
 }
 
-/// The axes that each operand of a program must vary over: its own, and those that the program was traced for.
-/// `None` if those are the same.
+/// The axes over which each operand of a program must vary: the operand's axes, and the axes that the program was
+/// traced for. `None` if both are equal.
 pub(crate) fn operand_sets<'a>(
     inputs: impl Iterator<Item = &'a Aval> + Clone,
     args: &[AxisSet],
@@ -28,12 +28,13 @@ pub(crate) fn operand_sets<'a>(
     (!same).then(|| inputs.zip(args).map(|(aval, arg)| aval.vma.union(arg)).collect())
 }
 
-/// The varying axes of each array.
+/// The axes over which each array varies.
 pub(crate) fn sets_of(args: &[Array]) -> Vec<AxisSet> {
     args.iter().map(Array::vma).collect()
 }
 
-/// The program for inputs that vary over these axes, with (its first) outputs cast to vary over those.
+/// Traces the program for inputs that vary over the axes in `inputs`, and casts its first outputs to vary over the axes
+/// in `outputs`.
 pub(crate) fn varying(program: &Program, inputs: &[AxisSet], outputs: &[AxisSet]) -> Result<Program> {
     let avals: Vec<Aval> =
         program.in_avals().zip(inputs).map(|(aval, vma)| Aval { vma: vma.clone(), ..aval.clone() }).collect();
@@ -74,7 +75,7 @@ pub(crate) fn tangent_or_zeros(tangent: &Option<Array>, primal: &Aval) -> Array 
     }
 }
 
-/// The marked tangents, zeros where one is missing.
+/// The marked tangents, with zeros for missing ones.
 #[track_caller]
 pub(crate) fn marked_tangents(tangents: &[Option<Array>], primals: &[Array], marks: &[bool]) -> Vec<Array> {
     let mark = tangents.iter().zip(primals).zip(marks).filter(|(_, m)| **m);
@@ -86,7 +87,7 @@ pub(crate) fn marked<T: Clone>(list: &[T], marks: &[bool]) -> Vec<T> {
     list.iter().zip(marks).filter(|(_, m)| **m).map(|(item, _)| item.clone()).collect()
 }
 
-/// One item for each mark: the next of `items` if it is set, else `None`.
+/// One item for each mark: the next of `items` if the mark is set, otherwise `None`.
 pub(crate) fn spread_marked(items: impl IntoIterator<Item = Array>, marks: &[bool]) -> Tangents {
     let mut items = items.into_iter();
     marks.iter().map(|m| if *m { items.next() } else { None }).collect()
@@ -100,7 +101,7 @@ pub(crate) fn trace_of(array: &Array) -> Option<u64> {
     }
 }
 
-/// Returns `true` if two arrays are the same value, not merely equal.
+/// Returns `true` if two arrays are the same value, and not only equal.
 pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
     match (&a.0, &b.0) {
         (Repr::Traced(a), Repr::Traced(b)) => (a.trace, a.var) == (b.trace, b.var),
@@ -109,14 +110,14 @@ pub(crate) fn is_same(a: &Array, b: &Array) -> bool {
     }
 }
 
-/// A traced function with its results passed through `change`. Its equations are recorded again, and no rules are
-/// applied.
+/// Passes the results of a traced function through `change`. The equations are recorded again without applying rules.
 pub(crate) fn with_outputs(traced: &Traced, change: impl FnOnce(Vec<Array>) -> Vec<Array>) -> Result<Traced> {
     let types: Vec<Aval> = traced.program.in_avals().skip(traced.captures.len()).cloned().collect();
     trace(&types, |inputs| Ok(change(eval(&traced.program, &[&traced.captures, inputs].concat())?)))
 }
 
-/// Gives programs traced on the same arguments the same inputs: the captures of all, then the arguments.
+/// Gives programs that were traced on the same arguments the same inputs: the captures of all programs, then the
+/// arguments.
 pub(crate) fn join(traced: Vec<Traced>) -> (Vec<Program>, Vec<Array>) {
     let mut all: Vec<Array> = Vec::new();
     for capture in traced.iter().flat_map(|t| &t.captures) {
@@ -159,30 +160,30 @@ pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
     Traced { program: Program { inputs, ..program }, captures }
 }
 
-/// A residual: a value of the linear part from outside of it.
+/// A residual: a value that the linear part receives from outside.
 #[derive(Clone)]
 pub(crate) enum Residual {
     /// An input of the program.
     Input(usize),
-    /// A value from outside.
+    /// A value from outside of the program.
     Outer(Array),
-    /// The value with this index among those that the non-linear part returns besides the outputs.
+    /// The value with this index among the values that the non-linear part returns in addition to the outputs.
     Stored(usize),
 }
 
-/// A program split into its non-linear part, which also returns residuals, and its linear part.
+/// A program that is split into its non-linear part, which also returns residuals, and its linear part.
 #[derive(Clone)]
 pub(crate) struct Split {
     pub known: Traced,
     pub linear: Linearized,
-    /// One for each residual of the linear part.
+    /// An entry for each residual of the linear part.
     pub residuals: Vec<Residual>,
     /// The types of the residuals that the non-linear part returns.
     pub stored: Vec<Aval>,
 }
 
 impl Split {
-    /// Splits `program` for tangents of the inputs in `nonzero`; inputs in `reach` are available without storing them.
+    /// Splits `program` for tangents of the inputs in `nonzero`. Inputs in `reach` are available without being stored.
     pub fn of(program: &Program, nonzero: &[bool], reach: impl Fn(usize) -> bool) -> Result<Split> {
         let reach: Vec<bool> = (0..program.inputs.len()).map(reach).collect();
         let is_outer = |residual: &Residual| matches!(residual, Residual::Outer(_));

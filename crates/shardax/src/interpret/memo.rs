@@ -1,8 +1,8 @@
-//! Derived programs, kept while loops search for the carries that have tangents or are batched.
+//! A cache of derived programs for loops that search for the carries that have tangents or are batched.
 //!
-//! A loop applies a rule to its body until no further carry is marked. A loop in its body does the same in each of these
-//! passes, which would take time exponential in the depth of the loops. During the outermost search, equal programs
-//! are derived once.
+//! A loop applies a rule to its body until no further carry is marked. A loop inside the body does the same in each of
+//! these passes, so the time would be exponential in the depth of the loops. Therefore equal programs are derived only
+//! once during the outermost search.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -21,12 +21,12 @@ thread_local! {
 
 #[derive(Default)]
 struct Search {
-    /// The number of searches inside of each other.
+    /// The number of nested searches.
     depth: usize,
     derived: HashMap<Key, Vec<Derived>>,
 }
 
-/// A program and what a rule is told about it.
+/// A program, the rule, and the rule's other arguments.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     rule: &'static str,
@@ -36,15 +36,15 @@ struct Key {
 }
 
 struct Derived {
-    /// The axes that were bound.
+    /// The axes that were bound during the derivation.
     axes: Environment,
     result: Rc<dyn Any>,
 }
 
-/// A search of a loop, which ends when this is dropped.
+/// A search of a loop. Dropping it ends the search.
 pub(crate) struct SearchGuard(());
 
-/// Begins the search of a loop.
+/// Starts the search of a loop.
 pub(crate) fn search() -> SearchGuard {
     SEARCH.with_borrow_mut(|search| search.depth += 1);
     SearchGuard(())
@@ -56,13 +56,13 @@ impl Drop for SearchGuard {
             search.depth -= 1;
             if search.depth == 0 { std::mem::take(&mut search.derived) } else { HashMap::new() }
         });
-        // Programs may hold arrays, which are freed while nothing is borrowed.
+        // Programs may hold arrays, so they are dropped while nothing is borrowed.
         drop(ended);
     }
 }
 
-/// The result of a rule for a program and these marks: within a search the earlier one, if there is one. Results that
-/// refer to a trace, which are not `is_closed`, are not kept.
+/// Returns the result of a rule for a program and these marks. Within a search it reuses an earlier result. Results
+/// that refer to a trace, so that `is_closed` returns `false`, are not kept.
 pub(crate) fn derived<R: Clone + 'static>(
     rule: &'static str,
     program: &Program,

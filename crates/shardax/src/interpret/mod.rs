@@ -1,5 +1,5 @@
-//! Interpreters of programs: evaluation, differentiation, batching, and varying axes. Each walks the equations
-//! and calls the primitives' rules.
+//! Interpreters of programs: evaluation, differentiation, batching, and varying axes. Each interpreter visits the
+//! equations and calls the primitives' rules.
 
 pub(crate) mod ad;
 pub(crate) mod batching;

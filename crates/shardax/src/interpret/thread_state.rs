@@ -1,4 +1,4 @@
-//! Threading a state through a program: each equation may change it, and loops, branches and calls carry it.
+//! Threads a state through a program. Each equation may change it, and loops, branches and calls carry it.
 //!
 //! The state is a list of arrays: the first failed check so far, or the token that keeps effects in order.
 
@@ -9,7 +9,7 @@ use crate::core::program::{Aval, Env, Program};
 use crate::error::Result;
 use crate::interpret::eval::at_eqn;
 
-/// The outputs of `program` on `args`; updates the state.
+/// Computes the outputs of `program` on `args`, and updates the state.
 pub(crate) fn thread_eval(
     program: &Program,
     thread: &dyn ThreadState,
@@ -41,8 +41,8 @@ pub(crate) fn thread_eval(
     env.arrays(&program.outputs)
 }
 
-/// The program with the state added: it takes it after its first `before` inputs, and returns it, of the same types,
-/// before its outputs. Captures of the tracing come first of all.
+/// Adds the state to the program. The new program receives the state after its first `before` inputs, and returns a
+/// state of the same types before its outputs. Captures of the trace come first.
 pub(crate) fn thread_state(
     program: &Program,
     thread: &dyn ThreadState,
@@ -56,8 +56,8 @@ pub(crate) fn thread_state(
     })
 }
 
-/// The program with the state added before its inputs and outputs. The state that it returns may have other types: an
-/// entry for each device of a `shard_map`.
+/// Adds the state to the program before its inputs and outputs. The returned state may have other types, with an entry
+/// for each device of a `shard_map`.
 pub(crate) fn thread_call(program: &Program, thread: &dyn ThreadState, state: &[Array]) -> Result<Traced> {
     traced(program, 0, state, |args, state| thread_eval(program, thread, args, state))
 }

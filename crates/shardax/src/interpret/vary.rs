@@ -1,4 +1,4 @@
-//! Analysis of varying axes of a program's outputs, which tells replicated results from others.
+//! Analysis of the axes over which a program's outputs vary, to distinguish replicated results from others.
 
 use smallvec::SmallVec;
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::shape::AxisSet;
 use crate::stack::grow;
 
-/// The axes that each output varies over, when the inputs vary over `inputs`.
+/// The axes over which each output varies if the inputs vary over `inputs`.
 pub(crate) fn outputs(program: &Program, inputs: &[AxisSet]) -> Result<Vec<AxisSet>> {
     let mut env: Env<AxisSet> = Env::new(program);
     for (var, set) in program.inputs.iter().zip(inputs) {

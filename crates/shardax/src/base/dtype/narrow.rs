@@ -1,4 +1,4 @@
-//! Dtypes of 8 bits and fewer that no Rust type has: their formats, and their elements on the host.
+//! Dtypes of 8 bits and fewer that have no Rust type: their formats, and their elements on the host.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{DType, Element, Scalar};
 
-/// The codes of a narrow floating point format that are no finite number.
+/// The codes of a narrow floating point format that are not finite numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     /// Infinities and NaN, as in IEEE 754.
     Ieee,
     /// NaN has all bits set (`fn`).
     Nan,
-    /// NaN takes the place of -0 (`fnuz`).
+    /// The code of -0 is NaN (`fnuz`).
     NanForMinusZero,
-    /// None: every code is a number.
+    /// There are none: every code is a number.
     Finite,
     /// Powers of two without a sign and without 0; NaN has all bits set (`fnu`).
     Unsigned,
@@ -70,7 +70,7 @@ impl Format {
         }
     }
 
-    /// The code of NaN, and of numbers that are too large; -0 if there is no NaN, as the other libraries have it.
+    /// The code of NaN, and of numbers that are too large. If the format has no NaN, it is -0, as in other libraries.
     fn nan(self, sign: u32) -> u32 {
         match self.special {
             Special::Ieee => sign | self.infinity() | 1 << (self.mantissa - 1),
@@ -134,8 +134,8 @@ impl Format {
         if negative { -value } else { value }
     }
 
-    /// The code of the number nearest to `value`, halfway the even one. Rounds to float32 first, as the other
-    /// libraries do. Numbers that are too large become infinite, NaN, or the largest, whichever the format has.
+    /// The code of the number nearest to `value`; ties go to the even code. It rounds to float32 first, as other
+    /// libraries do. Numbers that are too large become infinite, NaN, or the largest number, depending on the format.
     pub fn encode(self, value: f64) -> u8 {
         let value = f64::from(value as f32);
         let sign = if value.is_sign_negative() { self.magnitude() + 1 } else { 0 };
@@ -149,12 +149,12 @@ impl Format {
         let code = if size.is_infinite() {
             u32::MAX
         } else if unsigned {
-            // Powers of two have no even neighbour: halfway rounds up.
+            // Powers of two have no even neighbour, so ties round up.
             (exponent + self.bias + i32::from(size / 2f64.powi(exponent) >= 1.5)).max(0) as u32
         } else {
             let exponent = exponent.max(1 - self.bias);
             let units = (size * 2f64.powi(self.mantissa as i32 - exponent)).round_ties_even() as u32;
-            // What rounds up to the next power of two carries into the exponent.
+            // Rounding up to the next power of two carries into the exponent.
             units + (((exponent + self.bias - 1) as u32) << self.mantissa)
         };
         let code = match self.special {
@@ -206,7 +206,7 @@ macro_rules! narrow_floats {
         pub struct $name(u8);
 
         impl $name {
-            /// The number nearest to `value`, rounded to float32 first; halfway the even one.
+            /// The number nearest to `value`, which is rounded to float32 first; ties go to the even number.
             pub fn from_f64(value: f64) -> Self {
                 $name(Format::of(DType::$name).map_or(0, |format| format.encode(value)))
             }
@@ -298,7 +298,7 @@ macro_rules! narrow_integers {
         pub struct $name($raw);
 
         impl $name {
-            /// The number whose low bits are those of `value`: as by `astype`, larger numbers wrap.
+            /// The number with the low bits of `value`: larger numbers wrap, as in `astype`.
             pub fn wrapping(value: $raw) -> Self {
                 $name(wrapped(value.into(), DType::$name) as $raw)
             }
@@ -327,7 +327,7 @@ macro_rules! narrow_integers {
             }
         }
 
-        // Only the low bits count.
+        // Only the low bits are used.
         element!($name, |byte| wrapped(byte.into(), DType::$name) as $raw);
     )*};
 }

@@ -3,11 +3,11 @@
 use super::{Category, DType};
 use crate::error::{Result, err};
 
-/// The dtype of the result of an operation on `a` and `b`, and whether it is weak: JAX's promotion
-/// lattice ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
+/// The dtype of the result of an operation on `a` and `b`, and `true` if it is weak. It follows JAX's promotion lattice
+/// ([type promotion semantics](https://docs.jax.dev/en/latest/type_promotion.html)).
 ///
-/// Plain Rust numbers are weak: they take the other operand's dtype, unless their category is higher. So are host data
-/// of 64 bits whose dtype was not stated ([`array`](crate::array())).
+/// Plain Rust numbers are weak: they adopt the other operand's dtype, unless their category is higher. Host data of 64
+/// bits are weak too if their dtype was not stated ([`array`](crate::array())).
 ///
 /// Fails if one of them is narrow (`int4`, `float8_e4m3fn`, …) and the other is neither a boolean nor a plain number.
 /// Narrow floating point types also take integers.
@@ -37,7 +37,8 @@ pub fn promote(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
     Ok(match (a, b) {
         _ if a == b => a,
         ((a, true), (b, true)) => {
-            // Between weak types the higher category wins with its default width; 64-bit host data keep theirs.
+            // Between weak types the higher category wins with its default width, except that 64-bit host data keep
+            // their width.
             let (low, high) = if weak_rank(a) >= weak_rank(b) { (b, a) } else { (a, b) };
             (if low == DType::F64 && high == DType::Complex64 { DType::Complex128 } else { high }, true)
         }
@@ -80,7 +81,8 @@ fn weak_rank(dtype: DType) -> (Category, usize) {
     (dtype.category(), dtype.byte_size())
 }
 
-/// `weak` with `strong`: the strong type, or the smallest type of the weak one's category that holds it.
+/// Promotes a weak type with a strong one. The result is the strong type, or the smallest type of the weak type's
+/// category that holds it.
 fn promote_weak(weak: DType, strong: DType) -> (DType, bool) {
     let (w, s) = (weak.category(), strong.category());
     let integral = |c| matches!(c, Category::Signed | Category::Unsigned);
@@ -103,10 +105,10 @@ fn promote_strong(a: DType, b: DType) -> (DType, bool) {
     let dtype = match (a, b) {
         _ if a == b => a,
         (Bool | Float0, other) => other,
-        // No integer type holds both uint64 and a signed type: the result is a weak float, as for an integer with a
+        // No integer type holds both uint64 and a signed type, so the result is a weak float, as for an integer with a
         // plain float.
         (U64, I8 | I16 | I32 | I64) => return (F32, true),
-        // An unsigned with a signed type: the smallest signed type that holds both.
+        // An unsigned type with a signed type: the smallest signed type that holds both.
         (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
             let wide = match a {
                 U8 => I16,
@@ -117,7 +119,7 @@ fn promote_strong(a: DType, b: DType) -> (DType, bool) {
         }
         (F16, Bf16) | (Bf16, F16) => F32,
         (F64, Complex64) => Complex128,
-        // Within a category the wider; across categories the higher.
+        // Within a category the wider type wins; across categories the higher one.
         (_, high) => high,
     };
     (dtype, false)

@@ -7,8 +7,8 @@ use shardax_pjrt::ElementType;
 
 use super::Category;
 
-/// Rows are `name: category, element type on devices, name in NumPy and JAX, short name, element type in safetensors files
-/// x the number of those in an element, number in files of jax.export`.
+/// Rows are `name: category, element type on devices, name in NumPy and JAX, short name, element type in safetensors
+/// files x the number of these elements per element, number in files of jax.export`.
 macro_rules! dtypes {
     (numbers { $($numbers:tt)* } others { $($others:tt)* }) => {
         dtypes! { @all $($numbers)* $($others)* }
@@ -42,10 +42,10 @@ macro_rules! dtypes {
                 match self { $( DType::$name => $short, )* }
             }
 
-            /// Returns the element type in a safetensors file, and how many of its elements store one element of this dtype.
-            /// Complex numbers are stored as pairs (few readers support them), keys as their `key_data` words, and types
-            /// without a safetensors name as bytes. float4 is stored as bytes, too, because two elements of the format's
-            /// float4 share a byte.
+            /// Returns the element type in a safetensors file, and the number of its elements that store one element of
+            /// this dtype. Complex numbers are stored as pairs (few readers support them), keys as their `key_data`
+            /// words, and types without a safetensors name as bytes. float4 is stored as bytes, too, because two
+            /// elements of the format's float4 share a byte.
             #[doc(hidden)]
             pub fn stored(self) -> (Dtype, usize) {
                 match self { $( DType::$name => (Dtype::$stored, $count), )* }
@@ -60,7 +60,7 @@ macro_rules! dtypes {
     (@numbers $( $(#[$doc:meta])* $name:ident: $category:ident, $element:ident, $text:literal, $short:literal,
         $stored:ident x $count:literal, $jax:expr; )*) => {
         impl DType {
-            /// All dtypes of numbers and booleans: every dtype but `float0` and that of random keys.
+            /// All dtypes of numbers and booleans: every dtype except `float0` and the dtypes of random keys.
             pub const ALL: [DType; 28] = [ $( DType::$name, )* ];
         }
     };
@@ -126,15 +126,15 @@ dtypes! {
         F8E8M0Fnu: Float, F8E8M0Fnu, "float8_e8m0fnu", "f8_e8m0fnu", F8_E8M0 x 1, Some(25);
     }
     others {
-        /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one
-        /// boolean `false` an element on the device.
+        /// The type of the gradient of a value that is not differentiable (JAX's `float0`): one boolean `false` per
+        /// element on the device.
         Float0: Bool, Pred, "float0", "float0", BOOL x 1, Some(22);
-        /// A random key (JAX's `key<fry>`), made by [`random::key`](crate::random::key()): the two words of a Threefry-2x32 key.
-        /// On the device an element is a uint64, whose low half is the first word.
+        /// A random key (JAX's `key<fry>`), created by [`random::key`](crate::random::key()): the two words of a
+        /// Threefry-2x32 key. On the device an element is a uint64, and its low half is the first word.
         Key: Key, U64, "key<fry>", "key<fry>", U32 x 2, Some(27);
-        /// A random key of the device's own generator (JAX's `key<rbg>`), made by
-        /// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg). Its four words are twice the same two, which are stored like those of
-        /// a Threefry key.
+        /// A random key of the device's own generator (JAX's `key<rbg>`), created by
+        /// [`PrngImpl::Rbg`](crate::random::PrngImpl::Rbg). Its four words repeat the same two words, which are stored
+        /// like a Threefry key.
         KeyRbg: Key, U64, "key<rbg>", "key<rbg>", U32 x 2, None;
     }
 }
@@ -145,13 +145,13 @@ impl DType {
         DType::ALL.into_iter().find(|dtype| dtype.element_type() == ty)
     }
 
-    /// The dtype of this name, as `float32`, in a file.
+    /// The dtype with this name in a file, such as `float32`.
     #[doc(hidden)]
     pub fn of_name(name: &str) -> Option<DType> {
         DType::EVERY.iter().copied().find(|dtype| dtype.name() == name)
     }
 
-    /// The dtype that such an element type of a safetensors file names.
+    /// The dtype for an element type of a safetensors file.
     #[doc(hidden)]
     pub fn of_stored(ty: Dtype) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.stored() == (ty, 1))

@@ -1,7 +1,7 @@
 //! The files of a profile: XSpace, which TensorBoard's profile page reads, and the trace-event JSON of
 //! chrome://tracing.
 //!
-//! XSpace is the protocol buffer of tsl/profiler/protobuf/xplane.proto; only the fields in use are declared here.
+//! XSpace is the protocol buffer of tsl/profiler/protobuf/xplane.proto. Only the used fields are declared here.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use prost::Message;
 use super::{Event, Track};
 use crate::error::{Result, err};
 
-/// The process number of the first plane that the plugin recorded: larger than those of devices.
+/// The process number of the first plane that the plugin recorded. It is larger than the numbers of devices.
 const RECORDED: usize = 1_000_000;
 
 #[derive(Clone, PartialEq, Message)]
@@ -57,7 +57,7 @@ struct XLine {
     timestamp_ns: i64,
     #[prost(message, repeated, tag = "4")]
     events: Vec<XEvent>,
-    /// Shown instead of the name, if there is one.
+    /// The name to display instead of `name`, if there is one.
     #[prost(string, tag = "11")]
     display_name: String,
 }
@@ -66,7 +66,7 @@ struct XLine {
 struct XEvent {
     #[prost(int64, tag = "1")]
     metadata_id: i64,
-    /// Relative to the line's time.
+    /// The offset from the line's time.
     #[prost(int64, tag = "2")]
     offset_ps: i64,
     #[prost(int64, tag = "3")]
@@ -75,7 +75,7 @@ struct XEvent {
     stats: Vec<XStat>,
 }
 
-/// A number beside an event.
+/// A number attached to an event.
 #[derive(Clone, PartialEq, Message)]
 struct XStat {
     #[prost(int64, tag = "1")]
@@ -106,7 +106,7 @@ struct XEventMetadata {
 /// A profile in both formats.
 #[derive(Debug)]
 pub(crate) struct Encoded {
-    /// The name of the host, with which the names of the files begin.
+    /// The name of the host. The names of the files begin with it.
     host: String,
     /// The time of the start, in milliseconds since 1970.
     started_ms: u128,
@@ -131,7 +131,8 @@ pub(crate) fn encode(events: &[Event], recorded: &[u8], started_at: SystemTime) 
     Ok(Encoded {
         host: host.to_owned(),
         started_ms: since.as_millis(),
-        // Concatenated messages decode as one with the fields of both, so everything in the plugin's planes is preserved.
+        // Concatenated messages decode as one message with the fields of both, so everything in the plugin's planes is
+        // preserved.
         xplane: [&space.encode_to_vec(), recorded].concat(),
         trace: packed.finish()?,
     })
@@ -160,7 +161,7 @@ pub(crate) fn recorder_errors(recorded: &[u8]) -> Vec<String> {
     [space.errors, space.warnings].concat()
 }
 
-/// The events grouped by track; they are sorted.
+/// The events grouped by track. They must be sorted.
 fn tracks(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| a.track == b.track)
 }
@@ -238,7 +239,7 @@ fn json(events: &[Event], recorded: &[u8], started_ns: i64) -> String {
             ));
         }
     }
-    // A recording that does not parse is only in the other file.
+    // A recording that does not parse is only written to the other file.
     let planes = XSpace::decode(recorded).unwrap_or_default().planes;
     for (plane, pid) in planes.iter().filter(|plane| !plane.lines.is_empty()).zip(RECORDED..) {
         let name = quoted(&plane.name);

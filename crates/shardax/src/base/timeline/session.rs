@@ -22,9 +22,9 @@ use crate::error::{AtCaller, Result, err};
 pub struct ProfileSession(Profile);
 
 impl ProfileSession {
-    /// Starts recording; [`ProfileOptions::session`] sets what is recorded.
+    /// Starts recording. [`ProfileOptions::session`] sets the recorded events.
     ///
-    /// Fails when a profile is already being recorded.
+    /// Fails if a profile is already being recorded.
     #[track_caller]
     pub fn start() -> Result<ProfileSession> {
         ProfileOptions::default().session()
@@ -32,7 +32,7 @@ impl ProfileSession {
 
     /// Stops the profile, waits for its programs, and returns it.
     ///
-    /// Fails when it cannot be encoded.
+    /// Fails if the profile cannot be encoded.
     #[track_caller]
     pub fn stop(self) -> Result<ProfileData> {
         self.0
@@ -70,7 +70,7 @@ impl ProfileData {
 
     /// Writes the profile below `folder`, as [`trace`](super::trace) does (JAX's `export_profile_data`). Returns the files.
     ///
-    /// Fails when they cannot be written.
+    /// Fails if they cannot be written.
     #[track_caller]
     pub fn export(&self, folder: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         self.0.write_below(folder.as_ref()).at_caller()
